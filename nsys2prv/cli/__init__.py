@@ -23,17 +23,15 @@ from nsys2prv._util.text import escape_to_one_line, print_text
 from nsys2prv.cli.arguments import (
     CONVERSION,
     Parser,
-    make_options,
-    parse_analysis,
-    parse_conversion,
-)
-from nsys2prv.cli.mistakes import (
     check_command,
     check_conversion,
     check_folder_of_views,
     check_kinds,
     check_output,
     is_trace_name,
+    make_options,
+    parse_analysis,
+    parse_conversion,
     refuse_non_traces,
     refuse_traces,
     suggest_command,

@@ -20,7 +20,6 @@ from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.text import list_some
 from nsys2prv.conversion.clocks import find_host_clocks
 from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.open import list_wanted_parts
 from nsys2prv.conversion.whole_reports import (
     extract_rows,
     find_lost_launches,
@@ -134,6 +133,12 @@ def _list_clock_results(results: Sequence[WorkResult]) -> list[WorkResult]:
         for result in results
     )
     return [*own, *beside]
+
+
+def list_wanted_parts(info: ReportInfo, kinds: Iterable[EventKind]) -> Iterator[Part]:
+    """Return the parts of a report's tables that these kinds read."""
+    tables = {table for kind in kinds for table in kind.tables}
+    return (part for table, part in info.parts.items() if table in tables)
 
 
 def warn_of_far_rows(job: Job) -> list[str]:

@@ -30,7 +30,7 @@ from nsys2prv._util.workers import (
     SerialExecutor,
     count_available_cpus,
 )
-from nsys2prv.conversion import open as opening
+from nsys2prv.conversion import convert as opening
 from nsys2prv.writers.writer import append_window, prepare_pieces
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
@@ -91,7 +91,7 @@ def test_ranks_of_an_mpi_job(tmp_path: Path) -> None:
     )
     alone = read_trace_bytes(tmp_path / "alone")
     program = (
-        "import nsys2prv.conversion.open as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli import main; "
+        "import nsys2prv.conversion.convert as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli import main; "
         "sys.exit(main(['-q', '--engine', 'mpi', '-m', *sys.argv[1:]]))"
     )
     environment = {

@@ -119,7 +119,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
         tmp_path / "r.sqlite", {"StringIds": make_strings("kern"), KERNEL: [make_kernel(1, 5)]}
     )
     (tmp_path / "script.py").write_text(
-        "import nsys2prv.conversion.open as opening\nopening.SMALL_JOB_ROWS = 0\n"
+        "import nsys2prv.conversion.convert as opening\nopening.SMALL_JOB_ROWS = 0\n"
         "from nsys2prv import Options, convert\nconvert(['r.sqlite'], 'out.prv', Options())\n"
     )
     environment = {

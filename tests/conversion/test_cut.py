@@ -212,7 +212,7 @@ def test_a_cut_of_the_whole_time_changes_nothing(sample: Sample, tmp_path: Path)
 @pytest.mark.slow
 def test_a_cut_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The road from the arguments on, in several processes."""
-    monkeypatch.setattr("nsys2prv.conversion.open.SMALL_JOB_ROWS", 1)
+    monkeypatch.setattr("nsys2prv.conversion.convert.SMALL_JOB_ROWS", 1)
     reports = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
     convert(reports, tmp_path / "whole.prv")
     trace = cut_filter.parse_trace(tmp_path / "whole.prv")

@@ -12,7 +12,7 @@ from tools.conversions import convert_to_bytes
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.workers import make_serial_pool
-from nsys2prv.conversion.open import inspect_reports
+from nsys2prv.conversion.convert import inspect_reports
 from nsys2prv.export import report_files
 
 TRAINING = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))

@@ -13,7 +13,7 @@ from tools.commands import ENVIRONMENT, GRAPHS, SAMPLES, build_arguments, read_e
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import describe_write_error
-from nsys2prv.cli import mistakes
+from nsys2prv.cli import arguments
 from nsys2prv.clock.maps import read_record
 from nsys2prv.export import report_files
 from nsys2prv.writers.names import clean_label
@@ -122,7 +122,7 @@ def test_few_open_files(tmp_path: Path) -> None:
 )
 def test_outputs_whose_names_are_slips(output: str, problem: str) -> None:
     with pytest.raises(Nsys2prvError, match=problem):
-        mistakes.check_output(output)
+        arguments.check_output(output)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nsys2prv.conversion.open import SMALL_JOB_ROWS
+from nsys2prv.conversion.convert import SMALL_JOB_ROWS
 
 Row = Mapping[str, object]
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
