@@ -24,6 +24,7 @@ from nsys2prv.analysis.comparison import (
 from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.job import OpenJob, open_job
 from nsys2prv.analysis.result import Result
+from nsys2prv.analysis.study.model import Study
 from nsys2prv.analysis.text import (
     JSON,
     Style,
@@ -248,11 +249,13 @@ def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
 def print_study(options: argparse.Namespace) -> str:
     """Run `study` and return its text."""
     # Not before they are needed.
-    from nsys2prv.analysis.study.page import make_study_page
+    from nsys2prv.analysis.study.formats import (
+        format_csv,
+        format_markdown,
+        format_study,
+        write_talp_files,
+    )
     from nsys2prv.analysis.study.runs import make_study
-    from nsys2prv.analysis.study.tables import format_csv
-    from nsys2prv.analysis.study.talp import write_talp_files
-    from nsys2prv.analysis.study.text import format_markdown, format_study
 
     _check_runs(options)
     regions = [name for name in (options.regions or "").split(",") if name]
@@ -273,12 +276,15 @@ def print_study(options: argparse.Namespace) -> str:
         jobs=options.jobs,
         tmp=options.tmp,
         quiet=options.quiet,
-    ).to_dict()
-    if len(study["runs"]) < 2:
+    )
+    if len(study.runs) < 2:
         _refuse_one_run(options.runs[0])
     if options.json:
-        write_complete_file(options.json, json.dumps(study, indent=1, allow_nan=False) + "\n")
+        text = json.dumps(study.to_dict(), indent=1, allow_nan=False)
+        write_complete_file(options.json, f"{text}\n")
     if options.html:
+        from nsys2prv.analysis.page import make_study_page
+
         write_complete_file(options.html, make_study_page(study, options.html, drawn))
     if options.md:
         write_complete_file(options.md, format_markdown(study))
@@ -289,7 +295,7 @@ def print_study(options: argparse.Namespace) -> str:
     text = format_study(study, Style.for_output())
     if options.cut:
         _cut_runs(study, options)
-        text += f"\n\ntraces of the focus of analysis: {options.cut}; modelfactors.py -s {study['scaling']['used']} {options.cut}/*.prv"
+        text += f"\n\ntraces of the focus of analysis: {options.cut}; modelfactors.py -s {study.scaling.used} {options.cut}/*.prv"
     return text
 
 
@@ -331,16 +337,15 @@ def _parse_labels(options: argparse.Namespace) -> dict[str, str]:
     return labels
 
 
-def _cut_runs(study: Mapping[str, Any], options: argparse.Namespace) -> None:
+def _cut_runs(study: Study, options: argparse.Namespace) -> None:
     """Write the trace of the focus of analysis of each run."""
-    from nsys2prv.analysis.study.tables import name_file
+    from nsys2prv.analysis.study.formats import name_file
 
     options.cut.mkdir(exist_ok=True)
-    for number, run in enumerate(study["runs"], 1):
-        interval = run["interval"]
-        cut = CutOptions(time=f"{interval['begin_ns']}ns:{interval['end_ns']}ns")
+    for number, run in enumerate(study.runs, 1):
+        cut = CutOptions(time=f"{run.interval.begin_ns}ns:{run.interval.end_ns}ns")
         convert(
-            run["name"],
+            run.name,
             options.cut / f"{name_file(number, run)}.prv",
             Options(
                 cut=cut,

@@ -25,7 +25,7 @@ from tools.exports import (
 import nsys2prv
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.study.model import Interval, Run, Study
-from nsys2prv.analysis.study.scaling import compare_runs
+from nsys2prv.analysis.study.runs import compare_runs
 
 NAMES = make_strings(
     "gemm",

@@ -6,39 +6,39 @@ import csv
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+from msgspec import convert
+from msgspec.structs import replace
 from tools.studies import make_run, make_study_data
 
-from nsys2prv.analysis.study.model import ROW_OF
-from nsys2prv.analysis.study.page import make_study_page
+from nsys2prv.analysis.page import make_study_page
+from nsys2prv.analysis.study import formats
+from nsys2prv.analysis.study.formats import format_markdown, format_study
+from nsys2prv.analysis.study.model import ROW_OF, Run, Study
 from nsys2prv.analysis.study.summary import summarise_study
-from nsys2prv.analysis.study.tables import format_csv, format_signed
-from nsys2prv.analysis.study.talp import write_talp_files
-from nsys2prv.analysis.study.text import format_markdown, format_study
 from nsys2prv.analysis.text import Style
 
 HOSTILE = "</style><script>alert(1)</script>|\x1b[31m"
 
 
 @pytest.fixture
-def study() -> dict[str, Any]:
-    return make_study_data()
+def study() -> Study:
+    return Study.from_dict(make_study_data())
 
 
-def test_figures_beside_each_other_with_marks(study: dict[str, Any]) -> None:
+def test_figures_beside_each_other_with_marks(study: Study) -> None:
     lines = format_study(study, Style(width=80)).splitlines()
     assert max(map(len, lines)) <= 80
     row = next(line for line in lines if "Device parallel efficiency" in line)
     # 79.96 % is printed as 80.0 %, which is not below it.
     assert " ".join(row.split()) == "Device parallel efficiency 95.0 % 80.0 % 55.0 %!"
-    assert format_signed(ROW_OF["device.parallel"], 0.7994) == "79.9 %-"
+    assert formats.format_signed(ROW_OF["device.parallel"], 0.7994) == "79.9 %-"
     assert not [line for line in lines if "MPI" in line], "what is not known has no row"
 
 
-def test_four_runs_beside_each_other_and_more_below(study: dict[str, Any]) -> None:
-    study["runs"] += [make_run(32, 0.5, 0.7), make_run(64, 0.4, 0.6)]
+def test_four_runs_beside_each_other_and_more_below(study: Study) -> None:
+    study.runs += convert([make_run(32, 0.5, 0.7), make_run(64, 0.4, 0.6)], list[Run])
     text = format_study(study, Style(width=80))
     rows = [line for line in text.splitlines() if "Device orchestration efficiency" in line]
     assert [row.count("98.0 %") for row in rows[:2]] == [4, 1]
@@ -46,8 +46,8 @@ def test_four_runs_beside_each_other_and_more_below(study: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("scaling", ["strong", "weak"])
-def test_the_paragraph_has_the_figures_of_the_table(study: dict[str, Any], scaling: str) -> None:
-    study["scaling"]["used"] = scaling
+def test_the_paragraph_has_the_figures_of_the_table(study: Study, scaling: str) -> None:
+    study.scaling = replace(study.scaling, used=scaling)
     text = summarise_study(study).replace(" us", " µs")
     printed = re.findall(r"\d+\.\d %", text)
     table = format_markdown(study)
@@ -58,47 +58,47 @@ def test_the_paragraph_has_the_figures_of_the_table(study: dict[str, Any], scali
     assert "Region backward loses most" in text
 
 
-def test_a_run_that_is_not_compared(study: dict[str, Any]) -> None:
-    last = study["runs"][-1]
-    last["interval"]["iterations"] = 0
+def test_a_run_that_is_not_compared(study: Study) -> None:
+    last = study.runs[-1]
+    last.interval = replace(last.interval, iterations=0)
     for name in ("speedup", "efficiency"):
-        del last["metrics"][name]
+        del last.metrics[name]
     text = format_study(study, Style(width=80))
     assert "16 GPUs is not compared with 4 GPUs" in text
     elapsed = next(line for line in text.splitlines() if "Elapsed time" in line)
     assert elapsed.endswith("-"), "the time of all of it is not that of an iteration"
 
 
-def test_csv_and_markdown(study: dict[str, Any]) -> None:
-    study["runs"][1]["label"] = HOSTILE
-    rows = {row[0]: row[1:] for row in csv.reader(format_csv(study).splitlines())}
+def test_csv_and_markdown(study: Study) -> None:
+    study.runs[1].label = HOSTILE
+    rows = {row[0]: row[1:] for row in csv.reader(formats.format_csv(study).splitlines())}
     assert rows["device.parallel"] == ["0.95", "0.7996", "0.55"]
     assert rows["region backward: elapsed_ns"] == [
-        f"{run['metrics']['elapsed_ns'] * 0.6:.6g}" for run in study["runs"]
+        f"{run.metrics['elapsed_ns'] * 0.6:.6g}" for run in study.runs
     ]
     tables = [line for line in format_markdown(study).splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in tables} == {5}
 
 
-def test_the_page_of_a_study_is_alone(study: dict[str, Any], tmp_path: Path) -> None:
-    study["runs"][1]["label"] = study["regions"][0] = HOSTILE
+def test_the_page_of_a_study_is_alone(study: Study, tmp_path: Path) -> None:
+    study.runs[1].label = study.regions[0] = HOSTILE
     report = tmp_path / "runs" / "job_4"
     report.mkdir(parents=True)
     (report / "job.html").write_text("<title>x - nsys2prv report</title>")
-    study["reference"] = study["runs"][0]["name"] = str(report)
+    study.reference = study.runs[0].name = str(report)
     page = make_study_page(study, tmp_path / "study.html")
     assert " style=" not in page, "the policy refuses it"
     assert re.findall(r'(?:src|href)="([^"#]+)"', page) == ["data:,", "runs/job_4/job.html"]
 
 
-def test_files_of_talp(study: dict[str, Any], tmp_path: Path) -> None:
-    del study["runs"][0]["regions"]["forward"]
-    paths = write_talp_files(study, tmp_path)
+def test_files_of_talp(study: Study, tmp_path: Path) -> None:
+    del study.runs[0].regions["forward"]
+    paths = formats.write_talp_files(study, tmp_path)
     names = [path.relative_to(tmp_path).as_posix() for path in paths]
     assert names == ["strong/1_job_4.json", "strong/2_job_8.json", "strong/3_job_16.json"]
     last = json.loads(paths[-1].read_text())["Application"]
     assert [*last] == ["Global", "backward"], "TALP-Pages stops where a run lacks a region"
     assert last["Global"]["gpuParallelEfficiency"] == 0.55
-    elapsed = study["runs"][-1]["metrics"]["elapsed_ns"] * 9
+    elapsed = study.runs[-1].metrics["elapsed_ns"] * 9
     assert last["Global"]["elapsedTime"] == round(elapsed)
     assert last["Global"]["gpuUsefulTime"] == round(0.55 * 16 * elapsed)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -28,6 +29,8 @@ from nsys2prv.analysis.page import sections
 from nsys2prv.analysis.page.data import pack_data
 from nsys2prv.analysis.page.excerpts import BUDGET, choose_excerpts
 from nsys2prv.analysis.result import Result
+from nsys2prv.analysis.study.model import FAIR, GOOD, SIGNS, Study, rate_efficiency
+from nsys2prv.analysis.study.summary import format_figure, summarise_study, write_title
 from nsys2prv.analysis.text import format_nanoseconds, write_micro
 
 if TYPE_CHECKING:
@@ -81,6 +84,31 @@ def make_difference_page(
         [*zip(names, jobs, strict=True)],
         verdict=headline,
         findings=sections.compare_findings(*jobs),
+    )
+
+
+def make_study_page(
+    study: Study, path: Path | None = None, drawn: Mapping[str, FinishedJob] | None = None
+) -> str:
+    """Return a study as a page. path: where it will be, for links to the pages of its runs that there
+    are. drawn: run -> what is drawn of its job: the timeline of a typical iteration.
+    """
+    folder = path.absolute().parent if path else None
+    named = zip(study.name_runs(), study.runs, strict=True)
+    return fill_page(
+        "study",
+        write_title(study),
+        None,
+        [(head, drawn[run.name]) for head, run in named if drawn and run.name in drawn],
+        study=study,
+        summary=re.sub(r"(?<=\d) (?=[%×])", "\u00a0", summarise_study(study)),
+        figures=study.list_figures(),
+        plots=sections.list_plotted(study),
+        links={run.name: sections.find_page(run, folder) for run in study.runs},
+        signs=SIGNS,
+        rate=rate_efficiency,
+        format=format_figure,
+        limits=(GOOD, FAIR),
     )
 
 

@@ -1,10 +1,12 @@
 """Say what a page says without its script: the job in a line, the verdict, where the time went, the
-findings, the efficiencies, and kernels.
+findings and the efficiencies; of a study what its plots show and which pages its runs have.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -14,7 +16,17 @@ from nsys2prv._util.text import format_count
 from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.page.excerpts import Moment
 from nsys2prv.analysis.result import NOTHING, OUTSIDE, Finding
-from nsys2prv.analysis.study.model import Row, list_known_rows, rate_efficiency
+from nsys2prv.analysis.study.model import (
+    GOOD,
+    GPU_TIME,
+    HOST_TIME,
+    ROW_OF,
+    Row,
+    Run,
+    Study,
+    list_known_rows,
+    rate_efficiency,
+)
 from nsys2prv.analysis.text import format_machine_line, format_nanoseconds
 from nsys2prv.analysis.time_division import HOST_PARTS, PARTS
 from nsys2prv.conversion.quality import QualityNote, format_quality
@@ -35,6 +47,8 @@ COLOURS = {
 MOST_BARS = 16
 #: Findings in the verdict.
 IN_VERDICT = 2
+#: What the title of a page of `report` ends with, and the bytes at its begin in which it is.
+REPORT_TITLE, HEAD = " - nsys2prv report</title>", 4096
 #: Width of bars.
 ACROSS = 1000
 
@@ -187,6 +201,39 @@ def list_efficiencies(job: FinishedJob) -> list[tuple[Row, float | None, str]]:
         (row, value, "unknown" if value is None else rate_efficiency(value))
         for row, (value,) in list_known_rows([job.metrics])
     ]
+
+
+def list_plotted(study: Study) -> dict[str, Any]:
+    """Return the figures of a study that plots.js plots over the runs, and over their iterations."""
+    regions = study.list_region_figures()
+    best, time = ("device.global", GPU_TIME) if study.has_devices else ("mpi.parallel", HOST_TIME)
+    return {
+        "names": study.name_runs(False),
+        "counts": [run.units for run in study.runs],
+        "unit": "GPUs" if study.runs[-1].devices else "ranks",
+        "reference": study.reference_run.units,
+        "good": GOOD,
+        "figures": {row.path: (row.bare_name, values) for row, values in study.list_figures().rows},
+        "regions": study.region_heads,
+        "ofRegions": [{row.path: values for row, values in one.rows} for _, one in regions],
+        "best": best,
+        "titles": [ROW_OF[best].name, time],
+        "times": [run.iteration_ns for run in study.runs],
+    }
+
+
+def find_page(run: Run, folder: Path | None) -> str:
+    """Return the page that `report` wrote of a run, in it or beside it, as seen from a folder; empty
+    where there is none.
+    """
+    path = Path(run.name)
+    inside = sorted(path.glob("*.html")) if path.is_dir() else []
+    for page in (*inside, path.with_name(f"{path.name}.html"), path.with_suffix(".html")):
+        if folder and page.is_file():
+            with open(page, "rb") as file:
+                if REPORT_TITLE.encode() in file.read(HEAD):
+                    return Path(os.path.relpath(page.absolute(), folder)).as_posix()
+    return ""
 
 
 def list_quality(job: FinishedJob) -> list[str]:

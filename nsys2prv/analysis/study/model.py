@@ -1,18 +1,21 @@
-"""A study: several runs of one program with their efficiencies, as plain data that JSON holds; the
-figures of POP's efficiencies (rows.yaml), which reports and studies show alike.
+"""A study: several runs of one program with their efficiencies, and how its figures stand beside each
+other; the figures of POP's efficiencies (rows.yaml), which reports and studies show alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import polars as pl
 from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.text import escape_to_one_line, format_count, list_some
+from nsys2prv.analysis.result import OUTSIDE, Finding
 
 #: Says what a JSON file is; another number when its figures mean something else.
 FORMAT = "nsys2prv study 1"
@@ -26,6 +29,13 @@ Metrics = dict[str, Any]
 GOOD, FAIR = 0.8, 0.6
 #: Ends of paths of load balance within nodes, and between them.
 BETWEEN_NODES = ("_in", "_out")
+#: What the first row is called of regions, of those of runs without GPUs, and of runs without
+#: iterations.
+GPU_TIME, HOST_TIME, ELAPSED_TIME = (
+    "GPU time of an iteration",
+    "Time of an iteration",
+    "Elapsed time",
+)
 #: How an efficiency is rated -> the sign behind it, where no colours are.
 SIGNS = {"good": "", "fair": "-", "poor": "!"}
 
@@ -142,6 +152,36 @@ class Run(Struct, kw_only=True):
         """Number of GPUs, or of ranks where there are none, that speed-up is relative to."""
         return self.devices or self.ranks
 
+    @property
+    def size(self) -> str:
+        """This number, for people."""
+        return format_count(self.units, "GPU" if self.devices else "rank")
+
+    @property
+    def title(self) -> str:
+        """Its label, or its path, in one line."""
+        return escape_to_one_line(self.label or self.name)
+
+    @property
+    def focus(self) -> str:
+        """What its findings shorten."""
+        return "steady state" if self.interval.iterations else "time"
+
+    @property
+    def focus_ns(self) -> float:
+        """The time that its figures are of (ns)."""
+        return self.metrics["elapsed_ns"] * max(1, self.interval.iterations)
+
+    def find_value(self, path: str) -> float | None:
+        """Return a figure, None where it is not known."""
+        return ROW_OF[path].find_value(self.metrics)
+
+    def is_labelled_by_path(self) -> bool:
+        """Return whether it is called like its folder or file."""
+        path = Path(self.name).absolute()
+        paths = (path, path.with_suffix(""), path.parent)
+        return any(one.as_posix().endswith(f"/{self.title}") for one in paths)
+
 
 class _Figures(Struct):
     """Figures of a run that others are computed from, in nanoseconds and fractions."""
@@ -157,6 +197,15 @@ class _Figures(Struct):
 _COMPUTED = Annotated[
     list[tuple[_Figures, _Figures, Annotated[int, Meta(ge=0)]]], Meta(min_length=1)
 ]
+
+
+class Figures(Struct, frozen=True):
+    """Figures side by side."""
+
+    #: What the columns are: runs, or regions.
+    heads: list[str]
+    #: A figure for each column.
+    rows: list[tuple[Row, list[float | None]]]
 
 
 class Scaling(Struct, frozen=True):
@@ -209,21 +258,20 @@ class Study(Struct):
 
     def markdown(self) -> str:
         """Return the paragraph and tables of an assessment, in Markdown."""
-        from nsys2prv.analysis.study.text import format_markdown
+        from nsys2prv.analysis.study.formats import format_markdown
 
-        return format_markdown(self.to_dict())
+        return format_markdown(self)
 
     def to_talp(self, folder: str | Path) -> list[Path]:
         """Write a file in the form of TALP for each run, for TALP-Pages; return their paths."""
-        from nsys2prv.analysis.study.talp import write_talp_files
+        from nsys2prv.analysis.study.formats import write_talp_files
 
-        return write_talp_files(self.to_dict(), Path(folder))
+        return write_talp_files(self, Path(folder))
 
     def _repr_html_(self) -> str:
-        from nsys2prv.analysis.page import Frame
-        from nsys2prv.analysis.study.page import make_study_page
+        from nsys2prv.analysis.page import Frame, make_study_page
 
-        return Frame(make_study_page(self.to_dict()))._repr_html_()
+        return Frame(make_study_page(self))._repr_html_()
 
     @property
     def table(self) -> pl.DataFrame:
@@ -264,6 +312,120 @@ class Study(Struct):
             if run.iteration_ns
         ]
         return pl.concat(frames) if frames else pl.DataFrame()
+
+    @property
+    def reference_run(self) -> Run:
+        """The run that others are compared with."""
+        return next(run for run in self.runs if run.name == self.reference)
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether any run has GPUs with work."""
+        return any(run.devices for run in self.runs)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings of the largest run that are about the focus of analysis."""
+        run = self.runs[-1]
+        found = map(Finding.from_dict, run.findings)
+        return [one for one in found if not (run.interval.iterations and one.kind in OUTSIDE)]
+
+    @property
+    def missing(self) -> list[str]:
+        """Which figures are not known and why."""
+        return self.list_lines(lambda run: run.missing)
+
+    @property
+    def comparison(self) -> str:
+        """What the runs are compared with, and how their work grows."""
+        reference = f"reference: {self.reference_run.title}"
+        if len({run.units for run in self.runs}) == 1:
+            return reference
+        why = f" ({self.scaling.why})" if self.scaling.why else ""
+        return f"{self.scaling.used} scaling{why}; {reference}"
+
+    @property
+    def region_heads(self) -> list[str]:
+        """What heads the column of each region."""
+        return list(map(escape_to_one_line, self.regions))
+
+    def list_lines(self, list_of_run: Callable[[Run], Sequence[str]]) -> list[str]:
+        """Return the lines of all runs, each once; one that not all runs have begins with its runs."""
+        runs_by_line: dict[str, list[str]] = {}
+        for run in self.runs:
+            for line in list_of_run(run):
+                runs_by_line.setdefault(line, []).append(run.title)
+        return [
+            line if len(runs) == len(self.runs) else f"{list_some(runs)}: {line}"
+            for line, runs in runs_by_line.items()
+        ]
+
+    def name_runs(self, with_nodes: bool = True) -> list[str]:
+        """Return what heads the column of each run: `8 GPUs, 2 nodes`, or its label where that was
+        given, or where several runs have as many.
+        """
+        sizes = [run.size for run in self.runs]
+        if len({*sizes}) < len(sizes) or (with_nodes and any(run.nodes > 1 for run in self.runs)):
+            sizes = [f"{run.size}, {format_count(run.nodes, 'node')}" for run in self.runs]
+        if all(run.is_labelled_by_path() for run in self.runs) and len({*sizes}) == len(sizes):
+            return sizes
+        return [run.title for run in self.runs]
+
+    def find_label(self, row: Row) -> str:
+        """Return the name of a row below what it is a factor of."""
+        if row.path == "elapsed_ns" and not any(run.interval.iterations for run in self.runs):
+            return ELAPSED_TIME
+        return row.label
+
+    def list_figures(self) -> Figures:
+        """Return the figures of the runs. One without iterations has no time beside those that have."""
+        counts = [run.interval.iterations for run in self.runs]
+        metrics = [
+            run.metrics if count or not any(counts) else {**run.metrics, "elapsed_ns": None}
+            for run, count in zip(self.runs, counts, strict=True)
+        ]
+        rows, above = [], []
+        for row, values in list_known_rows(metrics):
+            # What it is a factor of may not be known.
+            above = [depth for depth in above if depth < row.depth]
+            rows.append((replace(row, depth=len(above)), values))
+            above += [row.depth] if "." in row.path else []
+        return Figures(self.name_runs(), rows)
+
+    def list_region_figures(self) -> list[tuple[str, Figures]]:
+        """Return the figures of the regions side by side, for each run, with what it is called. Times
+        are those of an iteration.
+        """
+        if not self.regions:
+            return []
+        each = [[_find_region(run, name) for name in self.regions] for run in self.runs]
+        figures = [Figures(self.region_heads, list_known_rows(regions)) for regions in each]
+        return [*zip(self.name_runs(False), figures, strict=True)]
+
+    def group_regions(self) -> list[tuple[Row, str, str, list[float | None]]]:
+        """Return the figures of regions by row, then by run that has any: row, its name (of the first
+        of its runs), run, a figure for each region.
+        """
+        regions = [(head, dict(figures.rows)) for head, figures in self.list_region_figures()]
+        lines = []
+        for row in ROWS:
+            name = row.name
+            if row.path == "elapsed_ns":
+                name = GPU_TIME if self.has_devices else HOST_TIME
+            for head, rows in regions:
+                if row in rows:
+                    lines.append((row, name, head, rows[row]))
+                    name = ""
+        return lines
+
+
+def _find_region(run: Run, name: str) -> Metrics:
+    """Return the figures of a region; its time is that of an iteration."""
+    region = run.regions.get(name) or {}
+    elapsed = (region if run.devices else region.get("host") or {}).get("elapsed_ns")
+    if elapsed is None:
+        return region
+    return {**region, "elapsed_ns": elapsed / max(1, run.interval.iterations)}
 
 
 def _flatten(metrics: Metrics, prefix: str = "") -> dict[str, Any]:

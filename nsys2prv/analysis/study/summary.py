@@ -1,18 +1,20 @@
-"""Say in sentences what a study shows: the paragraph of an assessment, with the table's figures."""
+"""Say in sentences what a study shows, the paragraph of an assessment, with the table's figures, and
+write these as texts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from nsys2prv._util.text import format_count
-from nsys2prv.analysis.study.model import BETWEEN_NODES, ROW_OF, Row, rate_efficiency
-from nsys2prv.analysis.study.tables import (
+from nsys2prv.analysis.study.model import (
+    BETWEEN_NODES,
+    ROW_OF,
+    Metrics,
+    Row,
+    Run,
     Study,
-    count_units,
-    format_figure,
-    format_units,
-    name_runs,
+    rate_efficiency,
 )
 from nsys2prv.analysis.text import format_nanoseconds
 
@@ -38,83 +40,76 @@ REASONS = {
         "device.frequency_scalability",
     ),
 }
-Run = Mapping[str, Any]
+#: The reference, and the run that is compared with it; figures of a region of both.
+Pair = tuple[Run, Run]
+
+
+def format_figure(row: Row, value: float | None) -> str:
+    """Return a figure for people."""
+    if value is None:
+        return "-"
+    if row.is_efficiency:
+        return f"{100 * value:.1f} %"
+    return f"{value:.2f}" if row.path == "speedup" else format_nanoseconds(value)
 
 
 def write_title(study: Study) -> str:
     """Return the title of a study."""
-    runs = study["runs"]
-    if len(set(map(count_units, runs))) == 1:
-        return f"POP study of {format_count(len(runs), 'run')} on {format_units(runs[0])}"
-    scale = f"from {count_units(runs[0]):,} to {format_units(runs[-1])}"
-    return f"POP study: {study['scaling']['used']} scaling {scale}"
-
-
-def find_compared_runs(study: Study) -> tuple[int, int]:
-    """Return the places of the reference and of the run that sentences compare with it: the largest
-    other one.
-    """
-    names = [run["name"] for run in study["runs"]]
-    first = names.index(study["reference"])
-    others = [at for at in range(len(names)) if at != first]
-    return first, others[-1] if others else first
+    first, last = study.runs[0], study.runs[-1]
+    if len({run.units for run in study.runs}) == 1:
+        return f"POP study of {format_count(len(study.runs), 'run')} on {first.size}"
+    return f"POP study: {study.scaling.used} scaling from {first.units:,} to {last.size}"
 
 
 def summarise_study(study: Study) -> str:
-    """Return the paragraph: speed-up, what is lost in which factor, and which region loses most."""
-    first, last = find_compared_runs(study)
-    runs, names = study["runs"], name_runs(study, False)
-    pair = runs[first], runs[last]
-    if _get(pair[1], "speedup") is None:
-        return f"{names[last]} is not compared with {names[first]}: see the warnings."
+    """Return the paragraph: speed-up, what is lost in which factor, and which region loses most. The
+    run that is compared with the reference is the largest other one.
+    """
+    first = study.runs.index(study.reference_run)
+    last = max((at for at in range(len(study.runs)) if at != first), default=first)
+    pair, heads = (study.runs[first], study.runs[last]), study.name_runs(False)
+    names = heads[first], heads[last]
+    if pair[1].find_value("speedup") is None:
+        return f"{names[1]} is not compared with {names[0]}: see the warnings."
     sentences = [
-        _tell_time(study, pair, (names[first], names[last])),
+        _tell_time(study, pair, names),
         *_tell_factors(pair, "device.global", "device.parallel", OF_DEVICES),
         *_tell_factors(pair, "mpi.parallel", "mpi.parallel", OF_MPI),
-        *_tell_regions(study, pair, (names[first], names[last])),
+        *_tell_regions(study, pair, names),
     ]
     return " ".join(filter(None, sentences))
 
 
-def _get(run: Run, path: str) -> float | None:
-    return ROW_OF[path].find_value(run["metrics"])
-
-
-def _format(path: str, value: float | None) -> str:
-    return format_figure(ROW_OF[path], value)
-
-
-def _tell_time(study: Study, pair: tuple[Run, Run], names: tuple[str, str]) -> str:
+def _tell_time(study: Study, pair: Pair, names: tuple[str, str]) -> str:
     """Say how much faster or slower the run is than the reference."""
-    first, last = (run["metrics"]["elapsed_ns"] for run in pair)
-    speed = _get(pair[1], "speedup") or 0.0
-    unit = "an iteration" if pair[0]["interval"]["iterations"] else "the run"
-    grown = count_units(pair[1]) / count_units(pair[0])
+    first, last = (run.metrics["elapsed_ns"] for run in pair)
+    speed = pair[1].find_value("speedup") or 0.0
+    unit = "an iteration" if pair[0].interval.iterations else "the run"
+    grown = pair[1].units / pair[0].units
     times = f"{format_nanoseconds(first)} → {format_nanoseconds(last)}"
     longer = f"takes {last / first:.2f} × as long"
     if abs(last / first - 1) < ALIKE:
         longer = "takes as long"
     if grown == 1:
         return f"From {names[0]} to {names[1]} {unit} {longer} ({times})."
-    scale = f"From {count_units(pair[0]):,} to {format_units(pair[1])}"
-    efficiency = f"efficiency {_format('efficiency', _get(pair[1], 'efficiency'))}"
-    if study["scaling"]["used"] == "weak":
+    scale = f"From {pair[0].units:,} to {pair[1].size}"
+    efficiency = f"efficiency {_format(pair[1], 'efficiency')}"
+    if study.scaling.used == "weak":
         whole = f"speed-up {speed:.2f} of {grown:g}, {efficiency}"
         return f"{scale}, with work that grows with them, {unit} {longer} ({times}; {whole})."
     how = f"becomes {speed:.2f} × faster" if speed >= 1 else longer
     return f"{scale} {unit} {how} ({times}; ideal {grown:g} ×, {efficiency})."
 
 
-def _tell_factors(
-    pair: tuple[Run, Run], whole: str, instead: str, factors: tuple[str, ...]
-) -> Iterator[str]:
+def _tell_factors(pair: Pair, whole: str, instead: str, factors: tuple[str, ...]) -> Iterator[str]:
     """Say how an efficiency changes and by which of its factors. instead: the one to tell where
     the first is not known.
     """
-    whole = whole if _get(pair[1], whole) is not None else instead
-    if _get(pair[1], whole) is None:
+    last = pair[1]
+    whole = whole if last.find_value(whole) is not None else instead
+    if last.find_value(whole) is None:
         return
-    known = [one for one in factors if None not in (_get(pair[0], one), _get(pair[1], one))]
+    known = [one for one in factors if None not in (run.find_value(one) for run in pair)]
     known.sort(key=lambda one: -abs(_change(pair, one)))
     told = [one for one in known if abs(_change(pair, one)) >= TOLD]
     text = f"{ROW_OF[whole].name} {_tell_change(whole, pair)}"
@@ -123,30 +118,29 @@ def _tell_factors(
         if len(told) < len(known):
             text += f"; its other factors change by less than {100 * TOLD:.0f} points"
     yield f"{text}."
-    worst = min(known, key=lambda one: _get(pair[1], one) or 0.0, default=None)
-    if worst and worst not in told[:1] and rate_efficiency(_get(pair[1], worst) or 0) != "good":
-        yield f"Most is lost in {_name(worst)} ({_format(worst, _get(pair[1], worst))})."
+    worst = min(known, key=lambda one: last.find_value(one) or 0.0, default=None)
+    if worst and worst not in told[:1] and rate_efficiency(last.find_value(worst) or 0) != "good":
+        yield f"Most is lost in {_name(worst)} ({_format(last, worst)})."
 
 
-def _tell_factor(path: str, pair: tuple[Run, Run]) -> str:
+def _tell_factor(path: str, pair: Pair) -> str:
     """Name a factor and its change, with those of what it is the product of."""
     inner = [one for one in REASONS.get(path, ()) if abs(_change(pair, one)) >= TOLD]
-    if all(run["nodes"] == 1 for run in pair):
+    if all(run.nodes == 1 for run in pair):
         inner = [one for one in inner if not one.endswith(BETWEEN_NODES)]
-    why = _join(
-        [f"{ROW_OF[one].short or ROW_OF[one].bare_name} {_tell_both(one, pair)}" for one in inner]
-    )
+    rows = [ROW_OF[one] for one in inner]
+    why = _join([f"{row.short or row.bare_name} {_tell_both(row.path, pair)}" for row in rows])
     return f"{_name(path)} {_tell_both(path, pair)}{f' ({why})' if why else ''}"
 
 
-def _change(pair: tuple[Run, Run], path: str) -> float:
+def _change(pair: Pair, path: str) -> float:
     """Return by how much an efficiency changes, 0 where it is not known."""
-    first, last = (_get(run, path) for run in pair)
+    first, last = (run.find_value(path) for run in pair)
     return 0.0 if first is None or last is None else last - first
 
 
-def _tell_change(path: str, pair: tuple[Run, Run]) -> str:
-    first, last = (_format(path, _get(run, path)) for run in pair)
+def _tell_change(path: str, pair: Pair) -> str:
+    first, last = (_format(run, path) for run in pair)
     if first == "-":
         return f"is {last}"
     if first == last:
@@ -154,8 +148,12 @@ def _tell_change(path: str, pair: tuple[Run, Run]) -> str:
     return f"{'falls' if _change(pair, path) < 0 else 'rises'} from {first} to {last}"
 
 
-def _tell_both(path: str, pair: tuple[Run, Run]) -> str:
-    return " → ".join(_format(path, _get(run, path)) for run in pair)
+def _tell_both(path: str, pair: Pair) -> str:
+    return " → ".join(_format(run, path) for run in pair)
+
+
+def _format(run: Run, path: str) -> str:
+    return format_figure(ROW_OF[path], run.find_value(path))
 
 
 def _name(path: str) -> str:
@@ -167,20 +165,15 @@ def _join(parts: list[str]) -> str:
     return " and ".join([*filter(None, [", ".join(parts[:-1])]), *parts[-1:]])
 
 
-def _tell_regions(study: Study, pair: tuple[Run, Run], names: tuple[str, str]) -> Iterator[str]:
+def _tell_regions(study: Study, pair: Pair, names: tuple[str, str]) -> Iterator[str]:
     """Say which region loses most GPU time of an iteration, and which does not get shorter."""
-    regions = {
-        name: tuple(run["regions"].get(name) or {} for run in pair)
-        for name in study.get("regions") or ()
+    regions: dict[str, list[Metrics]] = {
+        name: [run.regions.get(name) or {} for run in pair] for name in study.regions
     }
-    lost = {
-        name: last["lost_ns"]
-        for name, (_, last) in regions.items()
-        if last.get("lost_ns") is not None
-    }
+    lost = {name: last.get("lost_ns") for name, (_, last) in regions.items()}
     if not any(lost.values()):
         return
-    worst = max(lost, key=lambda name: lost[name])
+    worst = max(lost, key=lambda name: lost[name] or 0.0)
     first, last = regions[worst]
     text = f"Region {worst} loses most: {format_nanoseconds(lost[worst])} of an iteration on {names[1]}"
     if first.get("lost_ns") is not None:
@@ -190,18 +183,12 @@ def _tell_regions(study: Study, pair: tuple[Run, Run], names: tuple[str, str]) -
     if "-" not in both:
         text += f"; device global efficiency {' → '.join(both)}"
     yield f"{text}."
-    yield from _tell_unscaled(regions, worst)
-
-
-def _tell_unscaled(regions: Mapping[str, tuple[Run, ...]], told: str) -> Iterator[str]:
-    """Say of which regions the work does not scale."""
-    row: Row = ROW_OF["device.computation_scalability"]
+    row = ROW_OF["device.computation_scalability"]
+    values = {name: row.find_value(last) for name, (_, last) in regions.items() if name != worst}
     poor = [
         f"{name} ({format_figure(row, value)})"
-        for name, (_, last) in regions.items()
-        if (value := row.find_value(last)) is not None
-        and rate_efficiency(value) != "good"
-        and name != told
+        for name, value in values.items()
+        if value is not None and rate_efficiency(value) != "good"
     ]
     if poor:
         yield f"The computation of {_join(poor)} does not scale (device computation scalability)."

@@ -20,9 +20,9 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis.finished_job import FinishedJob
-from nsys2prv.analysis.page import join_modules, make_page
+from nsys2prv.analysis.page import join_modules, make_page, make_study_page
 from nsys2prv.analysis.page.excerpts import choose_excerpts
-from nsys2prv.analysis.study.page import make_study_page
+from nsys2prv.analysis.study.model import Study
 from nsys2prv.cli import main
 
 CHROMIUM = next(
@@ -322,7 +322,8 @@ def test_no_other_script_runs(training: Path, browser: Any, tmp_path: Path) -> N
 def test_the_page_of_a_study(visit: Callable[..., Any], tmp_path: Path) -> None:
     """Plots without runs at hand; of runs that are, timelines that move together."""
     path = tmp_path / "study.html"
-    path.write_text(make_study_page(make_study_data(), path), encoding="utf-8")
+    study = Study.from_dict(make_study_data())
+    path.write_text(make_study_page(study, path), encoding="utf-8")
     page = visit(path, viewport={"width": 480, "height": 900})
     poor = "getComputedStyle(document.querySelector('td.p5')).backgroundColor"
     assert page.evaluate(poor) == "rgb(249, 193, 182)", "the policy lets its own style through"
