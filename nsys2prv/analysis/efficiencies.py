@@ -150,9 +150,8 @@ class _IdealNetworks(Struct, frozen=True):
         layouts = {"nccl_kernel", *MPI_LAYOUTS} if Kind.NCCL in kinds else {*MPI_LAYOUTS}
         if not self.context.reader.layouts & layouts:
             return None
-        found: IdealNetwork | str = "the compiled core is missing"
-        if (graph := self.context.get_graph()) is not None:
-            found = replay_without_transfers(graph, self.begin, self.end, kinds)
+        graph = self.context.get_graph()
+        found = replay_without_transfers(graph, self.begin, self.end, kinds)
         if isinstance(found, IdealNetwork):
             return found
         self.result.missing.append(f"{name}: {found}")

@@ -51,7 +51,6 @@ TYPES = np.dtype(
     [(name, "<i8") for name in ("code", "labels", "line", "pairs", "zeros", "extra", "extra_line")]
 )
 EVENTS, STATES, TAGS = 0, 1, 2
-NO_CORE = "reading traces needs the compiled core, which this installation lacks: install nsys2prv with a C compiler"
 
 
 class CheckedContents(Struct, frozen=True):
@@ -109,8 +108,6 @@ class TraceReader:
     """
 
     def __init__(self, blocks: Iterator[bytes], header: Header, labels: Labels) -> None:
-        if core is None:
-            raise Nsys2prvError(NO_CORE)
         trace = core.open_trace(
             np.array(header.applications, "<i8"),
             np.array(header.list_task_columns(), "<i8"),
