@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.files import (
     check_folder,
     describe_write_error,
@@ -27,7 +28,7 @@ from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, Placement
 from nsys2prv.conversion.options import Options, Plan
 from nsys2prv.conversion.whole_reports import LostLaunches
 from nsys2prv.events import Selection
-from nsys2prv.events.catalogue import Metric
+from nsys2prv.events.catalogue import CALLER_LEVELS, Metric
 from nsys2prv.events.extraction import ObjectKey
 from nsys2prv.export.captures import Captures
 from nsys2prv.export.info import ReportInfo
@@ -126,6 +127,8 @@ class Job:
     domains: list[np.ndarray]
     #: Name set -> per task: event value of each local name.
     names: dict[str, list[np.ndarray]]
+    #: Per task: callers of each local call stack by level, event values.
+    callers: list[np.ndarray]
     #: Records and sampled numbers by layout, lines by kind.
     written: Counter[str]
     #: Read but not written, by (layout or kind of lines, reason).
@@ -213,6 +216,10 @@ class Job:
             name: [np.array(values.by_task.get(one.task, ()), np.int64) for one in by_task]
             for name, values in self.values.items()
         }
+        self.callers = [
+            _find_callers(result, values)
+            for result, values in zip(by_task, self.names["caller"], strict=True)
+        ]
         self.written = sum_counters(result.events for result in self.results)
         for run in self.runs:
             if run.shape.stream == LINE:
@@ -226,6 +233,12 @@ class Job:
         for shape in {run.shape for run in self.runs if run.shape.stream == COUNTER}:
             metrics[shape.name].update(shape.metrics)
         return metrics
+
+
+def _find_callers(result: WorkResult, values: np.ndarray) -> np.ndarray:
+    """Return the callers of a task's call stacks. values: of each local name."""
+    callers = np.array(result.callers, np.int64).reshape(-1, CALLER_LEVELS)
+    return np.append(values, ABSENT)[np.where(callers == ABSENT, -1, callers)]
 
 
 def sum_counters(counters: Iterable[Counter]) -> Counter:
@@ -247,10 +260,14 @@ def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
 
 def make_global_ids(job: Job) -> GlobalIds:
     """Return the translation of local times and numbers in a job's runs to those of the trace."""
+    callers, numbers = np.unique(np.concatenate(job.callers), axis=0, return_inverse=True)
+    lengths = np.cumsum([len(of_task) for of_task in job.callers])
     return GlobalIds(
         job.clocks,
         job.duration,
         IdTable.from_columns(job.threads),
         IdTable.from_columns(job.domains),
         {name: IdTable.from_columns(columns) for name, columns in job.names.items()},
+        IdTable.from_columns(np.split(numbers.reshape(-1), lengths[:-1])),
+        callers,
     )

@@ -242,6 +242,7 @@ def read_task(task: ReadingWork) -> WorkResult:
             result.nccl_calls = save_nccl_calls(finder.found_nccl_calls, launches)
     with FrameWriter(writer.path) as frames:
         result.names = {name: names.save(frames) for name, names in own.names.items()}
+        result.callers = list(own.callers)
         for extraction, of_one in ((own, result), (beside, result.beside)):
             of_one.objects, of_one.domains = list(extraction.objects), list(extraction.domains)
             of_one.facts = extraction.save_facts(frames)

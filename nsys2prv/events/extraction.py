@@ -214,6 +214,8 @@ class Extraction:
         self.domains = Numbering()
         #: Names by name set.
         self.names: dict[str, Names] = {}
+        #: Callers of call stacks, names of the set `caller` by level -> local index.
+        self.callers = Numbering()
         #: Launching calls to look up, and those that this extraction finds.
         self.launches = launches if launches is not None else LaunchIndex()
         self.launched: list[Launches] = []

@@ -216,7 +216,7 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
             fields[f"caller_{number}"] = _name_functions(extraction, function, module, named)
     layout = WITH_CALLERS if depth > 1 else SAMPLE_LAYOUT
     rows = make_rows(extraction, layout, columns, fields)
-    yield rows if stacks is None else stacks.complete(rows, numbers, "own_{}")
+    yield rows if stacks is None else stacks.complete(rows, numbers)
 
 
 def _name_functions(

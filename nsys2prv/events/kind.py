@@ -187,8 +187,9 @@ class Rows(Struct):
     #: Index into the extraction's objects.
     object: np.ndarray
     #: Field -> int64: a number, a value of a value set, or an index into the extraction's names of
-    #: that set. ABSENT where a row lacks an optional field, or where a number is not known;
-    #: nothing refuses it in others, where it is taken for the first name.
+    #: that set; CALLERS -> an index into its callers. ABSENT where a row lacks an optional field, or
+    #: where a number is not known; nothing refuses it in others, where it is taken for the first
+    #: name.
     columns: dict[str, np.ndarray]
     #: Index into the extraction's NVTX domains, for layouts whose event types depend on it.
     domain: np.ndarray | None = None

@@ -17,7 +17,7 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together, mask_changes
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv.events.catalogue import CALLER_LEVELS, load_catalogue, map_labels
+from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows
 from nsys2prv.export.source import FRAME_COLUMNS, NULL, StackRows, name_rows
@@ -63,8 +63,8 @@ class Stacks:
         self._low, self._high = 0, -1
         #: Of each distinct stack what tells it, as in `Rows.stack`.
         self.keys = np.zeros(0, np.int64)
-        #: Of each distinct stack its callers, the innermost first: names of the set `caller`.
-        self.callers = np.zeros((0, CALLER_LEVELS), np.int64)
+        #: Of each distinct stack its callers, as in `Rows.columns`; ABSENT where it has none.
+        self.callers = np.zeros(0, np.int64)
         #: Of each distinct stack whose code runs: values of the set `code_owner`.
         self.owners = np.zeros(0, np.int64)
         #: Of each distinct stack the ids of function and module of so many frames, from the
@@ -86,14 +86,6 @@ class Stacks:
             numbers[rows[found]] = self._numbers[place[found]]
         return numbers
 
-    def take_callers(self, numbers: np.ndarray, field: str = "caller_{}") -> dict[str, np.ndarray]:
-        """Return the callers of rows by the numbers of their stacks: fields named by their level, of
-        the levels that there are; ABSENT where a row has none.
-        """
-        levels = np.flatnonzero((self.callers != ABSENT).any(axis=0)).tolist()
-        callers = np.vstack([self.callers, np.full((1, CALLER_LEVELS), ABSENT)])
-        return {field.format(level + 1): callers[:, level][numbers] for level in levels}
-
     def take_owners(self, numbers: np.ndarray) -> np.ndarray:
         """Return whose code runs, by the innermost frame that is none of the system; ABSENT where a
         row has no stack.
@@ -105,10 +97,11 @@ class Stacks:
         frames = np.vstack([self.frames[:, depth], np.full((1, 2), NULL)])[numbers]
         return frames[:, 0], frames[:, 1]
 
-    def complete(self, rows: Rows, numbers: np.ndarray, field: str = "caller_{}") -> Rows:
+    def complete(self, rows: Rows, numbers: np.ndarray) -> Rows:
         """Return the rows with their callers, by the numbers of their stacks."""
-        rows.columns |= self.take_callers(numbers, field)
-        rows.stack = np.append(self.keys, 0)[numbers]
+        rows.columns[CALLERS] = np.append(self.callers, ABSENT)[numbers]
+        if self._extraction.settings.stacks:
+            rows.stack = np.append(self.keys, 0)[numbers]
         return rows
 
     def _read(self, low: int, high: int) -> None:
@@ -163,7 +156,7 @@ class Stacks:
             also = np.isin(whose, others)[code] & (named if are_named else True)
             counted = counted | (also & ~np.logical_or.reduceat(counted, first)[stack])
         counts = np.flatnonzero(counted)
-        self.callers = np.vstack([self.callers, np.full((len(first), CALLER_LEVELS), ABSENT)])
+        callers = np.full((len(first), CALLER_LEVELS), ABSENT)
         if len(counts):
             used, place = np.unique(code[counts], return_inverse=True)
             labels, label = np.unique(
@@ -175,7 +168,10 @@ class Stacks:
             level = np.arange(len(caller)) - np.searchsorted(caller, caller)
             caller, label, level = (one[level < CALLER_LEVELS] for one in (caller, label, level))
             name = self._extraction.intern_names("caller", label, text=labels)
-            self.callers[len(self.callers) - len(first) + caller, level] = name
+            callers[caller, level] = name
+        numbers = self._extraction.callers.number(map(tuple, callers.tolist()))
+        numbers = np.where(callers[:, 0] == ABSENT, ABSENT, numbers)
+        self.callers = np.append(self.callers, numbers)
         if self._extraction.settings.stacks:
             self._fold(stack, code, list(map(fold_frame, names, paths)))
         frames = np.full((len(first), *self.frames.shape[1:]), NULL)
@@ -206,8 +202,8 @@ def open_stacks(extraction: Extraction, table: str, depth: int = 0) -> Stacks | 
 
 
 def add_callers(extraction: Extraction, table: str, ids: np.ndarray, rows: Rows) -> Rows:
-    """Return the rows with the fields `caller_1` (the innermost) to `caller_3`, those that there
-    are, by the ids of their stacks (NULL or 0 for none) in this table.
+    """Return the rows with their callers, by the ids of their stacks (NULL or 0 for none) in this
+    table.
     """
     if not (ids != 0).any() or (stacks := open_stacks(extraction, table)) is None:
         return rows
@@ -231,7 +227,7 @@ def name_lines(extraction: Extraction, files: np.ndarray, lines: np.ndarray) -> 
 
 def set_stacks_aside(extraction: Extraction, rows: Rows) -> None:
     """Set aside which stack each row of calls or samples has, for who asks for whole stacks."""
-    if not extraction.settings.stacks or rows.stack is None:
+    if rows.stack is None:
         return
     held = np.flatnonzero(rows.stack)
     if len(held):

@@ -20,7 +20,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.memory import find_limit
 from nsys2prv._util.native import core
-from nsys2prv.events.catalogue import Layout, Metric, NameSet, load_catalogue
+from nsys2prv.events.catalogue import CALLERS, Layout, Metric, NameSet, load_catalogue
 
 #: What the records of a run are: begins or ends of events, lines, samples, or states.
 BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
@@ -62,12 +62,21 @@ def list_present_fields(layout: Layout, field_mask: int) -> list:
 
 
 @cache
+def find_level(layout: str, name: str) -> int:
+    """Return at which level of a call stack a field of a layout is the caller; 0 for other fields."""
+    fields = load_catalogue().layouts[layout].fields
+    return next((one.level for one in fields if one.name == name), 0)
+
+
+@cache
 def find_role(stream: str, kind: str, column: str) -> str:
     """Return what a column holds: "objects", "domains", the name of a name set, or "" for numbers."""
     if column in ("object", "sender", "receiver"):
         return OBJECTS
     if column == "domain":
         return DOMAINS
+    if column == CALLERS:
+        return CALLERS
     fields = load_catalogue().layouts[kind].fields if stream == BEGIN else ()
     values = next((field.values for field in fields if field.name == column), None)
     return values.name if isinstance(values, NameSet) else ""
@@ -82,8 +91,8 @@ class RecordFormat(Struct, frozen=True, dict=True):
     stream: str
     #: Name of the layout or of the kind of lines.
     name: str
-    #: Of begins, and of their ends: a bit for every field of the layout that the begins carry. Of
-    #: samples: :attr:`value_bytes`.
+    #: Of begins, and of their ends: a bit for every field of the layout that the begins carry; of
+    #: callers they may have fewer levels. Of samples: :attr:`value_bytes`.
     field_mask: int = 0
     #: Metrics of samples, in the order of a record's values; none in other runs.
     metrics: tuple[Metric, ...] = ()
@@ -135,12 +144,14 @@ def _make_dtype(shape: RecordFormat) -> np.dtype:
     columns = [("time", "<i8"), ("object", "<u4")]
     if layout.has_domain:
         columns.append(("domain", "<u4"))
+    if shape.field_mask & layout.callers_mask:
+        columns.append((CALLERS, "<u4"))
     if shape.stream == BEGIN:
         columns.insert(1, ("end", "<i8"))
         columns += [
             (field.name, "<i8" if shape.wide >> bit & 1 else "<u4")
             for bit, field in enumerate(layout.fields)
-            if shape.field_mask >> bit & 1
+            if shape.field_mask >> bit & 1 and not field.level
         ]
     return np.dtype(columns)
 

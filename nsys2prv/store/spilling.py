@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, is_sorted
-from nsys2prv.events.catalogue import Layout, Metric, load_catalogue
+from nsys2prv.events.catalogue import CALLERS, Layout, Metric, load_catalogue
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
 from nsys2prv.export.source import NULL, are_all_usable, mask_usable
 from nsys2prv.store.runs import (
@@ -140,30 +140,32 @@ def _split_by_fields(
     follow, fields = not layout.nests and not layout.is_state, len(layout.fields)
     always, some, held = 0, [], []
 
-    def add_mask(bit: int, has: np.ndarray) -> None:
+    def add_bits(bits: int, has: np.ndarray) -> None:
         nonlocal always
         count = np.count_nonzero(has)
         if count == len(has):
-            always |= 1 << bit
+            always |= bits
         elif count:
-            some.append(bit)
+            some.append(bits)
             held.append(has[kept])
 
     for bit, field in enumerate(layout.fields):
         if not mask >> bit & 1:
             always |= 1 << fields + bit
             continue
-        if field.optional and field.name not in columns:
+        if field.level or (field.optional and field.name not in columns):
             continue
         column, is_number = columns[field.name], field.values is None
         if field.optional:
-            add_mask(bit, column != ABSENT)
+            add_bits(1 << bit, column != ABSENT)
         elif bit and follow and is_number:
-            add_mask(bit, column > 0)
+            add_bits(1 << bit, column > 0)
         else:
             always |= 1 << bit
         if is_number and not field.optional and column.min(initial=0) < 0:
-            add_mask(fields + bit, column < 0)
+            add_bits(1 << fields + bit, column < 0)
+    if CALLERS in columns and (levels := mask & layout.callers_mask):
+        add_bits(levels, columns[CALLERS] != ABSENT)
     known = (1 << fields) - 1
     if not some:
         yield always & known, always >> fields, kept
@@ -174,7 +176,7 @@ def _split_by_fields(
     counted = carried.itemsize <= 2
     combinations = np.flatnonzero(np.bincount(carried)) if counted else np.unique(carried)
     for combination in combinations.tolist():
-        own = sum(1 << bit for place, bit in enumerate(some) if combination >> place & 1)
+        own = sum(bits for place, bits in enumerate(some) if combination >> place & 1)
         alone = len(combinations) == 1
         chosen = slice(None) if alone else np.flatnonzero(carried == combination)
         own |= always
@@ -226,17 +228,19 @@ def _spill_events(
     if not ascending:
         order = _order_outer_first(rows.begin[kept], ends)
         kept, ends = _select_rows(kept, order), ends[order]
+    stored = present & ~layout.callers_mask
     wide = sum(
         1 << bit
         for bit, field in enumerate(layout.fields)
-        if present >> bit & 1 and plain.is_wide(field.name, kept)
+        if stored >> bit & 1 and plain.is_wide(field.name, kept)
     )
     columns = {
         "time": rows.begin,
         "end": end,
         "object": rows.object,
         "domain": rows.domain,
-        **{field.name: plain[field.name] for field in list_present_fields(layout, present)},
+        CALLERS: rows.columns.get(CALLERS),
+        **{field.name: plain[field.name] for field in list_present_fields(layout, stored)},
     }
     object_ = find_only_object(rows.object, kept)
     greatest = int(ends.max())

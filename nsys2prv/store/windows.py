@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
@@ -23,9 +24,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import OPEN
+from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.catalogue import CALLERS, load_catalogue
 from nsys2prv.store.runs import (
     BEGIN,
     DOMAINS,
@@ -37,6 +38,7 @@ from nsys2prv.store.runs import (
     SpillReader,
     SpillWriter,
     concat_records,
+    find_level,
     find_role,
     read_run,
     take_records,
@@ -153,13 +155,18 @@ class GlobalIds(Struct):
     domains: IdTable
     #: Name set -> per task: event value of each local name.
     names: Mapping[str, IdTable]
+    #: Per task: which of the distinct `callers` are those of each local call stack.
+    stacks: IdTable
+    #: Callers by level, from 1 on: event values, ABSENT behind the last one.
+    callers: np.ndarray
 
     def find_table(self, shape: RecordFormat, column: str) -> IdTable | None:
         """Return the table from local to global numbers of a column, None if it holds plain numbers
         or times.
         """
         role = find_role(shape.stream, shape.name, column)
-        return {OBJECTS: self.objects, DOMAINS: self.domains}.get(role) or self.names.get(role)
+        tables = {OBJECTS: self.objects, DOMAINS: self.domains, CALLERS: self.stacks}
+        return tables.get(role) or self.names.get(role)
 
     def save(self, path: Path) -> None:
         """Save it for :func:`load_global_ids`."""
@@ -265,10 +272,26 @@ class WindowRecords:
         first, last = window
         inside = (self.times >= first) & (True if last is None else self.times < last)
         if not inside.all():
-            self.times, self._records = self.times[inside], take_records(self._records, inside)
-            if self._which is not None:
-                self._which = self._which[inside]
-            del self._clock
+            self._keep(inside)
+
+    def _keep(self, rows: np.ndarray) -> None:
+        self.times, self._records = self.times[rows], take_records(self._records, rows)
+        if self._which is not None:
+            self._which = self._which[rows]
+        self.__dict__.pop("_clock", None)
+
+    def split_by_callers(self) -> Iterator[tuple[RecordFormat, WindowRecords]]:
+        """Yield the begins by how many callers they have, each with the format that tells it."""
+        if CALLERS not in self._shape.dtype.names:
+            yield self._shape, self
+            return
+        fields = load_catalogue().layouts[self._shape.name].fields
+        counts = np.count_nonzero(self.callers != ABSENT, axis=1)[self.column(CALLERS)]
+        for count in np.unique(counts).tolist():
+            beyond = sum(1 << bit for bit, field in enumerate(fields) if field.level > count)
+            part = copy(self)
+            part._keep(counts == count)
+            yield replace(self._shape, field_mask=self._shape.field_mask & ~beyond), part
 
     def __len__(self) -> int:
         return len(self._records)
@@ -280,14 +303,23 @@ class WindowRecords:
     def column(self, name: str) -> np.ndarray:
         """Return a column of all of them, in trace time (OPEN stays) or in global numbers.
 
-        name: one of `shape.dtype.names`. Raises ValueError for a field that these records lack, or
-        have as 0, and so do not store.
+        name: one of `shape.dtype.names`, or of a caller, which is ABSENT where a row has fewer.
+        Raises ValueError for a field that these records lack, or have as 0, and so do not store.
         """
+        if level := self._shape.stream == BEGIN and find_level(self._shape.name, name):
+            return self.callers[self.column(CALLERS), level - 1]
         column = self._records[name]
         if holds_times(name):
             return to_trace_times(column, self._clock, OPEN)
         lookup = self._global_ids.find_table(self._shape, name)
         return column if lookup is None else lookup(column, self._tasks, self._which)
+
+    @property
+    def callers(self) -> np.ndarray:
+        """Return the distinct callers of rows, which the column CALLERS numbers, by level; ABSENT
+        behind the last one.
+        """
+        return self._global_ids.callers
 
     def read_stored_column(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Return a column that holds no times, and the table that its values are indices of:

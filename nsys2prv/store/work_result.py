@@ -55,6 +55,8 @@ class WorkResult(Struct):
     #: Name set -> frame of local names: text and, where any name has one, short and the index of
     #: its domain.
     names: dict[str, StoredFrame] = field(default_factory=dict)
+    #: Callers of the local call stacks, by level: local names of the set `caller`.
+    callers: list[tuple[int, ...]] = field(default_factory=list)
     #: Frames for the relations between reports, by name.
     facts: dict[str, StoredFrame] = field(default_factory=dict)
     #: Segments of the index from correlation ids to launching calls.

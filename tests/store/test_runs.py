@@ -157,12 +157,10 @@ def test_records_of_several_runs(chosen: list[int], window: tuple[int, int | Non
     random = np.random.default_rng(len(chosen))
     sources, duration = 4, 10**6
     lookups = [[random.integers(0, 10**4, 50) for _ in range(sources)] for _ in range(3)]
-    global_ids = GlobalIds(
-        [*MAPS, ClockMap()],
-        duration,
-        *map(IdTable.from_columns, lookups[:2]),
-        {"nvtx": IdTable.from_columns(lookups[2])},
-    )
+    objects, domains, names = map(IdTable.from_columns, lookups)
+    none = IdTable.from_columns([]), np.zeros((0, 0), np.int64)
+    clocks = [*MAPS, ClockMap()]
+    global_ids = GlobalIds(clocks, duration, objects, domains, {"nvtx": names}, *none)
     pieces, expected = [], []
     for number, report in enumerate(chosen):
         records = np.zeros(300, RANGES.dtype)

@@ -36,6 +36,8 @@ FORBIDDEN_DOMAINS = frozenset({204})
 RESULT, NUMBERS = 1, 2
 #: Event types of callers, as Extrae numbers them: CALLER + level.
 CALLER, CALLER_LEVELS = 70_000_000, 3
+#: Column of the callers of rows: numbers of call stacks that have the same ones.
+CALLERS = "callers"
 #: What the exports' integers are in where a name says another unit: SQLite holds the numbers before
 #: Nsight's display factor.
 REAL_UNITS = {"mhz": "Hz", "ghz": "Hz", "gb/s": "B/s", "mb/s": "B/s"}
@@ -119,6 +121,9 @@ class Field(Struct, frozen=True):
     detail: bool = False
     #: One value for all details; written where the details are not.
     sums_up: bool = False
+    #: It is the caller at this level of the row's call stack; 0: none. The levels that a stack has
+    #: are stored together, as its number (`CALLERS`).
+    level: int = 0
 
 
 class State(Struct, frozen=True, forbid_unknown_fields=True):
@@ -185,6 +190,11 @@ class Layout(Struct, frozen=True, dict=True):
         """Bit of the field that decides in which state a row is, 0 where none does."""
         wanted = self.state and (self.state.field or self.fields[0].name)
         return sum(1 << bit for bit, field in enumerate(self.fields) if field.name == wanted)
+
+    @cached_property
+    def callers_mask(self) -> int:
+        """Bits of the callers of rows."""
+        return sum(1 << bit for bit, field in enumerate(self.fields) if field.level)
 
     @cached_property
     def has_domain(self) -> bool:
@@ -282,6 +292,7 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
                 "label": label,
                 "values": {"names": "caller"},
                 "optional": True,
+                "level": level,
             }
         return {
             "title": self.label,

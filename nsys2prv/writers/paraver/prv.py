@@ -15,9 +15,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from msgspec import Struct, field
 
+from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.files import name_beside
 from nsys2prv._util.native import core
-from nsys2prv.events.catalogue import DomainCode, Field, load_catalogue
+from nsys2prv.events.catalogue import CALLERS, DomainCode, Field, load_catalogue
 from nsys2prv.store.runs import BEGIN, END, LINE, STATE, RecordFormat, list_present_fields
 from nsys2prv.store.samples import SampleTable, read_samples
 from nsys2prv.store.windows import WindowRecords
@@ -113,6 +114,10 @@ class ParaverWriter(Struct, dict=True):
     def _domain_choices(self) -> dict[tuple[DomainCode, bytes], Choice]:
         return {}
 
+    @cached_property
+    def _caller_choices(self) -> dict[tuple, Choice]:
+        return {}
+
     def _make_batches(self, records: dict[RecordFormat, WindowRecords]) -> list[Batch]:
         """Return the lines of a window by shape: states first, then ends, so that they come before
         begins of the same time.
@@ -150,14 +155,21 @@ class ParaverWriter(Struct, dict=True):
             # Each part of a table closes its objects; once is enough.
             objects, first = np.unique(records.column("object"), return_index=True)
             times = times[first]
-        fields = self._list_written_fields(shape)
-        codes = [self._make_code(one.code, b":0", records) for one in fields]
-        return _make_batch(times, [(self._choices[1], objects), times, *codes])
+        parts: list[Part] = [(self._choices[1], objects), times]
+        for one in self._list_written_fields(shape):
+            if one.level:
+                parts += self._make_callers(shape, one, records)
+            else:
+                parts.append(self._make_code(one.code, b":0", records))
+        return _make_batch(times, parts)
 
     def _make_begin_batch(self, shape: RecordFormat, records: WindowRecords) -> Batch:
         layout = load_catalogue().layouts[shape.name]
         parts = [(self._choices[1], _read_column(records, "object")), records.times]
         for one in self._list_written_fields(shape):
+            if one.level:
+                parts += self._make_callers(shape, one, records)
+                continue
             column = _read_column(records, one.name)
             if one.offset:
                 column = np.add(records.column(one.name), one.offset, dtype=np.int64)
@@ -178,6 +190,30 @@ class ParaverWriter(Struct, dict=True):
             texts = tuple(b":%d%s" % (number, behind) for number in codes)
             self._domain_choices[code, behind] = Choice(texts)
         return self._domain_choices[code, behind], _read_column(records, "domain")
+
+    def _make_callers(
+        self, shape: RecordFormat, first: Field, records: WindowRecords
+    ) -> list[Part]:
+        """Return the callers of rows as one part, in the place of the first one that is written;
+        nothing in the places of others.
+        """
+        callers = [one for one in self._list_written_fields(shape) if one.level]
+        if first != callers[0]:
+            return []
+        key = shape.stream, *(one.code for one in callers)
+        if key not in self._caller_choices:
+            values = records.callers[:, [one.level - 1 for one in callers]].tolist()
+            zero = shape.stream == END
+            texts = (
+                "".join(
+                    f":{one.code}:{0 if zero else value}"
+                    for one, value in zip(callers, row, strict=True)
+                    if value != ABSENT
+                )
+                for row in values
+            )
+            self._caller_choices[key] = Choice(tuple(map(str.encode, texts)))
+        return [(self._caller_choices[key], _read_column(records, CALLERS))]
 
     def _make_line_batch(self, shape: RecordFormat, records: WindowRecords) -> Batch:
         sender, receiver, size = (

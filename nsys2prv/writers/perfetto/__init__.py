@@ -275,7 +275,12 @@ class PerfettoWriter(Struct, dict=True):
             yield _make_ends(times[first], self._find_tracks(name, rows))
 
     def _write_begins(self, records: Mapping[RecordFormat, WindowRecords]) -> Iterator[Packets]:
-        begun = [(shape, found) for shape, found in records.items() if shape.stream == BEGIN]
+        begun = [
+            part
+            for shape, found in records.items()
+            if shape.stream == BEGIN
+            for part in found.split_by_callers()
+        ]
         begun.sort(key=lambda item: (item[0].name, item[0].field_mask, item[0].wide))
         tracks = [self._find_tracks(shape.name, one.column("object")) for shape, one in begun]
         depths = _find_depths(
