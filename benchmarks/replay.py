@@ -47,7 +47,6 @@ def main() -> None:
             events,
         )
         graph = measure("joined", lambda: join_units(reader, labels, units), events)
-        units.clear()
         steady = job.steady
         begin, end = (steady.begin, steady.end) if steady else (0, job.duration)
         measure("a pass", graph.graph.run, events)

@@ -489,7 +489,7 @@ class OpenJob:
         return_freed_memory()
         calls = label_calls(self.labels)
         graphs = self.run_on_groups(partial(_build_unit_graph, calls))
-        return join_units(self.reader, calls, list(graphs))
+        return join_units(self.reader, calls, graphs)
 
     def run_on_groups(self, function: Callable[[Path, int], T]) -> Iterator[T]:
         """Yield what a function returns of each group of threads that share a report or a GPU, in their

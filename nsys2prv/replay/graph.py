@@ -176,21 +176,38 @@ class Times(Struct, frozen=True):
         return self[np.arange(len(self))]
 
 
-class EdgeColumns(Struct):
-    """Columns of edges, by their targets. In `kind` of a graph its nodes' work follows."""
+#: Columns of a graph. Of nodes: recorded time (ns), row of the trace (-1 of meetings), how long the
+#: work lasts (ns, LONG for one in a table), and the name of the call or operation, of ends of calls
+#: -1 less it. Of edges: the node that waits, the moment that it waits for, typical weights (ns, or
+#: TO_ESTIMATE, AS_RECORDED or a group), and which tell their latency, later which their target waited
+#: for. Of both, a Kind or NO_KIND: edges', and nodes' work.
+COLUMNS = {
+    "time": np.int64,
+    "row": np.int32,
+    "work": np.uint8,
+    "lasts": np.int32,
+    "name": np.int32,
+    "target": np.int32,
+    "source": np.int32,
+    "kind": np.uint8,
+    "typical": np.int32,
+    "marks": np.uint8,
+}
 
-    #: Node that waits (int32).
-    target: np.ndarray
-    #: Moment that it waits for (int32).
-    source: np.ndarray
-    #: A Kind, or NO_KIND (uint8).
-    kind: np.ndarray
-    #: Typical weight (ns), or TO_ESTIMATE, AS_RECORDED or a group (int32).
-    typical: np.ndarray
-    #: Of each node the name of its call or operation, of ends of calls -1 less it (int32).
-    name: np.ndarray
-    #: Channels of the edges that join units (int32).
-    key: np.ndarray = np.zeros(0, np.int32)
+
+class Columns(dict[str, bytearray]):
+    """Columns that grow in place, by their names in COLUMNS. None grows while an array of it is there."""
+
+    def view(self, name: str) -> np.ndarray:
+        """Return a column as an array."""
+        return np.frombuffer(self[name], COLUMNS[name])
+
+    def append(self, name: str, values: bytearray | np.ndarray) -> None:
+        """Append values to a column. It may be these, if they are the first."""
+        if name in self:
+            self[name] += memoryview(values).cast("B")
+        else:
+            self[name] = values if isinstance(values, bytearray) else bytearray(values)
 
 
 def split_size(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -202,33 +219,20 @@ def split_size(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return name, of_bytes, is_message
 
 
-class NodeColumns(Struct):
-    """Columns of nodes."""
-
-    #: Recorded time (ns).
-    time: np.ndarray
-    #: Row of the trace, -1 of meetings (int32).
-    row: np.ndarray
-    #: Kind of the work, NO_KIND for none (uint8).
-    work: np.ndarray
-    #: How long the work lasts (ns).
-    lasts: Durations
-
-
 class Edges:
     """Edges of a graph, and the work of its nodes behind them: columns to be indexed."""
 
     def __init__(self, graph: Graph) -> None:
-        columns, count, first = graph.columns, len(graph.columns.target), graph.joined
+        count, first = len(graph.target), graph.joined
         sizes = np.append(graph.sizes, 0)
 
         #: A Kind, or NO_KIND (uint8).
-        self.kind = columns.kind
+        self.kind = graph.kind
         #: What work it is, the same number on all ranks: name, place, or channel (int32).
         self.key = Column(graph.find_keys)
         #: Moments that wait, and those that they wait for.
         self.target = Column(lambda rows: 2 * graph.find_nodes(rows) + (rows >= count))
-        self.source = Column(lambda rows: _look_up(rows, columns.source, 2))
+        self.source = Column(lambda rows: _look_up(rows, graph.source, 2))
         #: Process whose work it is, -1 for meetings.
         self.process = Column(lambda rows: graph.processes[graph.row[graph.find_nodes(rows)]])
         #: Class of the size of a transfer, of the same operation: 1000 x its name, and that of the
@@ -253,8 +257,13 @@ def _look_up(rows: np.ndarray, column: np.ndarray, factor: int) -> np.ndarray:
 class Graph(Struct, frozen=True, dict=True):
     """Nodes, and edges by their targets."""
 
-    #: The edges, the kind of nodes' work, and names.
-    columns: EdgeColumns
+    #: Node that each edge leads to, and the moment that it waits for (int32).
+    target: np.ndarray
+    source: np.ndarray
+    #: Kind of edges, and of nodes' work behind them: a Kind, or NO_KIND (uint8).
+    kind: np.ndarray
+    #: The graph of the compiled functions.
+    core: object
     #: First of the edges that join units.
     joined: int
     #: Class of the size of each of these (int32).
@@ -282,11 +291,6 @@ class Graph(Struct, frozen=True, dict=True):
         """The edges, to be looked up."""
         return Edges(self)
 
-    @cached_property
-    def core(self) -> object:
-        """The graph of the compiled functions."""
-        return make_core_graph(self.columns, self.joined)
-
     @property
     def recorded(self) -> tuple[object, np.ndarray, tuple[np.ndarray, ...]]:
         """Arguments of the compiled functions: the graph, recorded times and weights."""
@@ -294,7 +298,7 @@ class Graph(Struct, frozen=True, dict=True):
 
     def find_nodes(self, rows: np.ndarray) -> np.ndarray:
         """Return the nodes that edges lead to, or whose work they are (int32)."""
-        return _look_up(rows, self.columns.target, 1)
+        return _look_up(rows, self.target, 1)
 
     def find_keys(self, rows: np.ndarray) -> np.ndarray:
         """Return what work edges are, the same number on all ranks: name, place, or channel (int32)."""
@@ -331,14 +335,13 @@ class Graph(Struct, frozen=True, dict=True):
 
     def find_edges(self, moments: np.ndarray, kinds: Collection[Kind]) -> np.ndarray:
         """Return the first edge of these kinds within a unit that leads to each moment, -1 for none."""
-        columns, count = self.columns, len(self.columns.target)
-        node, target = moments >> 1, columns.target[: self.joined]
+        count, node, target = len(self.target), moments >> 1, self.target[: self.joined]
         edge = np.where(moments & 1, count + node, np.searchsorted(target, node))
         while True:
             is_own = (moments & 1 > 0) | (
                 np.append(target, -1)[np.minimum(edge, len(target))] == node
             )
-            other = is_own & ~np.isin(columns.kind[edge], kinds)
+            other = is_own & ~np.isin(self.kind[edge], kinds)
             if not (other & (edge < self.joined)).any():
                 return np.where(is_own & ~other, edge, -1)
             edge = edge + (other & (edge < self.joined))
@@ -352,31 +355,27 @@ class Graph(Struct, frozen=True, dict=True):
         return np.frombuffer(path, np.int32)
 
 
-def make_core_graph(columns: EdgeColumns, joined: int) -> object:
-    """Return the graph of the compiled functions."""
-    edges = columns.target, columns.source, columns.kind
-    return core.make_graph(*edges, joined, columns.name, columns.key)
-
-
 def plan_replay(
-    columns: EdgeColumns,
+    graph: object,
+    columns: Columns,
     joined: int,
-    nodes: int,
     bounds: Sequence[int],
     find_gaps: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[bytes, int]:
     """Return the order in which a replay visits the nodes, and the number of edges left out because
-    they are on cycles. Edges whose source is not earlier are left out first.
+    they are on cycles. Edges whose source is not earlier are left out first. graph: of the compiled
+    functions.
     """
-    plan, placed = core.plan_replay(make_core_graph(columns, joined), np.array(bounds, np.int64))
-    cycles = 0
+    plan, placed = core.plan_replay(graph, np.array(bounds, np.int64))
+    cycles, nodes = 0, len(columns.view("time"))
     order = np.empty(nodes, np.int32)
     while placed < nodes:
-        rows = np.flatnonzero(columns.kind[: len(columns.target)] != NO_KIND)
-        target, source = columns.target[rows], columns.source[rows]
+        kind, targets, sources = map(columns.view, ("kind", "target", "source"))
+        rows = np.flatnonzero(kind[: len(targets)] != NO_KIND)
+        target, source = targets[rows], sources[rows]
         placed = core.order_all((target, source), order)
         if placed == nodes:
-            own, join = columns.target[:joined], columns.target[joined:]
+            own, join = targets[:joined], targets[joined:]
             stretches = [
                 order,
                 order + 1,
@@ -390,6 +389,6 @@ def plan_replay(
         wrong = rows[rest[target] & rest[source >> 1]]
         earlier = wrong[find_gaps(wrong) <= 0]
         wrong = earlier if not cycles and len(earlier) else wrong
-        columns.kind[wrong] = NO_KIND
+        kind[wrong] = NO_KIND
         cycles += len(wrong)
     return plan, cycles

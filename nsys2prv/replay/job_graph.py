@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.memory import return_freed_memory
+from nsys2prv._util.native import core
 from nsys2prv.replay.events import label_calls
 from nsys2prv.replay.graph import (
     AS_RECORDED,
@@ -17,11 +19,10 @@ from nsys2prv.replay.graph import (
     TRANSFERS,
     US,
     Column,
+    Columns,
     Durations,
-    EdgeColumns,
     Graph,
     Kind,
-    Times,
 )
 from nsys2prv.replay.meetings import (
     MEETING_CALL,
@@ -29,15 +30,18 @@ from nsys2prv.replay.meetings import (
     find_mpi_meetings,
     find_nccl_meetings,
 )
-from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph, finish_graph, make_place
+from nsys2prv.replay.unit_graph import (
+    UnitGraph,
+    build_unit_graph,
+    finish_graph,
+    make_core_graph,
+)
 from nsys2prv.store.event_reader import EventReader
 
 #: A pause that something outside of the job ends (a request that arrives) is so long (ns), so many
 #: times as long as usual at its place, ends within the last time (ns) of another rank's, and comes
 #: so often on a rank.
 LONG_PAUSE, TIMES_USUAL, TOGETHER, FEWEST_PAUSES = 1_000 * US, 3, 300 * US, 3
-#: Edges that are looked at together, which bounds memory.
-PART = 1 << 21
 #: Clocks that are aligned differ by less (ns).
 CLOCK_ERROR = 50 * US
 #: Share of the messages of one size from which the transfer alone is taken: the others also wait.
@@ -70,8 +74,8 @@ class JobGraph(Struct, frozen=True, dict=True):
 
 
 class _Joining(Struct, frozen=True):
-    """Edges that join units: columns as in :class:`~nsys2prv.replay.graph.EdgeColumns`, and the class
-    of the size of transfers.
+    """Edges that join units: columns as in :data:`~nsys2prv.replay.graph.COLUMNS`, the channel, and
+    the class of the size of transfers.
     """
 
     target: np.ndarray
@@ -86,42 +90,99 @@ def build_job_graph(reader: EventReader, labels: Mapping[str, pl.DataFrame]) -> 
     """Return the graph of a job. labels: name set -> frame of value and label."""
     calls = label_calls(labels)
     units = np.unique(reader.rows.units).tolist()
-    return join_units(reader, calls, [build_unit_graph(reader, unit, calls) for unit in units])
+    return join_units(reader, calls, (build_unit_graph(reader, unit, calls) for unit in units))
 
 
 def join_units(
-    reader: EventReader, labels: Mapping[int, str], units: Sequence[UnitGraph]
+    reader: EventReader, labels: Mapping[int, str], units: Iterable[UnitGraph]
 ) -> JobGraph:
-    """Join the graphs of all units by the meetings of ranks; takes over their columns. labels: of
-    calls.
+    """Join the graphs of all units, which may come one by one, by the meetings of ranks; takes over
+    their columns. labels: of calls.
     """
     task_of = np.append(reader.rows.get_column("task") - 1, -1).astype(np.int32)
+    columns, bounds, cycles = Columns(), [0], 0
+    places, lengths = [], []
+    contradictions: Counter[Kind] = Counter()
+    frames: dict[str, list[pl.DataFrame]] = {
+        name: [] for name in ("kernels", "mpi", "copies", "groups")
+    }
+    idle_nodes = []
+    for unit in units:
+        first = bounds[-1]
+        groups = sum(frame.height for frame in frames["groups"])
+        _append_unit(columns, unit, first, groups)
+        bounds.append(len(columns.view("row")))
+        places.append(first + unit.long[0])
+        lengths.append(unit.long[1])
+        idle_nodes.append(unit.idle_nodes + first)
+        moments = pl.col("node_begin", "node_end") + 2 * first
+        frames["kernels"].append(unit.kernels.with_columns(moments))
+        frames["mpi"].append(unit.mpi.with_columns(moments))
+        frames["copies"].append(unit.copies.with_columns(pl.col("edge") + first))
+        frames["groups"].append(unit.groups)
+        contradictions.update(unit.contradictions)
+        cycles += unit.cycles
+    kernels, calls, copies, groups = map(pl.concat, frames.values())
+    calls = calls.with_columns(task=pl.Series(task_of[calls["thread"].to_numpy()]))
+    found = {
+        Kind.NCCL: find_nccl_meetings(reader, kernels),
+        Kind.MPI: find_mpi_meetings(reader, calls, labels),
+    }
     tasks = reader.rows.threads.select("task", "node").unique("task").sort("task")
     hosts = tasks["node"].to_list()
-    bounds = np.cumsum([0, *(len(unit.nodes.time) for unit in units)]).tolist()
-    kernels, calls, copies = (
-        pl.concat(
-            [
-                getattr(unit, name).with_columns(pl.col(columns) + factor * first)
-                for unit, first in zip(units, bounds, strict=False)
-            ]
-        )
-        for name, columns, factor in (
-            ("kernels", ["node_begin", "node_end"], 2),
-            ("mpi", ["node_begin", "node_end"], 2),
-            ("copies", ["edge"], 1),
-        )
+    long = np.concatenate(places), np.concatenate(lengths)
+    joining, times, channels = _join_meetings(columns, long, found, task_of, hosts)
+    for name, values in (
+        ("target", joining.target), ("source", joining.source), ("kind", joining.kind),
+        ("typical", joining.typical), ("marks", joining.kind * 0), ("time", times),
+    ):  # fmt: skip
+        columns.append(name, values)
+    none = np.zeros(len(times), np.int32)
+    for name, values in (
+        ("row", none - 1), ("name", none), ("lasts", none), ("work", none.astype(np.uint8) + NO_KIND)
+    ):  # fmt: skip
+        columns.append(name, values)
+    count = len(columns.view("target"))
+    graph = finish_graph(
+        columns, long, count - len(joining.target), joining.key, joining.size, task_of, groups,
+        bounds, dict(contradictions), cycles,
+    )  # fmt: skip
+    return_freed_memory()
+    return JobGraph(
+        graph,
+        np.concatenate(idle_nodes),
+        channels,
+        hosts,
+        labels,
+        copies.with_columns(pl.col("edge") + count),
+        kernels.height,
+        len(np.unique(found[Kind.NCCL].begin)),
     )
-    kernel_count = kernels.height
-    calls = calls.with_columns(task=pl.Series(task_of[calls["thread"].to_numpy()]))
-    idle_nodes = np.concatenate(
-        [unit.idle_nodes + first for unit, first in zip(units, bounds, strict=False)]
-    )
-    contradictions, cycles = {}, sum(unit.cycles for unit in units)
-    for unit in units:
-        for kind, number in unit.contradictions.items():
-            contradictions[kind] = contradictions.get(kind, 0) + number
-    time = _take(units, "nodes", "time")
+
+
+def _append_unit(columns: Columns, unit: UnitGraph, first: int, groups: int) -> None:
+    """Append the columns of a unit, whose first node and first group have these numbers then."""
+    own = unit.columns
+    target, source, typical = map(own.view, ("target", "source", "typical"))
+    target += np.int32(first)
+    source += np.int32(2 * first)
+    np.subtract(typical, groups, out=typical, where=typical < AS_RECORDED)
+    del target, source, typical
+    while own:
+        columns.append(*own.popitem())
+
+
+def _join_meetings(
+    columns: Columns,
+    long: tuple[np.ndarray, np.ndarray],
+    found: Mapping[Kind, Meetings],
+    task_of: np.ndarray,
+    hosts: Sequence[str],
+) -> tuple[_Joining, np.ndarray, list[tuple[tuple[int, ...], tuple[str, ...]]]]:
+    """Return the edges that join units, the times of meetings and last of the clock, and the channels
+    of transfers. long: nodes whose work is LONG, and how long it lasts (ns).
+    """
+    time = columns.view("time")
     channels: dict[tuple[tuple[int, ...], tuple[str, ...]], int] = {((), ()): 0}
 
     def number_channel(members: np.ndarray) -> int:
@@ -129,79 +190,17 @@ def join_units(
         names = tuple(sorted({hosts[process] for process in processes}))
         return channels.setdefault((processes, names), len(channels))
 
-    parts, times, met = [], [time], 0
-    for kind, meetings in (
-        (Kind.NCCL, find_nccl_meetings(reader, kernels)),
-        (Kind.MPI, find_mpi_meetings(reader, calls, labels)),
-    ):
-        first = sum(map(len, times))
+    parts, times, first = [], [], len(time)
+    for kind, meetings in found.items():
         more, moments = _make_meeting_edges(kind, meetings, first, time, task_of, number_channel)
         parts += more
         times.append(moments)
-        _free_members(units, bounds, kind, meetings)
-        met += len(np.unique(meetings.begin)) if kind == Kind.NCCL else 0
+        first += len(moments)
+        _free_members(columns, kind, meetings)
     # The clock, which what comes from outside of the job waits for.
-    parts.append(_find_outside(units, bounds, time, task_of, sum(map(len, times))))
+    parts.append(_find_outside(columns, Durations(columns.view("lasts"), *long), task_of, first))
     times.append(np.zeros(1, np.int64))
-    joining = _sort_joining(parts)
-    del kernels, calls, meetings, parts
-    groups = pl.concat([unit.groups for unit in units])
-    columns, weight, row, marks = _concatenate(units, bounds, joining, sum(map(len, times[1:])))
-    count, joined = len(columns.target), len(columns.target) - len(joining.target)
-    graph = finish_graph(
-        np.concatenate(times), row, columns, weight, joined, joining.size, task_of, groups, marks,
-        bounds, contradictions, cycles,
-    )  # fmt: skip
-    copies = copies.with_columns(pl.col("edge") + count)
-    return_freed_memory()
-    return JobGraph(graph, idle_nodes, list(channels), hosts, labels, copies, kernel_count, met)
-
-
-def _concatenate(
-    units: Sequence[UnitGraph], bounds: Sequence[int], joining: _Joining, meetings: int
-) -> tuple[EdgeColumns, Durations, np.ndarray, np.ndarray]:
-    """Return the edges of all units with those that join them, weights with those of nodes alone, the
-    row of each node, and marks of edges. A column at a time, and those of the units go.
-    """
-    groups = 0
-    for unit, first in zip(units, bounds, strict=False):
-        columns = unit.columns
-        columns.target[:] += np.int32(first)
-        columns.source[:] += np.int32(2 * first)
-        in_group = columns.typical < AS_RECORDED
-        np.subtract(columns.typical, groups, out=columns.typical, where=in_group)
-        groups += unit.groups.height
-    none = np.zeros(meetings, np.int32)
-    target, source, typical = (
-        _take(units, "columns", name, getattr(joining, name))
-        for name in ("target", "source", "typical")
-    )
-    of_nodes = _take(units, "nodes", "work", none.astype(np.uint8) + NO_KIND)
-    kind = np.concatenate([_take(units, "columns", "kind", joining.kind), of_nodes])
-    lasts, no_weight = [unit.nodes.lasts for unit in units], np.zeros(len(target), np.int32)
-    weight = Durations(
-        np.concatenate([no_weight, *(one.value for one in lasts), none]),
-        np.concatenate(
-            [len(target) + first + one.place for first, one in zip(bounds, lasts, strict=False)]
-        ),
-        np.concatenate([one.length for one in lasts]),
-    )
-    row, name = _take(units, "nodes", "row", none - 1), _take(units, "columns", "name", none)
-    marks = np.concatenate([*(unit.marks for unit in units), joining.kind * 0])
-    return EdgeColumns(target, source, kind, typical, name, joining.key), weight, row, marks
-
-
-def _take(
-    units: Sequence[UnitGraph], part: str, name: str, more: np.ndarray | None = None
-) -> np.ndarray:
-    """Take a column out of all units; return it as one, with `more` appended."""
-    columns = [getattr(getattr(unit, part), name) for unit in units]
-    for unit in units:
-        setattr(getattr(unit, part), name, None)
-    column = np.concatenate(columns if more is None else [*columns, more])
-    del columns
-    return_freed_memory()
-    return column
+    return _sort_joining(parts), np.concatenate(times), list(channels)
 
 
 def _sort_joining(parts: Sequence[_Joining]) -> _Joining:
@@ -295,76 +294,42 @@ def _find_quick_transfers(
     return np.minimum(typical.to_series().cast(pl.Int64).to_numpy(), LONG - 1)
 
 
-def _free_members(
-    units: Sequence[UnitGraph], bounds: Sequence[int], kind: Kind, meetings: Meetings
-) -> None:
+def _free_members(columns: Columns, kind: Kind, meetings: Meetings) -> None:
     """Give NCCL kernels and calls of MPI that meet others no time of their own: their work is the
     transfer.
     """
-    ends = np.unique(meetings.end >> 1)
-    for unit, first, last in zip(units, bounds, bounds[1:], strict=False):
-        own = ends[(ends >= first) & (ends < last)] - first
-        # The work of an event is the first edge of its end.
-        rows = np.searchsorted(unit.columns.target, own)
-        unit.columns.typical[rows] = MEETING_CALL if kind == Kind.MPI else 0
-        if kind == Kind.NCCL:
-            unit.columns.kind[rows] = Kind.MEET
+    # The work of an event is the first edge of its end.
+    rows = np.searchsorted(columns.view("target"), np.unique(meetings.end >> 1).astype(np.int32))
+    columns.view("typical")[rows] = MEETING_CALL if kind == Kind.MPI else 0
+    if kind == Kind.NCCL:
+        columns.view("kind")[rows] = Kind.MEET
 
 
-def _find_outside(
-    units: Sequence[UnitGraph],
-    bounds: Sequence[int],
-    times: np.ndarray,
-    task_of: np.ndarray,
-    clock: int,
-) -> _Joining:
+def _find_outside(columns: Columns, lasts: Durations, task_of: np.ndarray, clock: int) -> _Joining:
     """Let pauses that something outside of the job ends wait for the clock: they are much longer than
-    usual at their place, and end together with those of other ranks. Returns the further edges.
+    usual at their place, and end together with those of other ranks. Returns the further edges. lasts:
+    of nodes.
     """
-    parts = [
-        (number, first)
-        for number, unit in enumerate(units)
-        for first in range(0, max(len(unit.columns.target), 1), PART)
-    ]
+    time, row, target, typical = map(columns.view, ("time", "row", "target", "typical"))
+    kinds = np.append(columns.view("kind"), columns.view("work"))
+    graph = make_core_graph(columns, kinds, len(target), np.zeros(0, np.int32))
 
-    def list_gaps(number: int, first: int) -> pl.DataFrame:
-        unit, part = units[number], slice(first, first + PART)
-        columns = unit.columns
-        time = Times(times[bounds[number] : bounds[number + 1]], unit.nodes.lasts)
-        is_gap = (columns.kind[part] == Kind.GAP) & (columns.typical[part] == AS_RECORDED)
-        rows = first + np.flatnonzero(is_gap)
-        gap = time.nodes[columns.target[rows]] - time[columns.source[rows]]
-        before, after = (
-            np.where(name < 0, -1 - name, name)
-            for name in (
-                columns.name[columns.source[rows] >> 1],
-                columns.name[columns.target[rows]],
-            )
-        )
-        gaps = pl.DataFrame({"row": rows, "key": make_place(before, after), "gap": gap})
-        return gaps.with_columns(unit=pl.lit(number))
+    def list_pauses(least: int, keys: np.ndarray | None) -> pl.DataFrame:
+        given = graph, time, lasts.columns, typical, least, keys
+        edges, gaps = map(np.frombuffer, core.list_pauses(*given), (np.int32, np.int64))
+        found = np.empty(len(edges), np.int32)
+        core.find_keys(graph, edges, found)
+        return pl.DataFrame({"edge": edges, "gap": gaps, "key": found})
 
-    is_long = pl.col("gap") > LONG_PAUSE
-    pauses = pl.concat([list_gaps(*part).filter(is_long) for part in parts])
-    keys = pauses.select("key").unique()
-    usual = (
-        pl.concat([list_gaps(*part).join(keys, on="key", how="semi") for part in parts])
-        .group_by("key")
-        .agg(usual=pl.col("gap").median())
-    )
+    pauses = list_pauses(LONG_PAUSE, None)
+    keys = pauses["key"].unique().to_numpy()
+    # Clocks may be apart a bit.
+    every = list_pauses(np.iinfo(np.int64).min, keys)
+    usual = every.group_by("key").agg(usual=pl.col("gap").median())
     pauses = pauses.join(usual, on="key").filter(pl.col("gap") > TIMES_USUAL * pl.col("usual"))
-    node = [
-        bounds[number] + int(units[number].columns.target[row])
-        for number, row in pauses.select("unit", "row").rows()
-    ]
-    row = [
-        int(units[number].nodes.row[target - bounds[number]])
-        for number, target in zip(pauses["unit"].to_list(), node, strict=True)
-    ]
+    ends = target[pauses["edge"].to_numpy()]
     pauses = pauses.with_columns(
-        target=pl.Series(node, dtype=pl.Int64),
-        at=pl.Series(times[node], dtype=pl.Int64),
-        process=pl.Series(task_of[row], dtype=pl.Int64),
+        at=pl.Series(time[ends]), process=pl.Series(task_of[row[ends]], dtype=pl.Int64)
     ).sort("at")
     follows = (
         (pl.col("at").diff() < TOGETHER)
@@ -373,10 +338,9 @@ def _find_outside(
     ).fill_null(False)
     pauses = pauses.filter(follows | follows.shift(-1, fill_value=False))
     pauses = pauses.filter(pl.len().over("key", "process") >= FEWEST_PAUSES)
-    for number, row, usual_gap in pauses.select("unit", "row", "usual").rows():
-        units[number].columns.typical[row] = min(int(usual_gap), LONG - 1)
-    target = pauses["target"].to_numpy()
-    return _make_joining(Kind.OUTSIDE, target, np.full(len(target), 2 * clock))
+    edges, usual = pauses["edge"].to_numpy(), pauses["usual"].to_numpy()
+    typical[edges] = np.minimum(usual, LONG - 1).astype(np.int32)
+    return _make_joining(Kind.OUTSIDE, target[edges], np.full(len(edges), 2 * clock))
 
 
 __all__ = ["TRANSFERS", "JobGraph", "build_job_graph", "join_units"]

@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nsys2prv._util.native import core
 from nsys2prv.replay.events import (
@@ -27,13 +26,11 @@ from nsys2prv.replay.graph import (
     LONG,
     US,
     Column,
+    Columns,
     Durations,
-    EdgeColumns,
     Graph,
     Kind,
-    NodeColumns,
     Times,
-    make_core_graph,
     make_durations,
     plan_replay,
 )
@@ -49,21 +46,18 @@ FEWEST_CASES = 8
 USUAL_STREAM_GAP = 1 * US
 #: Latencies whose typical weight depends on the call.
 _NAMED = (Kind.LAUNCH, Kind.RETURN)
-#: Types of the columns of nodes and of edges.
-_COLUMNS = (
-    (np.int64, np.int32, np.uint8, np.int32),
-    (np.int32, np.int32, np.uint8, np.int32, np.int32),
-)
+#: Columns that core.build_unit returns.
+_COLUMNS = ("time", "row", "work", "lasts", "target", "source", "kind", "typical", "name")
 
 
 class UnitGraph(Struct):
     """Moments and dependencies of one unit, and what of its events the job's graph needs."""
 
     #: Nodes, and edges between their moments.
-    nodes: NodeColumns
-    columns: EdgeColumns
-    #: Edges that tell their latency, and groups of latencies (:func:`mark_clear`).
-    marks: np.ndarray
+    columns: Columns
+    #: Nodes whose work is LONG, and how long it lasts (ns).
+    long: tuple[np.ndarray, np.ndarray]
+    #: Groups of latencies (:func:`mark_clear`).
     groups: pl.DataFrame
     #: NCCL kernels, and calls of MPI: `thread`, `begin`, `end`, `node_begin`, `node_end` (moments),
     #: `name`, and `bytes` of kernels.
@@ -125,16 +119,12 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
         nodes_of,
     )
     del work, markers
-    (time, row, kind, lasts), columns = (
-        [np.frombuffer(column, dtype) for column, dtype in zip(part, dtypes, strict=True)]
-        for part, dtypes in zip(arranged, _COLUMNS, strict=True)
-    )
-
+    columns = Columns(zip(_COLUMNS, (*arranged[0], *arranged[1]), strict=True))
     begins = (
         (nodes_of[:count], operations), (nodes_of[2 * count :][: len(calls.begin)], calls)
     )  # fmt: skip
-    find_long = partial(_find_lasts, begins, len(time))
-    nodes = NodeColumns(time, row, kind, make_durations(lasts, find_long))
+    find_long = partial(_find_lasts, begins, len(columns.view("time")))
+    lasts = make_durations(columns.view("lasts"), find_long)
     del begins, find_long
     moments = nodes_of * 2
     of_nccl, of_copies = np.flatnonzero(operations.kind == Kind.NCCL), np.flatnonzero(is_copy)
@@ -147,12 +137,10 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
     polls = np.flatnonzero(does & POLLS)
     idle_nodes = nodes_of[2 * count + np.append(polls, len(calls.begin) + polls)]
     del calls, operations, moments, nodes_of, does
-    edge_columns = EdgeColumns(*columns)
-    marks, groups = mark_clear(nodes, edge_columns, np.append(task_of - 1, np.int32(-1)))
+    groups = mark_clear(columns, lasts, np.append(task_of - 1, np.int32(-1)))
     return UnitGraph(
-        nodes,
-        edge_columns,
-        marks,
+        columns,
+        (lasts.place, lasts.length),
         groups,
         kernels,
         mpi,
@@ -191,50 +179,52 @@ def _list_nodes(
     )
 
 
-def mark_clear(
-    nodes: NodeColumns, columns: EdgeColumns, processes: np.ndarray
-) -> tuple[np.ndarray, pl.DataFrame]:
-    """Put the edges of a unit whose typical weight is to be estimated into groups. Returns which ones
-    tell their latency (uint8), and `kind`, `process`, `key` of each group with `count` and `usual`,
-    the median of these (ns).
+def mark_clear(columns: Columns, lasts: Durations, processes: np.ndarray) -> pl.DataFrame:
+    """Put the edges of a unit whose typical weight is to be estimated into groups, and mark those that
+    tell their latency. Returns `kind`, `process`, `key` of each group with `count` and `usual`, the
+    median of these (ns). lasts: of nodes.
     """
-    marks = np.zeros(len(columns.target), np.uint8)
-    count = len(columns.target)
-    value = np.append(np.zeros(count, np.int32), nodes.lasts.value)
-    weight = Durations(value, count + nodes.lasts.place, nodes.lasts.length)
-    graph = make_core_graph(replace(columns, kind=np.append(columns.kind, nodes.work)), count)
-    found = core.group_latencies(
-        graph, nodes.time, weight.columns, processes[nodes.row], CLEAR, columns.typical, marks
-    )
+    columns["marks"] = bytearray(len(columns["kind"]))
+    time, row, typical, marks = map(columns.view, ("time", "row", "typical", "marks"))
+    kinds = np.append(columns.view("kind"), columns.view("work"))
+    graph = make_core_graph(columns, kinds, len(marks), np.zeros(0, np.int32))
+    found = core.group_latencies(graph, time, lasts.columns, processes[row], CLEAR, typical, marks)
     groups = pl.DataFrame(found, dict.fromkeys(("kind", "process", "key"), pl.Int64), orient="row")
-    cases = list_cases(np.flatnonzero(marks), columns, Times(nodes.time, weight))
+    cases = list_cases(np.flatnonzero(marks), columns, Times(time, lasts))
     medians = cases.group_by("group").agg(count=pl.len(), usual=pl.col("gap").median())
     groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
-    return marks, groups.join(medians, on="group", how="left", maintain_order="left").drop("group")
+    return groups.join(medians, on="group", how="left", maintain_order="left").drop("group")
 
 
-def list_cases(rows: np.ndarray, columns: EdgeColumns, time: Times) -> pl.DataFrame:
+def make_core_graph(
+    columns: Columns, kinds: np.ndarray, joined: int, channels: np.ndarray
+) -> object:
+    """Return the graph of the compiled functions. kinds: of edges, and of nodes' work; joined: the
+    first of the edges that join units; channels: of these.
+    """
+    target, source, name = map(columns.view, ("target", "source", "name"))
+    return core.make_graph(target, source, kinds, joined, name, channels)
+
+
+def list_cases(rows: np.ndarray, columns: Columns, time: Times) -> pl.DataFrame:
     """Return `group` and `gap` (ns) of some edges."""
-    gap = time.nodes[columns.target[rows]] - time[columns.source[rows]]
-    return pl.DataFrame({"group": FIRST_GROUP - columns.typical[rows], "gap": gap})
+    gap = time.nodes[columns.view("target")[rows]] - time[columns.view("source")[rows]]
+    return pl.DataFrame({"group": FIRST_GROUP - columns.view("typical")[rows], "gap": gap})
 
 
-def estimate_usual(
-    groups: pl.DataFrame, marks: np.ndarray, columns: EdgeColumns, time: Times
-) -> np.ndarray:
+def estimate_usual(groups: pl.DataFrame, columns: Columns, time: Times) -> np.ndarray:
     """Return the typical weight of each group (ns): the median of its clear cases, of launches and
     returns by the name of the call; where these are few, of that name on all processes, of the kind
     on this process, or of the kind.
     """
+    kinds, typical, marks = map(columns.view, ("kind", "typical", "marks"))
     groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
     named = pl.col("kind").is_in([int(kind) for kind in _NAMED])
     enough = pl.col("count") >= pl.when(named).then(5).otherwise(FEWEST_CASES)
     groups = groups.with_columns(usual=pl.when(enough).then("usual"))
     for kind in groups.filter(pl.col("usual").is_null())["kind"].unique().to_list():
         of_kind = pl.col("kind") == kind
-        rows = np.flatnonzero(
-            (columns.kind[: len(marks)] == kind) & (columns.typical <= FIRST_GROUP)
-        )
+        rows = np.flatnonzero((kinds[: len(marks)] == kind) & (typical <= FIRST_GROUP))
         cases = list_cases(rows[marks[rows] > 0], columns, time).join(groups, on="group")
         for by, least in ((["key"], 2), (["process"], FEWEST_CASES)):
             medians = cases.group_by(by).agg(pl.len(), more=pl.col("gap").median())
@@ -258,53 +248,58 @@ def estimate_usual(
 
 
 def finish_graph(
-    times: np.ndarray,
-    row: np.ndarray,
-    columns: EdgeColumns,
-    weight: Durations,
+    columns: Columns,
+    long: tuple[np.ndarray, np.ndarray],
     joined: int,
+    channels: np.ndarray,
     sizes: np.ndarray,
     processes: np.ndarray,
     groups: pl.DataFrame,
-    marks: np.ndarray,
     bounds: Sequence[int],
     contradictions: dict[Kind, int],
     cycles: int,
 ) -> Graph:
     """Return the graph: plan its replay, and weigh its edges. Takes over the columns.
 
-    times, row: of nodes. weight: with those of nodes' work. groups, marks: of latencies, as
-    :func:`mark_clear` returns them. bounds: where the nodes of each unit begin, and last those that
-    are no unit's.
+    long: nodes whose work is LONG, and how long it lasts (ns). channels, sizes: of the edges that join
+    units. groups: of latencies, as :func:`mark_clear` returns them. bounds: where the nodes of each
+    unit begin, and last those that are no unit's.
     """
-    count, time = len(columns.target), Times(times, weight)
+    columns.append("kind", columns.pop("work"))
+    target, source, kind, marks = map(columns.view, ("target", "source", "kind", "marks"))
+    count, times = len(target), Times(columns.view("time"), Durations(columns.view("lasts"), *long))
 
     def find_gaps(rows: np.ndarray) -> np.ndarray:
-        return times[columns.target[rows]] - time[columns.source[rows]]
+        return times.nodes[target[rows]] - times[source[rows]]
 
-    plan, on_cycles = plan_replay(columns, joined, len(times), bounds, find_gaps)
-    usual = estimate_usual(groups, marks, columns, time)
-    graph = make_core_graph(columns, joined)
-    core.find_weights(graph, times, weight.columns, usual, columns.typical, marks)
-    long = make_durations(weight.value[:count], find_gaps)
-    places = np.append(long.place, weight.place), np.append(long.length, weight.length)
-    weight = Durations(weight.value, *places)
-    typical = _keep_differing(columns.typical, weight)
-    columns.typical = columns.typical[:0]
+    graph = make_core_graph(columns, kind, joined, channels)
+    plan, on_cycles = plan_replay(graph, columns, joined, bounds, find_gaps)
+    usual = estimate_usual(groups, columns, times)
+    differing = core.find_weights(
+        graph, times.nodes, times.weight.columns, usual, columns.view("typical"), marks
+    )
+    of_edges = make_durations(columns.view("typical"), find_gaps)
+    places = np.append(of_edges.place, count + long[0]), np.append(of_edges.length, long[1])
+    del of_edges
+    columns.append("typical", columns.pop("lasts"))
+    weight = Durations(columns.view("typical"), *places)
+    places, values = (
+        np.frombuffer(part, dtype)
+        for part, dtype in zip(differing, (np.int32, np.int64), strict=True)
+    )
     return Graph(
-        columns, joined, sizes, row, processes, Times(times, weight), weight, typical,
+        target, source, kind, graph, joined, sizes, columns.view("row"), processes,
+        Times(times.nodes, weight), weight, _look_up_typical(places, values, weight),
         marks, plan, contradictions, cycles + on_cycles,
     )  # fmt: skip
 
 
-def _keep_differing(typical: np.ndarray, weight: Durations) -> Column:
-    """Return typical weights (ns) that are looked up among those that differ from the weights."""
-    places = np.flatnonzero(typical != weight.value[: len(typical)]).astype(np.int32)
-    values = np.append(typical[places], 0)
+def _look_up_typical(places: np.ndarray, values: np.ndarray, weight: Durations) -> Column:
+    """Return typical weights (ns): the weights, but for those at some places."""
 
     def look_up(rows: np.ndarray) -> np.ndarray:
         at = np.searchsorted(places, rows)
         differs = np.append(places, -1)[at] == rows
-        return np.where(differs, values[at], weight[rows])
+        return np.where(differs, np.append(values, 0)[at], weight[rows])
 
     return Column(look_up)

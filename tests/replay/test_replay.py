@@ -22,18 +22,18 @@ from nsys2prv.analysis.findings import _skip_unmatched
 from nsys2prv.replay.causes import Cause, KernelFacts, find_causes
 from nsys2prv.replay.graph import (
     AS_RECORDED,
+    COLUMNS,
     NO_KIND,
     NO_WEIGHT,
     TO_ESTIMATE,
     TRANSFERS,
-    EdgeColumns,
+    Columns,
+    Durations,
     Graph,
     Kind,
-    NodeColumns,
     Times,
-    make_durations,
 )
-from nsys2prv.replay.job_graph import JobGraph, build_job_graph
+from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
 from nsys2prv.replay.suspects import is_alone
 from nsys2prv.replay.unit_graph import finish_graph, mark_clear
@@ -49,17 +49,17 @@ def job(request: pytest.FixtureRequest) -> Iterator[OpenJob]:
 
 
 def make_replay(job: OpenJob) -> Replay:
-    graph = build_job_graph(job.reader, job.labels)
+    assert job.graph is not None
     begin, end = (job.steady.begin, job.steady.end) if job.steady else (0, job.duration)
-    return Replay(graph, begin, end)
+    return Replay(job.graph, begin, end)
 
 
 def test_the_unchanged_replay_is_the_recording(job: OpenJob) -> None:
-    graph = build_job_graph(job.reader, job.labels).graph
+    graph = make_replay(job).job.graph
     assert (np.array(graph.run()[0]) == np.array(graph.time)).all()
     assert graph.cycles == 0
     # With typical latencies it is nearly that.
-    kinds = graph.columns.kind[: len(graph.binding)]
+    kinds = graph.kind[: len(graph.binding)]
     rows = np.flatnonzero(~np.isin(kinds, TRANSFERS)).astype(np.int32)
     times, _ = graph.run(graph.weight.change([(rows, graph.typical[rows])]))
     ends = np.array(Times(times.nodes, graph.weight))
@@ -85,35 +85,24 @@ def make_graph(
     order = np.argsort(number[target], kind="stable")
     typical = np.where(np.isin(kind, (Kind.STREAM, Kind.LAUNCH)), TO_ESTIMATE, AS_RECORDED)
     typical[kind == Kind.MEET] = 0
-    columns = EdgeColumns(
-        *(
-            column[order].astype(dtype)
-            for column, dtype in (
-                (number[target], np.int32),
-                (2 * number[source], np.int32),
-                (kind, np.uint8),
-                (typical, np.int32),
-            )
-        ),
-        np.zeros(len(times), np.int32),
-    )
-    count, time = len(times), np.empty(len(times), np.int64)
-    time[number] = times
-    none = np.zeros(count, np.int32)
+    none = np.zeros(len(times), np.int32)
     # Node n is on row n % 8, which is of that process.
-    row = np.empty(count, np.int32)
-    row[number] = np.arange(count) % 8
-    lasts = make_durations(none, lambda rows: rows)
-    nodes = NodeColumns(time, row, np.full(count, NO_KIND, np.uint8), lasts)
+    values = {"time": times, "row": np.arange(len(times)) % 8}
+    values = {name: column[np.argsort(number)] for name, column in values.items()}
+    values |= {"work": none + NO_KIND, "lasts": none, "name": none}
+    values |= {"target": number[target][order], "source": 2 * number[source][order]}
+    values |= {"kind": kind[order], "typical": typical[order]}
+    columns = Columns(
+        {name: bytearray(column.astype(COLUMNS[name])) for name, column in values.items()}
+    )
+    long = none[:0].astype(np.int64), none[:0].astype(np.int64)
     processes = np.append(np.arange(8), -1).astype(np.int32)
-    marks, groups = mark_clear(nodes, columns, processes)
-    columns.kind = np.append(columns.kind, nodes.work)
+    groups = mark_clear(columns, Durations(columns.view("lasts"), *long), processes)
     joined = len(target) if own is None else 0
-    columns.key = key[order][joined:].astype(np.int32)
-    bounds, size = [0, count if own is None else own], np.zeros(len(target) - joined, np.int32)
-    weight = make_durations(np.zeros(len(target) + count, np.int32), lambda rows: rows)
+    channels = key[order][joined:].astype(np.int32)
+    bounds = [0, len(times) if own is None else own]
     return finish_graph(
-        time, row, columns, weight, joined, size, processes, groups, marks, bounds, {}, 0
+        columns, long, joined, channels, 0 * channels, processes, groups, bounds, {}, 0
     )
 
 

@@ -46,12 +46,16 @@ static PyMethodDef FUNCTIONS[] = {
     {"find_keys", find_keys, METH_VARARGS,
      "find_keys(graph, edges, out): put into `out` what work edges are, the same number on all ranks: name, place, or channel (int32)."},
     {"group_latencies", group_latencies, METH_VARARGS,
-     "group_latencies(graph, time, weight, process, clear, typical, marks): put into `typical` the group of each edge of which the typical weight\n"
+     "group_latencies(graph, time, lasts, process, clear, typical, marks): put into `typical` the group of each edge of which the typical weight\n"
      "is to be estimated, as -3 - number, and into `marks` whether it was over later than all others of its target by more than `clear`; returns\n"
-     "(kind, process, key) of each group. weight: (int32, places and lengths of long ones, int64); process: of nodes (int32)."},
+     "(kind, process, key) of each group. lasts: columns of Durations of nodes; process: of nodes (int32)."},
     {"find_weights", find_weights, METH_VARARGS,
-     "find_weights(graph, time, weight, usual, typical, binding): put into `weight` the weights of edges: of those that allow their node last, which\n"
-     "`binding` tells then, what reproduces the recording, of others what is typical. usual: typical weight of each group (int64)."},
+     "find_weights(graph, time, lasts, usual, typical, binding): put weights of edges into the place of typical ones: of those that allow their node\n"
+     "last, which `binding` tells then, what reproduces the recording. Returns the edges (int32) of which that is another than what is typical, and what\n"
+     "that is (int64), as bytes. lasts: columns of Durations of nodes; usual: typical weight of each group (int64)."},
+    {"list_pauses", list_pauses, METH_VARARGS,
+     "list_pauses(graph, time, lasts, typical, least, keys): return the pauses between calls that are longer than `least` (ns) and have one of some keys\n"
+     "(int32, None for any): edges (int32), and how long they last (int64), as bytes."},
     {"plan_replay", plan_replay, METH_VARARGS,
      "plan_replay(graph, bounds): return the stretches of nodes in which a replay can go through units, whose nodes are from one bound (int64) to the\n"
      "next, and through the meetings behind them, as bytes; and how many nodes could be placed."},

@@ -56,6 +56,7 @@ PyObject *make_graph(PyObject *self, PyObject *arguments);
 PyObject *find_keys(PyObject *self, PyObject *arguments);
 PyObject *group_latencies(PyObject *self, PyObject *arguments);
 PyObject *find_weights(PyObject *self, PyObject *arguments);
+PyObject *list_pauses(PyObject *self, PyObject *arguments);
 PyObject *plan_replay(PyObject *self, PyObject *arguments);
 PyObject *replay(PyObject *self, PyObject *arguments);
 PyObject *count_moments(PyObject *self, PyObject *arguments);

@@ -50,11 +50,11 @@ bool are_within(const int32_t *numbers, int64_t count, int64_t least, int64_t mo
     return true;
 }
 
-/* Durations of edges, and of nodes' work behind them. Those that are LONG stand in a table, by their places. */
+/* Durations of edges, and of nodes' work behind them from `of_nodes` on, which may be alone. Those that are LONG stand in a table, by their places. */
 typedef struct {
     const int32_t *value;
     const int64_t *place, *length;
-    int64_t count, tabled;
+    int64_t count, tabled, of_nodes;
 } Durations;
 
 /* name: of each node, of ends of calls -1 less it. key: of the edges that join units. */
@@ -84,9 +84,9 @@ static inline int64_t get_duration(const Durations *durations, int64_t at) {
     return value < LONG ? value : find_long(durations, at);
 }
 
-static inline int64_t get_moment(const Graph *graph, const int64_t *time, const Durations *weight, int32_t moment) {
+static inline int64_t get_moment(const int64_t *time, const Durations *weight, int32_t moment) {
     int64_t node = moment >> 1;
-    return moment & 1 ? time[node] + get_duration(weight, graph->edges + node) : time[node];
+    return moment & 1 ? time[node] + get_duration(weight, weight->of_nodes + node) : time[node];
 }
 
 static bool get_durations(Buffers *held, PyObject *given, int64_t count, Durations *durations) {
@@ -163,7 +163,7 @@ typedef struct {
     Durations weight;
 } Given;
 
-static bool get_given(Given *given, PyObject *graph, PyObject *time, PyObject *weight) {
+static bool get_times(Given *given, PyObject *graph, PyObject *time, PyObject *weight, bool has_edges) {
     void *column;
     given->held.count = 0;
     given->graph = PyCapsule_GetPointer(graph, GRAPH);
@@ -173,8 +173,11 @@ static bool get_given(Given *given, PyObject *graph, PyObject *time, PyObject *w
     if (!get_column(&given->held, time, 8, &nodes, &column))
         return false;
     given->time = column;
-    return get_durations(&given->held, weight, given->graph->edges + nodes, &given->weight);
+    given->weight.of_nodes = has_edges ? given->graph->edges : 0;
+    return get_durations(&given->held, weight, given->weight.of_nodes + nodes, &given->weight);
 }
+
+static bool get_given(Given *given, PyObject *graph, PyObject *time, PyObject *weight) { return get_times(given, graph, time, weight, true); }
 
 /* A column of one item for each edge, or each node, of a graph. */
 static bool get_edges(Given *given, PyObject *object, int size, void *column) {
@@ -305,7 +308,7 @@ static bool group_edges(const Graph *graph, const int64_t *time, const Durations
     for (int64_t node = 0; node < graph->nodes; node++) {
         int64_t least = INT64_MAX, next = INT64_MAX, by = -1;
         for (int64_t edge; (edge = take_next(graph, node, &own, &join)) >= 0;) {
-            int64_t gap = time[node] - get_moment(graph, time, weight, graph->source[edge]);
+            int64_t gap = time[node] - get_moment(time, weight, graph->source[edge]);
             marks[edge] = 0;
             if (gap < least) {
                 next = least;
@@ -337,7 +340,7 @@ PyObject *group_latencies(PyObject *self, PyObject *arguments) {
     int32_t *process, *typical;
     uint8_t *mark;
     bool done = false;
-    if (!get_given(&in, graph, times, weights) || !get_nodes(&in, processes, 4, &process)
+    if (!get_times(&in, graph, times, weights, false) || !get_nodes(&in, processes, 4, &process)
         || !get_edges(&in, typicals, 4, &typical) || !get_edges(&in, marks, 1, &mark))
         goto done;
     Py_BEGIN_ALLOW_THREADS
@@ -364,10 +367,44 @@ done:
 
 static int32_t shorten(int64_t duration) { return duration < LONG ? (int32_t)duration : LONG; }
 
-/* Weights: of each node's edges the one that allows it last, of equal ones the last, gets the one that reproduces the recording, and all others what is
- * typical. usual: of each group. In `binding`, which edges these are. */
-static void weigh_edges(const Graph *graph, const int64_t *time, const Durations *weight, const int64_t *usual, int32_t *weights, int32_t *typical,
-                        uint8_t *binding) {
+/* Edges, each with a number: the typical weight of those whose weight is another, or how long a pause lasts. */
+typedef struct {
+    int32_t *edge;
+    int64_t *number;
+    int64_t count, room;
+    bool failed;
+} Noted;
+
+static void note(Noted *noted, int64_t edge, int64_t number) {
+    if (noted->count == noted->room) {
+        int64_t room = noted->room ? 2 * noted->room : 1 << 12;
+        int32_t *edges = realloc(noted->edge, (size_t)room * 4);
+        noted->edge = edges ? edges : noted->edge;
+        int64_t *numbers = realloc(noted->number, (size_t)room * 8);
+        noted->number = numbers ? numbers : noted->number;
+        noted->failed |= !edges || !numbers;
+        if (noted->failed)
+            return;
+        noted->room = room;
+    }
+    noted->edge[noted->count] = (int32_t)edge;
+    noted->number[noted->count++] = number;
+}
+
+/* What was noted, as bytes. */
+static PyObject *end_notes(Noted *noted) {
+    PyObject *result = noted->failed ? PyErr_NoMemory()
+                                     : Py_BuildValue("y#y#", noted->edge ? (char *)noted->edge : "", (Py_ssize_t)noted->count * 4,
+                                                     noted->number ? (char *)noted->number : "", (Py_ssize_t)noted->count * 8);
+    free(noted->edge);
+    free(noted->number);
+    return result;
+}
+
+/* Weights in the place of typical ones: of each node's edges the one that allows it last, of equal ones the last, gets the one that reproduces the
+ * recording, and all others what is typical. usual: of each group. In `binding`, which edges these are; their typical weights are noted where others. */
+static void weigh_edges(const Graph *graph, const int64_t *time, const Durations *lasting, const int64_t *usual, int32_t *weights, uint8_t *binding,
+                        Noted *noted) {
     int64_t own = 0, join = graph->joined;
     const unsigned kept = BIT(NCCL) | BIT(MPI) | BIT(MEET);
     for (int64_t node = 0; node < graph->nodes; node++) {
@@ -375,14 +412,14 @@ static void weigh_edges(const Graph *graph, const int64_t *time, const Durations
         for (int64_t edge; (edge = take_next(graph, node, &own, &join)) >= 0;) {
             binding[edge] = 0;
             if (graph->kind[edge] == NO_KIND) {
-                weights[edge] = typical[edge] = NOT_HELD;
+                weights[edge] = NOT_HELD;
                 continue;
             }
-            int64_t gap = time[node] - get_moment(graph, time, weight, graph->source[edge]);
-            int64_t most = BIT(graph->kind[edge]) & kept && gap < 0 ? 0 : gap;
-            int64_t lasts = typical[edge] >= 0 ? typical[edge] : typical[edge] > FIRST_GROUP ? gap : usual[FIRST_GROUP - typical[edge]];
+            int64_t gap = time[node] - get_moment(time, lasting, graph->source[edge]);
+            int64_t most = BIT(graph->kind[edge]) & kept && gap < 0 ? 0 : gap, typical = weights[edge];
+            int64_t lasts = typical >= 0 ? typical : typical > FIRST_GROUP ? gap : usual[FIRST_GROUP - typical];
             lasts = lasts < most ? lasts : most;
-            weights[edge] = typical[edge] = shorten(lasts);
+            weights[edge] = shorten(lasts);
             if (by < 0 || gap - lasts <= least) {
                 by = edge;
                 least = gap - lasts;
@@ -391,7 +428,10 @@ static void weigh_edges(const Graph *graph, const int64_t *time, const Durations
         }
         if (by >= 0) {
             binding[by] = 1;
-            weights[by] = shorten(longest);
+            if (weights[by] != shorten(longest)) {
+                note(noted, by, weights[by]);
+                weights[by] = shorten(longest);
+            }
         }
     }
 }
@@ -402,22 +442,73 @@ PyObject *find_weights(PyObject *self, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "OOOOOO", &graph, &times, &durations, &usuals, &typicals, &bindings))
         return NULL;
     Given in;
+    Noted noted = {0};
     int64_t groups = -1;
     int32_t *typical;
     uint8_t *binding;
     void *usual;
-    if (get_given(&in, graph, times, durations) && get_column(&in.held, usuals, 8, &groups, &usual) && get_edges(&in, typicals, 4, &typical)
+    if (get_times(&in, graph, times, durations, false) && get_column(&in.held, usuals, 8, &groups, &usual) && get_edges(&in, typicals, 4, &typical)
         && get_edges(&in, bindings, 1, &binding)) {
         if (!are_within(typical, in.graph->edges, FIRST_GROUP + 1 - groups, INT32_MAX))
             PyErr_SetString(PyExc_ValueError, "a group that there is not");
         else {
             Py_BEGIN_ALLOW_THREADS
-            weigh_edges(in.graph, in.time, &in.weight, usual, (int32_t *)in.weight.value, typical, binding);
+            weigh_edges(in.graph, in.time, &in.weight, usual, typical, binding, &noted);
             Py_END_ALLOW_THREADS
         }
     }
     release_buffers(&in.held);
-    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    return PyErr_Occurred() ? NULL : end_notes(&noted);
+}
+
+/* A set of keys that edges may have; all where there are none. */
+static bool fill_keys(Codes *codes, const int32_t *keys, int64_t count) {
+    for (int64_t k = 0; k < count; k++)
+        if (find_code(codes, (uint32_t)keys[k]) < 0)
+            return false;
+    return true;
+}
+
+static bool has_key(const Codes *codes, int32_t key) {
+    if (!codes->room)
+        return false;
+    uint64_t mask = (uint64_t)(codes->room - 1), at = (uint64_t)(uint32_t)key * 0x9E3779B97F4A7C15u >> 20 & mask;
+    while (codes->number[at] >= 0 && codes->key[at] != (uint32_t)key)
+        at = (at + 1) & mask;
+    return codes->number[at] >= 0;
+}
+
+PyObject *list_pauses(PyObject *self, PyObject *arguments) {
+    PyObject *graph, *times, *durations, *typicals, *keys;
+    long long least;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOOLO", &graph, &times, &durations, &typicals, &least, &keys))
+        return NULL;
+    Given in;
+    Noted noted = {0};
+    Codes wanted = {0};
+    int64_t count = -1;
+    int32_t *typical;
+    void *key;
+    if (get_times(&in, graph, times, durations, false) && get_edges(&in, typicals, 4, &typical)
+        && (keys == Py_None || get_column(&in.held, keys, 4, &count, &key))) {
+        if (count > 0 && !fill_keys(&wanted, key, count))
+            PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            for (int64_t edge = 0; edge < in.graph->edges; edge++) {
+                if (in.graph->kind[edge] != GAP || typical[edge] != AS_RECORDED)
+                    continue;
+                int64_t gap = in.time[in.graph->target[edge]] - get_moment(in.time, &in.weight, in.graph->source[edge]);
+                if (gap > least && (count < 0 || has_key(&wanted, get_key(in.graph, edge))))
+                    note(&noted, edge, gap);
+            }
+            Py_END_ALLOW_THREADS
+        }
+    }
+    free_codes(&wanted);
+    release_buffers(&in.held);
+    return PyErr_Occurred() ? NULL : end_notes(&noted);
 }
 
 /* Stretches of consecutive nodes that a replay goes through one after the other: first and last node, first edges of both parts. */
@@ -609,14 +700,14 @@ static int64_t run_replay(const Graph *graph, const Stretch *stretches, int64_t 
             for (int64_t edge; (edge = take_next(graph, node, &own, &join)) >= 0;) {
                 if (weight->value[edge] == NOT_HELD)
                     continue;
-                int64_t at = get_moment(graph, time, weight, graph->source[edge]) + get_duration(weight, edge);
+                int64_t at = get_moment(time, weight, graph->source[edge]) + get_duration(weight, edge);
                 best = at > best ? at : best;
             }
             time[node] = best > NOTHING ? best : recorded[node];
             if (counts[node]) {
                 if (counts[node] & 1 && time[node] > last)
                     last = time[node];
-                int64_t end = get_moment(graph, time, weight, (int32_t)(2 * node + 1));
+                int64_t end = get_moment(time, weight, (int32_t)(2 * node + 1));
                 if (counts[node] & 2 && end > last)
                     last = end;
             }
@@ -663,7 +754,7 @@ PyObject *count_moments(PyObject *self, PyObject *arguments) {
     uint8_t *counts;
     if (get_given(&in, graph, times, weights) && get_nodes(&in, counted, 1, &counts))
         for (int64_t node = 0; node < in.graph->nodes; node++) {
-            int64_t ends = get_moment(in.graph, in.time, &in.weight, (int32_t)(2 * node + 1));
+            int64_t ends = get_moment(in.time, &in.weight, (int32_t)(2 * node + 1));
             bool works = in.graph->kind[in.graph->edges + node] != NO_KIND;
             counts[node] = (in.time[node] > begin && in.time[node] <= end) | (works && ends > begin && ends <= end) << 1;
         }
@@ -677,7 +768,7 @@ static int64_t find_last(const Given *in, const uint8_t *counts) {
     for (int64_t moment = 0; moment < 2 * in->graph->nodes; moment++) {
         if (!(counts[moment >> 1] & (moment & 1 ? 2 : 1)))
             continue;
-        int64_t time = get_moment(in->graph, in->time, &in->weight, (int32_t)moment);
+        int64_t time = get_moment(in->time, &in->weight, (int32_t)moment);
         if (time > latest) {
             latest = time;
             last = moment;
@@ -703,7 +794,7 @@ static void find_awaited(const Given *in, const uint8_t *binding, int32_t *await
             }
             if (in->weight.value[edge] == NOT_HELD)
                 continue;
-            int64_t at = get_moment(graph, in->time, &in->weight, graph->source[edge]) + get_duration(&in->weight, edge);
+            int64_t at = get_moment(in->time, &in->weight, graph->source[edge]) + get_duration(&in->weight, edge);
             if (at >= latest) {
                 latest = at;
                 awaited[node] = (int32_t)edge;
@@ -738,7 +829,7 @@ PyObject *trace_path(PyObject *self, PyObject *arguments) {
     find_awaited(&in, binding, awaited);
     /* Each step leads to another moment, which is earlier in the order. */
     for (int64_t moment = find_last(&in, counts); moment >= 0 && length < 2 * nodes;) {
-        if (get_moment(in.graph, in.time, &in.weight, (int32_t)moment) <= begin)
+        if (get_moment(in.time, &in.weight, (int32_t)moment) <= begin)
             break;
         int64_t edge = moment & 1 ? edges + (moment >> 1) : awaited[moment >> 1];
         if (edge < 0)
