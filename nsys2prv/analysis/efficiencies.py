@@ -23,21 +23,15 @@ from nsys2prv.analysis.efficiency_times import (
     measure_hosts,
 )
 from nsys2prv.analysis.intervals import merge_spans
-from nsys2prv.analysis.result import KERNEL_NAMES, Context, Result, divide_columns
+from nsys2prv.analysis.result import DECLARED, KERNEL_NAMES, Context, Result, divide_columns
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import TRANSFERS, Kind
 from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
 
-USEFUL = {
-    "compute": "kernels that do not communicate, and graphs; communication is NCCL and kernels of the class Communication",
-    "bsc": "kernels other than NCCL's, and graphs (BSC)",
-    "all-kernels": "all kernels, those that communicate among them, and graphs (TALP)",
-}
-#: Which host threads count -> what people call them.
-HOST_THREADS = {
-    "main": "of each process the thread with the iterations, else its main thread",
-    ALL: "all host threads of the processes",
-}
+TERMS = DECLARED["efficiencies"].terms
+#: Useful work of devices, and which host threads count -> what people call them.
+USEFUL: dict[str, str] = TERMS["useful"]
+HOST_THREADS: dict[str, str] = TERMS["host_threads"]
 NO_STEADY = ", which has no steady state"
 #: Recorded activities that make rows of figures -> their layouts.
 RECORDED = {
@@ -48,32 +42,6 @@ RECORDED = {
 }
 #: Regions of less of the elapsed time are left out where all are asked for.
 LEAST_REGION = 0.01
-#: Efficiencies as ratios of the columns of `_sum_groups`: of devices, of hosts.
-DEVICE_RATIOS = {
-    "parallel_efficiency": ("total", "whole"),
-    "load_balance_efficiency": ("mean", "greatest"),
-    "load_balance_in_efficiency": ("best_node", "greatest"),
-    "load_balance_out_efficiency": ("mean", "best_node"),
-    "communication_efficiency": ("greatest", "active"),
-    "orchestration_efficiency": ("active", "elapsed_ns"),
-}
-MPI_RATIOS = {
-    "mpi_parallel_efficiency": ("total", "whole"),
-    "mpi_load_balance_efficiency": ("mean", "greatest"),
-    "mpi_load_balance_in_efficiency": ("best_node", "greatest"),
-    "mpi_load_balance_out_efficiency": ("mean", "best_node"),
-    "mpi_communication_efficiency": ("greatest", "elapsed_ns"),
-}
-API_RATIOS = {
-    "offload_efficiency": ("useful_ns", "total"),
-    "host_parallel_efficiency": ("useful_ns", "whole"),
-}
-OPENMP_RATIOS = {
-    "openmp_parallel_efficiency": ("openmp_useful", "openmp_all"),
-    "openmp_serialisation_efficiency": ("openmp_useful", "openmp_with_serial"),
-    "openmp_scheduling_efficiency": ("openmp_with_serial", "openmp_without_waits"),
-    "openmp_load_balance_efficiency": ("openmp_without_waits", "openmp_all"),
-}
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -236,8 +204,8 @@ def _add_host_tables(
 ) -> pl.DataFrame:
     layouts = context.reader.layouts
     has_mpi, has_api = bool(layouts & set(MPI_LAYOUTS)), "cuda_api" in layouts
-    ratios = (MPI_RATIOS if has_mpi else {}) | (API_RATIOS if has_api else {})
-    rated = _rate_hosts(context.label_tasks(hosts, "node"), ratios)
+    kinds = ["mpi"] * has_mpi + ["api"] * has_api
+    rated = _rate_hosts(context.label_tasks(hosts, "node"), kinds)
     of_job = ideal.add_to_hosts(_select_parts(rated), hosts)
     is_of_mpi = has_mpi and not layouts & set(WORK)
     named = pl.col("part").replace(WHOLE_JOB, MPI_TIME) if is_of_mpi else pl.col("part")
@@ -336,11 +304,13 @@ def _rate_devices(devices: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     """Return the efficiencies of each group of rows, one row of a device and part each."""
     sums = _sum_groups(devices, by, "devices", "useful_ns", active=pl.col("active_ns").max())
     shown = [*by, "devices", "elapsed_ns", pl.col("total").alias("useful_ns")]
-    return sums.select(*shown, *_make_ratios(DEVICE_RATIOS))
+    return sums.select(*shown, *_make_ratios("devices"))
 
 
-def _rate_hosts(hosts: pl.DataFrame, ratios: Mapping[str, tuple[str, str]]) -> pl.DataFrame:
-    """Return the efficiencies of each part of the job. hosts: rows of a thread and part."""
+def _rate_hosts(hosts: pl.DataFrame, kinds: list[str]) -> pl.DataFrame:
+    """Return the efficiencies of each part of the job. hosts: rows of a thread and part. kinds: of the
+    ratios, without those of OpenMP.
+    """
     more = {"useful_ns": pl.col("useful_ns").sum()}
     if "openmp_all" in hosts.columns:
         useful, serial, waits, whole = (
@@ -348,9 +318,9 @@ def _rate_hosts(hosts: pl.DataFrame, ratios: Mapping[str, tuple[str, str]]) -> p
         )
         more |= {"openmp_useful": useful, "openmp_with_serial": useful + serial}
         more |= {"openmp_without_waits": whole - waits, "openmp_all": whole}
-        ratios = {**ratios, **OPENMP_RATIOS}
+        kinds = [*kinds, "openmp"]
     sums = _sum_groups(hosts, PART, "hosts", "outside_mpi_ns", **more)
-    return sums.select(*PART, "hosts", "elapsed_ns", "useful_ns", *_make_ratios(ratios))
+    return sums.select(*PART, "hosts", "elapsed_ns", "useful_ns", *_make_ratios(*kinds))
 
 
 def _sum_groups(
@@ -374,5 +344,7 @@ def _sum_groups(
     )
 
 
-def _make_ratios(ratios: Mapping[str, tuple[str, str]]) -> Iterator[pl.Expr]:
-    return (divide_columns(*pair).alias(name) for name, pair in ratios.items())
+def _make_ratios(*kinds: str) -> Iterator[pl.Expr]:
+    """Yield the efficiencies of these kinds, of the columns of `_sum_groups`."""
+    for name, pair in (item for kind in kinds for item in TERMS[kind].items()):
+        yield divide_columns(*pair).alias(name)

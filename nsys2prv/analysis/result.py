@@ -22,27 +22,6 @@ from nsys2prv.store.event_reader import EventReader
 from nsys2prv.writers.paraver.cfg import make_view_command
 from nsys2prv.writers.rows import BY_FILE_NAME
 
-#: Kind of finding -> what it means, for docs/analysis.md.
-FINDING_KINDS = {
-    "startup": "a long time before the first work of a GPU",
-    "shutdown": "a long time after the last work of a GPU",
-    "straggler": "a rank whose GPU, host or copies are slower than the others', so that these wait for it",
-    "slow_host": "the same of all ranks of one host: what they share is slow",
-    "slow_link": "data moves slowly within a host, or to and from it",
-    "hiccup": "a rank that was held up once, or a few times, for much longer than usual",
-    "imbalance": "ranks have unequal work, and not always the same ones have most",
-    "pipeline_bubble": "the stages of a pipeline wait for each other at the begin and the end of each iteration",
-    "serialisation": "ranks wait for messages that others could not send earlier",
-    "exposed_communication": "ranks wait while data moves between them",
-    "exposed_copies": "copies of pageable memory are slow and block their callers",
-    "blocked_by_call": "GPUs or other ranks wait while hosts are in a call, such as one that synchronises, allocates or loads code",
-    "host_work": "GPUs or other ranks wait for what hosts do between two calls",
-    "host_bound": "GPUs wait for all that hosts do: calls, and the time between them",
-    "no_tensor_cores": "matrix products run without tensor cores",
-    "idle": "GPUs are idle, or only copy or communicate, and no single cause explains it",
-    "no_gpu_work": "what hosts do in a job of which no work of GPUs is recorded",
-}
-
 #: Kinds of findings outside the steady state, whose shares are of the whole job.
 OUTSIDE = ("startup", "shutdown")
 #: Names of the parts of a moment in JSON.
@@ -55,6 +34,30 @@ MOST_FINDINGS = 10
 MOST_NAMED = 8
 #: Said where there are no findings.
 NOTHING = "Nothing found: no rank is persistently late, and nothing else costs much."
+
+
+class Declaration(Struct, frozen=True):
+    """What analyses.yaml says of an analysis and its tables."""
+
+    #: Heading of its tables.
+    title: str
+    #: What they show, for the documents (Markdown) and the first table.
+    about: str = ""
+    #: Its figures are of the time that the reports of all processes cover.
+    covered: bool = False
+    #: Name of a table -> its title, or its title and what it shows.
+    tables: dict[str, str | tuple[str, str]] = field(default_factory=dict)
+    #: Tables that terminals do not show, and those that pages draw, which terminals do not show either.
+    hidden: frozenset[str] = frozenset()
+    drawn: frozenset[str] = frozenset()
+    #: What its module reads.
+    terms: dict[str, Any] = field(default_factory=dict)
+
+
+#: Declarations by the names of analyses.
+DECLARED = convert(load_shipped_file(__package__, "analyses.yaml"), dict[str, Declaration])
+#: Kind of finding -> what it means, for docs/analysis.md.
+FINDING_KINDS: dict[str, str] = DECLARED["findings"].terms
 
 
 class Finding(Struct, frozen=True):
@@ -133,26 +136,6 @@ class Finding(Struct, frozen=True):
         """Return the finding that :meth:`as_dict` wrote."""
         moments = [[moment[name] for name in MOMENT] for moment in content.get("moments", ())]
         return convert({**content, "moments": moments}, cls)
-
-
-class Declaration(Struct, frozen=True):
-    """What analyses.yaml says of an analysis and its tables."""
-
-    #: Heading of its tables.
-    title: str
-    #: What they show, for the documents (Markdown) and the first table.
-    about: str = ""
-    #: Its figures are of the time that the reports of all processes cover.
-    covered: bool = False
-    #: Name of a table -> its title, or its title and what it shows.
-    tables: dict[str, str | tuple[str, str]] = field(default_factory=dict)
-    #: Tables that terminals do not show, and those that pages draw, which terminals do not show either.
-    hidden: frozenset[str] = frozenset()
-    drawn: frozenset[str] = frozenset()
-
-
-#: Declarations by the names of analyses.
-DECLARED = convert(load_shipped_file(__package__, "analyses.yaml"), dict[str, Declaration])
 
 
 class Table(Struct, frozen=True):

@@ -22,32 +22,13 @@ from nsys2prv.analysis.device_group import (
 )
 from nsys2prv.analysis.host_time import choose_thread
 from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans, take_first, unite
-from nsys2prv.analysis.result import KERNEL_NAMES, Context, Result
+from nsys2prv.analysis.result import DECLARED, KERNEL_NAMES, Context, Result
 from nsys2prv.analysis.stacks import read_layouts
 from nsys2prv.replay.path import Cause
 
-#: Parts of the time of a GPU -> what people call them.
-PARTS = {
-    "compute": "computing",
-    "both": "computing and communicating",
-    "transfer": "communication alone: moving data",
-    "wait": "communication alone: waiting for late ranks",
-    "unmatched": "communication alone: not matched with other ranks",
-    "copies": "memory operations alone",
-    "idle_mpi": "idle: host in MPI",
-    "idle_nccl": "idle: host in NCCL calls",
-    "idle_io": "idle: host in I/O",
-    "idle_synchronisation": "idle: host waits for the GPU",
-    "idle_launch": "idle: host in other CUDA calls",
-    "idle_unknown": "idle: host in none of these calls",
-}
-#: The same of a rank's main thread, in a job without work on GPUs.
-HOST_PARTS = {
-    "mpi": "in MPI",
-    "io": "in file or network I/O",
-    "os": "in other calls of the operating system",
-    "rest": "in none of these calls",
-}
+#: Parts of the time of a GPU, of a rank in a job without work on GPUs, and over time: what people call
+#: each, and its colour on a page.
+PARTS, HOST_PARTS, BINS = (DECLARED["time"].terms[name] for name in ("parts", "host_parts", "bins"))
 #: The parts by iteration and over time, as sums of parts; the rest is idle.
 COARSE = {
     "compute": ("compute", "both"),

@@ -19,21 +19,12 @@ from nsys2prv.analysis.page.events import CLASSES, COLUMNS, merge_windows
 from nsys2prv.analysis.page.excerpts import Excerpts
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import format_heading
+from nsys2prv.analysis.time_division import BINS
 
 #: Rows of a table on a page; JSON has all.
 MOST_ROWS = 1500
 #: Characters of the longest name.
 LONGEST = 400
-#: Parts of time over time: column of `time.over_time` -> what it is, its colour in page.css.
-BIN_PARTS = {
-    "compute": ("computing", "compute"),
-    "communication": ("communication alone, moving data", "nccl"),
-    "wait": ("communication alone, waiting", "wait-bin"),
-    "copies": ("copies alone", "copy"),
-    "mpi": ("in MPI", "mpi"),
-    "io": ("in I/O", "io"),
-    "os": ("in other calls of the operating system", "os"),
-}
 #: A bin is a byte for each part, this for all of its time.
 FULL = 250
 #: Numbers by lane and iteration on a page, of one sort; of more, iterations are taken together.
@@ -125,13 +116,13 @@ def _pack_bins(pack: Pack, job: FinishedJob) -> dict[str, Any]:
     frame, lanes = job.find_frame("time", "over_time"), job.lanes.height
     if frame is None:
         return {"parts": [], "count": 1, "at": 0}
-    parts = [name for name in BIN_PARTS if f"{name}_share" in frame.columns]
+    parts = [name for name in BINS if f"{name}_share" in frame.columns]
     count = int(frame["bin"].max()) + 1
     shares = np.zeros((lanes, count, len(parts)))
     rows = frame["lane"].to_numpy(), frame["bin"].to_numpy()
     for number, name in enumerate(parts):
         shares[(*rows, number)] = frame[f"{name}_share"].to_numpy()
-    titles = [dict(zip(("title", "colour"), BIN_PARTS[name], strict=True)) for name in parts]
+    titles = [dict(zip(("title", "colour"), BINS[name], strict=True)) for name in parts]
     data = np.round(FULL * np.clip(shares, 0, 1)).astype(np.uint8)
     return {"parts": titles, "count": count, "at": pack.add(data.tobytes())}
 

@@ -32,17 +32,6 @@ from nsys2prv.analysis.time_division import HOST_PARTS, PARTS
 from nsys2prv.conversion.quality import QualityNote, format_quality
 from nsys2prv.export.ranks import describe_processes
 
-#: Colours of parts of time, where these are not called like the part.
-COLOURS = {
-    "transfer": "nccl",
-    "wait": "wait-bin",
-    "unmatched": "unmatched",
-    "copies": "copy",
-    "idle_nccl": "ncclcall",
-    "idle_synchronisation": "sync",
-    "idle_unknown": "idle",
-    "rest": "idle",
-}
 #: Bars of single GPUs; of more the mean of each host.
 MOST_BARS = 16
 #: Findings in the verdict.
@@ -74,7 +63,7 @@ class Bar(Struct, frozen=True):
     @property
     def useful(self) -> float:
         """The share of computing, or of MPI where no GPU works."""
-        names = (PARTS["compute"], HOST_PARTS["mpi"])
+        names = (PARTS["compute"][0], HOST_PARTS["mpi"][0])
         return sum(part.share for part in self.parts if part.title.startswith(names))
 
 
@@ -133,20 +122,19 @@ def divide_time(job: FinishedJob) -> tuple[Bar | None, list[Bar]]:
         else lanes
     )
     lanes = lanes.filter(pl.col("length_ns") > 0)
-    titles = {
-        name: title for name, title in (PARTS | HOST_PARTS).items() if f"{name}_ns" in lanes.columns
+    known = {
+        name: said for name, said in (PARTS | HOST_PARTS).items() if f"{name}_ns" in lanes.columns
     }
-    if not lanes.height or not titles:
+    if not lanes.height or not known:
         return None, []
     noun = "GPU" if lanes["device"].null_count() < lanes.height else "rank"
 
     def make_bar(label: str, rows: pl.DataFrame) -> Bar:
         whole, x, parts = max(float(rows["length_ns"].sum()), 1.0), 0.0, []
-        for name, title in titles.items():
+        for name, (title, colour) in known.items():
             time = float(rows[f"{name}_ns"].sum())
             share = time / whole
             if time > 0:
-                colour = COLOURS.get(name, name.removeprefix("idle_"))
                 mean = format_nanoseconds(time / rows.height)
                 parts.append(Part(title, colour, share, round(ACROSS * x, 3), mean))
             x += share

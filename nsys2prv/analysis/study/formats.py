@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nsys2prv._util.files import write_complete_file
+from nsys2prv._util.files import load_shipped_file, write_complete_file
 from nsys2prv._util.text import Column, fold_lines, lay_out_table, measure_table, shorten
 from nsys2prv.analysis.study.model import (
     BETWEEN_NODES,
@@ -45,33 +45,8 @@ DEVICE_REGIONS = "Regions: devices, in the work launched in them"
 HOST_REGIONS = "Regions: MPI, while hosts are in them"
 #: What Markdown indents a factor by.
 INDENT = "&nbsp;" * 4
-#: The version of DLB whose form the files have, and what TALP calls the whole focus of analysis.
-DLB, WHOLE = "3.7.0", "Global"
-#: TALP's name -> ours. As with TALP, what the program does not use (MPI, OpenMP) loses nothing.
-EFFICIENCIES = {
-    "parallelEfficiency": "host.parallel",
-    "mpiParallelEfficiency": "mpi.parallel",
-    "mpiCommunicationEfficiency": "mpi.communication",
-    "mpiLoadBalance": "mpi.load_balance",
-    "mpiLoadBalanceIn": "mpi.load_balance_in",
-    "mpiLoadBalanceOut": "mpi.load_balance_out",
-    "ompParallelEfficiency": "openmp.parallel",
-    "ompLoadBalance": "openmp.load_balance",
-    "ompSchedulingEfficiency": "openmp.scheduling",
-    "ompSerializationEfficiency": "openmp.serialisation",
-    "deviceOffloadEfficiency": "host.offload",
-    "gpuParallelEfficiency": "device.parallel",
-    "gpuLoadBalance": "device.load_balance",
-    "gpuCommunicationEfficiency": "device.communication",
-    "gpuOrchestrationEfficiency": "device.orchestration",
-}
-COUNTS = {"numCpus": "ranks", "numMpiRanks": "ranks", "numNodes": "nodes", "numGpus": "devices"}
-#: What is not counted here: without PAPI, TALP has 0, too.
-NOT_COUNTED = (
-    *("cycles", "instructions", "numResets", "numMpiCalls", "numOmpParallels", "numOmpTasks"),
-    *("numGpuRuntimeCalls", "mpiWorkerIdleTime", "ompLoadImbalanceTime", "ompSchedulingTime"),
-    "ompSerializationTime",
-)
+#: What files of TALP have.
+TALP: dict[str, Any] = load_shipped_file(__package__, "talp.yaml")
 
 
 def format_study(study: Study, style: Style) -> str:
@@ -282,10 +257,10 @@ def write_talp_files(study: Study, folder: Path) -> list[Path]:
     paths: list[Path] = []
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     for number, run in enumerate(study.runs, 1):
-        regions = {WHOLE: (run.metrics, run.focus_ns)}
+        regions = {"Global": (run.metrics, run.focus_ns)}
         regions |= {name: (run.regions[name], run.regions[name]["elapsed_ns"]) for name in names}
         content = {
-            "dlbVersion": DLB,
+            "dlbVersion": TALP["version"],
             "timestamp": now,
             "resources": {**_count(run), "numAvailableCpus": run.ranks},
             "Application": {name: _describe(run, *figures) for name, figures in regions.items()},
@@ -297,12 +272,12 @@ def write_talp_files(study: Study, folder: Path) -> list[Path]:
 
 
 def _count(run: Run) -> dict[str, int]:
-    return {name: getattr(run, key) for name, key in COUNTS.items()}
+    return {name: getattr(run, key) for name, key in TALP["counts"].items()}
 
 
 def _describe(run: Run, metrics: Metrics, elapsed: float) -> dict[str, Any]:
     """Return what TALP says of a region. elapsed: its time (ns)."""
-    known = {name: ROW_OF[path].find_value(metrics) for name, path in EFFICIENCIES.items()}
+    known = {name: ROW_OF[path].find_value(metrics) for name, path in TALP["efficiencies"].items()}
     shares = {name: 1.0 if value is None else value for name, value in known.items()}
     outside = shares["mpiParallelEfficiency"] * run.ranks * elapsed
     useful = shares["parallelEfficiency"] * run.ranks * elapsed
@@ -311,7 +286,7 @@ def _describe(run: Run, metrics: Metrics, elapsed: float) -> dict[str, Any]:
     return {
         **_count(run),
         "avgCpus": float(run.ranks),
-        **dict.fromkeys(NOT_COUNTED, 0),
+        **dict.fromkeys(TALP["not_counted"], 0),
         "numMeasurements": max(1, run.interval.iterations),
         "elapsedTime": round(elapsed),
         "usefulTime": round(useful),

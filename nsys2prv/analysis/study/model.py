@@ -5,6 +5,7 @@ other; the figures of POP's efficiencies (rows.yaml), which reports and studies 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,6 +79,13 @@ class Row(Struct, frozen=True):
 #: All figures, in the order in which they are shown.
 ROWS = tuple(Row(path, *rest) for path, rest in load_shipped_file(__package__, "rows.yaml").items())
 ROW_OF = {row.path: row for row in ROWS}
+
+
+def list_factors(path: str) -> list[str]:
+    """Return the efficiencies whose product an efficiency is: those one step deeper behind it."""
+    at = ROWS.index(ROW_OF[path])
+    below = takewhile(lambda row: row.depth > ROWS[at].depth, ROWS[at + 1 :])
+    return [row.path for row in below if row.depth == ROWS[at].depth + 1]
 
 
 def rate_efficiency(value: float) -> str:

@@ -14,32 +14,13 @@ from nsys2prv.analysis.study.model import (
     Row,
     Run,
     Study,
+    list_factors,
     rate_efficiency,
 )
 from nsys2prv.analysis.text import format_nanoseconds
 
 #: Changes of a factor that are told, and of a time that are none.
 TOLD, ALIKE = 0.02, 0.005
-#: Factors whose changes are told, of devices and of MPI.
-OF_DEVICES = (
-    "device.load_balance",
-    "device.communication",
-    "device.orchestration",
-    "device.computation_scalability",
-)
-OF_MPI = ("mpi.load_balance", "mpi.communication")
-#: Factors of those, where they are known.
-REASONS = {
-    "device.load_balance": ("device.load_balance_in", "device.load_balance_out"),
-    "mpi.load_balance": ("mpi.load_balance_in", "mpi.load_balance_out"),
-    "mpi.communication": ("mpi.serialisation", "mpi.transfer"),
-    "device.communication": ("device.serialisation", "device.transfer"),
-    "device.computation_scalability": (
-        "device.instruction_scalability",
-        "device.ipc_scalability",
-        "device.frequency_scalability",
-    ),
-}
 #: The reference, and the run that is compared with it; figures of a region of both.
 Pair = tuple[Run, Run]
 
@@ -73,8 +54,8 @@ def summarise_study(study: Study) -> str:
         return f"{names[1]} is not compared with {names[0]}: see the warnings."
     sentences = [
         _tell_time(study, pair, names),
-        *_tell_factors(pair, "device.global", "device.parallel", OF_DEVICES),
-        *_tell_factors(pair, "mpi.parallel", "mpi.parallel", OF_MPI),
+        *_tell_factors(pair, "device.global", "device.parallel"),
+        *_tell_factors(pair, "mpi.parallel", "mpi.parallel"),
         *_tell_regions(study, pair, names),
     ]
     return " ".join(filter(None, sentences))
@@ -101,12 +82,14 @@ def _tell_time(study: Study, pair: Pair, names: tuple[str, str]) -> str:
     return f"{scale} {unit} {how} ({times}; ideal {grown:g} ×, {efficiency})."
 
 
-def _tell_factors(pair: Pair, whole: str, instead: str, factors: tuple[str, ...]) -> Iterator[str]:
-    """Say how an efficiency changes and by which of its factors. instead: the one to tell where
-    the first is not known.
+def _tell_factors(pair: Pair, whole: str, parallel: str) -> Iterator[str]:
+    """Say how an efficiency changes and by which factors: those of parallel efficiency, which is told
+    where the whole is not known, and its own others.
     """
     last = pair[1]
-    whole = whole if last.find_value(whole) is not None else instead
+    others = [one for one in list_factors(whole) if one != parallel]
+    factors = list_factors(parallel) + (others if whole != parallel else [])
+    whole = whole if last.find_value(whole) is not None else parallel
     if last.find_value(whole) is None:
         return
     known = [one for one in factors if None not in (run.find_value(one) for run in pair)]
@@ -125,7 +108,7 @@ def _tell_factors(pair: Pair, whole: str, instead: str, factors: tuple[str, ...]
 
 def _tell_factor(path: str, pair: Pair) -> str:
     """Name a factor and its change, with those of what it is the product of."""
-    inner = [one for one in REASONS.get(path, ()) if abs(_change(pair, one)) >= TOLD]
+    inner = [one for one in list_factors(path) if abs(_change(pair, one)) >= TOLD]
     if all(run.nodes == 1 for run in pair):
         inner = [one for one in inner if not one.endswith(BETWEEN_NODES)]
     rows = [ROW_OF[one] for one in inner]
