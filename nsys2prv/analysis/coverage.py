@@ -225,8 +225,11 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
     many = f"{'any of the tables' if len(named) > 1 else 'the table'} {', '.join(named)}"
     if there:
         return f"no usable ones in {many}"
-    by = next((one for begin, one in RECORDED_BY.items() if named[0].startswith(begin)), None)
-    return f"not recorded: no report has {many}" + (f" (nsys profile {by})" if by else "")
+    begin = next((begin for begin in RECORDED_BY if named[0].startswith(begin)), "")
+    by = f" (nsys profile {RECORDED_BY[begin]})" if begin else ""
+    if begin == "CUPTI_" and any(info.traces_cuda for info in job.infos):
+        by = ", though CUDA was traced: no such use of it, or lost where the program crashed or was killed"
+    return f"not recorded: no report has {many}{by}"
 
 
 def name_lossy_processes(job: Job) -> str:

@@ -250,8 +250,8 @@ class DeviceGroup:
 
     @cached_property
     def api(self) -> pl.DataFrame:
-        """CUDA API calls, by begin: begin, end, thread, call (value)."""
-        return self.read_begins("cuda_api", ("call",), np.int32)
+        """CUDA API calls, by begin: begin, end, thread, call (value), error (ABSENT for none)."""
+        return self.read_begins("cuda_api", ("call", "error"), np.int32)
 
     def find_main_thread(self, task: int) -> int:
         """Return the first host thread of a task."""

@@ -50,6 +50,7 @@ from nsys2prv.analysis.stacks import list_places, measure_places
 from nsys2prv.analysis.time_use import (
     describe_devices,
     describe_edge,
+    describe_failures,
     describe_hosts,
     describe_loss,
 )
@@ -93,7 +94,8 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     the GPUs does before their first work, after their last, and while they are idle; without such
     work, all the time, of MPI from MPI_Init to MPI_Finalize. `devices`, `kernels`, `copies`: what
     GPUs do, in all, by kernel and by kind of copy. `products`: kernels that are matrix products
-    without tensor cores. `mpi`: the time in MPI. `unrecorded`: what the reports do not record.
+    without tensor cores. `mpi`: the time in MPI. `failed`: calls of CUDA that failed. `unrecorded`: what
+    the reports do not record.
     """
     window = unit.options.covered_steady
     before, after = _find_edges(unit)
@@ -151,6 +153,9 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     is_product = pl.col("class").is_in([GEMM, CONVOLUTION])
     products = unit.work.filter(is_product & (pl.col("tensor") == TENSOR_NO))
     yield "products", products.select(pl.col("name").cast(pl.Int64)).unique()
+    failed = unit.api.filter(pl.col("error") > 0)
+    failed = failed.group_by("call", "error").agg(pl.len().cast(pl.Int64).alias("count"))
+    yield "failed", failed.cast(pl.Int64)
     unrecorded = list_unrecorded(unit)
     yield "unrecorded", pl.DataFrame({"what": unrecorded}, schema={"what": pl.String})
 
@@ -191,6 +196,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
 def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     steady = context.options.steady
     devices = frames["devices"]
+    if failed := describe_failures(frames["failed"], context):
+        result.notes.append(failed)
     covered = context.options.covered_steady
     job = JobRanks.from_job(context, devices)
     if not context.reader.layouts & {*WORK, *MPI_LAYOUTS}:
@@ -218,9 +225,10 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     facts = CauseContext(context, job, replay, frames)
     unexplained = replay.measure_unexplained()
     outside = replay.measure_outside()
-    if result.notes and outside >= LEAST_OUTSIDE:
-        result.notes[0] += (
-            f" For {outside * replay.span / covered.length:.0%} of the time the job waits for what comes from "
+    of_all = outside * replay.span / covered.length
+    if summary and of_all >= LEAST_OUTSIDE:
+        result.notes[-1] += (
+            f" For {of_all:.0%} of the time the job waits for what comes from "
             "outside of it, such as requests: long pauses of several ranks that end together."
         )
     reason, findings = "", []

@@ -248,10 +248,10 @@ def _describe_call(
     edges, name = cause.changes[0][0], facts.name_call(key)
     title = f"Hosts wait in {name}."
     advice = next(text for part, text in CALLS.items() if part in name)
-    if len(edges) == 1:
-        advice = ADVICE["once"]
     longest = np.argmax(lasts)
     is_most = lasts[longest] > MOST_IN_FIRST * lasts.sum()
+    if is_most:
+        advice = f"{'most of ' if len(edges) > 1 else ''}{ADVICE['once']}"
     if is_most and edges[longest] in facts.replay.find_first_calls([key]):
         title = f"Hosts wait in the first {name} of a process."
         advice = ADVICE["startup"]

@@ -4,12 +4,13 @@ GPUs are idle or only copy, and all the time of hosts of which no such work is r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.text import capitalize, format_count
+from nsys2prv._util.text import capitalize, format_count, list_some
 from nsys2prv.analysis.cause_context import CauseContext
 from nsys2prv.analysis.device_group import list_labels
 from nsys2prv.analysis.efficiency_times import MPI_TIME
@@ -31,15 +32,24 @@ MOST_TOLD = 2
 #: A name explains a part of time from this share of it on; a part is what most of a time is, or worth
 #: recording, from these on.
 EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
+#: Calls of CUDA that matter if they fail, and errors that are no failure: not ready, and those at the end of
+#: a process.
+WORKS, NO_FAILURES = (
+    r"(?i)launch|memcpy|memset|malloc|memalloc|prefetch|synchronize",
+    (600, 4, 201, 709),
+)
 #: What is said of a call that creates the context of CUDA.
 SETS_UP = ", which sets CUDA up"
-SET_UP_ADVICE = "CUDA is set up once in a process: give one process more work, or leave its start out of what you judge"
+#: What is said of I/O that is mostly one call of this length (ns) or more.
+LONG_CALL, IN_ONE_CALL = 500_000_000, ", most of it in one call"
 ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
 
 
 class TimeUse(Struct, frozen=True):
     """Activities of the host threads that matter, in some time."""
 
+    #: Which time: before, after, idle, all.
+    when: str
     #: Length of the time (ns).
     length: int
     #: Part of PARTS -> its time (ns).
@@ -83,11 +93,13 @@ class TimeUse(Struct, frozen=True):
     @property
     def advice(self) -> str:
         """Advice on what to do about it."""
-        if self.largest == "unknown" and self.lacking:
+        part, named = self.largest, self.named.get(self.largest, "")
+        if part == "unknown" and self.lacking:
             return f"record what hosts do there: add {self.lacking}"
-        if self.largest == "cuda" and SETS_UP in self.named.get("cuda", ""):
-            return SET_UP_ADVICE
-        return TEXTS["parts"][self.largest][1]
+        special = (
+            text for what, text in TEXTS["named"].items() if re.search(what, f"{self.when} {named}")
+        )
+        return next(special, TEXTS["parts"][part][1])
 
 
 def find_use(
@@ -132,10 +144,12 @@ def find_use(
         text = f"{label} {format_nanoseconds(time)}"
         if one["first"] and one["longest"] >= MOST * time:
             text += ", the first launch" if "Launch" in label else SETS_UP
+        elif part == "io" and one["longest"] >= max(LONG_CALL, MOST * time):
+            text += IN_ONE_CALL
         named[part] = f"{named[part]}; {text}" if part in named else text
     who = job.name_task(row["task"]) if job.tasks.height > 1 else ""
     lacking = describe_unrecorded(frames, context)
-    return TimeUse(int(row["length"]), parts, named, inside, where, who, lacking)
+    return TimeUse(when, int(row["length"]), parts, named, inside, where, who, lacking)
 
 
 def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
@@ -207,12 +221,29 @@ def describe_hosts(
         use.parts[part] / max(context.options.covered.length, 1),
         evidence=(*use.list_evidence(), context.options.lost_work or why),
         where=use.where,
-        advice=use.advice,
+        advice=TEXTS["advice"]["lost"] if lost and part == "cuda" else use.advice,
         views=tuple(
             view for layout, view in TEXTS["host_views"].items() if layout in context.reader.layouts
         ),
         moments=((0, context.duration, ()),),
     )
+
+
+def describe_failures(failed: pl.DataFrame, context: Context) -> str:
+    """Say in one sentence which calls of CUDA failed, of those that work, allocate or wait; empty where
+    none did. failed: call, error, count.
+    """
+    if not failed.height:
+        return ""
+    named = context.label_names(failed, "call", "cuda_api")
+    named = named.filter(pl.col("call").str.contains(WORKS) & ~pl.col("error").is_in(NO_FAILURES))
+    sums = named.group_by("call", "error").agg(pl.col("count").sum()).sort("count", "call")
+    errors = list_labels("cuda_error")
+    lines = [
+        f"{call} {format_count(count, 'time')} ({errors.get(error, f'error {error}')})"
+        for call, error, count in sums.reverse().rows()
+    ]
+    return f"Calls of CUDA failed: {list_some(lines)}. Mend this first." if lines else ""
 
 
 def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> str:
@@ -313,7 +344,7 @@ def describe_loss(
         # Of GPUs that idle longest no host may be known.
         if use is not None and 2 * use.length >= lost / devices.height:
             most, evidence, where = use.describe_most(), use.list_evidence(), use.where
-            advice = use.advice if use.largest == "unknown" else ELSEWHERE
+            advice = ELSEWHERE if use.largest == "cuda" else use.advice
     elif name == "copies":
         evidence = describe_copies(frames["copies"])
         advice = "copy less, keep data on the GPU, or copy while it computes"

@@ -24,6 +24,7 @@ from nsys2prv.export.recording import (
     read_capture,
     read_duration,
     read_messages,
+    was_cuda_traced,
     was_launched,
 )
 from nsys2prv.export.source import TIME_LIMIT, Part, zero_nulls
@@ -127,6 +128,8 @@ class ReportInfo(Struct, frozen=True):
     stated_span: tuple[int, int] | None = None
     #: The processes were launched after the capture had started: they did nothing before.
     launched: bool = False
+    #: CUDA was traced, though nothing of it may have been recorded.
+    traces_cuda: bool = False
     #: Only ranges of the capture were exported (--times).
     is_part: bool = False
     #: The rows of every table that has any.
@@ -282,6 +285,7 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
         capture=read_capture(database, list(dict.fromkeys((begin, 0, utc_ns or 0)))),
         stated_span=(stated_span := _read_stated_span(database, begin)),
         launched=was_launched(database, stated_span),
+        traces_cuda=was_cuda_traced(database, parts),
         is_part=bool(export.get("EXPORT_PARAM_TIMES_TO_EXPORT")),
         parts=parts,
         processes={

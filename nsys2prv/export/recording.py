@@ -7,7 +7,7 @@ Rows far outside the capture are damage: one of them would stretch a trace over 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -160,6 +160,17 @@ def was_launched(database: Database, span: tuple[int, int] | None) -> bool:
         f"SELECT min(timestamp) FROM {MESSAGES} WHERE text LIKE 'Process % launched by the profiler%'"
     )
     return isinstance(first, int) and span[0] <= first <= span[1]
+
+
+def was_cuda_traced(database: Database, tables: Collection[str]) -> bool:
+    """Return whether CUDA was traced: by tables of its events, the settings, or what tracing cost."""
+    if any(table.startswith("CUPTI_") for table in tables):
+        return True
+    setting, cost = "{name} LIKE '%COLLECT_CUDA_TRACE'", "{value} LIKE 'CUDA profiling init%'"
+    if ("true",) in database.read_small_table("META_DATA_CAPTURE", "value", where=setting):
+        return True
+    ids = database.read_small_table("StringIds", "id", where=cost)
+    return bool(ids) and "PROFILER_OVERHEAD" in tables
 
 
 class Capture(Struct, frozen=True):

@@ -193,7 +193,33 @@ def test_what_hosts_do_without_gpus(tmp_path: Path) -> None:
     assert "in calls of CUDA for 60.00 ms (cudaMalloc 60.00 ms" in finding.title
     # A moment counts once, with its name, too.
     assert "30% in file or network I/O (read 30.00 ms), 10% in the prof" in finding.evidence[0]
-    assert "CUPTI_ACTIVITY_KIND_KERNEL" in finding.evidence[-1]
+    assert "CUPTI_ACTIVITY_KIND_KERNEL, CUPTI" in finding.evidence[-1]
+    # There are calls of CUDA: to trace it is no advice.
+    assert "though CUDA was traced" in finding.evidence[-1]
+
+
+def test_calls_that_fail(tmp_path: Path) -> None:
+    calls = [make_call(at, at + MS, at, nameId=LAUNCH, returnValue=222) for at in (0, 2 * MS)]
+    strings = [{"id": LAUNCH, "value": NAMES[LAUNCH - 1]}]
+    report = make_export(tmp_path / "r.sqlite", {RUNTIME: calls, "StringIds": strings})
+    with nsys2prv.open(report, quiet=True, jobs=1) as job:
+        (note,) = job.analyse("findings")["findings"].notes
+    assert "failed: cudaLaunchKernel 2 times (Unsupported PTX version)" in note
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "said"),
+    [("OSRT_API", "getc", "terminal"), (RUNTIME, "cudaFreeHost", "if this is its end")],
+)
+def test_advice_by_what_takes_most_time(table: str, name: str, said: str, tmp_path: Path) -> None:
+    calls = [make_call(0, 10 * US, 0, nameId=LAUNCH)]
+    long = (2 * MS, 900 * MS)
+    tables = {RUNTIME: calls, "OSRT_API": [make_os_call(*long, len(NAMES) + 1)]}
+    if table == RUNTIME:
+        tables = {RUNTIME: [*calls, make_call(*long, 1, nameId=len(NAMES) + 1)]}
+    (finding, *_) = find(tmp_path, [], {0: (20 * US, MS)}, tables, [name])
+    assert finding.kind == "shutdown"
+    assert said in finding.advice
 
 
 def test_nobody_gains_more_than_gpus_are_idle(tmp_path: Path) -> None:
