@@ -9,14 +9,14 @@ def page() -> str:
     """Return the text of the page."""
     head = """# What `nsys2prv check` checks
 
-Made from the declarations in `nsys2prv/writers/paraver/check/rules.yaml`.
+Made from the declarations in `nsys2prv/writers/paraver/check_rules.yaml`.
 
     nsys2prv check trace.prv [more.prv.gz ...] [--strict] [--json]
 
 finds what would crash, hang or mislead Paraver in a trace, with the .pcf and .row beside it. An *error* makes Paraver or one of its tools
 crash, hang, refuse, lose something or show it wrongly; a *warning* misleads. For each rule it prints the first line that breaks it, and how
 many do. A file that is no trace at all gets one line on standard error. What Paraver does was found by running paramedir (Paraver 4.11) or
-by reading its source. It needs the compiled core.
+by reading its source.
 
 The rules are those that traces of nsys2prv must keep. Traces of other programs are read by the same; what only they can have (the date, CPUs
 that threads share, names that come twice, colours, labels of 0 or with a wildcard, comments of Paraver's cutter) is not looked at.

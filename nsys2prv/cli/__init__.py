@@ -271,8 +271,7 @@ def run_check(arguments: list[str]) -> int:
     """Run `nsys2prv check`."""
     options = Parser("check").parse_args(arguments)
     refuse_non_traces("check", options.traces)
-    from nsys2prv.writers.paraver.check import Severity
-    from nsys2prv.writers.paraver.check.check_trace import NO_TRACE, check_trace, format_result
+    from nsys2prv.writers.paraver.check import NO_TRACE, Severity, check_trace, format_result
 
     results = []
     for trace in options.traces:

@@ -9,8 +9,7 @@ import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nsys2prv.writers.paraver.check import Severity
-from nsys2prv.writers.paraver.check.check_trace import check_trace
+from nsys2prv.writers.paraver.check import Severity, check_trace
 
 from .bases import SECRET
 

@@ -9,8 +9,7 @@ import pytest
 
 from nsys2prv.cli import main
 from nsys2prv.writers.paraver.cfg.fits import LARGE_VALUE
-from nsys2prv.writers.paraver.check.check_trace import TraceContents
-from nsys2prv.writers.paraver.views import copy_views
+from nsys2prv.writers.paraver.views import TraceContents, copy_views
 
 KERNEL, CLASS, API, METRIC = 63000006, 63000060, 63000000, 9403
 #: Two tasks of three threads and one of two: a thread, a stream with kernels and one without; in the

@@ -19,11 +19,11 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.writers.paraver import check
 from nsys2prv.writers.paraver.cfg import Filter, format_cfg, load_environment, load_views
 from nsys2prv.writers.paraver.cfg.fits import LARGE_VALUE, Contents, explain_empty_view
-from nsys2prv.writers.paraver.check import check_trace
-from nsys2prv.writers.paraver.check.check_trace import TraceContents
 from nsys2prv.writers.paraver.views import (
+    TraceContents,
     Workspace,
     find_kernel_to_show,
     find_views_for_trace,
@@ -89,7 +89,7 @@ def test_contents_of_a_trace(
     path, _ = trace
     if block < 1000:
         path = _write_views(tmp_path, "".join(path.read_text().splitlines(keepends=True)[:60]))
-    monkeypatch.setattr(check_trace, "BLOCK_BYTES", block)
+    monkeypatch.setattr(check, "BLOCK_BYTES", block)
     expected = _read_contents(path)
     assert expected.types
     assert TraceContents(path).whole == expected
@@ -178,8 +178,8 @@ def test_what_is_no_trace_is_told_in_one_line(
 def test_a_line_without_end_is_not_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_trace, "LONGEST_LINE", 1 << 10)
-    monkeypatch.setattr(check_trace, "BLOCK_BYTES", 1 << 8)
+    monkeypatch.setattr(check, "LONGEST_LINE", 1 << 10)
+    monkeypatch.setattr(check, "BLOCK_BYTES", 1 << 8)
     with pytest.raises(Nsys2prvError, match="a line of more than"):
         TraceContents(_write_views(tmp_path, HEADER + "2:1" * 2000))
 

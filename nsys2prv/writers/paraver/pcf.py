@@ -1,5 +1,5 @@
-"""Make the event types of a trace of the declarations of the kinds that it holds, and write them to a
-.pcf with the labels of their values.
+"""Make the event types of a trace of the declarations of the kinds that it holds; write labels and names
+beside a trace: types with their values to the .pcf, rows to the .row.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from nsys2prv.writers.names import (
     NameValues,
     clean_label,
 )
+from nsys2prv.writers.rows import ObjectTree
 
-#: Characters that are written as escapes, and the escapes.
+#: Characters that are written as escapes.
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
 #: Labels written at a time.
 LABELS_AT_ONCE = 100_000
@@ -245,3 +246,21 @@ def _find_labels(
         return None
     names = values[field.values.name]
     return names.labels if domain is None else names.select_labels(domain)
+
+
+def format_row_file(tree: ObjectTree) -> str:
+    """Return the text of the .row file."""
+    nodes = zip(tree.nodes, tree.cpus_per_node, strict=True)
+    levels = {
+        "CPU": [f"{cpu}.{name}" for name, count in nodes for cpu in range(1, count + 1)],
+        "NODE": list(tree.nodes),
+        "APPL": ["Application"],
+        "TASK": [task.name for task in tree.tasks],
+        "THREAD": [name for task in tree.tasks for name in task.threads],
+    }
+    sections = (
+        f"LEVEL {level} SIZE {len(names)}\n"
+        + "".join(f"{clean_label(name).replace('LEVEL ', 'LEVEL_', 1)}\n" for name in names)
+        for level, names in levels.items()
+    )
+    return "\n".join(sections)

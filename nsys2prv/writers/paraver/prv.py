@@ -22,8 +22,8 @@ from nsys2prv.events.catalogue import CALLERS, DomainCode, Field, load_catalogue
 from nsys2prv.store.runs import BEGIN, END, LINE, STATE, RecordFormat, list_present_fields
 from nsys2prv.store.samples import SampleTable, read_samples
 from nsys2prv.store.windows import WindowRecords
-from nsys2prv.writers.names import clean_label
 from nsys2prv.writers.paraver.pcf import (
+    format_row_file,
     make_counter_types,
     make_event_types,
     number_metrics,
@@ -100,7 +100,7 @@ class ParaverWriter(Struct, dict=True):
         states = load_catalogue().states if content.has_states else ()
         with pcf.open("wb") as file:
             write_pcf(types, file, states)
-        row.write_bytes(_format_row_file(content.model.tree).encode())
+        row.write_bytes(format_row_file(content.model.tree).encode())
 
     @cached_property
     def _choices(self) -> tuple[Choice, ...]:
@@ -256,24 +256,6 @@ def _format_header(tree: ObjectTree, date: str, duration: int) -> str:
     return (
         f"#Paraver ({date}):{duration}_ns:{len(tree.nodes)}({cpus}):1:{len(tree.tasks)}({tasks})\n"
     )
-
-
-def _format_row_file(tree: ObjectTree) -> str:
-    """Return the text of the .row file."""
-    nodes = zip(tree.nodes, tree.cpus_per_node, strict=True)
-    levels = {
-        "CPU": [f"{cpu}.{name}" for name, count in nodes for cpu in range(1, count + 1)],
-        "NODE": list(tree.nodes),
-        "APPL": ["Application"],
-        "TASK": [task.name for task in tree.tasks],
-        "THREAD": [name for task in tree.tasks for name in task.threads],
-    }
-    sections = (
-        f"LEVEL {level} SIZE {len(names)}\n"
-        + "".join(f"{clean_label(name).replace('LEVEL ', 'LEVEL_', 1)}\n" for name in names)
-        for level, names in levels.items()
-    )
-    return "\n".join(sections)
 
 
 def _read_column(records: WindowRecords, name: str) -> Column:

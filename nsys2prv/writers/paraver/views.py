@@ -18,6 +18,7 @@ from itertools import islice, zip_longest
 from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
 
+import numpy as np
 from isal import igzip
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,7 +34,17 @@ from nsys2prv.writers.paraver.cfg.fits import (
     narrow_types,
     remove_empty_rows,
 )
-from nsys2prv.writers.paraver.check.check_trace import TraceContents
+from nsys2prv.writers.paraver.check import (
+    EVENTS,
+    MAGIC,
+    STATES,
+    TAGS,
+    CheckFindings,
+    Labels,
+    TraceReader,
+    open_text,
+    read_header,
+)
 
 #: Views that a listing for a trace begins with.
 MOST_VIEWS_LISTED = 10
@@ -369,3 +380,73 @@ def _read_workspace(item: ElementTree.Element) -> Workspace:
     ]
     kind = int(item.findtext("type") or OF_EVENTS)
     return Workspace(item.findtext("name") or "", kind, values, hints)
+
+
+class TraceContents:
+    """Contents of a .prv or .prv.gz, of all of it and of each of its rows. Raises Nsys2prvError, in
+    one line, for anything else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if path.exists() and not path.is_file():
+            raise Nsys2prvError(f"{path}: is not a regular file; give the name of a trace")
+        findings = CheckFindings()
+        opening, blocks = open_text(path, findings)
+        _refuse_damaged(path, findings)
+        if not opening.startswith(MAGIC):
+            raise Nsys2prvError(f"{path}: not a Paraver trace: it does not begin with {MAGIC}")
+        header = read_header(opening, path.name, findings)
+        if header is None:
+            raise Nsys2prvError(f"{path}: its header is damaged; `nsys2prv check` says how")
+        self._trace = TraceReader(blocks, header, Labels())
+        _refuse_damaged(path, findings)
+        #: Task of each thread.
+        self._tasks = np.repeat(np.arange(len(header.tasks)), [count for count, _ in header.tasks])
+
+    @property
+    def whole(self) -> Contents:
+        """All contents."""
+        return self._group_contents(np.zeros_like(self._tasks), 1)[0]
+
+    @property
+    def rows(self) -> dict[str, list[Contents]]:
+        """Level (`thread`, `task`) -> contents of each of its rows, in Paraver's order. Lines count
+        for every row.
+        """
+        threads = len(self._tasks)
+        return {
+            "thread": self._group_contents(np.arange(threads), threads),
+            "task": self._group_contents(self._tasks, int(self._tasks[-1]) + 1),
+        }
+
+    def _group_contents(self, groups: np.ndarray, count: int) -> list[Contents]:
+        """Return the contents of each group of rows. groups: that of each row."""
+        trace, group = self._trace, groups[self._trace.rows]
+        pairs, states = ([set() for _ in range(count)] for _ in range(2))
+        events, is_state = np.flatnonzero(trace.kinds == EVENTS), trace.kinds == STATES
+        bits = np.unpackbits(trace.entries["small"][events], axis=1, bitorder="little")
+        entry, value = np.nonzero(bits)
+        columns = group[events[entry]], trace.numbers[events[entry]], value
+        for of_group, code, number in zip(*(one.tolist() for one in columns), strict=True):
+            pairs[of_group].add((code, number))
+        columns = group[is_state], trace.numbers[is_state]
+        for of_group, state in zip(*(one.tolist() for one in columns), strict=True):
+            states[of_group].add(state)
+        tags = frozenset(trace.numbers[trace.kinds == TAGS].tolist())
+        return [
+            Contents(
+                frozenset(code for code, _ in of_types),
+                frozenset(code for code, value in of_types if value),
+                tags,
+                frozenset(of_states),
+                frozenset(of_types),
+            )
+            for of_types, of_states in zip(pairs, states, strict=True)
+        ]
+
+
+def _refuse_damaged(path: Path, findings: CheckFindings) -> None:
+    """Raise Nsys2prvError for a compressed file that was found to be damaged."""
+    for finding in findings:
+        if finding.rule == "damaged-gzip":
+            raise Nsys2prvError(f"{path}: the compressed file is damaged: {finding.example}")

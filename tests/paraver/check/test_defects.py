@@ -11,8 +11,7 @@ import pytest
 from tools.defects import PRV, Edit, write_trace
 from tools.paramedir import classify_trace, skip_without_paramedir
 
-from nsys2prv.writers.paraver.check import RULES
-from nsys2prv.writers.paraver.check.check_trace import check_trace
+from nsys2prv.writers.paraver.check import RULES, check_trace
 
 HEADER, _, *RECORDS = PRV.splitlines()
 
@@ -241,7 +240,7 @@ def test_blocks_of_any_size_tell_the_same(
         prv = write_trace(tmp_path, {defect.file: defect.edit})
         monkeypatch.undo()
         expected = check_trace(prv)
-        monkeypatch.setattr("nsys2prv.writers.paraver.check.check_trace.BLOCK_BYTES", size)
+        monkeypatch.setattr("nsys2prv.writers.paraver.check.BLOCK_BYTES", size)
         parts = check_trace(prv)
         assert [(item.rule, item.line, item.count) for item in parts.findings] == [
             (item.rule, item.line, item.count) for item in expected.findings

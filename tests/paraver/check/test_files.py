@@ -12,7 +12,7 @@ from tools.defects import PCF, PRV, ROW, write_trace
 from tools.paramedir import classify_trace, skip_without_paramedir
 
 from nsys2prv.cli import main
-from nsys2prv.writers.paraver.check.check_trace import CheckResult, check_trace
+from nsys2prv.writers.paraver.check import CheckResult, check_trace
 
 HEADER, COMMUNICATOR, *RECORDS = PRV.splitlines(keepends=True)
 
