@@ -26,8 +26,8 @@ from nsys2prv.conversion.quality import (
 )
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Account, Reason, describe_reason, is_routine
+from nsys2prv.writers import Writer
 from nsys2prv.writers.paraver.cfg import make_view_command
-from nsys2prv.writers.writer import Writer
 
 #: Layouts named in the short summary.
 MOST_EVENTS = 4
@@ -161,7 +161,7 @@ class Summary(Struct, dict=True):
     warnings: list[str] = field(default_factory=list)
     #: What the reports lack.
     quality: list[QualityNote] = field(default_factory=list)
-    #: What the trace consists of, and how it is opened, see :class:`nsys2prv.writers.writer.Writer`.
+    #: What the trace consists of, and how it is opened, see :class:`nsys2prv.writers.Writer`.
     unit: str = "lines"
     opening: str = ""
     #: Event types in the trace.

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import re
+import shutil
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from msgspec import to_builtins
+import numpy as np
+from msgspec import Struct, to_builtins
 from msgspec.structs import asdict, replace
 
 from nsys2prv._util import __version__
@@ -31,21 +35,16 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account, EventKind, Reason, describe_reason, explain_unread_table
 from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store.runs import COUNTER, LINE, STATE, Run
-from nsys2prv.store.windows import GlobalIds
+from nsys2prv.store.windows import GlobalIds, WindowReader
+from nsys2prv.writers import TraceContent, Writer
 from nsys2prv.writers.paraver.pcf import list_codes, number_metrics
 from nsys2prv.writers.paraver.prv import ParaverWriter
 from nsys2prv.writers.perfetto import PerfettoWriter
-from nsys2prv.writers.writer import (
-    TraceContent,
-    WindowPlan,
-    Writer,
-    append_window,
-    close_plan,
-    make_window,
-    prepare_pieces,
-)
 
-#: Ending of the file.
+#: Larger writes cost more per byte on common kernels.
+WRITE_BYTES = 1 << 20
+GZIP_LEVEL = 1
+#: Ending of the file of metadata.
 ENDING = ".nsys2prv.json"
 #: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than
 #: to convert.
@@ -179,6 +178,90 @@ def _write_windows(
     finally:
         close_plan(saved)
     return lines, repeated
+
+
+class WindowPlan(Struct):
+    """What workers need to write any window."""
+
+    #: Writer, after its `begin`.
+    writer: Writer
+    #: Runs of records of the whole job.
+    runs: list[Run]
+    #: Maps local indices of the runs to numbers of the trace.
+    global_ids: GlobalIds
+    #: Times, ns: window k is bounds[k] <= time < bounds[k + 1], the last one open.
+    bounds: list[int]
+    #: Each window is a gzip member of its own; Paraver and Perfetto read files of many.
+    compress: bool
+    #: Folder for a file of each window, from workers that are other processes; None where windows
+    #: stay in memory until they are written.
+    parts: Path | None
+
+    def save(self, path: Path) -> None:
+        """Write it to a file, for the workers."""
+        with path.open("wb") as file:
+            pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def make_window(plan_path: Path, number: int) -> tuple[list[memoryview] | Path, int, Counter[str]]:
+    """Make the bytes of a window, or a file of them; returns these, its number of lines, and by
+    layout how many sampled numbers were left out.
+    """
+    plan, reader = _open_plan(plan_path)
+    last = plan.bounds[number + 1] if number + 1 < len(plan.bounds) else None
+    records = reader.read(plan.bounds[number], last)
+    pieces, count, repeated = plan.writer.window(records, number, last is None)
+    made: list[memoryview] | Path = prepare_pieces(pieces, plan.compress)
+    if plan.parts is not None:
+        path = plan.parts / f"part-{number}"
+        with path.open("wb") as out:
+            append_window(out, made)
+        made = path
+    return made, count, repeated
+
+
+def prepare_pieces(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list[memoryview]:
+    """Return the bytes to write, compressed if wanted."""
+    views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
+    if not compress:
+        return views
+    from isal import isal_zlib
+
+    gzip = isal_zlib.compressobj(GZIP_LEVEL, isal_zlib.DEFLATED, 31)
+    return [memoryview(data) for data in (*map(gzip.compress, views), gzip.flush()) if data]
+
+
+def append_window(out: BinaryIO, made: list[memoryview] | Path) -> None:
+    """Append the bytes of a window, or those of its file, which goes."""
+    if isinstance(made, Path):
+        with made.open("rb") as source:
+            shutil.copyfileobj(source, out, WRITE_BYTES)
+        made.unlink()
+        return
+    for piece in made:
+        for start in range(0, len(piece), WRITE_BYTES):
+            out.write(piece[start : start + WRITE_BYTES])
+
+
+#: The plan that each thread used last, with the reader of its runs.
+_OPEN_PLANS: dict[tuple[Path, int], tuple[WindowPlan, WindowReader]] = {}
+
+
+def _open_plan(path: Path) -> tuple[WindowPlan, WindowReader]:
+    key = path, threading.get_ident()
+    if key not in _OPEN_PLANS:
+        for other in [other for other in list(_OPEN_PLANS) if other[1] == key[1]]:
+            _OPEN_PLANS.pop(other)[1].close()
+        with path.open("rb") as file:
+            plan = pickle.load(file)
+        _OPEN_PLANS[key] = plan, WindowReader(plan.runs, plan.global_ids)
+    return _OPEN_PLANS[key]
+
+
+def close_plan(path: Path) -> None:
+    """Let go of the files that windows written in this process keep open."""
+    for key in [key for key in list(_OPEN_PLANS) if key[0] == path]:
+        _OPEN_PLANS.pop(key)[1].close()
 
 
 def _make_metadata(job: Job, summary: Summary, clock: str | None) -> str:

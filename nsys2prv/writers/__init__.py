@@ -1,9 +1,97 @@
-"""Write traces, one folder or module per format, behind one interface.
+"""Write traces, one folder per format, behind one interface: `Writer`.
 
 In: `TraceContent` and the records of each window. Out: the bytes of the trace and the files beside
-it. Start in :mod:`writer`, the interface; :mod:`rows` and :mod:`names` have the rows and names of a
-trace in any format. The ending of the output chooses the writer.
+it. A writer gets the contents of the trace (`begin`), then turns the records of each time window
+into bytes (`window`), in any process, and last writes the files beside the trace (`end`). The bytes
+of windows follow those that `begin` returns, in the order of time. :mod:`rows` and :mod:`names` have
+the rows and names of a trace in any format. The ending of the output chooses the writer.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    import numpy as np
+
+    from nsys2prv.events.catalogue import Metric
+    from nsys2prv.store.runs import RecordFormat, Run
+    from nsys2prv.store.windows import GlobalIds, WindowRecords
+    from nsys2prv.writers.names import NameValues
+    from nsys2prv.writers.rows import ObjectModel
 
 #: Paraver counts objects of each sort in 16 bits.
 MOST_OBJECTS = 65_535
+
+
+class TraceContent(Struct, frozen=True):
+    """What a trace holds, besides its records."""
+
+    #: Processes, threads, streams and devices: `model.tree` has the rows that records name.
+    model: ObjectModel
+    #: Name set -> the labels of the values that records hold.
+    values: Mapping[str, NameValues]
+    #: (name, number) of every NVTX domain, which records name by its place in this list.
+    domain_codes: list[tuple[str, int]]
+    #: Runs of records of the whole job, and what their times and indices mean.
+    runs: Sequence[Run]
+    global_ids: GlobalIds
+    #: Layouts that records are of, in the order of the kinds of events -> bits of the fields to
+    #: write, of those that records have.
+    layouts: Mapping[str, int]
+    #: Layout -> its sampled numbers.
+    metrics: Mapping[str, set[Metric]]
+    #: Row -> the sampled numbers that it has, by layout and label.
+    sampled: Mapping[int, set[tuple[str, str]]]
+    #: Kinds of lines between rows.
+    lines: frozenset[str]
+    #: True if there are states of rows.
+    has_states: bool
+    #: Length of the trace, ns.
+    duration: int
+    #: UTC at trace time 0, None where the reports do not tell.
+    begin_utc: datetime | None
+    #: Lines for people on the clocks, each begun by #.
+    comments: str
+
+
+class WindowBytes(NamedTuple):
+    """A window as it stands in the file."""
+
+    #: Its bytes, in pieces.
+    pieces: Iterable[np.ndarray | bytes]
+    #: Number of its lines, packets or other units.
+    count: int
+    #: Layout -> sampled numbers that were left out for a greater one of the same time.
+    repeated: Counter[str]
+
+
+class Writer(Protocol):
+    """Writes traces in one format. It is pickled after `begin`: its fields are what windows need."""
+
+    #: Name of the units that the file consists of: lines, packets.
+    unit: ClassVar[str]
+    #: Endings of the files beside the trace.
+    beside: ClassVar[tuple[str, ...]]
+    #: How people open the trace, with {trace} for its name; "" for Paraver, whose views are listed.
+    opening: ClassVar[str]
+
+    def begin(self, content: TraceContent) -> bytes:
+        """Take from the content all that `window` needs; return the first bytes of the file."""
+
+    def window(
+        self, records: dict[RecordFormat, WindowRecords], number: int, is_last: bool
+    ) -> WindowBytes:
+        """Return the bytes of the records of a window, whose times are later than those of the
+        windows before it. number: of the window, from 0. is_last: it ends with the trace.
+        """
+
+    def end(self, content: TraceContent, trace: Path) -> None:
+        """Write the files beside the trace."""

@@ -31,7 +31,7 @@ from nsys2prv._util.workers import (
     count_available_cpus,
 )
 from nsys2prv.conversion import convert as opening
-from nsys2prv.writers.writer import append_window, prepare_pieces
+from nsys2prv.conversion.write import append_window, prepare_pieces
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
 

@@ -20,7 +20,6 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion import read as reading
 from nsys2prv.conversion import write
 from nsys2prv.store import runs, work_result
-from nsys2prv.writers import writer
 from nsys2prv.writers.paraver import prv
 
 REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
@@ -104,7 +103,7 @@ WRITERS = [
     (runs.SpillWriter, "close"),
     (prv, "write_pcf"),
     (work_result, "spill_rows"),
-    (writer.WindowPlan, "save"),
+    (write.WindowPlan, "save"),
 ]
 
 

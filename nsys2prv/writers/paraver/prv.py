@@ -22,6 +22,7 @@ from nsys2prv.events.catalogue import CALLERS, DomainCode, Field, load_catalogue
 from nsys2prv.store.runs import BEGIN, END, LINE, STATE, RecordFormat, list_present_fields
 from nsys2prv.store.samples import SampleTable, read_samples
 from nsys2prv.store.windows import WindowRecords
+from nsys2prv.writers import TraceContent, WindowBytes
 from nsys2prv.writers.paraver.pcf import (
     format_row_file,
     make_counter_types,
@@ -30,7 +31,6 @@ from nsys2prv.writers.paraver.pcf import (
     write_pcf,
 )
 from nsys2prv.writers.rows import ObjectTree
-from nsys2prv.writers.writer import TraceContent, WindowBytes
 
 #: Padding behind texts: the compiled writer copies 16 bytes at once.
 _BEHIND = bytes(16)

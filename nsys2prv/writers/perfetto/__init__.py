@@ -32,6 +32,7 @@ from nsys2prv.store.overlaps import list_overlap_groups
 from nsys2prv.store.runs import BEGIN, END, LINE, RecordFormat, list_present_fields
 from nsys2prv.store.samples import SampleTable, read_samples
 from nsys2prv.store.windows import WindowRecords, find_first_times
+from nsys2prv.writers import TraceContent, WindowBytes
 from nsys2prv.writers.perfetto.messages import (
     ON_SEQUENCE,
     REPEATED_FIELDS,
@@ -50,7 +51,6 @@ from nsys2prv.writers.perfetto.messages import (
     name_unknown,
     write_names,
 )
-from nsys2prv.writers.writer import TraceContent, WindowBytes
 
 
 class Track:

@@ -19,7 +19,7 @@ import numpy as np
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import ValueSet, load_catalogue
 from nsys2prv.store.overlaps import list_overlap_groups
-from nsys2prv.writers.writer import TraceContent
+from nsys2prv.writers import TraceContent
 
 #: Wire types.
 VARINT, FIXED64, BYTES = 0, 1, 2
