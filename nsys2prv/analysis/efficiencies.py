@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
 
 from nsys2prv.analysis.device_group import ALL, WORK, DeviceGroup
 from nsys2prv.analysis.efficiency_times import (
@@ -60,18 +59,17 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if hosts.height:
         of_focus = hosts.filter(pl.col("part") == (STEADY if context.options.steady else WHOLE_JOB))
         span = of_focus["begin_ns"].min(), of_focus["end_ns"].max()
-    ideal = _IdealNetworks(context, result, *span)
     needed = (KERNEL_NAMES,) if devices.height else tuple(WORK)
     rated: dict[str, pl.DataFrame] = {}
     if devices.height and KERNEL_NAMES in context.available:
         devices = context.label_devices(devices)
-        rated["regions"] = _add_device_tables(devices, result, ideal)
+        rated["regions"] = _add_device_tables(devices, context, result, span)
         result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
     elif devices.height or not context.reader.layouts & set(MPI_LAYOUTS):
         result.missing.append(f"device efficiencies: {context.explain_absence(needed)}")
     if hosts.height:
         hosts = hosts.filter(pl.col("takes_part") | ~pl.col("takes_part").any())
-        rated["host_regions"] = _add_host_tables(hosts, context, result, ideal)
+        rated["host_regions"] = _add_host_tables(hosts, context, result, span)
         result.notes.append(f"hosts: {HOST_THREADS[context.options.host_threads]}")
     if rated:
         _add_focus(_select_parts(next(iter(rated.values()))), span, context, result)
@@ -103,59 +101,37 @@ def _add_focus(
     result.add("focus", pl.DataFrame([focus]))
 
 
-class _IdealNetworks(Struct, frozen=True):
-    """The replays of the job on an ideal network."""
-
-    #: Facts of the job.
-    context: Context
-    #: Takes the reasons why there are no figures.
-    result: Result
-    #: Time that is replayed (ns of the trace).
-    begin: int
-    end: int
-
-    def _replay(self, name: str, *kinds: Kind) -> IdealNetwork | None:
-        layouts = {"nccl_kernel", *MPI_LAYOUTS} if Kind.NCCL in kinds else {*MPI_LAYOUTS}
-        if not self.context.reader.layouts & layouts:
-            return None
-        graph = self.context.get_graph()
-        found = replay_without_transfers(graph, self.begin, self.end, kinds)
-        if isinstance(found, IdealNetwork):
-            return found
-        self.result.missing.append(f"{name}: {found}")
+def _replay_ideal_network(
+    name: str, kinds: Sequence[Kind], span: tuple[int, int], context: Context, result: Result
+) -> IdealNetwork | None:
+    """Return the replay of a span of the job in which transfers of some kinds take no time; None where
+    there are none, or what is missing says why there is no replay of these figures.
+    """
+    layouts = {"nccl_kernel"} if Kind.NCCL in kinds else {*MPI_LAYOUTS}
+    if not context.reader.layouts & layouts:
         return None
-
-    def add_to_devices(self, rated: pl.DataFrame) -> pl.DataFrame:
-        """Return the efficiencies of devices with those of an ideal network."""
-        if "nccl_kernel" not in self.context.reader.layouts:
-            return rated
-        name = "serialisation and transfer efficiency of devices"
-        ideal = self._replay(name, *TRANSFERS)
-        if ideal is None:
-            return rated
-        rows = ideal.rows
-        device = self.context.reader.rows.get_column("device").astype(np.int32)[rows]
-        device[rows < 0] = -1
-        most = [0, 0]
-        for one in np.unique(device[device >= 0]):
-            begin, end, computes = ideal.take(np.flatnonzero(device == one))
-            begin = np.maximum(begin, self.begin)
-            for number, kept in enumerate((computes, slice(None))):
-                most[number] = max(most[number], merge_spans(begin[kept], end[kept]).length)
-        return _split(rated, "", most[0] / max(most[1], 1))
-
-    def add_to_hosts(self, rated: pl.DataFrame, hosts: pl.DataFrame) -> pl.DataFrame:
-        """Return the efficiencies of hosts with those of an ideal network."""
-        ideal = self._replay("MPI serialisation and transfer efficiency", Kind.MPI)
-        if ideal is None:
-            return rated
-        serialisation = 1 - min(
-            ideal.mpi.get(row, 0.0) for row in hosts["thread"].unique().to_list()
-        )
-        return _split(rated, "mpi_", serialisation)
+    found = replay_without_transfers(context.get_graph(), *span, kinds)
+    if isinstance(found, IdealNetwork):
+        return found
+    result.missing.append(f"{name}: {found}")
+    return None
 
 
-def _split(rated: pl.DataFrame, prefix: str, serialisation: float) -> pl.DataFrame:
+def _find_serialisation(ideal: IdealNetwork, begin: int, context: Context) -> float:
+    """Return the serialisation efficiency of devices in a replay that begins then."""
+    rows = ideal.rows
+    device = context.reader.rows.get_column("device").astype(np.int32)[rows]
+    device[rows < 0] = -1
+    most = [0, 0]
+    for one in np.unique(device[device >= 0]):
+        begins, ends, computes = ideal.take(np.flatnonzero(device == one))
+        begins = np.maximum(begins, begin)
+        for number, kept in enumerate((computes, slice(None))):
+            most[number] = max(most[number], merge_spans(begins[kept], ends[kept]).length)
+    return most[0] / max(most[1], 1)
+
+
+def _split_communication(rated: pl.DataFrame, prefix: str, serialisation: float) -> pl.DataFrame:
     """Return efficiencies with the factors of communication efficiency in the first row; transfers
     without duration make nobody wait longer, so the result is never worse than the measured one.
     """
@@ -172,18 +148,25 @@ def _split(rated: pl.DataFrame, prefix: str, serialisation: float) -> pl.DataFra
 
 
 def _add_device_tables(
-    devices: pl.DataFrame, result: Result, ideal: _IdealNetworks
+    devices: pl.DataFrame, context: Context, result: Result, span: tuple[int, int]
 ) -> pl.DataFrame:
-    rated = _rate_devices(devices, PART)
-    of_job = ideal.add_to_devices(_select_parts(rated))
+    rated = _rate_groups(devices, PART, "devices", "devices")
+    of_job = _select_parts(rated)
+    name = "serialisation and transfer efficiency of devices"
+    if ideal := _replay_ideal_network(name, TRANSFERS, span, context, result):
+        of_job = _split_communication(of_job, "", _find_serialisation(ideal, span[0], context))
     result.add("device", of_job.drop("key"))
     focus = devices.filter(pl.col("part") == of_job["part"][0])
     if focus["node"].n_unique() > 1:
-        by_node = _rate_devices(focus, ["node"]).select(pl.exclude("^load_balance_.*_efficiency$"))
-        result.add("nodes", by_node)
-    each = _list_device_times(devices)
-    shares = each.filter(pl.col("part") == of_job["part"][0]).drop(PART)
-    result.add("devices", shares)
+        by_node = _rate_groups(focus, ["node"], "devices", "devices")
+        result.add("nodes", by_node.select(pl.exclude("^load_balance_.*_efficiency$")))
+    # What is active and does not compute communicates (kernels, memory operations) and is exposed.
+    devices = devices.with_columns(exposed_ns=pl.col("active_ns") - pl.col("compute_ns"))
+    names = ("useful", "compute", "nccl", "memory", "exposed", "active")
+    shares, times = _list_shares(names)
+    idle = (1 - shares[-1]).alias("idle_share")
+    each = devices.select(*PART, "device", *shares, idle, *times)
+    result.add("devices", each.filter(pl.col("part") == of_job["part"][0]).drop(PART))
     iterations = _select_iterations(rated)
     result.add("iterations", iterations)
     result.add("over_iterations", _summarize_iterations(iterations))
@@ -200,26 +183,30 @@ def _add_device_tables(
 
 
 def _add_host_tables(
-    hosts: pl.DataFrame, context: Context, result: Result, ideal: _IdealNetworks
+    hosts: pl.DataFrame, context: Context, result: Result, span: tuple[int, int]
 ) -> pl.DataFrame:
-    layouts = context.reader.layouts
+    layouts, options = context.reader.layouts, context.options
     has_mpi, has_api = bool(layouts & set(MPI_LAYOUTS)), "cuda_api" in layouts
-    kinds = ["mpi"] * has_mpi + ["api"] * has_api
-    rated = _rate_hosts(context.label_tasks(hosts, "node"), kinds)
-    of_job = ideal.add_to_hosts(_select_parts(rated), hosts)
+    kinds = ["mpi"] * has_mpi + ["api"] * has_api + ["openmp"] * ("openmp_all" in hosts.columns)
+    rated = _rate_groups(context.label_tasks(hosts, "node"), PART, "hosts", *kinds)
+    of_job = _select_parts(rated)
+    name = "MPI serialisation and transfer efficiency"
+    if ideal := _replay_ideal_network(name, (Kind.MPI,), span, context, result):
+        most = min(ideal.mpi.get(row, 0.0) for row in hosts["thread"].unique().to_list())
+        of_job = _split_communication(of_job, "mpi_", 1 - most)
     is_of_mpi = has_mpi and not layouts & set(WORK)
     named = pl.col("part").replace(WHOLE_JOB, MPI_TIME) if is_of_mpi else pl.col("part")
     result.add("host", of_job.with_columns(named).drop("key"))
     result.add("host_iterations", _select_iterations(rated))
     names = ("outside_mpi", "useful") if has_api else ("outside_mpi",)
-    focus = hosts.filter(pl.col("part") == of_job["part"][0])
-    threads = _add_shares(focus, names).sort("task", "thread")
-    columns = (f"{name}_{unit}" for unit in ("share", "ns") for name in names)
-    ranks = context.label_tasks(threads.select("task", *columns))
-    whose = "Main threads" if context.options.host_threads != ALL else "Threads"
-    is_of_mpi &= not context.options.steady
-    span = f"the time from {MPI_TIME}" if is_of_mpi else "the elapsed time"
-    result.add("hosts", ranks, threads=whose, span=span)
+    shares, times = _list_shares(names)
+    focus = hosts.filter(pl.col("part") == of_job["part"][0]).with_columns(shares)
+    focus = focus.sort("task", "thread").select("task", pl.col("^.*_share$"), *times)
+    whose = "Main threads" if options.host_threads != ALL else "Threads"
+    of_time = (
+        f"the time from {MPI_TIME}" if is_of_mpi and not options.steady else "the elapsed time"
+    )
+    result.add("hosts", context.label_tasks(focus), threads=whose, span=of_time)
     if not has_mpi:
         absent = context.explain_absence(MPI_LAYOUTS)
         result.missing.append(f"MPI efficiencies: {absent}; all time counts as outside MPI")
@@ -258,21 +245,10 @@ def _select_iterations(rated: pl.DataFrame) -> pl.DataFrame:
     return of_iterations.select(pl.col("key").alias("iteration"), pl.exclude(PART))
 
 
-def _list_device_times(devices: pl.DataFrame) -> pl.DataFrame:
-    """Return how each device spends each part of the job."""
-    # What is active and does not compute communicates (kernels, memory operations) and is exposed.
-    devices = devices.with_columns(exposed_ns=pl.col("active_ns") - pl.col("compute_ns"))
-    names = ("useful", "compute", "nccl", "memory", "exposed", "active")
-    rows = _add_shares(devices, names).with_columns(idle_share=1 - pl.col("active_share"))
-    shares, times = ([f"{name}_{unit}" for name in names] for unit in ("share", "ns"))
-    return rows.select(*PART, "device", *shares, "idle_share", *times)
-
-
-def _add_shares(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """Return times (`NAME_ns`) also as shares of the elapsed time (`NAME_share`)."""
-    return rows.with_columns(
-        divide_columns(f"{name}_ns", "elapsed_ns").alias(f"{name}_share") for name in names
-    )
+def _list_shares(names: Sequence[str]) -> tuple[list[pl.Expr], list[str]]:
+    """Return times as shares of the elapsed time (`NAME_share`), and their own columns (`NAME_ns`)."""
+    shares = [divide_columns(f"{name}_ns", "elapsed_ns").alias(f"{name}_share") for name in names]
+    return shares, [f"{name}_ns" for name in names]
 
 
 def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
@@ -300,51 +276,33 @@ def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _rate_devices(devices: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """Return the efficiencies of each group of rows, one row of a device and part each."""
-    sums = _sum_groups(devices, by, "devices", "useful_ns", active=pl.col("active_ns").max())
-    shown = [*by, "devices", "elapsed_ns", pl.col("total").alias("useful_ns")]
-    return sums.select(*shown, *_make_ratios("devices"))
+def _rate_groups(rows: pl.DataFrame, by: Sequence[str], members: str, *kinds: str) -> pl.DataFrame:
+    """Return the efficiencies of each group of rows: `devices` or `hosts` (members), each with its times
+    in a part of the job. kinds: of the ratios.
 
-
-def _rate_hosts(hosts: pl.DataFrame, kinds: list[str]) -> pl.DataFrame:
-    """Return the efficiencies of each part of the job. hosts: rows of a thread and part. kinds: of the
-    ratios, without those of OpenMP.
+    Their terms: the number of members, their `elapsed_ns`, the time that they have (`whole`), and that in
+    which they are busy (devices: useful, hosts: outside MPI): `total`, `mean`, `greatest`, and the mean of
+    the best node.
     """
-    more = {"useful_ns": pl.col("useful_ns").sum()}
-    if "openmp_all" in hosts.columns:
-        useful, serial, waits, whole = (
-            pl.col(f"openmp_{name}").sum() for name in ("useful", "serial", "waits", "all")
-        )
-        more |= {"openmp_useful": useful, "openmp_with_serial": useful + serial}
-        more |= {"openmp_without_waits": whole - waits, "openmp_all": whole}
-        kinds = [*kinds, "openmp"]
-    sums = _sum_groups(hosts, PART, "hosts", "outside_mpi_ns", **more)
-    return sums.select(*PART, "hosts", "elapsed_ns", "useful_ns", *_make_ratios(*kinds))
-
-
-def _sum_groups(
-    rows: pl.DataFrame, by: list[str], members: str, busy: str, **more: pl.Expr
-) -> pl.DataFrame:
-    """Return the terms of ratios for each group of rows: their number (`members`), elapsed_ns, their
-    `busy` time (total, mean, greatest, mean of the best node), and the time that they have (whole).
-    """
-    groups = rows.group_by(by, maintain_order=True)
-    nodes = rows.group_by([*by, "node"] if "node" not in by else by).agg(mean=pl.col(busy).mean())
+    busy = "useful_ns" if members == "devices" else "outside_mpi_ns"
+    nodes = rows.group_by({*by, "node"}).agg(mean=pl.col(busy).mean())
     best = nodes.group_by(by).agg(best_node=pl.col("mean").max())
-    sums = groups.agg(
+    sums = rows.group_by(by, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias(members),
         pl.col("elapsed_ns").max(),
+        pl.col("useful_ns", "^openmp_.*$").sum(),
+        pl.col("^active_ns$").max(),
         total=pl.col(busy).sum(),
         greatest=pl.col(busy).max(),
-        **more,
-    ).join(best, on=by, how="left", maintain_order="left")
-    return sums.with_columns(
+    )
+    sums = sums.join(best, on=by, how="left", maintain_order="left").with_columns(
         mean=pl.col("total") / pl.col(members), whole=pl.col(members) * pl.col("elapsed_ns")
     )
-
-
-def _make_ratios(*kinds: str) -> Iterator[pl.Expr]:
-    """Yield the efficiencies of these kinds, of the columns of `_sum_groups`."""
-    for name, pair in (item for kind in kinds for item in TERMS[kind].items()):
-        yield divide_columns(*pair).alias(name)
+    if "openmp" in kinds:
+        sums = sums.with_columns(
+            openmp_with_serial=pl.col("openmp_useful") + pl.col("openmp_serial"),
+            openmp_without_waits=pl.col("openmp_all") - pl.col("openmp_waits"),
+        )
+    pairs = {name: pair for kind in kinds for name, pair in TERMS[kind].items()}
+    ratios = (divide_columns(*pair).alias(name) for name, pair in pairs.items())
+    return sums.select(*by, members, "elapsed_ns", "useful_ns", *ratios)

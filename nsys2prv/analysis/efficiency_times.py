@@ -40,59 +40,53 @@ CLOCK, ISSUE = re.compile(r"GPC Clock Frequency(?: \[(\w+)\])?"), re.compile(r"S
 UNITS = {"MHz": 1e6, "GHz": 1e9}
 
 
-def _make_row(part: str, key: int, **columns: object) -> pl.DataFrame:
-    return pl.DataFrame([{"part": part, "key": key, **columns}])
-
-
 def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) -> list[pl.DataFrame]:
     """Return the times of a device: rows of PART, elapsed_ns and times of BUSY (ns)."""
-    uses = {f"{name}_ns": what for name, what in BUSY.items()} | {"useful_ns": unit.useful}
-    whole = {name: unit.find_device_spans(device, *what).length for name, what in uses.items()}
-    rows = [_make_row(WHOLE_JOB, 0, elapsed_ns=unit.covered.length, **whole)]
-    of_device, sides = (unit.work["device"] == device).to_numpy(), unit.work.select(*SIDES)
-    steady = unit.options.steady
+    work = unit.work.select("device", "what", *SIDES, iteration=unit.iteration_of_work)
+    work = work.with_row_index("row").filter(pl.col("device") == device)
+    steady, of_steady = unit.options.steady, work.filter(pl.col("iteration") >= 0)
+    parts = [(WHOLE_JOB, 0, unit.covered.length, work)]
     if steady is not None:
-        own = of_device & (unit.iteration_of_work >= 0)
         begins = np.array(steady.iteration_begins)
         elapsed = np.append(begins[1:], steady.end) - begins
-        sums, each = {}, {"elapsed_ns": elapsed}
-        for name, what in uses.items():
-            chosen = own & np.isin(unit.work["what"].to_numpy(), what)
-            work = sides.filter(pl.Series(chosen))
-            spans = unit.merge_rows(work)
-            sums[name] = spans.length
-            each[name] = _sum_united(unit, work, unit.iteration_of_work[chosen], steady.count)
-            if name == "compute_ns":
-                sums |= _count_instructions(unit, device, spans)
-        rows.append(_make_row(STEADY, 0, elapsed_ns=int(elapsed.sum()), **sums))
-        numbers = pl.int_range(1, steady.count + 1, eager=True)
-        rows.append(pl.DataFrame({"part": ITERATION, "key": numbers, **each}))
-    here = np.flatnonzero(of_device) if regions else None
+        parts.append((STEADY, 0, int(elapsed.sum()), of_steady))
     for region in regions:
-        execution = region.executions_of_work[here]
-        own = here[execution >= 0]
-        if len(own):
-            work = unit.work[own].with_columns(execution=pl.Series(execution[execution >= 0]))
-            bounds = work.group_by("execution").agg(pl.col("begin").min(), pl.col("end").max())
-            sums = {
-                name: unit.merge_rows(work.filter(pl.col("what").is_in(what))).length
-                for name, what in uses.items()
-            }
-            elapsed = unit.merge_rows(bounds).length
-            rows.append(_make_row(REGION, region.key, elapsed_ns=elapsed, **sums))
-    return [one.with_columns(device=pl.lit(device, pl.Int64)) for one in rows]
+        execution = pl.Series("execution", region.executions_of_work[work["row"].to_numpy()])
+        own = work.with_columns(execution).filter(pl.col("execution") >= 0)
+        if own.height:
+            bounds = own.group_by("execution").agg(pl.col("begin").min(), pl.col("end").max())
+            parts.append((REGION, region.key, unit.merge_rows(bounds).length, own))
+    uses = {f"{name}_ns": what for name, what in BUSY.items()} | {"useful_ns": unit.useful}
+    rows = []
+    for part, key, length, own in parts:
+        spans = {
+            name: unit.merge_rows(own.filter(pl.col("what").is_in(what)))
+            for name, what in uses.items()
+        }
+        times = {name: one.length for name, one in spans.items()}
+        if part == STEADY:
+            times |= _count_instructions(unit, device, spans["compute_ns"])
+        rows.append({"part": part, "key": key, "elapsed_ns": length, **times})
+    frames = [pl.DataFrame(rows, infer_schema_length=None)]
+    if steady is not None:
+        each = {
+            name: _sum_united(unit, of_steady.filter(pl.col("what").is_in(what)), steady.count)
+            for name, what in uses.items()
+        }
+        numbers = pl.int_range(1, steady.count + 1, eager=True)
+        parts = {"part": ITERATION, "key": numbers, "elapsed_ns": elapsed}
+        frames.append(pl.DataFrame({**parts, **each}))
+    return [one.with_columns(device=pl.lit(device, pl.Int64)) for one in frames]
 
 
-def _sum_united(
-    unit: DeviceGroup, work: pl.DataFrame, group: np.ndarray, groups: int
-) -> np.ndarray:
-    """Return for each group of rows of work the time in which any of them runs."""
-    begin, end = to_arrays(work, *SIDES)
+def _sum_united(unit: DeviceGroup, work: pl.DataFrame, iterations: int) -> np.ndarray:
+    """Return for each iteration the time in which any of its rows of work runs."""
+    begin, end, group = to_arrays(work, *SIDES, "iteration")
     # Each group in a time of its own.
     apart = group * np.int64(unit.duration + 1)
     spans = merge_spans(begin + apart, end + apart)
     lengths = spans.end - spans.begin
-    sums = np.bincount(spans.begin // (unit.duration + 1), lengths, minlength=groups)
+    sums = np.bincount(spans.begin // (unit.duration + 1), lengths, minlength=iterations)
     return sums.astype(np.int64)
 
 
