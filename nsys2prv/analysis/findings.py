@@ -20,6 +20,7 @@ from nsys2prv.analysis.cause_context import CauseContext
 from nsys2prv.analysis.culprits import describe_culprit
 from nsys2prv.analysis.device_group import (
     COMMUNICATING,
+    COMMUNICATION,
     COMPUTE,
     CONVOLUTION,
     GEMM,
@@ -45,7 +46,7 @@ from nsys2prv.analysis.host_time import (
 from nsys2prv.analysis.intervals import EMPTY, Spans, unite
 from nsys2prv.analysis.iterations import find_phases
 from nsys2prv.analysis.job_causes import describe_job_cause
-from nsys2prv.analysis.result import Context, Finding, JobRanks, Result
+from nsys2prv.analysis.result import Context, Finding, JobRanks, Result, join_findings
 from nsys2prv.analysis.stacks import list_places, measure_places
 from nsys2prv.analysis.time_use import (
     describe_devices,
@@ -53,6 +54,7 @@ from nsys2prv.analysis.time_use import (
     describe_failures,
     describe_hosts,
     describe_loss,
+    describe_small_grids,
 )
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -93,7 +95,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     of CUDA or MPI and its GPUs are idle. `uses`, `activities` (by name): what the thread that drives
     the GPUs does before their first work, after their last, and while they are idle; without such
     work, all the time, of MPI from MPI_Init to MPI_Finalize. `devices`, `kernels`, `copies`: what
-    GPUs do, in all, by kernel and by kind of copy. `products`: kernels that are matrix products
+    GPUs do, in all, by kernel and launch configuration, and by kind of copy. `products`: kernels that are matrix products
     without tensor cores. `mpi`: the time in MPI. `failed`: calls of CUDA that failed. `unrecorded`: what
     the reports do not record.
     """
@@ -146,10 +148,15 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         row["copies"] = row["active"] - row["working"]
         yield "devices", pl.DataFrame([row])
     yield "copies", _sum_copies(unit, window)
-    kernels = unit.work.filter(pl.col("what") == COMPUTE)
-    time = unit.measure_within(window, kernels)
-    kernels = kernels.select(pl.col("name").cast(pl.Int64), time=time)
-    yield "kernels", kernels.group_by("name").agg(pl.col("time").sum())
+    if unit.has("cuda_kernel"):
+        kernels = unit.read_begins("cuda_kernel", ("kernel", "class", "launch"), np.int32)
+        kernels = kernels.filter(pl.col("class") != COMMUNICATION)
+        kernels = kernels.with_columns(time=unit.measure_within(window, kernels))
+        longest = pl.col("time").arg_max()
+        sums = kernels.group_by(pl.col("kernel", "launch").cast(pl.Int64)).agg(
+            pl.col("time").sum(), pl.col("begin", "end").cast(pl.Int64).get(longest)
+        )
+        yield "kernels", sums.rename({"kernel": "name"})
     is_product = pl.col("class").is_in([GEMM, CONVOLUTION])
     products = unit.work.filter(is_product & (pl.col("tensor") == TENSOR_NO))
     yield "products", products.select(pl.col("name").cast(pl.Int64)).unique()
@@ -248,8 +255,9 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
             before = [one for one in findings if one.share >= edge.share and not one.at_most]
             findings.insert(0 if steady else len(before), edge)
     result.notes.extend(_describe_trust(context, unexplained))
-    result.findings.extend(findings)
-    if not findings:
+    small = describe_small_grids(frames, context)
+    result.findings.extend(join_findings([findings, [small] if small else []]))
+    if not result.findings:
         result.missing.append(_describe_nothing(frames))
 
 

@@ -32,6 +32,12 @@ MOST_TOLD = 2
 #: A name explains a part of time from this share of it on; a part is what most of a time is, or worth
 #: recording, from these on.
 EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
+#: Kernels of fewer blocks leave most of any GPU without work: a block runs on one multiprocessor.
+#: They run alone if they last no longer together than so many times what GPUs compute.
+FEW_BLOCKS, ALONE = 8, 1.2
+GRID = r"grid (?P<x>\d+)x(?P<y>\d+)x(?P<z>\d+)"
+#: Graphics on GPUs, which is not counted as their work.
+GRAPHICS = {"opengl_gpu", "vulkan_gpu", "dx11_gpu", "dx12_gpu"}
 #: Calls of CUDA that matter if they fail, and errors that are no failure: not ready, and those at the end of
 #: a process.
 WORKS, NO_FAILURES = (
@@ -184,11 +190,12 @@ def describe_edge(
     is_before = when == "before"
     begin = 0 if is_before else context.duration - use.length
     advice = use.advice
+    nothing = "nothing but draw" if context.reader.layouts & GRAPHICS else "nothing"
     if is_before:
         advice += "; --capture-range captures the rest alone"
     return Finding(
         "startup" if is_before else "shutdown",
-        f"GPUs do nothing for {share:.1%} of {_name_time(context)}: {format_nanoseconds(use.length)} "
+        f"GPUs do {nothing} for {share:.1%} of {_name_time(context)}: {format_nanoseconds(use.length)} "
         f"{'before their first' if is_before else 'after their last'} work{use.describe_most()}.",
         share,
         evidence=use.list_evidence(),
@@ -265,11 +272,12 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
         return ""
     compute, active, copies = (devices[name].sum() for name in ("compute", "active", "copies"))
     most = _describe_longest_kernel(kernels, context) if kernels.height else ""
+    drawn = context.reader.layouts & GRAPHICS
     shares = (
         (compute, "compute", most),
         (active - compute - copies, "only communicate", ""),
         (copies, "only copy", ""),
-        (length - active, "are idle", ""),
+        (length - active, "draw, or are idle," if drawn else "are idle", ""),
     )
     parts = [
         f"{does} for {'more than 99.9%' if lasts >= 0.9995 * length else f'{lasts / length:.1%}'}{more}"
@@ -300,6 +308,38 @@ def _describe_longest_kernel(kernels: pl.DataFrame, context: Context) -> str:
 def _strip_template(label: str) -> str:
     """Return the function of a kernel: `fill` of `fill<float#2>` and of `void fill<float>(float*)`."""
     return strip_arguments(label).partition("<")[0].partition("#")[0] or label
+
+
+def describe_small_grids(frames: Mapping[str, pl.DataFrame], context: Context) -> Finding | None:
+    """Return the finding of kernels of so few blocks that most of a GPU does nothing, if they matter and
+    mostly run alone.
+    """
+    kernels, devices = frames["kernels"], frames["devices"]
+    labels = context.labels.get("launch_configuration")
+    if labels is None or not kernels.height or not devices.height:
+        return None
+    blocks = pl.col("configuration").str.extract_groups(GRID).struct.unnest()
+    configurations = labels.select(pl.col("value").alias("launch"), configuration="label")
+    sizes = configurations.select(blocks).cast(pl.Int64, strict=False)
+    few = configurations.filter(sizes["x"] * sizes["y"] * sizes["z"] < FEW_BLOCKS)
+    kernels = kernels.join(few, on="launch")
+    lasts = kernels["time"].sum()
+    share = lasts / max(devices["length"].sum(), 1)
+    if share < LEAST_LOSS or lasts > ALONE * devices["compute"].sum():
+        return None
+    most = kernels.sort("time", "begin").row(-1, named=True)
+    label = shorten_name(context.find_label(most["name"], "kernels")) or "a kernel"
+    grid, block, *_ = most["configuration"].split(", ")
+    return Finding(
+        "small_grids",
+        f"Kernels of fewer than {FEW_BLOCKS} blocks leave most of a GPU without work.",
+        share,
+        evidence=(f"most in {label}: {format_nanoseconds(most['time'])} with {grid}, {block}",),
+        advice=TEXTS["advice"]["small_grids"],
+        views=("views/kernel_duration.cfg",),
+        moments=((most["begin"], most["end"], ()),),
+        at_most=True,
+    )
 
 
 def describe_loss(

@@ -198,6 +198,15 @@ def test_what_hosts_do_without_gpus(tmp_path: Path) -> None:
     assert "though CUDA was traced" in finding.evidence[-1]
 
 
+@pytest.mark.parametrize("blocks", [1, 64])
+def test_kernels_of_few_blocks(blocks: int, tmp_path: Path) -> None:
+    size = dict.fromkeys(("gridY", "gridZ", "blockX", "blockY", "blockZ"), 1)
+    kernel = make_kernel(20 * US, 50 * MS, correlationId=0, gridX=blocks, **size)
+    findings = find(tmp_path, [(0, 10 * US, LAUNCH)], {}, {KERNEL: [kernel]})
+    found = [one.evidence[0] for one in findings if one.kind == "small_grids"]
+    assert found == ["most in kern: 49.98 ms with grid 1x1x1, block 1x1x1"][: blocks < 8]
+
+
 def test_calls_that_fail(tmp_path: Path) -> None:
     calls = [make_call(at, at + MS, at, nameId=LAUNCH, returnValue=222) for at in (0, 2 * MS)]
     strings = [{"id": LAUNCH, "value": NAMES[LAUNCH - 1]}]
