@@ -42,6 +42,8 @@ from nsys2prv.store.event_reader import EventReader
 #: times as long as usual at its place, ends within the last time (ns) of another rank's, and comes
 #: so often on a rank.
 LONG_PAUSE, TIMES_USUAL, TOGETHER, FEWEST_PAUSES = 1_000 * US, 3, 300 * US, 3
+#: Work lasts equally long each time; pauses for what comes at random differ by this share or more.
+DIFFER = 0.25
 #: Clocks that are aligned differ by less (ns).
 CLOCK_ERROR = 50 * US
 #: Share of the messages of one size from which the transfer alone is taken: the others also wait.
@@ -337,7 +339,10 @@ def _find_outside(columns: Columns, lasts: Durations, task_of: np.ndarray, clock
         & (pl.col("key").diff() == 0)
     ).fill_null(False)
     pauses = pauses.filter(follows | follows.shift(-1, fill_value=False))
-    pauses = pauses.filter(pl.len().over("key", "process") >= FEWEST_PAUSES)
+    gap = pl.col("gap")
+    differ = gap.quantile(0.8) - gap.quantile(0.2) >= DIFFER * gap.median()
+    is_often = (pl.len() >= FEWEST_PAUSES).over("key", "process")
+    pauses = pauses.filter(is_often & differ.over("key"))
     edges, usual = pauses["edge"].to_numpy(), pauses["usual"].to_numpy()
     typical[edges] = np.minimum(usual, LONG - 1).astype(np.int32)
     return _make_joining(Kind.OUTSIDE, target[edges], np.full(len(edges), 2 * clock))

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.columns import number_linked
 from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT, list_meeting_values
 from nsys2prv.replay.unit_graph import classify_size
 from nsys2prv.store.event_reader import EventReader
@@ -34,6 +35,11 @@ MESSAGES = ("nccl_message", "mpi_message")
 EAGER = 8192
 #: What a call that meets others lasts by itself (ns).
 MEETING_CALL = 1_000
+#: Kernels without payloads meet if they end within one of these of each other (ns); on streams
+#: whose kernels do so in this share of all cases, and whose transfers last so many times as long as
+#: others at most. So many times streams are looked at, and so many pairs of a meeting and a stream.
+ENDS_TOGETHER, ALWAYS, MOST_TIMES, MOST_STEPS = (15_000, 5_000), 0.98, 4.0, 8
+MOST_COMPARED = 1 << 28
 #: Columns of members.
 _OF_MESSAGE = ("meeting", "bytes", "name", "node_begin", "node_end")
 _MEMBERS = ("meeting", "node_begin", "node_end", "row", "size", "eager", "holds", "later")
@@ -79,7 +85,79 @@ def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
     if "nccl_message" in reader.layouts:
         messages = _join_nccl_messages(reader, kernels)
         frames.append(messages.with_columns(size=-1 - pl.col("size")))
-    return _group_members(frames)
+    of_threads = reader.rows.threads.select("thread", "task", "node")
+    for met in [*frames]:
+        kernels = kernels.join(met, on="node_begin", how="anti")
+    found = _match_by_ends(kernels.join(of_threads, on="thread"))
+    # Hosts that share no meeting may have clocks that do not agree.
+    met = [part.join(of_threads, on="thread").select("meeting", "node") for part in frames]
+    met += [part.select("meeting", "node") for part in found]
+    shared = [part.filter((pl.col("node").n_unique() > 1).over("meeting")) for part in met]
+    hosts = {host for part in shared for host in part["node"]}
+    if of_threads["node"].n_unique() > 1:
+        found = [part.filter(pl.col("node").is_in(hosts)) for part in found]
+    return _group_members([*frames, *found])
+
+
+def _match_by_ends(kernels: pl.DataFrame) -> list[pl.DataFrame]:
+    """Return the members of meetings of kernels that no payload matches: those of one name that end
+    together, as members of a meeting do, on streams where all kernels of one do so with the others'.
+    Those of streams that meet several others, as in a pipeline, are found once the rest is.
+    """
+    kernels = kernels.with_columns(stream=pl.struct("name", "thread").rank("dense"))
+    spans = kernels.group_by("task").agg(pl.col("begin").min(), pl.col("end").max())
+    first, last = spans["begin"].max() or 0, spans["end"].min() or 0
+    steps: list[pl.DataFrame] = []
+    for _ in range(MOST_STEPS):
+        inside = kernels.filter((pl.col("begin") >= first) & (pl.col("end") <= last))
+        pairs = [*_link_streams(inside)]
+        groups = pl.DataFrame(pairs, ["stream", "other"], orient="row").cast(pl.UInt32)
+        groups = groups.with_columns(group=pl.Series(number_linked(pairs), dtype=pl.Int64))
+        groups = groups.unique("stream").with_columns(members=pl.len().over("group"))
+        found = _gather_ends(kernels.join(groups, on="stream"), "group")
+        found = found.filter((pl.len() == pl.col("members")).over("meeting"))
+        # Transfers that differ much contain waits for ranks that are not known.
+        moved = (pl.col("end").min() - pl.col("begin").max()).over("meeting")
+        most, least = (moved.quantile(share).over("group") for share in (0.9, 0.1))
+        found = found.filter(most <= MOST_TIMES * least)
+        if not found.height:
+            break
+        steps.append(found)
+        kernels = kernels.join(found, on="node_begin", how="anti")
+    return steps
+
+
+def _link_streams(kernels: pl.DataFrame) -> Iterator[tuple[int, int]]:
+    """Yield pairs of streams, the kernels of one of which end with those of the other, all of them."""
+    together = _gather_ends(kernels, "name")
+    counts = dict(kernels.group_by("stream").len().rows())
+    for own in together.partition_by("name", maintain_order=True):
+        (streams, column), (meetings, row) = (
+            np.unique(own[name], return_inverse=True) for name in ("stream", "meeting")
+        )
+        if len(streams) * len(meetings) <= MOST_COMPARED:
+            is_there = np.zeros((len(meetings), len(streams)), np.float32)
+            is_there[row, column] = 1
+            count = np.array([counts[stream] for stream in streams.tolist()])
+            often = is_there.T @ is_there >= ALWAYS * np.minimum(count, count[:, None])
+            yield from streams[np.argwhere(often)].tolist()
+
+
+def _gather_ends(kernels: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Return the kernels that end together with those of other ranks, and all begin before, with the
+    number of the `meeting`. Where a rank has several among them, only closer ones do.
+    """
+    parts, left = [], kernels
+    for together in ENDS_TOGETHER:
+        apart = (pl.col("end").diff() >= together) | (pl.col(by).diff() != 0)
+        left = left.sort(by, "end").with_columns(meeting=apart.fill_null(True).cum_sum())
+        is_one = (pl.len() > 1) & (pl.col("task").n_unique() == pl.len())
+        begun = pl.col("begin").max() < pl.col("end").min()
+        parts.append(left.filter((is_one & begun).over("meeting")))
+        left = left.join(parts[-1], on="node_begin", how="anti")
+    key = pl.struct("part", "meeting").rank("dense")
+    found = pl.concat([part.with_columns(part=pl.lit(n)) for n, part in enumerate(parts)])
+    return found.with_columns(meeting=key.cast(pl.Int64)).drop("part")
 
 
 def _join_nccl_messages(reader: EventReader, kernels: pl.DataFrame) -> pl.DataFrame:
