@@ -63,9 +63,22 @@ def number_rows(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ascending order of these, and each row's index among them.
     """
     wide = tuple(np.asarray(column, np.int64) for column in columns)
+    if core is None:
+        return _number_by_numpy(wide)
     codes = np.zeros(len(wide[0]), np.int64)
     first = np.frombuffer(core.number_distinct(wide, codes), np.int64)
     return first, codes
+
+
+def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return :func:`number_rows` by numpy, for installations without a compiler."""
+    codes = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        distinct, further = np.unique(column, return_inverse=True)
+        codes = codes * len(distinct) + further.reshape(-1)
+        _, codes = np.unique(codes, return_inverse=True)
+    _, first = np.unique(codes, return_index=True)
+    return first, codes.reshape(-1)
 
 
 def count_occurrences(codes: np.ndarray) -> np.ndarray:

@@ -50,17 +50,33 @@ class Spans(Struct, frozen=True, eq=False):
         times = np.ascontiguousarray(times, np.int64)
         if not len(self):
             return np.zeros(times.shape, np.int64)
-        lengths = np.empty(times.shape, np.int64)
-        core.time_before(
-            np.ascontiguousarray(self.begin), np.ascontiguousarray(self.end), times, lengths
-        )
-        return lengths
+        if core is not None:
+            lengths = np.empty(times.shape, np.int64)
+            core.time_before(
+                np.ascontiguousarray(self.begin), np.ascontiguousarray(self.end), times, lengths
+            )
+            return lengths
+        before = np.concatenate([[0], np.cumsum(self.end - self.begin)])
+        index = np.searchsorted(self.begin, times, "right")
+        last = np.maximum(index - 1, 0)
+        return before[index] - np.where(index > 0, np.maximum(self.end[last] - times, 0), 0)
 
     def __and__(self, other: Spans) -> Spans:
         """Return the times in both sets."""
-        sides = (self.begin, self.end, other.begin, other.end)
-        found = core.intersect_spans(*map(np.ascontiguousarray, sides))
-        return Spans(*(np.frombuffer(side, np.int64) for side in found))
+        if core is not None:
+            sides = (self.begin, self.end, other.begin, other.end)
+            found = core.intersect_spans(*map(np.ascontiguousarray, sides))
+            return Spans(*(np.frombuffer(side, np.int64) for side in found))
+        first, second = (self, other) if len(self) <= len(other) else (other, self)
+        # Each interval of the smaller set with all of the other's that reach into it.
+        since = np.searchsorted(second.end, first.begin, "right")
+        count = np.searchsorted(second.begin, first.end, "left") - since
+        at = np.repeat(np.arange(len(first)), count)
+        inner = np.arange(len(at)) + np.repeat(since - (np.cumsum(count) - count), count)
+        return Spans(
+            np.maximum(first.begin[at], second.begin[inner]),
+            np.minimum(first.end[at], second.end[inner]),
+        )
 
     def __sub__(self, other: Spans) -> Spans:
         """Return the times in this set that are not in the other."""

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT, number_linked
+from nsys2prv._util.native import core
 from nsys2prv.conversion.job import Job, make_global_ids
 from nsys2prv.events.extraction import (
     GPU,
@@ -151,16 +152,26 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
     return result
 
 
+#: Why there is no path.
+NO_CORE = "the critical path needs the compiled core, which this installation lacks"
+
+
 def make_critical_path(job: Job) -> WorkResult:
     """Return the critical path of a job, as runs in trace time."""
     number = 1 + max(result.task for result in job.results)
-    reader = make_event_reader(job)
-    labels = {name: values.labels for name, values in job.values.items()}
-    pieces = find_pieces(Replay(build_job_graph(reader, labels), 0, job.duration))
-    cause, kernel_class = _describe_work(reader, pieces)
-    columns = {"cause": cause, "class": kernel_class}
-    rows = Rows("critical_path", pieces.begin, pieces.end, pieces.row, columns)
-    return write_result("critical_path", number, job.folder, [rows] if len(rows.begin) else [])
+    rows = []
+    if core is None:
+        job.warnings.append(NO_CORE)
+    else:
+        reader = make_event_reader(job)
+        labels = {name: values.labels for name, values in job.values.items()}
+        pieces = find_pieces(Replay(build_job_graph(reader, labels), 0, job.duration))
+        cause, kernel_class = _describe_work(reader, pieces)
+        columns = {"cause": cause, "class": kernel_class}
+        rows = [Rows("critical_path", pieces.begin, pieces.end, pieces.row, columns)]
+    return write_result(
+        "critical_path", number, job.folder, [one for one in rows if len(one.begin)]
+    )
 
 
 def _describe_work(reader: EventReader, pieces: PathPieces) -> tuple[np.ndarray, np.ndarray]:

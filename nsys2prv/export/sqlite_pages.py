@@ -43,7 +43,7 @@ INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
 #: Returns what a pragma of SQLite says of a table.
 Describe = Callable[[str], list[tuple]]
 #: A page is against the file format: its number.
-DamagedPage: type[Exception] = core.Damaged
+DamagedPage: type[Exception] = core.Damaged if core else type("Damaged", (Exception,), {})
 
 
 class ConditionColumns(Struct, frozen=True):
@@ -184,7 +184,7 @@ def find_fields(describe: Describe) -> dict[str, RecordField] | None:
 def open_pages(path: Path) -> Pages | None:
     """Return the pages of a database that nothing but the file belongs to."""
     try:
-        return Pages(core.TableFile(path))
+        return Pages(core.TableFile(path)) if core else None
     except core.StandAside:
         return None
 

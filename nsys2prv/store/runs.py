@@ -290,6 +290,11 @@ def fill_records(
     where `rows` is None.
     """
     dtype = records.dtype
+    if core is None:
+        source_rows = slice(first, first + len(records))
+        for name in dtype.names:
+            records[name] = columns[name][source_rows if rows is None else rows[source_rows]]
+        return
     fields = tuple(
         (offset, field.itemsize, columns[name]) for name, (field, offset) in dtype.fields.items()
     )

@@ -1,4 +1,4 @@
-"""Distinct rows of columns, and records filled from columns."""
+"""Distinct rows of columns, and records filled from columns, by compiled code and by numpy."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ from nsys2prv._util.columns import factorize, factorize_together
 from nsys2prv.store import runs
 
 
+@pytest.fixture(params=["compiled", "numpy"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Work on columns in each of the ways that there are."""
+    if request.param == "numpy":
+        monkeypatch.setattr(column_tools, "core", None)
+        monkeypatch.setattr(runs, "core", None)
+    elif column_tools.core is None:
+        pytest.skip("installed without a compiler")
+    return request.param
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     "keys",
     [
@@ -33,6 +45,7 @@ def test_distinct_keys_ascend_and_every_row_has_the_index_of_its_own(keys: np.nd
     assert (distinct.dtype, codes.dtype) == (keys.dtype, np.int64)
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 7])
 def test_distinct_combinations_of_columns(width: int) -> None:
     random = np.random.default_rng(width)
@@ -49,12 +62,15 @@ def test_distinct_combinations_of_columns(width: int) -> None:
 
 
 def test_columns_that_do_not_fit_are_refused() -> None:
+    if column_tools.core is None:
+        pytest.skip("installed without a compiler")
     number, codes = column_tools.core.number_distinct, np.zeros(3, np.int64)
     for columns in ((), (np.arange(4),), (np.arange(3, dtype=np.int32),), (np.zeros((3, 1)),)):
         with pytest.raises(ValueError, match="columns of int64"):
             number(columns, codes)
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("rows", [None, np.array([5, 0, 5, 9, 3, 3])])
 def test_records_are_filled_from_columns(rows: np.ndarray | None) -> None:
     dtype = np.dtype([("time", "<i8"), ("object", "<u4"), ("value", "<i8"), ("last", "<u4")])
@@ -70,6 +86,8 @@ def test_records_are_filled_from_columns(rows: np.ndarray | None) -> None:
 
 
 def test_fields_rows_and_values_that_do_not_fit_are_refused() -> None:
+    if runs.core is None:
+        pytest.skip("installed without a compiler")
     fill, values = runs.core.fill_records, np.arange(10)
     records = np.zeros(4, np.dtype([("time", "<i8"), ("object", "<u4")])).view(np.uint8)
     fill(records, 12, ((0, 8, values),), None, 6)

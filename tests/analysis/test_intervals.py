@@ -72,8 +72,10 @@ def test_how_much_lies_within(pairs: list[tuple[int, int]], windows: list[tuple[
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
-def test_spans_as_numpy_has_them(order: str) -> None:
+def test_spans_as_numpy_has_them(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiled functions equal numpy's, wherever the times lie and however they are ordered."""
+    if intervals_module.core is None:
+        pytest.skip("installed without a compiler")
     random = np.random.default_rng(1)
     for count in (1, 2, 3, 50, 1000):
         edges = np.cumsum(random.integers(1, 9, 2 * count))
@@ -85,15 +87,12 @@ def test_spans_as_numpy_has_them(order: str) -> None:
             "shuffled": random.permutation(instants),
         }[order]
         others = merge_spans(instants[:-1], instants[:-1] + random.integers(0, 9, 2999))
-        before = np.concatenate([[0], np.cumsum(result.end - result.begin)])
-        last = np.searchsorted(result.begin, instants, "right")
-        beyond = np.maximum(result.end[np.maximum(last - 1, 0)] - instants, 0)
-        assert (result.until(instants) == before[last] - np.where(last > 0, beyond, 0)).all()
-        moments = np.arange(-20, edges[-1] + 20)
-        common = result & others
-        assert (
-            common.contains(moments) == (result.contains(moments) & others.contains(moments))
-        ).all()
+        compiled, common = result.until(instants), result & others
+        with monkeypatch.context() as patch:
+            patch.setattr(intervals_module, "core", None)
+            assert (compiled == result.until(instants)).all()
+            by_numpy = result & others
+        assert [*common.begin, *common.end] == [*by_numpy.begin, *by_numpy.end]
     # Where an end is missing it is refused.
     with pytest.raises(ValueError, match="room for each time"):
         intervals_module.core.time_before(edges, edges[1:], edges, edges.copy())

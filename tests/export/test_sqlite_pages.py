@@ -32,6 +32,7 @@ from nsys2prv.export.sqlite_pages import (
     open_pages,
 )
 
+pytestmark = pytest.mark.skipif(core is None, reason="installed without a compiler")
 ROOT = Path(__file__).parents[2]
 CORPUS = sorted(Path(os.environ.get("NSYS2PRV_CORPUS", "/nowhere")).glob("*.sqlite"))
 ALL = -(2**63), 2**63 - 1
@@ -490,7 +491,7 @@ def test_damage_is_an_error_that_names_table_and_page(
 ) -> None:
     page = damage_page(report, damage)
     if not compiled:
-        monkeypatch.setattr("nsys2prv.export.sqlite.open_pages", lambda _: None)
+        monkeypatch.setattr("nsys2prv.export.sqlite_pages.core", None)
     with pytest.raises(Nsys2prvError) as raised:
         convert([report], tmp_path / "out.prv", Options(jobs=1))
     message = str(raised.value)

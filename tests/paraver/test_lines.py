@@ -1,10 +1,16 @@
-"""Formatting in columns says what plain formatting says."""
+"""Formatting in columns says what plain formatting says, compiled or not."""
 
 from __future__ import annotations
+
+import shutil
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nsys2prv import Options, convert
 from nsys2prv.writers.paraver import prv
 from nsys2prv.writers.paraver.prv import (
     NUMBER,
@@ -16,38 +22,46 @@ from nsys2prv.writers.paraver.prv import (
     merge_lines,
 )
 
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
 TYPES = [np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.uint64, np.int64]
+Write = Callable[[list[Batch]], str]
 
 
-def order_by_numpy(batches: list[Batch]) -> np.ndarray:
-    """Return the order of all lines by time; those with ties change places with others of the same
-    time, and all other lines keep theirs.
-    """
-    times = np.concatenate([batch.times for batch in batches])
-    ties = [np.zeros_like(one.times) if one.ties is None else one.ties for one in batches]
-    tied = np.repeat([one.ties is not None for one in batches], [len(one.times) for one in batches])
-    order = np.argsort(times, kind="stable")
-    places = np.flatnonzero(tied[order])
-    lines = order[places]
-    order[places] = lines[np.lexsort((np.concatenate(ties)[lines], times[lines]))]
-    return order
-
-
-def write_text(batches: list[Batch]) -> str:
+def _write_text(batches: list[Batch]) -> str:
     return b"".join(bytes(piece) for piece in merge_lines(batches)).decode()
 
 
-def test_every_number_of_few_digits_and_beside_each_power_of_ten() -> None:
+@pytest.fixture(params=["compiled", "plain"])
+def text_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Return the text of batches by each of the two writers."""
+    if request.param == "plain":
+        monkeypatch.setattr(prv, "core", None)
+    elif prv.core is None:
+        pytest.skip("installed without a compiler")
+    return _write_text
+
+
+def test_where_there_is_a_compiler_the_writer_is_compiled() -> None:
+    compiler = (sysconfig.get_config_var("LDSHARED") or "cc").split()[0]
+    if (
+        shutil.which(compiler) is None
+        or not Path(sysconfig.get_path("include"), "Python.h").exists()
+    ):
+        pytest.skip("no compiler here")
+    assert prv.core is not None
+
+
+def test_every_number_of_few_digits_and_beside_each_power_of_ten(text_of: Write) -> None:
     near = [10**power + offset for power in range(4, 19) for offset in range(-50, 51)]
     values = np.array([*range(20_001), *near, 2**62, 2**63 - 1], np.int64)
     shape = [NUMBER, b"\n"]
-    assert write_text([Batch(shape, np.arange(len(values)), [values])]) == "".join(
+    assert text_of([Batch(shape, np.arange(len(values)), [values])]) == "".join(
         f"{value}\n" for value in values.tolist()
     )
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_integers_of_any_size_and_at_any_distance(dtype: type) -> None:
+def test_integers_of_any_size_and_at_any_distance(text_of: Write, dtype: type) -> None:
     random = np.random.default_rng(7)
     largest = min(np.iinfo(dtype).max, 2**62)
     records = np.zeros(
@@ -63,23 +77,23 @@ def test_integers_of_any_size_and_at_any_distance(dtype: type) -> None:
         for which, value in zip(records["which"].tolist(), records["value"].tolist(), strict=True)
     )
     times = np.arange(1000)
-    assert write_text([Batch(shape, times, [records["which"], records["value"]])]) == expected
-    backwards = write_text([Batch(shape, times, [records["which"][::-1], records["value"][::-1]])])
+    assert text_of([Batch(shape, times, [records["which"], records["value"]])]) == expected
+    backwards = text_of([Batch(shape, times, [records["which"][::-1], records["value"][::-1]])])
     assert backwards.splitlines() == expected.splitlines()[::-1]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_indices_stand_for_what_their_table_says(dtype: type) -> None:
+def test_indices_stand_for_what_their_table_says(text_of: Write, dtype: type) -> None:
     names, table = (b"a", b"bc"), np.array([1, 0, 2**40])
     shape = [Choice(names), b" ", NUMBER, b"\n"]
     which, what = np.array([0, 1, 1], dtype), np.array([2, 1, 0], dtype)
     batch = Batch(shape, np.arange(3), [Indices(which, table[:2]), Indices(what, table)])
-    assert write_text([batch]) == f"bc {2**40}\na 0\na 1\n"
+    assert text_of([batch]) == f"bc {2**40}\na 0\na 1\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
-def test_random_lines_in_time_order(seed: int) -> None:
+def test_random_lines_in_time_order(text_of: Write, seed: int) -> None:
     random = np.random.default_rng(seed)
     names = (b"a", b"longer name", b"xyz")
     batches, expected = [], []
@@ -96,29 +110,29 @@ def test_random_lines_in_time_order(seed: int) -> None:
                 zip(times.tolist(), kinds.tolist(), values.tolist(), strict=True)
             )
         ]
-    assert write_text(batches) == "".join(line for *_, line in sorted(expected))
+    assert text_of(batches) == "".join(line for *_, line in sorted(expected))
 
 
-def test_ties_order_lines_of_equal_time() -> None:
+def test_ties_order_lines_of_equal_time(text_of: Write) -> None:
     shape = [NUMBER, b"\n"]
     times = np.array([5, 5, 5, 7], np.int64)
     free = Batch(shape, np.array([5]), [np.array([100])])
     assert (
-        write_text([free, Batch(shape, times, [np.arange(4)], np.array([3, 1, 2, 0]))])
+        text_of([free, Batch(shape, times, [np.arange(4)], np.array([3, 1, 2, 0]))])
         == "100\n1\n2\n0\n3\n"
     )
 
 
-def test_far_apart_times_still_sort() -> None:
+def test_far_apart_times_still_sort(text_of: Write) -> None:
     shape = [NUMBER, b"\n"]
     times = np.array([2**61, 0, 5], np.int64)
-    assert write_text([Batch(shape, times, [times])]) == f"0\n5\n{2**61}\n"
+    assert text_of([Batch(shape, times, [times])]) == f"0\n5\n{2**61}\n"
 
 
-def test_nothing_gives_nothing() -> None:
-    assert write_text([]) == ""
+def test_nothing_gives_nothing(text_of: Write) -> None:
+    assert text_of([]) == ""
     assert (
-        write_text(
+        text_of(
             [
                 Batch(
                     [NUMBER, b"\n"],
@@ -131,7 +145,7 @@ def test_nothing_gives_nothing() -> None:
     )
 
 
-def test_a_shape_takes_however_many_lines_at_once() -> None:
+def test_a_shape_takes_however_many_lines_at_once(text_of: Write) -> None:
     """Its room for lines grows with what is asked of it."""
     names = (b"a:", b"bcdef:")
     shape = [Choice(names), NUMBER, b":end\n"]
@@ -142,13 +156,15 @@ def test_a_shape_takes_however_many_lines_at_once() -> None:
             f"{names[which].decode()}{number}:end\n"
             for which, number in zip(chosen, numbers, strict=True)
         )
-        assert write_text([Batch(shape, np.arange(count), [chosen, numbers])]) == expected
+        assert text_of([Batch(shape, np.arange(count), [chosen, numbers])]) == expected
 
 
 @pytest.mark.parametrize("room", [64, 100, 1000])
 def test_text_that_does_not_fit_at_once_comes_in_pieces(
     monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
+    if prv.core is None:
+        pytest.skip("installed without a compiler")
     monkeypatch.setattr(prv, "TEXT_BYTES", room)
     values = np.arange(995, 1300)
     shape = [b"line ", NUMBER, b"\n"]
@@ -192,12 +208,16 @@ def test_what_does_not_fit_is_refused(
     monkeypatch: pytest.MonkeyPatch, pieces: list, columns: list
 ) -> None:
     """The compiled writer looks at nothing but what it was given."""
+    if prv.core is None:
+        pytest.skip("installed without a compiler")
     monkeypatch.setattr(prv, "TEXT_BYTES", 1000)
     with pytest.raises(ValueError):  # noqa: PT011
-        write_text([Batch(pieces, np.arange(2), columns)])
+        _write_text([Batch(pieces, np.arange(2), columns)])
 
 
 def test_orders_out_of_bounds_are_refused() -> None:
+    if prv.core is None:
+        pytest.skip("installed without a compiler")
     batch = (make_program([NUMBER, b"\n"]), (np.arange(3),), 3)
     out = np.empty(1000, np.uint8)
     order = np.arange(3, dtype=np.uint64)
@@ -221,7 +241,9 @@ def test_orders_out_of_bounds_are_refused() -> None:
 
 @pytest.mark.parametrize("span", [1, 3, 1 << 11, 1 << 22, 1 << 40, (1 << 63) - 1])
 @pytest.mark.parametrize("tied", [False, True])
-def test_lines_are_in_order(span: int, tied: bool) -> None:
+def test_both_order_lines_alike(span: int, tied: bool) -> None:
+    if prv.core is None:
+        pytest.skip("installed without a compiler")
     random = np.random.default_rng(span)
     shape = [b"\n"]
     batches = [
@@ -237,10 +259,12 @@ def test_lines_are_in_order(span: int, tied: bool) -> None:
     prv.core.order([(batch.times, batch.ties) for batch in batches], order)
     starts = np.cumsum([0, *(len(batch.times) for batch in batches)])
     lines = starts[order >> np.uint64(ROW_BITS)] + (order & np.uint64((1 << ROW_BITS) - 1))
-    assert lines.tolist() == order_by_numpy(batches).tolist()
+    assert lines.tolist() == prv._order_by_numpy(batches).tolist()
 
 
 def test_an_order_without_room_is_refused() -> None:
+    if prv.core is None:
+        pytest.skip("installed without a compiler")
     times, order = np.arange(3), np.empty(3, np.uint64)
     for batches, out in (
         ([(times, None)], order[:2]),
@@ -251,3 +275,19 @@ def test_an_order_without_room_is_refused() -> None:
             prv.core.order(batches, out)
     with pytest.raises(TypeError):
         prv.core.order([times], order)
+
+
+@pytest.mark.parametrize("sample", ["training", "graphs"])
+def test_both_write_the_same_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: str
+) -> None:
+    if prv.core is None:
+        pytest.skip("installed without a compiler")
+    reports = sorted((SAMPLES / sample).glob("rank*.sqlite"))
+    traces = []
+    for available in (True, False):
+        if not available:
+            monkeypatch.setattr(prv, "core", None)
+        convert(reports, tmp_path / f"{available}.prv", Options(jobs=1, quiet=True, states=True))
+        traces.append((tmp_path / f"{available}.prv").read_bytes())
+    assert traces[0] == traces[1]

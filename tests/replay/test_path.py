@@ -11,6 +11,11 @@ from tools.conversions import convert_and_read
 from tools.exports import make_call, make_export, make_global_pid, make_kernel, make_strings
 from tools.trace_reader import Trace
 
+from nsys2prv._util.native import core
+from nsys2prv.conversion import job_reader
+from nsys2prv.conversion.job_reader import NO_CORE
+
+pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 CAUSE = 69110000
 
@@ -125,3 +130,16 @@ def test_it_is_written_on_demand_alone(tmp_path: Path) -> None:
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
     assert not trace.list_intervals(CAUSE)
+
+
+def test_without_the_compiled_core_it_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_reader, "core", None)
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {"CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(1_400, 3_900)], "StringIds": make_strings("k")},
+    )
+    trace, summary = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
+    assert not trace.list_intervals(CAUSE)
+    assert NO_CORE in summary.warnings

@@ -39,6 +39,7 @@ from nsys2prv.replay.suspects import is_alone
 from nsys2prv.replay.unit_graph import finish_graph, mark_clear
 from nsys2prv.replay.whatif import Replay
 
+pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
 

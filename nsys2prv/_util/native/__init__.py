@@ -1,14 +1,17 @@
-"""Compiled core: reads the tables of SQLite exports from their pages, fills and orders records, formats
-lines, and replays jobs. The installation compiles it.
+"""Compiled core: reads the tables of SQLite exports from their pages, fills and orders records, and
+formats lines.
+
+`core` is the extension module, None where the package was installed without a C compiler: then
+SQLite's driver reads, and numpy writes.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 try:
     from nsys2prv._util.native import _core as core
-except ImportError as error:
-    raise ImportError(
-        "the compiled core of nsys2prv is missing: install nsys2prv again, with a C compiler"
-    ) from error
+except ImportError:
+    core: Any = None  # type: ignore[no-redef]
 
 __all__ = ["core"]

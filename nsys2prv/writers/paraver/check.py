@@ -54,6 +54,7 @@ _LEVEL = re.compile(rf"LEVEL ({'|'.join(LEVELS)}) SIZE ({_NUMBER})")
 ENDINGS = (".prv.gz", ".prv")
 #: The rule for a file that is no trace at all.
 NO_TRACE = "not-a-trace"
+NO_CORE = "reading traces needs the compiled core, which this installation lacks: install nsys2prv with a C compiler"
 #: Event types and rows that are named one by one.
 MOST_TYPES_NAMED, MOST_EXAMPLES = 12, 4
 #: Bytes of text in a block, and the longest line that is taken for one.
@@ -392,6 +393,8 @@ class TraceReader:
     """
 
     def __init__(self, blocks: Iterator[bytes], header: Header, labels: Labels) -> None:
+        if core is None:
+            raise Nsys2prvError(NO_CORE)
         trace = core.open_trace(
             np.array(header.applications, "<i8"),
             np.array(header.list_task_columns(), "<i8"),

@@ -1,7 +1,7 @@
 """Write the .prv, and beside it the .pcf and the .row.
 
 Lines of the .prv are sequences of pieces, and come in batches whose numbers stand in columns. These
-are merged by time, and formatted by the compiled `native/lines.c`.
+are merged by time, and formatted by the compiled `native/lines.c`, where the installation has it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+import polars as pl
 from msgspec import Struct, field
 
 from nsys2prv._util.columns import ABSENT
@@ -332,6 +333,9 @@ def merge_lines(batches: Sequence[Batch]) -> Iterator[np.ndarray]:
     batches = [batch for batch in batches if len(batch.times)]
     if not batches:
         return
+    if core is None:
+        yield _format_by_polars(batches)
+        return
     order = np.empty(sum(len(batch.times) for batch in batches), np.uint64)
     core.order([(_to_integers(batch.times), _to_integers(batch.ties)) for batch in batches], order)
     yield from _format_by_core(batches, order)
@@ -371,3 +375,45 @@ def make_program(pieces: Iterable[Piece]) -> tuple[tuple, ...]:
             steps.append((text + _BEHIND, *followed_by))
             text = b""
     return (*steps, (text + _BEHIND,))
+
+
+def _order_by_numpy(batches: Sequence[Batch]) -> np.ndarray:
+    """Return the order of all lines by time, as the compiled `order` does: numbers of lines through
+    all batches.
+    """
+    times = np.concatenate([batch.times for batch in batches])
+    ties = [np.zeros_like(one.times) if one.ties is None else one.ties for one in batches]
+    tied = np.repeat([one.ties is not None for one in batches], [len(one.times) for one in batches])
+    order = np.argsort(times, kind="stable")
+    # Lines with ties change places with others of the same time; all other lines keep theirs.
+    places = np.flatnonzero(tied[order])
+    lines = order[places]
+    order[places] = lines[np.lexsort((np.concatenate(ties)[lines], times[lines]))]
+    return order
+
+
+def _format_by_polars(batches: Sequence[Batch]) -> np.ndarray:
+    """Return the same bytes by polars, much slower, for installations without a compiler."""
+    text = pl.concat([_format_batch(batch) for batch in batches]).gather(_order_by_numpy(batches))
+    return np.frombuffer("".join(text).encode("latin-1"), np.uint8)
+
+
+def _format_batch(batch: Batch) -> pl.Series:
+    """Return the lines of a batch. Bytes are taken as Latin-1, so that any come back
+    as they were.
+    """
+    columns = iter(batch.columns)
+    pieces: list[pl.Expr | pl.Series] = [pl.repeat("", len(batch.times))]
+    for piece in batch.pieces:
+        if isinstance(piece, bytes):
+            pieces.append(pl.lit(piece.decode("latin-1")))
+            continue
+        column = next(columns)
+        values = column.table[column.indices] if isinstance(column, Indices) else column
+        values = values.astype(np.uint64)
+        if piece is NUMBER:
+            pieces.append(pl.Series(values).cast(pl.String))
+        else:
+            texts = pl.Series([text.decode("latin-1") for text in piece.texts])
+            pieces.append(texts.gather(values))
+    return pl.select(pl.concat_str(pieces)).to_series()

@@ -133,6 +133,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     )
 
 
+def test_without_the_compiled_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nsys2prv.writers.paraver.check.check_trace.core", None)
+    prv = str(write_trace(tmp_path))
+    for command in ["check", prv], ["cfgs", "--for", prv]:
+        assert main(command) == 1
+        assert "needs the compiled core" in capsys.readouterr().err
+
+
 def damage_text(text: str, random: np.random.Generator) -> bytes:
     """Return a text with some bytes changed, left out or put in, and lines repeated, lost or cut."""
     content = bytearray(text.encode())
