@@ -136,7 +136,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_without_the_compiled_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nsys2prv.writers.paraver.check.check_trace.core", None)
+    monkeypatch.setattr("nsys2prv.writers.paraver.check.core", None)
     prv = str(write_trace(tmp_path))
     for command in ["check", prv], ["cfgs", "--for", prv]:
         assert main(command) == 1
