@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from nsys2prv._util import errors
@@ -291,32 +292,12 @@ def run_check(arguments: list[str]) -> int:
     return int(any(one.severity in failing for result in results for one in result.findings))
 
 
-def run_report(arguments: list[str]) -> int:
-    """Run `nsys2prv report`."""
-    options = parse_analysis("report", arguments)
-    from nsys2prv.cli.report import make_report
+def run_analysis(command: str, arguments: list[str]) -> int:
+    """Run `nsys2prv report`, `diff` or `study`."""
+    options = parse_analysis(command, arguments)
+    from nsys2prv.cli import report
 
-    text, warnings = make_report(options)
-    print_warnings(warnings)
-    print(text)
-    return 0
-
-
-def run_study(arguments: list[str]) -> int:
-    """Run `nsys2prv study`."""
-    options = parse_analysis("study", arguments)
-    from nsys2prv.cli.report import print_study
-
-    print(print_study(options))
-    return 0
-
-
-def run_diff(arguments: list[str]) -> int:
-    """Run `nsys2prv diff`."""
-    options = parse_analysis("diff", arguments)
-    from nsys2prv.cli.report import make_difference
-
-    text, warnings, status = make_difference(options)
+    text, warnings, status = getattr(report, f"run_{command}")(options)
     print_warnings(warnings)
     print(text)
     return status
@@ -324,10 +305,10 @@ def run_diff(arguments: list[str]) -> int:
 
 #: What stands before everything else on the command line.
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "report": run_report,
-    "study": run_study,
+    "report": partial(run_analysis, "report"),
+    "study": partial(run_analysis, "study"),
     "cfgs": run_cfgs,
-    "diff": run_diff,
+    "diff": partial(run_analysis, "diff"),
     "check": run_check,
     "help": run_help,
 }

@@ -115,15 +115,13 @@ class Parser(argparse.ArgumentParser):
             for head, settings in options.items():
                 if head != "title":
                     _declare(group, head, settings)
-        unseen: dict[str, Any] = {"nargs": "?", "default": argparse.SUPPRESS}
+        unseen: dict[str, Any] = {
+            "nargs": "?",
+            "help": argparse.SUPPRESS,
+            "default": argparse.SUPPRESS,
+        }
         for names, instead in declared.get("legacy", {}).items():
-            self.add_argument(
-                *names.split(),
-                action=_RefuseLegacyOption,
-                const=instead,
-                help=argparse.SUPPRESS,
-                **unseen,
-            )
+            self.add_argument(*names.split(), action=_RefuseLegacyOption, const=instead, **unseen)
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError with argparse's complaint in our words."""
@@ -208,7 +206,7 @@ def _declare(
     if option.get("action") in ACTIONS:
         option["action"] = ACTIONS[option["action"]]
     if name := option.get("type"):
-        option["type"] = partial(TYPES[name], words[0])
+        option["type"] = partial(_parse_value, words[0], name)
     group.add_argument(*(names or words[:1]), **option)
 
 
@@ -231,70 +229,85 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parse_min_duration(option: str, text: str) -> tuple[str, int]:
-    """Parse [KIND=]NS into a kind and nanoseconds."""
+def _split_pair(text: str) -> tuple[str, str]:
+    """Return kind and value of KIND=VALUE."""
+    kind, _, value = text.partition("=")
+    if not kind or not value:
+        raise ValueError(text)
+    return kind, value
+
+
+def _parse_min_duration(text: str) -> tuple[str, int]:
+    """Return kind and nanoseconds of [KIND=]NS."""
     kind, equals, duration = text.strip().rpartition("=")
-    try:
-        return kind if equals else "all", parse_duration(duration)
-    except ValueError:
-        raise UsageError(
-            f"{option} {text}: give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms"
-        ) from None
+    return kind if equals else "all", parse_duration(duration)
 
 
-def _parse_fields(option: str, text: str) -> tuple[str, tuple[str, ...]]:
-    kind, _, names = text.partition("=") if text != "all" else (text, "", text)
-    if not kind or not names:
-        raise UsageError(
-            f"{option} {text}: give a kind and names of its attributes, as in kernels=class,registers or kernels=all"
-        )
+def _parse_fields(text: str) -> tuple[str, tuple[str, ...]]:
+    kind, names = _split_pair("all=all" if text == "all" else text)
     return kind, tuple(name.strip() for name in names.split(",") if name.strip())
 
 
-def _parse_rate(option: str, text: str) -> tuple[str, int]:
-    kind, _, rate = text.partition("=")
-    if not kind or not rate.isdecimal() or len(rate) > 10:
-        raise UsageError(
-            f"{option} {text}: give a kind and how many samples a second may stay, as in gpu_metrics=100"
-        )
+def _parse_rate(text: str) -> tuple[str, int]:
+    kind, rate = _split_pair(text)
+    if not rate.isdecimal() or len(rate) > 10:
+        raise ValueError(text)
     return kind, int(rate)
 
 
-def _parse_count(option: str, text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.isdecimal() or int(text[:9]) < 1:
-        raise UsageError(f"{option} {text}: give a whole number, 1 or more")
+        raise ValueError(text)
     return int(text[:9])
 
 
-def _parse_share(option: str, text: str) -> float:
+def _parse_share(text: str) -> float:
     """Return a share as in 5% or 0.05."""
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
+    share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     if not 0 <= share < float("inf"):
-        raise UsageError(f"{option} {text}: give a share, as in 5% or 0.05")
+        raise ValueError(text)
     return share
 
 
-def _parse_list(option: str, text: str) -> list[str]:
+def _parse_list(text: str) -> list[str]:
     entries = [word.strip() for word in text.split(",")]
     if not all(entries):
-        raise UsageError(f"{option} {text}: an entry of the list is empty")
+        raise ValueError(text)
     return entries
 
 
-#: The types and actions that ``options.yaml`` names, beside those of argparse. A type makes the
-#: value of an option, given how it is written, of a text.
-TYPES: dict[str, Callable[[str, str], Any]] = {
-    "path": lambda _, text: Path(text),
-    "count": _parse_count,
-    "min_duration": _parse_min_duration,
-    "fields": _parse_fields,
-    "rate": _parse_rate,
-    "share": _parse_share,
-    "list": _parse_list,
+#: The types that ``options.yaml`` names: what makes the value of an option of its text, and what to
+#: give where that raises ValueError.
+TYPES: dict[str, tuple[Callable[[str], Any], str]] = {
+    "path": (Path, ""),
+    "count": (_parse_count, "give a whole number, 1 or more"),
+    "min_duration": (
+        _parse_min_duration,
+        "give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms",
+    ),
+    "fields": (
+        _parse_fields,
+        "give a kind and names of its attributes, as in kernels=class,registers or kernels=all",
+    ),
+    "rate": (
+        _parse_rate,
+        "give a kind and how many samples a second may stay, as in gpu_metrics=100",
+    ),
+    "share": (_parse_share, "give a share, as in 5% or 0.05"),
+    "list": (_parse_list, "an entry of the list is empty"),
 }
+
+
+def _parse_value(option: str, kind: str, text: str) -> Any:
+    """Return the value of an option, of one of the TYPES. Raises UsageError."""
+    parse, hint = TYPES[kind]
+    try:
+        return parse(text)
+    except ValueError:
+        raise UsageError(f"{option} {text}: {hint}") from None
+
+
+#: The actions that ``options.yaml`` names, beside those of argparse.
 ACTIONS = {"boolean": argparse.BooleanOptionalAction, "version": _Version}
 
 

@@ -46,12 +46,18 @@ from nsys2prv.replay.questions import parse_what_ifs
 
 #: Analyses that a terminal shows first; others follow while so many lines are free.
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
+#: Options of all that reads reports.
+RUNNING = ("kernel_rules", "align", "jobs", "tmp", "quiet")
 #: Exit status of a difference where the second job is slower by more than is allowed.
 SLOWER = 4
 
 
-def make_report(options: argparse.Namespace) -> tuple[str, list[str]]:
-    """Run `report` and return its text and the warnings."""
+#: What a command prints: its text, warnings, and its exit status.
+Answer = tuple[str, list[str], int]
+
+
+def run_report(options: argparse.Namespace) -> Answer:
+    """Run `report`."""
     if parse_what_ifs(options.what_if) and options.only and "findings" not in options.only:
         options.only.append("findings")
     style = Style.for_output(options.full, options.rows, bool(options.only))
@@ -66,10 +72,15 @@ def make_report(options: argparse.Namespace) -> tuple[str, list[str]]:
         write_complete_file(options.html, make_page(job))
     heading = make_heading(job.description, style.full)
     text = format_results(job.results.values(), heading, style, left_out, job.part[0])
-    return text, list(map(str, job.description["warnings"]))
+    return text, list(map(str, job.description["warnings"])), 0
 
 
-def _select_part(options: argparse.Namespace) -> dict[str, object]:
+def _choose(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return the options with these names."""
+    return {name: vars(options)[name] for name in names}
+
+
+def _select_part(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options that select a part of the job; `diff` has none of them."""
     if "region" not in options:
         return {}
@@ -78,7 +89,7 @@ def _select_part(options: argparse.Namespace) -> dict[str, object]:
 
 def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[FinishedJob, list[str]]:
     """Return the job, and the names of analyses that were skipped because the terminal has no room for
-    them.
+    them: the first ones are always made, others while lines are free.
     """
     names = options.only
     first = Path(options.reports[0])
@@ -88,7 +99,11 @@ def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[Finishe
                 results = _analyse_job(job, names, options)
                 return _finish_job(job, results, bool(options.html), options.reports), []
             described = job.describe(options.reports)
-            results, left_out = _analyse_to_fit(job, described, options, style)
+            results = _analyse_job(job, FIRST, options)
+            left_out = [name for name in job.analyses if name not in FIRST]
+            head = make_heading({**described, "title": options.title})
+            while left_out and count_lines_left(results.values(), head, style) >= LEAST_LINES:
+                results |= _analyse_job(job, [left_out.pop(0)], options)
             return FinishedJob(described, results), left_out
     if (
         len(options.reports) > 1
@@ -106,18 +121,6 @@ def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[Finishe
             f"{', '.join(sorted(unknown))}: not in {first}; there are {', '.join(results)}"
         )
     return FinishedJob(described, {name: results[name] for name in names or results}), []
-
-
-def _analyse_to_fit(
-    job: OpenJob, described: Mapping[str, object], options: argparse.Namespace, style: Style
-) -> tuple[dict[str, Result], list[str]]:
-    """Return the results that fit a terminal, and the names of the analyses that were not made."""
-    results = _analyse_job(job, FIRST, options)
-    left_out = [name for name in job.analyses if name not in FIRST]
-    head = make_heading({**described, "title": options.title})
-    while left_out and count_lines_left(results.values(), head, style) >= LEAST_LINES:
-        results |= _analyse_job(job, [left_out.pop(0)], options)
-    return results, left_out
 
 
 def _load_job_file(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
@@ -146,8 +149,8 @@ def _finish_job(
     return FinishedJob(job.describe(reports, name), results, excerpts)
 
 
-def make_difference(options: argparse.Namespace) -> tuple[str, list[str], int]:
-    """Run `diff` and return its text, the warnings and the exit status."""
+def run_diff(options: argparse.Namespace) -> Answer:
+    """Run `diff`."""
     first, second = (load_job(one, options) for one in (options.A, options.B))
     results = compare_jobs(first, second)
     more, headline = compare_elapsed(first, second)
@@ -193,13 +196,9 @@ def write_report_files(
 def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) -> OpenJob:
     return open_job(
         reports,
-        kernel_rules=options.kernel_rules,
-        align=options.align,
-        jobs=options.jobs,
-        tmp=options.tmp,
-        quiet=options.quiet,
         page=bool(options.html),
         demanded=tuple({ON_DEMAND} & set(options.only)),
+        **_choose(options, *RUNNING),
         **_select_part(options),
     )
 
@@ -207,13 +206,7 @@ def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) ->
 def _analyse_job(
     job: OpenJob, names: Sequence[str], options: argparse.Namespace
 ) -> dict[str, Result]:
-    return job.analyse(
-        *names,
-        useful=options.useful,
-        iterations=options.iterations,
-        bins=options.bins,
-        what_if=options.what_if,
-    )
+    return job.analyse(*names, **_choose(options, "useful", "iterations", "bins", "what_if"))
 
 
 def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
@@ -246,8 +239,8 @@ def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
     ]
 
 
-def print_study(options: argparse.Namespace) -> str:
-    """Run `study` and return its text."""
+def run_study(options: argparse.Namespace) -> Answer:
+    """Run `study`."""
     # Not before they are needed.
     from nsys2prv.analysis.study.formats import (
         format_csv,
@@ -258,24 +251,14 @@ def print_study(options: argparse.Namespace) -> str:
     from nsys2prv.analysis.study.runs import make_study
 
     _check_runs(options)
-    regions = [name for name in (options.regions or "").split(",") if name]
+    chosen = "scaling", "reference", "iterations", "whole", "host_threads", "useful"
     drawn: dict[str, FinishedJob] | None = {} if options.html else None
     study = make_study(
         options.runs,
-        scaling=options.scaling,
-        reference=options.reference,
-        iterations=options.iterations,
-        regions=regions,
-        whole=options.whole,
+        regions=[name for name in (options.regions or "").split(",") if name],
         labels=_parse_labels(options),
-        host_threads=options.host_threads,
-        useful=options.useful,
         drawn=drawn,
-        kernel_rules=options.kernel_rules,
-        align=options.align,
-        jobs=options.jobs,
-        tmp=options.tmp,
-        quiet=options.quiet,
+        **_choose(options, *chosen, *RUNNING),
     )
     if len(study.runs) < 2:
         _refuse_one_run(options.runs[0])
@@ -296,7 +279,7 @@ def print_study(options: argparse.Namespace) -> str:
     if options.cut:
         _cut_runs(study, options)
         text += f"\n\ntraces of the focus of analysis: {options.cut}; modelfactors.py -s {study.scaling.used} {options.cut}/*.prv"
-    return text
+    return text, [], 0
 
 
 def _check_runs(options: argparse.Namespace) -> None:
@@ -344,15 +327,5 @@ def _cut_runs(study: Study, options: argparse.Namespace) -> None:
     options.cut.mkdir(exist_ok=True)
     for number, run in enumerate(study.runs, 1):
         cut = CutOptions(time=f"{run.interval.begin_ns}ns:{run.interval.end_ns}ns")
-        convert(
-            run.name,
-            options.cut / f"{name_file(number, run)}.prv",
-            Options(
-                cut=cut,
-                kernel_rules=options.kernel_rules,
-                align=options.align,
-                jobs=options.jobs,
-                tmp=options.tmp,
-                quiet=options.quiet,
-            ),
-        )
+        trace = options.cut / f"{name_file(number, run)}.prv"
+        convert(run.name, trace, Options(cut=cut, **_choose(options, *RUNNING)))

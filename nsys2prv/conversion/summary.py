@@ -29,6 +29,8 @@ from nsys2prv.events.kind import Account, Reason, describe_reason, is_routine
 from nsys2prv.writers import Writer
 from nsys2prv.writers.paraver.cfg import make_view_command
 
+#: The reason of samples that another report holds too.
+IN_OTHER_REPORT = Reason("in-other-report")
 #: Layouts named in the short summary.
 MOST_EVENTS = 4
 #: From so many lines on Paraver takes long to open a trace; the advice that is given then.
@@ -73,8 +75,8 @@ class Ledger(Struct):
         """Return what does not balance, by kind, layout or kind of line: empty unless something is
         wrong.
         """
-        accounts = [*self.kinds.items(), *self.records.items(), *self.lines.items()]
-        return {name: account.missing for name, account in accounts if account.missing}
+        accounts: dict[str, Account | RecordBalance] = {**self.kinds, **self.records, **self.lines}
+        return {name: account.missing for name, account in accounts.items() if account.missing}
 
     def list_reasons(self, fate: str) -> dict[tuple[str, str], int]:
         """Return the counts of rows `dropped` or `repaired`, by (kind, reason), or of records
@@ -109,7 +111,7 @@ class Ledger(Struct):
         )
         for (name, reason), count in sum_counters(one.left_out for one in job.results).items():
             # These were taken off the events.
-            events[name] += count * (reason == Reason.IN_OTHER_REPORT)
+            events[name] += count * (reason == IN_OTHER_REPORT)
         records_balance, lines_balance = (
             {
                 name: RecordBalance(count, written.get(name, 0), reasons[name])
@@ -118,7 +120,7 @@ class Ledger(Struct):
             for made in (+events, lines)
         )
         rest = {
-            table: {"rows": rows, Reason.NOT_SELECTED: rows - taken[table]}
+            table: {"rows": rows, Reason("not-selected"): rows - taken[table]}
             for table, rows in sorted(tables.items())
         }
         return cls(dict(sorted(kinds.items())), records_balance, lines_balance, rest)
@@ -358,7 +360,7 @@ def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
             what = f"{format_count(count, 'row')} of {kind} {fate}"
             yield is_routine(reason), f"{what}: {describe_reason(reason)}"
     for (name, reason), count in sorted(summary.left_out.items()):
-        if reason != Reason("in-other-report"):
+        if reason != IN_OTHER_REPORT:
             what = f"{count:,} {_find_title(name)} left out: {describe_reason(reason)}"
             # The note on a cut has its numbers in one line.
             yield summary.is_cut or is_routine(reason), what
