@@ -1,5 +1,4 @@
-"""Run pure functions over files on any :class:`concurrent.futures.Executor`: tasks in order, again
-where a worker was lost.
+"""Run pure functions over files on any :class:`concurrent.futures.Executor`, tasks in order.
 
 An engine is a function here that takes the number of workers and a scheduler's address; its context
 gives a :class:`Pool`. Those of other packages (Dask, mpi4py) are imported when they are asked for.
@@ -17,10 +16,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError, UsageError, delay_signals
 from nsys2prv._util.memory import keep_freed_memory
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 T, R = TypeVar("T"), TypeVar("R")
 #: Workers of this machine: this process if it is one, else threads of it or other processes.
 DEFAULT_ENGINE = "local"
-#: How often a task is tried alone after a worker was lost at it or beside it.
-ATTEMPTS = 2
 #: Up to MOST_THREADS workers of this machine are threads, for a job of up to
 #: MOST_REPORTS_OF_THREADS reports: they start at once and share what is imported, and most of the
 #: work on a large report releases Python's lock. More of them would wait for that lock, and so
@@ -115,7 +113,7 @@ def make_pool(
     jobs = jobs or count_available_cpus()
     if engine == DEFAULT_ENGINE:
         if jobs <= 1:
-            return nullcontext(make_serial_pool())
+            return nullcontext(Pool())
         are_few = jobs <= MOST_THREADS and reports <= MOST_REPORTS_OF_THREADS
         engine = "threads" if are_few else "processes"
     start, needed = ENGINES[engine]
@@ -136,24 +134,28 @@ def is_worth_parallelizing(jobs: int, work: int, while_starting: int) -> bool:
     return work * (jobs - 1) >= while_starting * jobs if jobs > 1 else work >= while_starting
 
 
-@dataclass
-class Pool:
-    """Workers of an engine."""
+class LostWorker(Nsys2prvError):
+    """A worker process was killed."""
 
-    #: Runs the tasks.
-    executor: Executor
+
+class Pool(Struct):
+    """Workers of an engine; by default this process alone, for jobs that are not worth more."""
+
+    #: Runs the tasks; None: this process.
+    executor: Executor | None = None
     #: Number of workers.
-    jobs: int
-    #: True if the workers are threads of this process, or it itself.
-    shares_memory: bool = False
-    #: Returns an executor in place of a broken one.
-    renew: Callable[[], Executor] | None = None
+    jobs: int = 1
     #: The engine's exceptions that mean that a worker is gone.
     lost: tuple[type[Exception], ...] = (BrokenExecutor,)
     #: Ends an executor whose results are no longer wanted, and waits for it.
     end: Callable[[Executor], None] = lambda executor: executor.shutdown()
     #: Within it a task is handed over.
     guard: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    @property
+    def shares_memory(self) -> bool:
+        """True if the workers are threads of this process, or it itself."""
+        return self.executor is None or isinstance(self.executor, ThreadPoolExecutor)
 
     @contextmanager
     def ensure_end(self) -> Iterator[None]:
@@ -163,64 +165,43 @@ class Pool:
         try:
             yield
         finally:
-            self.end(self.executor)
+            if self.executor is not None:
+                self.end(self.executor)
 
-    def run_in_order(
-        self,
-        function: Callable[[T], R],
-        tasks: Iterable[T],
-        what: Callable[[T], str] = str,
-    ) -> Iterator[R]:
+    def run_in_order(self, function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
         """Yield results in the order of the tasks, with at most two tasks for each worker submitted
-        beyond the one awaited.
-
-        Where a worker is lost, the tasks that it leaves undone are done again. what: names a task
-        for people, should it be the one.
+        beyond the one awaited. Raises LostWorker where a worker process was killed.
         """
-        ahead = 2 * self.jobs if self.jobs > 1 else 0
-        waiting: deque[tuple[T, Future[R]]] = deque()
+        if self.executor is None:
+            yield from map(function, tasks)
+            return
+        waiting: deque[Future[R]] = deque()
         try:
             for task in tasks:
-                waiting.append((task, self._submit(function, task)))
-                if len(waiting) > ahead:
-                    yield self._take_first(function, waiting, what)
+                waiting.append(self._submit(function, task))
+                if len(waiting) > 2 * self.jobs:
+                    yield self._await_result(waiting.popleft())
             while waiting:
-                yield self._take_first(function, waiting, what)
+                yield self._await_result(waiting.popleft())
+        except self.lost:
+            raise LostWorker(
+                "a worker process was killed, most likely for lack of memory; try fewer workers, -j 1"
+            ) from None
         finally:
-            for _, future in waiting:
+            for future in waiting:
                 future.cancel()
 
     def _submit(self, function: Callable[[T], R], task: T) -> Future[R]:
         try:
             with self.guard():
                 return self.executor.submit(function, task)
-        except self.lost as error:
-            broken: Future[R] = Future()
-            broken.set_exception(error)
-            return broken
+        except self.lost:
+            raise
         except (OSError, EOFError, ImportError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise Nsys2prvError(
                 f"a further worker cannot be started: {reason}; try fewer, -j 1"
             ) from error
-
-    def _take_first(
-        self,
-        function: Callable[[T], R],
-        waiting: deque[tuple[T, Future[R]]],
-        name_task: Callable[[T], str],
-    ) -> R:
-        """Return the result of the first task, which waits no longer."""
-        task, future = waiting.popleft()
-        try:
-            return self._await_result(future)
-        except self.lost:
-            result = self._run_alone(function, task, name_task)
-        for place, (task, future) in enumerate(waiting):
-            # What is still under way somewhere is awaited: it must not be done twice at one time.
-            if isinstance(future.exception(), self.lost):
-                waiting[place] = task, self._submit(function, task)
-        return result
 
     def _await_result(self, future: Future[R]) -> R:
         # The library waits for the rest of a result whose worker was killed as it sent it.
@@ -229,70 +210,26 @@ class Pool:
                 _kill_processes(self.executor)
         return future.result()
 
-    def _run_alone(self, function: Callable[[T], R], task: T, name_task: Callable[[T], str]) -> R:
-        """Return the result of a task that has the new workers to itself: if one is lost again, it
-        is for this task.
-        """
-        for _ in range(ATTEMPTS if self.renew else 0):
-            self.end(self.executor)
-            self.executor = self.renew()
-            try:
-                return self._await_result(self._submit(function, task))
-            except self.lost:
-                continue
-        raise Nsys2prvError(
-            f"{name_task(task)}: worker processes were killed again and again while they worked on it, most likely for lack of memory; "
-            "try -j 1"
-        ) from None
-
-
-def make_serial_pool() -> Pool:
-    """Return this process, for jobs that are not worth more."""
-    return Pool(SerialExecutor(), 1, shares_memory=True)
-
-
-class SerialExecutor(Executor):
-    """Runs each task where it is submitted."""
-
-    def submit(self, function: Callable[..., R], /, *args: object, **kwargs: object) -> Future[R]:
-        """Run a task, and return its result or error as a future that is done."""
-        future: Future[R] = Future()
-        try:
-            future.set_result(function(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
 
 @contextmanager
 def _make_process_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     """Start `jobs` processes, which use one thread each."""
-    try:
-        executor = _start_processes(jobs)
-    except (ImportError, OSError) as error:
-        raise Nsys2prvError(
-            f"worker processes cannot be started here ({error}); give --engine threads"
-        ) from error
-    # What killed a worker most likely was memory: the next ones are fewer.
-    pool = Pool(
-        executor,
-        jobs,
-        renew=lambda: _start_processes(max(1, jobs // 2)),
-        end=_kill_processes,
-        guard=_delay_interruptions,  # a process starts where none is idle
-    )
-    with pool.ensure_end():
-        yield pool
-
-
-def _start_processes(number: int) -> Executor:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
     for library in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(library, "1")
-    # Spawned: libraries that have threads, as polars does, may hang in a forked process.
-    return ProcessPoolExecutor(number, get_context("spawn"), _prepare_worker)
+    try:
+        # Spawned: libraries that have threads, as polars does, may hang in a forked process.
+        executor = ProcessPoolExecutor(jobs, get_context("spawn"), _prepare_worker)
+    except (ImportError, OSError) as error:
+        raise Nsys2prvError(
+            f"worker processes cannot be started here ({error}); give --engine threads"
+        ) from error
+    # A process starts where none is idle.
+    pool = Pool(executor, jobs, end=_kill_processes, guard=_delay_interruptions)
+    with pool.ensure_end():
+        yield pool
 
 
 def _prepare_worker() -> None:
@@ -326,12 +263,7 @@ def _kill_processes(executor: Executor) -> None:
 def _make_thread_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     """Start `jobs` threads: reading, sorting and formatting release Python's lock."""
     with ThreadPoolExecutor(max(1, jobs)) as executor:
-        yield Pool(
-            executor,
-            max(1, jobs),
-            shares_memory=True,
-            end=lambda one: one.shutdown(cancel_futures=True),
-        )
+        yield Pool(executor, max(1, jobs), end=lambda one: one.shutdown(cancel_futures=True))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, Unreadable, UsageError
 from nsys2prv._util.files import check_not_read, is_one_of, name_beside, put_in_place
 from nsys2prv._util.text import PREPARING, Progress
-from nsys2prv._util.workers import Pool, is_worth_parallelizing, make_serial_pool
+from nsys2prv._util.workers import Pool, is_worth_parallelizing
 from nsys2prv.clock.maps import place_reports
 from nsys2prv.conversion.align import align_reports
 from nsys2prv.conversion.job import Job, open_workplace
@@ -176,7 +176,7 @@ def open_reports(
     """Return the job of these reports, which are open but not read yet."""
     paths, warnings = _drop_repetitions(reports)
     shared = len(paths) > 1 and should_parallelize(paths, pool.jobs)
-    inspectors = pool if shared else make_serial_pool()
+    inspectors = pool if shared else Pool()
     inspections = inspect_reports(paths, folder, plan.options.keep_going, inspectors)
     infos, unread = [], []
     with progress.show_phase("opening", len(paths)) as advance:
@@ -198,7 +198,7 @@ def open_reports(
         part.rows for info in infos for part in list_wanted_parts(info, plan.selection.kinds)
     )
     if not is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS):
-        pool = make_serial_pool()
+        pool = Pool()
     job = Job(plan, folder, pool, progress)
     communicators = name_communicators([info.communicators for info in infos])
     job.infos = [
@@ -221,7 +221,7 @@ def inspect_reports(
     cannot be exported.
     """
     exports = _prepare_exports(paths, folder, keep_going)
-    return pool.run_in_order(inspect_report, exports, _name_report)
+    return pool.run_in_order(inspect_report, exports)
 
 
 def inspect_report(export: Export) -> ReportInfo | Nsys2prvError:
@@ -232,11 +232,6 @@ def inspect_report(export: Export) -> ReportInfo | Nsys2prvError:
         return read_report_info(*export)
     except Nsys2prvError as error:
         return error
-
-
-def _name_report(export: Export) -> str:
-    """Return the report of a task, for people."""
-    return str(export[1]) if isinstance(export, tuple) else "nsys2prv"
 
 
 def _prepare_exports(paths: Sequence[Path], folder: Path, keep_going: bool) -> Iterator[Export]:

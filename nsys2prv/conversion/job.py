@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -169,15 +168,9 @@ class Job:
         """Return the objects that hold events, with the reports that they are in."""
         return [(result.report, key) for result in self.results for key in result.objects]
 
-    def run(
-        self, function: Callable, tasks: Iterable, name_task: Callable[[Any], str] | None = None
-    ) -> Iterator:
-        """Run a pure function over files on each task, and return the results in order. name_task:
-        names a task in messages (default: the first reports).
-        """
-        reports = ", ".join(info.name for info in self.infos[:3])
-        names = name_task or (lambda _: reports)
-        return self.pool.run_in_order(function, tasks, names)
+    def run(self, function: Callable, tasks: Iterable) -> Iterator:
+        """Run a pure function over files on each task, and return the results in order."""
+        return self.pool.run_in_order(function, tasks)
 
     def find_threads(self, result: WorkResult) -> np.ndarray:
         """Return the thread index of each local object of a result."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import FrameWriter, StoredFrame, read_frame
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.text import list_some
+from nsys2prv._util.workers import LostWorker
 from nsys2prv.conversion.clocks import find_host_clocks
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.whole_reports import (
@@ -97,11 +98,13 @@ def read_kinds(
             planned = add_indexes(tasks, results) if number else tasks
             waiting = iter(planned)
             try:
-                for result in job.run(read_task, planned, lambda task: str(task.info.path)):
+                for result in job.run(read_task, planned):
                     next(waiting)
                     result.beside.task = result.task + sum(map(len, stages))
                     results.append(result)
                     advance(result.rows)
+            except LostWorker:
+                raise
             except Nsys2prvError as error:
                 # Results come in the order of their tasks.
                 raise Unreadable(str(error), next(waiting).info.given) from None

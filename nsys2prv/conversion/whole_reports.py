@@ -56,7 +56,7 @@ def find_spans(job: Job) -> dict[int, Span]:
             report = result.report
             known[report] = _unite_spans(known.get(report), *result.spans.values())
     tasks = list(plan_span_tasks(job, known))
-    found = job.run(find_span, tasks, lambda task: str(task.info.path))
+    found = job.run(find_span, tasks)
     spans = zip((task.report for task in tasks), found, strict=True)
     # Rows about the profiler count only in a report that holds nothing else.
     return {

@@ -166,7 +166,7 @@ def _write_windows(
     lines = 0
     repeated: Counter[str] = Counter()
     number = len(plan.bounds)
-    windows = job.run(partial(make_window, saved), range(number), lambda _: str(trace))
+    windows = job.run(partial(make_window, saved), range(number))
     try:
         with trace.open("wb") as out, job.progress.show_phase("writing", number) as advance:
             append_window(out, prepare_pieces([head], plan.compress))

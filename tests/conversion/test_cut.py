@@ -29,7 +29,7 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError, UsageError
-from nsys2prv._util.workers import make_serial_pool
+from nsys2prv._util.workers import Pool
 from nsys2prv.cli import main
 from nsys2prv.conversion.convert import prepare
 from nsys2prv.conversion.cut import cut_job
@@ -71,11 +71,11 @@ def sample(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def prepare_sample(name: str, folder: Path, options: Options) -> Sample:
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
-    job = prepare(reports, Plan.from_options(options), folder, make_serial_pool())
+    job = prepare(reports, Plan.from_options(options), folder, Pool())
     write_job(job, folder / "whole.prv")
     (folder / "bare").mkdir()
     plan = Plan.from_options(replace(options, cut=CutOptions(arguments=False)))
-    bare = prepare(reports, plan, folder / "bare", make_serial_pool())
+    bare = prepare(reports, plan, folder / "bare", Pool())
     trace = cut_filter.parse_trace(folder / "whole.prv")
     return Sample(reports, folder / "whole.prv", trace, job, bare)
 

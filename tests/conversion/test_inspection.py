@@ -11,7 +11,7 @@ from tools.conversions import convert_to_bytes
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.workers import make_serial_pool
+from nsys2prv._util.workers import Pool
 from nsys2prv.conversion.convert import inspect_reports
 from nsys2prv.export import report_files
 
@@ -27,19 +27,10 @@ def truncate_report(report: Path, copy: Path) -> Path:
 
 def test_nothing_is_made_of_further_reports_once_one_cannot_be_looked_at(tmp_path: Path) -> None:
     missing = tmp_path / "none.nsys-rep"
-    result = list(
-        inspect_reports([TRAINING[0], missing, TRAINING[1]], tmp_path, False, make_serial_pool())
-    )
+    result = list(inspect_reports([TRAINING[0], missing, TRAINING[1]], tmp_path, False, Pool()))
     assert [str(info).split(":")[0] for info in result[1:]] == [str(missing)]
     assert (
-        len(
-            list(
-                inspect_reports(
-                    [TRAINING[0], missing, TRAINING[1]], tmp_path, True, make_serial_pool()
-                )
-            )
-        )
-        == 3
+        len(list(inspect_reports([TRAINING[0], missing, TRAINING[1]], tmp_path, True, Pool()))) == 3
     )
 
 
