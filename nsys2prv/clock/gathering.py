@@ -37,12 +37,9 @@ from nsys2prv.clock.matching import (
     Ends,
     choose_evenly,
     find_rival_distances,
-    find_self_fits,
-    find_width,
     fit_line,
     mask_compatible,
-    rate_match,
-    rate_order,
+    rate_in_order,
 )
 from nsys2prv.clock.sequences import (
     USUAL_UTC_ERROR,
@@ -344,12 +341,12 @@ def _pair_in_order(
     ends, others = calls.sequence.end[a], calls.sequence.end[b]
     if not len(a) or not do_fit_in_order(ends, others, noise):
         return None
-    offset, slope, spread = fit_line(ends, others - ends)
-    unmoved = Ends(others, calls.sequence.signature[a])
-    own, other = Ends(ends, kind).move(offset, slope), Ends(others, kind)
-    own, other = (side[np.argsort(side.time, kind="stable")] for side in (own, other))
-    width = find_width(noise, spread, len(ends))
-    certainty = rate_match(own, other, width, find_rival_distances(other))
+    own, other = (
+        side[np.argsort(side.time, kind="stable")]
+        for side in (Ends(ends, kind), Ends(others, kind))
+    )
+    certainty = rate_in_order(own, other, noise, find_rival_distances(other))
+    spread = fit_line(ends, others - ends)[2]
     if certainty >= SURE_RATING:
         return _Pair(a, b)
     if spread > noise.reach:
@@ -358,13 +355,7 @@ def _pair_in_order(
     if (
         certainty == 0.0
         and max(len(here[at]) for at in even) >= FEWEST_CALLS
-        and not (
-            len(even) == 1
-            and (
-                are_nearby(ends, others, USUAL_UTC_ERROR)
-                or rate_order(ends, others, find_self_fits(unmoved), noise) > 0
-            )
-        )
+        and not (len(even) == 1 and are_nearby(ends, others, USUAL_UTC_ERROR))
     ):
         return None
     reach = max(float(np.ptp(calls.sequence.end[here[at]])) for at in even)

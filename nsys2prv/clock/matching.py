@@ -4,8 +4,6 @@ ascending), and judge how certain the match is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from msgspec import Struct
 
@@ -290,48 +288,27 @@ SURE_RATING = float(np.log(1e6))
 #: adds nothing.
 WORST_SHARE, LEAST_WORST = 0.1, 3
 LEAST_GAIN_PER_CALL = 0.25
-#: About one call in 20 may be missing: a call without a partner counts as a misfit of 20 widths.
+#: About one call in 20 may be missing: one without a partner counts as a misfit of 20 widths.
 MISSING_CALL_WIDTHS = 20.0
-#: Largest number of calls that are compared at once, and for which every shift is tried.
-WINDOW, ALL_SHIFTS = 512, 64
-#: Largest number of rivals that are compared with the pairing, in both directions: shifts with which a
-#: sequence fits itself best.
+#: Largest number of calls that are compared at once.
+WINDOW = 512
+#: Largest number of distances by which calls are moved for rival pairings, in both directions.
 RIVALS = 4
 #: Distances that differ by less than this (ns) are one.
 SAME_DISTANCE = 100_000.0
-#: A shift of calls against themselves, and by how much the intervals between their ends differ, ns.
-SelfFit = tuple[int, np.ndarray]
 
 
-def rate_order(
-    ends: np.ndarray, others: np.ndarray, self_fits: Sequence[SelfFit], noise: Noise
-) -> float:
-    """Return how certain it is that calls paired one by one belong together (`ends` and `others`,
-    ns, ascending but for noise): reliable from SURE_RATING on, 0 if another pairing fits about as
-    well or nothing can be compared. self_fits: :func:`find_self_fits` of the others.
+def rate_in_order(own: Ends, other: Ends, noise: Noise, rivals: list[float]) -> float:
+    """Return how certain it is that equally many calls belong together one by one, whatever line is
+    between their clocks, as :func:`rate_match` does. None is missing, so a call without a partner is
+    off by as much as lies between two calls.
     """
-    part = _choose_central(len(ends))
-    ends, others = ends[part], others[part]
-    count = len(ends)
-    if count < 2:
+    if len(own) < 2:
         return 0.0
-    own = _find_misfits(ends, others)
-    width = find_width(noise, float(np.median(own)), count)
-    own = np.maximum(own, width)
-    closest = [(float(np.log(np.maximum(fit, width)).mean()), shift) for shift, fit in self_fits]
-    shifts = [shift for _, shift in sorted(closest)[:RIVALS]]
-    gain = np.inf
-    for shift in (shift for shift in shifts if count - shift >= 2):
-        early, late = slice(None, -shift), slice(shift, None)
-        for low, high in ((early, late), (late, early)):
-            rival = np.maximum(_find_misfits(ends[low], others[high]), width)
-            gain = min(gain, _compare_worst(np.log(rival), np.log(own[low][: len(rival)])))
-    if not np.isfinite(gain):
-        # No rival to compare with: if each call has only one possible partner, the distance between
-        # calls decides.
-        apart = max(float(np.median(np.diff(np.sort(ends)))), width)
-        gain = 0.0 if shifts else float(np.log(apart / width))
-    return _rate_calls(gain, count)
+    offset, slope, spread = fit_line(own.time, other.time - own.time)
+    width = find_width(noise, spread, len(own))
+    apart = max(find_median(np.diff(other.time)) / width, MISSING_CALL_WIDTHS)
+    return rate_match(own.move(offset, slope), other, width, rivals, apart)
 
 
 def find_width(noise: Noise, spread: float, count: int) -> float:
@@ -342,10 +319,13 @@ def find_width(noise: Noise, spread: float, count: int) -> float:
     return max(least, 3 * spread)
 
 
-def rate_match(own: Ends, other: Ends, width: float, rivals: list[float]) -> float:
-    """Return how certain it is that calls belong together, as :func:`rate_order` does, for
-    sequences on one clock that may each lack calls. Calls of different signatures are no
-    collective; rivals: :func:`find_rival_distances` of the others.
+def rate_match(
+    own: Ends, other: Ends, width: float, rivals: list[float], missing: float = MISSING_CALL_WIDTHS
+) -> float:
+    """Return how certain it is that calls on one clock belong together, where both sequences may lack
+    calls: reliable from SURE_RATING on, 0 if another pairing fits about as well. Calls of different
+    signatures are no collective. rivals: :func:`find_rival_distances` of the others. missing: how
+    many widths a call without a partner is taken to be off.
     """
     if not (own.signature.all() and other.signature.all()):
         own, other = (Ends(side.time, np.zeros_like(side.signature)) for side in (own, other))
@@ -355,17 +335,18 @@ def rate_match(own: Ends, other: Ends, width: float, rivals: list[float]) -> flo
         return (times >= other.time[0] - width) & (times <= other.time[-1] + width)
 
     own = own[mask_near(own.time)]
-    misfits = _rate_misfits(own, other, width)
-    gain = np.log(MISSING_CALL_WIDTHS)
+    misfits = _rate_misfits(own, other, width, missing)
+    gain = np.log(missing)
     for by in (sign * distance for distance in rivals for sign in (1, -1)):
         inside = mask_near(own.time + by)
         count = int(inside.sum())
         if count >= max(2, len(own) // 2):
             # One call always has another at a rival's distance.
-            rival = _rate_misfits(Ends(own.time[inside] + by, own.signature[inside]), other, width)
-            worse = _compare_worst(rival, misfits[inside]) * count / (count - 1)
-            gain = min(gain, worse)
-    return _rate_calls(gain, len(own))
+            moved = Ends(own.time[inside] + by, own.signature[inside])
+            worse = _compare_worst(_rate_misfits(moved, other, width, missing), misfits[inside])
+            gain = min(gain, worse * count / (count - 1))
+    # One call is used up to find the place of the others.
+    return gain * (len(own) - 1) if gain >= LEAST_GAIN_PER_CALL else 0.0
 
 
 def _compare_worst(rival: np.ndarray, own: np.ndarray) -> float:
@@ -374,47 +355,9 @@ def _compare_worst(rival: np.ndarray, own: np.ndarray) -> float:
     return float(np.sort(rival)[-count:].mean() - np.sort(own)[-count:].mean())
 
 
-def _rate_calls(gain: float, count: int) -> float:
-    """Return the certainty of each call; one call is used up to find the place of the others."""
-    return gain * (count - 1) if gain >= LEAST_GAIN_PER_CALL else 0.0
-
-
 def _choose_central(count: int) -> slice:
     first = max(0, (count - WINDOW) // 2)
     return slice(first, first + WINDOW)
-
-
-def _find_misfits(ends: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return the difference of each interval between the two sequences, without a drift."""
-    _, slope, _ = fit_line(ends, others - ends)
-    return np.abs(np.diff(others - ends * (1 + slope)))
-
-
-def find_self_fits(ends: Ends) -> list[SelfFit]:
-    """Return the shifts by which a sequence of calls could be mistaken for itself (signatures
-    agree, half of the calls remain), with the differences of intervals.
-    """
-    ends = ends[_choose_central(len(ends))]
-    count, fits = len(ends), []
-    for shift in _list_possible_shifts(ends):
-        early, late = ends[:-shift], ends[shift:]
-        if mask_compatible(late.signature, early.signature).mean() >= AGREEING_SHARE:
-            misfits = np.abs(np.diff(late.time - early.time))
-            fits.append((shift, misfits if count - shift >= 2 else np.array([np.inf])))
-    return fits
-
-
-def _list_possible_shifts(ends: Ends) -> list[int]:
-    """Return shifts with which a sequence may be taken for itself: all of a short sequence; else
-    those by a few calls, and those that bring a part of it onto the part most like it.
-    """
-    count = len(ends)
-    if count <= ALL_SHIFTS:
-        return list(range(1, count if count <= 3 else count // 2 + 1))
-    length = _choose_chunk_length(count, count)
-    begin = (count - length) // 2
-    places = _find_places(ends, begin, length, ends)
-    return sorted({1, 2, 3} | {abs(place - begin) for place in places if place != begin})
 
 
 def find_rival_distances(ends: Ends) -> list[float]:
@@ -437,9 +380,9 @@ def find_rival_distances(ends: Ends) -> list[float]:
     return chosen
 
 
-def _rate_misfits(own: Ends, other: Ends, width: float) -> np.ndarray:
+def _rate_misfits(own: Ends, other: Ends, width: float, missing: float) -> np.ndarray:
     """Return how badly each call fits the nearest of its signature: logarithm of widths, 0 where it
-    fits.
+    fits, at most that of `missing`.
     """
     if not len(own):
         return np.empty(0)
@@ -453,4 +396,4 @@ def _rate_misfits(own: Ends, other: Ends, width: float) -> np.ndarray:
     place = np.concatenate([[-far], np.sort(place), [(len(kinds) + 1) * far]])
     after = np.clip(np.searchsorted(place, wanted), 1, len(place) - 1)
     misfit = np.minimum(np.abs(place[after] - wanted), np.abs(wanted - place[after - 1]))
-    return np.log(np.clip(misfit / width, 1.0, MISSING_CALL_WIDTHS))
+    return np.log(np.clip(misfit / width, 1.0, missing))

@@ -19,18 +19,16 @@ from nsys2prv.clock.matching import (
     FEWEST_CALLS,
     SURE_RATING,
     Ends,
-    SelfFit,
     choose_evenly,
     find_nearest_partners,
     find_rival_distances,
-    find_self_fits,
     find_width,
     fit_line,
     keep_nearest_partners,
     mask_compatible,
     match_sequences,
+    rate_in_order,
     rate_match,
-    rate_order,
 )
 
 #: Ends compared to see whether a member's calls fit in order.
@@ -77,11 +75,6 @@ class CallSequence(Table, frozen=True, dict=True):
     def rivals(self) -> list[float]:
         """Return the distances (ns) at which its synchronising calls may be taken for each other."""
         return find_rival_distances(self.ends)
-
-    @cached_property
-    def self_fits(self) -> list[SelfFit]:
-        """Return the shifts with which its synchronising calls may be taken for themselves."""
-        return find_self_fits(Ends(self.end[self.all], self.signature[self.all]))
 
 
 class Member(Struct, frozen=True):
@@ -253,7 +246,7 @@ def pair_calls(
             whole
             or not len(ends)
             or are_nearby(ends, others, error)
-            or rate_order(ends, others, reference.self_fits, noise) >= SURE_RATING
+            or rate_in_order(member.ends, reference.ends, noise, reference.rivals) >= SURE_RATING
         ):
             return np.arange(count), None
         if fits:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -39,7 +38,6 @@ from nsys2prv.relations.blocks import (
     Block,
     MemberBlock,
     divide_calls,
-    divide_ordinals,
     group_blocks,
     hash_signatures,
     sort_calls,
@@ -53,22 +51,18 @@ from nsys2prv.relations.nccl_matching import (
     EQUAL_COLUMNS,
     KERNEL_COLUMNS,
     MATCHING_METHODS,
+    STEP_ROWS,
     CollectivePiece,
     MatchedCollectives,
     divide_kernels,
     keep_sound_kernels,
     list_operation_roles,
     match_kernels,
-    number_by_ends,
-    number_collectives,
-    order_by_launch,
-    store_records,
+    settle_order,
+    store_collectives,
 )
-from nsys2prv.store.runs import TRACE
 from nsys2prv.store.work_result import FactBook, FactFile, WorkResult, read_fact
 
-#: Kernels that one step compares with each other: some 60 MB.
-STEP_ROWS = 100_000
 #: Ranks that are named.
 MOST_NAMED = 8
 #: Columns of the facts that are read.
@@ -151,7 +145,7 @@ def relate_collectives(context: RelationContext) -> list[WorkResult]:
     if len(frozenset().union(*(survey.members for survey in surveys))) < 2:
         return []
     matched, lone = _match_by_communicator(context, surveys)
-    results = _store_records(context, [part for part in matched if part.records])
+    results = store_collectives(context, matched)
     left = sum((survey.left for survey in surveys), Counter({NO_COLLECTIVE: lone}))
     results[0].notes = [
         *(_describe_collectives(pl.concat(part.summary for part in matched)) if matched else ()),
@@ -164,27 +158,6 @@ def relate_collectives(context: RelationContext) -> list[WorkResult]:
     return results
 
 
-def _store_records(
-    context: RelationContext, matched: Sequence[MatchedCollectives]
-) -> list[WorkResult]:
-    """Return the records, of all collectives numbered through, stored by time as if one step had
-    found them.
-    """
-    if not matched:
-        return [WorkResult(context.first_task, TRACE, 0)]
-    context.run_steps([partial(number_collectives, [part.firsts for part in matched])])
-    parts = [
-        (block, part.firsts.with_suffix(".numbers")) for part in matched for block in part.records
-    ]
-    transfers = [block for part in matched for block in part.transfers]
-    windows = divide_ordinals([block for block, _ in parts], STEP_ROWS)
-    steps = [
-        partial(store_records, number, parts, transfers, *window, context.folder)
-        for number, window in enumerate(windows, context.first_task)
-    ]
-    return context.run_steps(steps)
-
-
 def _match_by_communicator(
     context: RelationContext, surveys: Sequence[OrderedKernels]
 ) -> tuple[list[MatchedCollectives], int]:
@@ -192,35 +165,28 @@ def _match_by_communicator(
     else by order or by when they ended. Return also how many are of no collective.
     """
     communicators = _summarize_communicators(surveys)
-    # Of those that only some ranks number the order is that of launches.
-    mixed = set(communicators.filter(pl.col("some") & ~pl.col("numbered"))["communicator"])
-    blocks = [block for part in surveys for block in part.blocks]
-    others = [block for block in blocks if block.group in mixed]
-    ordered = [block for block in blocks if block.group not in mixed]
-    ordered += context.run_each("launches", order_by_launch, others)
-    by_group = {blocks[0].group: blocks for blocks in group_blocks(ordered)}
-    sizes = communicators.select("communicator", "numbered", "size")
-    pieces = {}
-    for group, numbered, size in sizes.iter_rows():
-        way = BY_NUMBER if numbered else BY_LAUNCH
-        pieces[group] = CollectivePiece(group, by_group[group], way, size, numbered)
-    doubtful = set(communicators.filter(~pl.col("numbered") & ~pl.col("even"))["communicator"])
-    certain = [piece for group, piece in pieces.items() if group not in doubtful]
-    first = context.run_each("matched", match_kernels, divide_kernels(certain, STEP_ROWS))
-    wrong = frozenset().union(*(part.unsteady for part in first))
-    # A step's results are kept or dropped as a whole: the other communicators of a dropped one are
-    # matched again.
-    matched = [part for part in first if wrong.isdisjoint(piece.group for piece in part.pieces)]
-    again = (
-        {piece.group for part in first for piece in part.pieces}
-        - {piece.group for part in matched for piece in part.pieces}
-        - wrong
-    )
-    by_ends = communicators.filter(pl.col("communicator").is_in(sorted(doubtful | wrong)))
-    settled, lone = _number_by_ends(context, pieces, by_ends)
-    rest = [*(pieces[group] for group in sorted(again)), *settled]
-    matched += context.run_each("matched-again", match_kernels, divide_kernels(rest, STEP_ROWS))
-    return matched, lone
+    by_group = {
+        blocks[0].group: blocks
+        for blocks in group_blocks(block for part in surveys for block in part.blocks)
+    }
+    numbered, unnumbered, lone = [], [], 0
+    for group, size, is_numbered in communicators.select(
+        "communicator", "size", "numbered"
+    ).iter_rows():
+        way, pieces = (BY_NUMBER, numbered) if is_numbered else (BY_LAUNCH, unnumbered)
+        pieces.append(CollectivePiece(group, by_group[group], way, size, is_numbered))
+    if unnumbered:
+        rest = communicators.filter(~pl.col("numbered"))
+        pivot = (rest["first"].min() + rest["last"].max()) // 2
+        more = pivot, context.clock_error
+        # Of those that only some ranks number the order is that of launches.
+        settled = context.run_each(
+            "settled", settle_order, unnumbered, rest["even"], rest["some"], more=more
+        )
+        unnumbered = [piece for piece, _ in settled if piece.blocks]
+        lone = sum(left for _, left in settled)
+    pieces = divide_kernels([*numbered, *unnumbered], STEP_ROWS)
+    return context.run_each("matched", match_kernels, pieces), lone
 
 
 def _summarize_communicators(surveys: Sequence[OrderedKernels]) -> pl.DataFrame:
@@ -241,21 +207,6 @@ def _summarize_communicators(surveys: Sequence[OrderedKernels]) -> pl.DataFrame:
         )
         .sort("communicator")
     )
-
-
-def _number_by_ends(
-    context: RelationContext, pieces: dict[int, CollectivePiece], communicators: pl.DataFrame
-) -> tuple[list[CollectivePiece], int]:
-    """Return the pieces of these communicators, numbered by when they ended; and how many kernels
-    are of no collective.
-    """
-    if not communicators.height:
-        return [], 0
-    pivot = (communicators["first"].min() + communicators["last"].max()) // 2
-    chosen = [pieces[communicator] for communicator in communicators["communicator"]]
-    more = pivot, context.clock_error
-    results = context.run_each("ends", number_by_ends, chosen, communicators["even"], more=more)
-    return [piece for piece, _ in results if piece.blocks], sum(lone for _, lone in results)
 
 
 def _describe_collectives(found: pl.DataFrame) -> list[str]:

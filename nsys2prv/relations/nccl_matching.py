@@ -14,11 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind, Role
+from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, ClockFinding, NoiseKind, Role
 from nsys2prv.events.call_indexes import ROOT_WAITS, SEVERAL_OPERATIONS, WAIT_FOR_ROOT
 from nsys2prv.events.kind import Rows
 from nsys2prv.export.source import NULL
-from nsys2prv.relations import DEVICES, write_result
+from nsys2prv.relations import DEVICES, RelationContext, write_result
 from nsys2prv.relations.blocks import (
     Block,
     divide_ordinals,
@@ -27,6 +27,7 @@ from nsys2prv.relations.blocks import (
     write_block,
     write_blocks,
 )
+from nsys2prv.store.runs import TRACE
 from nsys2prv.store.work_result import WorkResult
 
 #: How collectives of a communicator were distinguished, in words and by index.
@@ -50,6 +51,8 @@ RECORD_COLUMNS = ("begin", "end", "object", *FIELDS, *ORDER)
 TRANSFER_RECORD_COLUMNS = ("ready", "end", "object", *TRANSFER_FIELDS, *ORDER)
 #: Columns that identify a collective; function: 0 where all functions are numbered together.
 COLLECTIVE_KEY = ("group", "function", "ordinal")
+#: Kernels that one step compares with each other: some 60 MB.
+STEP_ROWS = 100_000
 #: Fields of a piece, repeated for each of its kernels.
 PIECE_COLUMNS = ("group", "way", "ranks", "by_function", "settled")
 
@@ -146,41 +149,19 @@ def make_rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, .
     return Rows(layout, *map(column.pop, (begin, "end", "object")), column)
 
 
-def order_by_launch(block: Block, path: Path) -> Block:
-    """Put a block in the order of launches, where its sequence numbers are not to be heeded."""
-    rows = block.read()
-    rows[:, 0] = rows[:, 1]
-    return write_block_in_order(path, block.group, rows)[0]
-
-
-def write_block_in_order(path: Path, group: int, rows: np.ndarray) -> tuple[Block, ...]:
-    """Write rows of one group as a block, ascending by ordinal."""
-    order = np.argsort(rows[:, 0], kind="stable")
-    return write_blocks(path, np.full(len(rows), group), rows[order])
-
-
 class MatchedCollectives(Struct, frozen=True):
-    """Collectives that a step matched in its pieces."""
+    """Collectives that a step matched."""
 
-    #: Pieces that were matched.
-    pieces: tuple[CollectivePiece, ...]
-    #: File with a row for each collective: first begin, group, function, ordinal.
-    firsts: Path
-    #: RECORD_COLUMNS rows of kernels of complete collectives, numbered from 1 within the step.
+    #: A row for each complete one: first begin, group, function, ordinal.
+    firsts: np.ndarray
+    #: RECORD_COLUMNS rows of their kernels, numbered from 1 within the step.
     records: tuple[Block, ...]
     #: TRANSFER_RECORD_COLUMNS rows: the part of them after the last member's begin, if the bytes
     #: are known.
     transfers: tuple[Block, ...]
-    #: By group, way, settled, whole and comparable: `count` of collectives, of how many a kernel
-    #: ends before the last one begins (`apart`), and the greatest `gap` (ns) between these.
+    #: By way, whole and comparable: `count` of collectives, of how many a kernel ends before the last
+    #: one begins (`apart`), and the greatest `gap` (ns) between these.
     summary: pl.DataFrame
-
-    @property
-    def unsteady(self) -> frozenset[int]:
-        """Groups whose orders of launches are inconclusive."""
-        by_launch = (pl.col("way") == BY_LAUNCH) & ~pl.col("settled")
-        apart = pl.col("comparable") & (pl.col("apart") > 0)
-        return frozenset(self.summary.filter(by_launch & apart)["group"])
 
 
 def match_kernels(pieces: tuple[CollectivePiece, ...], path: Path) -> MatchedCollectives:
@@ -189,19 +170,15 @@ def match_kernels(pieces: tuple[CollectivePiece, ...], path: Path) -> MatchedCol
     collectives = _group_kernels(kernels)
     chosen = collectives.filter("whole").sort("first", *COLLECTIVE_KEY)
     chosen = chosen.with_columns(collective=pl.int_range(1, pl.len() + 1))
-    firsts = path.with_suffix(".firsts")
-    chosen.select("first", *COLLECTIVE_KEY).to_numpy().tofile(firsts)
     known = chosen.select(*COLLECTIVE_KEY, "collective", "first", "last", "comparable")
     records, transfers = _make_records(kernels.join(known, on=COLLECTIVE_KEY))
-    summary = collectives.group_by("group", "way", "settled", "whole", "comparable").agg(
-        count=pl.len(), apart=(pl.col("gap") > 0).sum(), gap=pl.col("gap").max()
-    )
     return MatchedCollectives(
-        pieces,
-        firsts,
+        chosen.select("first", *COLLECTIVE_KEY).to_numpy(),
         write_block(path.with_suffix(".records"), records.to_numpy()),
         write_block(path.with_suffix(".transfers"), transfers.to_numpy()),
-        summary,
+        collectives.group_by("way", "whole", "comparable").agg(
+            count=pl.len(), apart=(pl.col("gap") > 0).sum(), gap=pl.col("gap").max()
+        ),
     )
 
 
@@ -217,8 +194,7 @@ def _read_kernels(pieces: Sequence[CollectivePiece]) -> pl.DataFrame:
 
 
 def _group_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the collectives of these kernels, by COLLECTIVE_KEY: way and settled of one of its
-    kernels; whole: it is complete; first, last: begins of kernels; gap: how much earlier than the
+    """Return the collectives of these kernels, by COLLECTIVE_KEY: way; whole: it is complete; first, last: begins of kernels; gap: how much earlier than the
     last begin the first end is, ns; comparable: all times can be compared.
     """
     alike = pl.all_horizontal(pl.col(name).min() == pl.col(name).max() for name in EQUAL_COLUMNS)
@@ -226,7 +202,7 @@ def _group_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     members = (pl.col("task") * DEVICES + pl.col("device")).n_unique()
     whole = (pl.len() > 1) & (pl.len() == pl.col("ranks").first()) & (pl.len() == members) & alike
     return kernels.group_by(COLLECTIVE_KEY).agg(
-        pl.col("way", "settled").first(),
+        pl.col("way").first(),
         whole=whole,
         first=begin.min(),
         last=begin.max(),
@@ -266,35 +242,49 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
 
 
-def number_collectives(paths: Sequence[Path]) -> None:
-    """Number the collectives of several steps through: from 1 by their first begin, then by group,
-    function and ordinal. paths: of each step the file of its collectives; that with .numbers is to
-    hold their numbers (int64).
+def store_collectives(
+    context: RelationContext, matched: Sequence[MatchedCollectives]
+) -> list[WorkResult]:
+    """Store the records of the collectives, by time and numbered through as if one step had found
+    them: from 1 by their first begin, then by group, function and ordinal.
     """
-    firsts = [np.fromfile(path, np.int64).reshape(-1, 4) for path in paths]
-    together = np.concatenate(firsts)
-    numbers = np.empty(len(together), np.int64)
-    numbers[np.lexsort(together.T[::-1])] = np.arange(1, len(together) + 1)
-    ends = np.cumsum([len(part) for part in firsts])
-    for path, part in zip(paths, np.split(numbers, ends[:-1]), strict=True):
-        part.tofile(path.with_suffix(".numbers"))
+    firsts = np.concatenate([np.empty((0, 4), np.int64), *(part.firsts for part in matched)])
+    numbers = np.empty(len(firsts), np.int64)
+    numbers[np.lexsort(firsts.T[::-1])] = np.arange(1, len(firsts) + 1)
+    path = context.folder / f"numbers-{context.first_task}"
+    numbers.tofile(path)
+    before = np.cumsum([1, *(len(part.firsts) for part in matched)]).tolist()
+    records = [
+        (block, first)
+        for part, first in zip(matched, before, strict=False)
+        for block in part.records
+    ]
+    transfers = [block for part in matched for block in part.transfers]
+    windows = divide_ordinals([block for block, _ in records], STEP_ROWS) if records else []
+    steps = [
+        partial(_store_span, number, records, path, transfers, *window, context.folder)
+        for number, window in enumerate(windows, context.first_task)
+    ]
+    return context.run_steps(steps) or [WorkResult(context.first_task, TRACE, 0)]
 
 
-def store_records(
+def _store_span(
     number: int,
-    parts: Sequence[tuple[Block, Path]],
+    records: Sequence[tuple[Block, int]],
+    numbers: Path,
     transfers: Sequence[Block],
     low: int | None,
     high: int | None,
     folder: Path,
 ) -> WorkResult:
-    """Store the records that begin within a span of time (ns; None: without a limit). parts: of
-    each step that matched, its records and the file of their numbers. transfers: of all steps.
+    """Store the records that begin within a span of time (ns; None: without a limit). records: with
+    the number within its step of the first collective in the file `numbers`.
     """
-    stored, numbered = [], RECORD_COLUMNS.index("collective")
-    for block, path in parts:
+    stored, of_all = [], np.fromfile(numbers, np.int64)
+    column = RECORD_COLUMNS.index("collective")
+    for block, first in records:
         rows = block.read(low, high)
-        rows[:, numbered] = np.fromfile(path, np.int64)[rows[:, numbered] - 1]
+        rows[:, column] = of_all[rows[:, column] - 1 + first - 1]
         stored.append(rows)
     moved = [block.read(low, high) for block in transfers]
     made = [
@@ -312,20 +302,61 @@ def _sort_records(parts: Sequence[np.ndarray], columns: tuple[str, ...]) -> pl.D
     return pl.DataFrame(table, columns, orient="row").sort(ORDER, maintain_order=True)
 
 
-def number_by_ends(
-    piece: CollectivePiece, even: bool, path: Path, pivot: int, clock_error: int
+def settle_order(
+    piece: CollectivePiece, even: bool, mixed: bool, path: Path, pivot: int, clock_error: int
 ) -> tuple[CollectivePiece, int]:
-    """Number a communicator's kernels by when they ended. Return the piece with other ordinals, and
-    how many kernels are of no collective. Where ends cannot tell, the order stands if all members
-    have equally many operations (even).
+    """Return a communicator's kernels in the order of their launches, or by when they ended: where
+    its members have not equally many operations (even), or that order lets a kernel end before
+    another of its collective begins. Return also how many kernels are of no collective.
 
-    pivot: time amid all times of communicators that are numbered so. path: of new blocks.
-    clock_error: largest one of times of one clock group, ns.
+    Where ends cannot tell, the order stands if the members are even. mixed: the blocks of some are
+    ordered by recorded numbers. path: of new blocks, but for their endings. pivot: time amid all
+    times. clock_error: largest one of times of one clock group, ns.
     """
+    if mixed:
+        blocks = []
+        for number, block in enumerate(piece.blocks):
+            rows = block.read()
+            rows[:, 0] = rows[:, 1]
+            blocks += _write_in_order(path.with_suffix(f".order{number}"), block.group, rows)
+        piece = replace(piece, blocks=tuple(blocks))
+    if even and not any(map(_is_contradicted, divide_kernels([piece], STEP_ROWS))):
+        return piece, 0
+    fits, findings = _number_by_ends(piece.blocks, pivot, clock_error)
+    if even and any(finding.kind in UNCLEAR_KINDS for finding in findings):
+        return replace(piece, settled=True), 0
+    blocks = []
+    for number, block in enumerate(piece.blocks):
+        rows = block.read()
+        rows[:, 0] = -1
+        for member, ordinals in fits[number].items():
+            rows[_find_member(rows, member), 0] = ordinals
+        rows = rows[rows[:, 0] >= 0]
+        blocks += _write_in_order(path.with_suffix(f".ends{number}"), block.group, rows)
+    kept = sum(block.rows for block in blocks)
+    return replace(piece, blocks=tuple(blocks), way=BY_ENDS, settled=True), piece.rows - kept
+
+
+def _is_contradicted(pieces: tuple[CollectivePiece, ...]) -> bool:
+    """Return whether a kernel ends before another of its collective begins, by clocks that agree."""
+    apart = pl.col("comparable") & (pl.col("gap") > 0)
+    return _group_kernels(_read_kernels(pieces)).select(apart.any()).item()
+
+
+def _write_in_order(path: Path, group: int, rows: np.ndarray) -> tuple[Block, ...]:
+    """Write rows of one group as a block, ascending by ordinal."""
+    order = np.argsort(rows[:, 0], kind="stable")
+    return write_blocks(path, np.full(len(rows), group), rows[order])
+
+
+def _number_by_ends(
+    blocks: Sequence[Block], pivot: int, clock_error: int
+) -> tuple[list[dict[int, np.ndarray]], list[ClockFinding]]:
+    """Return the ordinals of the kernels of each member in each block, by when they ended."""
     from nsys2prv.clock.sequences import Member, number_group
 
     owned = []
-    for block in piece.blocks:
+    for number, block in enumerate(blocks):
         columns = dict(zip(KERNEL_COLUMNS, block.read().T, strict=True))
         owners, first, counts = np.unique(
             _number_members(columns), return_index=True, return_counts=True
@@ -335,18 +366,14 @@ def number_by_ends(
             *map(np.ndarray.tolist, (owners, counts, clocks)), strict=True
         ):
             load = partial(_load_calls, block, member, pivot)
-            owned.append((Member(member, count, load, clock=clock), block))
+            owned.append((Member(member, count, load, clock=clock), number))
     owned.sort(key=lambda item: item[0].member)
     members = [member for member, _ in owned]
     fits, findings = number_group(members, NoiseKind.NCCL, 0, UTC_ERROR, clock_error)
-    if even and any(finding.kind in UNCLEAR_KINDS for finding in findings):
-        return replace(piece, settled=True), 0
-    blocks = []
-    for number, block in enumerate(piece.blocks):
-        own = {owned[at][0].member: fit for at, fit in fits.items() if owned[at][1] == block}
-        blocks += _write_numbered(block, own, path.with_suffix(f".{number}"))
-    kept = sum(block.rows for block in blocks)
-    return replace(piece, blocks=tuple(blocks), way=BY_ENDS, settled=True), piece.rows - kept
+    by_block: list[dict[int, np.ndarray]] = [{} for _ in blocks]
+    for at, fit in fits.items():
+        by_block[owned[at][1]][owned[at][0].member] = fit
+    return by_block, findings
 
 
 def _load_calls(block: Block, member: int, pivot: int) -> pl.DataFrame:
@@ -371,14 +398,3 @@ def _find_member(rows: np.ndarray, member: int) -> np.ndarray:
 
 def _number_members(columns: Mapping[str, np.ndarray]) -> np.ndarray:
     return columns["task"] * DEVICES + columns["device"]
-
-
-def _write_numbered(
-    block: Block, ordinals: Mapping[int, np.ndarray], path: Path
-) -> tuple[Block, ...]:
-    """Write the block with the ordinals of these members, without kernels that have none."""
-    rows = block.read()
-    rows[:, 0] = -1
-    for member, numbers in ordinals.items():
-        rows[_find_member(rows, member), 0] = numbers
-    return write_block_in_order(path, block.group, rows[rows[:, 0] >= 0])

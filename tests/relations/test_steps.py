@@ -13,7 +13,7 @@ import pytest
 from nsys2prv.clock import NoiseKind, make_calls
 from nsys2prv.clock.gathering import gather_by_member, gather_calls
 from nsys2prv.clock.sequences import Member
-from nsys2prv.relations import blocks, nccl_collectives
+from nsys2prv.relations import blocks, nccl_matching
 from nsys2prv.relations.blocks import write_blocks
 from nsys2prv.relations.nccl_matching import (
     BY_LAUNCH,
@@ -28,7 +28,7 @@ from nsys2prv.store import work_result
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every report a step of its own, with few kernels in every other."""
     monkeypatch.setattr(work_result, "BATCH_BYTES", 1)
-    monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
+    monkeypatch.setattr(nccl_matching, "STEP_ROWS", 50)
     monkeypatch.setattr(blocks, "BUCKET_BYTES", 2_000)
     monkeypatch.setattr(blocks, "LINE_ROWS", 20)
     monkeypatch.setattr(blocks, "PORTION_ROWS", 0)
