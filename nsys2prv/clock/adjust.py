@@ -189,8 +189,8 @@ def find_violations(
 
 
 def remove_violations(
-    estimates: list[Estimate], orders: Precedences
-) -> tuple[list[Estimate], list[ClockFinding]]:
+    estimates: list[Estimate], orders: Precedences, findings: list[ClockFinding]
+) -> list[Estimate]:
     """Return the estimates, moved as little as possible to remove the violations that lie within
     their error; larger ones are taken for wrong data.
     """
@@ -207,10 +207,11 @@ def remove_violations(
         for host in sorted(movable, key=lambda host: -estimates[host].bound):
             estimates[host] = _move_host(estimates, host, orders, same & ~beyond, slack)
     hosts, counts = np.unique(orders.before[beyond], return_counts=True)
-    violations = zip(hosts.tolist(), counts.tolist(), strict=True)
-    return estimates, [
-        ClockFinding(FindingKind.EARLY, count, clock=host) for host, count in violations
+    findings += [
+        ClockFinding(FindingKind.EARLY, count, clock=host)
+        for host, count in zip(hosts.tolist(), counts.tolist(), strict=True)
     ]
+    return estimates
 
 
 def _move_host(
@@ -277,7 +278,7 @@ def _bound_changes(
 
 
 def move_unconnected_parts(
-    estimates: list[Estimate], orders: Precedences, left_out: frozenset[int]
+    estimates: list[Estimate], orders: Precedences, left_out: set[int]
 ) -> list[Estimate]:
     """Return the estimates, with unconnected parts moved until they no longer violate causality
     against the parts placed before them, from the first host's part on. They may be off by more:

@@ -13,6 +13,7 @@ have one call in common.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import permutations
 
 import numpy as np
 import polars as pl
@@ -89,7 +90,7 @@ def gather_calls(calls: pl.DataFrame, pivot: int) -> GatheredCalls:
     unclear = {finding.group for finding in order_findings if finding.kind in UNCLEAR_KINDS}
     is_unclear = pl.col("group").is_in(sorted(unclear)) & ~pl.col("numbered")
     return GatheredCalls(
-        gather_per_host(sample_collectives(table)),
+        gather_per_host(_sample_collectives(table)),
         [*findings, *order_findings],
         _choose_one_per_host(everything.filter(is_unclear)),
         frozenset(everything["clock"].unique()),
@@ -160,7 +161,7 @@ def concat_rows(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(numbered)
 
 
-def sample_collectives(table: pl.DataFrame) -> pl.DataFrame:
+def _sample_collectives(table: pl.DataFrame) -> pl.DataFrame:
     """Return calls of at most MOST_COLLECTIVES collectives of each group, spread evenly over its
     order; every HOLD_BACK-th is `held`.
     """
@@ -218,30 +219,9 @@ class ConnectingCalls(Struct, frozen=True):
     left: list[int]
 
 
-class _Pair(Struct):
-    """Calls of two hosts that belong together: rows of the frame, of one and of the other."""
-
-    #: Rows of one host.
-    one: np.ndarray
-    #: Rows of the other.
-    other: np.ndarray
-    #: How far they may be off each other, ns; 0 where they surely belong together.
-    doubt: float = 0.0
-
-
-class _UnsettledCalls(Struct):
-    """The calls that are not settled."""
-
-    #: All calls.
-    frame: pl.DataFrame
-    #: The same.
-    sequence: CallSequence
-    #: The rows of each group by host.
-    places: dict[int, dict[tuple[int, int], np.ndarray]]
-
-    def find_shared_groups(self, one: int, other: int) -> list[tuple[int, int]]:
-        """Return the groups in which two hosts have calls, ascending."""
-        return sorted(self.places[one].keys() & self.places[other].keys())
+#: Rows of calls of one host and of another that belong together, and how far these may be off each
+#: other, ns: 0 where they surely belong together.
+_Pair = tuple[np.ndarray, np.ndarray, float]
 
 
 def find_connecting_calls(gathered: GatheredCalls, hosts: int) -> ConnectingCalls:
@@ -249,42 +229,41 @@ def find_connecting_calls(gathered: GatheredCalls, hosts: int) -> ConnectingCall
     settled = _find_parts(gathered.rows, hosts)
     part = settled.copy()
     frame = gathered.unsettled
-    calls = _UnsettledCalls(frame, CallSequence.from_frame(frame), {})
-    for (noise_kind, group, host), rows in frame.with_row_index("row").group_by(
+    calls = CallSequence.from_frame(frame)
+    # The rows of each group by host.
+    places: dict[int, dict[tuple[int, int], np.ndarray]] = {}
+    by_group = frame.with_row_index("row").group_by(
         "noise_kind", "group", "clock", maintain_order=True
-    ):
-        calls.places.setdefault(host, {})[noise_kind, group] = (
-            rows["row"].to_numpy().astype(np.int64)
-        )
+    )
+    for (noise_kind, group, host), rows in by_group:
+        own = rows["row"].to_numpy().astype(np.int64)
+        places.setdefault(host, {})[noise_kind, group] = own
     pairs: dict[tuple[int, int], _Pair | None] = {}
-    host_pairs: list[tuple[int, int, _Pair]] = []
+    chosen: dict[tuple[int, int], _Pair] = {}
     for sure in (True, False):
-        tries = dict.fromkeys(calls.places, 0)
-        for first in sorted(calls.places):
-            todo = [host for host in sorted(calls.places) if part[host] == part[first]]
-            for one in todo:
-                for other in sorted(calls.places):
-                    if (
-                        part[other] == part[first]
-                        or (tries[other] >= MOST_TRIES and (one, other) not in pairs)
-                        or not calls.find_shared_groups(one, other)
-                    ):
+        tries = dict.fromkeys(places, 0)
+        for first in sorted(places):
+            todo = [host for host in sorted(places) if part[host] == part[first]]
+            for one, other in ((one, other) for one in todo for other in sorted(places)):
+                shared = sorted(places[one].keys() & places[other].keys())
+                if part[other] == part[first] or not shared:
+                    continue
+                if (one, other) not in pairs:
+                    if tries[other] >= MOST_TRIES:
                         continue
-                    if (one, other) not in pairs:
-                        tries[other] += 1
-                        pairs[one, other] = _pair_hosts(calls, one, other)
-                    pair = pairs[one, other]
-                    if pair is None or (sure and pair.doubt):
-                        continue
-                    host_pairs.append((one, other, pair))
+                    tries[other] += 1
+                    both = ([places[host][group] for group in shared] for host in (one, other))
+                    noise = max((NOISE[kind] for kind, _ in shared), key=lambda one: one.reach)
+                    pairs[one, other] = _pair_hosts(calls, *both, noise)
+                pair = pairs[one, other]
+                if pair is not None and not (sure and pair[2]):
+                    chosen[one, other] = pair
                     new = np.flatnonzero(part == part[other])
                     part[new] = part[first]
-                    todo += [host for host in new.tolist() if host in calls.places]
+                    todo += [host for host in new.tolist() if host in places]
     sizes = np.bincount(part)
-    left = [host for host in sorted(calls.places) if sizes[part[host]] == 1]
-    return ConnectingCalls(
-        _gather_pairs(frame, host_pairs), _sum_doubts_by_host(settled, host_pairs), left
-    )
+    left = [host for host in sorted(places) if sizes[part[host]] == 1]
+    return ConnectingCalls(_gather_pairs(frame, chosen), _sum_doubts_by_host(settled, chosen), left)
 
 
 def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
@@ -299,46 +278,43 @@ def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
     return root
 
 
-def _pair_hosts(calls: _UnsettledCalls, one: int, other: int) -> _Pair | None:
-    """Return the calls that two hosts have in common; None where they cannot be told apart."""
-    shared = calls.find_shared_groups(one, other)
-    noise = max((NOISE[noise_kind] for noise_kind, _ in shared), key=lambda noise: noise.reach)
-    here, theirs = ([calls.places[host][group] for group in shared] for host in (one, other))
+def _pair_hosts(
+    calls: CallSequence, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
+) -> _Pair | None:
+    """Return the calls that two hosts have in common; None where they cannot be told apart. here,
+    theirs: rows of each host, by group.
+    """
     in_order = _pair_in_order(calls, here, theirs, noise)
-    if len(shared) > 1 and (in_order is None or in_order.doubt):
+    if len(here) > 1 and (in_order is None or in_order[2]):
         own_rows, own = _concat_groups(calls, here)
         other_rows, others = _concat_groups(calls, theirs)
         places, _ = pair_calls(others, own, noise, False, UTC_ERROR)
         if places is not None:
-            return _Pair(own_rows[places[places >= 0]], other_rows[places >= 0])
+            return own_rows[places[places >= 0]], other_rows[places >= 0], 0.0
     return in_order
 
 
 def _pair_in_order(
-    calls: _UnsettledCalls, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
+    calls: CallSequence, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
 ) -> _Pair | None:
     """Return the calls of two hosts paired in their order, for groups in which both have the same
-    calls; None if they do not fit. here, theirs: rows of each host, by group.
+    calls; None if they do not fit.
     """
     even = [
-        at
+        (at, a, b)
         for at, (a, b) in enumerate(zip(here, theirs, strict=True))
         if len(a) == len(b)
-        and mask_compatible(calls.sequence.signature[a], calls.sequence.signature[b]).all()
-        and (calls.sequence.all[a] == calls.sequence.all[b]).all()
+        and mask_compatible(calls.signature[a], calls.signature[b]).all()
+        and (calls.all[a] == calls.all[b]).all()
     ]
     if not even:
         return None
-    a, b = (np.concatenate([side[at] for at in even]) for side in (here, theirs))
-    kind = (
-        np.repeat(even, [len(here[at]) for at in even]) * MOST_SIGNATURES
-        + calls.sequence.signature[a]
-    )
-    kept = calls.sequence.all[a]
-    a, b, kind = a[kept], b[kept], kind[kept]
-    order = np.argsort(calls.sequence.end[a], kind="stable")
-    a, b, kind = a[order], b[order], kind[order]
-    ends, others = calls.sequence.end[a], calls.sequence.end[b]
+    group = np.repeat([at for at, _, _ in even], [len(a) for _, a, _ in even])
+    a, b = (np.concatenate([one[side] for one in even]) for side in (1, 2))
+    order = np.argsort(calls.end[a], kind="stable")
+    order = order[calls.all[a[order]]]
+    a, b, kind = a[order], b[order], (group * MOST_SIGNATURES + calls.signature[a])[order]
+    ends, others = calls.end[a], calls.end[b]
     if not len(a) or not do_fit_in_order(ends, others, noise):
         return None
     own, other = (
@@ -346,56 +322,53 @@ def _pair_in_order(
         for side in (Ends(ends, kind), Ends(others, kind))
     )
     certainty = rate_in_order(own, other, noise, find_rival_distances(other))
-    spread = fit_line(ends, others - ends)[2]
     if certainty >= SURE_RATING:
-        return _Pair(a, b)
-    if spread > noise.reach:
-        return None
+        return a, b, 0.0
     # Only the order within a group is evidence, not the order across groups.
-    if (
+    if fit_line(ends, others - ends)[2] > noise.reach or (
         certainty == 0.0
-        and max(len(here[at]) for at in even) >= FEWEST_CALLS
+        and max(len(own) for _, own, _ in even) >= FEWEST_CALLS
         and not (len(even) == 1 and are_nearby(ends, others, USUAL_UTC_ERROR))
     ):
         return None
-    reach = max(float(np.ptp(calls.sequence.end[here[at]])) for at in even)
-    return _Pair(a, b, reach or np.inf)
+    reach = max(float(np.ptp(calls.end[own])) for _, own, _ in even)
+    return a, b, reach or np.inf
 
 
 def _concat_groups(
-    calls: _UnsettledCalls, groups: list[np.ndarray]
+    calls: CallSequence, groups: list[np.ndarray]
 ) -> tuple[np.ndarray, CallSequence]:
     """Return the rows of all groups by their ends, and their sequence."""
     rows = np.concatenate(groups)
     group = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-    order = np.argsort(calls.sequence.end[rows], kind="stable")
-    sequence = calls.sequence[rows[order]]
+    order = np.argsort(calls.end[rows], kind="stable")
+    sequence = calls[rows[order]]
     kind = group[order] * MOST_SIGNATURES + sequence.signature
     return rows[order], replace(sequence, signature=kind)
 
 
-def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> pl.DataFrame:
+def _gather_pairs(frame: pl.DataFrame, pairs: dict[tuple[int, int], _Pair]) -> pl.DataFrame:
     """Return the calls of all pairs by collective. Calls of one host in several pairs are the
     same.
     """
     parts = [
-        frame[rows].with_columns(hub=pl.lit(one, pl.Int32), ordinal=pl.Series(pair.one))
-        for one, _, pair in pairs
-        for rows in (pair.one, pair.other)
+        frame[rows].with_columns(hub=pl.lit(one, pl.Int32), ordinal=pl.Series(pair[0]))
+        for (one, _), pair in pairs.items()
+        for rows in pair[:2]
     ] or [frame.clear().with_columns(hub=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64))]
     table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)
     key = pl.struct("hub", "noise_kind", "group").rank("dense").cast(pl.Int32) - 1
-    return gather_per_host(sample_collectives(table.with_columns(key=key)))
+    return gather_per_host(_sample_collectives(table.with_columns(key=key)))
 
 
-def _sum_doubts_by_host(settled: np.ndarray, pairs: list[tuple[int, int, _Pair]]) -> np.ndarray:
+def _sum_doubts_by_host(settled: np.ndarray, pairs: dict[tuple[int, int], _Pair]) -> np.ndarray:
     """Return by host how far it may be off the lowest host that it is connected to. settled: parts
     without the pairs, which connect them.
     """
     near: dict[int, list[tuple[int, float]]] = {}
-    for one, other, pair in pairs:
-        for a, b in ((settled[one], settled[other]), (settled[other], settled[one])):
-            near.setdefault(int(a), []).append((int(b), pair.doubt))
+    for hosts, (_, _, doubt) in pairs.items():
+        for a, b in permutations(settled[[*hosts]].tolist()):
+            near.setdefault(a, []).append((b, doubt))
     reached: dict[int, float] = {}
     for start in sorted(set(settled.tolist())):
         todo = [(start, 0.0)]

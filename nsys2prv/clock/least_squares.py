@@ -158,27 +158,26 @@ def gather_collective_ends(hosts: pl.DataFrame) -> list[CollectiveEnds]:
     return blocks
 
 
-def make_links(blocks: list[CollectiveEnds]) -> tuple[list[Estimate], list[ClockFinding]]:
+def make_links(blocks: list[CollectiveEnds], findings: list[ClockFinding]) -> list[Estimate]:
     """Return the lines of each block's hosts against one of them. Hosts that fit none are taken out
     of their block; those that fit in less than half of their collectives are taken out of all
     blocks, as those may fit by chance.
     """
-    links, findings = [], []
+    links = []
     hosts = 1 + max((int(block.clocks.max()) for block in blocks), default=-1)
     fitting, unfit = np.zeros((2, hosts), np.int64)
     for block in blocks:
         best, alone = _link_to_centre(block)
         links += best
-        counts = block.seen[:, alone].sum(axis=0).tolist()
-        for count, clock in zip(counts, block.clocks[alone].tolist(), strict=True):
+        for at in alone:
+            count, clock = int(block.seen[:, at].sum()), int(block.clocks[at])
             findings.append(ClockFinding(FindingKind.UNFIT, count, clock=clock))
-        unfit[block.clocks[alone]] += np.array(counts, np.int64)
+            unfit[clock] += count
         block.seen[:, alone] = False
         fitting[block.clocks] += block.seen.sum(axis=0)
-    drop_ends(blocks, np.flatnonzero(unfit > fitting))
-    return [
-        link for link in links if not (unfit > fitting)[[link.host, link.reference]].any()
-    ], findings
+    left_out = np.flatnonzero(unfit > fitting)
+    drop_ends(blocks, left_out)
+    return [link for link in links if not {link.host, link.reference} & {*left_out.tolist()}]
 
 
 def drop_ends(blocks: list[CollectiveEnds], hosts: Sequence[int]) -> None:

@@ -62,15 +62,6 @@ ORDER = "order of collectives"
 MISFIT_SHARE = 0.05
 #: Messages between two hosts, in one direction.
 MOST_MESSAGES = 2_000
-#: Columns of precedences.
-PRECEDENCE_COLUMNS = {
-    "noise_kind": pl.Int64,
-    "before": pl.Int64,
-    "begin": pl.Float64,
-    "after": pl.Int64,
-    "end": pl.Float64,
-    "held": pl.Boolean,
-}
 #: Whether used or held back -> before and after the correction -> counts and sizes of violations, by
 #: their names in the clock file, in whole ns.
 Verdict = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -111,19 +102,16 @@ def solve_clocks(
         for finding in gathered.findings
         if finding.kind not in UNCLEAR_KINDS or finding.clock in connecting.left
     ]
-    orders = find_precedences(rows, messages, pivot)
-    estimates, network_findings = _solve_network(rows, hosts, orders[~orders.held])
-    findings += network_findings
-    estimates, adjustment_findings = _adjust_estimates(
-        estimates, orders, connecting.doubt, findings
-    )
-    findings += adjustment_findings
+    sent = _find_message_precedences(messages, pivot)
+    orders = Precedences.concat([sent, _find_collective_precedences(rows)])
+    estimates = _solve_network(rows, hosts, orders[~orders.held], findings)
+    estimates = _adjust_estimates(estimates, orders, connecting.doubt, findings)
     corrections = list_corrections(estimates)
+    evidence = Evidence(rows, sent)
     limit = np.array(
         [np.inf if e.method == UTC else LARGEST_CONTRADICTION + 10 * e.bound for e in estimates]
     )
-    sent = find_precedences(rows.clear(), messages, pivot)
-    evidence, misfits = Evidence(rows, sent).drop_misfits(corrections, limit)
+    evidence, misfits = evidence.drop_misfits(corrections, limit)
     if misfits:
         findings.append(ClockFinding(FindingKind.CONTRADICTED, misfits))
     verdict = own = evidence.judge(corrections)
@@ -152,84 +140,71 @@ def solve_clocks(
 
 
 def _solve_network(
-    rows: pl.DataFrame, hosts: int, orders: Precedences
-) -> tuple[list[Estimate], list[ClockFinding]]:
+    rows: pl.DataFrame, hosts: int, orders: Precedences, findings: list[ClockFinding]
+) -> list[Estimate]:
     """Return the network without hosts whose clocks would drift more than is plausible, and without
     hosts whose ends contradict the order of events (they scatter more than they show).
     """
     blocks = gather_collective_ends(rows)
-    links, findings = make_links(blocks)
-
-    def solve_without(left_out: set[int]) -> tuple[list[Estimate], list[ClockFinding]]:
-        drop_ends(blocks, sorted(left_out))
-        links[:] = [link for link in links if not {link.host, link.reference} & left_out]
-        return solve_network(blocks, links, hosts)
-
+    links = make_links(blocks, findings)
     estimates, more = solve_network(blocks, links, hosts)
-    if steep := [one for one in estimates if abs(one.drift) > PLAUSIBLE_DRIFT]:
-        for one in steep:
-            reason = FindingKind.STEEP.value.format(one.drift * 1e6)
-            findings.append(
-                ClockFinding(FindingKind.STEEP, one.observations, clock=one.host, reason=reason)
-            )
-        estimates, more = solve_without({one.host for one in steep})
-    for _ in range(MOST_CONTRADICTED_HOSTS):
-        host = _find_contradicted_host(estimates, orders)
-        if host is None:
+    for number in range(1 + MOST_CONTRADICTED_HOSTS):
+        if number == 0:
+            wrong = [one for one in estimates if abs(one.drift) > PLAUSIBLE_DRIFT]
+        elif not (wrong := _find_contradicted_host(estimates, orders)):
             break
-        findings.append(ClockFinding(FindingKind.UNFIT, estimates[host].observations, clock=host))
-        estimates, more = solve_without({host})
-    return estimates, findings + more
+        for one in wrong:
+            kind = FindingKind.UNFIT if number else FindingKind.STEEP
+            reason = kind.value.format(one.drift * 1e6)
+            findings.append(ClockFinding(kind, one.observations, clock=one.host, reason=reason))
+        if wrong:
+            left_out = {one.host for one in wrong}
+            drop_ends(blocks, sorted(left_out))
+            links = [link for link in links if not {link.host, link.reference} & left_out]
+            estimates, more = solve_network(blocks, links, hosts)
+    findings += more
+    return estimates
 
 
-def _find_contradicted_host(estimates: list[Estimate], orders: Precedences) -> int | None:
+def _find_contradicted_host(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
     """Return the host with the largest share of precedences violated by more than the errors allow,
-    None if no share is large.
+    nothing if no share is large.
     """
     compared, _, beyond = find_violations(estimates, orders)
-    if not beyond.any():
-        return None
     all_of, beyond_of = (
-        sum(
-            np.bincount(side[mask], minlength=len(estimates))
-            for side in (orders.before, orders.after)
-        )
+        np.bincount(np.append(orders.before[mask], orders.after[mask]), minlength=len(estimates))
         for mask in (compared, beyond)
     )
     share = np.where(beyond_of >= FEWEST_BOUNDS, beyond_of / np.maximum(all_of, 1), 0.0)
     # If two contradict each other, the later one: the first is the reference of the others.
     host = len(share) - 1 - int(np.argmax(share[::-1]))
-    return host if share[host] > CONTRADICTED_SHARE else None
+    return [estimates[host]] if share[host] > CONTRADICTED_SHARE else []
 
 
 def _adjust_estimates(
     estimates: list[Estimate],
     orders: Precedences,
     doubt: np.ndarray,
-    findings: Sequence[ClockFinding],
-) -> tuple[list[Estimate], list[ClockFinding]]:
+    findings: list[ClockFinding],
+) -> list[Estimate]:
     """Return the estimates adjusted to hard bounds. doubt: by host, possible error from calls that
-    are matched by order alone, ns. findings: on hosts so far.
+    are matched by order alone, ns. findings: on hosts so far, more are added.
     """
     used = orders[~orders.held]
+    left_out = {f.clock for f in findings if f.kind in (FindingKind.STEEP, FindingKind.UNFIT)}
     doubtful = [
         replace(e, method=ORDER, bound=e.bound + float(doubt[e.host]))
         if doubt[e.host] and e.method == ENDS
         else e
         for e in estimates
     ]
-    estimates = connect_parts(doubtful, used)
-    estimates, violation_findings = remove_violations(estimates, used)
-    left_out = frozenset(
-        f.clock for f in findings if f.kind in (FindingKind.STEEP, FindingKind.UNFIT)
-    )
+    estimates = remove_violations(connect_parts(doubtful, used), used, findings)
     certain = used[~((doubt > 0)[used.before] | (doubt > 0)[used.after])]
     estimates = move_unconnected_parts(tighten_bounds(estimates, certain), used, left_out)
     estimates = drop_needless_corrections(estimates, orders)
-    one_way = [
-        ClockFinding(FindingKind.ONE_WAY, clock=e.host) for e in estimates if e.method == ONE_WAY
-    ]
-    return estimates, [*violation_findings, *one_way]
+    one_way = (e.host for e in estimates if e.method == ONE_WAY)
+    findings += [ClockFinding(FindingKind.ONE_WAY, clock=host) for host in one_way]
+    return estimates
 
 
 def _find_unconnected_hosts(
@@ -289,32 +264,29 @@ def _to_host_clock(
     )
 
 
-def find_precedences(hosts: pl.DataFrame, messages: pl.DataFrame, pivot: int) -> Precedences:
-    """Return the precedences of messages and of collectives (the begin of the root, or of the last
-    member, precedes the ends of those that waited for it). hosts: rows of
+def _find_collective_precedences(hosts: pl.DataFrame) -> Precedences:
+    """Return the precedences of collectives: the begin of the root, or of the last member, precedes
+    the ends of those that waited for it. hosts: rows of
     :func:`nsys2prv.clock.gathering.gather_per_host`.
     """
     binds = pl.col("begin").is_not_null() & (pl.col("late") | (pl.col("role") != Role.ALL))
-    begins = hosts.filter(binds).select(
-        "collective", "role", "noise_kind", "held", "begin", before="clock"
-    )
-    ends = hosts.filter(pl.col("first_end").is_not_null()).select(
-        "collective", "role", end="first_end", after="clock"
-    )
-    parts = [
-        _find_message_precedences(messages, pivot),
-        begins.join(ends, on=["collective", "role"]),
-    ]
-    table = pl.concat(
-        part.filter(pl.col("before") != pl.col("after")).select(
-            pl.col(name).cast(kind) for name, kind in PRECEDENCE_COLUMNS.items()
-        )
-        for part in parts
-    )
-    return Precedences(*(column.to_numpy() for column in table))
+    collective = ["collective", "role"]
+    begins = hosts.filter(binds).select(*collective, "noise_kind", "held", "begin", before="clock")
+    ends = hosts.filter(pl.col("first_end").is_not_null())
+    ends = ends.select(*collective, end="first_end", after="clock")
+    return _to_precedences(begins.join(ends, on=collective))
 
 
-def _find_message_precedences(messages: pl.DataFrame, pivot: int) -> pl.DataFrame:
+def _to_precedences(table: pl.DataFrame) -> Precedences:
+    """Return the precedences between two hosts. table: their columns."""
+    table = table.filter(pl.col("before") != pl.col("after")).with_columns(
+        pl.col("noise_kind", "before", "after").cast(pl.Int64),
+        pl.col("begin", "end").cast(pl.Float64),
+    )
+    return Precedences(*(table[name].to_numpy() for name in Precedences.__struct_fields__))
+
+
+def _find_message_precedences(messages: pl.DataFrame, pivot: int) -> Precedences:
     pair = ("before", "after")
     table = (
         messages.with_columns(pl.col("begin", "end") - pivot)
@@ -326,28 +298,15 @@ def _find_message_precedences(messages: pl.DataFrame, pivot: int) -> pl.DataFram
     # allowed.
     step, place = pl.col("size") / MOST_MESSAGES, pl.col("place")
     begins_step = (place / step).floor() != ((place - 1) / step).floor()
-    return table.filter((pl.col("size") <= MOST_MESSAGES) | begins_step).with_columns(
-        held=place % HOLD_BACK == HOLD_BACK - 1
-    )
-
-
-def _count_violations(late: np.ndarray) -> dict[str, int]:
-    """Return the violations, of ends that are so late (ns; negative: in time)."""
-    # Times are whole ns; smaller differences come from rounding.
-    wrong = late[late >= 1]
-    return {
-        "checked": len(late),
-        "violated": len(wrong),
-        "largest_ns": round(wrong.max(initial=0)),
-        "sum_ns": round(wrong.sum()),
-    }
+    held = place % HOLD_BACK == HOLD_BACK - 1
+    table = table.filter((pl.col("size") <= MOST_MESSAGES) | begins_step)
+    return _to_precedences(table.with_columns(held=held))
 
 
 class Evidence(Struct, frozen=True):
     """Observations by which corrections are judged."""
 
-    #: Rows of :func:`nsys2prv.clock.gathering.gather_per_host`, of collectives numbered from 0 without
-    #: gaps.
+    #: Rows of :func:`nsys2prv.clock.gathering.gather_per_host`.
     collectives: pl.DataFrame
     #: Send and receive of each message.
     messages: Precedences
@@ -356,23 +315,20 @@ class Evidence(Struct, frozen=True):
         """Return how often and by how much the corrections violate causality, before and after."""
         nothing = np.zeros_like(corrections.offset)
         held = np.append(self.collectives["held"].to_numpy(), self.messages.held)
-        late = {
-            "before": self._find_violations(Corrections(nothing, nothing)),
-            "after": self._find_violations(corrections),
-        }
-        return {
-            use: {
-                when: _count_violations(late[when][which & np.isfinite(late[when])])
-                for when in late
-            }
-            for use, which in (("used", ~held), ("held back", held))
-        }
-
-    def _find_violations(self, corrections: Corrections) -> np.ndarray:
-        """Return how late the ends of collectives, then messages are for corrected clocks, ns."""
-        sent, received = self.messages.correct(corrections)
-        late = _find_collective_violations(self.collectives, corrections)
-        return np.append(late, sent - received)
+        verdict: dict[str, dict[str, dict[str, int]]] = {"used": {}, "held back": {}}
+        for when, by in (("before", Corrections(nothing, nothing)), ("after", corrections)):
+            late = np.append(*self._find_violations(by))
+            for use, which in (("used", ~held), ("held back", held)):
+                checked = late[which & np.isfinite(late)]
+                # Times are whole ns; smaller differences come from rounding.
+                wrong = checked[checked >= 1]
+                verdict[use][when] = {
+                    "checked": len(checked),
+                    "violated": len(wrong),
+                    "largest_ns": round(wrong.max(initial=0)),
+                    "sum_ns": round(wrong.sum()),
+                }
+        return verdict
 
     def drop_misfits(self, corrections: Corrections, limit: np.ndarray) -> tuple[Evidence, int]:
         """Return the evidence without calls that contradict the corrected clocks by more than
@@ -380,15 +336,13 @@ class Evidence(Struct, frozen=True):
         more than a few, the clocks are as likely wrong, and all stay.
         """
         hosts, messages = self.collectives, self.messages
-        late = _find_collective_violations(hosts, corrections)
+        late, received = self._find_violations(corrections)
         wrong = np.unique(hosts["collective"].to_numpy()[late > limit[hosts["clock"].to_numpy()]])
-        sent, received = messages.correct(corrections)
-        lost = sent - received > np.maximum(limit[messages.before], limit[messages.after])
+        lost = received > np.maximum(limit[messages.before], limit[messages.after])
         count = len(wrong) + int(lost.sum())
         if not count or count > MISFIT_SHARE * (hosts["collective"].n_unique() + len(messages)):
             return self, 0
-        kept = hosts.filter(~pl.col("collective").is_in(wrong))
-        return Evidence(_renumber_collectives(kept), messages[~lost]), count
+        return Evidence(hosts.filter(~pl.col("collective").is_in(wrong)), messages[~lost]), count
 
     def split_by_component(self, part: np.ndarray) -> Evidence:
         """Return the evidence within the components that the hosts belong to: a collective across
@@ -396,33 +350,30 @@ class Evidence(Struct, frozen=True):
         """
         hosts, messages = self.collectives, self.messages
         number = hosts["collective"].to_numpy() * len(part) + part[hosts["clock"].to_numpy()]
-        hosts = hosts.with_columns(collective=pl.Series(number)).sort(
-            "collective", maintain_order=True
-        )
         together = part[messages.before] == part[messages.after]
-        return Evidence(_renumber_collectives(hosts), messages[together])
+        return Evidence(hosts.with_columns(collective=pl.Series(number)), messages[together])
 
+    def _find_violations(self, corrections: Corrections) -> tuple[np.ndarray, np.ndarray]:
+        """Return by how much each host's first end of a collective precedes the last begin on another
+        host that it must follow, ns, and each receive its send.
+        """
+        sent, received = self.messages.correct(corrections)
+        hosts = self.collectives
+        clock = hosts["clock"].to_numpy()
+        _, collective = factorize(hosts["collective"].to_numpy())
+        begin, end = (
+            corrections.apply(hosts[name].cast(pl.Float64).fill_null(none).to_numpy(), clock)
+            for name, none in (("begin", -np.inf), ("first_end", np.inf))
+        )
 
-def _renumber_collectives(hosts: pl.DataFrame) -> pl.DataFrame:
-    _, number = factorize(hosts["collective"].to_numpy())
-    return hosts.with_columns(collective=pl.Series(number))
+        def find_last(begins: np.ndarray) -> np.ndarray:
+            last = np.full(len(begins), -np.inf)
+            np.maximum.at(last, collective, begins)
+            return last[collective]
 
-
-def _find_collective_violations(hosts: pl.DataFrame, corrections: Corrections) -> np.ndarray:
-    """Return by how much each host's first end of a collective precedes the last begin on another
-    host that it must follow, ns.
-    """
-    if not hosts.height:
-        return np.empty(0)
-    clock, collective = (hosts[name].to_numpy() for name in ("clock", "collective"))
-    begin, end = (
-        corrections.apply(hosts[name].cast(pl.Float64).fill_null(none).to_numpy(), clock)
-        for name, none in (("begin", -np.inf), ("first_end", np.inf))
-    )
-    starts = np.flatnonzero(np.diff(collective, prepend=-1))
-    last = np.maximum.reduceat(begin, starts)[collective]
-    # On the host of the last begin, the last one of the others counts.
-    own = begin == last
-    second = np.maximum.reduceat(np.where(own, -np.inf, begin), starts)[collective]
-    several = np.add.reduceat(own.astype(np.int64), starts)[collective] > 1
-    return np.where(own & ~several, second, last) - end
+        last = find_last(begin)
+        # On the host of the last begin, the last one of the others counts.
+        own = begin == last
+        second = find_last(np.where(own, -np.inf, begin))
+        several = np.bincount(collective, own)[collective] > 1
+        return np.where(own & ~several, second, last) - end, sent - received
