@@ -2,7 +2,9 @@
 collectives as observations of the hosts' clocks.
 
 The n-th send of a communicator, sender, receiver and tag belongs to the n-th such receive, if the
-reports surely have all of both (mpi_sides.py finds the sides). A receive that does not say where its
+reports surely have all of both. A receive through a request is complete with the first Wait of its
+handle, else with the last Test before the handle is used again, else with the receive call itself. A
+receive that does not say where its
 message is from is one of the only sends that it can be of, if these and the receives are equally
 many then; else it makes what follows uncertain.
 
@@ -13,11 +15,13 @@ first with that tag. Lines are drawn only where MPI was not traced, for its mess
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any, TypeVar
 
+import numpy as np
 import polars as pl
 from msgspec import Struct
 
@@ -28,20 +32,28 @@ from nsys2prv.events.host import TRANSFERS
 from nsys2prv.events.kind import CommunicationLines
 from nsys2prv.events.mpi import (
     ANYWHERE,
+    ASKED,
+    COMPLETED,
     EITHER,
     MEETINGS,
     MESSAGES,
     PROCESSES,
     RECEIVE,
+    RECEIVE_INIT,
     REQUESTS,
     SEND,
+    SEND_INIT,
+    STARTED,
+    USED,
 )
+from nsys2prv.export.communicators import NOT_REPORTED
 from nsys2prv.export.source import NULL
 from nsys2prv.relations import DEVICES, Observed, RelationContext, write_result
 from nsys2prv.relations.blocks import (
     Block,
     MemberBlock,
     MessageFile,
+    assign_buckets,
     count_buckets,
     divide_calls,
     group_blocks,
@@ -49,26 +61,26 @@ from nsys2prv.relations.blocks import (
     read_frame,
     save_messages,
     sort_calls,
+    split_column_names,
     store_lines,
     write_block,
-)
-from nsys2prv.relations.mpi_sides import (
-    CONTRADICTORY,
-    FROM_ANY_SOURCE_OR_TAG,
-    MESSAGE_COLUMNS,
-    STREAM,
-    UNMATCHABLE_REASONS,
-    MessageSides,
-    sort_sides,
+    write_buckets,
 )
 from nsys2prv.store.work_result import FactFile, WorkResult, read_fact
 
+T = TypeVar("T")
 #: Columns that identify a stream of UCX messages.
 UCX_CHANNEL = ("sender_worker", "receiver_worker", "tag")
 #: Tags of other lines (see the catalogue); an MPI tag among them is written so much higher.
 OUR_TAGS, TAG_OFFSET = (55_000, 55_999), 1_000_000_000
 #: Why a message of a stream has no line.
 ORDER_UNCERTAIN, NO_PARTNER = "whose order is not certain", "without a partner"
+#: What else notes say of messages.
+EITHER_WAY = "messages of MPI_Sendrecv whose direction the report does not tell"
+UNPREPARED = "starts of requests of which the reports do not say what for, such as partitioned"
+UNFINISHED = "receives not complete when the report ends"
+EARLY = "received before they were sent, so the clocks of some hosts do not agree"
+EARLY_ON_HOST = "received before they were sent on one host, whose reports have one clock: some calls are not in the reports, or wrong"
 _OF_ONE, _NAMED = pl.col("communicator") != ANYWHERE, pl.col("named") == 1
 #: Receives from MPI_ANY_SOURCE, and the fields of their streams that are known, the most specific
 #: first.
@@ -79,37 +91,86 @@ _WILD = (
     (_OF_ONE & ~_NAMED & (pl.col("tag") < 0), ("communicator", "destination")),
     (~_OF_ONE & (pl.col("tag") < 0), ("destination",)),
 )
+#: Why no partner is looked for where the report lacks it or the tag.
+FROM_ANY_SOURCE_OR_TAG = (
+    "from any source or with any tag: the report does not tell which message they received"
+)
+CONTRADICTORY = "in a communicator whose handle came again for one that the reports do not describe"
+#: Why a message cannot be looked for, by its number in the column `why`; -1 where it can.
+UNMATCHABLE_REASONS = (
+    "of a process whose rank is not in its report",
+    "of a rank that several processes claim",
+    "in a communicator that the reports do not describe, such as one between groups",
+    FROM_ANY_SOURCE_OR_TAG,
+    "with a partner that the communicator does not have",
+    "with a rank that has no report",
+    CONTRADICTORY,
+)
+#: Columns of the facts that are read.
+FACT_COLUMNS = split_column_names(
+    "process object_thread time_begin time_end role communicator source destination named tag size"
+    " request"
+)
+#: Columns of messages in blocks. completed: when a receive was, in trace time, NULL or OPEN where
+#: the completing call did not end; of others NULL. place: the order of the messages of a report.
+MESSAGE_COLUMNS = split_column_names(
+    "role why communicator source destination tag named time_begin completed object_thread host size"
+    " report place"
+)
+#: Columns that identify a request, and a stream of messages.
+_HANDLE = ["task", "request"]
+STREAM = ["communicator", "source", "destination", "tag"]
+#: Receives that a call has completed.
+_TAKEN = ~pl.col("completed").is_in((NULL, OPEN)) & (
+    (pl.col("request") == NULL) | (pl.col("completed") != pl.col("time_end"))
+)
+
+
+class MessageSides(Struct, frozen=True):
+    """Messages in blocks by bucket."""
+
+    #: One for each bucket.
+    blocks: tuple[Block, ...]
+    #: How many messages, see :class:`MatchedMessages`.
+    counts: Counter[tuple[int, str]]
+    #: Of each stream the numbers of sends (`sent`) and of completed receives (`received`).
+    streams: pl.DataFrame
+
+
+class MatchedMessages(Struct, frozen=True):
+    """Messages that a step matched."""
+
+    #: PAIR_COLUMNS of each pair that is certain and complete, then its report and place.
+    pairs: tuple[Block, ...]
+    #: How many messages, by side and why they are of no pair, "" for those of one; and by 0 and what
+    #: else notes say.
+    counts: Counter[tuple[int, str]]
 
 
 def relate_messages(context: RelationContext) -> list[WorkResult]:
     """Return lines for the messages that are matched, and notes on those that are not."""
-    sides, more = _sort_into_buckets(context)
-    matched = context.run_each("mpi-pairs", match_messages, _group_sides(sides), more=more)
+    sides, matched = _match_buckets(context, match_messages)
     pairs = [block for part in matched for block in part.pairs]
     results = store_lines(context, "mpi_messages", "mpi_message", True, pairs)
-    results[0].notes = _describe_unmatched(
-        sum((part.fates for part in matched), Counter()),
-        sum(part.either for part in sides),
-        sum(part.unprepared for part in sides),
-        sum(part.unfinished for part in matched),
-        sum((part.early for part in matched), Counter()),
-    )
+    counts = sum((part.counts for part in (*sides, *matched)), Counter())
+    results[0].notes = _describe_unmatched(counts)
     return results
 
 
 def observe_messages(context: RelationContext) -> Observed:
     """Return files of bounds from messages between hosts: none is received before it is sent."""
-    sides, more = _sort_into_buckets(context)
-    messages = context.run_each("mpi-pairs", observe_pairs, _group_sides(sides), more=more)
-    return Observed(messages=messages)
+    return Observed(messages=_match_buckets(context, observe_pairs)[1])
 
 
-def _sort_into_buckets(
-    context: RelationContext,
-) -> tuple[list[MessageSides], tuple[pl.DataFrame, pl.DataFrame]]:
-    """Return the sides of messages, by report; and of the processes of the job the MPI rank (-1 if
-    unknown), and whether it was recorded from MPI_Init on (`began`) and until MPI_Finalize
-    (`ended`), with the communicators and tags that contradict each other.
+def _match_buckets(
+    context: RelationContext, step: Callable[..., T]
+) -> tuple[list[MessageSides], list[T]]:
+    """Sort the messages into buckets by receiver, and return these and what the step makes of each.
+
+    The step gets the MPI rank of all processes of the job (-1 if unknown), and whether it was
+    recorded from MPI_Init on (`began`) and until MPI_Finalize (`ended`); and the communicators and
+    tags in which fully recorded ranks received messages that nobody sent. Their calls were in
+    another communicator that reuses the handle of a freed one, which the reports do not show.
     """
     processes = (
         read_fact(context.files[PROCESSES], context.tasks)
@@ -119,126 +180,215 @@ def _sort_into_buckets(
     more = (processes, count_buckets(context.files[MESSAGES]))
     batches = context.batch_facts(MESSAGES, REQUESTS)
     sides = context.run_each("mpi-sides", sort_sides, *batches, more=more)
-    return sides, (processes, _find_contradictions(sides, processes))
-
-
-def _find_contradictions(sides: Sequence[MessageSides], processes: pl.DataFrame) -> pl.DataFrame:
-    """Return the communicators and tags in which fully recorded ranks received messages that nobody
-    sent. Their calls were in another communicator that reuses the handle of a freed one, which the
-    reports do not show.
-    """
     whole = processes.filter(pl.col("began") & pl.col("ended"))["rank"].implode()
     streams = pl.concat([part.streams for part in sides]).group_by(STREAM)
-    sums = streams.agg(pl.col("sent", "received").sum())
     lost = (pl.col("sent") == 0) & (pl.col("received") > 0) & pl.col("source").is_in(whole)
-    return sums.filter(lost).select("communicator", "tag").unique()
+    contradictory = streams.agg(pl.col("sent", "received").sum()).filter(lost)
+    contradictory = contradictory.select("communicator", "tag").unique()
+    buckets = group_blocks(block for part in sides for block in part.blocks)
+    return sides, context.run_each("mpi-pairs", step, buckets, more=(processes, contradictory))
 
 
-def _group_sides(sides: Sequence[MessageSides]) -> list[tuple[Block, ...]]:
-    return group_blocks(block for part in sides for block in part.blocks)
-
-
-def _describe_unmatched(
-    fates: Counter[tuple[int, str]],
-    either: int,
-    unprepared: int,
-    unfinished: int,
-    early: Counter[bool],
-) -> list[str]:
-    # A send names its receiver; rows that do not are damaged.
-    del fates[SEND, FROM_ANY_SOURCE_OR_TAG]
-    sends, receives = (
-        sum(count for (of, _), count in fates.items() if of == side) for side in (SEND, RECEIVE)
+def sort_sides(
+    messages: tuple[FactFile, ...],
+    requests: tuple[FactFile, ...],
+    tasks: Mapping[tuple[int, int], int],
+    path: Path,
+    processes: pl.DataFrame,
+    buckets: int,
+) -> MessageSides:
+    """Sort the messages of some reports into so many buckets by receiver; one that may be sent or
+    received comes to the bucket of either.
+    """
+    sides, unprepared = _find_sides(
+        read_fact(messages, tasks, FACT_COLUMNS), read_fact(requests, tasks), processes
     )
-    lines, nouns = fates[SEND, ""] - unfinished, {SEND: "sends", RECEIVE: "receives"}
-    lacking = {f"{nouns[of]} {why}": count for (of, why), count in sorted(fates.items()) if why} | {
-        "messages of MPI_Sendrecv whose direction the report does not tell": either,
-        "starts of requests of which the reports do not say what for, such as partitioned": unprepared,
-        "receives not complete when the report ends": unfinished,
-    }
-    notes: list[str] = [
+    bucket, back = (
+        assign_buckets(buckets, sides[rank].to_numpy()) for rank in ("destination", "source")
+    )
+    either = (sides["role"] == EITHER).to_numpy()
+    rows = sides.select(pl.col(MESSAGE_COLUMNS).cast(pl.Int64)).to_numpy()
+    other = np.flatnonzero(either & (back != bucket))
+    streams = sides.filter(pl.col("why") < 0).group_by(STREAM)
+    streams = streams.agg(
+        sent=pl.col("role").is_in((SEND, EITHER)).sum(),
+        received=((pl.col("role") == RECEIVE) & _TAKEN).sum(),
+    )
+    bucket, rows = np.append(bucket, back[other]), np.concatenate([rows, rows[other]])
+    counts = Counter({(0, EITHER_WAY): int(either.sum()), (0, UNPREPARED): unprepared})
+    return MessageSides(write_buckets(path, bucket, rows), counts, streams)
+
+
+def _find_sides(
+    messages: pl.DataFrame, requests: pl.DataFrame, processes: pl.DataFrame
+) -> tuple[pl.DataFrame, int]:
+    """Return all messages with `why`, `completed` and `place`, and the number of starts of unknown
+    requests.
+    """
+    messages = messages.filter(pl.col("time_begin") != NULL)
+    messages, unprepared = _repeat_persistent(messages, requests)
+    messages = messages.with_row_index("place")
+    role = pl.col("role")
+    messages = messages.with_columns(
+        why=pl.when(role == SEND)
+        .then(_explain_unmatchable(processes, "source", "destination"))
+        .when(role == RECEIVE)
+        .then(_explain_unmatchable(processes, "destination", "source"))
+        .otherwise(-1),
+        completed=pl.when(role == RECEIVE).then("time_end").otherwise(NULL),
+    )
+    completed = _find_completions(messages, requests)
+    if completed.height:
+        messages = messages.update(completed, on="place", how="left", maintain_order="left")
+    return messages, unprepared
+
+
+def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Expr:
+    """Return the number of why a message cannot be looked for, -1 if it can."""
+    ranks = processes["rank"].filter(processes["rank"] >= 0)
+    twice = ranks.filter(ranks.is_duplicated()).implode()
+    explanation = pl.lit(-1)
+    # By numbers of UNMATCHABLE_REASONS; the first that holds counts.
+    for condition, number in reversed(
+        (
+            (pl.col(own) < 0, 0),
+            (pl.col(own).is_in(twice) | pl.col(other).is_in(twice), 1),
+            (pl.col("communicator") == 0, 2),
+            (~pl.col("named") | (pl.col("tag") < 0) | (pl.col("communicator") == ANYWHERE), 3),
+            (pl.col(other) == NOT_REPORTED, 5),
+            (pl.col(other) < 0, 4),
+            (~pl.col(other).is_in(ranks.implode()), 5),
+        )
+    ):
+        explanation = pl.when(condition).then(pl.lit(number)).otherwise(explanation)
+    return explanation
+
+
+def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """Return the messages, repeated for every start of a persistent request (as its handle was last
+    initialised), and the number of starts without a known initialisation: of partitioned messages
+    and of collectives.
+    """
+    plain = messages.filter(pl.col("role").is_in([SEND, RECEIVE, EITHER]))
+    known = pl.col("time_begin") != NULL
+    starts = requests.filter(known & (pl.col("role") == STARTED)) if requests.height else requests
+    if not starts.height:
+        return plain, 0
+    others = requests.filter(pl.col("role") == USED).select(*_HANDLE, "time_begin")
+    uses = pl.concat([messages.filter(pl.col("request") != NULL), others], how="diagonal")
+    uses = uses.drop("object_thread", "time_end")
+    starts = starts.select(*_HANDLE, "object_thread", "time_begin", "time_end")
+    prepared = {SEND_INIT: SEND, RECEIVE_INIT: RECEIVE}
+    started = (
+        _join_nearest(starts, uses, "time_begin", "time_begin")
+        .filter(pl.col("role").is_in(list(prepared)))
+        .with_columns(pl.col("role").replace(prepared))
+    )
+    return pl.concat([plain, started.select(plain.columns)]), starts.height - started.height
+
+
+def _find_completions(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
+    """Return when receives through requests were `completed`, in trace time, by `place`: those that
+    another call completed; NULL or OPEN where that did not end.
+    """
+    requested = messages.filter(pl.col("request") != NULL)
+    through = requested.filter(pl.col("role") == RECEIVE).select("place", *_HANDLE, "time_begin")
+    if not through.height or not requests.height:
+        return pl.DataFrame()
+    calls = requests.filter(pl.col("time_begin") != NULL)
+    waits, tests = (
+        calls.filter(pl.col("role") == role).select(*_HANDLE, "time_end", at="time_begin")
+        for role in (COMPLETED, ASKED)
+    )
+    sides = (requested, requests.filter(pl.col("role") == USED))
+    uses = pl.concat(side.select(*_HANDLE, next="time_begin") for side in sides)
+    forward = {"strategy": "forward"}
+    through = _join_nearest(
+        through, uses, "time_begin", "next", allow_exact_matches=False, **forward
+    ).with_columns(pl.col("next").fill_null(OPEN))
+    waited = _join_nearest(through, waits, "time_begin", "at", **forward)
+    tested = _join_nearest(through, tests, "next", "at", allow_exact_matches=False)
+    in_wait = pl.when(pl.col("at") < pl.col("next")).then("time_end")
+    in_test = pl.when(pl.col("at") >= pl.col("time_begin")).then("time_end")
+    both = waited.select("place", completed=in_wait).join(
+        tested.select("place", tested=in_test), on="place"
+    )
+    return both.select("place", completed=pl.coalesce("completed", "tested")).drop_nulls()
+
+
+def _join_nearest(
+    left: pl.DataFrame, right: pl.DataFrame, left_on: str, right_on: str, **how: Any
+) -> pl.DataFrame:
+    """Return the left rows with the nearest right row of their handle."""
+    return left.sort(left_on).join_asof(
+        right.sort(right_on),
+        left_on=left_on,
+        right_on=right_on,
+        by=_HANDLE,
+        coalesce=False,
+        check_sortedness=False,
+        **how,
+    )
+
+
+def _describe_unmatched(counts: Counter[tuple[int, str]]) -> list[str]:
+    """Return notes on how many messages have lines, and why others have none."""
+    # A send names its receiver; rows that do not are damaged.
+    del counts[SEND, FROM_ANY_SOURCE_OR_TAG]
+    nouns = {SEND: "sends", RECEIVE: "receives"}
+    sends, receives = (
+        sum(count for (of, _), count in counts.items() if of == side) for side in nouns
+    )
+    lines = counts[SEND, ""] - counts[0, UNFINISHED]
+    lacking = {f"{nouns[of]} {why}": (of, why) for of, why in sorted(counts) if of and why}
+    lacking |= {why: (0, why) for why in (EITHER_WAY, UNPREPARED, UNFINISHED)}
+    lacking |= {ClockNote(EARLY): (0, EARLY), EARLY_ON_HOST: (0, EARLY_ON_HOST)}
+    return [
         Detail(f"MPI messages: {lines:,} lines for {sends:,} sends and {receives:,} receives"),
-        *(f"MPI messages: {count:,} {lack}" for lack, count in lacking.items() if count),
+        *(
+            type(lack)(f"MPI messages: {counts[key]:,} {lack}")
+            for lack, key in lacking.items()
+            if counts[key]
+        ),
     ]
-    if early[False]:
-        notes.append(
-            ClockNote(
-                f"MPI messages: {early[False]:,} received before they were sent, so the clocks of some hosts do not agree"
-            )
-        )
-    if early[True]:
-        notes.append(
-            f"MPI messages: {early[True]:,} received before they were sent on one host, whose reports have one clock: "
-            "some calls are not in the reports, or wrong"
-        )
-    return notes
-
-
-class MatchedMessages(Struct, frozen=True):
-    """Messages that a step matched."""
-
-    #: PAIR_COLUMNS of each pair that is certain and complete, then its report and place.
-    pairs: tuple[Block, ...]
-    #: How many messages, by side and why they are of no pair, "" for those of one.
-    fates: Counter[tuple[int, str]]
-    #: Receives that were not complete in the end.
-    unfinished: int
-    #: Those before their sends, by whether both are on one host.
-    early: Counter[bool]
 
 
 def match_messages(
     blocks: Sequence[Block], path: Path, processes: pl.DataFrame, contradictory: pl.DataFrame
 ) -> MatchedMessages:
     """Match the messages of some receivers."""
-    messages = _read_blocks(blocks, contradictory)
-    pairs, fates = _pair_messages(messages, processes, in_time=True)
-    taken = _keep_complete(pairs)
+    pairs, counts = _pair_messages(blocks, processes, contradictory, in_time=True)
     tag = pl.col("tag") + TAG_OFFSET * pl.col("tag").is_between(*OUR_TAGS)
     ends = ("time_begin", "object_thread", "completed", "receiver")
-    rows = taken.select(*ends, "size", tag, "report", "place")
-    early = taken.filter(pl.col("completed") < pl.col("time_begin"))
-    return MatchedMessages(
-        write_block(path, rows.to_numpy()),
-        fates,
-        pairs.height - taken.height,
-        Counter((early["host"] == early["host_there"]).to_list()),
-    )
+    early = pairs.filter(pl.col("completed") < pl.col("time_begin"))
+    on_host = (early["host"] == early["host_there"]).sum()
+    counts += {(0, EARLY): early.height - on_host, (0, EARLY_ON_HOST): on_host}
+    rows = pairs.select(*ends, "size", tag, "report", "place").to_numpy()
+    return MatchedMessages(write_block(path, rows), counts)
 
 
 def observe_pairs(
     blocks: Sequence[Block], path: Path, processes: pl.DataFrame, contradictory: pl.DataFrame
 ) -> MessageFile:
     """Match the messages of some receivers, and store those between hosts."""
-    messages = _read_blocks(blocks, contradictory)
-    pairs, _ = _pair_messages(messages, processes, in_time=False)
-    return save_messages(_keep_complete(pairs), NoiseKind.MPI, path)
+    pairs, _ = _pair_messages(blocks, processes, contradictory, in_time=False)
+    return save_messages(pairs, NoiseKind.MPI, path)
 
 
-def _read_blocks(blocks: Sequence[Block], contradictory: pl.DataFrame) -> pl.DataFrame:
-    """Return the messages by their begins, those of contradictory communicators and tags with that
-    as the reason why they cannot be looked for.
+def _pair_messages(
+    blocks: Sequence[Block], processes: pl.DataFrame, contradictory: pl.DataFrame, in_time: bool
+) -> tuple[pl.DataFrame, Counter[tuple[int, str]]]:
+    """Return the pairs that are certain and complete, by sends, and the counts of sends and receives,
+    see :class:`MatchedMessages`.
+
+    in_time: whether the clocks agree, so that a receive before its send speaks against a pair.
     """
     messages = read_frame(blocks, MESSAGE_COLUMNS).sort("time_begin", "report", "place")
     number = UNMATCHABLE_REASONS.index(CONTRADICTORY)
     told = contradictory.with_columns(number=pl.lit(number, pl.Int64))
     messages = messages.join(told, on=["communicator", "tag"], how="left", maintain_order="left")
     why = pl.when(pl.col("why") < 0).then(pl.coalesce("number", "why")).otherwise("why")
-    return messages.with_columns(why=why).drop("number")
-
-
-def _keep_complete(pairs: pl.DataFrame) -> pl.DataFrame:
-    return pairs.filter((pl.col("completed") != NULL) & (pl.col("completed") != OPEN))
-
-
-def _pair_messages(
-    messages: pl.DataFrame, processes: pl.DataFrame, in_time: bool
-) -> tuple[pl.DataFrame, Counter[tuple[int, str]]]:
-    """Return the pairs that are certain, by sends, and the fates of sends and receives, see
-    :class:`MatchedMessages`.
-
-    in_time: whether the clocks agree, so that a receive before its send speaks against a pair.
-    """
+    messages = messages.with_columns(why=why)
     sends, receives, either = (
         messages.filter(pl.col("role") == role) for role in (SEND, RECEIVE, EITHER)
     )
@@ -275,15 +425,16 @@ def _pair_messages(
     before = pl.col("either").is_null() | (last < pl.col("either"))
     judged = pairs.with_columns(certain=((whole | part) & before).fill_null(False))
     certain = judged.filter("certain")
-    fates: Counter[tuple[int, str]] = Counter()
+    complete = certain.filter(~pl.col("completed").is_in((NULL, OPEN)))
+    counts = Counter({(0, UNFINISHED): certain.height - complete.height})
     for side, frame in ((SEND, sends), (RECEIVE, receives)):
         reasons = dict(frame.group_by("why").len().iter_rows())
         inside = reasons.pop(-1, 0)
-        fates.update({(side, UNMATCHABLE_REASONS[why]): count for why, count in reasons.items()})
-        fates[side, ""] += certain.height
-        fates[side, ORDER_UNCERTAIN] += judged.height - certain.height
-        fates[side, NO_PARTNER] += inside - judged.height
-    return certain, fates
+        counts.update({(side, UNMATCHABLE_REASONS[why]): count for why, count in reasons.items()})
+        counts[side, ""] += certain.height
+        counts[side, ORDER_UNCERTAIN] += judged.height - certain.height
+        counts[side, NO_PARTNER] += inside - judged.height
+    return complete, counts
 
 
 def _find_sources(sends: pl.DataFrame, receives: pl.DataFrame) -> pl.DataFrame:
@@ -395,14 +546,8 @@ def relate_ucx_messages(context: RelationContext) -> list[WorkResult]:
     """Return lines for the messages of UCX, by one step."""
     if context.files[MESSAGES]:
         return []
-    step = partial(
-        match_ucx_messages,
-        context.files[TRANSFERS],
-        context.tasks,
-        context.first_task,
-        context.folder,
-    )
-    return context.run_steps([step])
+    more = (context.files[TRANSFERS], context.tasks, context.first_task, context.folder)
+    return context.run_steps([partial(match_ucx_messages, *more)])
 
 
 def match_ucx_messages(
@@ -418,13 +563,12 @@ def match_ucx_messages(
     )
     sends, receives = rows.filter("is_send"), rows.filter(~pl.col("is_send"))
     pairs = sends.join(receives, on=(*UCX_CHANNEL, "turn"), maintain_order="left")
-    send, sender, receive, receiver, size, tag = (
-        pairs[name].to_numpy()
-        for name in (
-            *("time_begin", "object_thread", "time_end_right", "object_thread_right"),
-            *("bytes", "tag"),
-        )
+    columns = (
+        *("time_begin", "object_thread", "time_end_right", "object_thread_right"),
+        "bytes",
+        "tag",
     )
+    send, sender, receive, receiver, size, tag = (pairs[name].to_numpy() for name in columns)
     lines = CommunicationLines("ucx_message", send, sender, receive, receiver, receive, size, tag)
     result = write_result("ucx_messages", number, folder, lines=[lines] if pairs.height else [])
     if alone := rows.height - 2 * pairs.height:
