@@ -35,8 +35,7 @@ from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.export.captures import Captures, find_captures
 from nsys2prv.export.ranks import check_job, check_missing_ranks, find_ranks
 from nsys2prv.relations import run_relations
-from nsys2prv.relations.nccl_adoption import adopt_kernels
-from nsys2prv.relations.nccl_collectives import warn_of_absent_members
+from nsys2prv.relations.nccl_adoption import adopt_kernels, warn_of_absent_members
 from nsys2prv.store.overlaps import separate_overlaps
 from nsys2prv.store.samples import (
     clip_profiler_events,

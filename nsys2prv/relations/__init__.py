@@ -5,7 +5,8 @@ In: *facts*, small frames that event kinds set aside while reading
 and observations of clocks. Start here, then in :mod:`gpu_memory`, the shortest relation.
 
 The catalogue of events declares all relations and names their functions; :func:`run_relations` runs
-them once every clock, object and name is known. `blocks` (rows on disk) helps the others.
+them once every clock, object and name is known. `blocks` (rows on disk) helps the others; `calls`
+observes clocks by collectives.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from nsys2prv.store.runs import TRACE, SpillWriter
 from nsys2prv.store.work_result import FactBook, WorkResult, batch_by_report
 
 if TYPE_CHECKING:
-    from nsys2prv.relations.blocks import CallPortion, MessageFile
+    from nsys2prv.relations.blocks import MessageFile
+    from nsys2prv.relations.calls import CallPortion
     from nsys2prv.store.work_result import FactFile
 
 #: Models of parallel programs whose rules relations follow, as --align names them.

@@ -1,7 +1,6 @@
 """Rows of a job as blocks on disk, by group and report: nobody needs all rows of a job at once.
 
-Also: lines between matched pairs of rows; and what clocks are observed by: messages between hosts,
-and collective calls by communicator and member, gathered per host some communicators at a time.
+Also: lines between matched pairs of rows, and messages between hosts, by which clocks are observed.
 """
 
 from __future__ import annotations
@@ -16,16 +15,14 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import astuple, replace
 
-from nsys2prv._util.columns import factorize_together
 from nsys2prv.events.kind import CommunicationLines
 from nsys2prv.relations import RelationContext, write_result
 from nsys2prv.store.runs import TRACE
 from nsys2prv.store.work_result import FactFile, WorkResult
 
 if TYPE_CHECKING:
-    from nsys2prv.clock.gathering import GatheredCalls
+    pass
 
 AnyBlock = TypeVar("AnyBlock", bound="Block")
 #: Ordinals of each part that are looked at to find where to cut.
@@ -223,144 +220,3 @@ def save_messages(pairs: pl.DataFrame, noise_kind: int, path: Path) -> MessageFi
     path.write_bytes(pickle.dumps(messages))
     times = messages.select("begin", "end").to_numpy()
     return MessageFile(path, (int(times.min()), int(times.max())) if len(times) else ())
-
-
-#: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1,
-#: and the function that it numbers; clock.Role; whether of the root;
-#: times (ns); whether the report has the communicator's beginning; and its signature.
-CALL_COLUMNS = split_column_names(
-    "member host number function role is_root begin end began signature"
-)
-#: Groups that a communicator's calls may be divided into, one for each function.
-MOST_GROUPS = 64
-#: Calls that are gathered at once, unless they are one communicator's that the report numbers.
-PORTION_ROWS = 50_000
-
-
-class MemberBlock(Block, frozen=True):
-    """Calls of a member on a communicator, its group, by their begins."""
-
-    #: Number of the process.
-    member: int
-    #: Host whose clock their times are of.
-    host: int
-    #: True if the report numbers all of them.
-    numbered: bool
-    #: True if none ends before it begins.
-    sane: bool
-    #: True if the report has the communicator's beginning.
-    began: bool
-    #: First time, ns.
-    earliest: int
-    #: Last time, ns.
-    latest: int
-
-
-def sort_calls(calls: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
-    """Return the calls of some reports (`communicator` and CALL_COLUMNS) in a file of blocks."""
-    calls = calls.select("communicator", *CALL_COLUMNS).cast(pl.Int64)
-    calls = calls.sort("communicator", "member", "begin", maintain_order=True)
-    owner = calls.select(pl.struct("communicator", "member").rle_id().cast(pl.Int64)).to_series()
-    blocks = write_blocks(path, owner.to_numpy(), calls.select(CALL_COLUMNS).to_numpy())
-    members = calls.group_by("communicator", "member", maintain_order=True).agg(
-        pl.col("host").first(),
-        numbered=(pl.col("number") >= 0).all(),
-        sane=(pl.col("end") >= pl.col("begin")).all(),
-        began=pl.col("began").first() == 1,
-        earliest=pl.min_horizontal(pl.col("begin", "end").min()),
-        latest=pl.max_horizontal(pl.col("begin", "end").max()),
-    )
-    return tuple(
-        MemberBlock(*astuple(replace(block, group=communicator)), *rest)
-        for block, (communicator, *rest) in zip(blocks, members.iter_rows(), strict=True)
-    )
-
-
-def divide_calls(members: Iterable[MemberBlock], noise_kind: int) -> list[CallPortion]:
-    """Return the calls of all reports in portions of whole communicators."""
-    portions: list[CallPortion] = []
-    room = 0
-    for number, blocks in enumerate(group_blocks(members)):
-        rows = sum(block.rows for block in blocks)
-        if rows > room:
-            portions.append(CallPortion((), noise_kind, number))
-            room = PORTION_ROWS
-        portions[-1] = replace(portions[-1], blocks=(*portions[-1].blocks, *blocks))
-        room -= rows
-    return portions
-
-
-class CallPortion(Struct, frozen=True):
-    """Calls of some communicators."""
-
-    #: Calls of each member and report.
-    blocks: tuple[MemberBlock, ...]
-    #: clock.NoiseKind.
-    noise_kind: int
-    #: Number of the first communicator among all.
-    number: int
-
-    @property
-    def times(self) -> list[int]:
-        """Return times (ns) between which all of its times are."""
-        return [time for block in self.blocks for time in (block.earliest, block.latest)]
-
-    def read_calls(self) -> pl.DataFrame:
-        """Return all calls. Where the report numbers those of a communicator, it does by function."""
-        from nsys2prv.clock import make_calls
-
-        rows = np.concatenate([block.read() for block in self.blocks])
-        column = dict(zip(CALL_COLUMNS, rows.T, strict=True))
-        sizes = [block.rows for block in self.blocks]
-        communicator = np.repeat([block.group for block in self.blocks], sizes)
-        others = {block.group for block in self.blocks if not block.numbered}
-        numbered = np.repeat([block.group not in others for block in self.blocks], sizes)
-        group = factorize_together(communicator, np.where(numbered, column["function"], 0))[1]
-        return make_calls(
-            noise_kind=np.full(len(rows), self.noise_kind),
-            group=1 + self.number * MOST_GROUPS + group,
-            number=np.where(numbered, column["number"], -1),
-            is_root=column["is_root"] == 1,
-            began=column["began"] == 1,
-            clock=column["host"],
-            **{name: column[name] for name in ("member", "signature", "role", "begin", "end")},
-        )
-
-    def gather(self, pivot: int) -> GatheredCalls:
-        """Return the calls by host. pivot: an instant amid all times."""
-        from nsys2prv.clock.gathering import gather_calls
-
-        is_one = len({block.group for block in self.blocks}) == 1
-        is_sane = all(block.sane for block in self.blocks)
-        is_numbered = all(block.numbered for block in self.blocks)
-        is_large = sum(block.rows for block in self.blocks) > PORTION_ROWS
-        if is_one and is_sane and is_large and not is_numbered:
-            return self._gather_by_member(pivot)
-        return gather_calls(self.read_calls(), pivot)
-
-    def _gather_by_member(self, pivot: int) -> GatheredCalls:
-        """Return the calls of one large communicator that the report does not number, a member at a
-        time.
-        """
-        from nsys2prv.clock.gathering import gather_by_member
-        from nsys2prv.clock.sequences import Member
-
-        by_member: dict[int, list[MemberBlock]] = {}
-        for block in self.blocks:
-            by_member.setdefault(block.member, []).append(replace(block, numbered=False))
-        members = [
-            Member(
-                member,
-                sum(block.rows for block in blocks),
-                partial(_load_calls, replace(self, blocks=tuple(blocks)), pivot),
-                all(block.began for block in blocks),
-                blocks[0].host,
-            )
-            for member, blocks in sorted(by_member.items())
-        ]
-        return gather_by_member(members, self.noise_kind, 1 + self.number * MOST_GROUPS)
-
-
-def _load_calls(portion: CallPortion, pivot: int) -> pl.DataFrame:
-    calls = portion.read_calls().with_columns(pl.col("begin", "end") - pivot)
-    return calls.sort("begin", maintain_order=True)

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,7 +34,6 @@ from nsys2prv.events.mpi import (
     ASKED,
     COMPLETED,
     EITHER,
-    MEETINGS,
     MESSAGES,
     PROCESSES,
     RECEIVE,
@@ -48,19 +46,15 @@ from nsys2prv.events.mpi import (
 )
 from nsys2prv.export.communicators import NOT_REPORTED
 from nsys2prv.export.source import NULL
-from nsys2prv.relations import DEVICES, Observed, RelationContext, write_result
+from nsys2prv.relations import Observed, RelationContext, write_result
 from nsys2prv.relations.blocks import (
     Block,
-    MemberBlock,
     MessageFile,
     assign_buckets,
     count_buckets,
-    divide_calls,
     group_blocks,
-    hash_signatures,
     read_frame,
     save_messages,
-    sort_calls,
     split_column_names,
     store_lines,
     write_block,
@@ -500,46 +494,6 @@ def _find_streams(
     backward = ~pl.col("began") & pl.col("ended") & ~doubtful
     known = (*STREAM, "sent", "received", "began", "either")
     return streams.select(*known, wildcard=wildcard, backward=backward)
-
-
-def observe_collectives(context: RelationContext) -> Observed:
-    """Return the blocking calls of every process, by communicator; the n-th of each is the others'
-    n-th unless rows are missing.
-    """
-    processes = read_fact(context.files[PROCESSES], context.tasks)
-    began = processes.filter("began")["task"].to_list() if processes.height else []
-    batches = context.batch_facts(MEETINGS)
-    more = (sorted(set(began)),)
-    blocks = context.run_each("mpi-calls", sort_collective_calls, *batches, more=more)
-    return Observed(divide_calls(chain.from_iterable(blocks), NoiseKind.MPI))
-
-
-def sort_collective_calls(
-    files: tuple[FactFile, ...],
-    tasks: Mapping[tuple[int, int], int],
-    path: Path,
-    began: Sequence[int],
-) -> tuple[MemberBlock, ...]:
-    """Sort the calls of some reports by communicator, process and begin. began: tasks recorded from
-    MPI_Init on.
-    """
-    has_times = (pl.col("time_begin") != NULL) & ~pl.col("time_end").is_in((NULL, OPEN))
-    calls = read_fact(files, tasks).filter((pl.col("task") >= 0) & has_times)
-    nothing = pl.lit(0, pl.Int64)
-    calls = calls.select(
-        "communicator",
-        "host",
-        "is_root",
-        member=pl.col("task") * DEVICES,
-        number=nothing - 1,
-        function=nothing,
-        role="waits",
-        begin="time_begin",
-        end="time_end",
-        signature=pl.Series(hash_signatures(calls["signature"].to_numpy())),
-        began=pl.col("task").is_in(began),
-    )
-    return sort_calls(calls, path)
 
 
 def relate_ucx_messages(context: RelationContext) -> list[WorkResult]:

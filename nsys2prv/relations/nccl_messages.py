@@ -42,11 +42,11 @@ from nsys2prv.relations.blocks import (
     write_block,
     write_buckets,
 )
-from nsys2prv.relations.nccl_matching import (
-    blank_incomparable,
+from nsys2prv.relations.nccl_collectives import (
     find_bandwidth,
     keep_sound_kernels,
     make_rows,
+    measure_waits,
 )
 from nsys2prv.store.work_result import FactFile, WorkResult, read_fact
 
@@ -334,25 +334,21 @@ def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
         )
         .filter((pl.col("pure") == 1) & (pl.col("matched") == pl.col("messages")))
         .sort("begin", "object", "end")
-        .with_columns(transfer=pl.max_horizontal(pl.col("end") - pl.col("last"), 0))
         .with_columns(
             operation=pl.when(pl.col("sends") == 0)
             .then(RECEIVE)
             .when(pl.col("sends") == pl.col("matched"))
             .then(SEND)
             .otherwise(SEND_RECEIVE),
-            late=pl.col("begin") - pl.col("first"),
-            wait=pl.min_horizontal("last", "end") - pl.col("begin"),
         )
     )
-    times = blank_incomparable(pl.col("late", "wait", "transfer"))
-    speed = find_bandwidth(pl.col("bytes"), pl.col("transfer"))
-    moved = (
-        kernels.filter(pl.col("comparable") & pl.col("told") & (pl.col("transfer") > 0))
-        .sort("last", "object", "end")
-        .with_columns(algorithm_bandwidth=speed, bus_bandwidth=speed)
+    kernels = measure_waits(kernels)
+    speed = find_bandwidth(pl.col("bytes"))
+    moved = kernels.filter(pl.col("told") & (pl.col("transfer") > 0))
+    moved = moved.sort("last", "object", "end").with_columns(
+        algorithm_bandwidth=speed, bus_bandwidth=speed
     )
     return (
-        make_rows(LAYOUT, kernels.with_columns(times), "begin", FIELDS),
+        make_rows(LAYOUT, kernels, "begin", FIELDS),
         make_rows(TRANSFER, moved, "last", TRANSFER_FIELDS),
     )

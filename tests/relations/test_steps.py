@@ -13,9 +13,9 @@ import pytest
 from nsys2prv.clock import NoiseKind, make_calls
 from nsys2prv.clock.gathering import gather_by_member, gather_calls
 from nsys2prv.clock.sequences import Member
-from nsys2prv.relations import blocks, nccl_matching
+from nsys2prv.relations import blocks, calls, nccl_collectives
 from nsys2prv.relations.blocks import write_blocks
-from nsys2prv.relations.nccl_matching import (
+from nsys2prv.relations.nccl_collectives import (
     BY_LAUNCH,
     KERNEL_COLUMNS,
     CollectivePiece,
@@ -28,10 +28,10 @@ from nsys2prv.store import work_result
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every report a step of its own, with few kernels in every other."""
     monkeypatch.setattr(work_result, "BATCH_BYTES", 1)
-    monkeypatch.setattr(nccl_matching, "STEP_ROWS", 50)
+    monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
     monkeypatch.setattr(blocks, "BUCKET_BYTES", 2_000)
     monkeypatch.setattr(blocks, "LINE_ROWS", 20)
-    monkeypatch.setattr(blocks, "PORTION_ROWS", 0)
+    monkeypatch.setattr(calls, "PORTION_ROWS", 0)
 
 
 def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:

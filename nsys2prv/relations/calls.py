@@ -1,0 +1,250 @@
+"""Observe the hosts' clocks by collective calls, of MPI and of NCCL alike: all members leave one at
+nearly the same moment.
+
+The calls of a few reports are sorted, in blocks on disk by communicator and member. Portions of
+whole communicators are then gathered per host (:mod:`nsys2prv.clock.gathering`). Calls are compared
+by the numbers that the report knows, else by the order in which their members made them: the n-th
+of each is the others' n-th unless rows are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+from msgspec.structs import astuple, replace
+
+from nsys2prv._util.columns import OPEN, factorize_together
+from nsys2prv.clock import NoiseKind, Role
+from nsys2prv.events.call_indexes import SEVERAL_OPERATIONS
+from nsys2prv.events.mpi import MEETINGS, PROCESSES
+from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
+from nsys2prv.export.source import NULL
+from nsys2prv.relations import DEVICES, Observed, RelationContext
+from nsys2prv.relations.blocks import (
+    Block,
+    group_blocks,
+    hash_signatures,
+    split_column_names,
+    write_blocks,
+)
+from nsys2prv.relations.nccl_collectives import EQUAL_COLUMNS, find_role, keep_sound_kernels
+from nsys2prv.store.work_result import FactFile, read_fact
+
+if TYPE_CHECKING:
+    from nsys2prv.clock.gathering import GatheredCalls
+
+#: Returns the calls (CALL_COLUMNS and `communicator`) of some reports from their facts.
+SelectCalls = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
+#: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1,
+#: and the function that it numbers; clock.Role; whether of the root;
+#: times (ns); whether the report has the communicator's beginning; and its signature.
+CALL_COLUMNS = split_column_names(
+    "member host number function role is_root begin end began signature"
+)
+#: Groups that a communicator's calls may be divided into, one for each function.
+MOST_GROUPS = 64
+#: Calls that are gathered at once, unless they are one communicator's that the report numbers.
+PORTION_ROWS = 50_000
+
+
+class MemberBlock(Block, frozen=True):
+    """Calls of a member on a communicator, its group, by their begins."""
+
+    #: Number of the process.
+    member: int
+    #: Host whose clock their times are of.
+    host: int
+    #: True if the report numbers all of them.
+    numbered: bool
+    #: True if none ends before it begins.
+    sane: bool
+    #: True if the report has the communicator's beginning.
+    began: bool
+    #: First time, ns.
+    earliest: int
+    #: Last time, ns.
+    latest: int
+
+
+def observe_mpi(context: RelationContext) -> Observed:
+    """Return the blocking calls of every process, by communicator."""
+    return _observe(context, NoiseKind.MPI, _select_mpi_calls, MEETINGS, PROCESSES)
+
+
+def observe_nccl(context: RelationContext) -> Observed:
+    """Return the kernels of collectives, by communicator."""
+    return _observe(context, NoiseKind.NCCL, _select_kernels, KERNELS, COMMUNICATORS)
+
+
+def _observe(
+    context: RelationContext, noise_kind: int, select: SelectCalls, *facts: str
+) -> Observed:
+    batches = context.batch_facts(*facts)
+    blocks = context.run_each(f"calls-{noise_kind}", sort_calls, *batches, more=(select,))
+    return Observed(divide_calls(chain.from_iterable(blocks), noise_kind))
+
+
+def _select_mpi_calls(calls: pl.DataFrame, processes: pl.DataFrame) -> pl.DataFrame:
+    has_times = (pl.col("time_begin") != NULL) & ~pl.col("time_end").is_in((NULL, OPEN))
+    calls = calls.filter((pl.col("task") >= 0) & has_times)
+    # Those recorded from MPI_Init on.
+    began = processes.filter("began")["task"] if processes.height else pl.Series([], dtype=pl.Int64)
+    return calls.with_columns(
+        member=pl.col("task") * DEVICES,
+        number=pl.lit(-1),
+        function=pl.lit(0),
+        role="waits",
+        signature=pl.Series(hash_signatures(calls["signature"].to_numpy())),
+        began=pl.col("task").is_in(began.implode()),
+    )
+
+
+def _select_kernels(kernels: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
+    kernels = keep_sound_kernels(kernels).filter(
+        (pl.col("task") >= 0)
+        & (pl.col("communicator") != 0)
+        & (pl.col("fused") > pl.col("messages"))
+    )
+    # Whether the call is known that made the communicator on this rank.
+    made_here = communicators.filter("made") if communicators.height else kernels.clear()
+    made_here = made_here.select("task", "communicator", began=True).unique()
+    owner = ["task", "communicator"]
+    kernels = kernels.join(made_here, on=owner, how="left", maintain_order="left")
+    # Kernels of several operations, some with a root, bind in a way that their sum does not tell.
+    tells = (pl.col("operation") != SEVERAL_OPERATIONS) & (pl.col("rank") >= 0)
+    kernels = kernels.filter((find_role() == int(Role.ALL)) | tells)
+    signature = hash_signatures(*(kernels[name].to_numpy() for name in EQUAL_COLUMNS))
+    return kernels.with_columns(
+        member=pl.col("task") * DEVICES + pl.col("device"),
+        number="sequence",
+        function="first_operation",
+        role=find_role(),
+        is_root=(pl.col("root") == pl.col("rank")) & (pl.col("root") >= 0),
+        signature=pl.Series(signature),
+        began=pl.col("began").fill_null(False),
+    )
+
+
+def sort_calls(
+    files: tuple[FactFile, ...],
+    others: tuple[FactFile, ...],
+    tasks: Mapping[tuple[int, int], int],
+    path: Path,
+    select: SelectCalls,
+) -> tuple[MemberBlock, ...]:
+    """Return the calls of some reports in a file of blocks. others: facts of their members."""
+    calls = select(read_fact(files, tasks), read_fact(others, tasks))
+    calls = calls.rename({"time_begin": "begin", "time_end": "end"})
+    calls = calls.select(pl.col("communicator", *CALL_COLUMNS).cast(pl.Int64))
+    calls = calls.sort("communicator", "member", "begin", maintain_order=True)
+    owner = calls.select(pl.struct("communicator", "member").rle_id().cast(pl.Int64)).to_series()
+    blocks = write_blocks(path, owner.to_numpy(), calls.select(CALL_COLUMNS).to_numpy())
+    members = calls.group_by("communicator", "member", maintain_order=True).agg(
+        pl.col("host").first(),
+        numbered=(pl.col("number") >= 0).all(),
+        sane=(pl.col("end") >= pl.col("begin")).all(),
+        began=pl.col("began").first() == 1,
+        earliest=pl.min_horizontal(pl.col("begin", "end").min()),
+        latest=pl.max_horizontal(pl.col("begin", "end").max()),
+    )
+    return tuple(
+        MemberBlock(*astuple(replace(block, group=communicator)), *rest)
+        for block, (communicator, *rest) in zip(blocks, members.iter_rows(), strict=True)
+    )
+
+
+def divide_calls(members: Iterable[MemberBlock], noise_kind: int) -> list[CallPortion]:
+    """Return the calls of all reports in portions of whole communicators."""
+    portions: list[CallPortion] = []
+    room = 0
+    for number, blocks in enumerate(group_blocks(members)):
+        rows = sum(block.rows for block in blocks)
+        if rows > room:
+            portions.append(CallPortion((), noise_kind, number))
+            room = PORTION_ROWS
+        portions[-1] = replace(portions[-1], blocks=(*portions[-1].blocks, *blocks))
+        room -= rows
+    return portions
+
+
+class CallPortion(Struct, frozen=True):
+    """Calls of some communicators."""
+
+    #: Calls of each member and report.
+    blocks: tuple[MemberBlock, ...]
+    #: clock.NoiseKind.
+    noise_kind: int
+    #: Number of the first communicator among all.
+    number: int
+
+    @property
+    def times(self) -> list[int]:
+        """Return times (ns) between which all of its times are."""
+        return [time for block in self.blocks for time in (block.earliest, block.latest)]
+
+    def read_calls(self) -> pl.DataFrame:
+        """Return all calls. Where the report numbers those of a communicator, it does by function."""
+        from nsys2prv.clock import make_calls
+
+        rows = np.concatenate([block.read() for block in self.blocks])
+        column = dict(zip(CALL_COLUMNS, rows.T, strict=True))
+        sizes = [block.rows for block in self.blocks]
+        communicator = np.repeat([block.group for block in self.blocks], sizes)
+        others = {block.group for block in self.blocks if not block.numbered}
+        numbered = np.repeat([block.group not in others for block in self.blocks], sizes)
+        group = factorize_together(communicator, np.where(numbered, column["function"], 0))[1]
+        return make_calls(
+            noise_kind=np.full(len(rows), self.noise_kind),
+            group=1 + self.number * MOST_GROUPS + group,
+            number=np.where(numbered, column["number"], -1),
+            is_root=column["is_root"] == 1,
+            began=column["began"] == 1,
+            clock=column["host"],
+            **{name: column[name] for name in ("member", "signature", "role", "begin", "end")},
+        )
+
+    def gather(self, pivot: int) -> GatheredCalls:
+        """Return the calls by host. pivot: an instant amid all times."""
+        from nsys2prv.clock.gathering import gather_calls
+
+        is_one = len({block.group for block in self.blocks}) == 1
+        is_sane = all(block.sane for block in self.blocks)
+        is_numbered = all(block.numbered for block in self.blocks)
+        is_large = sum(block.rows for block in self.blocks) > PORTION_ROWS
+        if is_one and is_sane and is_large and not is_numbered:
+            return self._gather_by_member(pivot)
+        return gather_calls(self.read_calls(), pivot)
+
+    def _gather_by_member(self, pivot: int) -> GatheredCalls:
+        """Return the calls of one large communicator that the report does not number, a member at a
+        time.
+        """
+        from nsys2prv.clock.gathering import gather_by_member
+        from nsys2prv.clock.sequences import Member
+
+        by_member: dict[int, list[MemberBlock]] = {}
+        for block in self.blocks:
+            by_member.setdefault(block.member, []).append(replace(block, numbered=False))
+        members = [
+            Member(
+                member,
+                sum(block.rows for block in blocks),
+                partial(_load_calls, replace(self, blocks=tuple(blocks)), pivot),
+                all(block.began for block in blocks),
+                blocks[0].host,
+            )
+            for member, blocks in sorted(by_member.items())
+        ]
+        return gather_by_member(members, self.noise_kind, 1 + self.number * MOST_GROUPS)
+
+
+def _load_calls(portion: CallPortion, pivot: int) -> pl.DataFrame:
+    calls = portion.read_calls().with_columns(pl.col("begin", "end") - pivot)
+    return calls.sort("begin", maintain_order=True)
