@@ -22,10 +22,13 @@ from nsys2prv._util.workers import LostWorker
 from nsys2prv.conversion.clocks import find_host_clocks
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.whole_reports import (
+    WholeReport,
     extract_rows,
-    find_lost_launches,
     find_span_of_rows,
-    find_spans,
+    list_kinds_left_out,
+    plan_whole_work,
+    survey_database,
+    survey_report,
 )
 from nsys2prv.events import all_kinds
 from nsys2prv.events.call_indexes import (
@@ -64,6 +67,8 @@ TASK_ROWS = 400_000
 KINDS_FOR_CLOCKS = frozenset({"graphs", "kernels", "mpi_event_trace", "nccl", "nccl_operations"})
 #: What rows are read for: to be stored, for the indexes alone, or beside these for the clocks alone.
 STORED, INDEXED, BESIDE = "stored", "indexed", "beside"
+#: Kinds that read together, what for, and whether they may look up the indexes.
+Group = tuple[tuple[EventKind, ...], str, bool]
 
 
 def read_reports(job: Job) -> None:
@@ -71,10 +76,14 @@ def read_reports(job: Job) -> None:
     follows from several tables of a report. Raises Unreadable.
     """
     kinds, alone = job.selection.kinds, _list_kinds_for_clocks(job)
-    job.results = read_kinds(job, kinds, alone)
+    groups = group_kinds(kinds, alone)
+    beside = [kind for of_group, use, _ in groups if use != STORED for kind in of_group]
+    left_out = list_kinds_left_out(kinds, job.plan.settings, beside)
+    job.results = _read_kinds(job, groups, left_out)
     job.clock_results = _list_clock_results(job.results) if alone else []
-    job.spans = find_spans(job)
-    job.lost = find_lost_launches(job.infos, job.results, job.spans, job.run)
+    wholes = _survey_reports(job, left_out)
+    job.spans = {report: one.span for report, one in wholes.items() if one.span is not None}
+    job.lost = [lost for one in wholes.values() for lost in one.lost]
     job.early_work = [
         (result.report, *row)
         for result in job.results
@@ -84,14 +93,12 @@ def read_reports(job: Job) -> None:
     job.results += derive_events(job, kinds, job.results, job.folder)
 
 
-def read_kinds(
-    job: Job, kinds: Sequence[EventKind], alone: Sequence[EventKind]
-) -> list[WorkResult]:
-    """Return the results of reading these kinds of events. alone: kinds to be read beside them for
-    the clocks alone. Raises Unreadable.
+def _read_kinds(job: Job, groups: Sequence[Group], left_out: Sequence[str]) -> list[WorkResult]:
+    """Return the results of reading these groups of kinds. left_out: kinds that are not read, or not
+    in full. Raises Unreadable.
     """
     results: list[WorkResult] = []
-    stages = plan_tasks(job.infos, kinds, alone, job.folder, job.plan.settings)
+    stages = plan_tasks(job, groups, left_out)
     rows = sum(task.rows for tasks in stages for task in tasks)
     with job.progress.show_phase("reading", rows) as advance:
         for number, tasks in enumerate(stages):
@@ -109,6 +116,24 @@ def read_kinds(
                 # Results come in the order of their tasks.
                 raise Unreadable(str(error), next(waiting).info.given) from None
     return results
+
+
+def _survey_reports(job: Job, left_out: Sequence[str]) -> dict[int, WholeReport]:
+    """Return what was found out about each report as a whole: by the task that read all of it, or by
+    one that follows those that did.
+    """
+    found = {one.report: one.whole for one in job.results if one.whole}
+    results: dict[int, list[WorkResult]] = defaultdict(list)
+    for result in job.results:
+        results[result.report].append(result)
+    tasks = [
+        plan_whole_work(report, info, left_out, job.plan.settings, results[report])
+        for report, info in enumerate(job.infos)
+        if report not in found
+    ]
+    surveyed = job.run(survey_report, tasks)
+    found |= zip((task.report for task in tasks), surveyed, strict=True)
+    return dict(sorted(found.items()))
 
 
 def _list_kinds_for_clocks(job: Job) -> list[EventKind]:
@@ -192,6 +217,8 @@ class ReadingWork(Struct, frozen=True):
     settings: ReadingSettings
     #: Table whose rows are counted -> the kind whose parts are its.
     counting: Mapping[str, str]
+    #: Where the task reads all of the report that is read: the kinds that are not, or not in full.
+    left_out: tuple[str, ...] | None = None
     #: Calls of the report that other tasks indexed.
     launches: tuple[Segment, ...] = ()
     #: NCCL calls of the report that other tasks indexed.
@@ -243,6 +270,10 @@ def read_task(task: ReadingWork) -> WorkResult:
                 extraction.launched = []
         if not result.nccl_calls:
             result.nccl_calls = save_nccl_calls(finder.found_nccl_calls, launches)
+        if task.left_out is not None:
+            launches.flush()
+            of_report = task.report, task.info, task.left_out, task.settings, [result]
+            result.whole = survey_database(plan_whole_work(*of_report), database)
     with FrameWriter(writer.path) as frames:
         result.names = {name: names.save(frames) for name, names in own.names.items()}
         result.callers = list(own.callers)
@@ -301,38 +332,42 @@ def _read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) -
     return extraction.database.read_once(part, tuple(integers), tuple(texts), conditions)
 
 
-def plan_tasks(
-    reports: Sequence[ReportInfo],
-    selected: Sequence[EventKind],
-    alone: Sequence[EventKind],
-    folder: Path,
-    settings: ReadingSettings,
-) -> tuple[list[ReadingWork], list[ReadingWork]]:
-    """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
-    then those that may ask them. Of a small report one task does both. alone: kinds to be read for
-    the clocks alone.
-
-    The second stage's tasks get their report's indices through :func:`add_indexes` once the first
-    stage is done.
-    """
-    provided = {index for kind in selected for index in kind.provides}
-    settings = replace(settings, lines=LAUNCHES in provided, nccl_calls=NCCL_CALLS in provided)
+def group_kinds(selected: Sequence[EventKind], alone: Sequence[EventKind]) -> list[Group]:
+    """Return the groups of kinds that read together. alone: kinds to be read for the clocks alone."""
     launching = [kind for kind in all_kinds() if LAUNCHES in kind.provides]
     is_indexed = any(LAUNCHES in kind.needs for kind in selected)
     indexed = [kind for kind in launching if is_indexed and kind not in selected]
     if alone and not is_indexed:
         alone = [*(kind for kind in launching if kind not in selected), *alone]
     tables = {kind.tables for kind in (*selected, *indexed, *alone) if kind.provides}
-    groups: list[tuple[tuple[EventKind, ...], str, bool]] = []
+    groups: list[Group] = []
     for kinds, use in ((selected, STORED), (indexed, INDEXED), (alone, BESIDE)):
         # Those that read the same tables come along.
         first = [kind for kind in kinds if kind.tables in tables and not kind.needs]
         second = [kind for kind in kinds if kind not in first]
         for of_stage, asks in ((first, False), (second, True)):
             groups += [(group, use, asks) for group in _group_by_table(of_stage)]
+    return groups
+
+
+def plan_tasks(
+    job: Job, groups: Sequence[Group], left_out: Sequence[str]
+) -> tuple[list[ReadingWork], list[ReadingWork]]:
+    """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
+    then those that may ask them. Of a small report one task does both. left_out: kinds that are not
+    read, or not in full.
+
+    The second stage's tasks get their report's indices through :func:`add_indexes` once the first
+    stage is done.
+    """
+    selected = job.selection.kinds
+    provided = {index for kind in selected for index in kind.provides}
+    settings = replace(
+        job.plan.settings, lines=LAUNCHES in provided, nccl_calls=NCCL_CALLS in provided
+    )
     counting = _find_counting_kinds(selected)
     stages: tuple[list, list] = ([], [])
-    for index, info in enumerate(reports):
+    for index, info in enumerate(job.infos):
         portions = [
             list(_gather_portions(info, [group for group in groups if group[2] == asks]))
             for asks in (False, True)
@@ -340,8 +375,10 @@ def plan_tasks(
         all_parts = [part for parts in chain.from_iterable(portions) for part in parts]
         if sum(one.part.rows for one in all_parts) <= TASK_ROWS:
             portions = [[all_parts] if all_parts else [], []]
+        is_whole = sum(map(len, portions)) == 1
+        more = job.folder, settings, counting, tuple(left_out) if is_whole else None
         for stage, of_stage in zip(stages, portions, strict=True):
-            stage += [(index, info, tuple(parts), folder, settings, counting) for parts in of_stage]
+            stage += [(index, info, tuple(parts), *more) for parts in of_stage]
     numbers = count()
     first_works, second_works = ([ReadingWork(next(numbers), *one) for one in of] for of in stages)
     return first_works, second_works
@@ -378,12 +415,9 @@ def _find_counting_kinds(selected: Iterable[EventKind]) -> dict[str, str]:
     }
 
 
-def _gather_portions(
-    info: ReportInfo, groups: Iterable[tuple[tuple[EventKind, ...], str, bool]]
-) -> Iterator[list[TablePart]]:
+def _gather_portions(info: ReportInfo, groups: Iterable[Group]) -> Iterator[list[TablePart]]:
     """Yield a report's parts for each of the groups of kinds that read together, gathered into
-    portions of at most TASK_ROWS rows. With each group: the use of its rows, and whether it may look up
-    the indexes.
+    portions of at most TASK_ROWS rows.
     """
     portion: list[TablePart] = []
     room = TASK_ROWS

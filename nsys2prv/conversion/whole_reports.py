@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache
+from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from nsys2prv._util.columns import ABSENT, OPEN, group_rows, read_columns
 from nsys2prv.events import all_kinds
@@ -29,14 +30,11 @@ from nsys2prv.events.name_rules import may_drop
 from nsys2prv.events.nvtx import TABLE as NVTX_TABLE
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.recording import ENDS, TIMES
-from nsys2prv.export.source import NULL, TIME_LIMIT, Part, mask_usable
+from nsys2prv.export.source import NULL, TIME_LIMIT, Part, Shared, mask_usable
 from nsys2prv.export.sqlite import Database
 from nsys2prv.store.runs import Span
 from nsys2prv.store.spilling import repair_times
 from nsys2prv.store.work_result import WorkResult
-
-if TYPE_CHECKING:
-    from nsys2prv.conversion.job import Job
 
 #: Rows of the pieces in which the earliest and latest events of a table are sought.
 PIECE_ROWS = 20_000
@@ -46,42 +44,17 @@ UNKNOWN = -TIME_LIMIT, TIME_LIMIT
 ENDS_ELSEWHERE = ("gpu_contexts",)
 
 
-def find_spans(job: Job) -> dict[int, Span]:
-    """Return the first and the last time (local ns) of the events of each report that has any,
-    whether they were read or not.
-    """
-    known = find_known_spans(job.results)
-    for result in job.results:
-        if result.spans:
-            report = result.report
-            known[report] = _unite_spans(known.get(report), *result.spans.values())
-    tasks = list(plan_span_tasks(job, known))
-    found = job.run(find_span, tasks)
-    spans = zip((task.report for task in tasks), found, strict=True)
-    # Rows about the profiler count only in a report that holds nothing else.
-    return {
-        **find_known_spans(job.results, extending=False),
-        **known,
-        **{report: span for report, span in spans if span is not None},
-    }
+class WholeReport(Struct, frozen=True):
+    """What was found out about a report as a whole."""
+
+    #: First and last time of its events (local ns), None where it has none.
+    span: Span | None
+    #: Its processes with launching calls that lack work.
+    lost: list[LostLaunches]
 
 
-def find_known_spans(results: Sequence[WorkResult], extending: bool = True) -> dict[int, Span]:
-    """Return the span of the runs of each report that has any. extending: those alone of kinds that
-    may make the trace longer.
-    """
-    others = {layout for kind in all_kinds() if not kind.extends_trace for layout in kind.layouts}
-    spans: dict[int, Span] = {}
-    for run in (run for result in results for run in result.runs):
-        if run.first_time != OPEN and not (extending and run.shape.name in others):
-            spans[run.report] = _unite_spans(
-                spans.get(run.report), (run.first_time, run.greatest_time)
-            )
-    return spans
-
-
-class SpanWork(Struct, frozen=True):
-    """Finds the span of one report's events."""
+class WholeWork(Struct, frozen=True):
+    """Finds out what concerns one report as a whole."""
 
     #: Index of the report.
     report: int
@@ -89,57 +62,123 @@ class SpanWork(Struct, frozen=True):
     info: ReportInfo
     #: Kinds that were not read, or not in full.
     kinds: tuple[str, ...]
-    #: Span of the kinds that were; None where they have no events.
-    known: Span | None
     #: Settings of reading.
     settings: ReadingSettings
+    #: Span of the kinds that were read and may make the trace longer; None where they have no events.
+    known: Span | None
+    #: Span of all kinds that were stored.
+    stored: Span | None
+    #: Its launching calls.
+    launches: tuple[Segment, ...]
 
 
-def plan_span_tasks(job: Job, known: dict[int, Span]) -> Iterator[SpanWork]:
-    """Yield a task for each report with tables that were not read, or of which short ranges were
-    left out. known: span of the runs of each report that has any.
+def plan_whole_work(
+    report: int,
+    info: ReportInfo,
+    left_out: Sequence[str],
+    asked: ReadingSettings,
+    results: Sequence[WorkResult],
+) -> WholeWork:
+    """Return the task of a report that has been read. left_out: kinds that were not read, or not in
+    full; asked: settings of reading; results: all of the report.
     """
-    selection, asked = job.plan.selection, job.plan.settings
-    seen = {name for result in job.results for name in result.spans}
-    left_out = [
-        kind
-        for kind in all_kinds()
-        if kind.tables
-        and not (kind.opt_in or kind.rereads_rows or kind.name in seen)
-        and (kind not in selection.kinds or asked.min_durations.get(kind.name))
-    ]
     settings = ReadingSettings(
         lines=False, kernel_rules=asked.kernel_rules, nvtx_rules=asked.nvtx_rules
     )
-    for report, info in enumerate(job.infos):
-        if kinds := tuple(one.name for one in left_out if info.parts.keys() & set(one.tables)):
-            yield SpanWork(report, info, kinds, known.get(report), settings)
+    noted = [span for result in results for span in result.spans.values()]
+    return WholeWork(
+        report,
+        info,
+        tuple(left_out),
+        settings,
+        _unite_spans(*_list_spans_of_runs(results, _list_layouts_about_profiler()), *noted),
+        _unite_spans(*_list_spans_of_runs(results)),
+        tuple(chain.from_iterable(result.launches for result in results)),
+    )
 
 
-def find_span(task: SpanWork) -> Span | None:
-    """Return the span of all events of a report (a pure function over files); None if it has none."""
-    kinds = [kind for kind in all_kinds() if kind.name in task.kinds]
-    span = task.known
-    scanned: dict[str, list] = {}
-    with Database(task.info.path) as database:
-        for extends in (True, False):
-            if extends or span is None:
-                for kind in (kind for kind in kinds if kind.extends_trace == extends):
-                    span = _widen(span, task, database, kind, scanned)
+def _list_spans_of_runs(results: Sequence[WorkResult], but: Collection[str] = ()) -> list[Span]:
+    """Return the spans of runs, `but` those of some layouts."""
+    return [
+        (run.first_time, run.greatest_time)
+        for result in results
+        for run in result.runs
+        if run.first_time != OPEN and run.shape.name not in but
+    ]
+
+
+@cache
+def _list_layouts_about_profiler() -> frozenset[str]:
+    """Return the layouts of kinds that do not make a trace longer."""
+    others = (kind.layouts for kind in all_kinds() if not kind.extends_trace)
+    return frozenset(chain.from_iterable(others))
+
+
+def list_kinds_left_out(
+    selected: Collection[EventKind], settings: ReadingSettings, beside: Collection[EventKind]
+) -> list[str]:
+    """Return the names of the kinds that are not read, or not in full. beside: those that are, though
+    they are not selected.
+    """
+    return [
+        kind.name
+        for kind in all_kinds()
+        if kind.tables
+        and not (kind.opt_in or kind.rereads_rows or kind in beside)
+        and (kind not in selected or settings.min_durations.get(kind.name))
+    ]
+
+
+def survey_report(work: WholeWork) -> WholeReport:
+    """Find out what concerns a report as a whole (a pure function over files)."""
+    with Database(work.info.path) as database:
+        return survey_database(work, database)
+
+
+def survey_database(work: WholeWork, database: Database) -> WholeReport:
+    """Find out what concerns the report of an open database as a whole."""
+    span = find_span(work, database)
+    # Rows about the profiler count only in a report that holds nothing else.
+    span = work.stored if span is None else span
+    lost = count_lost_launches(work, database, span[1]) if work.launches and span else []
+    return WholeReport(span, lost)
+
+
+class _Scan(Struct):
+    """Tables in which the earliest and the latest events are sought."""
+
+    #: The task.
+    work: WholeWork
+    #: The report.
+    database: Database
+    #: Pieces of each table with the bounds of their times (ns).
+    pieces: dict[str, list[tuple[Part, int, int]]] = field(default_factory=dict)
+    #: Which kinds have which rows of a piece, and the times of these, where several kinds read it.
+    shared: dict[Part, Shared | None] = field(default_factory=dict)
+
+
+def find_span(work: WholeWork, database: Database) -> Span | None:
+    """Return the span of all events of a report; None if it has none."""
+    parts, scan, span = work.info.parts.keys(), _Scan(work, database), work.known
+    kinds = [one for one in all_kinds() if one.name in work.kinds and parts & set(one.tables)]
+    for extends in (True, False):
+        if extends or span is None:
+            for kind in (kind for kind in kinds if kind.extends_trace == extends):
+                span = _widen(span, scan, kind, [one for one in kinds if one.tables == kind.tables])
     return span
 
 
 def _widen(
-    span: Span | None, task: SpanWork, database: Database, kind: EventKind, scanned: dict[str, list]
+    span: Span | None, scan: _Scan, kind: EventKind, together: Sequence[EventKind]
 ) -> Span | None:
-    """Return the span made long enough for the events of a kind. scanned: the pieces of tables that
-    have been looked at, for the next kind.
+    """Return the span made long enough for the events of a kind. together: the kinds that read its
+    tables.
     """
-    pieces, parts = [], task.info.parts
+    pieces, parts = [], scan.work.info.parts
     for table in kind.tables:
-        if table in parts and table not in scanned:
-            scanned[table] = list(_list_pieces(database, task.info, parts[table]))
-        pieces += scanned.get(table, ())
+        if table in parts and table not in scan.pieces:
+            scan.pieces[table] = list(_list_pieces(scan.database, scan.work.info, parts[table]))
+        pieces += scan.pieces.get(table, ())
     bounds = _unite_spans(*(piece[1:] for piece in pieces if piece[1:] != UNKNOWN)) or UNKNOWN
     if kind.name in ENDS_ELSEWHERE:
         pieces = [(part, *bounds) for part, _, _ in pieces]
@@ -150,12 +189,12 @@ def _widen(
         if span is not None and first >= span[0]:
             break
         read.add(part)
-        span = _unite_spans(span, _read_span(task, database, kind, part))
+        span = _unite_spans(span, _read_span(scan, kind, part, together))
     for part, _, last in sorted(pieces, key=itemgetter(2), reverse=True):
         if span is not None and last <= span[1]:
             break
         if part not in read:
-            span = _unite_spans(span, _read_span(task, database, kind, part))
+            span = _unite_spans(span, _read_span(scan, kind, part, together))
     return span
 
 
@@ -183,12 +222,24 @@ def _list_pieces(
             yield piece, int(times[0].min()), last
 
 
-def _read_span(task: SpanWork, database: Database, kind: EventKind, part: Part) -> Span | None:
+def _read_span(
+    scan: _Scan, kind: EventKind, part: Part, together: Sequence[EventKind]
+) -> Span | None:
     """Return the span of the events of a kind in a piece of its table, by reading them, or their
-    times where that is enough.
+    times where that is enough. Of kinds that read it together, which rows they have is read once.
     """
-    extraction = Extraction(task.info, database, settings=task.settings)
-    extraction.condition, extraction.stores = kind.make_condition(task.info), False
+    info = scan.work.info
+    extraction = Extraction(info, scan.database, settings=scan.work.settings)
+    extraction.condition, extraction.stores = kind.make_condition(info), False
+    if len(together) > 1:
+        if part not in scan.shared:
+            conditions = [one.make_condition(info) for one in together]
+            scan.shared[part] = scan.database.read_once(part, ("start", "end"), (), conditions)
+        if shared := scan.shared[part]:
+            number = together.index(kind)
+            if not shared.mask_meeting(number).any():
+                return None
+            extraction.shared = shared, number
     rules = extraction.nvtx_rules if part.table == NVTX_TABLE else ()
     if kind.plain_times and not may_drop(rules):
         columns, none = extraction.read(part, ("start", "end")), np.zeros(0, np.int64)
@@ -252,65 +303,32 @@ class LostLaunches(Struct, frozen=True):
         return self.lost >= FEW_LOST * self.launches
 
 
-class LaunchWork(Struct, frozen=True):
-    """The calls of one report."""
-
-    #: Index of the report.
-    report: int
-    #: What is known of the report.
-    info: ReportInfo
-    #: Its calls.
-    segments: tuple[Segment, ...]
-    #: When its last event ends (local ns).
-    end: int
-
-
-def find_lost_launches(
-    infos: Sequence[ReportInfo],
-    results: Iterable[WorkResult],
-    spans: Mapping[int, Span],
-    run: Callable[[Callable, Sequence], Iterator],
-) -> list[LostLaunches]:
-    """Return the processes with launching calls that lack work. results: of reading, with indexes
-    of calls; spans: of each report's events (local ns).
+def count_lost_launches(work: WholeWork, database: Database, end: int) -> list[LostLaunches]:
+    """Return the processes of a report with launching calls that lack work. end: when its last event
+    ends (local ns).
     """
-    segments: dict[int, list[Segment]] = defaultdict(list)
-    for result in results:
-        segments[result.report] += result.launches
-    tasks = [
-        LaunchWork(report, infos[report], tuple(of), spans[report][1])
-        for report, of in segments.items()
-        if of
-    ]
-    return [lost for found in run(count_lost_launches, tasks) for lost in found]
-
-
-def count_lost_launches(task: LaunchWork) -> list[LostLaunches]:
-    """Return the processes of a report with such calls (a pure function over files)."""
-    processes = dict.fromkeys(segment.process for segment in task.segments)
-    with Database(task.info.path) as source:
-        tables = [table for table in WORK_TABLES if table in task.info.parts]
-        if not all(source.has(table, "globalPid", "correlationId") for table in tables):
-            return []
-        names = {
-            name
-            for kinds in {segment.kinds for segment in task.segments}
-            for name in read_columns(kinds)["name"].tolist()
-        }
-        texts = source.read_strings(sorted(names))
-        work = {process: _Work() for process in processes}
-        for part in (piece for table in tables for piece in task.info.parts[table].split(ROWS)):
-            columns = source.read(part, ("globalPid", "correlationId", "start", "end"))
-            own = [columns[name] for name in ("correlationId", "start", "end")]
-            for process, rows in group_rows(columns["globalPid"]):
-                if process in work:
-                    work[process].add(*(column[rows] for column in own))
+    tables = [table for table in WORK_TABLES if table in work.info.parts]
+    if not all(database.has(table, "globalPid", "correlationId") for table in tables):
+        return []
+    names = {
+        name
+        for kinds in {segment.kinds for segment in work.launches}
+        for name in read_columns(kinds)["name"].tolist()
+    }
+    texts = database.read_strings(sorted(names))
+    done = {segment.process: _Work() for segment in work.launches}
+    for part in (piece for table in tables for piece in work.info.parts[table].split(ROWS)):
+        columns = database.read(part, ("globalPid", "correlationId", "start", "end"))
+        own = [columns[name] for name in ("correlationId", "start", "end")]
+        for process, rows in group_rows(columns["globalPid"]):
+            if process in done:
+                done[process].add(*(column[rows] for column in own))
     launches: dict[int, int] = defaultdict(int)
     # Begins of calls without work, and of the last one with work, by process, thread and name.
     missing: dict[tuple[int, int, int], list[np.ndarray]] = defaultdict(list)
     last: dict[tuple[int, ...], int] = {}
-    for process, calls in _find_launches(task.segments, texts):
-        found = work[process].find(calls.ids)
+    for process, calls in _find_launches(work.launches, texts):
+        found = done[process].find(calls.ids)
         launches[process] += len(found)
         for code, rows in group_rows(calls.code):
             key = (process, int(calls.kinds.thread[code]), int(calls.kinds.name[code]))
@@ -325,11 +343,11 @@ def count_lost_launches(task: LaunchWork) -> list[LostLaunches]:
         process, begin = key[0], np.concatenate(begins)
         # Work may begin after the report: of processes that are busy to its end, that of calls after
         # the last one of the same function and thread, or of any, whose work is there.
-        if task.end - work[process].last <= work[process].longest:
+        if end - done[process].last <= done[process].longest:
             begin = begin[begin < last.get(key, last.get(key[:1], NULL))]
         lost[process] += len(begin)
     return [
-        LostLaunches(task.report, process, launches[process], count)
+        LostLaunches(work.report, process, launches[process], count)
         for process, count in lost.items()
         if count
     ]

@@ -172,6 +172,7 @@ def _read_json(extraction: Extraction, columns: Columns) -> Payloads:
     return numbers, np.array([one is None for one in found]), row_codes
 
 
+@lru_cache(10_000)
 def _find_fields(text: str) -> dict[str, str] | None:
     """Return the fields of a flat object in JSON as texts; None where the text is no whole object."""
     stripped = text.strip(" \t\r\n")
@@ -348,6 +349,8 @@ def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield the ranges of NCCL's domain in the layout of the kind."""
     layout = extraction.kind.layouts[0]
     columns = extraction.read(part, COLUMNS, TEXTS, short=True)
+    if not columns.rows:
+        return
     payloads = read_payloads(extraction, columns)
     texts, text_codes = find_texts(extraction, columns)
     operations = list(map(find_operation, texts.to_list()))

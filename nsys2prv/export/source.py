@@ -89,6 +89,12 @@ class DistinctTexts:
         texts = self._read.as_list() if numbers is None else self._read.as_list(numbers)
         return pl.Series(texts, dtype=pl.Binary)
 
+    def as_list(self) -> list[bytes]:
+        """Return all texts."""
+        if self._read is None:
+            return self.series.to_list()
+        return self._read.as_list(*self._chosen)
+
     def select(self, used: np.ndarray) -> DistinctTexts:
         """Return some of the texts. used: a mask (bool)."""
         if self._read is None:

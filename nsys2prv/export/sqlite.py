@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from nsys2prv.export.source import (
     quote_name,
 )
 from nsys2prv.export.sqlite_pages import (
+    SCHEMA,
     DamagedPage,
     Pages,
     evaluate_conditions,
@@ -63,10 +64,9 @@ MET, DAMAGED_VALUES = "conditions met", "damaged values"
 LONG_TABLE = 100_000
 #: Registered strings asked for in one statement.
 STRINGS = 500
-#: The table of the other tables.
-SCHEMA = "sqlite_master"
 #: What SQLite's check says where a page is damaged, and not a value.
 PAGE_IN_CHECK = re.compile(r"(?i)\bpage (\d+)")
+_VIRTUAL_TABLE = re.compile(rb"\s*CREATE\s+VIRTUAL", re.IGNORECASE)
 #: What comes with a database is data: nothing in it is run.
 DISTRUST = "PRAGMA trusted_schema = OFF"
 #: So many rows of a table, spread all over it, tell where its times lie.
@@ -116,6 +116,11 @@ class SourceTable:
     def _find_columns(self) -> dict[str, str]:
         described = self.describe("table_xinfo")
         return {column: declared for _, column, declared, *_, hidden in described if not hidden}
+
+    @property
+    def sql_names(self) -> SqlNames:
+        """The names of these columns in SQL."""
+        return self._find_once("names", lambda: SqlNames(self.columns))
 
     @property
     def required(self) -> bytes:
@@ -182,27 +187,48 @@ class Database:
         self.size = check_file(self.path)
         self.tables: dict[str, SourceTable] = {}
         try:
-            uri = make_database_uri(self.path)
-            self.connection = sqlite3.connect(uri, uri=True, isolation_level=None)
-            self.connection.text_factory = bytes
-            self.connection.execute(DISTRUST)
-            if hasattr(self.connection, "setconfig"):
-                self.connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
-            # Views and virtual tables are left alone: reading them would run code that came with
-            # the file.
-            tables = self.connection.execute(
-                "SELECT name, rootpage, sql FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
-            )
-            named = ((_decode(name), root, sql) for name, root, sql in tables)
-            self.tables = {
-                name: SourceTable(self, name, root, sql)
-                for name, root, sql in named
-                if not name.startswith("sqlite_")
-            }
-            self.connection.text_factory = _decode
+            for name, root, sql in self._list_tables():
+                # Views and virtual tables are left alone: reading them would run code that came
+                # with the file.
+                if not name.startswith(b"sqlite_") and not _VIRTUAL_TABLE.match(sql):
+                    text = _decode(name)
+                    self.tables[text] = SourceTable(self, text, root, sql)
         except DAMAGE as error:
             self.check()
             raise self.make_unreadable_error(error) from None
+
+    def _list_tables(self) -> Iterable[tuple[bytes, int, bytes]]:
+        """Return name, first page and SQL of each table."""
+        try:
+            found = self._pages and self._pages.list_tables()
+        except DamagedPage as error:
+            raise self.make_unreadable_error(error, SCHEMA) from None
+        if found is not None:
+            return found
+        self.connection.text_factory = bytes
+        try:
+            return self.connection.execute(
+                f"SELECT name, rootpage, sql FROM {SCHEMA} WHERE type = 'table'"
+            ).fetchall()
+        finally:
+            self.connection.text_factory = _decode
+
+    @cached_property
+    def connection(self) -> sqlite3.Connection:
+        """The file as SQLite reads it. Most tasks need none: before its first answer SQLite parses
+        the declarations of all tables.
+        """
+        connection = sqlite3.connect(make_database_uri(self.path), uri=True, isolation_level=None)
+        connection.text_factory = _decode
+        connection.execute(DISTRUST)
+        if hasattr(connection, "setconfig"):
+            connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+        return connection
+
+    @cached_property
+    def _evaluator(self) -> sqlite3.Connection:
+        """A database without tables, which tells for given values whether conditions are met."""
+        return sqlite3.connect(":memory:")
 
     def make_unreadable_error(self, error: Exception, table: str = "") -> Nsys2prvError:
         """Return the error for a damaged file, for users."""
@@ -271,11 +297,13 @@ class Database:
         """Return a condition in SQL from one with the table's columns in braces: those that the
         export lacks are NULL. "" is true.
         """
-        return where.format_map(SqlNames(self.tables[table].columns)) if where else "1"
+        return where.format_map(self.tables[table].sql_names) if where else "1"
 
     def close(self) -> None:
         """Let go of the files."""
-        self.connection.close()
+        for name in ("connection", "_evaluator"):
+            if name in self.__dict__:
+                self.__dict__.pop(name).close()
         self.__dict__.pop("_pages", None)
 
     def count(self, table: str, where: str = "") -> int:
@@ -312,7 +340,7 @@ class Database:
         """
         if table not in self.tables:
             return []
-        named = SqlNames(self.tables[table].columns)
+        named = self.tables[table].sql_names
         expressions = ", ".join(named[column] for column in columns)
         condition = self.make_condition(table, where)
         return [
@@ -356,7 +384,7 @@ class Database:
         """The text of all ids of StringIds."""
         rows = self.read(self.tables["StringIds"].whole, ("id",), ("value",))
         codes, distinct = rows.texts["value"]
-        texts = [_decode(text) for text in distinct.series.to_list()]
+        texts = list(map(_decode, distinct.as_list()))
         known = zip(rows["id"].tolist(), (texts[code] for code in codes.tolist()), strict=True)
         return {number: text for number, text in known if number != NULL}
 
@@ -404,7 +432,7 @@ class Database:
         table = self.tables[part.table]
         if isinstance(part, SomeRows) or not part.rowid or self._pages is None:
             return None
-        looked_at = find_condition_columns(conditions)
+        looked_at = find_condition_columns(tuple(conditions))
         try:
             from_pages = self._pages.read(
                 part, table.root, table.describe, integers, texts, looked_at
@@ -417,9 +445,11 @@ class Database:
         if not conditions:
             return columns, np.zeros(0, np.int64)
         in_sql = [self.make_condition(part.table, where) for where in conditions]
+        # Some look other tables up.
+        asked = self.connection if any("SELECT" in where for where in in_sql) else self._evaluator
         try:
             condition_bits = evaluate_conditions(
-                self.connection, values, looked_at.types, table.columns, columns.rows, in_sql
+                asked, values, looked_at.types, columns.rows, in_sql
             )
         except DAMAGE as error:
             raise self.make_unreadable_error(error) from None

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -32,12 +31,13 @@ from nsys2prv.export.source import (
     quote_name,
 )
 
-COMBINATIONS = "combinations_looked_at"
+#: A column in a condition, of which the type counts, or whether it is NULL, or its value.
+_COLUMN = re.compile(r"typeof\(\{(\w+)\}\)|\{(\w+)\} IS (?:NOT )?NULL|\{(\w+)\}")
 #: Conditions are evaluated for distinct combinations of values if there are at most so many, or at
 #: most one for so many rows.
 FEW_COMBINATIONS, ROWS_PER_COMBINATION = 1000, 8
-#: A value of each type by the type's number, as in native/records.h.
-OF_TYPE = (None, 0, 0.5, "", b"")
+#: A value of each type in SQL, by the type's number, as in native/records.h.
+_OF_TYPE = ("NULL", "0", "0.5", "''", "x''")
 #: Kinds of columns, as in native/records.h.
 INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
 #: Returns what a pragma of SQLite says of a table.
@@ -55,22 +55,13 @@ class ConditionColumns(Struct, frozen=True):
     types: tuple[str, ...]
 
 
-def find_condition_columns(conditions: Sequence[str]) -> ConditionColumns:
+@lru_cache(1024)
+def find_condition_columns(conditions: tuple[str, ...]) -> ConditionColumns:
     """Return the columns that conditions with columns in braces refer to."""
-    text = "\n".join(conditions)
-    names = dict.fromkeys(name for where in conditions for name in list_columns_in(where))
-    types = tuple(
-        name
-        for name in names
-        if text.count(f"{{{name}}}")
-        == len(re.findall(rf"typeof\(\{{{name}\}}\)|\{{{name}\}} IS (?:NOT )?NULL", text))
-    )
-    return ConditionColumns(tuple(name for name in names if name not in types), types)
-
-
-def list_columns_in(where: str) -> list[str]:
-    """Return the columns that a condition has in braces."""
-    return list(dict.fromkeys(name for _, name, _, _ in Formatter().parse(where) if name))
+    values, types = {}, {}
+    for by_type, by_null, by_value in _COLUMN.findall("\n".join(conditions)):
+        (values if by_value else types)[by_type or by_null or by_value] = None
+    return ConditionColumns(tuple(values), tuple(name for name in types if name not in values))
 
 
 def select_condition_bits(conditions: Sequence[str]) -> str:
@@ -85,7 +76,6 @@ def evaluate_conditions(
     connection: sqlite3.Connection,
     columns: Mapping[str, np.ndarray],
     types: Sequence[str],
-    declared: Mapping[str, str],
     rows: int,
     conditions: Sequence[str],
 ) -> np.ndarray | None:
@@ -93,8 +83,7 @@ def evaluate_conditions(
     have too many combinations of values.
 
     columns: those that the conditions look at (int64, NULL as :data:`NULL`). types: the ones of
-    them that hold numbers of types. declared: the types that the table's columns were declared
-    with, by which SQLite compares.
+    them that hold numbers of types.
     """
     # There is a table where conditions look at no column, too.
     looked_at = columns or {"no column": np.zeros(rows, np.int64)}
@@ -102,33 +91,23 @@ def evaluate_conditions(
     count = len(values[0])
     if count > max(FEW_COMBINATIONS, rows // ROWS_PER_COMBINATION):
         return None
-    combinations = (
-        _to_sqlite_values(column, name in types)
+    literals = [
+        [_OF_TYPE[value] if name in types else _write_integer(value) for value in column.tolist()]
         for name, column in zip(looked_at, values, strict=True)
-    )
-    declarations = (
-        f"{quote_name(name)} {'' if name in types else declared.get(name, '')}"
-        for name in looked_at
-    )
-    connection.execute(f"CREATE TEMP TABLE {COMBINATIONS} ({', '.join(declarations)})")
-    try:
-        marks = ", ".join("?" * len(values))
-        connection.executemany(
-            f"INSERT INTO {COMBINATIONS} VALUES ({marks})", zip(*combinations, strict=True)
-        )
-        combination_bits = connection.execute(
-            f"SELECT {select_condition_bits(conditions)} FROM {COMBINATIONS} ORDER BY rowid"
-        ).fetchall()
-    finally:
-        connection.execute(f"DROP TABLE {COMBINATIONS}")
+    ]
+    listed = [f"({', '.join(row)})" for row in zip(map(str, range(count)), *literals, strict=True)]
+    names = (f"column{place} AS {quote_name(name)}" for place, name in enumerate(looked_at, 2))
+    select = f"SELECT {select_condition_bits(conditions)} FROM (SELECT column1, {', '.join(names)}"
+    combination_bits: list[tuple] = []
+    for first in range(0, count, FEW_COMBINATIONS):
+        some = ", ".join(listed[first : first + FEW_COMBINATIONS])
+        combination_bits += connection.execute(f"{select} FROM (VALUES {some})) ORDER BY column1")
     return np.fromiter((bits for (bits,) in combination_bits), np.int64, count)[codes]
 
 
-def _to_sqlite_values(column: np.ndarray, of_types: bool) -> list[object]:
-    """Return values as SQLite takes them."""
-    if of_types:
-        return [OF_TYPE[value] for value in column.tolist()]
-    return [None if value == NULL else value for value in column.tolist()]
+def _write_integer(value: int) -> str:
+    """Return an integer in SQL."""
+    return "NULL" if value == NULL else str(value)
 
 
 class RecordField(Struct, frozen=True):
@@ -189,12 +168,43 @@ def open_pages(path: Path) -> Pages | None:
         return None
 
 
+#: The table of the other tables, and its columns, as SQLite says it of others.
+SCHEMA = "sqlite_master"
+_SCHEMA_COLUMNS = [
+    (place, name, kind, 0, None, 0, 0)
+    for place, (name, kind) in enumerate(
+        (
+            ("type", "TEXT"),
+            ("name", "TEXT"),
+            ("tbl_name", "TEXT"),
+            ("rootpage", "INT"),
+            ("sql", "TEXT"),
+        )
+    )
+]
+
+
 class Pages:
     """The tables of a file, each found when it is first asked for."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
         self._known: dict[str, tuple[Any, dict[str, RecordField]] | None] = {}
+
+    def list_tables(self) -> Iterator[tuple[bytes, int, bytes]] | None:
+        """Return name, first page and SQL of each table; None where SQLite has to tell."""
+        texts, everything = ("type", "name", "sql"), Part(SCHEMA, -(1 << 63), (1 << 63) - 1)
+        read = self.read(
+            everything, 1, lambda _: _SCHEMA_COLUMNS, ("rootpage",), texts, ConditionColumns((), ())
+        )
+        if read is None:
+            return None
+        columns = [
+            [distinct[code] for code in codes.tolist()]
+            for codes, distinct in ((codes, of.as_list()) for codes, of in read[0].texts.values())
+        ]
+        rows = zip(*columns, read[0]["rootpage"].tolist(), strict=True)
+        return ((name, root, sql) for kind, name, sql, root in rows if kind == b"table")
 
     def make_map(self) -> bytearray:
         """Return room for a bit for each page."""

@@ -81,6 +81,8 @@ class WorkResult(Struct):
     #: that are not stored.
     beside: WorkResult | None = None
     spans: dict[str, Span] = field(default_factory=dict)
+    #: What the task found out about its report as a whole, where it read all of it.
+    whole: Any = None
 
     def add(self, kind: str, account: Account) -> None:
         """Add to the account of a kind of event."""

@@ -369,7 +369,7 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
             ask_of(connection, "t"),
             ("a", "n", "lacking"),
             ("b", "other"),
-            find_condition_columns(["{n} > 3 AND typeof({c}) = 'real' AND {b} IS NULL"]),
+            find_condition_columns(("{n} > 3 AND typeof({c}) = 'real' AND {b} IS NULL",)),
         )
     assert columns.rows == len(expected)
     assert columns["a"].tolist() == [row[0] for row in expected]
