@@ -100,9 +100,14 @@ class Events(Struct, frozen=True):
 
 
 def read_events(
-    job: OpenJob, lanes: Mapping[tuple[int, int], int], windows: Sequence[Window]
+    job: OpenJob,
+    lanes: Mapping[tuple[int, int], int],
+    windows: Sequence[Window],
+    collectives: pl.DataFrame,
 ) -> Events:
-    """Read the events of windows. lanes: task and device -> number."""
+    """Read the events of windows. lanes: task and device -> number. collectives: as
+    :func:`read_collectives` returns them.
+    """
     options = AnalysisOptions(
         synchronising=select_synchronising_calls(job.labels["cuda_api"]),
         io=select_io_calls(job.labels["osrt"]),
@@ -118,8 +123,10 @@ def read_events(
         for kind, frames in tracks.items()
         if frames
     }
-    if "h" in whole:
-        whole["h"] = _add_collectives(whole["h"], find_mpi_collectives(job))
+    members = collectives.drop("end").unique(["thread", "begin"], keep="first")
+    for kind in {"h", "n"} & {*whole}:
+        frame = whole[kind].join(members, ["thread", "begin"], "left", maintain_order="left")
+        whole[kind] = frame.with_columns(pl.col("collective", "late", "wait").fill_null(0))
     threads = {row for kind in {"h", "x"} & {*whole} for row in whole[kind]["thread"].unique()}
     labels = job.reader.rows.threads["row"]
     # THREAD 1.1.8 pt_autograd_0 4253: the numbers are Paraver's.
@@ -207,7 +214,12 @@ def _list_work(
         }
         frame = frame.with_columns(**columns).rename({name: "name"})
         if kind == "n":
-            frame = _add_waits(group, frame)
+            # Named by their operations where these are known.
+            operation = pl.when(pl.col("operation") >= 0)
+            frame = frame.with_columns(
+                source=operation.then(pl.lit("nccl_operation")).otherwise("source"),
+                name=operation.then("operation").otherwise("name"),
+            )
         yield kind, _order_columns(kind, frame)
 
 
@@ -229,66 +241,40 @@ def _classify_work(layout: str) -> pl.Expr:
     return pl.when(is_slow).then(CLASSES.index("gemm-slow")).otherwise(number)
 
 
-def _add_waits(group: DeviceGroup, frame: pl.DataFrame) -> pl.DataFrame:
-    """Return kernels of NCCL with `collective`, `late` and `wait` (0 where they are not known), named
-    by their operations where these are known.
-    """
-    known = [
-        group.read_begins(layout, ("late", "wait", *("collective",)[: layout == WAITS[0]]))
-        for layout in WAITS
-        if group.has(layout)
-    ]
-    columns = {name: np.zeros(frame.height, np.int64) for name in ("collective", "late", "wait")}
-    if known:
-        waits = pl.concat(known, how="diagonal").filter(pl.col("late") >= 0).fill_null(0)
-        row = find_rows(*to_arrays(waits, "thread", "begin"), *to_arrays(frame, "thread", "begin"))
-        for name, column in columns.items():
-            column[row >= 0] = waits[name].to_numpy()[row[row >= 0]]
-    has_operation = pl.col("operation") >= 0
-    return frame.with_columns(
-        **{name: pl.Series(column) for name, column in columns.items()},
-        source=pl.when(has_operation).then(pl.lit("nccl_operation")).otherwise("source"),
-        name=pl.when(has_operation).then("operation").otherwise("name"),
-    )
-
-
-def find_mpi_collectives(job: OpenJob) -> pl.DataFrame:
-    """Return the members of blocking collectives of MPI: thread, begin, end, collective (numbered behind
-    those of NCCL), how late they came, and how long they waited (ns).
+def read_collectives(job: OpenJob) -> pl.DataFrame:
+    """Read the members of collectives, and other kernels of NCCL that wait for ranks: thread, begin, end,
+    collective (from 1, those of MPI behind those of NCCL; 0 for none), how late they came, and how long
+    they waited (ns). Of MPI those that block.
     """
     reader = job.reader
-    if "mpi_collective" not in reader.layouts:
-        return pl.DataFrame()
-    calls = reader.read_begins("mpi_collective", ()).select("thread", "begin")
-    task = reader.rows.get_column("task")[calls["thread"].to_numpy()]
-    members = match_mpi_collectives(reader, calls.with_columns(task=pl.Series(task)))
-    members = members.filter(~pl.col("later") & (pl.len().over("meeting") > 1))
-    last = pl.col("begin").filter("holds").max().over("meeting")
-    before = 0
-    if WAITS[0] in reader.layouts:
-        before = reader.read_begins(WAITS[0], ("collective",))["collective"].max() or 0
-    return members.select(
-        "thread",
-        "begin",
-        "end",
-        collective=pl.col("meeting") + before,
-        late=pl.col("begin") - pl.col("begin").min().over("meeting"),
-        wait=pl.when("eager")
-        .then(0)
-        .otherwise((pl.min_horizontal("end", last) - pl.col("begin")).clip(0)),
-    )
-
-
-def _add_collectives(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Return calls with `collective`, `late` and `wait`, 0 for those that are no members of any."""
-    columns = ("collective", "late", "wait")
-    if not members.height:
-        return calls.with_columns(pl.lit(0, pl.Int64).alias(name) for name in columns)
-    members = members.select(pl.col("thread").cast(pl.Int64), "begin", *columns)
-    joined = calls.join(
-        members.unique(["thread", "begin"]), ["thread", "begin"], "left", maintain_order="left"
-    )
-    return joined.with_columns(pl.col(columns).fill_null(0))
+    names = ("thread", "begin", "end", "collective", "late", "wait")
+    frames = [pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))]
+    for layout, fields in zip(WAITS, (names[3:], names[4:]), strict=True):
+        if layout in reader.layouts:
+            known = reader.read_begins(layout, fields).filter(pl.col("late") >= 0)
+            frames.append(
+                known.select(
+                    pl.col(name) if name in known.columns else pl.lit(0).alias(name)
+                    for name in names
+                )
+            )
+    if "mpi_collective" in reader.layouts:
+        calls = reader.read_begins("mpi_collective", ()).select("thread", "begin")
+        task = reader.rows.get_column("task")[calls["thread"].to_numpy()]
+        members = match_mpi_collectives(reader, calls.with_columns(task=pl.Series(task)))
+        members = members.filter(~pl.col("later") & (pl.len().over("meeting") > 1))
+        last = pl.col("begin").filter("holds").max().over("meeting")
+        waited = (pl.min_horizontal("end", last) - pl.col("begin")).clip(0)
+        before = max(int(frame["collective"].max() or 0) for frame in frames)
+        frames.append(
+            members.select(
+                *names[:3],
+                collective=pl.col("meeting") + before,
+                late=pl.col("begin") - pl.col("begin").min().over("meeting"),
+                wait=pl.when("eager").then(0).otherwise(waited),
+            )
+        )
+    return pl.concat(one.cast(pl.Int64) for one in frames)
 
 
 def _list_host_events(
@@ -315,8 +301,8 @@ def _list_host_events(
 
 
 def _order_columns(kind: str, frame: pl.DataFrame) -> pl.DataFrame:
-    columns = [name for name in COLUMNS[kind] if name in frame.columns and name != "name"]
-    numbers = pl.col("lane", "begin", "end", "name", "class", *columns).cast(pl.Int64)
+    columns = {*COLUMNS[kind], "thread"} & {*frame.columns} - {"name"}
+    numbers = pl.col("lane", "begin", "end", "name", "class", *sorted(columns)).cast(pl.Int64)
     return frame.select(numbers, "source")
 
 

@@ -19,9 +19,9 @@ from nsys2prv.analysis.page.events import (
     WORK_LAYOUTS,
     Events,
     Window,
-    find_mpi_collectives,
     label_names,
     map_rows,
+    read_collectives,
     read_events,
     select_events,
 )
@@ -91,7 +91,8 @@ def choose_excerpts(
     if "time" not in results or "lanes" not in results["time"].tables:
         return None
     lanes = _number_lanes(job, results["time"].tables["lanes"].frame)
-    places = _Places(job, lanes)
+    collectives = read_collectives(job)
+    places = _Places(job, lanes, collectives)
     findings = results["findings"].findings if "findings" in results else []
     moments = [places.place(finding) for finding in findings]
     if typical:
@@ -104,7 +105,7 @@ def choose_excerpts(
     windows = [
         *_choose_windows(job, results, [one for one in moments if one], len(lanes), total, budget)
     ]
-    events = read_events(job, lanes, windows)
+    events = read_events(job, lanes, windows, collectives)
     # How many there are in a window was an estimate.
     while (carried := _count(events)) > 1.3 * budget and len(windows) > 1:
         windows = windows[: max(len(windows) * 3 // 4, 1)]
@@ -137,22 +138,18 @@ def _number_lanes(job: OpenJob, table: pl.DataFrame) -> dict[tuple[int, int], in
 class _Places:
     """Places the moments of findings on lanes."""
 
-    def __init__(self, job: OpenJob, lanes: Mapping[tuple[int, int], int]) -> None:
+    def __init__(
+        self, job: OpenJob, lanes: Mapping[tuple[int, int], int], collectives: pl.DataFrame
+    ) -> None:
         self._job, self._lanes = job, lanes
         rows = job.reader.rows
         tasks = rows.threads.select("task", "rank", "node").unique("task")
         self._rank = {task: rank for task, rank, _ in tasks.rows()}
         self._node = {task: node for task, _, node in tasks.rows()}
-        frame = find_mpi_collectives(job)
-        if "nccl_collective" in job.reader.layouts:
-            frame = job.reader.read_begins("nccl_collective", ("collective", "late", "wait"))
-            frame = frame.filter(pl.col("late") >= 0)
-        self._collectives = frame
-        if frame.height:
-            lane = map_rows(job, lanes)[frame["thread"]]
-            self._collectives = frame.with_columns(
-                lane=pl.Series(lane, dtype=pl.Int64), last=pl.col("late").max().over("collective")
-            )
+        lane = pl.Series(map_rows(job, lanes)[collectives["thread"]], dtype=pl.Int64)
+        self._collectives = collectives.with_columns(
+            lane=lane, last=pl.col("late").max().over("collective")
+        ).filter(pl.col("collective") > 0)
 
     def place(self, finding: Finding) -> Moment | None:
         """Return the first moment of a finding with the lanes to show."""
