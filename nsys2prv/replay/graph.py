@@ -196,7 +196,7 @@ COLUMNS = {
 
 
 class Columns(dict[str, bytearray]):
-    """Columns that grow in place, by their names in COLUMNS. None grows while an array of it is there."""
+    """Columns that grow, by their names in COLUMNS: in place where no array of the column is left."""
 
     def view(self, name: str) -> np.ndarray:
         """Return a column as an array."""
@@ -204,10 +204,13 @@ class Columns(dict[str, bytearray]):
 
     def append(self, name: str, values: bytearray | np.ndarray) -> None:
         """Append values to a column. It may be these, if they are the first."""
-        if name in self:
-            self[name] += memoryview(values).cast("B")
-        else:
+        if name not in self:
             self[name] = values if isinstance(values, bytearray) else bytearray(values)
+            return
+        try:
+            self[name] += memoryview(values).cast("B")
+        except BufferError:
+            self[name] = self[name] + memoryview(values).cast("B")
 
 
 def split_size(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -332,6 +335,24 @@ class Graph(Struct, frozen=True, dict=True):
         bits = sum(1 << kind for kind in {*kinds})
         found = core.select_edges(*self.recorded, bits, begin, end)
         return {Kind(kind): np.frombuffer(rows, np.int32) for kind, rows in found.items()}
+
+    def choose(
+        self,
+        rows: np.ndarray,
+        keys: Collection[int] | None = None,
+        processes: Collection[int] | None = None,
+        longest: int = LONG,
+    ) -> np.ndarray:
+        """Return those of some edges that have one of these keys, are of one of these processes, and
+        last less (ns), LONG for all.
+        """
+        wanted = None if keys is None else np.array([*keys], np.int32)
+        mask = None
+        if processes is not None:
+            # First of no row.
+            mask = np.roll(np.isin(self.processes, [*processes]), 1)
+        chosen = core.choose_edges(*self.recorded, rows, wanted, self.row, mask, longest)
+        return np.frombuffer(chosen, np.int32)
 
     def find_edges(self, moments: np.ndarray, kinds: Collection[Kind]) -> np.ndarray:
         """Return the first edge of these kinds within a unit that leads to each moment, -1 for none."""

@@ -140,18 +140,10 @@ class Replay(Struct, frozen=True, dict=True):
         """Return the edges of some kinds in the span. keys, processes: only edges with one of these;
         longest: only those that last less (ns), LONG for all.
         """
-        edges, value = self.job.graph.edges, self.job.graph.weight.value
         rows = [self._rows[kind] for kind in kinds]
-
-        def is_wanted(part: np.ndarray) -> np.ndarray:
-            wanted = (value[part] < longest) | (longest == LONG)
-            for column, values in ((edges.key, keys), (edges.process, processes)):
-                if values is not None:
-                    wanted &= np.isin(column[part], [*values])
-            return wanted
-
         if longest < LONG or keys is not None or processes is not None:
-            rows = [_choose(one, is_wanted) for one in rows]
+            chosen = {"longest": longest, "keys": keys, "processes": processes}
+            rows = [self.job.graph.choose(one, **chosen) for one in rows]
         return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
     def list_work(self, edges: np.ndarray, lasts: np.ndarray | None = None) -> pl.DataFrame:
@@ -177,7 +169,7 @@ class Replay(Struct, frozen=True, dict=True):
         """Return the edges of the first call of each of these names in each process."""
         edges = self.job.graph.edges
         calls = self.job.graph.select((Kind.CALL,), *ALWAYS)[Kind.CALL]
-        calls = _choose(calls, lambda part: np.isin(edges.key[part], [*names]))
+        calls = self.job.graph.choose(calls, keys=names)
         calls = calls[np.argsort(self.job.graph.time[edges.target[calls]], kind="stable")]
         pairs = self.list_work(calls).select("key", "process").to_struct()
         return calls[pairs.is_first_distinct().to_numpy()]
@@ -364,13 +356,6 @@ class Replay(Struct, frozen=True, dict=True):
         latencies = latencies[edges.kind[latencies] != Kind.MEET]
         excess = (graph.weight[latencies] - edges.typical[latencies]).sum()
         return float(excess) / max(self.span, 1)
-
-
-def _choose(rows: np.ndarray, is_chosen: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return some rows, looking at a part of them at a time."""
-    parts = (rows[first : first + PART] for first in range(0, len(rows), PART))
-    chosen = [part[is_chosen(part)] for part in parts]
-    return rows if sum(map(len, chosen)) == len(rows) else np.concatenate(chosen)
 
 
 def sum_lasts(work: pl.DataFrame, *by: str) -> pl.DataFrame:

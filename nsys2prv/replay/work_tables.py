@@ -73,20 +73,10 @@ class WorkTable(Struct, frozen=True, dict=True):
     @cached_property
     def excess(self) -> Excess:
         """Excess time of the work of processes over the usual."""
-        every = np.empty(np.count_nonzero(self.edges >= 0), np.float32)
-        figures, first = np.zeros((self.edges.shape[1], 4)), 0
-        for column, row in enumerate(figures):
-            own = self.measure(column)
-            longer = (own - self.usual)[own >= 0].astype(np.float32)
-            every[first : first + len(longer)] = longer
-            first += len(longer)
-            if len(longer):
-                mean, variance = longer.mean(dtype=np.float64), longer.var(dtype=np.float64)
-                row[:] = mean * len(longer), mean, variance / len(longer), max(longer.max(), 0)
-        usually = (
-            np.quantile(np.abs(every, out=every), USUALLY, overwrite_input=True) if first else 0
-        )
-        return Excess(*figures.T, float(usually))
+        figures = np.zeros((self.edges.shape[1], 4))
+        given = (self.edges, self.usual, self.weight.columns, USUALLY)
+        usually = core.measure_excess(*given, figures)
+        return Excess(*figures.T, usually)
 
     @cached_property
     def by_key(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

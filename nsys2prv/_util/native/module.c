@@ -70,6 +70,9 @@ static PyMethodDef FUNCTIONS[] = {
     {"select_edges", select_edges, METH_VARARGS,
      "select_edges(graph, time, weight, kinds, begin, end): return the edges, and nodes' work, of kinds (bits) that end between two times, as bytes (int32) by\n"
      "kind"},
+    {"choose_edges", choose_edges, METH_VARARGS,
+     "choose_edges(graph, time, weight, edges, keys, row, mask, longest): return those of some edges (int32) that have one of these keys (int32, None for\n"
+     "any), of whose rows of the trace (row: of nodes, int32) a mask is set (uint8, first of no row; None for any), and that last no longer, as bytes."},
     {"change_durations", change_durations, METH_VARARGS,
      "change_durations(recorded, value, rows, new): change the durations (int32) of some edges (int32) to new ones (int64), or to a share (a float) of\n"
      "what is recorded: columns of Durations. Of those that are changed already the least counts. Returns how many are in the table of long ones."},
@@ -79,6 +82,9 @@ static PyMethodDef FUNCTIONS[] = {
     {"find_medians", find_medians, METH_VARARGS,
      "find_medians(table, columns, weight, out): put into `out` (float64) the median of each line of a table of edges (int32, -1 for none), of the columns\n"
      "that a mask chooses; NaN of none. weight: columns of Durations."},
+    {"measure_excess", measure_excess, METH_VARARGS,
+     "measure_excess(table, usual, weight, share, out): put into `out` (float64) by how much the edges of each column of a table last longer than is usual\n"
+     "in their line (float64): the sum, the mean, the square of its standard error, and the most. Returns what this share of all differs by at most."},
     {"share_work", share_work, METH_VARARGS,
      "share_work(table, takers, givers, weight, is_mean, edges, lasts): put the edges of some columns of a table into `edges` (int32), and into `lasts`\n"
      "(int64) how long they last if they last as long as other columns of their line, in the median or mean. Returns how many. takers, givers: masks."},

@@ -62,9 +62,11 @@ PyObject *replay(PyObject *self, PyObject *arguments);
 PyObject *count_moments(PyObject *self, PyObject *arguments);
 PyObject *trace_path(PyObject *self, PyObject *arguments);
 PyObject *select_edges(PyObject *self, PyObject *arguments);
+PyObject *choose_edges(PyObject *self, PyObject *arguments);
 PyObject *change_durations(PyObject *self, PyObject *arguments);
 PyObject *tabulate_work(PyObject *self, PyObject *arguments);
 PyObject *find_medians(PyObject *self, PyObject *arguments);
+PyObject *measure_excess(PyObject *self, PyObject *arguments);
 PyObject *share_work(PyObject *self, PyObject *arguments);
 PyObject *summarize_keys(PyObject *self, PyObject *arguments);
 

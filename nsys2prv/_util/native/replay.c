@@ -903,6 +903,54 @@ done:
     return result;
 }
 
+/* Which of some edges have one of these keys, are of a row of the trace that a mask chooses, and last less than `longest`. Returns how many. */
+static int64_t choose_rows(const Given *in, const int32_t *edges, int64_t count, const Codes *keys, const int32_t *row, const uint8_t *mask, int32_t longest,
+                           int32_t *out) {
+    const Graph *graph = in->graph;
+    int64_t chosen = 0;
+    for (int64_t k = 0; k < count; k++) {
+        int32_t edge = edges[k];
+        out[chosen] = edge;
+        chosen += (longest == LONG || in->weight.value[edge] < longest) && (!keys || has_key(keys, get_key(graph, edge)))
+                  && (!mask || mask[row[edge < graph->edges ? graph->target[edge] : edge - graph->edges] + 1]);
+    }
+    return chosen;
+}
+
+PyObject *choose_edges(PyObject *self, PyObject *arguments) {
+    PyObject *graph, *times, *weights, *edges, *keys, *rows, *masks, *result = NULL;
+    long long longest;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOOOOOL", &graph, &times, &weights, &edges, &keys, &rows, &masks, &longest))
+        return NULL;
+    Given in;
+    Codes wanted = {0};
+    int64_t count = -1, of_keys = -1, of_rows = -1, of_mask = -1;
+    int32_t *row = NULL;
+    void *edge, *key = NULL, *mask = NULL;
+    if (!get_given(&in, graph, times, weights) || !get_column(&in.held, edges, 4, &count, &edge)
+        || (keys != Py_None && !get_column(&in.held, keys, 4, &of_keys, &key))
+        || (masks != Py_None && (!get_nodes(&in, rows, 4, &row) || !get_column(&in.held, masks, 1, &of_mask, &mask))))
+        goto done;
+    of_rows = in.graph->nodes;
+    if (!are_within(edge, count, 0, in.graph->edges + in.graph->nodes - 1) || (mask && !are_within(row, of_rows, -1, of_mask - 2)))
+        PyErr_SetString(PyExc_ValueError, "an edge or a row that there is not");
+    else if ((key && !fill_keys(&wanted, key, of_keys)) || !(result = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(count + 1) * 4)))
+        PyErr_NoMemory();
+    else {
+        int32_t *out = (int32_t *)PyByteArray_AsString(result);
+        Py_BEGIN_ALLOW_THREADS
+        count = choose_rows(&in, edge, count, key ? &wanted : NULL, row, mask, (int32_t)longest, out);
+        Py_END_ALLOW_THREADS
+        if (PyByteArray_Resize(result, (Py_ssize_t)count * 4) < 0)
+            Py_CLEAR(result);
+    }
+done:
+    free_codes(&wanted);
+    release_buffers(&in.held);
+    return result;
+}
+
 /* Changes durations of edges: to `given` ones (ns), or to a share of what is recorded. Of those that differ from what is recorded already the least counts.
  * Returns how many are LONG then. */
 static int64_t change_rows(const Durations *recorded, int32_t *value, const int32_t *rows, int64_t count, const int64_t *given, double share) {
@@ -954,7 +1002,7 @@ typedef struct {
     const Graph *graph;
     const int32_t *row, *column, *edge;
     int64_t given, columns, lines, count;
-    int32_t *keys, *next;
+    int32_t *keys, *next, *place;
     int64_t *first;
     Codes codes;
 } WorkTable;
@@ -965,11 +1013,17 @@ static int64_t find_column(const WorkTable *table, int64_t k) {
     return row < 0 ? -1 : table->column[row];
 }
 
-/* The place of a key and a column in `next`, -1 of no column; without memory less. Keys ascend as numbers without a sign. */
-static int64_t find_place(WorkTable *table, int64_t k) {
-    int64_t column = find_column(table, k);
-    int32_t code = find_code(&table->codes, (uint32_t)get_key(table->graph, table->edge[k]) ^ 0x80000000u);
-    return code < 0 ? -2 : column < 0 ? -1 : code * table->columns + column;
+/* Finds the place of each edge in `next`, by its key and column, -1 of no column. Keys ascend as numbers without a sign. Returns false without memory. */
+static bool find_places(WorkTable *table) {
+    table->place = malloc((size_t)(table->given + 1) * 4);
+    for (int64_t k = 0; k < table->given && table->place; k++) {
+        int64_t column = find_column(table, k);
+        int32_t code = find_code(&table->codes, (uint32_t)get_key(table->graph, table->edge[k]) ^ 0x80000000u);
+        if (code < 0 || (code + 1) * table->columns > INT32_MAX)
+            return false;
+        table->place[k] = column < 0 ? -1 : (int32_t)(code * table->columns + column);
+    }
+    return table->place != NULL;
 }
 
 /* Numbers the lines: `next` has the line of the next work of each key (in the order in which they come, as `code` has them) and column. Returns false
@@ -977,9 +1031,8 @@ static int64_t find_place(WorkTable *table, int64_t k) {
 static bool number_lines(WorkTable *table) {
     Codes *codes = &table->codes;
     int64_t columns = table->columns;
-    for (int64_t k = 0; k < table->given; k++)
-        if (find_place(table, k) < -1)
-            return false;
+    if (!find_places(table))
+        return false;
     table->count = codes->count;
     table->next = calloc((size_t)(codes->count * columns + 1), 4);
     table->keys = malloc((size_t)(codes->count + 1) * 4);
@@ -989,9 +1042,9 @@ static bool number_lines(WorkTable *table) {
         free(ordered);
         return false;
     }
-    for (int64_t k = 0, place; k < table->given; k++)
-        if ((place = find_place(table, k)) >= 0)
-            table->next[place]++;
+    for (int64_t k = 0; k < table->given; k++)
+        if (table->place[k] >= 0)
+            table->next[table->place[k]]++;
     for (int64_t k = 0; k < codes->count; k++)
         ordered[k] = codes->distinct[k] << 32 | (uint64_t)k;
     qsort(ordered, (size_t)codes->count, sizeof *ordered, compare_keys);
@@ -1013,7 +1066,7 @@ static bool number_lines(WorkTable *table) {
 static void fill_lines(WorkTable *table, int32_t *edges) {
     memset(edges, 0xFF, (size_t)(table->lines * table->columns) * 4);
     for (int64_t k = 0, place; k < table->given; k++)
-        if ((place = find_place(table, k)) >= 0)
+        if ((place = table->place[k]) >= 0)
             edges[table->next[place]++ * table->columns + place % table->columns] = table->edge[k];
 }
 
@@ -1053,6 +1106,7 @@ PyObject *tabulate_work(PyObject *self, PyObject *arguments) {
 done:
     free(table.keys);
     free_codes(&table.codes);
+    free(table.place);
     free(table.next);
     free(table.first);
     release_buffers(&held);
@@ -1151,6 +1205,116 @@ done:
     free(found);
     release_buffers(&work.held);
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* By how much an edge lasts longer than usual (ns). */
+static inline float get_excess(const Work *work, int32_t edge, double usual) { return (float)((double)get_duration(&work->weight, edge) - usual); }
+
+/* Numbers without a sign, as histograms of their first bits and of the others have them. */
+enum { LOW_BITS = 15, LOW_BINS = 1 << LOW_BITS, HIGH_BINS = 1 << 16 };
+
+static inline uint32_t get_bits(float number) {
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return bits & INT32_MAX;
+}
+
+static double get_number(uint32_t bits) {
+    float number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+/* The place in a histogram at which `rank` numbers are before, or in it; takes off those before. */
+static uint32_t find_bin(const int64_t *histogram, int64_t *rank) {
+    uint32_t bin = 0;
+    for (; *rank >= histogram[bin]; bin++)
+        *rank -= histogram[bin];
+    return bin;
+}
+
+/* Puts sum, mean, square of its standard error and greatest of the excess of each column into `figures`, and into `histogram` how many have the first bits
+ * of each number without its sign, which are in the order of these. Returns how many there are. */
+static int64_t sum_excess(const Work *work, const double *usual, int64_t columns, double *figures, int64_t *histogram, int64_t *numbers) {
+    int64_t count = 0, lines = work->cells / columns;
+    memset(figures, 0, (size_t)columns * 4 * sizeof *figures);
+    memset(numbers, 0, (size_t)columns * sizeof *numbers);
+    for (int pass = 0; pass < 2; pass++) {
+        const int32_t *edge = work->edges;
+        for (int64_t line = 0; line < lines; line++)
+            for (int64_t c = 0; c < columns; c++, edge++) {
+                if (*edge < 0)
+                    continue;
+                float excess = get_excess(work, *edge, usual[line]);
+                double *of = figures + 4 * c, apart = excess - of[1];
+                if (pass) {
+                    of[2] += apart * apart;
+                    continue;
+                }
+                histogram[get_bits(excess) >> LOW_BITS]++;
+                of[0] += excess;
+                of[3] = excess > of[3] ? excess : of[3];
+                numbers[c]++;
+            }
+        for (int64_t c = 0; c < columns; c++) {
+            double number = numbers[c] ? (double)numbers[c] : 1, *of = figures + 4 * c;
+            count += numbers[c] * pass;
+            if (pass)
+                of[2] /= number * number;
+            else
+                of[1] = of[0] / number;
+        }
+    }
+    return count;
+}
+
+/* What this share of `count` excess times is not above, either way. histogram: of their first bits, and room for that of the other ones. */
+static double find_usual_excess(const Work *work, const double *usual, int64_t columns, int64_t count, double share, int64_t *histogram) {
+    double rank = (double)(count - 1) * share, part = rank - floor(rank);
+    int64_t left = (int64_t)rank, *lower = histogram + HIGH_BINS;
+    uint32_t bin = find_bin(histogram, &left), above = INT32_MAX;
+    for (int64_t cell = 0; cell < work->cells; cell++)
+        if (work->edges[cell] >= 0) {
+            uint32_t bits = get_bits(get_excess(work, work->edges[cell], usual[cell / columns]));
+            if (bits >> LOW_BITS == bin)
+                lower[bits & (LOW_BINS - 1)]++;
+            else if (bits >> LOW_BITS > bin && bits < above)
+                above = bits;
+        }
+    uint32_t low = find_bin(lower, &left), next = low;
+    if (left + 1 >= lower[low])
+        for (next++; next < LOW_BINS && !lower[next];)
+            next++;
+    double found = get_number(bin << LOW_BITS | low);
+    return part > 0 ? found + (get_number(next < LOW_BINS ? bin << LOW_BITS | next : above) - found) * part : found;
+}
+
+PyObject *measure_excess(PyObject *self, PyObject *arguments) {
+    PyObject *edges, *usuals, *weight, *figures;
+    double share, found = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOdO", &edges, &usuals, &weight, &share, &figures))
+        return NULL;
+    Work work;
+    int64_t lines = -1, cells = -1, *histogram = NULL;
+    void *usual, *out;
+    if (!get_work(&work, edges, weight) || !get_column(&work.held, usuals, 8, &lines, &usual) || !get_column(&work.held, figures, 8, &cells, &out))
+        goto done;
+    int64_t columns = cells / 4;
+    if (columns < 1 || lines * columns != work.cells)
+        PyErr_SetString(PyExc_ValueError, "what is usual of each line");
+    else if (!(histogram = calloc((size_t)(HIGH_BINS + LOW_BINS + columns), 8)))
+        PyErr_NoMemory();
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        int64_t count = sum_excess(&work, usual, columns, out, histogram, histogram + HIGH_BINS + LOW_BINS);
+        found = count ? find_usual_excess(&work, usual, columns, count, share, histogram) : 0;
+        Py_END_ALLOW_THREADS
+    }
+done:
+    free(histogram);
+    release_buffers(&work.held);
+    return PyErr_Occurred() ? NULL : PyFloat_FromDouble(found);
 }
 
 /* Lets the work of some columns (`takes`) last as long as that of others (`gives`) in the same line: the median, or the mean. Of lines without such it
