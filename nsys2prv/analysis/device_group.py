@@ -304,7 +304,7 @@ class DeviceGroup:
         if layout == "cuda_api":
             return self.api
         fields = [NAMED_BY[layout]] if layout in NAMED_BY else []
-        return self.remember(layout, lambda: self.read_begins(layout, fields))
+        return self.remember(layout, lambda: self.read_begins(layout, fields, np.int32))
 
     def select_events(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
         """Return the events of a layout that these threads have, by begin."""
@@ -317,6 +317,12 @@ class DeviceGroup:
         if key not in self._computed:
             self._computed[key] = compute()
         return self._computed[key]
+
+    def forget(self) -> None:
+        """Drop what is computed once, but what devices executed."""
+        self._computed.clear()
+        for name in ("api", "launches"):
+            self.__dict__.pop(name, None)
 
     def find_mpi_spans(self, threads: Sequence[int]) -> Spans:
         """Return when any of these threads is in MPI."""
@@ -350,13 +356,12 @@ class DeviceGroup:
         known = pl.Series(line).set(pl.Series(line < 0), None)
         return lines.select(pl.col("sent", "sender").gather(known))
 
-    @cached_property
-    def launched_work(self) -> pl.DataFrame:
-        """Work with the call that launched it, by begin: columns of `work` and `launches`.
-
-        Work without a known call is not in it.
+    def list_launched_work(self, columns: Sequence[str]) -> pl.DataFrame:
+        """Return the work with a known call that launched it, by begin: some columns of `work` and
+        `launches`.
         """
-        return self.work.hstack(self.launches).drop_nulls("sent")
+        work = self.work.hstack(self.launches).select(*columns)
+        return work.filter(self.launches["sent"].is_not_null())
 
     @cached_property
     def iterations(self) -> pl.DataFrame:
@@ -399,14 +404,6 @@ class DeviceGroup:
                 number[rows[inside]] = numbers[place[inside]]
         return number
 
-    @cached_property
-    def launch_call_rows(self) -> np.ndarray:
-        """For each row of `launched_work` the row of its call in `api`, -1 for none."""
-        return find_rows(
-            *to_arrays(self.api, "thread", "begin"),
-            *to_arrays(self.launched_work, "sender", "sent"),
-        )
-
 
 def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
     """Return columns without nulls as arrays."""
@@ -418,7 +415,7 @@ def find_rows(
 ) -> np.ndarray:
     """Return for each (at_thread, at) the first row that has this thread and time, -1 for none."""
     order, wanted = order_by_thread(thread, time), order_by_thread(at_thread, at)
-    first_rows = np.full(len(at), -1, np.int64)
+    first_rows = np.full(len(at), -1, np.int32)
     thread, at_thread = thread[order], at_thread[wanted]
     for number in np.unique(at_thread):
         rows = order[slice(*np.searchsorted(thread, (number, number + 1)))]

@@ -113,13 +113,19 @@ def choose_thread(unit: DeviceGroup, task: int) -> int:
     operating system.
     """
     main = unit.find_main_thread(task)
-    columns = pl.col("thread", "begin", "end").cast(pl.Int64)
     frames = [rows for _, part, rows in _list_calls(unit) if part in ("cuda", "mpi")]
-    calls = pl.concat([one.select(columns) for one in frames])
-    calls = calls.filter(unit.list_tasks(calls) == task)
-    if main in calls["thread"]:
+    if any((rows["thread"] == main).any() for rows in frames):
         return main
-    sums = calls.group_by("thread").agg(time=(pl.col("end") - pl.col("begin")).sum())
+    lasts = pl.col("end") - pl.col("begin")
+    calls = pl.concat(
+        [
+            rows.filter(unit.list_tasks(rows) == task).select(
+                pl.col("thread").cast(pl.Int64), time=lasts
+            )
+            for rows in frames
+        ]
+    )
+    sums = calls.group_by("thread").agg(pl.col("time").sum())
     for layout in () if calls.height else ("nvtx_pushpop", *SAMPLES, *OS):
         rows = unit.read_begins(layout)
         rows = rows.filter(unit.list_tasks(rows) == task)
@@ -204,12 +210,15 @@ def sum_ranges(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
         return pl.DataFrame(schema=schema)
     begin, end = (int(side[at]) for side, at in ((spans.begin, 0), (spans.end, -1)))
     within = (pl.col("begin") < end) & (pl.col("end") > begin)
-    ranges = unit.select_events("nvtx_pushpop", [thread]).filter(within)
+    ranges = unit.select_events("nvtx_pushpop", [thread])
+    if not ranges.select(within.all()).item():
+        ranges = ranges.filter(within)
     begin, end, name = to_arrays(ranges, "begin", "end", "range")
-    group = np.load(str(unit.options.groups), mmap_mode="r")[name].astype(np.int64)
+    group = np.load(str(unit.options.groups), mmap_mode="r")[name]
     time = measure_exclusive(spans, begin, end)
     frame = pl.DataFrame({"group": group, "time": time, "lasts": end - begin})
-    return frame.group_by("group").agg(pl.col("time", "lasts").sum(), count=pl.len().cast(pl.Int64))
+    sums = frame.group_by(pl.col("group").cast(pl.Int64))
+    return sums.agg(pl.col("time", "lasts").sum(), count=pl.len().cast(pl.Int64))
 
 
 def select_shmem_calls(labels: pl.DataFrame) -> tuple[int, ...]:

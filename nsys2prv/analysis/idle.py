@@ -13,6 +13,7 @@ from nsys2prv.analysis.device_group import (
     WORK,
     DeviceGroup,
     find_host_states,
+    find_rows,
     label_values,
     to_arrays,
 )
@@ -73,8 +74,10 @@ def _spill(unit: DeviceGroup, frame: pl.DataFrame, by: str, name: str) -> pl.Dat
 
 
 def _measure_latencies(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
-    sender, sent, begin, what = to_arrays(unit.launched_work, "sender", "sent", "begin", "what")
-    call, returned = unit.launch_call_rows, unit.api["end"].to_numpy()
+    work = unit.list_launched_work(("sender", "sent", "begin", "what"))
+    sender, sent, begin, what = (work[name].to_numpy() for name in work.columns)
+    call = find_rows(*to_arrays(unit.api, "thread", "begin"), sender, sent)
+    returned = unit.api["end"].to_numpy()
     task, kernel = unit.task_of[sender], what != MEMORY
     returned = np.where(call >= 0, returned[call], begin) if len(returned) else begin
     times = {"latencies": (kernel, sent), "queued": (kernel & (begin > returned), returned)}

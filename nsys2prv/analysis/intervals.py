@@ -174,6 +174,12 @@ def find_parents(
     those still open.
     """
     count = len(begin)
+    if core is not None:
+        depths, parents = np.empty((2, count), np.int32)
+        columns = (thread, np.int32), (begin, np.int64), (end, np.int64)
+        given = (np.ascontiguousarray(column, dtype) for column, dtype in columns)
+        core.find_parents(*given, depths, parents)
+        return depths, parents
     if not count:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     edges = _find_thread_edges(thread)
@@ -198,16 +204,33 @@ def find_parents(
     return depth, parent
 
 
+def take_off_inner(values: np.ndarray, parent: np.ndarray) -> np.ndarray:
+    """Return what ranges have of a value (int64) without what the ranges within them have. parent: as
+    :func:`find_parents` returns it.
+    """
+    if core is not None:
+        values = values.copy()
+        core.subtract_inner(parent, values)
+        return values
+    inner = np.flatnonzero(parent >= 0)
+    return values - np.bincount(parent[inner], values[inner], len(values)).astype(np.int64)
+
+
 def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return how much of some time lies in each range of a thread and in none within it (ns)."""
-    thread = np.zeros(len(begin), np.int64)
-    order = order_ranges(thread, begin, end)
-    begin, end = begin[order], end[order]
-    inclusive, (_, parent) = time.within(begin, end), find_parents(thread, begin, end)
-    inner = np.bincount(parent[parent >= 0], inclusive[parent >= 0], len(begin))
-    exclusive = np.empty(len(begin), np.int64)
-    exclusive[order] = np.maximum(inclusive - inner.astype(np.int64), 0)
-    return exclusive
+    """Return how much of some time lies in each range of a thread and in none within it (ns). The
+    ranges are by begin.
+    """
+    thread, order = np.zeros(len(begin), np.int32), None
+    if ((begin[1:] == begin[:-1]) & (end[1:] > end[:-1])).any():
+        order = np.lexsort((-end, begin))
+        begin, end = begin[order], end[order]
+    _, parent = find_parents(thread, begin, end)
+    exclusive = np.maximum(take_off_inner(time.within(begin, end), parent), 0)
+    if order is None:
+        return exclusive
+    ordered = np.empty(len(begin), np.int64)
+    ordered[order] = exclusive
+    return ordered
 
 
 def find_points_within(

@@ -21,7 +21,12 @@ from nsys2prv.analysis.device_group import (
     DeviceGroup,
     to_arrays,
 )
-from nsys2prv.analysis.intervals import find_parents, find_points_within, order_ranges
+from nsys2prv.analysis.intervals import (
+    find_parents,
+    find_points_within,
+    order_ranges,
+    take_off_inner,
+)
 from nsys2prv.analysis.result import Context, Result, divide_columns
 
 #: Layouts of ranges.
@@ -56,6 +61,8 @@ SUMS = {
 BETWEEN = " / "
 #: Paths of ranges within ranges are told apart down to this depth.
 DEEPEST = 12
+#: Ranges that are looked at together, about, which bounds memory.
+TOGETHER = 1 << 20
 #: Sums of times beyond it are of damage.
 GREATEST_SUM = 1 << 62
 
@@ -85,11 +92,31 @@ def make_group_table(names: pl.DataFrame) -> np.ndarray:
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect the sums of ranges by task and name (`names`), and by path of names (`tree`)."""
-    row, begin, end, group = _list_ranges(unit)
+    columns = ("sender", "sent", "begin", "end", "what", "class", "tensor")
+    work = unit.list_launched_work(columns).sort("sender", "sent", maintain_order=True)
+    names = []
+    for number, ranges in enumerate(_list_ranges(unit)):
+        of_names, tree = _sum_ranges(unit, work, *ranges)
+        names.append(of_names)
+        # Paths are numbered anew each time.
+        yield "tree", tree.with_columns(unit=pl.lit((number << 32) + unit.number, pl.Int64))
+    sums = pl.concat(names).group_by("task", "group").agg(pl.all().sum())
+    yield "names", sums.sort("task", "group")
+
+
+def _sum_ranges(
+    unit: DeviceGroup,
+    work: pl.DataFrame,
+    row: np.ndarray,
+    begin: np.ndarray,
+    end: np.ndarray,
+    group: np.ndarray,
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the sums of some ranges, as :func:`_list_ranges` yields them, by task and name, and by
+    path of names. work: by the thread that launched it, and when.
+    """
     thread = unit.reader.rows.main_rows[row // len(RANGES)]
     depth, parent = find_parents(row, begin, end)
-    inner = np.flatnonzero(parent >= 0)
-    above = parent[inner]
     path = _number_paths(group, depth, parent)
     task = unit.task_of[thread].astype(np.int64)
     (tasks, groups), by_name = factorize_together(task, group.astype(np.int64))
@@ -99,28 +126,25 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     names = {"task": tasks, "group": groups, "calls": np.bincount(by_name, minlength=len(tasks))}
     tree = {
         "path": np.arange(count),
-        "depth": np.minimum(depth[first], DEEPEST - 1),
+        "depth": np.minimum(depth[first], DEEPEST - 1).astype(np.int64),
         "group": group[first].astype(np.int64),
         "above": np.where(parent[first] >= 0, path[parent[first]], -1),
         "calls": np.bincount(path, minlength=count),
     }
 
     def add(name: str, outer: str, inclusive: np.ndarray) -> None:
-        # A column at a time: of very many ranges all columns together would be most of the memory.
-        exclusive = inclusive - _sum_groups(above, inclusive[inner], len(parent))
-        for column, values in ((name, inclusive), (outer, exclusive)):
+        for column, values in ((name, inclusive), (outer, take_off_inner(inclusive, parent))):
             names[column] = _sum_groups(by_name, values, len(tasks))
             tree[column] = _sum_groups(path, values, count)
 
     add("host_ns", "host_exclusive_ns", end - begin)
-    columns = ("sender", "sent", "begin", "end", "what", "class", "tensor")
-    work = unit.launched_work.select(columns).sort("sender", "sent", maintain_order=True)
-    first, last = find_points_within(thread, begin, end, *to_arrays(work, "sender", "sent"))
+    since, until = find_points_within(thread, begin, end, *to_arrays(work, "sender", "sent"))
+    least = int(since.min(initial=work.height))
+    inside = work[least : max(int(until.max(initial=0)), least)]
     for name, value in SUMS.items():
-        before = np.concatenate([[0], np.cumsum(work.select(value).to_series().to_numpy())])
-        add(name, f"{name}_exclusive", before[last] - before[first])
-    yield "names", pl.DataFrame(names)
-    yield "tree", pl.DataFrame(tree).with_columns(unit=pl.lit(unit.number, pl.Int64))
+        before = np.concatenate([[0], np.cumsum(inside.select(value).to_series().to_numpy())])
+        add(name, f"{name}_exclusive", before[until - least] - before[since - least])
+    return pl.DataFrame(names), pl.DataFrame(tree)
 
 
 def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
@@ -130,17 +154,41 @@ def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarra
     return np.bincount(groups, values, count).clip(-GREATEST_SUM, GREATEST_SUM).astype(np.int64)
 
 
-def _list_ranges(unit: DeviceGroup) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return ranges by row, begin, longer first: row (a number for each thread and sort of ranges),
-    begin, end, group of the name. NCCL's are not operations of the program.
+def _list_ranges(
+    unit: DeviceGroup,
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield ranges by row, begin, longer first, about TOGETHER at a time, with all that lie within each:
+    row (a number for each thread and sort of ranges), begin, end, group of the name. NCCL's are not
+    operations of the program.
     """
-    kinds = [unit.read_begins(layout, ("range",)) for layout in RANGES]
     rows = pl.col("thread") * len(RANGES)
+    kinds = (unit.read_begins(layout, ("range",), np.int32) for layout in RANGES)
     ranges = pl.concat(one.with_columns(thread=rows + at) for at, one in enumerate(kinds))
-    thread, begin, end, name = to_arrays(ranges, "thread", "begin", "end", "range")
-    group = np.load(str(unit.options.groups), mmap_mode="r")[name]
-    order = order_ranges(thread, begin, end)
-    return thread[order], begin[order], end[order], group[order]
+    row, begin, end, name = to_arrays(ranges, "thread", "begin", "end", "range")
+    groups = np.load(str(unit.options.groups), mmap_mode="r")
+    order = order_ranges(row, begin, end).astype(np.int32)
+    first, size = 0, TOGETHER
+    while first < len(order) or not first:
+        chosen = order[first : first + size]
+        if first + size < len(order):
+            chosen = chosen[: _find_cut(row[chosen], begin[chosen], end[chosen])]
+            if not len(chosen):
+                size *= 2
+                continue
+        yield row[chosen], begin[chosen], end[chosen], groups[name[chosen]]
+        first += max(len(chosen), 1)
+
+
+def _find_cut(row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> int:
+    """Return the last place before which all ranges of its row have ended, or where a row begins; 0
+    where there is none. The last range is not looked beyond.
+    """
+    starts = np.flatnonzero(row[1:] != row[:-1]) + 1
+    # Each row in a time of its own: what is behind the last start is one row.
+    since = int(starts[-1]) if len(starts) else 0
+    reached = np.maximum.accumulate(end[since:])
+    free = np.flatnonzero(begin[since + 1 :] > reached[:-1])
+    return since + 1 + int(free[-1]) if len(free) else since
 
 
 def _number_paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> np.ndarray:

@@ -283,19 +283,18 @@ def finish_graph(
     del of_edges
     columns.append("typical", columns.pop("lasts"))
     weight = Durations(columns.view("typical"), *places)
-    places, values = (
-        np.frombuffer(part, dtype)
-        for part, dtype in zip(differing, (np.int32, np.int64), strict=True)
-    )
+    differs, values = map(np.frombuffer, differing, (np.int32, np.int64))
+    order = np.argsort(differs, kind="stable")
+    typical = _look_up_typical(differs[order], values[order], weight)
     return Graph(
         target, source, kind, graph, joined, sizes, columns.view("row"), processes,
-        Times(times.nodes, weight), weight, _look_up_typical(places, values, weight),
+        Times(times.nodes, weight), weight, typical,
         marks, plan, contradictions, cycles + on_cycles,
     )  # fmt: skip
 
 
 def _look_up_typical(places: np.ndarray, values: np.ndarray, weight: Durations) -> Column:
-    """Return typical weights (ns): the weights, but for those at some places."""
+    """Return typical weights (ns): the weights, but for those at some places, which ascend."""
 
     def look_up(rows: np.ndarray) -> np.ndarray:
         at = np.searchsorted(places, rows)

@@ -26,6 +26,11 @@ static PyMethodDef FUNCTIONS[] = {
     {"time_before", time_before, METH_VARARGS,
      "time_before(begin, end, times, out): put into `out` how much of a set of times lies before each of some times (all int64).\n\n"
      "begin, end: the intervals of the set, ascending and apart. Raises ValueError where something does not fit."},
+    {"find_parents", find_parents, METH_VARARGS,
+     "find_parents(thread, begin, end, depth, parent): put into `depth` how many ranges each lies in, and into `parent` the last of them, -1 for none (all int32\n"
+     "but begin and end, int64). Ranges by thread, begin, longer first."},
+    {"subtract_inner", subtract_inner, METH_VARARGS,
+     "subtract_inner(parent, values): take off the values (int64) of ranges those of the ranges within. Parents (int32, -1 for none) stand before them."},
     {"find_outermost", find_outermost, METH_VARARGS,
      "find_outermost((begin, end, thread), rows, out): put into `out` (int32) the number of the outermost call that each call lies in; returns how\n"
      "many there are. Calls by begin, of equal ones the longest first (int64); thread: below `rows` (int32)."},

@@ -46,6 +46,8 @@ PyObject *close_trace(PyObject *self, PyObject *capsule);
 
 /* spans.c */
 PyObject *time_before(PyObject *self, PyObject *arguments);
+PyObject *find_parents(PyObject *self, PyObject *arguments);
+PyObject *subtract_inner(PyObject *self, PyObject *arguments);
 PyObject *intersect_spans(PyObject *self, PyObject *arguments);
 
 /* dependencies.c, arrange.c, replay.c */

@@ -1,10 +1,10 @@
-/* The inner loops of nsys2prv.analysis.intervals: how much of a set of times lies before each of many times, and what two sets have in common.
+/* The inner loops of nsys2prv.analysis.intervals: how much of a set of times lies before each of many times, what two sets have in common, and
+ * which ranges lie within which.
  *
  * An installation without a C compiler does without: intervals.py has the same by numpy, and the tests compare the two.
  */
-#include "module.h"
+#include "replay.h"
 
-#include <stdint.h>
 #include <stdlib.h>
 
 /* The number of `values`, ascending, that are at most `time`. `near` is where it is likely to be: from there on steps grow, so that ascending
@@ -117,4 +117,124 @@ PyObject *intersect_spans(PyObject *self, PyObject *arguments) {
     for (int k = 0; k < 4; k++)
         PyBuffer_Release(&sides[k]);
     return result;
+}
+
+/* Ends of ranges that are open, the first one first (a heap), and of each depth the last range. */
+typedef struct {
+    int64_t *ends;
+    int32_t *last;
+    int64_t count, room, depths;
+} Open;
+
+static bool make_space(Open *open) {
+    if (open->count + 2 < open->room)
+        return true;
+    int64_t room = open->room ? 2 * open->room : 64;
+    int64_t *ends = realloc(open->ends, (size_t)room * 8);
+    open->ends = ends ? ends : open->ends;
+    int32_t *last = realloc(open->last, (size_t)room * 4);
+    open->last = last ? last : open->last;
+    if (!ends || !last)
+        return false;
+    for (int64_t k = open->room; k < room; k++)
+        last[k] = -1;
+    open->room = room;
+    return true;
+}
+
+static void push_end(Open *open, int64_t end) {
+    int64_t at = open->count++;
+    for (; at && open->ends[(at - 1) / 2] > end; at = (at - 1) / 2)
+        open->ends[at] = open->ends[(at - 1) / 2];
+    open->ends[at] = end;
+}
+
+static void pop_end(Open *open) {
+    int64_t end = open->ends[--open->count], at = 0;
+    for (int64_t child; (child = 2 * at + 1) < open->count; at = child) {
+        child += child + 1 < open->count && open->ends[child + 1] < open->ends[child];
+        if (open->ends[child] >= end)
+            break;
+        open->ends[at] = open->ends[child];
+    }
+    open->ends[at] = end;
+}
+
+/* Ranges by thread, begin, longer first. A range is as deep as there are open ones that began before it, and its parent is the last of them that is less
+ * deep by one. Empty ranges count as over before all that begin with them. Returns false without memory. */
+static bool nest_ranges(const int32_t *thread, const int64_t *begin, const int64_t *end, int64_t count, int32_t *depths, int32_t *parent, Open *open) {
+    int64_t first = 0;
+    for (int64_t k = 0, after; k < count; k = after) {
+        int64_t empty = 0;
+        if (k && thread[k] != thread[k - 1]) {
+            open->count = 0;
+            first = k;
+        }
+        while (open->count && open->ends[0] <= begin[k])
+            pop_end(open);
+        for (after = k; after < count && thread[after] == thread[k] && begin[after] == begin[k]; after++)
+            empty += end[after] <= begin[k];
+        int64_t before = open->count;
+        for (int64_t row = k; row < after; row++) {
+            if (!make_space(open))
+                return false;
+            int64_t depth = before + (row - k) - empty;
+            int32_t above = depth > 0 ? open->last[depth - 1] : -1;
+            depths[row] = (int32_t)depth;
+            parent[row] = above >= first ? above : -1;
+            if (depth >= 0)
+                open->last[depth] = (int32_t)row;
+            if (end[row] > begin[row])
+                push_end(open, end[row]);
+        }
+    }
+    return true;
+}
+
+PyObject *find_parents(PyObject *self, PyObject *arguments) {
+    PyObject *threads, *begins, *ends, *depths, *parents;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOOO", &threads, &begins, &ends, &depths, &parents))
+        return NULL;
+    Buffers held = {.count = 0};
+    Open open = {0};
+    int64_t count = -1;
+    void *thread, *begin, *end, *depth, *parent;
+    bool done = true;
+    if (get_column(&held, threads, 4, &count, &thread) && get_column(&held, begins, 8, &count, &begin) && get_column(&held, ends, 8, &count, &end)
+        && get_column(&held, depths, 4, &count, &depth) && get_column(&held, parents, 4, &count, &parent)) {
+        Py_BEGIN_ALLOW_THREADS
+        done = nest_ranges(thread, begin, end, count, depth, parent, &open);
+        Py_END_ALLOW_THREADS
+    }
+    free(open.ends);
+    free(open.last);
+    release_buffers(&held);
+    if (!done)
+        return PyErr_NoMemory();
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* Takes off what ranges hold of each what the ranges within it do. Parents stand before their children. */
+PyObject *subtract_inner(PyObject *self, PyObject *arguments) {
+    PyObject *parents, *values;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OO", &parents, &values))
+        return NULL;
+    Buffers held = {.count = 0};
+    int64_t count = -1;
+    void *parent, *value;
+    if (get_column(&held, parents, 4, &count, &parent) && get_column(&held, values, 8, &count, &value)) {
+        if (!are_within(parent, count, -1, count - 1))
+            PyErr_SetString(PyExc_ValueError, "a range that there is not");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            for (int64_t k = 0; k < count; k++)
+                if (((int32_t *)parent)[k] >= 0)
+                    ((uint64_t *)value)[((int32_t *)parent)[k]] -= ((uint64_t *)value)[k];
+            Py_END_ALLOW_THREADS
+        }
+    }
+    release_buffers(&held);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }

@@ -195,7 +195,7 @@ def _list_work(
     group: DeviceGroup, lane_of_row: np.ndarray, windows: Sequence[Window]
 ) -> Iterator[tuple[str, pl.DataFrame]]:
     streams = group.reader.rows.get_column("stream")
-    sent = group.launched_work
+    sent = group.list_launched_work(("thread", "begin", "sent"))
     sent_keys = to_arrays(sent, "thread", "begin")
     for layout, (kind, name, fields) in WORK_LAYOUTS.items():
         if not group.has(layout):
