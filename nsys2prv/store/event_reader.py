@@ -147,9 +147,11 @@ class EventReader(Struct, dict=True):
             kept = (columns["begin"] < not_within[0]) | (columns["end"] > not_within[1])
             return {name: column[kept] for name, column in columns.items()}
 
-        return self._read_frame(
-            BEGIN, layout, unit, make_columns, ("begin", "end", "thread", *fields)
-        )
+        names = ("begin", "end", "thread", *fields)
+        frame = self._read_frame(BEGIN, layout, unit, make_columns, names)
+        # Where there are none no piece tells their types.
+        types = dict.fromkeys(names[2:], pl.Series(np.zeros(0, dtype)).dtype)
+        return frame if frame.height else frame.cast(types)
 
     def read_stacks(
         self, unit: int, layouts: Sequence[int] | None = None
