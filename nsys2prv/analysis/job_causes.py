@@ -250,8 +250,7 @@ def _describe_call(
     advice = next(text for part, text in CALLS.items() if part in name)
     longest = np.argmax(lasts)
     is_most = lasts[longest] > MOST_IN_FIRST * lasts.sum()
-    if is_most:
-        advice = f"{'most of ' if len(edges) > 1 else ''}{ADVICE['once']}"
+    advice = _advise_once(lasts) or advice
     if is_most and edges[longest] in facts.replay.find_first_calls([key]):
         title = f"Hosts wait in the first {name} of a process."
         advice = ADVICE["startup"]
@@ -269,21 +268,27 @@ def _describe_call(
     )
 
 
+def _advise_once(lasts: np.ndarray) -> str:
+    """Return what helps where a single one lasts most of the time (ns); empty where none does."""
+    is_most = lasts.max() > MOST_IN_FIRST * lasts.sum()
+    return f"{'most of ' if len(lasts) > 1 else ''}{ADVICE['once']}" if is_most else ""
+
+
 def _describe_pause(
     cause: Cause, facts: CauseContext, key: int, lasts: np.ndarray, measured: str
 ) -> Finding:
     edges, where = cause.changes[0][0], facts.name_place(Kind.GAP, key)
     pauses = [*facts.describe_pauses(edges)]
-    advice = "once" if len(edges) == 1 else "gap"
+    advice = _advise_once(lasts) or ADVICE["gap"]
     title = f"{facts.waiting} wait for hosts {where}."
     if pauses and OFF_CPU.match(pauses[0]):
-        advice = "off_cpu"
+        advice = ADVICE["off_cpu"]
     # A place that hardly any other rank has cannot be compared with the others'.
     process = np.maximum(facts.replay.job.graph.edges.process[edges], 0)
     by_process = np.bincount(process, lasts)
     tasks: list[int] = []
     if waits := WAITS.search(pauses[-1]) if pauses else None:
-        advice = "waits"
+        advice = ADVICE["waits"]
         title = f"{facts.waiting} wait for hosts that wait in {waits[1]}: for requests, or another process."
     elif len(facts.replay.processes) > 2 and by_process.max() >= NEARLY_ALL * lasts.sum():
         tasks = [int(by_process.argmax()) + 1]
@@ -308,7 +313,7 @@ def _describe_pause(
         [*evidence, *facts.list_unrecorded(pauses)],
         facts.replay.list_saved(cause.changes),
         tasks=tasks,
-        advice=ADVICE[advice],
+        advice=advice,
         at_most=may_wait and not is_regular,
     )
 
