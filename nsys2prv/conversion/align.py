@@ -141,8 +141,11 @@ def _describe_nothing_found(job: Job) -> str:
     lost = +sum_counters(one.dropped for result in job.results for one in result.accounts.values())
     reasons = ", ".join(f"{count} {describe_reason(reason)}" for reason, count in lost.items())
     why = f" ({reasons})" if reasons else ""
-    missing = "of the kinds asked for" if job.selection.asked else "that can be translated"
-    return f"{names}: nothing to write: no events {missing}{why}; see what the reports hold with --list"
+    missing, advice = "of the kinds asked for", "see what the reports hold with --list"
+    if not job.selection.asked:
+        missing = "that can be translated"
+        advice += "; if the capture is empty, profile the program itself, until it ends"
+    return f"{names}: nothing to write: no events {missing}{why}; {advice}"
 
 
 def _adopt_kernels(job: Job) -> None:
