@@ -25,19 +25,17 @@ CHANGE = (
     (pl.col("b_ns") - pl.col("a_ns")).alias("change_ns"),
     (divide_columns("b_ns", "a_ns") - 1).alias("change_share"),
 )
-#: Tables of two jobs that are compared: analysis, table, key columns, what counts executions, what
-#: is compared.
+#: Tables of two jobs that are compared: analysis, table, key columns, what counts executions, and what is
+#: compared: the first of these columns that both have.
 COMPARED = (
-    ("kernels", "classes", ("class",), "count", "time_ns"),
-    ("kernels", "kernels", ("kernel",), "count", "time_ns"),
-    ("overlap", "operations", ("operation",), "count", "exposed_ns"),
-    ("operations", "operations", ("operation",), "calls", "gpu_ns"),
-    ("idle", "calls", ("call",), "count", "time_ns"),
-    ("idle", "memory", ("operation", "source", "destination"), "count", "time_ns"),
-    ("idle", "gaps", ("length",), "count", "time_ns"),
+    ("kernels", "classes", ("class",), "count", ("time_ns",)),
+    ("kernels", "kernels", ("kernel",), "count", ("time_ns",)),
+    ("overlap", "operations", ("operation",), "count", ("exposed_ns",)),
+    ("operations", "operations", ("operation",), "calls", ("gpu_ns", "host_ns")),
+    ("idle", "calls", ("call",), "count", ("time_ns",)),
+    ("idle", "memory", ("operation", "source", "destination"), "count", ("time_ns",)),
+    ("idle", "gaps", ("length",), "count", ("time_ns",)),
 )
-
-
 #: Tables with a row for each device or rank: analysis, table, key column, what is compared.
 PLACES = (
     ("efficiencies", "devices", "device", ("active_ns", "useful_ns", "nccl_ns", "exposed_ns")),
@@ -45,41 +43,40 @@ PLACES = (
 )
 
 
-def find_frames(
-    jobs: Sequence[FinishedJob], analysis: str, table: str
-) -> list[pl.DataFrame] | None:
-    """Return a table of several jobs, None where one of them has none."""
-    frames = [job.find_frame(analysis, table) for job in jobs]
-    return None if any(one is None for one in frames) else frames
-
-
-def compare_elapsed(first: FinishedJob, second: FinishedJob) -> tuple[float, str]:
+def describe_change(
+    difference: Result, first: FinishedJob, second: FinishedJob
+) -> tuple[float, str]:
     """Return by how much longer the second job takes (0.22: by 22 %; negative: shorter), and a
     sentence that says so, which iterations are far from the median, and what changed most. Jobs that
-    both have a steady state are compared by its median iteration.
+    both have a steady state are compared by its median iteration. difference: as :func:`compare_jobs`
+    returns it.
     """
     jobs = first, second
-    each = find_frames(jobs, "iterations", "each")
-    unit = "the median iteration" if each else "the job"
-    times = (
-        [frame["time_ns"].median() for frame in each] if each else [job.duration for job in jobs]
-    )
-    before, after = times
+    tables = {name: table.frame for name, table in difference.tables.items()}
+    each = _find_frames(jobs, "iterations", "each")
+    unit, where = ("the median iteration", "per GPU") if each else ("the job", "over all GPUs")
+    before, after = (job.duration for job in jobs)
+    if each:
+        before, after = (frame["time_ns"].median() for frame in each)
     change = after / before - 1 if before else 0.0
     how = f"{100 * abs(change):.1f} % {'longer' if change > 0 else 'less time'} than"
     if abs(change) < ALIKE:
         how = "as long as"
     head = f"B takes {how} A: {unit} takes {format_nanoseconds(after)} (A: {format_nanoseconds(before)})"
+    parts = []
     if each:
         if each[0].height != each[1].height:
             head += f"; B has {each[1].height:,} iterations, A has {each[0].height:,}"
         outliers = [*_list_outliers(each[0], "A"), *_list_outliers(each[1], "B")]
         if outliers:
             head += f"; more than {OUTLIER:g} times the median: {', '.join(outliers)}"
-        medians = _compare_medians(each).filter(pl.col("part") != WHOLE)
-        parts, where = medians.select("part", "change_ns").fill_null(0).rows(), "per GPU"
-    else:
-        parts, where = _list_changes(jobs), "over all GPUs"
+        medians = tables["iteration"].filter(pl.col("part") != WHOLE)
+        parts = medians.select("part", "change_ns").fill_null(0).rows()
+    elif "overlap_operations" in tables:
+        parts.append(("exposed communication", tables["overlap_operations"]["change_ns"].sum()))
+    if not each and "kernels_classes" in tables:
+        classes = tables["kernels_classes"].filter(pl.col("class") != "Communication")
+        parts += classes.select(pl.format("{} kernels", "class"), "change_ns").rows()
     changes = [
         f"{name} {'+' if change > 0 else '-'}{format_nanoseconds(abs(change))}"
         for name, change in sorted(parts, key=lambda item: -abs(item[1]))[:3]
@@ -95,18 +92,21 @@ def warn_of_differences(first: FinishedJob, second: FinishedJob) -> list[str]:
     jobs = (first.description, second.description)
     warnings = []
     for name, noun in (("ranks", "rank"), ("devices", "GPU")):
-        counts = [int(job[name]) for job in jobs]
-        if counts[0] != counts[1]:
-            warnings.append(
-                f"A has {format_count(counts[0], noun)}, B has {format_count(counts[1], noun)}: "
-                f"times over all of them do not compare"
-            )
-    models = [sorted(dict(job.get("gpu_models") or {})) for job in jobs]
-    if all(models) and models[0] != models[1]:
-        warnings.append(
-            f"A ran on {', '.join(models[0])}, B on {', '.join(models[1])}: not the same GPUs"
-        )
+        a, b = (format_count(int(job[name]), noun) for job in jobs)
+        if a != b:
+            warnings.append(f"A has {a}, B has {b}: times over all of them do not compare")
+    a, b = (", ".join(sorted(job.get("gpu_models") or {})) for job in jobs)
+    if a and b and a != b:
+        warnings.append(f"A ran on {a}, B on {b}: not the same GPUs")
     return warnings
+
+
+def _find_frames(
+    jobs: Sequence[FinishedJob], analysis: str, table: str
+) -> list[pl.DataFrame] | None:
+    """Return a table of several jobs, None where one of them has none."""
+    frames = [job.find_frame(analysis, table) for job in jobs]
+    return None if any(one is None for one in frames) else frames
 
 
 def _list_outliers(each: pl.DataFrame, name: str) -> list[str]:
@@ -117,22 +117,7 @@ def _list_outliers(each: pl.DataFrame, name: str) -> list[str]:
     return [f"{name}'s iteration {list_some(named)}"] if named else []
 
 
-def _list_changes(jobs: Sequence[FinishedJob]) -> list[tuple[str, float]]:
-    """Return what changed in the time of all devices (ns): exposed communication, and classes of
-    kernels.
-    """
-    changes = []
-    if exposed := find_frames(jobs, "overlap", "operations"):
-        before, after = (frame["exposed_ns"].sum() for frame in exposed)
-        changes.append(("exposed communication", after - before))
-    if classes := find_frames(jobs, "kernels", "classes"):
-        joined = _join_by_key(classes, ("class",), "count", "time_ns")
-        rows = joined.filter(pl.col("class") != "Communication").select("class", "change_ns").rows()
-        changes += [(f"{name} kernels", change) for name, change in rows]
-    return changes
-
-
-def compare_jobs(first: FinishedJob, second: FinishedJob) -> list[Result]:
+def compare_jobs(first: FinishedJob, second: FinishedJob) -> Result:
     """Compare two jobs in tables: the counts first, then times by kernel, class, operation and
     NVTX range. Changes are of the second from the first.
     """
@@ -140,56 +125,49 @@ def compare_jobs(first: FinishedJob, second: FinishedJob) -> list[Result]:
     result = Result("difference", "Difference of two jobs", notes=warn_of_differences(*jobs))
     a, b = (job.description["name"] for job in jobs)
     result.add("job", _describe_jobs(jobs), a=a, b=b)
-    each = find_frames(jobs, "iterations", "each")
-    steps = [frame.height for frame in each] if each else [0, 0]
-    if each and (focus := find_frames(jobs, "efficiencies", "focus")):
-        # Tables are of the whole job, with warm-up.
-        steps = [frame["iterations_of_job"][0] for frame in focus]
+    each, steps = _find_frames(jobs, "iterations", "each"), [0, 0]
     if each:
+        # Tables are of the whole job, with warm-up.
+        focus = _find_frames(jobs, "efficiencies", "focus")
+        steps = [one["iterations_of_job"][0] for one in focus or ()] or [one.height for one in each]
         result.add("iteration", _compare_medians(each))
         result.add("by_iteration", _join_places(each, "iteration", ITERATION_VALUES))
-    counts, compared = [], {}
-    for analysis, name, keys, count, value in COMPARED:
-        frames = find_frames(jobs, analysis, name)
-        if frames is None:
-            lacking = [job.find_frame(analysis, name) is None for job in jobs]
-            if not all(lacking):
-                has_none = "AB"[lacking.index(True)]
-                result.notes.append(f"{analysis}, {name}: {has_none} has none, not compared")
+    compared = {}
+    for analysis, name, keys, count, values in COMPARED:
+        if frames := _find_frames(jobs, analysis, name):
+            value = next(one for one in values if all(one in frame.columns for frame in frames))
+            title = first.results[analysis].tables[name].title
+            compared[analysis, name] = Table(title, _join_by_key(frames, keys, count, value, steps))
             continue
-        joined = _join_by_key(frames, keys, count, value, steps)
-        title = first.results[analysis].tables[name].title
-        compared[f"{analysis}_{name}"] = Table(title, joined)
-        counts.append(
-            joined.select(
-                pl.lit(f"{analysis}: {name}").alias("table"),
-                pl.col("count_a", "count_b").sum(),
-                rows_that_differ=(pl.col("count_a") != pl.col("count_b")).sum().cast(pl.Int64),
-            )
+        lacking = [job.find_frame(analysis, name) is None for job in jobs]
+        if not all(lacking):
+            has_none = "AB"[lacking.index(True)]
+            result.notes.append(f"{analysis}, {name}: {has_none} has none, not compared")
+    counts = [
+        table.frame.select(
+            pl.lit(f"{analysis}: {name}").alias("table"),
+            pl.col("count_a", "count_b").sum(),
+            rows_that_differ=(pl.col("count_a") != pl.col("count_b")).sum().cast(pl.Int64),
         )
-    if counts:
-        result.add("counts", pl.concat(counts))
-    result.tables.update({name: one for name, one in compared.items() if one.frame.height})
+        for (analysis, name), table in compared.items()
+    ]
+    result.add("counts", pl.concat(counts) if counts else pl.DataFrame())
+    result.tables.update({"_".join(key): one for key, one in compared.items() if one.frame.height})
     for analysis, name, key, values in PLACES:
-        if frames := find_frames(jobs, analysis, name):
-            heights = [frame.height for frame in frames]
-            if heights[0] == heights[1]:
+        if frames := _find_frames(jobs, analysis, name):
+            a, b = (frame.height for frame in frames)
+            if a == b:
                 result.add(f"by_{key}", _join_places(frames, key, values))
             else:
-                result.notes.append(
-                    f"{analysis}, {name}: {heights[0]:,} in A, {heights[1]:,} in B, not compared one by one"
-                )
-    return [result]
+                note = f"{analysis}, {name}: {a:,} in A, {b:,} in B, not compared one by one"
+                result.notes.append(note)
+    return result
 
 
 def _compare_medians(each: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Return the median iteration of both jobs, part by part. each: their iterations."""
-    columns = {"time_ns": WHOLE, **PARTS}
-    columns = {
-        column: name
-        for column, name in columns.items()
-        if all(column in frame.columns for frame in each)
-    }
+    shared = {*each[0].columns} & {*each[1].columns}
+    columns = {one: name for one, name in {"time_ns": WHOLE, **PARTS}.items() if one in shared}
     medians = {
         f"{job}_ns": [frame[column].median() for column in columns]
         for job, frame in zip("ab", each, strict=True)
@@ -240,7 +218,7 @@ def _join_by_key(
     keys: Sequence[str],
     count: str,
     value: str,
-    steps: Sequence[int] = (0, 0),
+    steps: Sequence[int],
 ) -> pl.DataFrame:
     """Return both jobs' rows by key, largest change first; what one job lacks counts as 0. steps:
     how many iterations they have, 0 for unknown; where these differ, the change is that of an

@@ -17,8 +17,8 @@ from nsys2prv._util.files import check_folder, write_complete_file
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.analyses import ON_DEMAND
 from nsys2prv.analysis.comparison import (
-    compare_elapsed,
     compare_jobs,
+    describe_change,
     warn_of_differences,
 )
 from nsys2prv.analysis.finished_job import FinishedJob
@@ -152,17 +152,16 @@ def _finish_job(
 def run_diff(options: argparse.Namespace) -> Answer:
     """Run `diff`."""
     first, second = (load_job(one, options) for one in (options.A, options.B))
-    results = compare_jobs(first, second)
-    more, headline = compare_elapsed(first, second)
+    difference = compare_jobs(first, second)
+    more, headline = describe_change(difference, first, second)
     name = f"{options.A}, {options.B}"
     if options.json:
-        named = {result.name: result for result in results}
-        write_complete_file(options.json, write_json(named, {"name": name}))
+        write_complete_file(options.json, write_json({"difference": difference}, {"name": name}))
     if options.html:
         from nsys2prv.analysis.page import make_difference_page
 
         write_complete_file(
-            options.html, make_difference_page(name, headline, results, (first, second))
+            options.html, make_difference_page(name, headline, difference, (first, second))
         )
     status = SLOWER if options.fail_above is not None and more > options.fail_above else 0
     warnings = [
@@ -171,7 +170,7 @@ def run_diff(options: argparse.Namespace) -> Answer:
         for line in job.description.get("warnings", ())
     ]
     warnings += warn_of_differences(first, second)
-    text = format_results(results, [headline], Style.for_output(options.full, options.rows))
+    text = format_results([difference], [headline], Style.for_output(options.full, options.rows))
     return text, warnings, status
 
 

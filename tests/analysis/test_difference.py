@@ -26,7 +26,7 @@ def run_job(devices: dict[str, int]) -> FinishedJob:
 
 
 def test_devices_of_the_same_names_are_compared() -> None:
-    (result,) = compare_jobs(
+    result = compare_jobs(
         run_job({"n1 GPU0": 10, "n1 GPU1": 20}), run_job({"n1 GPU1": 50, "n1 GPU0": 11})
     )
     assert result.tables["by_device"].frame.rows(named=True) == [
@@ -36,10 +36,19 @@ def test_devices_of_the_same_names_are_compared() -> None:
 
 
 def test_as_many_devices_are_needed() -> None:
-    (result,) = compare_jobs(run_job({"n1 GPU0": 10}), run_job({"n1 GPU0": 10, "n1 GPU1": 20}))
+    result = compare_jobs(run_job({"n1 GPU0": 10}), run_job({"n1 GPU0": 10, "n1 GPU1": 20}))
     assert "by_device" not in result.tables
     assert "efficiencies, devices: 1 in A, 2 in B, not compared one by one" in result.notes
     assert "A has 1 GPU, B has 2 GPUs: times over all of them do not compare" in result.notes
+
+
+def test_ranges_of_jobs_without_work_on_gpus_are_compared() -> None:
+    """By the time of hosts: there is none of GPUs."""
+    frame = pl.DataFrame({"operation": ["step"], "calls": [2], "host_ns": [30]})
+    job = run_job({"n1 GPU0": 10})
+    job.results["operations"] = Result("operations", "", {"operations": Table("", frame)})
+    compared = compare_jobs(job, job).tables["operations_operations"].frame
+    assert compared.row(0)[:5] == ("step", 2, 30, 2, 30)
 
 
 def test_a_difference_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from tools.exports import (
 )
 
 import nsys2prv
-from nsys2prv.analysis.comparison import compare_elapsed, compare_jobs
+from nsys2prv.analysis.comparison import compare_jobs, describe_change
 from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.iterations import PARTS
 from nsys2prv.analysis.result import Result, Table
@@ -99,7 +99,7 @@ def test_an_outlier_is_named_and_leaves_the_headline_alone() -> None:
     each = second.results["iterations"].tables["each"]
     slow = pl.when(pl.col("iteration") == 4).then(9_000).otherwise("time_ns").alias("time_ns")
     second.results["iterations"].tables["each"] = Table("", each.frame.with_columns(slow))
-    more, headline = compare_elapsed(first, second)
+    more, headline = describe_change(compare_jobs(first, second), first, second)
     assert more == 0
     assert headline == (
         "B takes as long as A: the median iteration takes 1.00 us (A: 1.00 us); "
@@ -109,14 +109,14 @@ def test_an_outlier_is_named_and_leaves_the_headline_alone() -> None:
 
 def test_jobs_of_different_numbers_of_iterations_compare() -> None:
     first, second = run_iterations(4, 1_000, 100), run_iterations(10, 1_200, 300)
-    more, headline = compare_elapsed(first, second)
+    more, headline = describe_change(compare_jobs(first, second), first, second)
     assert more == pytest.approx(0.2)
     assert headline.startswith(
         "B takes 20.0 % longer than A: the median iteration takes 1.20 us (A: 1.00 us); "
         "B has 10 iterations, A has 4; per GPU: "
     )
     assert "per GPU: communication alone (exposed) +200 ns" in headline
-    (result,) = compare_jobs(first, second)
+    result = compare_jobs(first, second)
     each = result.tables["by_iteration"].frame
     assert each["iteration"].to_list() == [1, 2, 3, 4]
     assert set(each["change_of_time_ns"]) == {200}
@@ -127,5 +127,5 @@ def test_jobs_of_different_numbers_of_iterations_compare() -> None:
     # Ten iterations take more than four, but not one of them.
     assert result.tables["kernels_classes"].frame["change_ns"].to_list() == [300]
     assert result.tables["kernels_classes"].frame["change_of_iteration_ns"].to_list() == [0]
-    (same,) = compare_jobs(first, run_iterations(4, 1_200, 300))
+    same = compare_jobs(first, run_iterations(4, 1_200, 300))
     assert "change_of_iteration_ns" not in same.tables["kernels_classes"].frame.columns

@@ -70,17 +70,16 @@ def make_timeline_page(job: OpenJob, number: int) -> str:
 
 
 def make_difference_page(
-    name: str, headline: str, results: Sequence[Result], jobs: Sequence[FinishedJob]
+    name: str, headline: str, difference: Result, jobs: Sequence[FinishedJob]
 ) -> str:
     """Return the difference of two jobs as a page: a sentence that says what changed, where the time of
     an iteration goes, a typical one of each, findings, and the tables. name: of both jobs.
     """
-    difference = FinishedJob({}, {result.name: result for result in results})
     names = [f"{letter}: {job.description['name']}" for letter, job in zip("AB", jobs, strict=True)]
     return fill_page(
         "diff",
         name,
-        difference,
+        FinishedJob({}, {"difference": difference}),
         [*zip(names, jobs, strict=True)],
         verdict=headline,
         findings=sections.compare_findings(*jobs),

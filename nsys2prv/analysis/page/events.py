@@ -123,7 +123,7 @@ def read_events(
         for kind, frames in tracks.items()
         if frames
     }
-    members = collectives.drop("end").unique(["thread", "begin"], keep="first")
+    members = collectives.drop("end", "of_nccl").unique(["thread", "begin"], keep="first")
     for kind in {"h", "n"} & {*whole}:
         frame = whole[kind].join(members, ["thread", "begin"], "left", maintain_order="left")
         whole[kind] = frame.with_columns(pl.col("collective", "late", "wait").fill_null(0))
@@ -244,20 +244,16 @@ def _classify_work(layout: str) -> pl.Expr:
 def read_collectives(job: OpenJob) -> pl.DataFrame:
     """Read the members of collectives, and other kernels of NCCL that wait for ranks: thread, begin, end,
     collective (from 1, those of MPI behind those of NCCL; 0 for none), how late they came, and how long
-    they waited (ns). Of MPI those that block.
+    they waited (ns), and whether they are of NCCL (1, 0). Of MPI those that block.
     """
     reader = job.reader
-    names = ("thread", "begin", "end", "collective", "late", "wait")
+    names = ("thread", "begin", "end", "collective", "late", "wait", "of_nccl")
     frames = [pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))]
-    for layout, fields in zip(WAITS, (names[3:], names[4:]), strict=True):
-        if layout in reader.layouts:
-            known = reader.read_begins(layout, fields).filter(pl.col("late") >= 0)
-            frames.append(
-                known.select(
-                    pl.col(name) if name in known.columns else pl.lit(0).alias(name)
-                    for name in names
-                )
-            )
+    for layout in {*WAITS} & reader.layouts:
+        fields = ("late", "wait", *["collective"] * (layout == WAITS[0]))
+        known = reader.read_begins(layout, fields).filter(pl.col("late") >= 0)
+        others = [pl.lit(1).alias("of_nccl"), *[pl.lit(0).alias("collective")] * (len(fields) < 3)]
+        frames.append(known.with_columns(others).select(names))
     if "mpi_collective" in reader.layouts:
         calls = reader.read_begins("mpi_collective", ()).select("thread", "begin")
         task = reader.rows.get_column("task")[calls["thread"].to_numpy()]
@@ -272,6 +268,7 @@ def read_collectives(job: OpenJob) -> pl.DataFrame:
                 collective=pl.col("meeting") + before,
                 late=pl.col("begin") - pl.col("begin").min().over("meeting"),
                 wait=pl.when("eager").then(0).otherwise(waited),
+                of_nccl=pl.lit(0),
             )
         )
     return pl.concat(one.cast(pl.Int64) for one in frames)

@@ -149,7 +149,7 @@ class _Places:
         lane = pl.Series(map_rows(job, lanes)[collectives["thread"]], dtype=pl.Int64)
         self._collectives = collectives.with_columns(
             lane=lane, last=pl.col("late").max().over("collective")
-        ).filter(pl.col("collective") > 0)
+        ).filter((pl.col("collective") > 0) & (pl.col("of_nccl") == pl.col("of_nccl").max()))
 
     def place(self, finding: Finding) -> Moment | None:
         """Return the first moment of a finding with the lanes to show."""
