@@ -55,52 +55,34 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _list_matched(unit: DeviceGroup, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per kernel of a matched collective. kernels: thread, begin, bytes and
-    communicator of NCCL kernels.
+    """Return a row per kernel of a matched collective, with `bus_bandwidth` (B/s), null where it is not
+    known. kernels: thread, begin, bytes and communicator of NCCL kernels.
     """
-    records = unit.read_begins(
-        "nccl_collective", ("operation", "collective", "late", "wait", "transfer")
-    )
+    fields = ("operation", "collective", "late", "wait", "transfer")
     # Without times on hosts that could not be placed against each other.
-    records = _add_bandwidths(unit, records.filter(pl.col("late") >= 0))
-    kernels = kernels.select("thread", "begin", "bytes", "communicator").unique(
-        ["thread", "begin"], keep="first"
-    )
-    records = records.join(kernels, on=["thread", "begin"], how="left", maintain_order="left")
-    return records.with_columns(unit.list_tasks(records))
-
-
-def _add_bandwidths(unit: DeviceGroup, records: pl.DataFrame) -> pl.DataFrame:
-    """Return records of collectives with `bus_bandwidth` (B/s), null where it is not known. Their
-    transfers begin when their waits end.
-    """
-    speeds = unit.read_begins("nccl_transfer", ("bus_bandwidth",)).select(
-        "thread", "begin", "bus_bandwidth"
-    )
-    ready = records.with_columns(ready=pl.col("begin") + pl.col("wait"))
-    return ready.join(
-        speeds,
-        left_on=["thread", "ready"],
-        right_on=["thread", "begin"],
-        how="left",
-        maintain_order="left",
-    )
+    records = unit.read_begins("nccl_collective", fields).filter(pl.col("late") >= 0)
+    key = ["thread", "begin"]
+    speeds = unit.read_begins("nccl_transfer", ("bus_bandwidth",))
+    # Their transfers begin when their waits end.
+    speeds = speeds.select("thread", "bus_bandwidth", ready="begin")
+    kernels = kernels.select(*key, "bytes", "communicator").unique(key, keep="first")
+    records = records.with_columns(unit.list_tasks(records), ready=pl.col("begin") + pl.col("wait"))
+    records = records.join(speeds, on=["thread", "ready"], how="left", maintain_order="left")
+    return records.join(kernels, on=key, how="left", maintain_order="left")
 
 
 def _sum_mpi_calls(unit: DeviceGroup, layout: str) -> pl.DataFrame:
     fields = MPI_FIELDS.get(layout, ("call",))
     calls = unit.read_begins(layout, fields)
-    sizes = [name for name in fields if name in ("sent", "received", "size")]
-    known = pl.any_horizontal(pl.lit(False), *(pl.col(name) >= 0 for name in sizes))
+    sizes = [pl.col(name) for name in fields if name in ("sent", "received", "size")]
+    known = pl.any_horizontal(pl.lit(False), *(size >= 0 for size in sizes))
+    size = pl.sum_horizontal(pl.lit(0, pl.Int64), *(size.clip(0) for size in sizes))
+    absent = pl.lit(ABSENT, pl.Int64)
     calls = calls.with_columns(
         unit.list_tasks(calls),
         kind=pl.lit(layout),
-        communicator=pl.col("communicator")
-        if "communicator" in fields
-        else pl.lit(ABSENT, pl.Int64),
-        bytes=pl.when(known)
-        .then(pl.sum_horizontal(pl.lit(0, pl.Int64), *(pl.col(name).clip(0) for name in sizes)))
-        .otherwise(pl.lit(ABSENT, pl.Int64)),
+        communicator=pl.col("communicator") if "communicator" in fields else absent,
+        bytes=pl.when(known).then(size).otherwise(absent),
     )
     by_task = calls.group_by("kind", "call", "communicator", "task", maintain_order=True)
     return by_task.agg(**SUMS)
@@ -236,34 +218,24 @@ def _find_stragglers(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
 # ---- clocks of hosts -----------------------------------------------------------------------------
 
 
+CLOCK_COLUMNS = pl.Schema(
+    {"host": pl.String, "method": pl.String, "offset_ns": pl.Int64}
+    | {"drift_ppm": pl.Float64, "error_bound_ns": pl.Int64, "comparable": pl.Boolean}
+)
+
+
 def make_clock_table(job: Job) -> pl.DataFrame:
     """Return how the clock of each host was corrected: host, method, offset_ns, drift_ppm,
     error_bound_ns (null where it is not known). Empty where there is one clock, or none was to be
     corrected.
     """
     hosts = job.clock_record.hosts if job.clock_record else {}
-    return pl.DataFrame(
-        [
-            (
-                name,
-                clock.method,
-                clock.offset_ns,
-                clock.drift_ppm,
-                clock.bound_ns,
-                is_aligned(clock),
-            )
-            for name, clock in hosts.items()
-        ],
-        schema={
-            "host": pl.String,
-            "method": pl.String,
-            "offset_ns": pl.Int64,
-            "drift_ppm": pl.Float64,
-            "error_bound_ns": pl.Int64,
-            "comparable": pl.Boolean,
-        },
-        orient="row",
-    ).sort(pl.col("error_bound_ns"), descending=True, nulls_last=False, maintain_order=True)
+    rows = [
+        (name, one.method, one.offset_ns, one.drift_ppm, one.bound_ns, is_aligned(one))
+        for name, one in hosts.items()
+    ]
+    table = pl.DataFrame(rows, schema=CLOCK_COLUMNS, orient="row")
+    return table.sort("error_bound_ns", descending=True, nulls_last=False, maintain_order=True)
 
 
 def conclude_clocks(_: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
@@ -295,12 +267,8 @@ def compare_with_clock_error(
         joined = members.rename({"task": "of"}).join(joined, on="communicator").drop("communicator")
         joined = joined.rename({"of": "task", "task": "other"})
     rows = joined.select(key, "host", "error_bound_ns").unique()
-    unsure = pl.col("error_bound_ns").is_null().any() & (pl.len() > 1)
-    sums = rows.group_by(key).agg(
-        bound=pl.when(~unsure).then(
-            pl.when(pl.len() > 1).then(pl.col("error_bound_ns").top_k(2).sum()).otherwise(0)
-        )
-    )
-    of_each = dict(sums.rows())
+    error, is_alone = pl.col("error_bound_ns"), pl.len() == 1
+    worst = pl.when(is_alone).then(0).when(error.is_not_null().all()).then(error.top_k(2).sum())
+    of_each = dict(rows.group_by(key).agg(worst).rows())
     bound = pl.col(key).replace_strict(of_each, default=None, return_dtype=pl.Int64)
     return [(pl.col(figure) > bound).alias("exceeds_clock_error")]

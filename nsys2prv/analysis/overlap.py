@@ -84,11 +84,10 @@ def _measure_ucx(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     """Add exposed and overlapped communication by device, operation and class."""
     devices, kernels, ucx = frames["devices"], frames["kernels"], frames["ucx"]
+    exposed = pl.col("time_ns") - pl.col("overlapped_ns")
+    share = divide_columns(exposed, "time_ns").alias("exposed_share")
     if ucx.height:
-        exposed = pl.col("time_ns") - pl.col("overlapped_ns")
-        rows = ucx.sort("task").with_columns(
-            exposed_ns=exposed, exposed_share=divide_columns(exposed, "time_ns")
-        )
+        rows = ucx.sort("task").with_columns(exposed.alias("exposed_ns"), share)
         result.add("ucx", context.label_tasks(rows))
     if not devices.height or not devices["communication_ns"].sum():
         if not ucx.height:
@@ -96,18 +95,25 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             result.missing.append(f"overlap: {absent}")
         return
     result.add("devices", _compute_exposed(devices.sort("device"), context))
-    exposed = pl.col("time_ns") - pl.col("overlapped_ns")
-    operations = _sum_by_operation(kernels).select(
-        "operation",
-        "count",
-        "time_ns",
-        exposed.alias("exposed_ns"),
-        "overlapped_ns",
-        exposed_share=divide_columns(exposed, "time_ns"),
+    label = (
+        pl.when(pl.col("what") == NCCL)
+        .then(
+            pl.format("NCCL {}", label_values("operation", "nccl_operation", "operation unknown"))
+        )
+        .when(pl.col("what") == OTHER_COMMUNICATION)
+        .then(pl.lit("kernels other than NCCL's"))
+        .otherwise(label_values("name", "memory_operation", "memory operation"))
+    )
+    moving = kernels.filter(pl.col("what").is_in([MEMORY, *COMMUNICATING]))
+    operations = _sum_by(moving, "operation", label).select(
+        pl.exclude("overlapped_ns"), exposed.alias("exposed_ns"), "overlapped_ns", share
     )
     result.add("operations", operations)
+    of_kernel = label_values("class", "kernel_class", "Other")
+    label = pl.when(pl.col("what") == GRAPH).then(pl.lit("CUDA graph")).otherwise(of_kernel)
+    computing = kernels.filter(pl.col("what").is_in([COMPUTE, GRAPH]))
     overlapped = divide_columns("overlapped_ns", "time_ns")
-    classes = _sum_by_class(kernels).with_columns(overlapped_share=overlapped)
+    classes = _sum_by(computing, "class", label).with_columns(overlapped_share=overlapped)
     result.add("classes", classes)
 
 
@@ -130,28 +136,6 @@ def _compute_exposed(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
         "nccl_exposed_ns",
         of_nccl,
     )
-
-
-def _sum_by_operation(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return communication by operation: operation, count, time_ns, overlapped_ns."""
-    of_nccl = label_values("operation", "nccl_operation", "operation unknown")
-    of_memory = label_values("name", "memory_operation", "memory operation")
-    label = (
-        pl.when(pl.col("what") == NCCL)
-        .then(pl.format("NCCL {}", of_nccl))
-        .when(pl.col("what") == OTHER_COMMUNICATION)
-        .then(pl.lit("kernels other than NCCL's"))
-        .otherwise(of_memory)
-    )
-    moving = kernels.filter(pl.col("what").is_in([MEMORY, *COMMUNICATING]))
-    return _sum_by(moving, "operation", label)
-
-
-def _sum_by_class(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return computation by class of kernels: class, count, time_ns, overlapped_ns."""
-    of_kernel = label_values("class", "kernel_class", "Other")
-    label = pl.when(pl.col("what") == GRAPH).then(pl.lit("CUDA graph")).otherwise(of_kernel)
-    return _sum_by(kernels.filter(pl.col("what").is_in([COMPUTE, GRAPH])), "class", label)
 
 
 def _sum_by(kernels: pl.DataFrame, name: str, label: pl.Expr) -> pl.DataFrame:

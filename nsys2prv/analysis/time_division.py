@@ -110,15 +110,12 @@ def collect(group: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
             unknown = dict.fromkeys(("length", *PARTS), pl.lit(None, pl.Int64))
             yield "lanes", pl.select(**lane, **unknown)
             continue
-        parts = divide_time(group, task, device)
-        lengths = {
-            name: pl.lit((covered & parts[name]).length, pl.Int64)
-            for name in (HOST_PARTS if device == NO_DEVICE else PARTS)
-        }
-        yield "lanes", pl.select(**lane, length=pl.lit(covered.length, pl.Int64), **lengths)
-        coarse = parts
+        coarse = parts = divide_time(group, task, device)
         if device != NO_DEVICE:
             coarse = {name: unite(*(parts[one] for one in names)) for name, names in COARSE.items()}
+        own = {"length": covered, **{name: covered & spans for name, spans in parts.items()}}
+        lengths = {name: pl.lit(spans.length, pl.Int64) for name, spans in own.items()}
+        yield "lanes", pl.select(**lane, **lengths)
         for key, limits in (("bins", bins), ("iterations", edges)):
             times = {name: one.within(limits[:-1], limits[1:]) for name, one in coarse.items()}
             numbers = pl.int_range(len(limits) - 1, eager=True)
@@ -139,9 +136,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         return
     lanes = lanes.sort("task", "device").with_row_index("lane")
     numbers = lanes.select("lane", "task", "device")
-    devices = context.reader.rows.devices.select(
-        pl.col("device").cast(pl.Int64), pl.col("label").alias("gpu")
-    )
+    devices = context.reader.rows.devices.select(pl.col("device").cast(pl.Int64), gpu="label")
     named = lanes.join(devices, "device", "left", maintain_order="left")
     named = context.label_tasks(named.with_columns(paraver_task="task"), "node")
     parts = [name for name in (*PARTS, *HOST_PARTS) if name in lanes.columns]
