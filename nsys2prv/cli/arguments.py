@@ -51,33 +51,11 @@ OUTPUTS = ("json", "html", "md", "csv")
 TRACES = (".prv", ".prv.gz", ".pftrace", ".pftrace.gz")
 #: Endings of the files that belong to a trace.
 PARTS = (".pcf", ".row")
-#: Endings that no trace has, and what writes such files.
-NO_TRACES = {
-    **dict.fromkeys(PARTS, ""),
-    ".cfg": "",
-    ".perfetto-trace": "; for Perfetto, give .pftrace",
-    ".csv": "",
-    ".txt": "",
-    ".yaml": "",
-    ".json": "; `nsys2prv report REPORT... --json FILE` writes JSON",
-    ".html": "; `nsys2prv report REPORT... --html FILE` writes a page",
-    ".png": "",
-}
-#: Words that people take for commands, and what does it.
-WORDS = {
-    "list": "nsys2prv --list REPORT...",
-    "convert": "nsys2prv REPORT... OUTPUT",
-    "kinds": "nsys2prv --kinds",
-    "version": "nsys2prv --version",
-    "views": "nsys2prv cfgs",
-    "compare": "nsys2prv diff",
-    **dict.fromkeys(("pop", "scaling"), "nsys2prv study"),
-    "analyse": "nsys2prv report",
-    "analyze": "nsys2prv report",
-    "stats": "nsys2prv report",
-    "export": "nsys2prv REPORT... OUTPUT",
-    **dict.fromkeys(("open", "view", "show"), "wxparaver out.prv"),
-}
+_MISTAKES = load_shipped_file(__package__, "mistakes.yaml")
+#: Endings that no trace has -> what writes such files; words that people take for commands -> what
+#: does it.
+NO_TRACES: dict[str, str] = _MISTAKES["endings"]
+WORDS: dict[str, str] = _MISTAKES["words"]
 
 
 def load_commands() -> dict[str, Any]:

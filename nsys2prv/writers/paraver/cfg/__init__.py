@@ -1,5 +1,5 @@
-"""Paraver views (.cfg files) as data, the words of Paraver that readers and writers of views need, the
-location of the package's views, and the text of a view's file, by the template
+"""Paraver views (.cfg files) as data, the words of Paraver that readers and writers of views need
+(``words.yaml``), the location of the package's views, and the text of a view's file, by the template
 ``templates/view.cfg``.
 
 Paraver does not check a word's place: a function of the wrong group, an unknown statistic or a
@@ -14,66 +14,27 @@ from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
 from shlex import quote
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field, json
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.files import read_data_text
+from nsys2prv._util.files import load_shipped_file, read_data_text
 from nsys2prv._util.text import choose_decimals
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-#: Functions on state records and on communications; all others are on events or rows.
-STATE_FUNCTIONS = frozenset(
-    (
-        *("State As Is", "Useful", "State Sign", "Given State"),
-        *("In State", "Not In State", "State Record Dur."),
-    )
-)
-COMMUNICATION_FUNCTIONS = frozenset(
-    (
-        *("Last Tag", "Comm Size", "Comm Recv. Partner", "Comm Partner", "Last Send Dur."),
-        *("Next Recv Dur.", "Last Send Size", "Send Bytes in Transit", "Send Messages in Transit"),
-        *("Recv Bytes in Transit", "Recv Messages in Transit", "Recv Negative Messages"),
-        *("Recv Negative Bytes", "Number Of Sends", "Number Of Send Bytes", "Number Of Receives"),
-        *("Number Of Receive Bytes", "Event Bytes", "Event Sent Bytes"),
-        *("Send BandWidth", "Recv BandWidth"),
-    )
-)
-#: Place of a function in `window_selected_functions` -> the one there when nothing is asked for.
-DEFAULT_FUNCTIONS = MappingProxyType(
-    {
-        "cpu": "Active Thd",
-        "appl": "Adding",
-        "task": "Adding",
-        "thread": "State As Is",
-        "node": "Adding",
-        "system": "Adding",
-        "workload": "Adding",
-    }
-)
+_WORDS = load_shipped_file("nsys2prv.writers.paraver", "words.yaml")
+STATE_FUNCTIONS = frozenset(_WORDS["state_functions"])
+COMMUNICATION_FUNCTIONS = frozenset(_WORDS["communication_functions"])
+DEFAULT_FUNCTIONS: dict[str, str] = _WORDS["default_functions"]
+FILTER_NAMES: list[str] = _WORDS["filter_names"]
+PROCESS_LEVELS: list[str] = _WORDS["process_levels"]
+LOOKS = {style: tuple(look) for style, look in _WORDS["looks"].items()}
 #: A composed window has no functions at these places.
 SINGLE_ONLY_PLACES = ("cpu", "thread")
-COMPOSE_PLACES = (
-    *(f"compose_{place}" for place in DEFAULT_FUNCTIONS),
-    "topcompose1",
-    "topcompose2",
-)
-FILTER_NAMES = ("from_obj", "to_obj", "tag_msg", "size_msg", "bw_msg", "evt_type", "evt_value")
-#: Levels that are not of the machine, from coarse to fine.
-PROCESS_LEVELS = ("workload", "appl", "task", "thread")
-#: How a timeline is drawn -> (coloured, colour mode or none: a colour per value).
-LOOKS = MappingProxyType(
-    {
-        "code": (True, ""),
-        "gradient": (True, "window_in_null_gradient_mode"),
-        "line": (False, ""),
-        "fused": (True, "window_in_fused_lines_mode"),
-    }
-)
+COMPOSE_PLACES = (*(f"compose_{one}" for one in DEFAULT_FUNCTIONS), "topcompose1", "topcompose2")
 #: An event value that no trace holds.
 NO_VALUE = -1
 #: Beside the views: all that is to be known of them, as `tools/make_views.py` makes it of their
