@@ -28,21 +28,13 @@ from nsys2prv.conversion.options import (
     is_in_ranges,
 )
 from nsys2prv.events.catalogue import NameSet, load_catalogue
-from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
+from nsys2prv.events.extraction import DeviceKey, ThreadKey
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.store.runs import BEGIN, Run, read_run, take_records
 from nsys2prv.store.windows import to_begin_times, to_trace_times
-from nsys2prv.writers.rows import (
-    GPU_ROW_NAMES,
-    GpuNumbers,
-    ObjectModel,
-    build_object_model,
-    find_process,
-)
+from nsys2prv.writers.rows import ObjectModel, build_object_model, find_process
 
-#: Characters of the beginning of a UUID that is given to choose a device; fewer could be a number.
-SHORTEST_UUID = 6
 #: The name set of NVTX ranges, and the layout with such names that does not last.
 NAMES, MARKS = "nvtx", "nvtx_mark"
 #: A number without a unit in a span of time; the hint where the span is all or nothing.
@@ -137,7 +129,7 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
     is left.
     """
     model, cut, machines = job.model, plan.options, job.machines
-    if not (cut.ranks or cut.hosts or cut.devices):
+    if not (cut.ranks or cut.hosts):
         return model, job.threads
     keys, wanted = list(model.rows), set(choose_reports(job.infos, plan))
     if plan.ranks:
@@ -161,14 +153,10 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
         for report, key in keys
         if report in wanted or (isinstance(key, DeviceKey) and machines[report] in near)
     ]
-    if cut.devices:
-        keys = _keep_devices(keys, job, cut.devices)
     if len(keys) == len(model.rows):
         return model, job.threads
     if not keys:
-        raise Nsys2prvError(
-            "nothing to write: these ranks have no rows on these devices (--ranks, --devices)"
-        )
+        raise Nsys2prvError("nothing to write: these ranks have no rows (--ranks)")
     smaller = build_object_model(
         job.infos, machines, keys, job.captures.firsts, lambda *_: model.ranks_of_processes
     )
@@ -176,43 +164,6 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
     for key, row in smaller.rows.items():
         place[model.rows[key]] = row
     return smaller, [place[threads] for threads in job.threads]
-
-
-def _keep_devices(
-    keys: list[tuple[int, ObjectKey]], job: Job, words: tuple[str, ...]
-) -> list[tuple[int, ObjectKey]]:
-    """Return the selection without the rows of other GPUs."""
-    gpus = GpuNumbers(job.infos, job.machines)
-    known: set[str] = set()
-    kept = []
-    for report, key in keys:
-        is_device = isinstance(key, DeviceKey)
-        if isinstance(key, ThreadKey) or (is_device and key.kind not in GPU_ROW_NAMES):
-            kept.append((report, key))
-            continue
-        find = gpus.find_gpu_number if is_device else gpus.find_number
-        number = find(report, key.number if is_device else key)
-        gpu = gpus.find_gpu(report, key)
-        uuid = _normalize_uuid(gpu.uuid) if gpu is not None else ""
-        matching = {
-            word
-            for word in words
-            if word == str(number)
-            or (len(word) >= SHORTEST_UUID and uuid.startswith(_normalize_uuid(word)))
-        }
-        known |= matching
-        if matching:
-            kept.append((report, key))
-    if unknown := [word for word in words if word not in known]:
-        raise Nsys2prvError(
-            f"--devices {unknown[0]}: there is no such GPU in the trace; give its number as in the names of rows, or "
-            f"{SHORTEST_UUID} characters or more of the beginning of its UUID"
-        )
-    return kept
-
-
-def _normalize_uuid(uuid: str) -> str:
-    return uuid.lower().removeprefix("gpu-").replace("-", "")
 
 
 def _find_region_span(region: Region, job: Job) -> tuple[int, int]:

@@ -65,8 +65,6 @@ class CutOptions(Struct, frozen=True):
     ranks: tuple[str, ...] = ()
     #: Hosts to keep, as glob patterns; all if empty.
     hosts: tuple[str, ...] = ()
-    #: Devices to keep, as numbers in the trace or beginnings of UUIDs; all if empty.
-    devices: tuple[str, ...] = ()
     #: Keep the attributes of events.
     arguments: bool = True
     #: Kind of event, by the names that -t takes -> the fields that its events keep.

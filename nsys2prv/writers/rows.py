@@ -36,7 +36,6 @@ from nsys2prv.events.extraction import (
 )
 from nsys2prv.export.info import (
     PROCESS_MASK,
-    Gpu,
     ReportInfo,
     pid_of,
     tid_of,
@@ -489,20 +488,14 @@ class GpuNumbers:
             return key.gpu if key.gpu < 0 else self.find_gpu_number(report, key.gpu)
         if not isinstance(key, StreamKey):
             return 0
-        machine, gpu = self.machines[report], self.find_gpu(report, key)
+        machine, info = self.machines[report], self.infos[report]
+        number = info.find_gpu(key.pid, key.device)
+        gpu = None if number is None else info.gpus.get(number)
         if gpu is not None:
             self._seen.add((machine, gpu.key or gpu.number))
             return self.find_gpu_number(report, gpu.number)
         self._seen.add((machine, report, key.pid, key.device))
         return key.device
-
-    def find_gpu(self, report: int, key: StreamKey | QueueKey | DeviceKey) -> Gpu | None:
-        """Return the physical GPU that a row is of, where the report has it."""
-        info = self.infos[report]
-        if isinstance(key, StreamKey):
-            number = info.find_gpu(key.pid, key.device)
-            return None if number is None else info.gpus.get(number)
-        return info.gpus.get(key.gpu if isinstance(key, QueueKey) else key.number)
 
     def identify(self, report: int, key: DeviceKey) -> tuple:
         """Return the identity of one of the report's GPUs among all of the trace."""

@@ -385,7 +385,6 @@ def test_what_cannot_be_asked(options: dict, message: str) -> None:
         ({"region": "no such range"}, Nsys2prvError, "no NVTX range"),
         ({"ranks": ("77",)}, Nsys2prvError, "the reports have 0, 1"),
         ({"hosts": ("elsewhere",)}, Nsys2prvError, "the reports are from"),
-        ({"devices": ("9",)}, Nsys2prvError, "--devices 9"),
     ],
 )
 def test_what_reports_do_not_hold(
