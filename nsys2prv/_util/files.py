@@ -239,14 +239,12 @@ def remove_leftovers(parent: Path) -> None:
             if ours and ours[1] == _digest_host() and entry.is_dir(follow_symlinks=False):
                 with suppress(OSError, ValueError):
                     if folder.lstat().st_uid == os.geteuid() and _is_dead(folder):
-                        _restore(folder)
+                        file = folder / NAMES
+                        names = json.loads(file.read_text()) if file.exists() else {}
+                        if names and all(Path(name).name == name for name in names):
+                            finals = {parent / name: bool(new) for name, new in names.items()}
+                            _undo_placing(folder, finals)
                         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _restore(folder: Path) -> None:
-    names = json.loads((folder / NAMES).read_text()) if (folder / NAMES).exists() else {}
-    if names and all(Path(name).name == name for name in names):
-        _undo_placing(folder, {folder.parent / name: bool(new) for name, new in names.items()})
 
 
 def _is_dead(folder: Path) -> bool:
@@ -287,7 +285,9 @@ def describe_write_error(error: OSError, target: Path, folders: Sequence[Path]) 
     named_folders = [
         folder for folder in folders if any(name.startswith(ours[folder]) for name in names)
     ]
-    if _find_error_number(error) in FULL:
+    # polars puts the system's number of an error into its text alone.
+    named = re.search(r"\(os error (\d+)\)", str(error)) if error.errno is None else None
+    if (int(named[1]) if named else error.errno) in FULL:
         full = named_folders[0] if named_folders else min(folders, key=_find_free_space)
         if full != target.parent:
             place = f"{full}; free some, or give another folder with --tmp DIR"
@@ -299,12 +299,6 @@ def describe_write_error(error: OSError, target: Path, folders: Sequence[Path]) 
     place = outside[-1] if outside else target
     suffix = " (of a temporary file)" if named_folders and not outside else ""
     return Nsys2prvError(f"{place}: {error.strerror or error}{suffix}")
-
-
-def _find_error_number(error: OSError) -> int | None:
-    """Return the system's number of an error, which polars only puts into its text."""
-    match = re.search(r"\(os error (\d+)\)", str(error))
-    return error.errno if error.errno is not None or match is None else int(match[1])
 
 
 def _find_free_space(folder: Path) -> int:

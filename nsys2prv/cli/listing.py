@@ -123,10 +123,6 @@ def _format_table(columns: dict[str, list[str]]) -> list[str]:
     return lay_out_table([Column(*column) for column in columns.items()], find_width())
 
 
-def _format_duration(info: ReportInfo) -> str:
-    return f"{info.duration_ns / 1e9:.3f} s" if info.duration_ns else "unknown"
-
-
 def _mark_unusual(cells: list[str]) -> list[str]:
     """Return the cells, with a mark at those that differ from most others."""
     (usual, _), *others = Counter(cells).most_common()
@@ -243,7 +239,7 @@ COLUMNS: dict[str, Callable[[ReportInfo], str]] = {
     "processes": _count_processes,
     "GPUs": _describe_gpus,
     "begins (UTC)": _format_begin,
-    "lasts": _format_duration,
+    "lasts": lambda info: f"{info.duration_ns / 1e9:.3f} s" if info.duration_ns else "unknown",
     "nsys": lambda info: info.product or "unknown",
     "schema": lambda info: info.schema or "before 2.7",
 }

@@ -33,9 +33,7 @@ from nsys2prv.store.work_result import FactBook
 
 if TYPE_CHECKING:
     from nsys2prv.clock import ClockFinding
-    from nsys2prv.clock.gathering import GatheredCalls
     from nsys2prv.clock.solve import Alignment
-    from nsys2prv.relations.blocks import MessageFile
 
 #: The method of a host that nothing aligned (as in nsys2prv.clock.adjust, which is not imported for
 #: a job of one host).
@@ -92,9 +90,16 @@ def find_clock_corrections(job: Job) -> ClockRecord | None:
     pivot = (min(times) + max(times)) // 2 if times else 0
     steps = [partial(portion.gather, pivot) for portion in observed.calls]
     gathered = list(job.run(run_step, steps))
-    step = partial(_solve, tuple(names), gathered, observed.messages, pivot, span)
-    alignment = next(job.run(run_step, [step]))
-    return _make_record(alignment, names, job)
+    # Not before they are needed: most jobs are of one host.
+    import polars as pl
+
+    from nsys2prv.clock.observations import MESSAGES
+    from nsys2prv.clock.solve import solve_clocks
+
+    messages = pl.concat(
+        [pl.DataFrame(schema=MESSAGES), *(file.read() for file in observed.messages)]
+    )
+    return _make_record(solve_clocks(names, gathered, messages, pivot, span), names, job)
 
 
 def _observe_clocks(job: Job, book: FactBook) -> Observed:
@@ -113,26 +118,6 @@ def _observe_clocks(job: Job, book: FactBook) -> Observed:
     calls = [portion for one in observed for portion in one.calls]
     messages = [file for one in observed for file in one.messages]
     return Observed(sorted(calls, key=lambda portion: portion.noise_kind), messages)
-
-
-def _solve(
-    names: Sequence[str],
-    gathered: Sequence[GatheredCalls],
-    messages: Sequence[MessageFile],
-    pivot: int,
-    span: tuple[int, int],
-) -> Alignment:
-    """Solve for the corrections. pivot: an instant in the middle of all observations; span: of the
-    trace (ns).
-    """
-    # Not before they are needed: most jobs are of one host.
-    import polars as pl
-
-    from nsys2prv.clock import MESSAGES
-    from nsys2prv.clock.solve import solve_clocks
-
-    read = pl.concat([pl.DataFrame(schema=MESSAGES), *(file.read() for file in messages)])
-    return solve_clocks(names, gathered, read, pivot, span)
 
 
 def make_fact_book(
@@ -383,11 +368,8 @@ def make_comment_lines(record: ClockRecord | None) -> str:
         return ""
     hosts = (f"clock of {name}  {_describe_host(clock)}" for name, clock in record.hosts.items())
     lines = [*hosts, *_describe_causality(record)]
-    return "".join(f"# {_escape_comment(line)}\n" for line in lines)
-
-
-def _escape_comment(text: str) -> str:
-    """Return text that Paraver takes for a comment: without colons, which it searches for keywords."""
-    return "".join(
-        character if character.isprintable() and character != ":" else " " for character in text
+    # Paraver searches comments with colons for keywords.
+    safe = (
+        "".join(one if one.isprintable() and one != ":" else " " for one in line) for line in lines
     )
+    return "".join(f"# {line}\n" for line in safe)

@@ -282,8 +282,12 @@ def _describe_placements(job: Job) -> list[str]:
 
 def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
     """Return the lines of each part, by its title."""
+    gpus = f", {format_count(summary.devices, 'GPU')}" if summary.devices else ""
+    ranks_by = f"; ranks by {' and '.join(summary.ranks_by)}" if summary.ranks_by else ""
     parts = {
-        "the job": _describe_job(summary),
+        "the job": [
+            f"{summary.processes} on {format_count(summary.hosts, 'host')}{gpus}; {summary.duration / 1e9:.3f} s{ranks_by}"
+        ],
         "quality of the capture": format_quality(summary.quality, verbose),
         "its clocks": [
             *summary.clock_lines,
@@ -292,7 +296,7 @@ def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
         ],
         "what was written": [
             *_describe_files(summary),
-            *(_describe_all_events if verbose else _describe_main_events)(summary),
+            *_describe_events(summary, verbose),
             *_list_notes(summary, verbose),
         ],
         "what to look at now": _describe_next_steps(summary),
@@ -300,14 +304,6 @@ def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
     if verbose:
         parts["where the reports were placed"] = summary.placed
     return parts
-
-
-def _describe_job(summary: Summary) -> list[str]:
-    told = f"; ranks by {' and '.join(summary.ranks_by)}" if summary.ranks_by else ""
-    gpus = f", {format_count(summary.devices, 'GPU')}" if summary.devices else ""
-    return [
-        f"{summary.processes} on {format_count(summary.hosts, 'host')}{gpus}; {summary.duration / 1e9:.3f} s{told}"
-    ]
 
 
 def _describe_files(summary: Summary) -> list[str]:
@@ -319,20 +315,15 @@ def _describe_files(summary: Summary) -> list[str]:
     ]
 
 
-def _describe_main_events(summary: Summary) -> list[str]:
-    counts = (+Counter(summary.events)).most_common()
-    more = ""
-    if len(counts) > MOST_EVENTS:
-        more = f", and {format_count(len(counts) - MOST_EVENTS, 'other kind')} (-v lists all)"
-    main = (f"{count:,} {_find_title(name)}" for name, count in counts[:MOST_EVENTS])
-    return [", ".join(main) + more]
-
-
-def _describe_all_events(summary: Summary) -> list[str]:
-    layouts = load_catalogue().layouts
-    width = max((len(f"{count:,}") for count in summary.events.values()), default=1)
+def _describe_events(summary: Summary, verbose: bool) -> list[str]:
     counts = +Counter(summary.events)
-    return [f"{count:>{width},} {layouts[name].title}" for name, count in counts.items()]
+    if verbose:
+        layouts, width = load_catalogue().layouts, len(f"{max(counts.values(), default=0):,}")
+        return [f"{count:>{width},} {layouts[name].title}" for name, count in counts.items()]
+    main = [f"{count:,} {_find_title(name)}" for name, count in counts.most_common(MOST_EVENTS)]
+    if (further := len(counts) - MOST_EVENTS) > 0:
+        main.append(f"and {format_count(further, 'other kind')} (-v lists all)")
+    return [", ".join(main)]
 
 
 def _list_notes(summary: Summary, verbose: bool) -> list[str]:

@@ -32,7 +32,7 @@ from nsys2prv.conversion.job import Job, plan_windows
 from nsys2prv.conversion.options import DEFAULTS, Options
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events import all_kinds
-from nsys2prv.events.kind import Account, EventKind, Reason, describe_reason, explain_unread_table
+from nsys2prv.events.kind import EventKind, Reason, describe_reason, explain_unread_table
 from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store.runs import COUNTER, LINE, STATE, Run
 from nsys2prv.store.windows import GlobalIds, WindowReader
@@ -176,7 +176,9 @@ def _write_windows(
                 repeated += double
                 advance(1)
     finally:
-        close_plan(saved)
+        # Let go of the files that windows made in this process keep open.
+        for key in [key for key in list(_OPEN_PLANS) if key[0] == saved]:
+            _OPEN_PLANS.pop(key)[1].close()
     return lines, repeated
 
 
@@ -258,12 +260,6 @@ def _open_plan(path: Path) -> tuple[WindowPlan, WindowReader]:
     return _OPEN_PLANS[key]
 
 
-def close_plan(path: Path) -> None:
-    """Let go of the files that windows written in this process keep open."""
-    for key in [key for key in list(_OPEN_PLANS) if key[0] == path]:
-        _OPEN_PLANS.pop(key)[1].close()
-
-
 def _make_metadata(job: Job, summary: Summary, clock: str | None) -> str:
     """Return the content of the file of metadata. clock: name of the clock file beside the trace, if
     there is one.
@@ -306,7 +302,18 @@ def _make_metadata(job: Job, summary: Summary, clock: str | None) -> str:
         ],
         "clock_file": clock,
         "ledger": {
-            "kinds": {kind: _describe_account(one) for kind, one in ledger.kinds.items()},
+            "kinds": {
+                kind: {
+                    "rows": one.rows,
+                    "records": one.records,
+                    **{
+                        fate: dict(sorted(getattr(one, fate).items()))
+                        for fate in ("dropped", "skipped", "synthesized")
+                    },
+                    "missing": one.missing,
+                }
+                for kind, one in ledger.kinds.items()
+            },
             **{
                 part: {
                     name: {**asdict(balance), "missing": balance.missing}
@@ -350,14 +357,6 @@ def _find_changes(told: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]
         for name, value in told.items()
         if name not in usual or value != usual[name]
     }
-
-
-def _describe_account(account: Account) -> dict[str, Any]:
-    reasons = {
-        name: dict(sorted(getattr(account, name).items()))
-        for name in ("dropped", "skipped", "synthesized")
-    }
-    return {"rows": account.rows, "records": account.records, **reasons, "missing": account.missing}
 
 
 def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:

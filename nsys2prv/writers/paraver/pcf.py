@@ -123,12 +123,14 @@ def to_ascii(text: str) -> str:
 
     A backslash that would read as such an escape is written as one, so no two texts become alike.
     """
-    return text if text.isascii() and "\\" not in text else _NOT_ASCII.sub(_escape_character, text)
-
-
-def _escape_character(match: re.Match[str]) -> str:
-    number = ord(match[0])
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+    if text.isascii() and "\\" not in text:
+        return text
+    return _NOT_ASCII.sub(
+        lambda found: (
+            f"\\u{ord(found[0]):04x}" if ord(found[0]) < 0x10000 else f"\\U{ord(found[0]):08x}"
+        ),
+        text,
+    )
 
 
 def make_event_types(

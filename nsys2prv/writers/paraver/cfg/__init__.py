@@ -276,8 +276,20 @@ def format_cfg(
         height = _choose_height(window.level, rows, shown)
         y = 50 + place * (height + TITLE_HEIGHT)
         look = window.look
-        functions = _list_functions(window), _list_compose_functions(window)
-        windows.append((number, window, look, LOOKS[look.style], y, height, *functions))
+        is_single = isinstance(window, Single)
+        usual = {
+            place: function
+            for place, function in DEFAULT_FUNCTIONS.items()
+            if is_single or place not in SINGLE_ONLY_PLACES
+        }
+        chosen = _name_functions(window, usual)
+        if is_single:
+            chosen |= {
+                name: window.filters[name].condition if name in window.filters else "All"
+                for name in FILTER_NAMES
+            }
+        composes = _name_functions(window, dict.fromkeys(COMPOSE_PLACES, "As Is"))
+        windows.append((number, window, look, LOOKS[look.style], y, height, chosen, composes))
     table = {} if cfg.histogram is None else _describe_table(cfg.histogram, cfg.windows, rows)
     return (
         load_environment()
@@ -308,16 +320,14 @@ def load_environment() -> Environment:
     environment.filters |= {
         "bool": lambda value: "true" if value else "false",
         "decimals": lambda values: " ".join(f"{value:.12f}" for value in values),
-        "number": _format_number,
+        # Without exponent, blanks or needless decimals.
+        "number": lambda value: (
+            str(int(value)) if value == int(value) else f"{value:.12f}".rstrip("0")
+        ),
         "pairs": lambda table: ", ".join(f"{{{place}, {name}}}" for place, name in table.items()),
     }
     environment.tests["single"] = lambda window: isinstance(window, Single)
     return environment
-
-
-def _format_number(value: float) -> str:
-    """Return a number without exponent, blanks or needless decimals."""
-    return str(int(value)) if value == int(value) else f"{value:.12f}".rstrip("0")
 
 
 def _choose_height(level: str, rows: Mapping[str, int], shown: int) -> int:
@@ -328,25 +338,11 @@ def _choose_height(level: str, rows: Mapping[str, int], shown: int) -> int:
     return min(WINDOW_HEIGHT if level == "thread" else LOW_HEIGHT, most)
 
 
-def _list_functions(window: Window) -> dict[str, str]:
-    """Return the function of each place, and the condition of each filter of a timeline of records."""
-    chosen = {
-        place: window.functions[place].name if place in window.functions else default
-        for place, default in DEFAULT_FUNCTIONS.items()
-        if isinstance(window, Single) or place not in SINGLE_ONLY_PLACES
-    }
-    if isinstance(window, Single):
-        chosen |= {
-            name: window.filters[name].condition if name in window.filters else "All"
-            for name in FILTER_NAMES
-        }
-    return chosen
-
-
-def _list_compose_functions(window: Window) -> dict[str, str]:
+def _name_functions(window: Window, usual: Mapping[str, str]) -> dict[str, str]:
+    """Return the function of each place that has a usual one."""
     return {
-        place: window.functions[place].name if place in window.functions else "As Is"
-        for place in COMPOSE_PLACES
+        place: window.functions[place].name if place in window.functions else function
+        for place, function in usual.items()
     }
 
 
