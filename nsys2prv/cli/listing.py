@@ -19,11 +19,7 @@ from nsys2prv._util.text import Column, find_width, format_count, lay_out_table,
 from nsys2prv.conversion.quality import list_unrecorded
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import explain_unread_table, rank_reason
-from nsys2prv.export.info import (
-    ReportInfo,
-    pid_of,
-    read_report_info,
-)
+from nsys2prv.export.info import ReportInfo, pid_of, read_report_info
 from nsys2prv.export.ranks import check_job, check_missing_ranks
 from nsys2prv.export.report_files import prepare_export
 from nsys2prv.export.sqlite import Database

@@ -21,13 +21,7 @@ from nsys2prv.clock import ALIGNED_ERROR, NOTE_KINDS
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Placement
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import AUTO, NONE
-from nsys2prv.relations import (
-    DEVICES,
-    Observed,
-    RelationContext,
-    all_relations,
-    run_step,
-)
+from nsys2prv.relations import DEVICES, Observed, RelationContext, all_relations, run_step
 from nsys2prv.store.runs import Span
 from nsys2prv.store.work_result import FactBook
 

@@ -20,13 +20,7 @@ from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv._util.text import format_seconds, suggest_range
 from nsys2prv.conversion.cut_runs import CutWindow, CutWork, cut_task
 from nsys2prv.conversion.job import Job, sum_counters
-from nsys2prv.conversion.options import (
-    CutPlan,
-    Region,
-    check_ranks,
-    choose_reports,
-    is_in_ranges,
-)
+from nsys2prv.conversion.options import CutPlan, Region, check_ranks, choose_reports, is_in_ranges
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey, ThreadKey
 from nsys2prv.events.kind import describe_reason

@@ -24,13 +24,7 @@ from nsys2prv.events.catalogue import (
     load_catalogue,
 )
 from nsys2prv.store.runs import list_present_fields
-from nsys2prv.writers.names import (
-    END_LABEL,
-    LONGEST_LABEL,
-    NO_LABELS,
-    NameValues,
-    clean_label,
-)
+from nsys2prv.writers.names import END_LABEL, LONGEST_LABEL, NO_LABELS, NameValues, clean_label
 from nsys2prv.writers.rows import ObjectTree
 
 #: Characters that are written as escapes.
