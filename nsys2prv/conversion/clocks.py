@@ -14,10 +14,11 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.text import format_count, list_some
-from nsys2prv.clock import ALIGNED_ERROR, NOTE_KINDS
+from nsys2prv.clock import ALIGNED_ERROR, MESSAGES, NOTE_KINDS
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Placement
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import AUTO, NONE
@@ -84,10 +85,7 @@ def find_clock_corrections(job: Job) -> ClockRecord | None:
     pivot = (min(times) + max(times)) // 2 if times else 0
     steps = [partial(portion.gather, pivot) for portion in observed.calls]
     gathered = list(job.run(run_step, steps))
-    # Not before they are needed: most jobs are of one host.
-    import polars as pl
-
-    from nsys2prv.clock.observations import MESSAGES
+    # Not before it is needed: most jobs are of one host.
     from nsys2prv.clock.solve import solve_clocks
 
     messages = pl.concat(
