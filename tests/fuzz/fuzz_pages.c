@@ -105,7 +105,7 @@ static void read_table(const PageFile *file, uint32_t root) {
     free_texts(&texts);
     Column frames[FRAME_COLUMNS];
     for (size_t k = 0; k < FRAME_COLUMNS; k++)
-        frames[k] = (Column){.field = (int32_t)any(12) - 1, .kind = INTEGERS, .is_rowid = !any(8), .null = INT64_MIN};
+        frames[k] = (Column){.field = any(2) ? (int32_t)k : (int32_t)any(12) - 1, .kind = INTEGERS, .is_rowid = !any(8), .null = INT64_MIN};
     Stacks stacks = {0};
     bool sorted;
     statuses[read_stacks(file, &leaves, frames, first, last, &stacks, &sorted, &damaged)]++;

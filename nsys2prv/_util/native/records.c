@@ -10,11 +10,7 @@
 #define LONGEST_PLANNED 64
 /* SQLite has no longer headers. */
 #define LONGEST_HEADER 98307
-/* SQLite's default limit of a row. */
-#define LONGEST_RECORD 1000000000u
 #define MOST_COLUMNS 2000
-/* SQLite reserves no less for a cell. */
-#define LEAST_CELL 4
 /* Values are loaded as the last bytes of a word: there must be as many bytes before each. Before a record in a page there are its page's
  * header and pointers, and what stands between them and the record. */
 #define BEFORE 8
@@ -63,16 +59,6 @@ struct Decoder {
     int32_t required_fields;
     int64_t first_rowid, last_rowid;  /* met then */
 };
-
-/* A row as its leaf has it. */
-typedef struct {
-    int64_t rowid;
-    uint64_t size;           /* of the whole record */
-    uint32_t local;          /* bytes of it in the leaf */
-    uint32_t cell;           /* bytes of the whole cell */
-    const uint8_t *at;
-    uint32_t overflow_page;  /* where it goes on */
-} Row;
 
 /* ---- making and freeing ---- */
 
@@ -312,34 +298,6 @@ static Status check_chain(Decoder *decoder, const Row *row) {
 
 /* ---- rows ---- */
 
-/* Reads a cell of a leaf; false where it is not inside of the page. */
-static bool read_row(const uint8_t *page, uint32_t page_size, uint32_t offset, Row *row) {
-    const uint8_t *end = page + page_size, *at;
-    uint64_t rowid;
-    if (!(at = read_varint(page + offset, end, &row->size)) || !(at = read_varint(at, end, &rowid)))
-        return false;
-    row->rowid = (int64_t)rowid;
-    row->at = at;
-    uint32_t most = page_size - 35;
-    if (row->size <= most) {
-        row->local = (uint32_t)row->size;
-        row->overflow_page = 0;
-        row->cell = (uint32_t)(at - page) - offset + row->local;
-        row->cell = row->cell < LEAST_CELL ? LEAST_CELL : row->cell;
-        return row->size && row->size <= (uint64_t)(end - at);
-    }
-    if (row->size > LONGEST_RECORD)
-        return false;
-    uint32_t least = (page_size - 12) * 32 / 255 - 23;
-    uint32_t fits = least + (uint32_t)((row->size - least) % (page_size - 4));
-    row->local = fits <= most ? fits : least;
-    if (row->local + 4 > (uint64_t)(end - at))
-        return false;
-    row->overflow_page = be32(at + row->local);
-    row->cell = (uint32_t)(at - page) - offset + row->local + 4;
-    return true;
-}
-
 /* The plan of a row's record: remembered, or made. */
 static Plan *plan_of(Decoder *decoder, const Row *row, Status *status) {
     uint64_t size = row->at[0];
@@ -423,6 +381,25 @@ static Status put_value(Column *column, size_t row, int64_t rowid, const uint8_t
     return OK;
 }
 
+/* Puts the values of a row into the columns at `place`. */
+static inline Status put_row(Decoder *decoder, const Row *found, size_t place) {
+    Status status = OK;
+    Plan *plan = plan_of(decoder, found, &status);
+    if (!plan)
+        return status;
+    const uint8_t *record = found->at;
+    if (plan->values_end > found->local && !(record = gathered(decoder, found, plan->values_end, &status)))
+        return status;
+    plan->rows++;
+    for (size_t k = 0; k < decoder->plain; k++)
+        decoder->plain_values[k][place] = integer_at(record, &plan->places[k]);
+    for (size_t k = decoder->plain; k < decoder->count && status == OK; k++)
+        status = put_value(decoder->ordered[k], place, found->rowid, record, &plan->places[k]);
+    return status;
+}
+
+Status decode_row(Decoder *decoder, const Row *found, size_t place) { return put_row(decoder, found, place); }
+
 /* Decodes the rows of a leaf whose rowids are from `first` to `last`. */
 static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *leaves, size_t leaf, int64_t first, int64_t last,
                           size_t *row, size_t room) {
@@ -432,9 +409,6 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
     const int64_t upper = leaves->last[leaf];
     int64_t before = leaf ? leaves->last[leaf - 1] : INT64_MIN;
     bool any_before = leaf > 0;
-    int64_t **plain_values = decoder->plain_values;
-    Column **columns = decoder->ordered;
-    const size_t plain = decoder->plain, count = decoder->count;
     uint64_t of_cells = 0;
     uint32_t least = page_size;
     Status status = OK;
@@ -460,25 +434,14 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
             return OK;
         if (*row >= room)
             return NO_ROOM;
-        Plan *plan = plan_of(decoder, &found, &status);
-        if (!plan)
-            return status;
         if (decoder->met) {
             decoder->first_rowid = *row ? decoder->first_rowid : found.rowid;
             decoder->last_rowid = found.rowid;
         }
+        if ((status = put_row(decoder, &found, *row)) != OK)
+            return status;
         if (decoder->met && found.overflow_page && (status = check_chain(decoder, &found)) != OK)
             return status;
-        const uint8_t *record = found.at;
-        if (plan->values_end > found.local && !(record = gathered(decoder, &found, plan->values_end, &status)))
-            return status;
-        plan->rows++;
-        const Place *places = plan->places;
-        for (size_t k = 0; k < plain; k++)
-            plain_values[k][*row] = integer_at(record, &places[k]);
-        for (size_t k = plain; k < count; k++)
-            if ((status = put_value(columns[k], *row, found.rowid, record, &places[k])) != OK)
-                return status;
         ++*row;
     }
     return fills_page(page, header, page_size, of_cells, least) ? OK : DAMAGED;

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "bytes.h"
 #include "pages.h"
 #include "texts.h"
 
@@ -35,6 +36,49 @@ typedef struct {
     uint64_t nulls, odd; /* found: rows with NULL, and rows whose value is of another kind than the column */
 } Column;
 
+/* SQLite's default limit of a row. */
+#define LONGEST_RECORD 1000000000u
+/* SQLite reserves no less for a cell. */
+#define LEAST_CELL 4
+
+/* A row as its leaf has it. */
+typedef struct {
+    int64_t rowid;
+    uint64_t size;           /* of the whole record */
+    uint32_t local;          /* bytes of it in the leaf */
+    uint32_t cell;           /* bytes of the whole cell */
+    const uint8_t *at;
+    uint32_t overflow_page;  /* where it goes on */
+} Row;
+
+/* Reads a cell of a leaf; false where it is not inside of the page. */
+static inline bool read_row(const uint8_t *page, uint32_t page_size, uint32_t offset, Row *row) {
+    const uint8_t *end = page + page_size, *at;
+    uint64_t rowid;
+    if (!(at = read_varint(page + offset, end, &row->size)) || !(at = read_varint(at, end, &rowid)))
+        return false;
+    row->rowid = (int64_t)rowid;
+    row->at = at;
+    uint32_t most = page_size - 35;
+    if (row->size <= most) {
+        row->local = (uint32_t)row->size;
+        row->overflow_page = 0;
+        row->cell = (uint32_t)(at - page) - offset + row->local;
+        row->cell = row->cell < LEAST_CELL ? LEAST_CELL : row->cell;
+        return row->size && row->size <= (uint64_t)(end - at);
+    }
+    if (row->size > LONGEST_RECORD)
+        return false;
+    uint32_t least = (page_size - 12) * 32 / 255 - 23;
+    uint32_t fits = least + (uint32_t)((row->size - least) % (page_size - 4));
+    row->local = fits <= most ? fits : least;
+    if (row->local + 4 > (uint64_t)(end - at))
+        return false;
+    row->overflow_page = be32(at + row->local);
+    row->cell = (uint32_t)(at - page) - offset + row->local + 4;
+    return true;
+}
+
 /* What decodes leaves, one range after the other, into the same columns. One thread at a time uses it. */
 typedef struct Decoder Decoder;
 
@@ -46,6 +90,9 @@ void free_decoder(Decoder *);
  * about. */
 Status decode_leaves(Decoder *, const Leaves *, size_t from, size_t to, int64_t first, int64_t last, size_t *row, size_t room,
                      uint32_t *damaged);
+
+/* Puts a single row into the columns at `place`. decode_leaves tells of it as of its own rows when it is next called. */
+Status decode_row(Decoder *, const Row *, size_t place);
 
 /* How many rows a table has, and its least and greatest rowid; these mean nothing without rows. */
 typedef struct {
