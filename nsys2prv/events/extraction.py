@@ -25,6 +25,7 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv._util.text import format_duration
 from nsys2prv.events.call_indexes import Launches, LaunchIndex, NcclCallIndex
+from nsys2prv.events.catalogue import CALLER_LEVELS
 from nsys2prv.events.kind import Account, Counters, EventKind, Reason, Rows
 from nsys2prv.events.name_rules import (
     Classifier,
@@ -214,8 +215,8 @@ class Extraction:
         self.domains = Numbering()
         #: Names by name set.
         self.names: dict[str, Names] = {}
-        #: Callers of call stacks, names of the set `caller` by level -> local index.
-        self.callers = Numbering()
+        #: Callers of call stacks, names of the set `caller` by level -> local index; 0 is none.
+        self.callers = Numbering({(ABSENT,) * CALLER_LEVELS: 0})
         #: Launching calls to look up, and those that this extraction finds.
         self.launches = launches if launches is not None else LaunchIndex()
         self.launched: list[Launches] = []

@@ -187,7 +187,7 @@ class Rows(Struct):
     #: Index into the extraction's objects.
     object: np.ndarray
     #: Field -> int64: a number, a value of a value set, or an index into the extraction's names of
-    #: that set; CALLERS -> an index into its callers. ABSENT where a row lacks an optional field, or
+    #: that set; CALLERS -> an index into its callers, 0 for none. ABSENT where a row lacks an optional field, or
     #: where a number is not known; nothing refuses it in others, where it is taken for the first
     #: name.
     columns: dict[str, np.ndarray]

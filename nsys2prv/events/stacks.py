@@ -63,7 +63,7 @@ class Stacks:
         self._low, self._high = 0, -1
         #: Of each distinct stack what tells it, as in `Rows.stack`.
         self.keys = np.zeros(0, np.int64)
-        #: Of each distinct stack its callers, as in `Rows.columns`; ABSENT where it has none.
+        #: Of each distinct stack its callers, as in `Rows.columns`.
         self.callers = np.zeros(0, np.int64)
         #: Of each distinct stack whose code runs: values of the set `code_owner`.
         self.owners = np.zeros(0, np.int64)
@@ -99,7 +99,7 @@ class Stacks:
 
     def complete(self, rows: Rows, numbers: np.ndarray) -> Rows:
         """Return the rows with their callers, by the numbers of their stacks."""
-        rows.columns[CALLERS] = np.append(self.callers, ABSENT)[numbers]
+        rows.columns[CALLERS] = np.append(self.callers, 0)[numbers]
         if self._extraction.settings.stacks:
             rows.stack = np.append(self.keys, 0)[numbers]
         return rows
@@ -170,7 +170,6 @@ class Stacks:
             name = self._extraction.intern_names("caller", label, text=labels)
             callers[caller, level] = name
         numbers = self._extraction.callers.number(map(tuple, callers.tolist()))
-        numbers = np.where(callers[:, 0] == ABSENT, ABSENT, numbers)
         self.callers = np.append(self.callers, numbers)
         if self._extraction.settings.stacks:
             self._fold(stack, code, list(map(fold_frame, names, paths)))

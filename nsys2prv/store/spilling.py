@@ -140,13 +140,13 @@ def _split_by_fields(
     follow, fields = not layout.nests and not layout.is_state, len(layout.fields)
     always, some, held = 0, [], []
 
-    def add_bits(bits: int, has: np.ndarray) -> None:
+    def add_mask(bit: int, has: np.ndarray) -> None:
         nonlocal always
         count = np.count_nonzero(has)
         if count == len(has):
-            always |= bits
+            always |= 1 << bit
         elif count:
-            some.append(bits)
+            some.append(bit)
             held.append(has[kept])
 
     for bit, field in enumerate(layout.fields):
@@ -157,15 +157,15 @@ def _split_by_fields(
             continue
         column, is_number = columns[field.name], field.values is None
         if field.optional:
-            add_bits(1 << bit, column != ABSENT)
+            add_mask(bit, column != ABSENT)
         elif bit and follow and is_number:
-            add_bits(1 << bit, column > 0)
+            add_mask(bit, column > 0)
         else:
             always |= 1 << bit
         if is_number and not field.optional and column.min(initial=0) < 0:
-            add_bits(1 << fields + bit, column < 0)
-    if CALLERS in columns and (levels := mask & layout.callers_mask):
-        add_bits(levels, columns[CALLERS] != ABSENT)
+            add_mask(fields + bit, column < 0)
+    if CALLERS in columns and columns[CALLERS].any():
+        always |= mask & layout.callers_mask
     known = (1 << fields) - 1
     if not some:
         yield always & known, always >> fields, kept
@@ -176,7 +176,7 @@ def _split_by_fields(
     counted = carried.itemsize <= 2
     combinations = np.flatnonzero(np.bincount(carried)) if counted else np.unique(carried)
     for combination in combinations.tolist():
-        own = sum(bits for place, bits in enumerate(some) if combination >> place & 1)
+        own = sum(1 << bit for place, bit in enumerate(some) if combination >> place & 1)
         alone = len(combinations) == 1
         chosen = slice(None) if alone else np.flatnonzero(carried == combination)
         own |= always
