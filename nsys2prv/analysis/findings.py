@@ -345,7 +345,8 @@ def _list_names(frames: Mapping[str, pl.DataFrame], context: Context) -> Names:
     kinds = map_labels("memory_kind")
     found = frames["products"]["name"].unique().to_list() if frames["products"].height else []
     products = {one for one in found if one in kernels and not NO_PRODUCT.search(kernels[one])}
-    facts = KernelFacts(frozenset(products), kinds["pageable"], kinds["pinned"])
+    is_steady = context.options.steady is not None
+    facts = KernelFacts(frozenset(products), kinds["pageable"], kinds["pinned"], is_steady)
     return Names(dict(ranks.rows()), kernels, facts)
 
 

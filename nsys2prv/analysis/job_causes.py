@@ -226,11 +226,11 @@ def _describe_messages(cause: Cause, facts: CauseContext) -> Finding:
 
 
 def _describe_place(cause: Cause, facts: CauseContext) -> Finding:
-    """Return the finding of a call, or of the time between two calls."""
-    assert cause.place is not None
-    kind, key = cause.place
+    """Return the finding of a call, or of the time between two calls, or several."""
     edges = cause.changes[0][0]
     lasts = facts.measure(edges)
+    most, _ = facts.keep_name(edges, lasts)
+    kind, key = cause.place or (Kind.GAP, int(facts.replay.job.graph.edges.key[most[0]]))
     longest, median = float(lasts.max()), float(np.median(lasts))
     measured = f"once, for {format_nanoseconds(longest)}"
     if len(edges) > 1:
@@ -278,6 +278,7 @@ def _describe_pause(
     cause: Cause, facts: CauseContext, key: int, lasts: np.ndarray, measured: str
 ) -> Finding:
     edges, where = cause.changes[0][0], facts.name_place(Kind.GAP, key)
+    where += "" if cause.place else " and at other places"
     pauses = [*facts.describe_pauses(edges)]
     advice = _advise_once(lasts) or ADVICE["gap"]
     title = f"{facts.waiting} wait for hosts {where}."
@@ -385,6 +386,7 @@ def _launch_anew(replay: Replay, calls: np.ndarray) -> np.ndarray:
 #: Kind of cause -> what makes its finding; all others by what they change.
 _DESCRIBE = {
     "place": _describe_place,
+    "pauses": _describe_place,
     "messages": _describe_messages,
     "transfers": _describe_transfers,
 }

@@ -48,10 +48,12 @@ LAUNCHES = re.compile(
     r"(?i)^cu(?:da)?(?:Launch|GraphLaunch|Mem(?:cpy|set).*Async|EventRecord|StreamWaitEvent)"
 )
 OF_HOST_TIME, LONGEST_LAUNCH = 0.5, 100 * US
+#: A place between calls is named alone if it gains this share of what all long pauses do.
+OF_PAUSES = 0.8
 #: Limits: all communication, all time of hosts, all waits for messages.
 LIMITS = ("transfers", "host_time", "messages")
 #: Causes that have a part of others: equal work has none of a slow rank's, a call may wait for it.
-HAS_OTHERS = (*LIMITS, "imbalance", "launching", "place")
+HAS_OTHERS = (*LIMITS, "imbalance", "launching", "place", "pauses")
 #: What a copy of pinned memory takes beside its bytes (ns), and its speed where none shows it (B/ns).
 COPY_LATENCY, USUAL_COPY_SPEED = 1_500, 20.0
 #: Copies of fewer bytes are not slower from pageable memory, of fewer tell no speed.
@@ -62,8 +64,8 @@ class Cause(Struct, frozen=True):
     """A change that gains time."""
 
     #: gpu, host, copies, link within, link to others (of some processes); hiccup; imbalance,
-    #: messages, transfers, host_time, launching (all of that too, most of it to launch), place, allocation, module_loading, pageable, tensor_cores (of the
-    #: whole job).
+    #: messages, transfers, host_time, launching (all of that too, most of it to launch), place, pauses (at
+    #: several places), allocation, module_loading, pageable, tensor_cores (of the whole job).
     kind: str
     #: Share of the span that it gains: beyond the culprits before it or, if that is more, by itself.
     gain: float
@@ -90,6 +92,8 @@ class KernelFacts(Struct, frozen=True):
     #: Kinds of memory: pageable and pinned memory of the host.
     pageable: int = -2
     pinned: int = -2
+    #: Whether the job repeats the same work: other jobs may pause because there is none.
+    is_steady: bool = True
 
 
 def find_causes(replay: Replay, facts: KernelFacts) -> list[Cause]:
@@ -97,10 +101,14 @@ def find_causes(replay: Replay, facts: KernelFacts) -> list[Cause]:
     causes, base = _find_culprits(replay)
     base.tables.clear()
     candidates = [cause for cause in _list_candidates(base, facts) if cause.gain >= LEAST_GAIN]
-    # Limits come last: what is specific is part of them. Waits for messages are
-    # shorter without the transfers and the work of hosts that they consist of.
-    order = {kind: number for number, kind in enumerate(LIMITS, 1)}
-    for cause in sorted(candidates, key=lambda one: (order.get(one.kind, 0), -one.gain)):
+    # Limits come last: what is specific is part of them, and so are waits that end with work. Waits for
+    # messages are shorter without the transfers and the work of hosts that they consist of.
+    calls = replay.job.calls
+    order: dict[object, int] = {kind: number for number, kind in enumerate(LIMITS, 2)}
+    order |= {(Kind.CALL, name): 1 for name, label in calls.items() if "Synchronize" in label}
+    for cause in sorted(
+        candidates, key=lambda one: (order.get(one.place or one.kind, 0), -one.gain)
+    ):
         gain = base.compute_gain(cause.changes)
         if gain >= max(LEAST_GAIN, LEAST_BEYOND * cause.gain):
             causes.append(cause)
@@ -188,19 +196,24 @@ def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
         return Cause(kind, replay.compute_gain(changes, LEAST_GAIN), changes, place=place)
 
     has_gpus = has_gpu_work(replay)
+    # Without GPUs the time between calls is the work of the job.
+    kinds = (Kind.GAP, Kind.CALL) if has_gpus else (Kind.CALL,)
+    places = {place: replay.remove_place(*place) for place in _list_places(replay, kinds)}
+    found = [try_changes("place", changes, place) for place, changes in places.items()]
+    yield from found
+    pause = max((one.gain for one in found if (one.place or kinds)[0] == Kind.GAP), default=0.0)
     for kind, make in JOB_CHANGES.items():
-        if kind in OF_SEVERAL and len(replay.processes) < 2:
+        if kind in (OF_GPUS if not has_gpus else ()) or (
+            kind in OF_SEVERAL and len(replay.processes) < 2
+        ):
             continue
         cause = try_changes(kind, make(replay, facts))
         if kind == "host_time":
             launching = replay.compute_gain(remove_launches(replay))
             is_most = launching >= OF_HOST_TIME * cause.gain
             cause = replace(cause, kind="launching") if is_most else cause
-        if has_gpus or kind != "host_time":
+        if kind != "pauses" or (facts.is_steady and pause < OF_PAUSES * cause.gain):
             yield cause
-    # Without GPUs the time between calls is the work of the job.
-    for place in _list_places(replay, (Kind.GAP, Kind.CALL) if has_gpus else (Kind.CALL,)):
-        yield try_changes("place", replay.remove_place(*place), place)
 
 
 def has_gpu_work(replay: Replay) -> bool:
@@ -247,17 +260,18 @@ def _remove_family(family: str, replay: Replay, _: KernelFacts) -> Changes:
     return replay.remove_calls(calls, repeated=True)
 
 
-#: Kind of cause of the whole job -> its change, and those of jobs of several processes alone.
+#: Kind of cause of the whole job -> its change, and those of jobs of several processes, or GPUs, alone.
 JOB_CHANGES: dict[str, Callable[[Replay, KernelFacts], Changes]] = {
     "imbalance": lambda replay, _: replay.balance(GPU if has_gpu_work(replay) else HOST),
     "messages": lambda replay, _: replay.expect_messages(),
     "transfers": lambda replay, _: replay.transfer_at_once(),
     "host_time": lambda replay, _: replay.scale_all(HOST_TIME),
+    "pauses": lambda replay, _: remove_long_pauses(replay),
     "pageable": pin_copies,
     "tensor_cores": lambda replay, facts: replay.use_tensor_cores(facts.without_tensor_cores),
     **{family: partial(_remove_family, family) for family in FAMILIES},
 }
-OF_SEVERAL = ("imbalance", "messages")
+OF_SEVERAL, OF_GPUS = ("imbalance", "messages"), ("host_time", "pauses")
 
 
 def remove_launches(replay: Replay) -> Changes:
@@ -268,6 +282,13 @@ def remove_launches(replay: Replay) -> Changes:
     for kind, keys in ((Kind.CALL, calls), (Kind.GAP, between)):
         changes += replay.scale_rows(replay.select((kind,), keys, longest=LONGEST_LAUNCH), 0.0)
     return changes
+
+
+def remove_long_pauses(replay: Replay) -> Changes:
+    """Let hosts pause between calls for no longer than it takes to launch something."""
+    gaps = replay.select((Kind.GAP,))
+    short = replay.select((Kind.GAP,), longest=LONGEST_LAUNCH)
+    return replay.scale_rows(np.setdiff1d(gaps, short, assume_unique=True), 0.0)
 
 
 def _list_places(replay: Replay, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int]]:

@@ -33,6 +33,7 @@ _WORDS = {
     "transfers": "no transfers",
     "host_time": "no host time",
     "launching": "no host time",
+    "pauses": "no long pauses",
     "pageable": "copies pinned",
     "tensor_cores": "tensor cores",
     "allocation": "no allocation",

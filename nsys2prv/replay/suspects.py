@@ -28,8 +28,8 @@ MUCH_ALONE = 0.35
 #: much as the others but one differ by; or by one moment, FAR_BEYOND times as long as nearly all differ
 #: by at most, and BEYOND_OTHERS times as long as the longest of the others but one.
 MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, BEYOND_OTHERS = 4.0, 3.0, 4.0, 6.0, 2.0
-#: So few repetitions have no standard error.
-FEW = 8
+#: So few repetitions have no standard error; of so many others one may be a culprit too.
+FEW, SEVERAL = 8, 4
 #: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
 #: share of the time.
 NEARLY_ALL_TIME = 0.8
@@ -118,14 +118,13 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     if suspect.is_link:
         return True
     table, count = replay.tabulate(KINDS[suspect.kind]), len(replay.processes)
-    mean, error, most = table.excess.mean, table.excess.error, table.excess.most
+    mean, error, most = table.excess.mean, table.error, table.excess.most
     own = np.searchsorted(replay.processes, suspect.processes)
     if suspect.ratio:
         return _count_errors(table, int(own[0]), own) > SOME_ERRORS
     others = np.delete(np.arange(count), own)
-    # One of the others may be a culprit too.
     usual, error_of_usual = np.median(mean[others]), np.median(error[others])
-    place = max(len(others) - 2, 0)
+    place = len(others) - (2 if len(others) >= SEVERAL else 1)
     least = SOME_ERRORS * np.sqrt(error[own] + error_of_usual) if len(table.edges) > FEW else 0.0
     beyond = FAR_BEYOND * table.excess.usually
     beyond = max(beyond, BEYOND_OTHERS * np.sort(most[others])[place])
@@ -147,7 +146,8 @@ def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:
     """
     others = table.find_medians(~table.mask_columns(columns))
     key = np.repeat(table.keys, np.diff(table.first))
-    rows = pl.DataFrame({"key": key, "own": table.measure(column), "others": others})
+    own = table.measure(column)
+    rows = pl.DataFrame({"key": key, "part": table.part, "own": own, "others": others})
     rows = rows.filter((pl.col("own") >= 0) & ~pl.col("others").is_nan())
     # One long repetition is no long work.
     places = (
@@ -158,8 +158,12 @@ def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:
     before = pl.col("lasts").cum_sum() - pl.col("lasts")
     longest = places.filter(before < NEARLY_ALL_TIME * pl.col("lasts").sum())
     chosen = rows.join(longest, on="key", how="semi")
-    above = chosen.filter(pl.col("own") > pl.col("others")).height
-    return (2 * above - chosen.height) / max(chosen.height, 1) ** 0.5
+    above = chosen.select("part", above=pl.col("own") > pl.col("others"))
+    shares = above.group_by("part").agg(pl.col("above").mean())["above"].to_numpy()
+    if not len(shares):
+        return 0.0
+    error = max(shares.var() / len(shares), 0.25 / chosen.height)
+    return float(shares.mean() - 0.5) / error**0.5
 
 
 def _try_work(replay: Replay) -> Iterator[Suspect]:

@@ -12,6 +12,8 @@ from nsys2prv.replay.graph import Changes, Durations, Graph
 
 #: Work that is longer than usual is far beyond what this share differs by at most.
 USUALLY = 0.97
+#: Work of one iteration may be longer for one reason: chance is judged by so many parts of the time.
+PARTS = 10
 
 
 class Excess(Struct, frozen=True):
@@ -71,12 +73,33 @@ class WorkTable(Struct, frozen=True, dict=True):
         return np.where(edges >= 0, self.weight[np.maximum(edges, 0)], -1)
 
     @cached_property
+    def part(self) -> np.ndarray:
+        """The part of the time that each line is of, below PARTS."""
+        counts = np.diff(self.first)
+        place = np.arange(len(self.edges)) - np.repeat(self.first[:-1], counts)
+        return (place * PARTS // np.repeat(counts, counts)).astype(np.uint8)
+
+    @cached_property
     def excess(self) -> Excess:
         """Excess time of the work of processes over the usual."""
         figures = np.zeros((self.edges.shape[1], 4))
         given = (self.edges, self.usual, self.weight.columns, USUALLY)
         usually = core.measure_excess(*given, figures)
         return Excess(*figures.T, usually)
+
+    @cached_property
+    def error(self) -> np.ndarray:
+        """The square of the standard error of the mean excess of each process (ns), also where all work
+        in a part of the time is longer for one reason.
+        """
+        errors = self.excess.error.copy()
+        for column in range(len(errors)):
+            own = self.measure(column)
+            longer = np.where(own >= 0, own - self.usual, 0.0)
+            sums = np.bincount(self.part, longer, PARTS)
+            of_parts = sums.var() * PARTS / max(np.count_nonzero(own >= 0), 1) ** 2
+            errors[column] = max(errors[column], of_parts)
+        return errors
 
     @cached_property
     def by_key(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
