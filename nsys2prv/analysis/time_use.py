@@ -99,7 +99,11 @@ class TimeUse(Struct, frozen=True):
     @property
     def advice(self) -> str:
         """Advice on what to do about it."""
-        part, named = self.largest, self.named.get(self.largest, "")
+        part, *others = sorted(self.parts, key=lambda one: -self.parts[one])
+        rest = self.length - self.parts["profiler"]
+        if part == "profiler" and self.parts[others[0]] >= WORTH_RECORDING * max(rest, 1):
+            part = others[0]
+        named = self.named.get(part, "")
         if part == "unknown" and self.lacking:
             return f"record what hosts do there: add {self.lacking}"
         special = (
@@ -184,9 +188,16 @@ def describe_edge(
     """Return the finding of a long time before the first work of GPUs, or after the last."""
     # Where work is lost it is not known when it began and ended.
     use = None if context.options.lossy_devices else find_use(when, frames, context, job)
-    share = use.length / max(context.options.covered.length, 1) if use else 0.0
-    if use is None or share < (LEAST_BESIDE_STEADY if context.options.steady else LEAST_EDGE):
+    if use is None:
         return None
+    covered, profiler = max(context.options.covered.length, 1), use.parts["profiler"]
+    share = (use.length - profiler) / covered
+    if share < (LEAST_BESIDE_STEADY if context.options.steady else LEAST_EDGE):
+        return None
+    evidence = use.list_evidence()
+    if profiler >= EXPLAINS * use.length:
+        spent = format_nanoseconds(profiler)
+        evidence = (*evidence, f"the profiler's own {spent} are no part of the gain")
     is_before = when == "before"
     begin = 0 if is_before else context.duration - use.length
     advice = use.advice
@@ -195,10 +206,10 @@ def describe_edge(
         advice += "; --capture-range captures the rest alone"
     return Finding(
         "startup" if is_before else "shutdown",
-        f"GPUs do {nothing} for {share:.1%} of {_name_time(context)}: {format_nanoseconds(use.length)} "
+        f"GPUs do {nothing} for {use.length / covered:.1%} of {_name_time(context)}: {format_nanoseconds(use.length)} "
         f"{'before their first' if is_before else 'after their last'} work{use.describe_most()}.",
         share,
-        evidence=use.list_evidence(),
+        evidence=evidence,
         where=use.where,
         advice=advice,
         views=("views/cuda_activities.cfg",),

@@ -115,6 +115,7 @@ def test_overhead_that_is_not_the_profilers(name: str, is_profiler: bool, tmp_pa
     findings = find(tmp_path, calls, {1: (101 * MS, 102 * MS)}, overhead, [name])
     assert findings[0].kind == "startup"
     assert ("in the profiler" in findings[0].evidence[0]) is is_profiler
+    assert findings[0].share == pytest.approx(0.13 if is_profiler else 0.99, abs=0.01)
 
 
 def test_a_call_before_the_first_work_is_told_once(tmp_path: Path) -> None:
