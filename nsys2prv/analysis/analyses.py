@@ -16,7 +16,6 @@ from nsys2prv.analysis import (
     collectives,
     efficiencies,
     findings,
-    folded_stacks,
     idle,
     iterations,
     kernels,
@@ -54,7 +53,7 @@ ANALYSES = (
         "operations", nvtx_operations.collect, nvtx_operations.conclude, (nvtx_operations.RANGES,)
     ),
     Analysis("idle", idle.collect, idle.conclude, ((*WORK, "cuda_api"),)),
-    Analysis("stacks", folded_stacks.collect, folded_stacks.conclude),
+    Analysis("stacks", time_division.collect_stacks, time_division.conclude_stacks),
     Analysis("metrics", kernels.collect_metrics, kernels.conclude_metrics),
     Analysis("time", time_division.collect, time_division.conclude),
     Analysis("clocks", lambda _: iter(()), collectives.conclude_clocks),

@@ -388,20 +388,17 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
         # The first of those of findings stands in their place.
         for lack in result.missing[result.name == "findings" and not result.findings :]:
             notes += _wrap_text(f"not available: {lack}", width, 6)
-    tables = [
-        [
-            *fold_lines([table.title], style.width),
-            *_format_block_table(
-                table.frame.drop(() if style.full else COLUMNS_IN_DETAIL, strict=False),
-                table.frame.height if name == "what_if" else rows,
-                style,
-            ),
-        ]
-        for name, table in result.tables.items()
-        if name not in result.declared.hidden | result.declared.drawn and table.frame.height
-    ]
-    tree = _format_tree(result, style)
-    blocks = [*([tree] if tree else []), *tables, *([notes] if notes else [])]
+    blocks = [_format_tree(result, style)]
+    for name, table in result.tables.items():
+        if name not in result.declared.hidden | result.declared.drawn and table.frame.height:
+            frame = table.frame.drop(() if style.full else COLUMNS_IN_DETAIL, strict=False)
+            # Of many ranks or devices the worst.
+            shown, left = choose_worst_rows(frame, rows)
+            most = shown.height if left or name == "what_if" else rows
+            lines = format_table(shown, most, style.width)
+            more = [f"  ... {left:,} more"] if left else []
+            blocks.append([*fold_lines([table.title], style.width), *lines, *more])
+    blocks = [block for block in (*blocks, notes) if block]
     if style.chosen and not (blocks or result.findings or result.missing):
         blocks = [[f"not available: {result.title}: there is nothing of it in this job"]]
     if blocks and result.name != "findings":
@@ -430,14 +427,6 @@ def _format_tree(result: Result, style: Style) -> list[str]:
         columns.append(Column(part, list(map(format_efficiency, values)), False))
     title = "Efficiencies, each the product of those below it (-: below 80 %, !: below 60 %)"
     return [*fold_lines([title], style.width), *lay_out_table(columns, style.width)]
-
-
-def _format_block_table(frame: pl.DataFrame, rows: int, style: Style) -> list[str]:
-    """Return a table's lines; of many ranks or devices the worst."""
-    shown, left = choose_worst_rows(frame, rows)
-    if not left:
-        return format_table(frame, rows, style.width)
-    return [*format_table(shown, shown.height, style.width), f"  ... {left:,} more"]
 
 
 def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int]:

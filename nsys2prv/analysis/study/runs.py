@@ -73,30 +73,21 @@ def make_study(
         raise UsageError(f"scaling: {scaling} is none of strong, weak")
     if not runs:
         raise UsageError("a study needs a run: reports, a folder, or the JSON of an earlier study")
-    asked = {
-        "regions": tuple(regions),
-        "iterations": iterations,
-        "whole": whole,
-        "host_threads": host_threads,
-        "useful": useful,
-    }
+    asked = {"regions": tuple(regions), "iterations": iterations, "whole": whole}
+    asked |= {"host_threads": host_threads, "useful": useful}
     given = [_list_given(one) for one in runs]
     largest = max(given, key=_measure_reports)
-    earlier = {
-        str(paths[0]): _read_earlier(Path(paths[0]))
-        for paths in given
-        if Path(paths[0]).suffix == JSON
-    }
-    _tell_apart([str(paths[0]) for paths in given], earlier)
+    names = [str(paths[0]) for paths in given]
+    earlier = {name: _read_earlier(Path(name)) for name in names if Path(name).suffix == JSON}
+    _tell_apart(names, earlier)
     read: list[Run] = []
-    for paths in given:
-        name = str(paths[0])
+    for name, paths in zip(names, given, strict=True):
         if name in earlier:
             read += earlier[name]
             continue
         with open_job(paths, options, **fields) as job:
-            wanted = ["efficiencies", *(["findings"] if paths is largest else [])]
-            wanted += ["time"] if drawn is not None else []
+            wanted = ["efficiencies"] + ["findings"] * (paths is largest)
+            wanted += ["time"] * (drawn is not None)
             try:
                 results = job.analyse(*wanted, **asked)
             except UsageError as error:
