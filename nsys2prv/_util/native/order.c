@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bits of a time that one pass sorts by, and passes that a time may need. */
+/* Bits of a time that one pass sorts by at most, and passes that a time may need. */
 #define DIGIT 11
 #define BUCKETS (1 << DIGIT)
 #define MOST_PASSES ((64 + DIGIT - 1) / DIGIT)
@@ -18,6 +18,14 @@
 typedef struct {
     uint64_t time, line;
 } Line;
+
+/* Lines by time, those of equal time by batch and row: as keys of the time, the batch and the row in so many bits, from the highest down,
+ * where these fit into one number; else as they are. */
+typedef struct {
+    uint64_t *keys;
+    Line *lines;
+    int time_bits, batch_bits, row_bits;
+} Lines;
 
 /* A line among those of equal time. place: where it stands among them. */
 typedef struct {
@@ -31,6 +39,13 @@ typedef struct {
     size_t count;
 } Source;
 
+static int compare_lines(const void *first, const void *second) {
+    const Line *one = first, *other = second;
+    if (one->time != other->time)
+        return one->time < other->time ? -1 : 1;
+    return one->line < other->line ? -1 : one->line > other->line;
+}
+
 static int compare_tied(const void *first, const void *second) {
     const Tied *one = first, *other = second;
     if (one->tie != other->tie)
@@ -38,40 +53,48 @@ static int compare_tied(const void *first, const void *second) {
     return one->place < other->place ? -1 : one->place > other->place;
 }
 
-/* Sorts the lines by their times, those of equal time as they stand; returns where they are then: `lines` or `spare`, which has as much room. */
-static Line *sort_lines(Line *lines, Line *spare, size_t count, uint64_t longest, size_t (*counts)[BUCKETS]) {
-    int passes = 0;
-    while (longest >> (passes * DIGIT)) {
-        passes++;
-        if (passes * DIGIT >= 64)
-            break;
-    }
+static int bits_of(uint64_t greatest) { return greatest ? 64 - __builtin_clzll(greatest) : 0; }
+
+static inline Line line_at(const Lines *lines, size_t k) {
+    if (!lines->keys)
+        return lines->lines[k];
+    uint64_t key = lines->keys[k], row = key & ((uint64_t)1 << lines->row_bits) - 1, line = key & ((uint64_t)1 << lines->batch_bits + lines->row_bits) - 1;
+    return (Line){key >> lines->batch_bits >> lines->row_bits, line >> lines->row_bits << ROW_BITS | row};
+}
+
+/* Sorts keys by so many bits from the bit `low` on, the highest that they have; returns where they are then: `keys` or `spare`, which has as much room. */
+static uint64_t *sort_keys(uint64_t *keys, uint64_t *spare, size_t count, int low, int bits) {
+    size_t counts[MOST_PASSES][BUCKETS];
+    int passes = (bits + DIGIT - 1) / DIGIT, digit = passes ? (bits + passes - 1) / passes : 0;
+    const uint64_t mask = ((uint64_t)1 << digit) - 1;
     memset(counts, 0, sizeof *counts * (size_t)passes);
     for (size_t k = 0; k < count; k++)
         for (int pass = 0; pass < passes; pass++)
-            counts[pass][lines[k].time >> (pass * DIGIT) & (BUCKETS - 1)]++;
+            counts[pass][keys[k] >> (low + pass * digit) & mask]++;
     for (int pass = 0; pass < passes; pass++) {
         size_t *next = counts[pass], before = 0;
-        for (int bucket = 0; bucket < BUCKETS; bucket++) {
+        const int shift = low + pass * digit;
+        for (uint64_t bucket = 0; bucket <= mask; bucket++) {
             size_t here = next[bucket];
             next[bucket] = before;
             before += here;
         }
         for (size_t k = 0; k < count; k++)
-            spare[next[lines[k].time >> (pass * DIGIT) & (BUCKETS - 1)]++] = lines[k];
-        Line *sorted = spare;
-        spare = lines;
-        lines = sorted;
+            spare[next[keys[k] >> shift & mask]++] = keys[k];
+        uint64_t *sorted = spare;
+        spare = keys;
+        keys = sorted;
     }
-    return lines;
+    return keys;
 }
 
-/* Sorts, among lines of equal time, those that have ties by them; the others keep their places. -1: no memory. */
-static int sort_ties(Line *lines, size_t count, const Source *sources) {
+/* Sorts, among lines of equal time, those that have ties by them; the others keep their places. out: gets the lines. -1: no memory. */
+static int sort_ties(const Lines *lines, size_t count, const Source *sources, uint64_t *out) {
     Tied *tied = NULL;
     size_t room = 0;
     for (size_t first = 0, end; first < count; first = end) {
-        for (end = first + 1; end < count && lines[end].time == lines[first].time; end++) {}
+        uint64_t time = line_at(lines, first).time;
+        for (end = first + 1; end < count && line_at(lines, end).time == time; end++) {}
         if (end - first < 2)
             continue;
         if (end - first > room) {
@@ -85,10 +108,10 @@ static int sort_ties(Line *lines, size_t count, const Source *sources) {
         }
         size_t found = 0;
         for (size_t k = first; k < end; k++) {
-            const Source *source = &sources[lines[k].line >> ROW_BITS];
+            const Source *source = &sources[out[k] >> ROW_BITS];
             if (source->ties.buf) {
                 const int64_t *ties = source->ties.buf;
-                tied[found] = (Tied){ties[lines[k].line & ROW_MASK], k, lines[k].line};
+                tied[found] = (Tied){ties[out[k] & ROW_MASK], k, out[k]};
                 found++;
             }
         }
@@ -97,8 +120,8 @@ static int sort_ties(Line *lines, size_t count, const Source *sources) {
         qsort(tied, found, sizeof *tied, compare_tied);
         size_t taken = 0;
         for (size_t k = first; taken < found && k < end; k++)
-            if (sources[lines[k].line >> ROW_BITS].ties.buf)
-                lines[k].line = tied[taken++].line;
+            if (sources[out[k] >> ROW_BITS].ties.buf)
+                out[k] = tied[taken++].line;
     }
     free(tied);
     return 0;
@@ -106,36 +129,44 @@ static int sort_ties(Line *lines, size_t count, const Source *sources) {
 
 /* Puts the lines of all batches into `out`, by time. -1: no memory. */
 static int order_sources(const Source *sources, size_t batches, size_t count, uint64_t *out) {
-    Line *lines = malloc((count + 1) * sizeof *lines), *spare = malloc((count + 1) * sizeof *spare);
-    size_t(*counts)[BUCKETS] = malloc(sizeof *counts * MOST_PASSES);
-    int status = lines && spare && counts ? 0 : -1;
-    if (!status) {
-        int64_t first = INT64_MAX;
-        uint64_t longest = 0;
-        bool tied = false;
-        for (size_t b = 0; b < batches; b++) {
-            const int64_t *times = sources[b].times.buf;
-            for (size_t k = 0; k < sources[b].count; k++)
-                first = times[k] < first ? times[k] : first;
-            tied |= sources[b].ties.buf != NULL;
+    int64_t first = INT64_MAX, last = INT64_MIN;
+    size_t longest = 0, filled = 0;
+    bool tied = false;
+    for (size_t b = 0; b < batches; b++) {
+        const int64_t *times = sources[b].times.buf;
+        for (size_t k = 0; k < sources[b].count; k++) {
+            first = times[k] < first ? times[k] : first;
+            last = times[k] > last ? times[k] : last;
         }
-        size_t filled = 0;
-        for (size_t b = 0; b < batches; b++) {
-            const int64_t *times = sources[b].times.buf;
-            for (size_t k = 0; k < sources[b].count; k++, filled++) {
-                lines[filled] = (Line){(uint64_t)times[k] - (uint64_t)first, (uint64_t)b << ROW_BITS | k};
-                longest |= lines[filled].time;
-            }
-        }
-        Line *sorted = sort_lines(lines, spare, count, longest, counts);
-        if (tied)
-            status = sort_ties(sorted, count, sources);
-        for (size_t k = 0; k < count; k++)
-            out[k] = sorted[k].line;
+        longest = sources[b].count > longest ? sources[b].count : longest;
+        tied |= sources[b].ties.buf != NULL;
     }
-    free(lines);
-    free(spare);
-    free(counts);
+    Lines lines = {.time_bits = count ? bits_of((uint64_t)last - (uint64_t)first) : 0, .batch_bits = bits_of(batches), .row_bits = bits_of(longest)};
+    const int below = lines.batch_bits + lines.row_bits;
+    const bool fit = lines.time_bits + below <= 64;
+    /* Keys are sorted from one half to the other; lines take both. */
+    uint64_t *room = malloc((2 * count + 1) * sizeof *room), *keys = fit ? room : NULL;
+    Line *whole = (Line *)room;
+    if (!room)
+        return -1;
+    for (size_t b = 0; b < batches; b++) {
+        const int64_t *times = sources[b].times.buf;
+        for (size_t k = 0; k < sources[b].count; k++, filled++) {
+            uint64_t time = (uint64_t)times[k] - (uint64_t)first;
+            if (fit)
+                keys[filled] = time << below | (uint64_t)b << lines.row_bits | k;
+            else
+                whole[filled] = (Line){time, (uint64_t)b << ROW_BITS | k};
+        }
+    }
+    if (fit)
+        lines.keys = sort_keys(keys, keys + count, count, below, lines.time_bits);
+    else
+        qsort(lines.lines = whole, count, sizeof *whole, compare_lines);
+    for (size_t k = 0; k < count; k++)
+        out[k] = line_at(&lines, k).line;
+    int status = tied ? sort_ties(&lines, count, sources, out) : 0;
+    free(room);
     return status;
 }
 
