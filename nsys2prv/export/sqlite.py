@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -38,7 +38,6 @@ from nsys2prv.export.source import (
     Part,
     Shared,
     SomeRows,
-    SqlNames,
     StackRows,
     name_rows,
     number_distinct,
@@ -47,17 +46,17 @@ from nsys2prv.export.source import (
 from nsys2prv.export.sqlite_pages import (
     SCHEMA,
     DamagedPage,
-    Pages,
+    SourceTable,
     evaluate_conditions,
     find_condition_columns,
+    list_tables,
     open_pages,
+    open_schema,
     select_condition_bits,
 )
 
 #: Rows that SQLite hands over at a time.
 BLOCK_ROWS = 50_000
-#: No row takes less space; a table whose rowids span more than the file can hold has gaps.
-LEAST_ROW_BYTES = 4
 #: Columns of the conditions that a row meets, and of its values that are no integers.
 MET, DAMAGED_VALUES = "conditions met", "damaged values"
 #: Rows of a table that are looked at together for the few that a condition wants.
@@ -66,111 +65,12 @@ LONG_TABLE = 100_000
 STRINGS = 500
 #: What SQLite's check says where a page is damaged, and not a value.
 PAGE_IN_CHECK = re.compile(r"(?i)\bpage (\d+)")
-_VIRTUAL_TABLE = re.compile(rb"\s*CREATE\s+VIRTUAL", re.IGNORECASE)
 #: What comes with a database is data: nothing in it is run.
 DISTRUST = "PRAGMA trusted_schema = OFF"
 #: So many rows of a table, spread all over it, tell where its times lie.
 SAMPLED_ROWS = 16
-#: Names of the rowid; a table may use some of them for columns of its own.
-ROWIDS = ("rowid", "_rowid_", "oid")
-NO_ROWID = "no"
-#: What SQLite says of a computed column that is not stored.
-VIRTUAL = 2
-#: What is known of tables by their declarations.
-_DECLARED: dict[tuple[str, bytes], Any] = {}
-MOST_DECLARED = 8192
 #: Of files up to this size (bytes) all registered strings are read at once.
 SMALL_FILE = 1 << 20
-
-
-class SourceTable:
-    """A table of an export. What SQLite says of it is asked for when it is first needed."""
-
-    def __init__(self, database: Database, name: str, root: int, sql: bytes) -> None:
-        self._database, self.name, self._sql = database, name, sql
-        #: Number of its first page.
-        self.root = root
-
-    def __contains__(self, column: object) -> bool:
-        return column in self.columns
-
-    def _find_once(self, name: str, find: Callable[[], Any]) -> Any:
-        """Return what `find` finds, under this name once for all tables declared alike."""
-        key = name, self._sql
-        if key not in _DECLARED:
-            if len(_DECLARED) >= MOST_DECLARED:
-                _DECLARED.clear()
-            _DECLARED[key] = find()
-        return _DECLARED[key]
-
-    def describe(self, pragma: str) -> list[tuple]:
-        """Return what a pragma of SQLite says of the table."""
-        sql = f"PRAGMA {pragma}({quote_name(self.name)})"
-        return self._find_once(pragma, lambda: self._database.query(sql))
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """Name -> declared type of the columns that are not computed."""
-        return self._find_once("columns", self._find_columns)
-
-    def _find_columns(self) -> dict[str, str]:
-        described = self.describe("table_xinfo")
-        return {column: declared for _, column, declared, *_, hidden in described if not hidden}
-
-    @property
-    def sql_names(self) -> SqlNames:
-        """The names of these columns in SQL."""
-        return self._find_once("names", lambda: SqlNames(self.columns))
-
-    @property
-    def required(self) -> bytes:
-        """For each column in the records a byte, 1 if it cannot be NULL."""
-        return self._find_once("required", self._find_required)
-
-    def _find_required(self) -> bytes:
-        # The key may be the rowid, for which records have NULL; computed columns are in none.
-        return bytes(
-            bool(not_null) and default is None and not key
-            for _, _, _, not_null, default, key, hidden in self.describe("table_xinfo")
-            if hidden != VIRTUAL
-        )
-
-    @cached_property
-    def whole(self) -> Part:
-        """All of its rows."""
-        rows, rowid = name_rows(self.name), self._rowid
-        try:
-            first, last = self._database.connection.execute(
-                f"SELECT (SELECT min({rowid}) FROM {rows}), (SELECT max({rowid}) FROM {rows})"
-            ).fetchone()
-        except sqlite3.OperationalError:
-            return Part(self.name, 1, self._database.count(self.name), "")
-        except DAMAGE as error:
-            raise self._database.make_unreadable_error(error, self.name) from None
-        if not isinstance(first, int) or not isinstance(last, int):
-            return Part(self.name)
-        if (last - first) * LEAST_ROW_BYTES > self._database.size:
-            return Part(self.name, 1, self._database.count(self.name), "")
-        return Part(self.name, first, last, rowid)
-
-    @property
-    def _rowid(self) -> str:
-        """The name of the rowid; one that there is not where columns have all of its names."""
-        return self._find_once("rowid", self._find_rowid)
-
-    def _find_rowid(self) -> str:
-        taken = {column.lower() for column in self.columns}
-        return next((word for word in ROWIDS if word not in taken), NO_ROWID)
-
-    def set_rows(self, rows: int, first: int, last: int) -> None:
-        """Take the number of rows, and their least and greatest rowid, as its pages tell."""
-        rowid, length = self._rowid, (last - first) * LEAST_ROW_BYTES
-        if not rows:
-            self.whole = Part(self.name)
-        elif rowid == NO_ROWID or length > self._database.size:
-            self.whole = Part(self.name, 1, rows, "")
-        else:
-            self.whole = Part(self.name, first, last, rowid)
 
 
 class Database:
@@ -186,32 +86,10 @@ class Database:
         self.path = Path(path)
         self.size = check_file(self.path)
         self.tables: dict[str, SourceTable] = {}
-        try:
-            for name, root, sql in self._list_tables():
-                # Views and virtual tables are left alone: reading them would run code that came
-                # with the file.
-                if not name.startswith(b"sqlite_") and not _VIRTUAL_TABLE.match(sql):
-                    text = _decode(name)
-                    self.tables[text] = SourceTable(self, text, root, sql)
-        except DAMAGE as error:
-            self.check()
-            raise self.make_unreadable_error(error) from None
-
-    def _list_tables(self) -> Iterable[tuple[bytes, int, bytes]]:
-        """Return name, first page and SQL of each table."""
-        try:
-            found = self._pages and self._pages.list_tables()
-        except DamagedPage as error:
-            raise self.make_unreadable_error(error, SCHEMA) from None
-        if found is not None:
-            return found
-        self.connection.text_factory = bytes
-        try:
-            return self.connection.execute(
-                f"SELECT name, rootpage, sql FROM {SCHEMA} WHERE type = 'table'"
-            ).fetchall()
-        finally:
-            self.connection.text_factory = _decode
+        with self._explain_damage(SCHEMA):
+            alone = not (has_log(self.path) or has_journal(self.path))
+            self._schema = open_schema(open_pages(self.path) if alone else None, self.size)
+            self.tables = list_tables(self._schema, self.query)
 
     @cached_property
     def connection(self) -> sqlite3.Connection:
@@ -243,41 +121,30 @@ class Database:
             f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}"
         )
 
-    @cached_property
-    def _pages(self) -> Pages | None:
-        """Return the file's pages, if they are all that there is of the database."""
-        if has_log(self.path) or has_journal(self.path):
-            return None
+    @contextmanager
+    def _explain_damage(self, table: str = "") -> Iterator[None]:
+        """Raise one clear line, which names the table, where the file is damaged."""
         try:
-            return open_pages(self.path)
-        except DamagedPage as error:
-            raise self.make_unreadable_error(error, SCHEMA) from None
+            yield
+        except (DamagedPage, *DAMAGE, pl.exceptions.PolarsError) as error:
+            raise self.make_unreadable_error(error, table) from None
 
     def check(self) -> None:
         """Read all tables. Raises one clear line where the pages of one are damaged."""
-        met = self._pages.make_map() if self._pages else bytearray()
-        roots = {SCHEMA: 1} | {name: table.root for name, table in self.tables.items()}
-        for name, root in roots.items():
-            required = bytes(5) if name == SCHEMA else self.tables[name].required
-            try:
-                found = self._pages and self._pages.check(root, required, met)
-                if found is None:
-                    self._check_by_sql(name)
-                elif name != SCHEMA:
-                    self.tables[name].set_rows(*found)
-            except DamagedPage as error:
-                raise self.make_unreadable_error(error, name) from None
+        file = self._schema.file
+        met = bytearray(file.pages // 8 + 1 if file else 0)
+        for table in (self._schema, *self.tables.values()):
+            with self._explain_damage(table.name):
+                if not (file and table.check(met)):
+                    self._check_by_sql(table.name)
 
     def _check_by_sql(self, name: str) -> None:
         """Check the pages of a table by SQLite, which checks those of its indexes, too."""
-        try:
-            for (text,) in self.connection.execute(f"PRAGMA quick_check({quote_name(name)})"):
-                if page := PAGE_IN_CHECK.search(text):
-                    raise DamagedPage(page[1])
-                if text.startswith("NULL value"):
-                    raise sqlite3.DatabaseError("malformed")
-        except DAMAGE as error:
-            raise self.make_unreadable_error(error, name) from None
+        for (text,) in self.connection.execute(f"PRAGMA quick_check({quote_name(name)})"):
+            if page := PAGE_IN_CHECK.search(text):
+                raise DamagedPage(page[1])
+            if text.startswith("NULL value"):
+                raise sqlite3.DatabaseError("malformed")
 
     def __enter__(self) -> Database:
         return self
@@ -304,7 +171,7 @@ class Database:
         for name in ("connection", "_evaluator"):
             if name in self.__dict__:
                 self.__dict__.pop(name).close()
-        self.__dict__.pop("_pages", None)
+        self.tables, self._schema = {}, open_schema(None, self.size)
 
     def count(self, table: str, where: str = "") -> int:
         """Return the number of rows, or of those that meet a condition (as in :meth:`make_condition`)."""
@@ -324,10 +191,8 @@ class Database:
 
     def query(self, sql: str) -> list[tuple]:
         """Return all rows of a small query."""
-        try:
+        with self._explain_damage():
             return self.connection.execute(sql).fetchall()
-        except DAMAGE as error:
-            raise self.make_unreadable_error(error) from None
 
     def read_small_table(
         self, table: str, *columns: str, where: str = "", types: tuple[type, ...] = ()
@@ -382,7 +247,7 @@ class Database:
     @cached_property
     def _strings(self) -> dict[int, str]:
         """The text of all ids of StringIds."""
-        rows = self.read(self.tables["StringIds"].whole, ("id",), ("value",))
+        rows = self.read(self.tables["StringIds"].everything, ("id",), ("value",))
         codes, distinct = rows.texts["value"]
         texts = list(map(_decode, distinct.as_list()))
         known = zip(rows["id"].tolist(), (texts[code] for code in codes.tolist()), strict=True)
@@ -429,31 +294,20 @@ class Database:
         """Return columns of all rows of a part, and which conditions each row meets, as bits; None
         where SQLite has to read them.
         """
-        table = self.tables[part.table]
-        if isinstance(part, SomeRows) or not part.rowid or self._pages is None:
+        if isinstance(part, SomeRows) or not part.rowid:
             return None
-        looked_at = find_condition_columns(tuple(conditions))
-        try:
-            from_pages = self._pages.read(
-                part, table.root, table.describe, integers, texts, looked_at
-            )
-        except DamagedPage as error:
-            raise self.make_unreadable_error(error, part.table) from None
-        if from_pages is None:
-            return None
-        columns, values = from_pages
-        if not conditions:
-            return columns, np.zeros(0, np.int64)
-        in_sql = [self.make_condition(part.table, where) for where in conditions]
-        # Some look other tables up.
-        asked = self.connection if any("SELECT" in where for where in in_sql) else self._evaluator
-        try:
-            condition_bits = evaluate_conditions(
-                asked, values, looked_at.types, columns.rows, in_sql
-            )
-        except DAMAGE as error:
-            raise self.make_unreadable_error(error) from None
-        return None if condition_bits is None else (columns, condition_bits)
+        with self._explain_damage(part.table):
+            looked_at = find_condition_columns(tuple(conditions))
+            read = self.tables[part.table].read(part, integers, texts, looked_at)
+            if read is None or not conditions:
+                return read and (read[0], np.zeros(0, np.int64))
+            columns, values = read
+            in_sql = [self.make_condition(part.table, where) for where in conditions]
+            # Some look other tables up.
+            alone = not any("SELECT" in where for where in in_sql)
+            asked = self._evaluator if alone else self.connection
+            met = evaluate_conditions(asked, values, looked_at.types, columns.rows, in_sql)
+        return None if met is None else (columns, met)
 
     def _read_by_sql(
         self,
@@ -513,12 +367,9 @@ class Database:
         """Return the call stacks with ids from `low` to `high` of a table that has :data:`FRAME_COLUMNS`.
         Of a table in the order of the ids no others are looked at.
         """
-        source, stacks = self.tables[table], None
-        try:
-            if self._pages and source.whole.rowid:
-                stacks = self._pages.read_stacks(table, source.root, source.describe, low, high)
-        except DamagedPage as error:
-            raise self.make_unreadable_error(error, table) from None
+        source = self.tables[table]
+        with self._explain_damage(table):
+            stacks = source.read_stacks(low, high) if source.rowid else None
         if stacks is None:
             where = f"{{id}} BETWEEN {low} AND {high}"
             rows = self._read_by_sql(source.whole, FRAME_COLUMNS, (), where)[0]
@@ -538,17 +389,16 @@ class Database:
         """Return the result of a larger query whose columns each have one type."""
         self.connection.text_factory = bytes
         try:
-            cursor = self.connection.execute(sql)
-            names = [name for name, *_ in cursor.description]
-            frames = []
-            while rows := cursor.fetchmany(BLOCK_ROWS):
-                columns = zip(names, zip(*rows, strict=True), strict=True)
-                frames.append(pl.DataFrame([_make_series(*column) for column in columns]))
-            if not frames:
-                return pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
-            frame = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed")
-        except (*DAMAGE, pl.exceptions.PolarsError) as error:
-            raise self.make_unreadable_error(error) from None
+            with self._explain_damage():
+                cursor = self.connection.execute(sql)
+                names = [name for name, *_ in cursor.description]
+                frames = []
+                while rows := cursor.fetchmany(BLOCK_ROWS):
+                    columns = zip(names, zip(*rows, strict=True), strict=True)
+                    frames.append(pl.DataFrame([_make_series(*column) for column in columns]))
+                if not frames:
+                    return pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
+                frame = pl.concat(frames, how="vertical_relaxed")
         finally:
             self.connection.text_factory = _decode
         return frame.with_columns(pl.col(pl.Null).cast(pl.Int64))

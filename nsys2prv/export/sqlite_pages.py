@@ -1,8 +1,8 @@
 """Read rows of an SQLite export from the file's pages, by compiled code, 30 to 60 times as fast as by SQL in Python.
 
 It reads tables as Nsight Systems writes them, and stands aside (:func:`open_pages` and
-:meth:`Pages.read` return None) wherever it is not certain of doing what SQLite does: then SQLite
-reads. Damage is an error (:class:`DamagedPage`): SQLite would not see all of it. Conditions in SQL
+:meth:`SourceTable.read` return None) wherever it is not certain of doing what SQLite does: then
+SQLite reads. Damage is an error (:class:`DamagedPage`): SQLite would not see all of it. Conditions in SQL
 are decided by SQLite, once for each distinct combination of the values they look at.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,9 @@ from nsys2prv.export.source import (
     Columns,
     DistinctTexts,
     Part,
+    SqlNames,
     StackRows,
+    name_rows,
     quote_name,
 )
 
@@ -40,8 +42,8 @@ FEW_COMBINATIONS, ROWS_PER_COMBINATION = 1000, 8
 _OF_TYPE = ("NULL", "0", "0.5", "''", "x''")
 #: Kinds of columns, as in native/records.h.
 INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
-#: Returns what a pragma of SQLite says of a table.
-Describe = Callable[[str], list[tuple]]
+#: Returns the answer of SQLite.
+Query = Callable[[str], list[tuple]]
 #: A page is against the file format: its number.
 DamagedPage: type[Exception] = core.Damaged if core else type("Damaged", (Exception,), {})
 
@@ -143,27 +145,12 @@ def find_affinity(declared: str) -> str:
     return "REAL" if any(word in kind for word in ("REAL", "FLOA", "DOUB")) else "NUMERIC"
 
 
-def find_fields(describe: Describe) -> dict[str, RecordField] | None:
-    """Return the columns of a table of rows, None where its records are not plainly its columns."""
-    described = describe("table_xinfo")
-    if any(hidden for *_, hidden in described):
-        return None  # computed columns
-    keys = [(name, kind) for _, name, kind, _, _, key, _ in described if key]
-    alias = ""
-    if len(keys) == 1 and keys[0][1].upper() == "INTEGER":
-        # Unless the key has an index of its own, it is the rowid.
-        indices = describe("index_list")
-        alias = "" if any(origin == "pk" for _, _, _, origin, *_ in indices) else keys[0][0]
-    return {
-        name: RecordField(number, find_affinity(kind), name == alias, default is not None)
-        for number, name, kind, _, default, _, _ in described
-    }
-
-
-def open_pages(path: Path) -> Pages | None:
-    """Return the pages of a database that nothing but the file belongs to."""
+def open_pages(path: Path) -> Any:
+    """Return the file of a database to which nothing else belongs (`core.TableFile`); None where
+    SQLite has to read it.
+    """
     try:
-        return Pages(core.TableFile(path)) if core else None
+        return core.TableFile(path)
     except core.StandAside:
         return None
 
@@ -173,84 +160,206 @@ SCHEMA = "sqlite_master"
 _SCHEMA_COLUMNS = [
     (place, name, kind, 0, None, 0, 0)
     for place, (name, kind) in enumerate(
-        (
-            ("type", "TEXT"),
-            ("name", "TEXT"),
-            ("tbl_name", "TEXT"),
-            ("rootpage", "INT"),
-            ("sql", "TEXT"),
-        )
+        {
+            "type": "TEXT",
+            "name": "TEXT",
+            "tbl_name": "TEXT",
+            "rootpage": "INT",
+            "sql": "TEXT",
+        }.items()
     )
 ]
+#: No row takes less space (bytes); a table whose rowids span more than the file can hold has gaps.
+LEAST_ROW_BYTES = 4
+#: Names of the rowid; a table may use some of them for columns of its own.
+ROWIDS = ("rowid", "_rowid_", "oid")
+_WITHOUT_ROWID = re.compile(rb"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
+_VIRTUAL_TABLE = re.compile(rb"\s*CREATE\s+VIRTUAL", re.IGNORECASE)
+#: What SQLite says of a computed column that is not stored.
+VIRTUAL = 2
+#: What is known of tables by their declarations.
+_DECLARED: dict[tuple[str, bytes], Any] = {}
+MOST_DECLARED = 8192
 
 
-class Pages:
-    """The tables of a file, each found when it is first asked for."""
+def open_schema(file: Any, size: int) -> SourceTable:
+    """Return the table of the other tables. file: the pages of the database, None where SQLite has to
+    read it; size: in bytes.
+    """
+    return SourceTable(SCHEMA, 1, b"", file, size, lambda _: _SCHEMA_COLUMNS)
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self._known: dict[str, tuple[Any, dict[str, RecordField]] | None] = {}
 
-    def list_tables(self) -> Iterator[tuple[bytes, int, bytes]] | None:
-        """Return name, first page and SQL of each table; None where SQLite has to tell."""
-        texts, everything = ("type", "name", "sql"), Part(SCHEMA, -(1 << 63), (1 << 63) - 1)
-        read = self.read(
-            everything, 1, lambda _: _SCHEMA_COLUMNS, ("rootpage",), texts, ConditionColumns((), ())
+def list_tables(schema: SourceTable, query: Query) -> dict[str, SourceTable]:
+    """Return the tables of a database. Views and virtual tables are left alone: reading them would
+    run code that came with the file.
+    """
+    file, size = schema.file, schema.size
+    texts = ("type", "name", "sql")
+    read = schema.read(schema.everything, ("rootpage",), texts, ConditionColumns((), ()))
+    if read is None:
+        in_sql = query(f"SELECT {', '.join(texts)}, rootpage FROM {SCHEMA} WHERE type = 'table'")
+        rows = [(*(text.encode("utf-8") for text in row[:3]), row[3]) for row in in_sql]
+    else:
+        columns = []
+        for codes, distinct in read[0].texts.values():
+            known = distinct.as_list()
+            columns.append([known[code] for code in codes.tolist()])
+        rows = list(zip(*columns, read[0]["rootpage"].tolist(), strict=True))
+    return {
+        (text := name.decode("utf-8", "replace")): SourceTable(text, root, sql, file, size, query)
+        for kind, name, sql, root in rows
+        if kind == b"table" and not name.startswith(b"sqlite_") and not _VIRTUAL_TABLE.match(sql)
+    }
+
+
+class SourceTable:
+    """A table of an export, read from its pages. What SQLite says of it is asked for when it is first
+    needed, once for all tables declared alike.
+    """
+
+    def __init__(
+        self, name: str, root: int, sql: bytes, file: Any, size: int, query: Query
+    ) -> None:
+        #: Its name, and the number of its first page.
+        self.name, self.root = name, root
+        #: The pages of its database, None where SQLite has to read it; and their size (bytes).
+        self.file, self.size = file, size
+        self._sql, self._query = sql, query
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.columns
+
+    def _find_once(self, name: str, find: Callable[[], Any]) -> Any:
+        """Return what `find` finds, under this name once for all tables declared alike."""
+        key = name, self._sql
+        if key not in _DECLARED:
+            if len(_DECLARED) >= MOST_DECLARED:
+                _DECLARED.clear()
+            _DECLARED[key] = find()
+        return _DECLARED[key]
+
+    def _describe(self, pragma: str) -> list[tuple]:
+        """Return what a pragma of SQLite says of the table."""
+        sql = f"PRAGMA {pragma}({quote_name(self.name)})"
+        return self._find_once(pragma, lambda: self._query(sql))
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Name -> declared type of the columns that are not computed."""
+        return self._find_once(
+            "columns",
+            lambda: {
+                name: kind for _, name, kind, *_, no in self._describe("table_xinfo") if not no
+            },
         )
-        if read is None:
-            return None
-        columns = [
-            [distinct[code] for code in codes.tolist()]
-            for codes, distinct in ((codes, of.as_list()) for codes, of in read[0].texts.values())
-        ]
-        rows = zip(*columns, read[0]["rootpage"].tolist(), strict=True)
-        return ((name, root, sql) for kind, name, sql, root in rows if kind == b"table")
 
-    def make_map(self) -> bytearray:
-        """Return room for a bit for each page."""
-        return bytearray(self._file.pages // 8 + 1)
+    @property
+    def sql_names(self) -> SqlNames:
+        """The names of these columns in SQL."""
+        return self._find_once("names", lambda: SqlNames(self.columns))
 
-    def check(self, root: int, required: bytes, met: bytearray) -> tuple[int, int, int] | None:
-        """Read all of the table with this root page, note its pages as met, and return how many
-        rows it has and their least and greatest rowid; None where SQLite has to read it. required:
-        for each column a byte, 1 if it cannot be NULL. Raises DamagedPage.
+    @property
+    def rowid(self) -> str:
+        """The name of the rowid, "" where it has none: where it is declared so, or where columns
+        have all of its names.
         """
+        return self._find_once("rowid", self._find_rowid)
+
+    def _find_rowid(self) -> str:
+        taken = {column.lower() for column in self.columns}
+        free = (word for word in ROWIDS if word not in taken)
+        return "" if _WITHOUT_ROWID.search(self._sql) else next(free, "")
+
+    @property
+    def fields(self) -> dict[str, RecordField]:
+        """The columns in the table's records; none where these are not plainly its columns."""
+        return self._find_once("fields", self._find_fields)
+
+    def _find_fields(self) -> dict[str, RecordField]:
+        described = self._describe("table_xinfo")
+        if any(hidden for *_, hidden in described):
+            return {}  # computed columns
+        keys = [(name, kind) for _, name, kind, _, _, key, _ in described if key]
+        alias = ""
+        if len(keys) == 1 and keys[0][1].upper() == "INTEGER":
+            # Unless the key has an index of its own, it is the rowid.
+            indices = self._describe("index_list")
+            alias = "" if any(origin == "pk" for _, _, _, origin, *_ in indices) else keys[0][0]
+        return {
+            name: RecordField(number, find_affinity(kind), name == alias, default is not None)
+            for number, name, kind, _, default, _, _ in described
+        }
+
+    @property
+    def everything(self) -> Part:
+        """All of its rows, whatever their rowids; for tables with rowids."""
+        return Part(self.name, -(1 << 63), (1 << 63) - 1)
+
+    @cached_property
+    def whole(self) -> Part:
+        """All of its rows."""
+        rows, first, last = name_rows(self.name), 0, self.size
+        if self.rowid:
+            ends = (f"(SELECT {which}({self.rowid}) FROM {rows})" for which in ("min", "max"))
+            ((first, last),) = self._query(f"SELECT {', '.join(ends)}")
+            if not isinstance(first, int) or not isinstance(last, int):
+                return Part(self.name)
+        whole = self._bound_rows(1, first, last)
+        if whole.rowid:
+            return whole
+        ((count,),) = self._query(f"SELECT count(*) FROM {rows}")
+        return self._bound_rows(count, first, last)
+
+    def _bound_rows(self, rows: int, first: int, last: int) -> Part:
+        """Return the part of so many rows, with the least and the greatest of their rowids."""
+        if not rows:
+            return Part(self.name)
+        if not self.rowid or (last - first) * LEAST_ROW_BYTES > self.size:
+            return Part(self.name, 1, rows, "")
+        return Part(self.name, first, last, self.rowid)
+
+    def check(self, met: bytearray) -> bool:
+        """Read all of the table, note its pages as met, and find its whole; False where SQLite has to
+        check it. Raises DamagedPage.
+        """
+        # The key may be the rowid, for which records have NULL; computed columns are in none.
+        required = self._find_once(
+            "required",
+            lambda: bytes(
+                bool(not_null) and default is None and not key
+                for _, _, _, not_null, default, key, hidden in self._describe("table_xinfo")
+                if hidden != VIRTUAL
+            ),
+        )
         try:
-            return self._file.check(root, required, met)
+            self.whole = self._bound_rows(*self.file.check(self.root, required, met))
+        except core.StandAside:
+            return False
+        return True
+
+    @cached_property
+    def _pages(self) -> Any:
+        """The table's pages (`core.Table`); None where SQLite has to read them."""
+        try:
+            return self.file.table(self.root) if self.file and self.fields else None
         except core.StandAside:
             return None
-
-    def table(
-        self, name: str, root: int, describe: Describe
-    ) -> tuple[Any, dict[str, RecordField]] | None:
-        """Return a table and its columns. root: the number of its first page; describe: what a
-        pragma says of it.
-        """
-        if name not in self._known:
-            fields = find_fields(describe)
-            try:
-                self._known[name] = fields and (self._file.table(root), fields)
-            except core.StandAside:
-                self._known[name] = None
-        return self._known[name]
 
     def read(
         self,
         part: Part,
-        root: int,
-        describe: Describe,
         integers: Sequence[str],
         texts: Sequence[str],
         looked_at: ConditionColumns,
     ) -> tuple[Columns, dict[str, np.ndarray]] | None:
         """Return columns of a part that goes by rowids, as of
         :meth:`nsys2prv.export.sqlite.Database.read`, and those that conditions look at: their types,
-        or their values, which are nothing but integers and NULL.
+        or their values, which are nothing but integers and NULL. None where SQLite has to read them.
+        Raises DamagedPage.
         """
-        opened = self.table(part.table, root, describe)
-        if opened is None:
+        table, fields = self._pages, self.fields
+        if table is None:
             return None
-        table, fields = opened
         wanted = (
             *((name, INTEGERS) for name in dict.fromkeys([*integers, *looked_at.values])),
             *((name, TYPES) for name in looked_at.types),
@@ -297,19 +406,15 @@ class Pages:
         values = {name: numbers[name] for name in looked_at.values if name in fields}
         return columns, values | types
 
-    def read_stacks(
-        self, name: str, root: int, describe: Describe, low: int, high: int
-    ) -> StackRows | None:
-        """Return the call stacks of a table with ids from `low` to `high`; None where SQLite has to
-        read them.
+    def read_stacks(self, low: int, high: int) -> StackRows | None:
+        """Return the call stacks of the table with ids from `low` to `high`; None where SQLite has to
+        read them. Raises DamagedPage.
         """
-        opened = self.table(name, root, describe)
-        if opened is None:
+        if self._pages is None:
             return None
-        table, fields = opened
-        columns = [fields[one].column(INTEGERS, None, None, None) for one in FRAME_COLUMNS]
+        columns = [self.fields[one].column(INTEGERS, None, None, None) for one in FRAME_COLUMNS]
         try:
-            read = table.stacks(low, high, columns)
+            read = self._pages.stacks(low, high, columns)
         except core.StandAside:
             return None
         if read is None:

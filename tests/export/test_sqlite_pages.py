@@ -26,10 +26,8 @@ from nsys2prv.export.sqlite_pages import (
     REALS,
     TEXTS,
     VALUES,
-    Describe,
-    Pages,
+    SourceTable,
     find_condition_columns,
-    open_pages,
 )
 
 pytestmark = pytest.mark.skipif(core is None, reason="installed without a compiler")
@@ -46,35 +44,17 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def list_tables(path: Path) -> dict[str, int]:
-    """Return names and root pages of the tables."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        return dict(
-            connection.execute(
-                "SELECT name, rootpage FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-            )
-        )
+def find_roots(path: Path) -> dict[str, int]:
+    """Return the first page of each table."""
+    with Database(path) as source:
+        return {name: table.root for name, table in source.tables.items()}
 
 
-def open_database(path: Path, connection: sqlite3.Connection) -> Pages | None:
-    connection.text_factory = str
-    return open_pages(path)
-
-
-def ask_of(connection: sqlite3.Connection, name: str) -> Describe:
-    """Return what asks SQLite about a table."""
-    connection.text_factory = str
-    return lambda pragma: connection.execute(f"PRAGMA {pragma}({quote_name(name)})").fetchall()
-
-
-def read_rows_by_pages(
-    pages: Pages, name: str, root: int, connection: sqlite3.Connection
-) -> list[tuple] | None:
+def read_rows_by_pages(source: SourceTable) -> list[tuple] | None:
     """Return all rows of a table with all its columns; None where SQLite has to read it."""
-    found = pages.table(name, root, ask_of(connection, name))
-    if found is None:
+    table, fields = source._pages, source.fields
+    if table is None:
         return None
-    table, fields = found
     room = table.most_rows(0, table.leaves)
     columns = [(np.empty(room, np.int64), np.empty(room, np.uint8), core.Texts()) for _ in fields]
     try:
@@ -122,15 +102,12 @@ def compare_tables(path: Path) -> tuple[int, list[str]]:
     read.
     """
     values, aside = 0, []
-    with closing(connect(path)) as connection:
-        pages = open_database(path, connection)
-        for name, root in list_tables(path).items():
-            connection.text_factory = str
-            actual = read_rows_by_pages(pages, name, root, connection) if pages else None
+    with closing(connect(path)) as connection, Database(path) as source:
+        for name, table in source.tables.items():
+            actual = read_rows_by_pages(table)
             if actual is None:
                 aside.append(name)
                 continue
-            connection.text_factory = lambda raw: ("text", raw)
             expected = connection.execute(
                 f"SELECT * FROM {quote_name(name)} ORDER BY rowid"
             ).fetchall()
@@ -315,11 +292,11 @@ def test_a_log_with_data_and_reserved_bytes(tmp_path: Path) -> None:
         connection.execute("INSERT INTO t VALUES (1, 2)")
         connection.commit()
         with Database(path) as source:
-            assert source._pages is None
+            assert source._schema.file is None
             assert source.read(source.tables["t"].whole, ("a",)).rows == 101
     (tmp_path / "r.sqlite-journal").write_bytes(bytes.fromhex("d9d505f920a163d7"))
     with Database(path) as source:
-        assert source._pages is None
+        assert source._schema.file is None
     (tmp_path / "r.sqlite-journal").unlink()
     data = bytearray(path.read_bytes())
     data[20] = 8
@@ -362,11 +339,9 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
         expected = connection.execute(
             f"SELECT a, b, c, n FROM t WHERE rowid BETWEEN {first} AND {last} ORDER BY rowid"
         ).fetchall()
-        pages = open_database(gaps, connection)
-        columns, requested = pages.read(
+    with Database(gaps) as source:
+        columns, requested = source.tables["t"].read(
             Part("t", first, last),
-            list_tables(gaps)["t"],
-            ask_of(connection, "t"),
             ("a", "n", "lacking"),
             ("b", "other"),
             find_condition_columns(("{n} > 3 AND typeof({c}) = 'real' AND {b} IS NULL",)),
@@ -388,7 +363,7 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
 
 
 def test_kinds_of_columns(gaps: Path) -> None:
-    table = core.TableFile(gaps).table(list_tables(gaps)["t"])
+    table = core.TableFile(gaps).table(find_roots(gaps)["t"])
     room = table.most_rows(0, table.leaves)
     integers, reals, texts = np.empty(room, np.int64), np.empty(room), np.empty(room, np.int64)
     rows, counts = table.decode(
@@ -415,7 +390,7 @@ def test_kinds_of_columns(gaps: Path) -> None:
 
 
 def test_what_does_not_fit_is_refused(gaps: Path) -> None:
-    table = core.TableFile(gaps).table(list_tables(gaps)["t"])
+    table = core.TableFile(gaps).table(find_roots(gaps)["t"])
     column = (0, INTEGERS, False, False, False, NULL, np.empty(10, np.int64), None, None)
     with pytest.raises(core.StandAside, match="more rows"):
         table.decode(0, table.leaves, *ALL, [column])
@@ -453,7 +428,7 @@ DAMAGES = ("record", "kind of page", "child", "cycle", "rows less", "overlap", "
 
 def damage_page(report: Path, damage: str) -> int:
     """Damage a page of the table of kernels; returns the page that is to be named."""
-    data, root_page = bytearray(report.read_bytes()), list_tables(report)[KERNEL]
+    data, root_page = bytearray(report.read_bytes()), find_roots(report)[KERNEL]
     root = (root_page - 1) * 4096
     assert data[root] == 5
     leaf_page = int.from_bytes(data[root + 8 : root + 12], "big")
@@ -475,11 +450,11 @@ def damage_page(report: Path, damage: str) -> int:
         children = {
             "child": 2**31 - 1,
             "cycle": root_page,
-            "shared": list_tables(report)["StringIds"],
+            "shared": find_roots(report)["StringIds"],
         }
         data[root + 8 : root + 12] = children[damage].to_bytes(4, "big")
     report.write_bytes(data)
-    return {"cycle": root_page, "shared": list_tables(report)["StringIds"], "child": 2**31 - 1}.get(
+    return {"cycle": root_page, "shared": find_roots(report)["StringIds"], "child": 2**31 - 1}.get(
         damage, leaf_page
     )
 
@@ -491,7 +466,7 @@ def test_damage_is_an_error_that_names_table_and_page(
 ) -> None:
     page = damage_page(report, damage)
     if not compiled:
-        monkeypatch.setattr("nsys2prv.export.sqlite_pages.core", None)
+        monkeypatch.setattr("nsys2prv.export.sqlite.open_pages", lambda path: None)
     with pytest.raises(Nsys2prvError) as raised:
         convert([report], tmp_path / "out.prv", Options(jobs=1))
     message = str(raised.value)
@@ -513,7 +488,7 @@ def test_rows_of_another_table_are_damage(rows: list[str], tmp_path: Path) -> No
         connection.execute("CREATE TABLE b (x NOT NULL, y NOT NULL, z)")
         connection.execute("INSERT INTO b VALUES (4, 5, 6)")
         connection.commit()
-    pages = list_tables(path)
+    pages = find_roots(path)
     data = bytearray(path.read_bytes())
     first, second = (slice((pages[name] - 1) * 4096, pages[name] * 4096) for name in "ab")
     data[first], data[second] = data[second], data[first]
@@ -557,7 +532,7 @@ def test_texts_in_utf_16(encoding: str, tmp_path: Path) -> None:
 
 
 def test_a_file_cut_while_it_is_open_is_no_crash(report: Path) -> None:
-    table = core.TableFile(report).table(list_tables(report)[KERNEL])
+    table = core.TableFile(report).table(find_roots(report)[KERNEL])
     with report.open("r+b") as file:
         file.truncate(4096)
     with pytest.raises(core.StandAside, match="cannot be read"):

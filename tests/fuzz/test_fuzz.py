@@ -51,7 +51,7 @@ def test_a_few_damaged_pages(tmp_path: Path) -> None:
 def test_a_few_damaged_pages_without_the_compiled_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsys2prv.export.sqlite_pages.core", None)
+    monkeypatch.setattr("nsys2prv.export.sqlite.open_pages", lambda path: None)
     check_damages(range(12), tmp_path, 2)
 
 
