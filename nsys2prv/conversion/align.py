@@ -32,8 +32,13 @@ from nsys2prv.events.catalogue import load_catalogue, number_domains
 from nsys2prv.events.extraction import DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.nccl import COMMUNICATORS
-from nsys2prv.export.captures import Captures, find_captures
-from nsys2prv.export.ranks import check_job, check_missing_ranks, find_ranks
+from nsys2prv.export.ranks import (
+    Captures,
+    check_job,
+    check_missing_ranks,
+    find_captures,
+    find_ranks,
+)
 from nsys2prv.relations import run_relations
 from nsys2prv.relations.nccl_adoption import adopt_kernels, warn_of_absent_members
 from nsys2prv.store.overlaps import separate_overlaps

@@ -29,8 +29,8 @@ from nsys2prv.conversion.whole_reports import LostLaunches
 from nsys2prv.events import Selection
 from nsys2prv.events.catalogue import CALLER_LEVELS, Metric
 from nsys2prv.events.extraction import ObjectKey
-from nsys2prv.export.captures import Captures
 from nsys2prv.export.info import ReportInfo
+from nsys2prv.export.ranks import Captures
 from nsys2prv.store.runs import COUNTER, LINE, TRACE, RecordFormat, Run, Span
 from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds, join_small_runs
 from nsys2prv.store.work_result import WorkResult

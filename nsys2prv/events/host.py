@@ -35,12 +35,13 @@ from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import Reason, Rows
 from nsys2prv.events.stacks import CHAIN, add_callers, name_lines, open_stacks, take_file_name
-from nsys2prv.export.captures import list_profiled_processes
 from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes, pid_of
+from nsys2prv.export.ranks import list_profiled_processes
 from nsys2prv.export.recording import (
     NO_PROCESSES,
     find_capture_span,
     find_main_process,
+    read_diagnostics,
     shorten_message,
 )
 from nsys2prv.export.source import NULL, Columns, Part, decode_texts, name_rows, zero_nulls
@@ -398,7 +399,7 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
     main = extraction.find_once("main process", lambda: find_main_process(database))
     capture = extraction.report.capture
     first, last = extraction.find_once(
-        "span", lambda: find_capture_span(database, capture.first, capture.last)
+        "span", lambda: find_capture_span(read_diagnostics(database), capture.first, capture.last)
     )
     pids = columns["globalPid"]
     of_none = (pids == NULL) | np.isin(pids >> 24 & 0xFFFFFF, NO_PROCESSES)

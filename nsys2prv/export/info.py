@@ -6,28 +6,29 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NewType
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv.clock.maps import ReportClock
 from nsys2prv.export.communicators import Communicator, read_communicators
-from nsys2prv.export.gpus import Gpu, GpuNumber, read_gpus
-from nsys2prv.export.parquet import load_folder
 from nsys2prv.export.recording import (
     Capture,
     Message,
     find_capture_span,
+    list_messages,
     read_capture,
+    read_diagnostics,
     read_duration,
-    read_messages,
     was_cuda_traced,
     was_launched,
 )
-from nsys2prv.export.source import TIME_LIMIT, Part, zero_nulls
+from nsys2prv.export.source import TIME_LIMIT, Part, load_folder, zero_nulls
 from nsys2prv.export.sqlite import Database
 
 #: Variable with a rank -> variable with the number of ranks ("" if none), the most reliable first:
@@ -56,6 +57,37 @@ GlobalPid = NewType("GlobalPid", int)
 GlobalTid = NewType("GlobalTid", int)
 #: Number that a process gives to an NVTX domain.
 DomainId = NewType("DomainId", int)
+
+
+#: Number that a report gives to a GPU.
+GpuNumber = NewType("GpuNumber", int)
+#: What stands before the UUID of a GPU or of a MIG instance in CUDA_VISIBLE_DEVICES.
+_UUID_PREFIX = re.compile(r"(?:MIG-)?(?:GPU-)?", re.IGNORECASE)
+MIG = "MIG-"
+#: Tables with a row for each CUDA context or stream of a process.
+CONTEXT_TABLES = (
+    "TARGET_INFO_CUDA_CONTEXT_INFO",
+    "TARGET_INFO_CUDA_NULL_STREAM",
+    "TARGET_INFO_CUDA_STREAM",
+)
+
+
+class Gpu(Struct, frozen=True):
+    """A GPU, or an instance of one that is partitioned (MIG)."""
+
+    #: As the report numbers it; of an instance a free number.
+    number: GpuNumber
+    #: The model, empty where not known.
+    name: str = ""
+    #: Tells it from all others, empty where not known.
+    uuid: str = ""
+    #: PCI location, empty where not known.
+    bus: str = ""
+
+    @property
+    def key(self) -> str:
+        """Text that identifies the GPU on its host, "" if there is none."""
+        return self.uuid or self.bus
 
 
 def read_environment(database: Database) -> dict[str, set[str]]:
@@ -266,9 +298,13 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
     time_shift = _parse_shift(export.get("EXPORT_PARAM_TIME_SHIFT"))
     begin = time_shift + (utc_ns or 0 if is_absolute else 0)
     environment = read_environment(database)
-    gpu_table = read_gpus(
+    gpus, by_ordinal, visible = read_gpus(
         database, environment.get("CUDA_VISIBLE_DEVICES", ()) if environment else None
     )
+    diagnostics, duration = read_diagnostics(database), read_duration(database)
+    stated_span = None
+    if duration is not None:
+        stated_span = find_capture_span(diagnostics, begin, begin + duration)
     domains, categories = _read_nvtx_names(database)
     return ReportInfo(
         path=database.path,
@@ -282,9 +318,9 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
         absolute=is_absolute,
         time_shift=time_shift,
         duration_ns=_to_integer(details[0][0]) if details else None,
-        capture=read_capture(database, list(dict.fromkeys((begin, 0, utc_ns or 0)))),
-        stated_span=(stated_span := _read_stated_span(database, begin)),
-        launched=was_launched(database, stated_span),
+        capture=read_capture(database, list(dict.fromkeys((begin, 0, utc_ns or 0))), duration),
+        stated_span=stated_span,
+        launched=was_launched(diagnostics, stated_span),
         traces_cuda=was_cuda_traced(database, parts),
         is_part=bool(export.get("EXPORT_PARAM_TIMES_TO_EXPORT")),
         parts=parts,
@@ -300,12 +336,12 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
         communicators=read_communicators(database),
         launcher_ranks=find_numbers(environment, RANK_VARIABLES),
         launcher_sizes=find_numbers(environment, SIZE_VARIABLES.values()),
-        gpus=gpu_table.gpus,
-        cuda_gpus=gpu_table.by_ordinal,
-        visible_gpus=gpu_table.visible,
+        gpus=gpus,
+        cuda_gpus=by_ordinal,
+        visible_gpus=visible,
         domains=domains,
         categories=categories,
-        messages=read_messages(database),
+        messages=list_messages(diagnostics),
         job=_find_job(environment),
     )
 
@@ -323,14 +359,6 @@ def _parse_shift(value: object) -> int:
     """Return the number of ns that a setting of an export states, 0 without one."""
     match = re.fullmatch(r"[+-]?[0-9]{1,18}", str(value).strip())
     return int(match[0]) if match else 0
-
-
-def _read_stated_span(database: Database, begin: int) -> tuple[int, int] | None:
-    """Return when the capture started and stopped as the report states it. begin: when it began
-    (local ns).
-    """
-    duration = read_duration(database)
-    return None if duration is None else find_capture_span(database, begin, begin + duration)
 
 
 def _to_integer(value: object) -> int | None:
@@ -381,3 +409,136 @@ def _read_nvtx_names(
         elif name and kind == NVTX_CATEGORY and isinstance(category, int):
             categories.setdefault((process, domain, category), name)
     return domains, categories
+
+
+#: GPUs by number; (pid, CUDA ordinal) -> GPU, where the report ties them; and the GPU of each
+#: ordinal of all processes, as CUDA_VISIBLE_DEVICES has them, empty where it does not tell.
+GpuTable = tuple[dict[GpuNumber, Gpu], dict[tuple[int, int], GpuNumber], tuple[GpuNumber, ...]]
+
+
+def read_gpus(database: Database, visible: Collection[str] | None) -> GpuTable:
+    """Return the GPUs of a report. visible: settings of CUDA_VISIBLE_DEVICES, None where no
+    environment was recorded.
+    """
+    columns = ("id", "name", "uuid", "busLocation", "smCount", "cuDevice")
+    rows = database.read_small_table("TARGET_INFO_GPU", *columns, types=(int,))
+    found = [
+        # 0 means unknown.
+        Gpu(number, str(name or ""), _blank_zeros(uuid, "0-"), _blank_zeros(bus, "0:."))
+        for number, name, uuid, bus, *_ in rows
+    ]
+    shared = Counter(gpu.key for gpu in found)
+    gpus = {
+        gpu.number: replace(gpu, uuid=f"{gpu.key}/{gpu.number}")
+        if gpu.key and shared[gpu.key] > 1
+        else gpu
+        for gpu in found
+    }
+    processors = {row[0]: row[4] for row in rows}
+    by_ordinal = _read_cuda_devices(database, gpus, processors)
+    devices = {setting.partition("=")[2].strip().strip('"') for setting in visible or ()}
+    if by_ordinal or visible is None or len(devices) > 1:
+        return gpus, by_ordinal, ()
+    order = _order_as_cuda(gpus, {row[0]: row[5] for row in rows})
+    return gpus, by_ordinal, _find_visible(database, gpus, order, *devices)
+
+
+def _blank_zeros(value: object, zeros: str) -> str:
+    text = str(value or "")
+    return text if text.strip(zeros) else ""
+
+
+def _read_cuda_devices(
+    database: Database, gpus: dict[GpuNumber, Gpu], processors: dict[GpuNumber, object]
+) -> dict[tuple[int, int], GpuNumber]:
+    """Return (pid, CUDA ordinal) -> GPU. Instances of GPUs are added to these: CUDA gives them
+    UUIDs of their own, and fewer processors.
+    """
+    columns = ("pid", "cudaId", "gpuId", "uuid", "numMultiprocessors")
+    rows = [
+        (*row[:3], _blank_zeros(row[3], "0-"), row[4])
+        for row in database.read_small_table(
+            "TARGET_INFO_CUDA_DEVICE", *columns, types=(int, int, int)
+        )
+    ]
+    uuids: dict[int, set[str]] = defaultdict(set)
+    for _, _, number, uuid, _ in rows:
+        uuids[number] |= {uuid} if uuid else set()
+    by_ordinal = {}
+    instances: dict[str, GpuNumber] = {}
+    for pid, ordinal, number, uuid, own in rows:
+        gpu, all_processors = gpus.get(number), processors.get(number)
+        is_part = isinstance(own, int) and isinstance(all_processors, int) and own < all_processors
+        is_other = bool(uuid) and gpu is not None and uuid != gpu.uuid
+        if is_other and (is_part or len(uuids[number]) > 1):
+            if uuid not in instances:
+                instances[uuid] = _add_instance(gpus, uuid)
+            number = instances[uuid]
+        by_ordinal[pid, ordinal] = number
+    return by_ordinal
+
+
+def _add_instance(gpus: dict[GpuNumber, Gpu], uuid: str) -> GpuNumber:
+    """Add an instance of a GPU, whose model counts once; returns its number."""
+    number = GpuNumber(max(gpus, default=-1) + 1)
+    gpus[number] = Gpu(number, uuid=uuid)
+    return number
+
+
+def _find_visible(
+    database: Database,
+    gpus: dict[GpuNumber, Gpu],
+    order: tuple[GpuNumber, ...],
+    setting: str = "",
+) -> tuple[GpuNumber, ...]:
+    """Return the GPU of each CUDA ordinal, from the order of GPUs and CUDA_VISIBLE_DEVICES at the
+    program's start; nothing if a process may have changed that variable. An instance that it names
+    is added to the GPUs.
+    """
+    visible = _parse_visible_devices(setting, order, gpus) if setting else order
+    used: dict[int, set[int]] = defaultdict(set)
+    for table in CONTEXT_TABLES:
+        for pid, device in database.read_small_table(table, "processId", "deviceId"):
+            used[pid] |= {device} if isinstance(device, int) else set()
+    # Several processes that all use ordinal 0 alone: a launcher may have given each its own GPU.
+    apart = len(used) > 1 and max(map(max, filter(None, used.values())), default=0) == 0
+    return () if apart and len(visible) > 1 else visible
+
+
+def _order_as_cuda(
+    gpus: dict[GpuNumber, Gpu], ordinals: dict[GpuNumber, object]
+) -> tuple[GpuNumber, ...]:
+    """Return the GPUs as CUDA numbers them where all are visible: as the report says, else those of
+    one model by their PCI location. None where neither tells.
+    """
+    own = [number for number, gpu in gpus.items() if gpu.key]
+    known = {number: ordinals.get(number) for number in own}
+    distinct = {ordinal for ordinal in known.values() if isinstance(ordinal, int)}
+    if len(distinct) == len(own):
+        return tuple(sorted(own, key=lambda number: known[number]))
+    if len({gpus[number].name for number in own}) == 1 and all(gpus[one].bus for one in own):
+        return tuple(sorted(own, key=lambda number: gpus[number].bus.lower()))
+    return ()
+
+
+def _parse_visible_devices(
+    settings: str, order: Sequence[GpuNumber], gpus: dict[GpuNumber, Gpu]
+) -> tuple[GpuNumber, ...]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES lists; as for CUDA, the list ends where an entry is
+    none.
+    """
+    visible = []
+    for entry in map(str.strip, settings.split(",")):
+        uuid = _UUID_PREFIX.sub("", entry, count=1).lower()
+        alike = [number for number, gpu in gpus.items() if uuid and gpu.uuid.startswith(uuid)]
+        if entry.isascii() and entry.isdecimal():
+            if int(entry) >= len(order):
+                break
+            visible.append(order[int(entry)])
+        elif len(alike) == 1:
+            visible += alike
+        elif entry.upper().startswith(MIG) and not alike:
+            visible.append(_add_instance(gpus, uuid))
+        else:
+            break
+    return tuple(visible)

@@ -1,8 +1,14 @@
-"""Find the rank of each process: by NCCL's payloads, by MPI, by the launcher's environment, or by
-the order of the reports' names; and check that reports given together are of one job.
+"""Find how the reports of a job belong together: the rank of each process, by NCCL's payloads, by
+MPI, by the launcher's environment, or by the order of the reports' names; whether they are of one
+job; and which were recorded together.
 
 Ranks count from 0. The first of these that tells all processes of the job apart is taken; where
 none does, each process has its rank from the first that tells it.
+
+A process may be recorded several times (`--capture-range-end=repeat`), and runs after each other
+are no ranks of one job. Reports are captures of one process where machine, process id, name and
+ranks are the same, their times do not meet and CUDA's numbers of calls go on. Captures of different
+processes belong together by time, or by order where their clocks do not agree.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import polars as pl
@@ -18,8 +24,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.text import format_count, list_some, make_natural_key
-from nsys2prv.export.info import RANK_VARIABLES, SIZE_VARIABLES, ReportInfo
-from nsys2prv.export.recording import Capture
+from nsys2prv.export.info import (
+    PROCESS_MASK,
+    RANK_VARIABLES,
+    SIZE_VARIABLES,
+    GlobalPid,
+    ReportInfo,
+    pid_of,
+)
+from nsys2prv.export.recording import NO_PROCESSES, Capture
+from nsys2prv.export.source import name_rows
+from nsys2prv.export.sqlite import Database
 
 #: What tells ranks, in the order of trust.
 NCCL_RANKS, MPI_RANKS, LAUNCHER, FILE_NAMES = (
@@ -36,6 +51,24 @@ GAP = 60 * 1_000_000_000
 #: Jobs of more ranks than anybody runs are not counted through.
 MOST_RANKS = 10_000_000
 
+#: Processes of one machine that are less than this apart (ns) may be ranks of one job that were not
+#: captured at the same moment.
+LEAST_GAP = 100_000_000
+#: The table of CUDA calls, whose numbers go on as long as their process runs.
+CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+#: Small tables with rows of the processes that Nsight Systems was loaded into, and their columns of
+#: global ids.
+PROFILED_PROCESS_TABLES = (
+    ("PROFILER_OVERHEAD", "globalTid"),
+    ("ProcessStreams", "globalPid"),
+    ("DIAGNOSTIC_EVENT", "globalPid"),
+    ("MPI_RANKS", "globalTid"),
+)
+
+#: First and last time, UTC in ns.
+Span = tuple[int, int]
+#: Reports of one process, in the order of time.
+Chain = tuple[int, ...]
 #: A process of a report: index of the report, and globalPid.
 ProcessKey = tuple[int, int]
 
@@ -340,3 +373,191 @@ def _check_launched_ranks(infos: Sequence[ReportInfo]) -> list[str]:
             for rank, reports in _find_claimed_twice(claims):
                 return [f"rank {rank} ({name}) is in {reports}: are they of one job?"]
     return []
+
+
+class Captures(Struct, frozen=True):
+    """Processes and captures that several reports of a job have in common."""
+
+    #: Number of each report's capture: reports of one number were recorded at the same time.
+    numbers: tuple[int, ...]
+    #: Process in a later capture -> the same process in its first one.
+    firsts: Mapping[ProcessKey, ProcessKey]
+    #: Reports of the captures of each process that was captured several times.
+    chains: tuple[Chain, ...] = ()
+    #: Reports of each run; one for a job.
+    runs: tuple[tuple[int, ...], ...] = ()
+    #: Shortest time between two runs, ns.
+    gap: int = 0
+
+    def find_first(self, report: int, process: int) -> ProcessKey:
+        """Return a process as its first capture has it."""
+        return self.firsts.get((report, process), (report, process))
+
+    def describe_gaps(self) -> list[str]:
+        """Return a line for people where processes were captured several times."""
+        if not self.chains:
+            return []
+        most = max(map(len, self.chains))
+        return [
+            f"{len(self.chains):,} of the reports' processes were captured up to {most} times: what happened between "
+            "captures is not recorded, and counts neither as work nor as idle time"
+        ]
+
+    def describe_runs(self, infos: Sequence[ReportInfo]) -> str:
+        """Return a line for people where the reports are of separate runs, else nothing."""
+        if len(self.runs) < 2:
+            return ""
+        names = [list_some([infos[at].name for at in run]) for run in self.runs]
+        return (
+            f"{list_some(names, separator='; ')}: {len(self.runs)} runs after each other ({self.gap / 1e9:,.1f} s "
+            "apart, in different processes of one host), not ranks of one job"
+        )
+
+
+def find_captures(
+    infos: Sequence[ReportInfo],
+    machines: Sequence[int],
+    events: Mapping[int, Span],
+    recorded: Mapping[int, Span],
+) -> Captures:
+    """Find the processes and captures that reports have in common. machines: number of each
+    report's machine; events: when the events of each report are, recorded: when it was recorded, of
+    those whose clock is known.
+    """
+    by_machine: dict[int, list[int]] = defaultdict(list)
+    for report in sorted(events, key=lambda report: events[report]):
+        if infos[report].host and report in recorded:
+            by_machine[machines[report]].append(report)
+    chains, firsts = [], {}
+    for reports in by_machine.values():
+        if min(events[at][1] for at in reports) < max(events[at][0] for at in reports):
+            for process, chain in _find_chains(infos, reports, events):
+                firsts |= {(report, process): (chain[0], process) for report in chain[1:]}
+                chains.append(chain)
+    chains = list(dict.fromkeys(chains))
+    in_run, gap = _number_runs(by_machine, chains, recorded)
+    in_chain = _number_captures(chains, events)
+    keys = [(in_run.get(at, 0), in_chain.get(at, 0)) for at in range(len(infos))]
+    places = {key: number for number, key in enumerate(sorted(set(keys)))}
+    runs = [
+        tuple(at for at in range(len(infos)) if in_run.get(at, 0) == run)
+        for run in sorted(set(in_run.values()))
+    ]
+    return Captures(tuple(places[key] for key in keys), firsts, tuple(chains), tuple(runs), gap)
+
+
+def _find_chains(
+    infos: Sequence[ReportInfo], reports: Sequence[int], events: Mapping[int, Span]
+) -> list[tuple[GlobalPid, Chain]]:
+    """Return the processes that several of one machine's reports (by time) have captures of."""
+    found: dict[tuple, list[int]] = defaultdict(list)
+    for report in reports:
+        info = infos[report]
+        for process, name in info.processes.items():
+            own = tuple(sorted(info.launcher_ranks.items()))
+            found[process, name, info.ranks.get(process), own, info.job].append(report)
+    evidence: dict[int, dict[int, tuple[int, int]]] = {}
+    chains = []
+    for (process, *_), chain in found.items():
+        if len(chain) < 2 or any(events[a][1] >= events[b][0] for a, b in pairwise(chain)):
+            continue
+        for report in chain:
+            if report not in evidence:
+                evidence[report] = _read_processes(infos[report])
+        calls = [evidence[report].get(process) for report in chain]
+        if None not in calls and all(_goes_on(a, b) for a, b in pairwise(calls)):
+            chains.append((process, tuple(chain)))
+    return chains
+
+
+def _read_processes(info: ReportInfo) -> dict[int, tuple[int, int]]:
+    """Return the processes that a report profiles (globalPid) with the least number of their CUDA
+    calls and how many of these there are, (0, 0) where there are none.
+    """
+    with Database(info.path) as database:
+        processes = dict.fromkeys(list_profiled_processes(database), (0, 0))
+        if database.has(CALLS, "globalTid", "correlationId"):
+            for process, least, count in database.query(
+                f"SELECT globalTid & {PROCESS_MASK}, min(correlationId), count(*) FROM {name_rows(CALLS)} "
+                "WHERE typeof(correlationId) = 'integer' GROUP BY 1"
+            ):
+                processes[process] = (least, count)
+    return processes
+
+
+def list_profiled_processes(database: Database) -> frozenset[int]:
+    """Return globalPid of every process that the report profiles; none where it does not tell.
+
+    In exports as Nsight Systems 2021.2 to 2026.2 wrote them every process with rows in tables of
+    traced calls is among these.
+    """
+    return frozenset(
+        number & PROCESS_MASK
+        for table, column in PROFILED_PROCESS_TABLES
+        for (number,) in database.read_small_table(table, column, types=(int,))
+        if pid_of(number) not in NO_PROCESSES
+    )
+
+
+def _goes_on(before: tuple[int, int], after: tuple[int, int]) -> bool:
+    """True unless the numbers of a process's calls show that it began anew in between: then they
+    begin where they began before.
+    """
+    return 0 in (before[1], after[1]) or after[0] > before[0] + before[1] // 2
+
+
+def _number_runs(
+    by_machine: Mapping[int, Sequence[int]],
+    chains: Sequence[Chain],
+    recorded: Mapping[int, Span],
+) -> tuple[dict[int, int], int]:
+    """Return the run that each report is of, and the shortest time between two."""
+    whole = {}
+    for chain in chains:
+        hull = recorded[chain[0]][0], max(recorded[one][1] for one in chain)
+        whole |= dict.fromkeys(chain, hull)
+    gaps, clusters = [], []
+    for reports in by_machine.values():
+        own: list[list[int]] = []
+        end = 0
+        for report in sorted(reports, key=lambda at: whole.get(at, recorded[at])):
+            begin, last = whole.get(report, recorded[report])
+            if not own or begin - end > LEAST_GAP:
+                gaps += [begin - end] if own else []
+                own.append([])
+            own[-1].append(report)
+            end = max(end, last)
+        clusters.append(own)
+    clusters.sort(key=len, reverse=True)
+    hulls = [
+        [(min(recorded[at][0] for at in one), max(recorded[at][1] for at in one)) for one in own]
+        for own in clusters
+    ]
+    numbers = {}
+    for own, hull in zip(clusters, hulls, strict=True):
+        for one, number in zip(own, _match_spans(hull, hulls[0]), strict=True):
+            numbers |= dict.fromkeys(one, number)
+    return numbers, min(gaps, default=0)
+
+
+def _number_captures(chains: Sequence[Chain], events: Mapping[int, Span]) -> dict[int, int]:
+    """Return the capture that each report is of, by the longest chain."""
+    if not chains:
+        return {}
+    base = [events[at] for at in max(chains, key=len)]
+    chained = {at for chain in chains for at in chain}
+    numbers = {}
+    for chain in (*chains, *((at,) for at in events if at not in chained)):
+        numbers |= zip(chain, _match_spans([events[at] for at in chain], base), strict=True)
+    return numbers
+
+
+def _match_spans(spans: Sequence[Span], base: Sequence[Span]) -> list[int]:
+    """Return for each span the place of the one in `base` that it meets for longest. Where that
+    gives several the same place: by order.
+    """
+    places = []
+    for begin, end in spans:
+        together = [min(end, last) - max(begin, first) for first, last in base]
+        places.append(max(range(len(base)), key=together.__getitem__))
+    return places if len(set(places)) == len(places) else list(range(len(spans)))

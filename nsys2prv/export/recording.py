@@ -7,7 +7,8 @@ Rows far outside the capture are damage: one of them would stretch a trace over 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -37,6 +38,9 @@ _FALLBACK = re.compile(
     r"\b(instead|legacy|fall(ing|s)? back|fell back|inaccurate|libraries for driver version)\b",
     re.IGNORECASE,
 )
+#: What is said of when the capture was.
+_STARTED, _STOPPED = "profiling has started", "profiling has stopped"
+_LAUNCHED = re.compile(r"Process .* launched by the profiler", re.IGNORECASE | re.DOTALL)
 #: What is said of every library that a program does not use.
 _UNUSED = re.compile(r"No (.+) events collected\. Does the process use \1\?")
 #: An absolute path with at least one folder: of Windows, whose folders may contain blanks, or of
@@ -105,19 +109,39 @@ def shorten_message(text: str) -> str:
     return f"{sentences}." if end else f"{line[: LONGEST_MESSAGE - 3].rstrip()}..."
 
 
-def read_messages(database: Database) -> tuple[Message, ...]:
-    """Return the distinct messages of a report that are warnings or errors, or that report a loss
-    or a fallback.
-    """
+class Diagnostic(NamedTuple):
+    """A distinct text of Nsight Systems' messages."""
+
+    severity: int
+    text: str
+    #: How often a report has it, and when first and last (local ns; damage may have anything).
+    count: int
+    first: object
+    last: object
+
+
+def read_diagnostics(database: Database) -> list[Diagnostic]:
+    """Return the distinct messages of a report, warnings and errors first."""
     if not database.has(DIAGNOSTICS, "severity", "text"):
-        return ()
+        return []
+    time = "timestamp" if database.has(DIAGNOSTICS, "timestamp") else "NULL"
     rows = database.query(
-        f"SELECT severity, text, count(*) FROM {MESSAGES} WHERE typeof(text) = 'text' "
-        f"GROUP BY 1, 2 ORDER BY severity IN ({WARNING}, {ERROR}) DESC, 1, 2 LIMIT {MOST_MESSAGES}"
+        f"SELECT severity, text, count(*), min({time}), max({time}) FROM {MESSAGES} "
+        "WHERE typeof(text) = 'text' GROUP BY 1, 2 "
+        f"ORDER BY severity IN ({WARNING}, {ERROR}) DESC, 1, 2 LIMIT {MOST_MESSAGES}"
     )
+    return [Diagnostic(*row) for row in rows]
+
+
+def list_messages(diagnostics: Iterable[Diagnostic]) -> tuple[Message, ...]:
+    """Return those that are warnings or errors, or that report a loss or a fallback."""
     messages = (
-        Message(severity if severity in (WARNING, ERROR) else INFO, shorten_message(text), count)
-        for severity, text, count in rows
+        Message(
+            one.severity if one.severity in (WARNING, ERROR) else INFO,
+            shorten_message(one.text),
+            one.count,
+        )
+        for one in diagnostics
     )
     return tuple(one for one in messages if one.severity > INFO or one.loss or one.fallback)
 
@@ -137,29 +161,28 @@ def find_main_process(database: Database) -> int | None:
     return rows[0][0] if rows else None
 
 
-def find_capture_span(database: Database, first: int, last: int) -> tuple[int, int]:
+def find_capture_span(diagnostics: Sequence[Diagnostic], first: int, last: int) -> tuple[int, int]:
     """Return when the capture started and stopped (local ns), by the messages that say so; without
     one, and where they lie outside, `first` and `last`.
     """
-    if not database.has(DIAGNOSTICS, "timestamp", "text"):
-        return first, last
-    started, stopped = database.query(
-        f"SELECT min(CASE WHEN text LIKE 'Profiling has started%' THEN timestamp END), "
-        f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {MESSAGES}"
-    )[0]
-    started = max(started, first) if isinstance(started, int) else first
-    stopped = min(stopped, last) if isinstance(stopped, int) else last
+    starts, stops = (
+        [getattr(one, which) for one in diagnostics if one.text.lower().startswith(text)]
+        for which, text in (("first", _STARTED), ("last", _STOPPED))
+    )
+    started = max(first, min(filter(_is_integer, starts), default=first))
+    stopped = min(last, max(filter(_is_integer, stops), default=last))
     return (started, stopped) if started <= stopped else (first, last)
 
 
-def was_launched(database: Database, span: tuple[int, int] | None) -> bool:
+def was_launched(diagnostics: Iterable[Diagnostic], span: tuple[int, int] | None) -> bool:
     """Return whether the processes were launched within the capture (local ns)."""
-    if span is None or not database.has(DIAGNOSTICS, "timestamp", "text"):
-        return False
-    ((first,),) = database.query(
-        f"SELECT min(timestamp) FROM {MESSAGES} WHERE text LIKE 'Process % launched by the profiler%'"
-    )
-    return isinstance(first, int) and span[0] <= first <= span[1]
+    times = [one.first for one in diagnostics if _LAUNCHED.match(one.text)]
+    first = min(filter(_is_integer, times), default=None)
+    return span is not None and first is not None and span[0] <= first <= span[1]
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int)
 
 
 def was_cuda_traced(database: Database, tables: Collection[str]) -> bool:
@@ -200,12 +223,13 @@ class Capture(Struct, frozen=True):
         return (early & mask_usable(begin)) | (late & mask_usable(end))
 
 
-def read_capture(database: Database, begins: Sequence[int]) -> Capture:
-    """Return the capture of a report. begins: when it may have begun (local ns)."""
+def read_capture(database: Database, begins: Sequence[int], duration: int | None) -> Capture:
+    """Return the capture of a report. begins: when it may have begun (local ns); duration: its length
+    (ns), None where that is not known.
+    """
     times = _sample_times(database)
     if not len(times):
         return Capture()
-    duration = read_duration(database)
     for begin in begins if duration is not None else ():
         margin = max(duration, MARGIN)
         near = max(int(duration * GPU_MARGIN_SHARE), GPU_MARGIN)

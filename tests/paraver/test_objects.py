@@ -21,9 +21,9 @@ from tools.exports import (
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import make_natural_key
 from nsys2prv.events.extraction import StreamKey, ThreadKey
-from nsys2prv.export.gpus import Gpu
 from nsys2prv.export.info import (
     RANK_VARIABLES,
+    Gpu,
     ReportInfo,
     find_numbers,
     read_environment,
