@@ -28,6 +28,8 @@ _POLARS = "_RJEM_MALLOC_CONF", "oversize_threshold:0,dirty_decay_ms:1000"
 #: Blocks up to this size come from the heap (glibc takes no more), and so much freed memory a
 #: process keeps at its heap's end.
 HEAP_BLOCK_BYTES, KEPT_BYTES = 32 << 20, 128 << 20
+#: Blocks from this size on that are not kept where memory counts more than time.
+RETURNED_BYTES = 1 << 20
 #: Address space that a process needs, for its libraries most of all; and for each thread of polars,
 #: which has one per CPU or one alone.
 NEEDED_BYTES, BYTES_PER_THREAD = 768 << 20, 256 << 20
@@ -43,14 +45,21 @@ def keep_freed_memory() -> None:
     limit = find_limit("RLIMIT_AS")
     if limit is not None and limit < BYTES_PER_THREAD * (os.cpu_count() or 1):
         os.environ.setdefault("POLARS_MAX_THREADS", "1")
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return
-    mallopt(_MMAP_THRESHOLD, HEAP_BLOCK_BYTES)
-    mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+    _set_malloc((_MMAP_THRESHOLD, HEAP_BLOCK_BYTES), (_TRIM_THRESHOLD, KEPT_BYTES))
     if limit is not None:
-        mallopt(_ARENA_MAX, 1)
+        _set_malloc((_ARENA_MAX, 1))
+
+
+def return_large_blocks() -> None:
+    """Let this process hand blocks of a MB and more back to the system as soon as they are freed."""
+    _set_malloc((_MMAP_THRESHOLD, RETURNED_BYTES), (_TRIM_THRESHOLD, RETURNED_BYTES))
+
+
+def _set_malloc(*settings: tuple[int, int]) -> None:
+    with suppress(AttributeError, OSError, TypeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in settings:
+            mallopt(parameter, value)
 
 
 def return_freed_memory() -> None:

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.memory import return_freed_memory
+from nsys2prv._util.memory import (
+    keep_freed_memory,
+    return_freed_memory,
+    return_large_blocks,
+)
 from nsys2prv.analysis import (
     collectives,
     efficiencies,
@@ -72,6 +76,8 @@ def run_analyses(
     them. regions: names or glob patterns of NVTX ranges.
     """
     job, labels = opened.prepared, opened.labels["nvtx"]
+    # Columns of a single unit may be most of the memory; many units use blocks again and again.
+    (return_large_blocks if len(opened.units) == 1 else keep_freed_memory)()
     steady, iterations = (None, None) if asked.whole else opened.find_steady(pattern)
     lost_work = name_lossy_processes(job)
     options = replace(

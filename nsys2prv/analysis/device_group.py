@@ -468,7 +468,7 @@ def find_host_states(unit: DeviceGroup, device: int) -> dict[str, Spans]:
             unit.find_thread_spans(threads, "cuda_api", only=waits),
             unit.find_thread_spans(threads, "cuda_api", only=~waits),
         )
-        return take_first(dict(zip(STATES, found, strict=True)))
+        return dict(take_first(zip(STATES, found, strict=True)))
 
     return unit.remember(("host_states", device), divide)
 

@@ -103,60 +103,23 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     window = unit.options.covered_steady
     before, after = _find_edges(unit)
     inner = window if unit.options.steady else window - before - after
+    times = {"before": before, "after": after, "idle": inner}
     for task in unit.tasks:
-        devices = [device for device in unit.devices if task in _list_device_tasks(unit, device)]
-        drivers = [one for device in devices for one in find_driving_threads(unit, device)]
-        threads = [
-            choose_thread(unit, task),
-            *(one for one in drivers if unit.task_of[one] == task),
-        ]
-        busy = unite(*(unit.find_active_spans(one) for one in devices))
-        one = pl.lit(task, pl.Int64).alias("task")
-        main = threads[0]
-        of_host = unit.covered
-        if span := find_mpi_span(unit, main):
-            of_host = window if unit.options.steady else unit.covered.clip(*span)
-            yield "mpi", pl.DataFrame([span], schema=["begin", "end"], orient="row")
-        parts = divide_host_time(unit, main, find_outside_calls(unit, main, window) - busy)
-        yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
-        times = {"before": before, "after": after, "idle": inner - busy}
-        for when, time in times.items() if unit.work.height else [("all", of_host)]:
-            row = {"length": time.length, **divide_host_time(unit, main, time)}
-            labelled = (one, pl.lit(when).alias("when"))
-            yield "uses", pl.DataFrame([row]).cast(pl.Int64).with_columns(labelled)
-            yield "activities", list_activities(unit, main, time).with_columns(labelled)
-        for thread in dict.fromkeys(threads):
-            outside = find_outside_calls(unit, thread, window)
-            yield "ranges", sum_ranges(unit, thread, outside).with_columns(one)
-            yield "places", measure_places(unit, thread, outside - busy).with_columns(one)
+        yield from _collect_hosts(unit, task, window, times)
     for device in unit.devices:
-        spans = {
-            "compute": unit.find_device_spans(device, COMPUTE, GRAPH),
-            "active": unit.find_active_spans(device),
-            "working": unit.find_device_spans(device, COMPUTE, GRAPH, *COMMUNICATING),
-            "busy": unit.find_device_spans(device, COMPUTE, GRAPH, MEMORY),
-        }
-        row = {name: (window & one).length for name, one in spans.items()}
-        lost = {
-            "idle": inner - spans["active"],
-            "copies": window & (spans["active"] - spans["working"]),
-            "communication": window & (spans["working"] - spans["compute"]),
-        }
-        for name, one in lost.items():
-            row[f"{name}_begin"], row[f"{name}_end"] = one.find_longest()
-        task = np.bincount(unit.list_tasks(unit.work.filter(pl.col("device") == device))).argmax()
-        row |= {"device": device, "task": int(task), "length": window.length, "inner": inner.length}
-        row["copies"] = row["active"] - row["working"]
-        yield "devices", pl.DataFrame([row])
+        yield "devices", _measure_device(unit, device, window, inner)
     yield "copies", _sum_copies(unit, window)
     if unit.has("cuda_kernel"):
-        kernels = unit.read_begins("cuda_kernel", ("kernel", "class", "launch"), np.int32)
-        kernels = kernels.filter(pl.col("class") != COMMUNICATION)
+        kernels = unit.reader.read_begins(
+            "cuda_kernel", ("kernel", "class", "launch"), unit.number,
+            lambda columns: columns["class"] != COMMUNICATION, np.int32,
+        ).drop("thread", "class")  # fmt: skip
         kernels = kernels.with_columns(time=unit.measure_within(window, kernels))
         longest = pl.col("time").arg_max()
-        sums = kernels.group_by(pl.col("kernel", "launch").cast(pl.Int64)).agg(
-            pl.col("time").sum(), pl.col("begin", "end").cast(pl.Int64).get(longest)
+        sums = kernels.group_by("kernel", "launch").agg(
+            pl.col("time").sum(), pl.col("begin", "end").get(longest)
         )
+        sums = sums.cast(pl.Int64)
         yield "kernels", sums.rename({"kernel": "name"})
     is_product = pl.col("class").is_in([GEMM, CONVOLUTION])
     products = unit.work.filter(is_product & (pl.col("tensor") == TENSOR_NO))
@@ -166,6 +129,64 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "failed", failed.cast(pl.Int64)
     unrecorded = list_unrecorded(unit)
     yield "unrecorded", pl.DataFrame({"what": unrecorded}, schema={"what": pl.String})
+
+
+def _collect_hosts(
+    unit: DeviceGroup, task: int, window: Spans, times: Mapping[str, Spans]
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect what the threads of a task do. window: the time that counts; times: before, between and
+    after the work of GPUs.
+    """
+    devices = [device for device in unit.devices if task in _list_device_tasks(unit, device)]
+    drivers = [one for device in devices for one in find_driving_threads(unit, device)]
+    threads = [
+        choose_thread(unit, task),
+        *(one for one in drivers if unit.task_of[one] == task),
+    ]
+    busy = unite(*(unit.find_active_spans(one) for one in devices))
+    one = pl.lit(task, pl.Int64).alias("task")
+    main = threads[0]
+    of_host = unit.covered
+    if span := find_mpi_span(unit, main):
+        of_host = window if unit.options.steady else unit.covered.clip(*span)
+        yield "mpi", pl.DataFrame([span], schema=["begin", "end"], orient="row")
+    parts = divide_host_time(unit, main, find_outside_calls(unit, main, window) - busy)
+    yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
+    asked = times if unit.work.height else {"all": of_host}
+    for when, time in asked.items():
+        time = time - busy if when == "idle" else time
+        row = {"length": time.length, **divide_host_time(unit, main, time)}
+        labelled = (one, pl.lit(when).alias("when"))
+        yield "uses", pl.DataFrame([row]).cast(pl.Int64).with_columns(labelled)
+        yield "activities", list_activities(unit, main, time).with_columns(labelled)
+    for thread in dict.fromkeys(threads):
+        outside = find_outside_calls(unit, thread, window)
+        yield "ranges", sum_ranges(unit, thread, outside).with_columns(one)
+        yield "places", measure_places(unit, thread, outside - busy).with_columns(one)
+
+
+def _measure_device(unit: DeviceGroup, device: int, window: Spans, inner: Spans) -> pl.DataFrame:
+    """Return what a device does in the time that counts. inner: of it, between the first and the last
+    work of GPUs.
+    """
+    spans = {
+        "compute": unit.find_device_spans(device, COMPUTE, GRAPH),
+        "active": unit.find_active_spans(device),
+        "working": unit.find_device_spans(device, COMPUTE, GRAPH, *COMMUNICATING),
+        "busy": unit.find_device_spans(device, COMPUTE, GRAPH, MEMORY),
+    }
+    row = {name: (window & one).length for name, one in spans.items()}
+    lost = {
+        "idle": inner - spans["active"],
+        "copies": window & (spans["active"] - spans["working"]),
+        "communication": window & (spans["working"] - spans["compute"]),
+    }
+    for name, one in lost.items():
+        row[f"{name}_begin"], row[f"{name}_end"] = one.find_longest()
+    task = np.bincount(unit.list_tasks(unit.work.filter(pl.col("device") == device))).argmax()
+    row |= {"device": device, "task": int(task), "length": window.length, "inner": inner.length}
+    row["copies"] = row["active"] - row["working"]
+    return pl.DataFrame([row])
 
 
 def _sum_copies(unit: DeviceGroup, time: Spans) -> pl.DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import polars as pl
@@ -67,8 +68,8 @@ def divide_host_time(unit: DeviceGroup, thread: int, spans: Spans) -> dict[str, 
         "computing": unite(running, find_sampled_spans(unit, thread)),
         "ended": ended,
     }
-    within = {**{name: spans & where for name, where in found.items()}, "unknown": spans}
-    return {name: part.length for name, part in take_first(within).items()}
+    within = ((name, spans & where) for name, where in found.items())
+    return {name: part.length for name, part in take_first(chain(within, [("unknown", spans)]))}
 
 
 def _find_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
@@ -153,24 +154,24 @@ def list_activities(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFram
     is the first call of CUDA in its process that takes SET_UP, begun before any work of GPUs).
     """
     outside = spans - unite(*_find_before_system(unit, thread).values())
-    is_io = pl.col("call").is_in(list(unit.options.io))
+    is_io = pl.col("name").is_in(list(unit.options.io))
     frames, ends = [], (spans.begin[0], spans.end[-1]) if len(spans) else (0, 0)
     for layout, part, calls in _list_calls(unit):
         within = (pl.col("end") > ends[0]) & (pl.col("begin") < ends[1])
-        calls = calls.filter((pl.col("thread") == thread) & within)
-        calls = calls.with_columns(
-            time=unit.measure_within(outside if part == "os" else spans, calls),
-            part=pl.when(is_io if part == "os" else False)
-            .then(pl.lit("io"))
-            .otherwise(pl.lit(part)),
-            names=pl.lit("ucx" if layout in UCX else layout),
+        calls = calls.filter((pl.col("thread") == thread) & within).drop("thread")
+        time = unit.measure_within(outside if part == "os" else spans, calls)
+        sums = (
+            calls.with_columns(time=time)
+            .group_by(name=pl.col("call").cast(pl.Int64))
+            .agg(
+                pl.col("time").sum(),
+                longest=pl.col("time").max(),
+                begin=pl.col("begin").get(pl.col("time").arg_max()),
+            )
         )
-        sums = calls.group_by("part", "names", name=pl.col("call").cast(pl.Int64)).agg(
-            pl.col("time").sum(),
-            longest=pl.col("time").max(),
-            begin=pl.col("begin").cast(pl.Int64).get(pl.col("time").arg_max()),
-        )
-        frames.append(sums)
+        kind = pl.when(is_io if part == "os" else False).then(pl.lit("io")).otherwise(pl.lit(part))
+        names = pl.lit("ucx" if layout in UCX else layout)
+        frames.append(sums.select(kind.alias("part"), names.alias("names"), pl.all()))
     places, ranges = measure_places(unit, thread, spans), sum_ranges(unit, thread, spans)
     frames += [
         frame.select(

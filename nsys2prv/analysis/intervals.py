@@ -7,7 +7,8 @@ then read one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 
@@ -112,6 +113,8 @@ def merge_spans(begin: np.ndarray, end: np.ndarray) -> Spans:
     ignored.
     """
     begin, end = np.asarray(begin, np.int64), np.asarray(end, np.int64)
+    if core is not None and is_sorted(begin):
+        return _unite_two(Spans(begin, end), EMPTY)
     kept = end > begin
     if not kept.all():
         begin, end = begin[kept], end[kept]
@@ -131,16 +134,24 @@ def unite(*sets: Spans) -> Spans:
     sets = tuple(one for one in sets if len(one))
     if len(sets) < 2:
         return sets[0] if sets else EMPTY
+    if core is not None:
+        return reduce(_unite_two, sets)
     return merge_spans(*(np.concatenate([getattr(one, side) for one in sets]) for side in SIDES))
 
 
-def take_first(sets: Mapping[str, Spans]) -> dict[str, Spans]:
-    """Return the part of each set that is in none before it."""
-    parts, taken = {}, EMPTY
-    for name, spans in sets.items():
-        parts[name] = spans - taken
+def _unite_two(first: Spans, second: Spans) -> Spans:
+    """Return the times in any of the intervals of two lists, each by its begins."""
+    sides = (first.begin, first.end, second.begin, second.end)
+    found = core.unite_spans(*map(np.ascontiguousarray, sides))
+    return Spans(*(np.frombuffer(side, np.int64) for side in found))
+
+
+def take_first(sets: Iterable[tuple[str, Spans]]) -> Iterator[tuple[str, Spans]]:
+    """Yield the part of each set that is in none before it."""
+    taken = EMPTY
+    for name, spans in sets:
+        yield name, spans - taken
         taken = unite(taken, spans)
-    return parts
 
 
 def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:

@@ -144,8 +144,7 @@ def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
     """Return the ranges of a unit whose names match, of each task those of the thread that is longest in
     such: columns ITERATION_COLUMNS, numbered by their begins. Ranges within others do not count.
     """
-    ranges = read_ranges(unit)
-    ranges = ranges.filter(names.find_matches(*to_arrays(ranges, "range", "number")))
+    ranges = read_ranges(unit, names)
     longest = find_longest_threads(ranges)
     ranges = keep_outermost(ranges.join(longest, on=["task", "thread"], how="semi"))
     # Until when what was launched before each side runs.
@@ -172,9 +171,18 @@ def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
     ).select(*ITERATION_COLUMNS)
 
 
-def read_ranges(unit: DeviceGroup) -> pl.DataFrame:
-    """Return the NVTX ranges of a unit: begin, end, thread, range, number, task."""
-    ranges = pl.concat(unit.read_begins(layout, ("range", "number")) for layout in LAYOUTS)
+def read_ranges(unit: DeviceGroup, names: NamePattern | None = None) -> pl.DataFrame:
+    """Return the NVTX ranges of a unit: begin, end, thread, range, number, task. names: those that match
+    alone.
+    """
+
+    def match(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        return names.find_matches(columns["range"], columns["number"])
+
+    ranges = pl.concat(
+        unit.reader.read_begins(layout, ("range", "number"), unit.number, names and match)
+        for layout in LAYOUTS
+    )
     return ranges.with_columns(unit.list_tasks(ranges))
 
 
@@ -267,7 +275,11 @@ def find_phases(reader: EventReader, labels: pl.DataFrame, steady: Steady) -> pl
     unit = int(reader.rows.units[0]) if len(reader.rows.units) else 0
     patterns = _make_patterns(labels)
     names = patterns.select("code", "pattern").unique("code")
-    ranges = _list_ranges(reader, unit, patterns, not_within=(steady.begin, steady.end))
+
+    def lies_outside(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        return (columns["begin"] < steady.begin) | (columns["end"] > steady.end)
+
+    ranges = _list_ranges(reader, unit, patterns, keep=lies_outside)
     rows = []
     for name, begin, end in (
         ("start-up", 0, steady.begin),
@@ -346,17 +358,18 @@ def _list_ranges(
     unit: int,
     patterns: pl.DataFrame,
     layouts: Sequence[str] = LAYOUTS,
-    not_within: tuple[int, int] | None = None,
+    keep: Callable[[Mapping[str, np.ndarray]], np.ndarray] | None = None,
 ) -> pl.DataFrame:
     """Return the ranges of a unit whose names are known: begin, end, thread, code (int32), and
-    whether they are numbered. not_within: as in EventReader.read_begins.
+    whether they are numbered. keep: as in EventReader.read_begins.
     """
     values = patterns["value"].to_numpy()
     codes = np.zeros(int(values.max(initial=-1)) + 2, np.int32)
     codes[values] = patterns["code"].to_numpy()
     frames = []
     for layout in layouts:
-        frame = reader.read_begins(layout, ("range", "number"), unit, not_within)
+        frame = reader.read_begins(layout, ("range", "number"), unit, keep)
+        numbered = frame.drop_in_place("number") != ABSENT
         # A range without a name has the value -1, and so the last code, which is 0.
         code = pl.Series(codes[frame["range"].to_numpy()], dtype=pl.Int32)
         frame = frame.select(
@@ -364,7 +377,7 @@ def _list_ranges(
             "end",
             pl.col("thread").cast(pl.Int32),
             code=code,
-            numbered=pl.col("number") != ABSENT,
+            numbered=numbered,
         )
         frames.append(frame if (code > 0).all() else frame.filter(code > 0))
     return pl.concat(frames)
@@ -508,8 +521,8 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     sums = np.zeros((3, len(begin)), np.int64)
     for device in unit.known_devices:
         uses = ("compute", "nccl", "memory")
-        found = {name: unit.find_device_spans(device, *BUSY[name]) for name in uses}
-        for row, spans in enumerate(take_first(found).values()):
+        found = ((name, unit.find_device_spans(device, *BUSY[name])) for name in uses)
+        for row, (_, spans) in enumerate(take_first(found)):
             sums[row] += spans.within(begin, end)
     idle = len(unit.known_devices) * (end - begin) - sums.sum(axis=0)
     frame = pl.DataFrame(dict(zip(PARTS, (*sums, idle), strict=True))).with_columns(

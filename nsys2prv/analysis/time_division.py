@@ -74,7 +74,7 @@ def divide_lane(group: DeviceGroup, task: int, device: int) -> dict[str, Spans]:
             "io": find_io_spans(group, [thread]),
             "os": group.find_thread_spans([thread], *OS),
         }
-        return take_first({**calls, "rest": group.covered})
+        return dict(take_first({**calls, "rest": group.covered}.items()))
     compute, communication, memory = (
         group.find_device_spans(device, *BUSY[name]) for name in ("compute", "nccl", "memory")
     )
@@ -90,7 +90,7 @@ def divide_lane(group: DeviceGroup, task: int, device: int) -> dict[str, Spans]:
         **idle,
         "idle_unknown": group.covered,
     }
-    return take_first(alone)
+    return dict(take_first(alone.items()))
 
 
 def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:

@@ -5,7 +5,7 @@ with its task, rank, node, device and stream.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -112,7 +112,7 @@ class EventReader(Struct, dict=True):
         layout: str,
         fields: Sequence[str] = (),
         unit: int | None = None,
-        not_within: tuple[int, int] | None = None,
+        keep: Callable[[Mapping[str, np.ndarray]], np.ndarray] | None = None,
         dtype: type[np.signedinteger] = np.int64,
     ) -> pl.DataFrame:
         """Return events of a layout, by begin: `begin`, `end` (trace time, ns), `thread`, then the
@@ -121,7 +121,7 @@ class EventReader(Struct, dict=True):
         A field is a number, a value of a value set or of a name; ABSENT where an event lacks it, or
         where it is not known.
         `domain` is an index into the job's domain codes. unit: of which unit of threads, None for
-        all. not_within: leave out what lies wholly between these times. dtype: of `thread` and the
+        all. keep: of some events, which to return, by their columns. dtype: of `thread` and the
         fields, which must fit into it. Raises KeyError for a layout or a field that there is not.
         """
         known = load_catalogue().layouts[layout]
@@ -142,9 +142,9 @@ class EventReader(Struct, dict=True):
                     if constant is None
                     else np.full(len(records), constant, dtype)
                 )
-            if not_within is None:
+            if keep is None:
                 return columns
-            kept = (columns["begin"] < not_within[0]) | (columns["end"] > not_within[1])
+            kept = keep(columns)
             return {name: column[kept] for name, column in columns.items()}
 
         names = ("begin", "end", "thread", *fields)

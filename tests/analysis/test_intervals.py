@@ -87,12 +87,13 @@ def test_spans_as_numpy_has_them(order: str, monkeypatch: pytest.MonkeyPatch) ->
             "shuffled": random.permutation(instants),
         }[order]
         others = merge_spans(instants[:-1], instants[:-1] + random.integers(0, 9, 2999))
-        compiled, common = result.until(instants), result & others
+        compiled, common, both = result.until(instants), result & others, unite(result, others)
         with monkeypatch.context() as patch:
             patch.setattr(intervals_module, "core", None)
             assert (compiled == result.until(instants)).all()
-            by_numpy = result & others
+            by_numpy, together = result & others, unite(result, others)
         assert [*common.begin, *common.end] == [*by_numpy.begin, *by_numpy.end]
+        assert [*both.begin, *both.end] == [*together.begin, *together.end]
     # Where an end is missing it is refused.
     with pytest.raises(ValueError, match="room for each time"):
         intervals_module.core.time_before(edges, edges[1:], edges, edges.copy())

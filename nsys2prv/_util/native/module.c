@@ -23,6 +23,8 @@ static PyMethodDef FUNCTIONS[] = {
      "not fit."},
     {"intersect_spans", intersect_spans, METH_VARARGS,
      "intersect_spans(begin, end, begin, end): return what two sets of times have in common, as bytes of begins and of ends (all int64)."},
+    {"unite_spans", unite_spans, METH_VARARGS,
+     "unite_spans(begin, end, begin, end): return the times in any of the intervals of two lists, each by its begins, as bytes of begins and of ends."},
     {"time_before", time_before, METH_VARARGS,
      "time_before(begin, end, times, out): put into `out` how much of a set of times lies before each of some times (all int64).\n\n"
      "begin, end: the intervals of the set, ascending and apart. Raises ValueError where something does not fit."},

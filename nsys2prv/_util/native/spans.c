@@ -93,21 +93,47 @@ static size_t intersect(const Py_buffer *sides, int64_t *begin, int64_t *end) {
     return found;
 }
 
-PyObject *intersect_spans(PyObject *self, PyObject *arguments) {
+/* Puts the intervals that two lists by their begins make together, empty ones apart, into `begin` and `end`, if there are such columns; returns how many. */
+static size_t unite(const Py_buffer *sides, int64_t *begin, int64_t *end) {
+    size_t count[2] = {(size_t)sides[0].len / 8, (size_t)sides[2].len / 8}, at[2] = {0, 0}, found = 0;
+    int64_t reached = 0;
+    while (at[0] < count[0] || at[1] < count[1]) {
+        int from = at[0] >= count[0] || (at[1] < count[1] && ((int64_t *)sides[2].buf)[at[1]] < ((int64_t *)sides[0].buf)[at[0]]);
+        int64_t first = ((int64_t *)sides[2 * from].buf)[at[from]], last = ((int64_t *)sides[2 * from + 1].buf)[at[from]];
+        at[from]++;
+        if (last <= first)
+            continue;
+        if (!found || first > reached) {
+            if (begin)
+                begin[found] = first;
+            found++;
+            reached = last;
+        } else if (last > reached)
+            reached = last;
+        if (begin)
+            end[found - 1] = reached;
+    }
+    return found;
+}
+
+/* What a function makes of two sets of times, of which it first tells how many intervals that is. */
+static PyObject *make_spans(PyObject *arguments, size_t (*make)(const Py_buffer *, int64_t *, int64_t *)) {
     Py_buffer sides[4];
     PyObject *begin = NULL, *end = NULL, *result = NULL;
-    (void)self;
     if (!PyArg_ParseTuple(arguments, "y*y*y*y*", &sides[0], &sides[1], &sides[2], &sides[3]))
         return NULL;
     if (sides[0].len != sides[1].len || sides[2].len != sides[3].len)
         PyErr_SetString(PyExc_ValueError, "an end of each begin");
     else {
-        Py_ssize_t size = (Py_ssize_t)intersect(sides, NULL, NULL) * 8;
+        Py_ssize_t size;
+        Py_BEGIN_ALLOW_THREADS
+        size = (Py_ssize_t)make(sides, NULL, NULL) * 8;
+        Py_END_ALLOW_THREADS
         begin = PyBytes_FromStringAndSize(NULL, size);
         end = PyBytes_FromStringAndSize(NULL, size);
         if (begin && end) {
             Py_BEGIN_ALLOW_THREADS
-            intersect(sides, (int64_t *)PyBytes_AsString(begin), (int64_t *)PyBytes_AsString(end));
+            make(sides, (int64_t *)PyBytes_AsString(begin), (int64_t *)PyBytes_AsString(end));
             Py_END_ALLOW_THREADS
             result = PyTuple_Pack(2, begin, end);
         }
@@ -119,11 +145,21 @@ PyObject *intersect_spans(PyObject *self, PyObject *arguments) {
     return result;
 }
 
+PyObject *intersect_spans(PyObject *self, PyObject *arguments) {
+    (void)self;
+    return make_spans(arguments, intersect);
+}
+
+PyObject *unite_spans(PyObject *self, PyObject *arguments) {
+    (void)self;
+    return make_spans(arguments, unite);
+}
+
 /* Ends of ranges that are open, the first one first (a heap), and of each depth the last range. */
 typedef struct {
     int64_t *ends;
     int32_t *last;
-    int64_t count, room, depths;
+    int64_t count, room;
 } Open;
 
 static bool make_space(Open *open) {
