@@ -31,6 +31,8 @@ LITTLE_DATA, LONG_TRANSFER = 1 << 16, 500_000
 OF_FORMULA, USUAL_BUBBLE, MOST_STAGES = 0.5, 0.2, 4
 #: Part of the time of hosts from which on a place is named.
 LEAST_NAMED = 0.1
+#: Kinds of causes of all that hosts do; so much of it between launches and the begins of work is none of theirs.
+OF_TIME, OF_LATENCY = ("host_time", "launching"), 0.5
 #: A call that sets something up the first time has this share of all its time then.
 MOST_IN_FIRST = 0.8
 #: A rank has a place to itself that has so much of its time.
@@ -49,7 +51,10 @@ def describe_job_cause(cause: Cause, facts: CauseContext) -> Finding:
     if describe := _DESCRIBE.get(cause.kind):
         return describe(cause, facts)
     measure = _MEASURE.get(cause.kind, _measure_calls)
-    title = TEXTS["titles"][cause.kind].format(waiting=facts.waiting)
+    titles, places = TEXTS["titles"], facts.host_places[:1]
+    is_latency = any(kind == Kind.LAUNCH and share > OF_LATENCY for kind, _, share in places)
+    title = titles["latency" if is_latency and cause.kind in OF_TIME else cause.kind]
+    title = title.format(waiting=facts.waiting)
     worst = _list_named(cause, facts)
     advice = _advise_hosts(facts) if cause.kind == "host_time" else ""
     return facts.make_finding(cause, cause.kind, title, measure(cause, facts), worst, advice=advice)
@@ -64,7 +69,7 @@ def _advise_hosts(facts: CauseContext) -> str:
     if kind == Kind.CALL:
         name = facts.name_call(key)
         return next(text for part, text in CALLS.items() if part in name)
-    return ADVICE["gap" if kind == Kind.GAP else "host_time"]
+    return ADVICE["gap" if kind == Kind.GAP else "latency"]
 
 
 def _list_named(cause: Cause, facts: CauseContext) -> tuple[np.ndarray, np.ndarray]:
@@ -72,7 +77,7 @@ def _list_named(cause: Cause, facts: CauseContext) -> tuple[np.ndarray, np.ndarr
     the time of hosts, those that the evidence names.
     """
     edges, saved = facts.replay.list_saved(cause.changes)
-    if cause.kind in ("host_time", "launching") and facts.host_places:
+    if cause.kind in OF_TIME and facts.host_places:
         kind, key, _ = facts.host_places[0]
         columns = facts.replay.job.graph.edges
         own = (columns.kind[edges] == kind) & (columns.key[edges] == key)
@@ -102,6 +107,8 @@ def _measure_host_time(cause: Cause, facts: CauseContext) -> Iterator[str]:
     ]
     if named:
         yield f"of the hosts' time on the critical path: {', '.join(named)}"
+    if not any(kind == Kind.GAP for kind, _, share in facts.host_places if share >= LEAST_NAMED):
+        return
     parts = sum_parts(facts.frames["hosts"])
     if described := describe_parts(parts):
         yield f"outside of calls of CUDA and MPI, while GPUs are idle, hosts are {described}"

@@ -29,7 +29,8 @@ CALL_NAMES = {
         r"|CtxDestroy|ModuleUnload|LibraryUnload)(?!.*Async)"
     ),
     COPIES: re.compile(r"(?i)^cu(?:da)?Mem(cpy|set)"),
-    POLLS: re.compile(r"(?i)^cu(?:da)?(?:Event|Stream)Query"),
+    # The watchdogs of PyTorch set a mode before they look.
+    POLLS: re.compile(r"(?i)^cu(?:da)?(?:(?:Event|Stream)Query|ThreadExchangeStreamCaptureMode)"),
 }
 #: What a row about an event or a synchronisation says; the numbers are those of native/replay.c.
 RECORD, WAIT_STREAM, WAIT_CONTEXT, WAIT_EVENT, HOLD_STREAM = range(5)
