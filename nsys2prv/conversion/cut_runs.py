@@ -95,6 +95,17 @@ class _RecordsInForce(Struct):
     other: np.ndarray
 
 
+class _RowSamples(Struct):
+    """Samples of a layout on one row."""
+
+    #: Any of its runs.
+    run: Run
+    #: Metric -> time and stored value in force when the cut begins.
+    latest: dict[Metric, tuple[int, int]] = field(default_factory=dict)
+    #: Runs that are thinned together: metrics, times (ns), and values, a column for each metric.
+    thinned: list[tuple[tuple[Metric, ...], np.ndarray, np.ndarray]] = field(default_factory=list)
+
+
 class _Cutter:
     """Cuts the runs of a task, one after the other."""
 
@@ -107,7 +118,8 @@ class _Cutter:
         self.heads: list[_RecordsInForce] = []
         #: The last state of each row at or before the cut's begin.
         self.states: list[_RecordsInForce] = []
-        self.samples = _SampleCutter(task, self.out, writer)
+        #: Samples by row of the trace and layout.
+        self.samples: dict[tuple[int, str], _RowSamples] = {}
 
     def cut(self) -> WorkResult:
         """Cut all runs and return them."""
@@ -119,7 +131,7 @@ class _Cutter:
             elif shape.stream == LINE:
                 self._cut_lines(run)
             elif shape.stream == COUNTER:
-                self.samples.add(run, self._read_up_to_end(run))
+                self._cut_samples(run)
             elif shape.stream == STATE:
                 self._cut_state_records(run)
             elif load_catalogue().layouts[shape.name].is_state:
@@ -128,7 +140,8 @@ class _Cutter:
                 self._cut_ranges(run, ends is not None and ends.last_time == OPEN)
         self._write_heads()
         self._write_states()
-        self.samples.finish()
+        for (_, name), samples in self.samples.items():
+            self._write_samples(name, samples)
         return self.out
 
     def _read_up_to_end(self, run: Run) -> np.ndarray:
@@ -302,6 +315,85 @@ class _Cutter:
         self.out.runs.append(self.writer.append(run.shape, new, last))
         self.out.events[name] += len(new)
 
+    # Samples
+
+    def _cut_samples(self, run: Run) -> None:
+        """Cut samples, thinned out to the given rate, and note the numbers in force at the begin."""
+        name, window, metrics = run.shape.name, self.window, run.shape.metrics
+        thread = int(self.task.threads[run.task][run.object])
+        if thread < 0:
+            self.out.leave_out(name, Reason.ROW_LEFT_OUT, run.values)
+            return
+        records = self._read_up_to_end(run)
+        time, values = self.clock.to_global(records["time"]), records["values"]
+        samples = self.samples.setdefault((thread, name), _RowSamples(run))
+        before = values[: np.searchsorted(time, window.first, "right")]
+        for place in np.flatnonzero(before.any(axis=0)):
+            last = np.flatnonzero(before[:, place])[-1]
+            latest = int(time[last]), int(before[last, place])
+            # Of two numbers of one time the greater stays, as where records are joined.
+            samples.latest[metrics[place]] = max(latest, samples.latest.get(metrics[place], latest))
+        inside = window.has(time) & (time > window.first)
+        time, values = time[inside], values[inside]
+        self.out.leave_out(name, Reason.OUTSIDE_CUT, run.values - np.count_nonzero(values))
+        if name in self.plan.rates:
+            samples.thinned.append((metrics, *self._thin(name, time, values)))
+        else:
+            self._append_samples(run, metrics, time, values)
+
+    def _thin(
+        self, name: str, time: np.ndarray, values: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the samples of a layout that its rate keeps, and count the others as left out: of
+        each metric the last value in each interval of trace time stays, so that values at the ends
+        of intervals stay right.
+        """
+        rate = self.plan.rates[name]
+        stretch = time // max(1, SECOND // rate)
+        kept = np.zeros_like(values)
+        for place, column in enumerate(values.T):
+            rows = np.flatnonzero(column)
+            rows = rows[np.lexsort((column[rows], time[rows]))]
+            rows = rows[np.append(np.diff(stretch[rows]) != 0, True)[: len(rows)]]
+            kept[rows, place] = column[rows]
+        reason = Reason.ABOVE_SAMPLE_RATE.with_detail(f"{rate:,}")
+        self.out.leave_out(name, reason, np.count_nonzero(values) - np.count_nonzero(kept))
+        there = kept.any(axis=1)
+        return time[there], kept[there]
+
+    def _write_samples(self, name: str, samples: _RowSamples) -> None:
+        """Write what is known of a row when all runs have been read."""
+        if samples.thinned:
+            metrics = tuple(sorted({metric for held, _, _ in samples.thinned for metric in held}))
+            time = np.concatenate([time for _, time, _ in samples.thinned])
+            wide = np.zeros((len(time), len(metrics)), np.int64)
+            start = 0
+            for held, _, values in samples.thinned:
+                places = [metrics.index(metric) for metric in held]
+                wide[start : start + len(values), places] = values
+                start += len(values)
+            order = np.argsort(time, kind="stable")
+            self._append_samples(samples.run, metrics, *self._thin(name, time[order], wide[order]))
+        if samples.latest:
+            metrics = tuple(sorted(samples.latest))
+            values = np.array([[samples.latest[metric][1] for metric in metrics]], np.int64)
+            self.out.left_out[name, Reason.OUTSIDE_CUT] -= len(metrics)
+            self._append_samples(samples.run, metrics, np.array([self.window.first]), values)
+
+    def _append_samples(
+        self, run: Run, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
+    ) -> None:
+        """Write samples, without metrics that have no value."""
+        carried, rows = values.any(axis=0), values.any(axis=1)
+        if not carried.any():
+            return
+        time, values = time[rows] - self.window.origin, values[np.ix_(rows, carried)]
+        metrics = tuple(metric for metric, there in zip(metrics, carried, strict=True) if there)
+        self.writer.task = run.task
+        written = append_samples(self.writer, run.shape.name, metrics, run.object, time, values)
+        self.out.runs.append(written)
+        self.out.events[run.shape.name] += written.count
+
 
 def _sort_and_join(
     pieces: Sequence[_RecordsInForce],
@@ -315,125 +407,3 @@ def _sort_and_join(
 def _split_like(column: np.ndarray, pieces: Sequence[_RecordsInForce]) -> list[np.ndarray]:
     """Return the values of a column of all records, for the records of each piece."""
     return np.split(column, np.cumsum([len(piece.records) for piece in pieces])[:-1])
-
-
-class _RowSamples(Struct):
-    """Samples of a layout on one row."""
-
-    #: Any of its runs.
-    run: Run
-    #: Metric -> time and stored value in force when the cut begins.
-    latest: dict[Metric, tuple[int, int]] = field(default_factory=dict)
-    #: Runs that are thinned together: metrics, times (ns), and values, a column for each metric.
-    thinned: list[tuple[tuple[Metric, ...], np.ndarray, np.ndarray]] = field(default_factory=list)
-
-
-class _SampleCutter:
-    """Cuts the runs of samples of one report: keeps the number in force when the cut begins and the
-    others, thinned out to the given rate.
-    """
-
-    def __init__(self, task: CutWork, out: WorkResult, writer: SpillWriter) -> None:
-        self._task, self._out, self._writer = task, out, writer
-        self._series: dict[tuple[int, str], _RowSamples] = {}
-
-    def add(self, run: Run, records: np.ndarray) -> None:
-        """Add a run. records: those that may lie before the end of the cut."""
-        name, window = run.shape.name, self._task.window
-        thread = int(self._task.threads[run.task][run.object])
-        if thread < 0:
-            self._out.leave_out(name, Reason.ROW_LEFT_OUT, run.values)
-            return
-        time, values = self._task.clock.to_global(records["time"]), records["values"]
-        series = self._series.setdefault((thread, name), _RowSamples(run))
-        self._note_latest(series, run.shape.metrics, time, values)
-        inside = window.has(time) & (time > window.first)
-        time, values = time[inside], values[inside]
-        self._out.leave_out(name, Reason.OUTSIDE_CUT, run.values - np.count_nonzero(values))
-        if name in self._task.plan.rates:
-            series.thinned.append((run.shape.metrics, *self._thin(name, time, values)))
-        else:
-            self._write(run, run.shape.metrics, time, values)
-
-    def _thin(
-        self, name: str, time: np.ndarray, values: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the samples of a layout that its rate keeps, and count the others as left out."""
-        rate = self._task.plan.rates[name]
-        # One sample is kept in each interval of this length (ns).
-        width = max(1, SECOND // rate)
-        thinned_time, thinned = _thin_samples(time, values, width)
-        reason = Reason.ABOVE_SAMPLE_RATE.with_detail(f"{rate:,}")
-        self._out.leave_out(name, reason, np.count_nonzero(values) - np.count_nonzero(thinned))
-        return thinned_time, thinned
-
-    def _note_latest(
-        self, series: _RowSamples, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
-    ) -> None:
-        before = int(np.searchsorted(time, self._task.window.first, "right"))
-        if not before:
-            return
-        there = values[:before] != 0
-        last = before - 1 - np.argmax(there[::-1], axis=0)
-        for place in np.flatnonzero(there.any(axis=0)):
-            latest = int(time[last[place]]), int(values[last[place], place])
-            # Of two numbers of one time the greater stays, as where records are joined.
-            series.latest[metrics[place]] = max(latest, series.latest.get(metrics[place], latest))
-
-    def finish(self) -> None:
-        """Write the samples, after all runs have been added."""
-        for (_, name), series in self._series.items():
-            if series.thinned:
-                self._finish_thinned(name, series)
-            if series.latest:
-                metrics = tuple(sorted(series.latest))
-                values = np.array([[series.latest[metric][1] for metric in metrics]], np.int64)
-                self._out.left_out[name, Reason.OUTSIDE_CUT] -= len(metrics)
-                self._write(series.run, metrics, np.array([self._task.window.first]), values)
-
-    def _finish_thinned(self, name: str, series: _RowSamples) -> None:
-        metrics = tuple(sorted({metric for held, _, _ in series.thinned for metric in held}))
-        time = np.concatenate([time for _, time, _ in series.thinned])
-        wide = np.zeros((len(time), len(metrics)), np.int64)
-        start = 0
-        for held, _, values in series.thinned:
-            wide[start : start + len(values), [metrics.index(metric) for metric in held]] = values
-            start += len(values)
-        order = np.argsort(time, kind="stable")
-        time, values = self._thin(name, time[order], wide[order])
-        self._write(series.run, metrics, time, values)
-
-    def _write(
-        self, run: Run, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
-    ) -> None:
-        """Write samples, without metrics that have no value."""
-        carried = (values != 0).any(axis=0)
-        if not carried.any():
-            return
-        rows = (values != 0).any(axis=1)
-        time, values = time[rows], values[np.ix_(rows, carried)]
-        metrics = tuple(metric for metric, there in zip(metrics, carried, strict=True) if there)
-        time, name = time - self._task.window.origin, run.shape.name
-        self._writer.task = run.task
-        written = append_samples(self._writer, name, metrics, run.object, time, values)
-        self._out.runs.append(written)
-        self._out.events[name] += written.count
-
-
-def _thin_samples(
-    time: np.ndarray, values: np.ndarray, width: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Thin out samples: of each metric, keep the last value in each interval of `width` ns of trace
-    time, so that values at the ends of intervals stay right. Returns times (ascending) and stored
-    values.
-    """
-    stretch = time // width
-    kept = np.zeros_like(values)
-    for place in range(values.shape[1]):
-        rows = np.flatnonzero(values[:, place])
-        if len(rows):
-            rows = rows[np.lexsort((values[rows, place], time[rows]))]
-            rows = rows[np.append(np.diff(stretch[rows]) != 0, True)]
-            kept[rows, place] = values[rows, place]
-    there = (kept != 0).any(axis=1)
-    return time[there], kept[there]
