@@ -208,64 +208,51 @@ def _list_kinds() -> int:
 def run_cfgs(arguments: list[str]) -> int:
     """Run `nsys2prv cfgs`."""
     options = Parser("cfgs").parse_args(arguments)
-    if options.trace:
-        refuse_non_traces("cfgs --for", [str(options.trace)])
+    folder, trace = options.folder, options.trace
+    if trace:
+        refuse_non_traces("cfgs --for", [str(trace)])
     if options.time and not options.view:
         raise UsageError(
             f"--time {options.time}: give the view to open then, as in --view nccl_wait"
         )
-    if options.view:
-        print_text(
-            str(_write_view(options.view, options.time or "", options.folder, options.trace))
-        )
-        return 0
-    if options.folder:
-        check_folder_of_views(options.folder)
-    if options.install:
-        if options.folder:
-            raise UsageError(
-                f"{options.folder}: --install writes to Paraver's own folder; give no other"
-            )
-        from nsys2prv.writers.paraver.views import install_views
+    if folder and not options.view:
+        check_folder_of_views(folder)
+        if options.install:
+            raise UsageError(f"{folder}: --install writes to Paraver's own folder; give no other")
+    if not (options.view or options.install or folder or trace):
+        from nsys2prv.writers.paraver.cfg import list_views
 
-        folder, count, menus = install_views(options.trace, options.all)
-        print_text(
-            f"{count} views written to {folder}; Paraver offers them under Hints, in {menus} menus that begin with nsys2prv, "
-            "when it is started next"
-        )
-        return 0
-    from nsys2prv.writers.paraver.cfg import list_core_views
-
-    if not (options.folder or options.trace or options.all):
-        print("\n".join(list_core_views()))
+        print("\n".join(list_views(options.all)))
         return 0
     from nsys2prv.writers.paraver import views
 
-    if options.folder:
-        copied = views.copy_views(options.folder, options.trace, options.all)
-        lines = [f"{len(copied)} views written to {options.folder}"]
-    elif options.trace:
-        fits = views.find_views_for_trace(options.trace)
-        lines = views.format_views(options.trace, fits, options.all)
+    if options.view:
+        span = _parse_times(options.time) if options.time else None
+        text = str(views.write_view(options.view, span, folder, trace))
+    elif options.install:
+        target, count, menus = views.install_views(trace, options.all)
+        text = (
+            f"{count} views written to {target}; Paraver offers them under Hints, in {menus} menus that begin with nsys2prv, "
+            "when it is started next"
+        )
+    elif folder:
+        count = len(views.copy_views(folder, trace, options.all))
+        text = f"{count} views written to {folder}"
     else:
-        lines = [*list_core_views(), *views.list_extra_views()]
-    print_text("\n".join(lines))
+        fits = views.find_views_for_trace(trace)
+        text = "\n".join(views.format_views(trace, fits, options.all))
+    print_text(text)
     return 0
 
 
-def _write_view(name: str, time: str, folder: Path | None, trace: Path | None) -> Path:
-    """Write a view, set to this time of the trace if any is given; returns its path."""
-    from nsys2prv.writers.paraver.views import write_view
+def _parse_times(text: str) -> tuple[int, int]:
+    """Return begin and end (ns) of a time of the trace."""
+    from nsys2prv.conversion.options import parse_span
 
-    span = None
-    if time:
-        from nsys2prv.conversion.options import parse_span
-
-        ends = [moment for moment in parse_span(time) if moment and not moment.ratio]
-        if len(ends) < 2:
-            raise UsageError(f"--time {time}: give both ends as times of the trace, as in 1.5:2")
-        span = ends[0].resolve(0), ends[1].resolve(0)
-    return write_view(name, span, folder, trace)
+    ends = [moment for moment in parse_span(text) if moment and not moment.ratio]
+    if len(ends) < 2:
+        raise UsageError(f"--time {text}: give both ends as times of the trace, as in 1.5:2")
+    return ends[0].resolve(0), ends[1].resolve(0)
 
 
 def run_check(arguments: list[str]) -> int:

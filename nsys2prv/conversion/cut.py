@@ -17,10 +17,10 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
-from nsys2prv._util.text import format_seconds, suggest_range
+from nsys2prv._util.text import format_seconds, list_some, suggest_range
 from nsys2prv.conversion.cut_runs import CutWindow, CutWork, cut_task
 from nsys2prv.conversion.job import Job, sum_counters
-from nsys2prv.conversion.options import CutPlan, Region, check_ranks, choose_reports, is_in_ranges
+from nsys2prv.conversion.options import MOST_LISTED, CutPlan, Region, choose_reports
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey, ThreadKey
 from nsys2prv.events.kind import describe_reason
@@ -128,12 +128,20 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
     keys, wanted = list(model.rows), set(choose_reports(job.infos, plan))
     if plan.ranks:
         ranks = [process.rank for process in model.processes]
-        check_ranks({rank for rank in ranks if rank is not None}, plan)
+        known = sorted({rank for rank in ranks if rank is not None})
+        kept: set[int | None] = set()
+        for word, wanted_ranks in plan.ranks.items():
+            found = {rank for rank in known if rank in wanted_ranks}
+            if not found:
+                there = list_some([*map(str, known)], MOST_LISTED) or "none"
+                raise Nsys2prvError(
+                    f"--ranks {word}: no report has this rank; the reports have {there}"
+                )
+            kept |= found
         keys = [
             (report, key)
             for report, key in keys
-            if isinstance(key, DeviceKey)
-            or is_in_ranges(ranks[model.tasks[report, find_process(key)]], plan.ranks)
+            if isinstance(key, DeviceKey) or ranks[model.tasks[report, find_process(key)]] in kept
         ]
         wanted &= {report for report, key in keys if not isinstance(key, DeviceKey)}
         if not wanted:

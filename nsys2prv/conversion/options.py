@@ -146,18 +146,17 @@ def _parse_region(text: str) -> Region | None:
     return Region(match[1], first, last)
 
 
-def _parse_ranks(words: Iterable[str]) -> tuple[tuple[int, int], ...]:
-    """Return numbers and ranges of them, as (first, last). Raises UsageError."""
-    ranges = []
+def _parse_ranks(words: Iterable[str]) -> dict[str, range]:
+    """Return the ranks that each word names. Raises UsageError."""
+    ranks = {}
     for word in words:
         match = _RANKS.fullmatch(word)
         if match is None:
             raise UsageError(f"--ranks {word}: give numbers and ranges of them, as in 0-7,64")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if first > last:
+        ranks[word] = range(int(match[1]), int(match[2] or match[1]) + 1)
+        if not ranks[word]:
             raise UsageError(f"--ranks {word}: the range is empty")
-        ranges.append((first, last))
-    return tuple(ranges)
+    return ranks
 
 
 def parse_method(method: str) -> str | ClockRecord:
@@ -190,8 +189,8 @@ class CutPlan(Struct, frozen=True):
     away: frozenset[str] = frozenset()
     #: Layout of counters -> greatest number of samples per second.
     rates: dict[str, int] = field(default_factory=dict)
-    #: Ranks to keep, as (first, last), for each of the options'.
-    ranks: tuple[tuple[int, int], ...] = ()
+    #: Ranks to keep, for each of the options'.
+    ranks: dict[str, range] = field(default_factory=dict)
     #: Layout -> bits of the fields that are written.
     field_masks: dict[str, int] = field(default_factory=dict)
 
@@ -303,22 +302,6 @@ def _find_rates(rate_of_kind: Mapping[str, int]) -> dict[str, int]:
 def find_sampled_layouts(layouts: Iterable[str]) -> list[str]:
     """Return those of the layouts that hold sampled numbers."""
     return [name for name in layouts if not load_catalogue().layouts[name].fields]
-
-
-def is_in_ranges(rank: int | None, wanted: Sequence[tuple[int, int]]) -> bool:
-    """True if a rank is in one of the ranges."""
-    return rank is not None and any(first <= rank <= last for first, last in wanted)
-
-
-def check_ranks(ranks: Iterable[int], plan: CutPlan) -> None:
-    """Raise Nsys2prvError where the job, with these ranks, does not have one that is asked for."""
-    there = sorted(ranks)
-    for word, pair in zip(plan.options.ranks, plan.ranks, strict=True):
-        if not any(is_in_ranges(rank, [pair]) for rank in there):
-            known_ranks = list_some([*map(str, there)], MOST_LISTED) or "none"
-            raise Nsys2prvError(
-                f"--ranks {word}: no report has this rank; the reports have {known_ranks}"
-            )
 
 
 def choose_reports(infos: Sequence[ReportInfo], plan: CutPlan) -> list[int]:

@@ -82,11 +82,6 @@ class ViewFit(Struct, frozen=True):
     lacking: str
 
 
-def list_extra_views() -> list[str]:
-    """Return every view that is not of the core, as the path that :func:`copy_views` gives it."""
-    return sorted(view.path for view in load_views().views if not view.is_core)
-
-
 def find_views_for_trace(trace: Path) -> list[ViewFit]:
     """Return every view, with what the trace lacks for it, in the catalogue's order."""
     contents = TraceContents(trace).whole
@@ -392,14 +387,16 @@ class TraceContents:
             raise Nsys2prvError(f"{path}: is not a regular file; give the name of a trace")
         findings = CheckFindings()
         opening, blocks = open_text(path, findings)
-        _refuse_damaged(path, findings)
+        header = read_header(opening, path.name, findings)
+        if header is not None:
+            self._trace = TraceReader(blocks, header, Labels())
+        for finding in findings:
+            if finding.rule == "damaged-gzip":
+                raise Nsys2prvError(f"{path}: the compressed file is damaged: {finding.example}")
         if not opening.startswith(MAGIC):
             raise Nsys2prvError(f"{path}: not a Paraver trace: it does not begin with {MAGIC}")
-        header = read_header(opening, path.name, findings)
         if header is None:
             raise Nsys2prvError(f"{path}: its header is damaged; `nsys2prv check` says how")
-        self._trace = TraceReader(blocks, header, Labels())
-        _refuse_damaged(path, findings)
         #: Task of each thread.
         self._tasks = np.repeat(np.arange(len(header.tasks)), [count for count, _ in header.tasks])
 
@@ -443,10 +440,3 @@ class TraceContents:
             )
             for of_types, of_states in zip(pairs, states, strict=True)
         ]
-
-
-def _refuse_damaged(path: Path, findings: CheckFindings) -> None:
-    """Raise Nsys2prvError for a compressed file that was found to be damaged."""
-    for finding in findings:
-        if finding.rule == "damaged-gzip":
-            raise Nsys2prvError(f"{path}: the compressed file is damaged: {finding.example}")

@@ -387,21 +387,21 @@ class PerfettoWriter(Struct, dict=True):
             if decimals := self.decimals[code]:
                 fractions = values / 10.0**decimals
                 number = Fixed(Event.COUNTER_FRACTION, fractions.view(np.uint64))
-            kind = make_number(Event.TYPE, Event.SAMPLE)
-            event = Message(Packet.TRACK_EVENT, (kind, Numbers(Event.TRACK, tracks), number))
-            parts = Numbers(Packet.TIMESTAMP, table.time), ON_SEQUENCE, event
-            yield Packets(tracks[:0], encode_rows(len(tracks), [Message(Packet.PACKET, parts)]))
+            event = make_number(Event.TYPE, Event.SAMPLE), Numbers(Event.TRACK, tracks), number
+            # All counters are described at the begin of the file.
+            yield _make_packets(table.time, tracks[:0], event, ON_SEQUENCE)
 
 
-def _make_packets(times: np.ndarray, tracks: np.ndarray, event: Sequence[Part]) -> Packets:
-    parts = Numbers(Packet.TIMESTAMP, times), WITH_NAMES, Message(Packet.TRACK_EVENT, event)
+def _make_packets(
+    times: np.ndarray, tracks: np.ndarray, event: Sequence[Part], sequence: bytes = WITH_NAMES
+) -> Packets:
+    parts = Numbers(Packet.TIMESTAMP, times), sequence, Message(Packet.TRACK_EVENT, event)
     return Packets(tracks, encode_rows(len(times), [Message(Packet.PACKET, parts)]))
 
 
 def _make_ends(times: np.ndarray, tracks: np.ndarray) -> Packets:
     event = make_number(Event.TYPE, Event.SLICE_END), Numbers(Event.TRACK, tracks)
-    parts = Numbers(Packet.TIMESTAMP, times), ON_SEQUENCE, Message(Packet.TRACK_EVENT, event)
-    return Packets(tracks, encode_rows(len(times), [Message(Packet.PACKET, parts)]))
+    return _make_packets(times, tracks, event, ON_SEQUENCE)
 
 
 def _make_argument(name: str, values: np.ndarray) -> Message:

@@ -260,6 +260,12 @@ def list_core_views() -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*.cfg"))
 
 
+def list_views(everything: bool) -> list[str]:
+    """Return the views of the core, or all, as paths below the folder that they are written to."""
+    extra = (view.path for view in load_views().views if not view.is_core) if everything else ()
+    return [*list_core_views(), *sorted(extra)]
+
+
 def format_cfg(
     cfg: Cfg, rows: Mapping[str, int] | None = None, span: tuple[int, int] | None = None
 ) -> str:
