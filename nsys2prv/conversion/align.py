@@ -22,8 +22,8 @@ from nsys2prv.conversion.clocks import (
     find_clock_corrections,
     find_clock_error,
     find_host_clocks,
+    gather_facts,
     group_comparable_reports,
-    make_fact_book,
     place_reports_in_trace,
 )
 from nsys2prv.conversion.job import Job, sum_counters
@@ -230,11 +230,9 @@ def _relate_reports(job: Job, devices: Sequence[tuple[int, DeviceKey]], is_compl
     """Add the results of relations between reports, and the states of GPUs. is_complete: no rank is
     known to lack a report.
     """
-    book = replace(
-        make_fact_book(job, job.clocks, job.machines, group_comparable_reports(job)),
-        clock_error=find_clock_error(job),
-    )
-    related = run_relations(book, job.folder, job.run)
+    groups, error = group_comparable_reports(job), find_clock_error(job)
+    context = gather_facts(job, job.folder, job.clocks, job.machines, groups, error)
+    related = run_relations(context)
     if devices:
         # Not before it is needed.
         from nsys2prv.conversion.states import find_device_states
@@ -245,7 +243,7 @@ def _relate_reports(job: Job, devices: Sequence[tuple[int, DeviceKey]], is_compl
     job.results += related
     # One warning is enough where the launcher's environment says so.
     if is_complete:
-        job.warnings += warn_of_absent_members(book, len(job.silent_in_nccl))
+        job.warnings += warn_of_absent_members(context, len(job.silent_in_nccl))
 
 
 def _add_states(job: Job) -> None:

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,9 +23,8 @@ from nsys2prv.clock import ALIGNED_ERROR, MESSAGES, NOTE_KINDS
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Placement
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import AUTO, NONE
-from nsys2prv.relations import DEVICES, Observed, RelationContext, all_relations, run_step
+from nsys2prv.relations import DEVICES, FactFile, Observed, RelationContext, all_relations, run_step
 from nsys2prv.store.runs import Span
-from nsys2prv.store.work_result import FactBook
 
 if TYPE_CHECKING:
     from nsys2prv.clock import ClockFinding
@@ -80,7 +80,9 @@ def find_clock_corrections(job: Job) -> ClockRecord | None:
     maps = [placement.map for placement in _place_all(job)]
     times = [maps[report].to_global(np.array(span)) for report, span in job.spans.items()]
     span = int(np.min(times)), int(np.max(times))
-    observed = _observe_clocks(job, make_fact_book(job, maps, clocks))
+    folder = job.folder / "clocks"
+    folder.mkdir()
+    observed = _observe_clocks(job, gather_facts(job, folder, maps, clocks))
     times = [time for part in (*observed.calls, *observed.messages) for time in part.times]
     pivot = (min(times) + max(times)) // 2 if times else 0
     steps = [partial(portion.gather, pivot) for portion in observed.calls]
@@ -94,32 +96,43 @@ def find_clock_corrections(job: Job) -> ClockRecord | None:
     return _make_record(solve_clocks(names, gathered, messages, pivot, span), names, job)
 
 
-def _observe_clocks(job: Job, book: FactBook) -> Observed:
+def _observe_clocks(job: Job, context: RelationContext) -> Observed:
     """Collect the observations of clocks from the relations that the plan selects: calls, in
     portions sorted by source and group, and messages.
     """
-    folder = job.folder / "clocks"
-    folder.mkdir()
     observed = []
     for relation in all_relations():
         wanted = relation.observe and job.plan.method in (AUTO, relation.model)
-        files = book.list_files(relation.facts) if wanted else {}
-        if files and files[relation.facts[0]]:
-            context = RelationContext(files, book.tasks, folder, 0, job.run)
-            observed.append(relation.call(relation.observe, context))
+        if wanted and (own := context.select_facts(relation, 0)):
+            observed.append(relation.call(relation.observe, own))
     calls = [portion for one in observed for portion in one.calls]
     messages = [file for one in observed for file in one.messages]
     return Observed(sorted(calls, key=lambda portion: portion.noise_kind), messages)
 
 
-def make_fact_book(
-    job: Job, clocks: Sequence[ClockMap], hosts: Sequence[int], clock_groups: Sequence[int] = ()
-) -> FactBook:
-    """Return the facts of a job, with their times mapped by these clocks."""
-    threads = {one.task: job.find_threads(one) for one in job.results if one.facts}
-    return FactBook(
-        job.results, clocks, hosts, threads, job.model.tasks, clock_groups, job.captures.numbers
-    )
+def gather_facts(
+    job: Job,
+    folder: Path,
+    clocks: Sequence[ClockMap],
+    hosts: Sequence[int],
+    clock_groups: Sequence[int] = (),
+    clock_error: int = ALIGNED_ERROR,
+) -> RelationContext:
+    """Return the context of relations with all facts of a job, whose times these clocks map. hosts,
+    clock_groups: of each report; all are of one group unless given.
+    """
+    files: dict[str, tuple[FactFile, ...]] = defaultdict(tuple)
+    captures = job.captures.numbers
+    for result in job.ordered_results:
+        report = result.report
+        group = clock_groups[report] if clock_groups else 0
+        threads = job.find_threads(result) if result.facts else None
+        capture = captures[report] if captures else 0
+        of_report = report, clocks[report], hosts[report], threads, group, capture
+        for name, frame in result.facts.items():
+            files[name] += (FactFile(frame, *of_report),)
+    first_task = max((result.task for result in job.results), default=-1) + 1
+    return RelationContext(files, job.model.tasks, folder, first_task, job.run, clock_error)
 
 
 def place_reports_in_trace(job: Job, record: ClockRecord | None) -> None:

@@ -29,8 +29,7 @@ from nsys2prv.store.runs import (
     pair_runs,
     take_records,
 )
-from nsys2prv.store.spilling import append_events, append_samples, find_only_object
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.store.work_result import WorkResult, append_events, append_samples, find_only_object
 
 SECOND = 1_000_000_000
 

@@ -13,21 +13,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+import polars as pl
 from msgspec import Struct, convert
+from msgspec.structs import replace
 
+from nsys2prv._util.columns import OPEN, StoredFrame, factorize, join_pieces, read_columns
 from nsys2prv.clock import ALIGNED_ERROR
+from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.extraction import OBJECT, TIME
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Rows, find_function
+from nsys2prv.export.source import NULL
 from nsys2prv.store.runs import TRACE, SpillWriter
-from nsys2prv.store.work_result import FactBook, WorkResult, batch_by_report
+from nsys2prv.store.work_result import WorkResult
 
 if TYPE_CHECKING:
     from nsys2prv.relations.blocks import MessageFile
     from nsys2prv.relations.calls import CallPortion
-    from nsys2prv.store.work_result import FactFile
 
 #: Models of parallel programs whose rules relations follow, as --align names them.
 MPI, NCCL = "mpi", "nccl"
@@ -51,10 +58,36 @@ class Observed(Struct, frozen=True):
     messages: Sequence[MessageFile] = ()
 
 
+#: Facts (bytes) that one step of a relation brings into order, unless one report has more: of NCCL,
+#: fifty thousand kernels.
+BATCH_BYTES = 10_000_000
+#: The fact column of communicators, and what their numbers are mixed with in each further capture.
+COMMUNICATOR, CAPTURE_BITS = "communicator", np.int64(0x1E3779B97F4A7C15)
+
+
+class FactFile(Struct, frozen=True):
+    """Facts of one reading task."""
+
+    #: The facts, on disk; times are local ns.
+    frame: StoredFrame
+    #: Index of the report.
+    report: int
+    #: Clock map of the report.
+    clock: ClockMap
+    #: Index of the report's host.
+    host: int
+    #: Thread index of each local object of the task, int64.
+    threads: np.ndarray
+    #: Number of the reports whose times can be compared with this one's.
+    clock_group: int = 0
+    #: Number of the reports that were recorded at the same time.
+    capture: int = 0
+
+
 class RelationContext(Struct, frozen=True):
     """Context that a relation runs in."""
 
-    #: Facts by name, see :class:`FactBook`.
+    #: Facts by name, in the order of their tasks.
     files: Mapping[str, tuple[FactFile, ...]]
     #: (report, globalPid) -> 0-based task of the trace.
     tasks: Mapping[tuple[int, int], int]
@@ -66,6 +99,14 @@ class RelationContext(Struct, frozen=True):
     run_tasks: RunTasks
     #: Largest error (ns) of times of one clock group against each other.
     clock_error: int = ALIGNED_ERROR
+
+    def select_facts(self, relation: Relation, first_task: int) -> RelationContext | None:
+        """Return the context with the facts of a relation; None where the first of them is not
+        there.
+        """
+        files = {name: self.files.get(name, ()) for name in relation.facts}
+        own = replace(self, files=files, first_task=first_task)
+        return own if files[relation.facts[0]] else None
 
     def run_steps(self, steps: Sequence[Callable[[], T]]) -> list[T]:
         """Call the steps on the workers and return their results in order. A step is a `partial` of
@@ -169,17 +210,87 @@ def all_relations() -> tuple[Relation, ...]:
     return tuple(convert({"name": name, **spec}, Relation) for name, spec in declared)
 
 
-def run_relations(book: FactBook, spill_folder: Path, run_tasks: RunTasks) -> list[WorkResult]:
+def run_relations(context: RelationContext) -> list[WorkResult]:
     """Relate the facts by all relations, in their order."""
     results: list[WorkResult] = []
-    first_task = max((result.task for result in book.results), default=-1) + 1
+    first_task = context.first_task
     for relation in all_relations():
-        files = book.list_files(relation.facts) if relation.relate else {}
-        if files and files[relation.facts[0]]:
-            context = RelationContext(
-                files, book.tasks, spill_folder, first_task, run_tasks, book.clock_error
-            )
-            relation_results = relation.call(relation.relate, context)
+        if relation.relate and (own := context.select_facts(relation, first_task)):
+            relation_results = relation.call(relation.relate, own)
             first_task = max((result.task + 1 for result in relation_results), default=first_task)
             results += relation_results
     return results
+
+
+def batch_by_report(files: Sequence[FactFile]) -> list[tuple[FactFile, ...]]:
+    """Return the files in batches for a step each, all of a report in one."""
+    batches: list[list[FactFile]] = []
+    room, report = 0, -1
+    for file in sorted(files, key=lambda file: file.report):
+        if room <= 0 and file.report != report:
+            batches.append([])
+            room = BATCH_BYTES
+        batches[-1].append(file)
+        room -= file.frame.size
+        report = file.report
+    return [tuple(batch) for batch in batches]
+
+
+def read_fact(
+    files: Sequence[FactFile],
+    tasks: Mapping[tuple[int, int], int],
+    columns: Sequence[str] | None = None,
+) -> pl.DataFrame:
+    """Return the facts of one name, from all its files, or some columns of them."""
+    if not files:
+        return pl.DataFrame()
+    read = [(file, read_columns(file.frame, columns)) for file in files]
+    alike = groupby(read, key=lambda item: [(name, one.dtype) for name, one in item[1].items()])
+    return pl.concat([_translate_facts(list(group), tasks) for _, group in alike], how="diagonal")
+
+
+def _translate_facts(
+    read: Sequence[tuple[FactFile, Mapping[str, Any]]], tasks: Mapping[tuple[int, int], int]
+) -> pl.DataFrame:
+    """Return facts of tasks, which have the same columns."""
+    files = [file for file, _ in read]
+    columns = {name: join_pieces([columns[name] for _, columns in read]) for name in read[0][1]}
+    heights = [len(next(iter(columns.values()))) for _, columns in read]
+    bounds = np.cumsum(heights)[:-1]
+
+    def by_file(name: str, translate: Callable[[FactFile, np.ndarray], np.ndarray]) -> np.ndarray:
+        parts = np.split(np.asarray(columns[name]), bounds)
+        return np.concatenate(list(map(translate, files, parts)))
+
+    def find_tasks(file: FactFile, processes: np.ndarray) -> np.ndarray:
+        distinct, codes = factorize(processes)
+        found = [tasks.get((file.report, process), -1) for process in distinct.tolist()]
+        return np.array(found, np.int64)[codes]
+
+    for name in columns:
+        if name.startswith(TIME):
+            columns[name] = by_file(name, _to_trace_times)
+        elif name.startswith(OBJECT):
+            columns[name] = by_file(name, lambda file, objects: file.threads[objects])
+    for name in ("report", "host", "clock_group", "capture"):
+        columns[name] = np.repeat(np.array([getattr(file, name) for file in files]), heights)
+    if COMMUNICATOR in columns and columns["capture"].any():
+        columns[COMMUNICATOR] = separate_captures(
+            np.asarray(columns[COMMUNICATOR]), columns["capture"]
+        )
+    if "process" in columns:
+        columns["task"] = by_file("process", find_tasks)
+    return pl.DataFrame(columns)
+
+
+def separate_captures(communicators: np.ndarray, captures: np.ndarray) -> np.ndarray:
+    """Return communicators (0: unknown), numbered apart for each capture, so that data of different
+    times are not compared. Those of the first capture stay as they are.
+    """
+    mixed = communicators ^ (captures.astype(np.int64) * CAPTURE_BITS)
+    return np.where(communicators == 0, 0, mixed)
+
+
+def _to_trace_times(file: FactFile, times: np.ndarray) -> np.ndarray:
+    is_time = (times != NULL) & (times != OPEN)
+    return np.where(is_time, file.clock.to_global(np.where(is_time, times, 0)), times)

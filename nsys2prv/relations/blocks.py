@@ -17,9 +17,9 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv.events.kind import CommunicationLines
-from nsys2prv.relations import RelationContext, write_result
+from nsys2prv.relations import FactFile, RelationContext, write_result
 from nsys2prv.store.runs import TRACE
-from nsys2prv.store.work_result import FactFile, WorkResult
+from nsys2prv.store.work_result import WorkResult
 
 if TYPE_CHECKING:
     pass

@@ -46,7 +46,7 @@ from nsys2prv.events.mpi import (
 )
 from nsys2prv.export.communicators import NOT_REPORTED
 from nsys2prv.export.source import NULL
-from nsys2prv.relations import Observed, RelationContext, write_result
+from nsys2prv.relations import FactFile, Observed, RelationContext, read_fact, write_result
 from nsys2prv.relations.blocks import (
     Block,
     MessageFile,
@@ -60,7 +60,7 @@ from nsys2prv.relations.blocks import (
     write_block,
     write_buckets,
 )
-from nsys2prv.store.work_result import FactFile, WorkResult, read_fact
+from nsys2prv.store.work_result import WorkResult
 
 T = TypeVar("T")
 #: Columns that identify a stream of UCX messages.

@@ -46,7 +46,8 @@ from nsys2prv.clock.sequences import CallSequence, pair_calls
 from nsys2prv.events.call_indexes import ALL_WAIT, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS, KERNEL_FACTS, KERNELS
 from nsys2prv.export.source import NULL
-from nsys2prv.store.work_result import FactBook, WorkResult, read_fact
+from nsys2prv.relations import RelationContext, read_fact
+from nsys2prv.store.work_result import WorkResult
 
 #: `ranks` of kernels that end together but may be of several communicators: usable for clocks only.
 IN_STEP = 0
@@ -244,12 +245,12 @@ def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) 
         results[place] = replace(result, facts={**result.facts, **stored})
 
 
-def warn_of_absent_members(book: FactBook, silent: int) -> list[str]:
+def warn_of_absent_members(context: RelationContext, silent: int) -> list[str]:
     """Return a warning where the largest communicator that lacks ranks says that there are more
     ranks than reports of them. silent: number of processes whose communicators are not told.
     """
-    files = book.list_files([COMMUNICATORS])[COMMUNICATORS]
-    return _describe_missing_ranks(read_fact(files, book.tasks), silent) if files else []
+    files = context.files.get(COMMUNICATORS)
+    return _describe_missing_ranks(read_fact(files, context.tasks), silent) if files else []
 
 
 def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> list[str]:

@@ -37,7 +37,7 @@ from nsys2prv.events.call_indexes import ROOT_WAITS, SEND_RECEIVE, SEVERAL_OPERA
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import KERNELS
 from nsys2prv.export.source import NULL
-from nsys2prv.relations import DEVICES, RelationContext, write_result
+from nsys2prv.relations import DEVICES, FactFile, RelationContext, read_fact, write_result
 from nsys2prv.relations.blocks import (
     Block,
     divide_ordinals,
@@ -49,7 +49,7 @@ from nsys2prv.relations.blocks import (
 )
 from nsys2prv.relations.nccl_adoption import IN_STEP
 from nsys2prv.store.runs import TRACE
-from nsys2prv.store.work_result import FactFile, WorkResult, read_fact
+from nsys2prv.store.work_result import WorkResult
 
 #: Columns of the facts that are read.
 FACT_COLUMNS = split_column_names(

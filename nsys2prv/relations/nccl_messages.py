@@ -28,7 +28,7 @@ from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR_KINDS, UTC_ERROR, FindingKind,
 from nsys2prv.events.call_indexes import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import MESSAGES
-from nsys2prv.relations import Observed, RelationContext, write_result
+from nsys2prv.relations import FactFile, Observed, RelationContext, read_fact, write_result
 from nsys2prv.relations.blocks import (
     Block,
     MessageFile,
@@ -48,7 +48,7 @@ from nsys2prv.relations.nccl_collectives import (
     make_rows,
     measure_waits,
 )
-from nsys2prv.store.work_result import FactFile, WorkResult, read_fact
+from nsys2prv.store.work_result import WorkResult
 
 #: The relation, and the kind of its lines in the catalogue.
 NAME, LINE_KIND = "nccl_messages", "nccl_message"

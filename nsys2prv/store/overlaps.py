@@ -32,8 +32,7 @@ from nsys2prv.store.runs import (
     read_run,
     rewrite_run,
 )
-from nsys2prv.store.spilling import make_end_records
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.store.work_result import WorkResult, make_end_records
 
 #: Records looked at together.
 CHUNK_RECORDS = 500_000

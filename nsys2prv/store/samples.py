@@ -36,9 +36,8 @@ from nsys2prv.store.runs import (
     read_run,
     rewrite_run,
 )
-from nsys2prv.store.spilling import append_events, append_samples
 from nsys2prv.store.windows import WindowRecords
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.store.work_result import WorkResult, append_events, append_samples
 
 #: Layout of the samples of GPUs.
 LAYOUT = "gpu_metric"

@@ -43,7 +43,7 @@ from nsys2prv.store.runs import (
     read_run,
     take_records,
 )
-from nsys2prv.store.spilling import GREATEST_NARROW
+from nsys2prv.store.work_result import GREATEST_NARROW
 
 #: Records of one window: some tens of MB, whatever the trace.
 WINDOW_RECORDS = 300_000

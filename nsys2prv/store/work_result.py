@@ -1,39 +1,42 @@
-"""The result of a task on reports or between them: runs, the account of rows, and facts, which are
-collected here for comparisons of ranks.
+"""Results of tasks, and how their records get there: from the normal form to sorted runs on disk,
+with times made sane, rows split by the attributes they carry, sorted; and an account of all rows.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from typing import Any
 
+import msgspec
 import numpy as np
 import polars as pl
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
-from nsys2prv._util.columns import (
-    OPEN,
-    StoredFrame,
-    factorize,
-    join_pieces,
-    read_columns,
-    read_frame,
-)
-from nsys2prv.clock import ALIGNED_ERROR
-from nsys2prv.clock.maps import ClockMap
+from nsys2prv._util.columns import ABSENT, OPEN, StoredFrame, is_sorted, read_frame
 from nsys2prv.events.call_indexes import Segment
-from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, TIME, Names, Numbering, ObjectKey
+from nsys2prv.events.catalogue import CALLERS, Layout, Metric, load_catalogue
+from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
-from nsys2prv.export.source import NULL
-from nsys2prv.store.runs import LINE, Run, Span, SpillWriter
-from nsys2prv.store.spilling import spill_counters, spill_lines, spill_rows
+from nsys2prv.export.source import NULL, are_all_usable, mask_usable
+from nsys2prv.store.runs import (
+    BEGIN,
+    COUNTER,
+    END,
+    LINE,
+    RecordFormat,
+    Run,
+    Span,
+    SpillWriter,
+    list_present_fields,
+)
 
-#: Facts (bytes) that one step of a relation brings into order, unless one report has more: of NCCL,
-#: fifty thousand kernels.
-BATCH_BYTES = 10_000_000
+#: The greatest number that is stored in 32 bits.
+GREATEST_NARROW = (1 << 32) - 1
+#: Records among which several objects are mostly seen.
+LOOKED_AT = 64
 
 
 class WorkResult(Struct):
@@ -47,40 +50,40 @@ class WorkResult(Struct):
     rows: int
     #: Runs on disk; a run of ends directly follows that of its begins
     #: (:func:`nsys2prv.store.runs.pair_runs`).
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Run] = msgspec.field(default_factory=list)
     #: Meaning of the local object indices.
-    objects: list[ObjectKey] = field(default_factory=list)
+    objects: list[ObjectKey] = msgspec.field(default_factory=list)
     #: Names of the local NVTX domains.
-    domains: list[str] = field(default_factory=list)
+    domains: list[str] = msgspec.field(default_factory=list)
     #: Name set -> frame of local names: text and, where any name has one, short and the index of
     #: its domain.
-    names: dict[str, StoredFrame] = field(default_factory=dict)
+    names: dict[str, StoredFrame] = msgspec.field(default_factory=dict)
     #: Callers of the local call stacks, by level: local names of the set `caller`.
-    callers: list[tuple[int, ...]] = field(default_factory=list)
+    callers: list[tuple[int, ...]] = msgspec.field(default_factory=list)
     #: Frames for the relations between reports, by name.
-    facts: dict[str, StoredFrame] = field(default_factory=dict)
+    facts: dict[str, StoredFrame] = msgspec.field(default_factory=dict)
     #: Segments of the index from correlation ids to launching calls.
-    launches: list[Segment] = field(default_factory=list)
+    launches: list[Segment] = msgspec.field(default_factory=list)
     #: Frames of NCCL calls for later tasks.
-    nccl_calls: list[StoredFrame] = field(default_factory=list)
+    nccl_calls: list[StoredFrame] = msgspec.field(default_factory=list)
     #: Notes for the summary.
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
     #: Number of records by layout.
-    events: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = msgspec.field(default_factory=Counter)
     #: Account of each kind of event or relation.
-    accounts: dict[str, Account] = field(default_factory=dict)
+    accounts: dict[str, Account] = msgspec.field(default_factory=dict)
     #: Rows by table, for tables that kinds read in parts by conditions.
-    tables: Counter[str] = field(default_factory=Counter)
+    tables: Counter[str] = msgspec.field(default_factory=Counter)
     #: Rows of these tables that kinds have read.
-    of_table: Counter[str] = field(default_factory=Counter)
+    of_table: Counter[str] = msgspec.field(default_factory=Counter)
     #: Communication lines by kind, before any is left out.
-    lines: Counter[str] = field(default_factory=Counter)
+    lines: Counter[str] = msgspec.field(default_factory=Counter)
     #: Lines that are not stored, by (kind of lines, reason).
-    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    left_out: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
     #: Objects and facts of what was read for the clocks alone; and the spans of the events of kinds
     #: that are not stored.
     beside: WorkResult | None = None
-    spans: dict[str, Span] = field(default_factory=dict)
+    spans: dict[str, Span] = msgspec.field(default_factory=dict)
     #: What the task found out about its report as a whole, where it read all of it.
     whole: Any = None
 
@@ -97,7 +100,7 @@ class WorkResult(Struct):
         self, rows: Rows | Counters, writer: SpillWriter, account: Account, open_ended: bool = False
     ) -> None:
         """Store records or samples, and the lines to them, and count them. open_ended: as for
-        :func:`nsys2prv.store.spilling.spill_rows`.
+        :func:`nsys2prv.store.work_result.spill_rows`.
         """
         if isinstance(rows, Counters):
             runs = list(spill_counters(rows, writer, account))
@@ -134,142 +137,323 @@ class WorkResult(Struct):
         self.leave_out(lines.kind, Reason.LINE_WITHOUT_TIME, len(lines.send) - stored)
 
 
-#: The fact column of communicators, and what their numbers are mixed with in each further capture.
-COMMUNICATOR, CAPTURE_BITS = "communicator", np.int64(0x1E3779B97F4A7C15)
+def spill_rows(
+    rows: Rows, open_ended: bool, writer: SpillWriter, account: Account
+) -> Iterator[Run]:
+    """Store one piece of the normal form; yields its runs: each of begins, directly after it that
+    of their ends (:func:`nsys2prv.store.runs.pair_runs`), and lines. What is dropped or repaired is
+    counted in the account.
 
-
-class FactFile(Struct, frozen=True):
-    """Facts of one reading task."""
-
-    #: The facts, on disk; times are local ns.
-    frame: StoredFrame
-    #: Index of the report.
-    report: int
-    #: Clock map of the report.
-    clock: ClockMap
-    #: Index of the report's host.
-    host: int
-    #: Thread index of each local object of the task, int64.
-    threads: np.ndarray
-    #: Number of the reports whose times can be compared with this one's.
-    clock_group: int = 0
-    #: Number of the reports that were recorded at the same time.
-    capture: int = 0
-
-
-class FactBook(Struct, frozen=True):
-    """Index of all facts of a job."""
-
-    #: Results of reading.
-    results: Sequence[WorkResult]
-    #: Clock map of each report.
-    clocks: Sequence[ClockMap]
-    #: Index of the host of each report.
-    hosts: Sequence[int]
-    #: Reading task -> thread index of each of its local objects.
-    threads: Mapping[int, np.ndarray]
-    #: (report, globalPid) -> 0-based task of the trace.
-    tasks: Mapping[tuple[int, int], int]
-    #: Clock group of each report: times of reports of one group can be compared. None: of one group.
-    clock_groups: Sequence[int] = ()
-    #: Capture of each report: what belongs together is in one. None: all reports are of one.
-    captures: Sequence[int] = ()
-    #: Largest error (ns) of times of one clock group against each other.
-    clock_error: int = ALIGNED_ERROR
-
-    def list_files(self, names: Sequence[str]) -> dict[str, tuple[FactFile, ...]]:
-        """Return the files of these facts, in the order of their tasks."""
-        ordered = sorted(self.results, key=lambda result: result.task)
-        return {
-            name: tuple(
-                FactFile(
-                    result.facts[name],
-                    result.report,
-                    self.clocks[result.report],
-                    self.hosts[result.report],
-                    self.threads[result.task],
-                    self.clock_groups[result.report] if self.clock_groups else 0,
-                    self.captures[result.report] if self.captures else 0,
-                )
-                for result in ordered
-                if name in result.facts
-            )
-            for name in names
-        }
-
-
-def batch_by_report(files: Sequence[FactFile]) -> list[tuple[FactFile, ...]]:
-    """Return the files in batches for a step each, all of a report in one."""
-    batches: list[list[FactFile]] = []
-    room, report = 0, -1
-    for file in sorted(files, key=lambda file: file.report):
-        if room <= 0 and file.report != report:
-            batches.append([])
-            room = BATCH_BYTES
-        batches[-1].append(file)
-        room -= file.frame.size
-        report = file.report
-    return [tuple(batch) for batch in batches]
-
-
-def read_fact(
-    files: Sequence[FactFile],
-    tasks: Mapping[tuple[int, int], int],
-    columns: Sequence[str] | None = None,
-) -> pl.DataFrame:
-    """Return the facts of one name, from all its files, or some columns of them."""
-    if not files:
-        return pl.DataFrame()
-    read = [(file, read_columns(file.frame, columns)) for file in files]
-    alike = groupby(read, key=lambda item: [(name, one.dtype) for name, one in item[1].items()])
-    return pl.concat([_translate_facts(list(group), tasks) for _, group in alike], how="diagonal")
-
-
-def _translate_facts(
-    read: Sequence[tuple[FactFile, Mapping[str, Any]]], tasks: Mapping[tuple[int, int], int]
-) -> pl.DataFrame:
-    """Return facts of tasks, which have the same columns."""
-    files = [file for file, _ in read]
-    columns = {name: join_pieces([columns[name] for _, columns in read]) for name in read[0][1]}
-    heights = [len(next(iter(columns.values()))) for _, columns in read]
-    bounds = np.cumsum(heights)[:-1]
-
-    def by_file(name: str, translate: Callable[[FactFile, np.ndarray], np.ndarray]) -> np.ndarray:
-        parts = np.split(np.asarray(columns[name]), bounds)
-        return np.concatenate(list(map(translate, files, parts)))
-
-    def find_tasks(file: FactFile, processes: np.ndarray) -> np.ndarray:
-        distinct, codes = factorize(processes)
-        found = [tasks.get((file.report, process), -1) for process in distinct.tolist()]
-        return np.array(found, np.int64)[codes]
-
-    for name in columns:
-        if name.startswith(TIME):
-            columns[name] = by_file(name, _to_trace_times)
-        elif name.startswith(OBJECT):
-            columns[name] = by_file(name, lambda file, objects: file.threads[objects])
-    for name in ("report", "host", "clock_group", "capture"):
-        columns[name] = np.repeat(np.array([getattr(file, name) for file in files]), heights)
-    if COMMUNICATOR in columns and columns["capture"].any():
-        columns[COMMUNICATOR] = separate_captures(
-            np.asarray(columns[COMMUNICATOR]), columns["capture"]
-        )
-    if "process" in columns:
-        columns["task"] = by_file("process", find_tasks)
-    return pl.DataFrame(columns)
-
-
-def separate_captures(communicators: np.ndarray, captures: np.ndarray) -> np.ndarray:
-    """Return communicators (0: unknown), numbered apart for each capture, so that data of different
-    times are not compared. Those of the first capture stay as they are.
+    open_ended: a row without an end lasts to the end of the trace.
     """
-    mixed = communicators ^ (captures.astype(np.int64) * CAPTURE_BITS)
-    return np.where(communicators == 0, 0, mixed)
+    layout = load_catalogue().layouts[rows.layout]
+    kept, end = repair_times(rows, open_ended, account)
+    if isinstance(kept, slice) or len(kept):
+        plain = _NonNegativeColumns(rows.columns)
+        ascending = rows.selection is None and bool((rows.begin[1:] > rows.begin[:-1]).all())
+        mask = writer.field_masks.get(layout.name, -1)
+        for present, unknown, chosen in _split_by_fields(layout, rows.columns, kept, mask):
+            shape = RecordFormat(BEGIN, layout.name, present, unknown=unknown)
+            yield from _spill_events(rows, shape, chosen, end, ascending, plain, writer)
+    if rows.lines is not None:
+        yield from spill_lines(rows.lines, writer)
 
 
-def _to_trace_times(file: FactFile, times: np.ndarray) -> np.ndarray:
-    is_time = (times != NULL) & (times != OPEN)
-    return np.where(is_time, file.clock.to_global(np.where(is_time, times, 0)), times)
+def spill_counters(counters: Counters, writer: SpillWriter, account: Account) -> Iterator[Run]:
+    """Store samples; yields their run, if there are any with usable times."""
+    timed = mask_usable(counters.time)
+    carried = np.count_nonzero(counters.values != ABSENT, axis=1)
+    if not timed.all():
+        account.dropped[Reason.SAMPLE_WITHOUT_TIME] += int(carried[~timed].sum())
+    kept = np.flatnonzero(timed & (carried > 0))
+    if not len(kept):
+        return
+    order = _order_by_time(counters.time[kept])
+    time, values = counters.time[kept][order], counters.values[kept][order] + 1
+    yield append_samples(writer, counters.layout, counters.metrics, counters.object, time, values)
+
+
+def append_samples(
+    writer: SpillWriter,
+    layout: str,
+    metrics: tuple[Metric, ...],
+    object_: int,
+    time: np.ndarray,
+    stored: np.ndarray,
+) -> Run:
+    """Store samples of an object, ascending by time. stored: value + 1 of each metric (a column
+    each), 0 where there is none.
+    """
+    shape = RecordFormat(COUNTER, layout, 4 if int(stored.max()) <= GREATEST_NARROW else 8, metrics)
+    records = np.empty(len(time), shape.dtype)
+    records["time"], records["object"], records["values"] = time, object_, stored
+    count = int(np.count_nonzero(stored))
+    return writer.append(shape, records, int(time[-1]), object_, count)
+
+
+def _order_by_time(time: np.ndarray) -> slice | np.ndarray:
+    """Return the order of these times; a slice if they are sorted."""
+    return slice(None) if is_sorted(time) else np.argsort(time, kind="stable")
+
+
+def _select_rows(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice | np.ndarray:
+    """Return the rows at `chosen`; a slice takes all of them."""
+    return (
+        chosen if isinstance(rows, slice) else rows if isinstance(chosen, slice) else rows[chosen]
+    )
+
+
+def repair_times(
+    rows: Rows, open_ended: bool, account: Account
+) -> tuple[slice | np.ndarray, np.ndarray]:
+    """Return the rows to keep (a slice: all, of which there are some), and the ends of all rows:
+    after the begin by at least 1 ns, or OPEN.
+    """
+    if load_catalogue().layouts[rows.layout].is_state:
+        rows = replace(rows, end=rows.begin + 1)
+    chosen = slice(None) if rows.selection is None else rows.selection
+    if are_all_usable(rows.begin) and are_all_usable(rows.end) and (rows.end > rows.begin).all():
+        return chosen, rows.end
+    begin, end = rows.begin[chosen], rows.end[chosen]
+    timed, closed = mask_usable(begin), mask_usable(end)
+    if open_ended:
+        opened = timed & ~closed
+        if opened.any():
+            account.repaired[Reason.NO_END] += int(opened.sum())
+    else:
+        timed &= closed
+    lost = len(begin) - int(timed.sum())
+    if lost:
+        account.dropped[Reason.NO_TIME] += lost
+    backward = timed & closed & (end < begin)
+    if backward.any():
+        account.repaired[Reason.END_BEFORE_BEGIN] += int(backward.sum())
+    if lost or not len(begin):
+        chosen = _select_rows(chosen, np.flatnonzero(timed))
+    closed = mask_usable(rows.end)
+    return chosen, np.where(closed, np.maximum(rows.end, rows.begin + 1), OPEN)
+
+
+def _split_by_fields(
+    layout: Layout, columns: dict[str, np.ndarray], kept: slice | np.ndarray, mask: int
+) -> Iterator[tuple[int, int, slice | np.ndarray]]:
+    """Yield the bits of the fields that rows carry, all in the mask that are not optional and the
+    optional ones that they have; the bits of the numbers that all rows have, but that are not known
+    in these; and the kept rows of which that holds.
+
+    Of the others a plain number of 0 is not written where rows of the layout follow one another:
+    between them it is 0 anyway.
+    """
+    follow, fields = not layout.nests and not layout.is_state, len(layout.fields)
+    always, some, held = 0, [], []
+
+    def add_mask(bit: int, has: np.ndarray) -> None:
+        nonlocal always
+        count = np.count_nonzero(has)
+        if count == len(has):
+            always |= 1 << bit
+        elif count:
+            some.append(bit)
+            held.append(has[kept])
+
+    for bit, field in enumerate(layout.fields):
+        if not mask >> bit & 1:
+            always |= 1 << fields + bit
+            continue
+        if field.level or (field.optional and field.name not in columns):
+            continue
+        column, is_number = columns[field.name], field.values is None
+        if field.optional:
+            add_mask(bit, column != ABSENT)
+        elif bit and follow and is_number:
+            add_mask(bit, column > 0)
+        else:
+            always |= 1 << bit
+        if is_number and not field.optional and column.min(initial=0) < 0:
+            add_mask(fields + bit, column < 0)
+    if CALLERS in columns and columns[CALLERS].any():
+        always |= mask & layout.callers_mask
+    known = (1 << fields) - 1
+    if not some:
+        yield always & known, always >> fields, kept
+        return
+    carried = np.zeros(len(held[0]), np.min_scalar_type((1 << len(some)) - 1))
+    for place, has in enumerate(held):
+        carried |= np.left_shift(has, place, dtype=carried.dtype)
+    counted = carried.itemsize <= 2
+    combinations = np.flatnonzero(np.bincount(carried)) if counted else np.unique(carried)
+    for combination in combinations.tolist():
+        own = sum(1 << bit for place, bit in enumerate(some) if combination >> place & 1)
+        alone = len(combinations) == 1
+        chosen = slice(None) if alone else np.flatnonzero(carried == combination)
+        own |= always
+        yield own & known, own >> fields, _select_rows(kept, chosen)
+
+
+class _NonNegativeColumns(dict):
+    """Columns without negative values, which Paraver's tools do not know: 0 in their place, and
+    `RecordFormat.unknown` says where.
+
+    narrow: the names of those of which no number needs more than 32 bits.
+    """
+
+    def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
+        super().__init__()
+        self.source = columns
+        self.narrow: set[str] = set()
+
+    def __missing__(self, name: str) -> np.ndarray:
+        column = np.ascontiguousarray(self.source[name], np.int64)
+        # As unsigned numbers, negative ones are the greatest.
+        if int(column.view(np.uint64).max()) > GREATEST_NARROW:
+            column = np.maximum(column, 0)
+        if int(column.max()) <= GREATEST_NARROW:
+            self.narrow.add(name)
+        self[name] = column
+        return column
+
+    def is_wide(self, name: str, rows: slice | np.ndarray) -> bool:
+        """True if one of these rows needs more than 32 bits."""
+        column = self[name]
+        return name not in self.narrow and int(column[rows].max()) > GREATEST_NARROW
+
+
+def _spill_events(
+    rows: Rows,
+    shape: RecordFormat,
+    kept: slice | np.ndarray,
+    end: np.ndarray,
+    ascending: bool,
+    plain: _NonNegativeColumns,
+    writer: SpillWriter,
+) -> Iterator[Run]:
+    """Store the `kept` rows. shape: theirs, but for `wide`. end: of all rows. ascending: True if
+    each of these begins after the one before.
+    """
+    layout, present = load_catalogue().layouts[shape.name], shape.field_mask
+    order, ends = slice(None), end[kept]
+    if not ascending:
+        order = _order_outer_first(rows.begin[kept], ends)
+        kept, ends = _select_rows(kept, order), ends[order]
+    stored = present & ~layout.callers_mask
+    wide = sum(
+        1 << bit
+        for bit, field in enumerate(layout.fields)
+        if stored >> bit & 1 and plain.is_wide(field.name, kept)
+    )
+    columns = {
+        "time": rows.begin,
+        "end": end,
+        "object": rows.object,
+        "domain": rows.domain,
+        CALLERS: rows.columns.get(CALLERS),
+        **{field.name: plain[field.name] for field in list_present_fields(layout, stored)},
+    }
+    object_ = find_only_object(rows.object, kept)
+    greatest = int(ends.max())
+    if greatest == OPEN:
+        greatest = int(ends[ends != OPEN].max(initial=NULL))
+    last = len(rows.begin) - 1 if isinstance(kept, slice) else kept[-1]
+    greatest = max(greatest, int(rows.begin[last]) + 1)
+    yield writer.append_columns(replace(shape, wide=wide), columns, kept, greatest, object_)
+    shape = RecordFormat(END, layout.name, present)
+    if layout.is_state:
+        yield writer.append(
+            shape, _make_closing_records(rows.object[kept], shape), greatest, object_
+        )
+    else:
+        kept = _select_rows(kept, _order_by_time(ends))
+        yield writer.append_columns(shape, {**columns, "time": end}, kept, greatest, object_)
+
+
+def append_events(
+    writer: SpillWriter,
+    shape: RecordFormat,
+    begins: np.ndarray,
+    end: np.ndarray,
+    greatest_time: int,
+) -> tuple[Run, Run]:
+    """Store begin records, ascending by time, and the end records that belong to them. end: of
+    each; greatest_time: as in :class:`Run`.
+    """
+    object_ = find_only_object(begins["object"])
+    end_shape = RecordFormat(END, shape.name, shape.field_mask)
+    return (
+        writer.append(shape, begins, greatest_time, object_),
+        writer.append(end_shape, make_end_records(begins, end, end_shape), greatest_time, object_),
+    )
+
+
+def find_only_object(objects: np.ndarray, rows: slice | np.ndarray = slice(None)) -> int:
+    """Return the one object of these rows, -1 for several."""
+    some = objects[rows if isinstance(rows, slice) else rows[:LOOKED_AT]][:LOOKED_AT]
+    first = int(some[0])
+    return first if (some == first).all() and (objects[rows] == first).all() else -1
+
+
+def make_end_records(begins: np.ndarray, end: np.ndarray, shape: RecordFormat) -> np.ndarray:
+    """Return the end records of begin records that end at `end`, ascending by time; of states those
+    at the end of the trace. shape: of the ends.
+    """
+    if load_catalogue().layouts[shape.name].is_state:
+        return _make_closing_records(begins["object"], shape)
+    ends = np.empty(len(begins), shape.dtype)
+    order = _order_by_time(end)
+    ends["time"] = end[order]
+    for name in ends.dtype.names[1:]:
+        ends[name] = begins[name][order]
+    return ends
+
+
+def _make_closing_records(objects: np.ndarray, shape: RecordFormat) -> np.ndarray:
+    """Return end records at the end of the trace, one for each of the objects of begin records."""
+    objects = np.unique(objects)
+    ends = np.zeros(len(objects), shape.dtype)
+    ends["time"], ends["object"] = OPEN, objects
+    return ends
+
+
+def _order_outer_first(begin: np.ndarray, end: np.ndarray) -> slice | np.ndarray:
+    """Return the order by begin, the longer first among equals."""
+    if (begin[1:] > begin[:-1]).all():
+        return slice(None)
+    order = np.argsort(begin, kind="stable")
+    sorted_begin = begin[order]
+    same = np.flatnonzero(sorted_begin[1:] == sorted_begin[:-1])
+    if len(same):
+        # Only rows of equal begin are in the wrong order still, and they are few.
+        places = np.union1d(same, same + 1)
+        equal = order[places]
+        order[places] = equal[np.lexsort((-end[equal], begin[equal]))]
+    return order
+
+
+def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> Iterator[Run]:
+    """Store lines; yields their run.
+
+    Lines whose ends lack usable times are left out; the row that a line leads to is spilled under
+    the same condition.
+    """
+    columns = {
+        "time": lines.send,
+        "sender": lines.sender,
+        "receive": lines.receive,
+        "receiver": lines.receiver,
+        "until": np.maximum(lines.until, lines.receive + 1),
+        "size": lines.size,
+    }
+    if lines.tag is not None:
+        columns["tag"] = lines.tag
+    times = lines.send, lines.receive, lines.until
+    kept = slice(None)
+    if not all(map(are_all_usable, times)):
+        kept = np.flatnonzero(np.logical_and.reduce([mask_usable(time) for time in times]))
+        if not len(kept):
+            return
+    send = lines.send[kept]
+    greatest = max(int(send.max()), int(lines.receive[kept].max()))
+    kept = _select_rows(kept, _order_by_time(send))
+    yield writer.append_columns(RecordFormat(LINE, lines.kind), columns, kept, greatest)
 
 
 class CommonNumbers:

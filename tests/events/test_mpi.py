@@ -11,12 +11,12 @@ from tools.exports import Row, make_export, make_global_tid, make_strings
 from tools.trace_reader import Trace
 
 import nsys2prv
+from nsys2prv import relations
 from nsys2prv.conversion import read as reading
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.mpi import MPI_LAYOUTS, normalize_function_name
 from nsys2prv.relations import blocks
-from nsys2prv.store import work_result
 
 P2P, COLLECTIVES, WAITS, OTHER = (
     "MPI_P2P_EVENTS",
@@ -37,7 +37,7 @@ Call = tuple[str, Row]
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Match messages at once and in small steps."""
     if request.param == "in small steps":
-        monkeypatch.setattr(work_result, "BATCH_BYTES", 1)
+        monkeypatch.setattr(relations, "BATCH_BYTES", 1)
         monkeypatch.setattr(blocks, "BUCKET_BYTES", 100)
         monkeypatch.setattr(blocks, "LINE_ROWS", 1)
 

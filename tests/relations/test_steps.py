@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from nsys2prv import relations
 from nsys2prv.clock import NoiseKind, make_calls
 from nsys2prv.clock.gathering import gather_by_member, gather_calls
 from nsys2prv.clock.sequences import Member
@@ -21,13 +22,12 @@ from nsys2prv.relations.nccl_collectives import (
     CollectivePiece,
     divide_kernels,
 )
-from nsys2prv.store import work_result
 
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every report a step of its own, with few kernels in every other."""
-    monkeypatch.setattr(work_result, "BATCH_BYTES", 1)
+    monkeypatch.setattr(relations, "BATCH_BYTES", 1)
     monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
     monkeypatch.setattr(blocks, "BUCKET_BYTES", 2_000)
     monkeypatch.setattr(blocks, "LINE_ROWS", 20)
