@@ -69,7 +69,7 @@ LINE_NOISE = replace(NOISE[NoiseKind.NCCL], misfit=20_000.0)
 #: Lines of two pairs of queues contradict each other if they are farther apart than this (ns),
 #: unless one fits better by this factor.
 CONTRADICTION, BETTER = 200_000.0, 3.0
-#: Largest number of hosts that one host is compared with, and of pairs of queues of a kind.
+#: Largest number of hosts that one host is compared with, and of pairs of queues of a kind and length.
 MOST_TRIES, MOST_PAIRS = 8, 4
 #: A member comes clearly last if it begins later than all others by CLEARLY times the scatter of the
 #: ends, and by LEAST_MARGIN (ns). The others must wait for it at least OFTEN times, with at most one
@@ -455,28 +455,44 @@ def _find_line(own: Sequence[Queue], others: Sequence[Queue]) -> tuple[float, fl
     pairs = [(queue, other) for queue in own for other in others if queue.kind == other.kind]
     # Those first that have as many calls, which are most alike.
     pairs.sort(key=lambda pair: abs(len(pair[0].end) - len(pair[1].end)))
-    tries: Counter[int] = Counter()
-    lines = []
+    tries: Counter[tuple[int, int]] = Counter()
+    chosen = []
     for queue, other in pairs:
-        tries[queue.kind] += 1
-        if tries[queue.kind] <= MOST_PAIRS:
-            found = _compare_queues(queue, other)
-            lines += [found] if found is not None else []
-    if not lines:
+        alike = queue.kind, len(queue.end)
+        tries[alike] += 1
+        chosen += [(queue, other)] if tries[alike] <= MOST_PAIRS else []
+    for in_order in (False, True):
+        found = {
+            (pair[0].kind, *line) for pair in chosen if (line := _compare_queues(*pair, in_order))
+        }
+        if found:
+            break
+    else:
         return None
-    spread, offset, slope, _ = min(lines)
-    for rival_spread, rival_offset, rival_slope, at in lines:
-        apart = abs(offset - rival_offset + (slope - rival_slope) * at)
-        if apart > CONTRADICTION and rival_spread < BETTER * spread:
-            return None
+    _, spread, offset, slope, _ = min(found, key=lambda line: line[1:])
+    rivals = {
+        (kind, rival)
+        for kind, rival, other, tilt, at in found
+        if abs(offset - other + (slope - tilt) * at) > CONTRADICTION
+    }
+    # Queues of several kinds that agree are right against those of one.
+    agreeing = {kind for kind, *_ in found} - {kind for kind, _ in rivals}
+    is_clear = len(agreeing) > 1 and len({kind for kind, _ in rivals}) == 1
+    if not is_clear and any(rival < BETTER * spread for _, rival in rivals):
+        return None
     return offset, slope
 
 
-def _compare_queues(own: Queue, other: Queue) -> tuple[float, float, float, float] | None:
+def _compare_queues(
+    own: Queue, other: Queue, in_order: bool
+) -> tuple[float, float, float, float] | None:
     """Return the spread, offset and slope of the line on which the ends of two queues surely lie,
-    and the time amid them; None where they do not.
+    and the time amid them; None where they do not. in_order: only if equally many do so in order.
     """
-    partners, _ = pair_calls(own.calls, other.calls, LINE_NOISE, False, UTC_ERROR)
+    if in_order:
+        partners = _pair_in_order(own.end, other.end)
+    else:
+        partners, _ = pair_calls(own.calls, other.calls, LINE_NOISE, False, UTC_ERROR)
     if partners is None:
         return None
     found = partners >= 0
@@ -488,6 +504,23 @@ def _compare_queues(own: Queue, other: Queue) -> tuple[float, float, float, floa
     ):
         return None
     return spread, offset, slope, float(np.median(times))
+
+
+def _pair_in_order(own: np.ndarray, other: np.ndarray) -> np.ndarray | None:
+    """Return the pairs of equally many ends in their order, if they lie on a line so much better than
+    in any other order that it is no accident, however regular they are; else None.
+    """
+    count = len(own)
+    if count != len(other) or count < FEWEST:
+        return None
+    spreads = {}
+    for shift in range(-(count // 3), count // 3 + 1):
+        times = own[max(-shift, 0) : count - max(shift, 0)]
+        later = other[max(shift, 0) : count - max(-shift, 0)]
+        _, slope, spread = fit_line(times, later - times)
+        spreads[shift] = spread if abs(slope) <= PLAUSIBLE_DRIFT else np.inf
+    spread = spreads.pop(0)
+    return np.arange(count) if spread < CLOSE and BETTER * spread < min(spreads.values()) else None
 
 
 def _divide(
