@@ -142,8 +142,20 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
         if culprit is None:
             break
         changes = _list_changes(base, culprit)
-        kind = "hiccup" if _is_hiccup(base, changes, culprit) else culprit.kind
-        causes.append(Cause(kind, culprit.gain, changes, culprit))
+        moments, share = _find_moments(base, changes, culprit)
+        kind = "hiccup" if share >= HICCUP_SHARE else culprit.kind
+        gain = base.compute_gain(moments) if share < HICCUP_SHARE else 0.0
+        if LEAST_GAIN <= gain <= culprit.gain - LEAST_GAIN:
+            # What happens a few times is one cause, and what is always longer another one.
+            causes.append(Cause("hiccup", gain, moments, culprit))
+            base = base.change(moments)
+            kept = [~np.isin(rows, moments[0][0]) for rows, _ in changes]
+            changes = [
+                (rows[keep], new if isinstance(new, float) else new[keep])
+                for (rows, new), keep in zip(changes, kept, strict=True)
+            ]
+            gain = base.compute_gain(changes)
+        causes.append(Cause(kind, gain or culprit.gain, changes, culprit))
         base = base.change(changes)
     return causes, base
 
@@ -173,20 +185,23 @@ def _list_changes(replay: Replay, suspect: Suspect) -> Changes:
     return work_as_others(replay, suspect.kind, suspect.processes)
 
 
-def _is_hiccup(replay: Replay, changes: Changes, culprit: Suspect) -> bool:
-    """Return whether most of the excess time of the culprit falls into a few of its repetitions."""
-    if culprit.is_link or culprit.ratio:
-        return False
-    saved = replay.list_work(*replay.list_saved(changes))
-    if not saved.height:
-        return False
+def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[Changes, float]:
+    """Return the part of changes that concerns a few repetitions of what the culprit does, in which it
+    takes much longer than in others, and its share of the time that changes save.
+    """
+    edges, saved = replay.list_saved(changes)
+    if culprit.is_link or culprit.ratio or not len(edges):
+        return [], 0.0
     # How often a process does the work that saves most.
+    key = sum_lasts(replay.list_work(edges, saved), "key")["key"][0]
     work = replay.list_work(np.concatenate([rows for rows, _ in changes]))
-    count = (work["key"] == sum_lasts(saved, "key")["key"][0]).sum()
-    repetitions = count // work["process"].n_unique()
-    few, lasts = min(max(1, int(HICCUP_TIMES * repetitions)), MOST_HICCUPS), saved["lasts"]
-    is_rare = (lasts >= lasts.max() / 2).sum() <= few
-    return is_rare and lasts.top_k(few).sum() >= HICCUP_SHARE * lasts.sum()
+    repetitions = (work["key"] == key).sum() // work["process"].n_unique()
+    few = min(max(1, int(HICCUP_TIMES * repetitions)), MOST_HICCUPS)
+    longest = np.argsort(-saved, kind="stable")[:few]
+    if (saved >= saved.max() / 2).sum() > few:
+        return [], 0.0
+    moments = [(edges[longest], replay.job.graph.weight[edges[longest]] - saved[longest])]
+    return moments, float(saved[longest].sum() / saved.sum())
 
 
 def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:

@@ -196,7 +196,7 @@ def is_alone(replay: Replay, processes: Sequence[int]) -> bool:
     """
     own = {*processes}
     channels = [{*members} for members, _ in replay.job.channels if own & {*members}]
-    return bool(channels) and all(members <= own for members in channels)
+    return all(members <= own for members in channels) if channels else not replay.job.kernels
 
 
 def work_as_others(replay: Replay, kind: str, processes: tuple[int, ...]) -> Changes:
