@@ -6,7 +6,6 @@ In: a job that is read. Out: the same job, ready to be cut, written or analysed.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
@@ -216,11 +215,8 @@ def _number_names(job: Job) -> None:
         labellers = dict.fromkeys(("kernels", "nccl_kernels"), name_values.make_kernel_labels)
     if job.plan.options.without_paths:
         labellers["files"] = name_values.strip_folders
-    names: dict[str, dict[int, name_values.NameFile]] = defaultdict(dict)
-    for result in job.results:
-        for name_set, frame in result.names.items():
-            names[name_set][result.task] = name_values.NameFile(frame, result.domains)
-    job.values = name_values.assign_values(load_catalogue().name_sets, names, labellers)
+    sets = load_catalogue().name_sets
+    job.values = name_values.assign_values(sets, job.ordered_results, labellers)
     job.notes += job.captures.describe_gaps()
     domains = number_domains({domain for result in job.results for domain in result.domains})
     job.domain_codes = sorted(domains.items())

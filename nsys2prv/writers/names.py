@@ -12,9 +12,10 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import StoredFrame, join_pieces, read_columns
+from nsys2prv._util.columns import join_pieces, read_columns
 from nsys2prv.events.catalogue import NameSet
 from nsys2prv.events.kernel_names import make_kernel_label, make_labels_unique
+from nsys2prv.store.work_result import WorkResult
 
 #: Characters that break lines or reorder text: control characters, Unicode's line ends and marks of
 #: direction (a regex that Python and Rust both read).
@@ -28,20 +29,11 @@ END_LABEL = "End"
 NO_LABELS = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
 #: A set's distinct names (text and short form, in order of value) -> their labels.
 Labeller = Callable[[list[str], list[str]], list[str]]
-#: Names of some reading tasks, by the number of each.
-Batch = list[tuple[int, dict[str, Any]]]
+#: Results of some reading tasks, each with its names.
+Batch = list[tuple[WorkResult, dict[str, Any]]]
 TEXTS = {"text": pl.String, "short": pl.String}
 #: Names handled together: more would cost memory, fewer time.
 BATCH_ROWS = 1_000_000
-
-
-class NameFile(Struct, frozen=True):
-    """The names that one reading task met of one set, in the order of their local indices."""
-
-    #: Columns text, and where any name has one short and domain, an index into `domains`.
-    frame: StoredFrame
-    #: Names of NVTX domains that the column domain indexes.
-    domains: Sequence[str] = ()
 
 
 class NameValues(Struct):
@@ -65,11 +57,9 @@ class NameValues(Struct):
 
 
 def assign_values(
-    sets: Mapping[str, NameSet],
-    met: Mapping[str, Mapping[int, NameFile]],
-    labellers: Mapping[str, Labeller],
+    sets: Mapping[str, NameSet], results: Sequence[WorkResult], labellers: Mapping[str, Labeller]
 ) -> dict[str, NameValues]:
-    """Give every name met its value. met: set -> reading task -> file of its names.
+    """Give every name that reading met its value.
 
     Known names have the value of the catalogue. The rest are numbered in the order of their texts,
     from their set's first value on; sets of one space do not overlap.
@@ -78,20 +68,20 @@ def assign_values(
     following: dict[str, int] = {}
     for name_set in sorted(sets.values(), key=lambda item: (item.space, item.first)):
         values = result[name_set.name] = NameValues()
-        if not (files := met.get(name_set.name)):
+        named = [result for result in results if name_set.name in result.names]
+        if not named:
             continue
         first = max(name_set.first, following.get(name_set.space, 0))
-        labeller = labellers.get(name_set.name)
-        distinct = _number_names(name_set, first, _find_distinct(files))
+        distinct = _number_names(name_set, first, _find_distinct(name_set.name, named))
         following[name_set.space] = first + distinct["known"].null_count()
         labels = distinct["text"]
-        if labeller:
+        if labeller := labellers.get(name_set.name):
             made = labeller(labels.to_list(), distinct["short"].to_list())
             labels = pl.Series(made, dtype=pl.String)
         values.labels = make_labels_safe(
             pl.DataFrame({"value": distinct["value"], "label": labels})
         )
-        _look_up(values, files, distinct)
+        _look_up(values, name_set.name, named, distinct)
     return result
 
 
@@ -128,10 +118,10 @@ def _number_names(name_set: NameSet, first: int, distinct: pl.DataFrame) -> pl.D
     )
 
 
-def _find_distinct(files: Mapping[int, NameFile]) -> pl.DataFrame:
+def _find_distinct(name: str, results: Sequence[WorkResult]) -> pl.DataFrame:
     """Return the distinct texts in order, each with the least of its short forms."""
     distinct = pl.DataFrame(schema=TEXTS)
-    for batch in _read_batches(files):
+    for batch in _read_batches(name, results):
         texts = pl.concat([distinct, _join_names([names for _, names in batch])]).lazy()
         grouped = texts.group_by("text").agg(pl.col("short").min())
         distinct = grouped.sort("text").collect()
@@ -145,37 +135,41 @@ def _join_names(batch: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame({name: join_pieces(pieces) for name, pieces in columns.items()}, TEXTS)
 
 
-def _look_up(values: NameValues, files: Mapping[int, NameFile], distinct: pl.DataFrame) -> None:
+def _look_up(
+    values: NameValues, name: str, results: Sequence[WorkResult], distinct: pl.DataFrame
+) -> None:
     """Fill in every task's values, and the values met per domain."""
     by_domain: dict[str, list[np.ndarray]] = {}
-    for batch in _read_batches(files):
+    for batch in _read_batches(name, results):
         column = (
             _join_names([names for _, names in batch])
             .join(distinct, on="text", how="left", maintain_order="left")["value"]
             .to_numpy()
         )
         start = 0
-        for task, names in batch:
-            part = values.by_task[task] = column[start : start + len(names["text"])]
+        for result, names in batch:
+            part = values.by_task[result.task] = column[start : start + len(names["text"])]
             start += len(part)
             if "domain" not in names:
                 by_domain.setdefault("", []).append(part)
                 continue
             for domain in np.unique(names["domain"]).tolist():
                 own = part[names["domain"] == domain]
-                by_domain.setdefault(files[task].domains[domain], []).append(own)
+                by_domain.setdefault(result.domains[domain], []).append(own)
     values.domains = {
         domain: pl.DataFrame({"value": np.unique(np.concatenate(domain_values))})
         for domain, domain_values in by_domain.items()
     }
 
 
-def _read_batches(files: Mapping[int, NameFile]) -> Iterator[Batch]:
-    """Yield the tasks' names, a bounded number of rows at a time."""
+def _read_batches(name: str, results: Sequence[WorkResult]) -> Iterator[Batch]:
+    """Yield the names of a set that tasks met, in the order of their local indices, a bounded number
+    of rows at a time.
+    """
     batch: Batch = []
     rows = 0
-    for task, file in sorted(files.items()):
-        batch.append((task, read_columns(file.frame)))
+    for result in results:
+        batch.append((result, read_columns(result.names[name])))
         rows += len(batch[-1][1]["text"])
         if rows >= BATCH_ROWS:
             yield batch

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from nsys2prv._util.columns import FrameWriter
 from nsys2prv.events.catalogue import NameSet
-from nsys2prv.writers.names import NameFile, assign_values
+from nsys2prv.store.work_result import WorkResult
+from nsys2prv.writers.names import assign_values
 
 
 def test_sets_of_a_space_do_not_overlap_and_known_values_stay(tmp_path: Path) -> None:
@@ -17,10 +18,11 @@ def test_sets_of_a_space_do_not_overlap_and_known_values_stay(tmp_path: Path) ->
     call, number = next(iter(sets["calls"].list_known_values().items()))
     texts = {"calls": [call, "own"], "some": ["c", "a", "b"], "more": ["a"]}
     with FrameWriter(tmp_path / "names") as frames:
-        met = {name: {0: NameFile(frames.append({"text": own}))} for name, own in texts.items()}
+        names = {name: frames.append({"text": own}) for name, own in texts.items()}
+    result = WorkResult(0, 0, 0, names=names)
     assert {
         name: dict(values.labels.select("label", "value").iter_rows())
-        for name, values in assign_values(sets, met, {}).items()
+        for name, values in assign_values(sets, [result], {}).items()
     } == {
         "calls": {call: number, "own": 2500},
         "some": {"a": 3000, "b": 3001, "c": 3002},
