@@ -75,8 +75,9 @@ class Ledger(Struct):
         """Return what does not balance, by kind, layout or kind of line: empty unless something is
         wrong.
         """
-        accounts: dict[str, Account | RecordBalance] = {**self.kinds, **self.records, **self.lines}
-        return {name: account.missing for name, account in accounts.items() if account.missing}
+        accounts: list[tuple[str, Account | RecordBalance]] = [*self.kinds.items()]
+        accounts += [*self.records.items(), *self.lines.items()]
+        return {name: account.missing for name, account in accounts if account.missing}
 
     def list_reasons(self, fate: str) -> dict[tuple[str, str], int]:
         """Return the counts of rows `dropped` or `repaired`, by (kind, reason), or of records
