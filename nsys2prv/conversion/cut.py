@@ -8,7 +8,7 @@ are repeated there.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from copy import copy
 
@@ -19,13 +19,13 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv._util.text import format_seconds, list_some, suggest_range
 from nsys2prv.conversion.cut_runs import CutWindow, CutWork, cut_task
-from nsys2prv.conversion.job import Job, sum_counters
+from nsys2prv.conversion.job import Job, group_by_report, sum_counters
 from nsys2prv.conversion.options import MOST_LISTED, CutPlan, Region, choose_reports
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey, ThreadKey
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.name_rules import NamePattern
-from nsys2prv.store.runs import BEGIN, Run, read_run, take_records
+from nsys2prv.store.runs import BEGIN, read_run, take_records
 from nsys2prv.store.windows import to_begin_times, to_trace_times
 from nsys2prv.writers.rows import ObjectModel, build_object_model, find_process
 
@@ -81,9 +81,6 @@ def _cut_runs(
     plan: CutPlan,
 ) -> tuple[Job, int]:
     """Return the job with its runs cut, and how many ranges were clipped."""
-    by_report: dict[int, list[Run]] = defaultdict(list)
-    for run in job.runs:
-        by_report[run.report].append(run)
     tasks = [
         CutWork(
             tuple(runs),
@@ -94,7 +91,7 @@ def _cut_runs(
             window,
             job.folder / f"cut-{report}.bin",
         )
-        for report, runs in sorted(by_report.items())
+        for report, runs in sorted(group_by_report(job.runs).items())
     ]
     cut = list(job.run(cut_task, tasks))
     parts = [part for part, _ in cut]

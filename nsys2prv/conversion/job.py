@@ -27,12 +27,12 @@ from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, Placement
 from nsys2prv.conversion.options import Options, Plan
 from nsys2prv.conversion.whole_reports import LostLaunches
 from nsys2prv.events import Selection
-from nsys2prv.events.catalogue import CALLER_LEVELS, Metric
+from nsys2prv.events.catalogue import CALLER_LEVELS
 from nsys2prv.events.extraction import ObjectKey
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.ranks import Captures
-from nsys2prv.store.runs import COUNTER, LINE, TRACE, RecordFormat, Run, Span
-from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds, join_small_runs
+from nsys2prv.store.runs import LINE, TRACE, RecordFormat, Run, Span
+from nsys2prv.store.windows import GlobalIds, IdTable
 from nsys2prv.store.work_result import WorkResult
 from nsys2prv.writers.names import NameValues
 from nsys2prv.writers.rows import ObjectModel
@@ -178,18 +178,6 @@ class Job:
             return np.arange(self.model.tree.threads)
         return np.array([self.model.rows[result.report, key] for key in result.objects], np.int64)
 
-    def find_duration(self) -> int:
-        """Return the length of the trace (ns), which includes all its records and the spans of the
-        reports' events.
-        """
-        lasts = {report: [last] for report, (_, last) in self.spans.items()}
-        for run in (run for result in self.results for run in result.runs):
-            lasts.setdefault(run.report, []).append(run.greatest_time)
-        return max(
-            int(self.clocks[report].to_global(np.array(times)).max())
-            for report, times in lasts.items()
-        )
-
     def settle(self) -> None:
         """Collect the results into the fields that all later steps read."""
         by_task = self.ordered_results
@@ -218,14 +206,14 @@ class Job:
             if run.shape.stream == LINE:
                 self.written[run.shape.name] += run.rows
         self.left_out = sum_counters(result.left_out for result in self.results)
-        self.duration = self.find_duration()
-
-    def collect_metrics(self) -> dict[str, set[Metric]]:
-        """Return layout -> the metrics that have samples."""
-        metrics: dict[str, set[Metric]] = defaultdict(set)
-        for shape in {run.shape for run in self.runs if run.shape.stream == COUNTER}:
-            metrics[shape.name].update(shape.metrics)
-        return metrics
+        # Of all records, and of the spans of the reports' events.
+        lasts = {report: [last] for report, (_, last) in self.spans.items()}
+        for run in (run for result in self.results for run in result.runs):
+            lasts.setdefault(run.report, []).append(run.greatest_time)
+        self.duration = max(
+            int(self.clocks[report].to_global(np.array(times)).max())
+            for report, times in lasts.items()
+        )
 
 
 def _find_callers(result: WorkResult, values: np.ndarray) -> np.ndarray:
@@ -234,21 +222,20 @@ def _find_callers(result: WorkResult, values: np.ndarray) -> np.ndarray:
     return np.append(values, ABSENT)[np.where(callers == ABSENT, -1, callers)]
 
 
+def group_by_report(runs: Iterable[Run]) -> dict[int, list[Run]]:
+    """Return report -> its runs, in their order."""
+    by_report: dict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_report[run.report].append(run)
+    return by_report
+
+
 def sum_counters(counters: Iterable[Counter]) -> Counter:
     """Return the sum of counts, zeros included."""
     total: Counter = Counter()
     for counter in counters:
         total.update(counter)
     return total
-
-
-def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
-    """Return what a :class:`nsys2prv.store.windows.WindowReader` needs to read a job's records (runs,
-    with small ones joined, and their global ids), and the begins (ns) of its windows.
-    """
-    global_ids = make_global_ids(job)
-    runs = join_small_runs(job.runs, global_ids, job.folder, job.run)
-    return runs, global_ids, choose_window_bounds(runs, job.clocks)
 
 
 def make_global_ids(job: Job) -> GlobalIds:

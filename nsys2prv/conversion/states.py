@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN, Table, mask_changes, number_linked, sum_changes
-from nsys2prv.conversion.job import Job, make_global_ids
+from nsys2prv.conversion.job import Job, group_by_report, make_global_ids
 from nsys2prv.events.catalogue import Field, Layout, NameSet, load_catalogue
 from nsys2prv.events.extraction import QueueKey, StreamKey, ThreadKey, find_stream_device
 from nsys2prv.events.kind import Rows
@@ -100,7 +100,7 @@ def plan_state_tasks(job: Job) -> list[StateWork]:
         if isinstance(key, (StreamKey, QueueKey)) or (isinstance(key, ThreadKey) and not key.lane):
             state = RUNNING if isinstance(key, ThreadKey) else IDLE
             rows[report][thread] = state, isinstance(key, QueueKey)
-    runs = _group_by_report(run for run in job.runs if run.shape.stream in STREAMS)
+    runs = group_by_report(run for run in job.runs if run.shape.stream in STREAMS)
     global_ids = job.folder / "ids-of-states"
     make_global_ids(job).save(global_ids)
     captured, name_states = _find_captured_times(job), _find_name_states(job)
@@ -111,13 +111,6 @@ def plan_state_tasks(job: Job) -> list[StateWork]:
         task = number, tuple(runs[report]), global_ids, name_states, *own, job.folder
         tasks.append(StateWork(*task, captured.get(report)))
     return tasks
-
-
-def _group_by_report(runs: Iterable[Run]) -> dict[int, list[Run]]:
-    by_report: dict[int, list[Run]] = defaultdict(list)
-    for run in runs:
-        by_report[run.report].append(run)
-    return by_report
 
 
 def _find_captured_times(job: Job) -> dict[int, tuple[int, int]]:
@@ -457,7 +450,7 @@ def find_device_states(job: Job, number: int) -> Iterator[WorkResult]:
             device = find_stream_device(job.infos[report], key)
             gpu_of[thread] = job.model.rows[report, device]
             gpus_of[report].add(gpu_of[thread])
-    runs = _group_by_report(
+    runs = group_by_report(
         run for run in job.runs if run.shape.stream == BEGIN and run.shape.name in BITS
     )
     global_ids = job.folder / "ids-of-operations"

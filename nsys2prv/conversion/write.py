@@ -28,14 +28,15 @@ from msgspec.structs import asdict, replace
 from nsys2prv._util import __version__
 from nsys2prv._util.files import name_beside
 from nsys2prv.conversion.clocks import make_comment_lines
-from nsys2prv.conversion.job import Job, plan_windows
+from nsys2prv.conversion.job import Job, make_global_ids
 from nsys2prv.conversion.options import DEFAULTS, Options
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue import Metric
 from nsys2prv.events.kind import EventKind, Reason, describe_reason, explain_unread_table
 from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store.runs import COUNTER, LINE, STATE, Run
-from nsys2prv.store.windows import GlobalIds, WindowReader
+from nsys2prv.store.windows import GlobalIds, WindowReader, choose_window_bounds, join_small_runs
 from nsys2prv.writers import TraceContent, Writer
 from nsys2prv.writers.paraver.pcf import list_codes, number_metrics
 from nsys2prv.writers.paraver.prv import ParaverWriter
@@ -68,7 +69,9 @@ def write_job(job: Job, output: str | Path, keep_runs: bool = True) -> Summary:
     options = job.plan.options
     *outputs, clock, metadata_file = list_outputs(output, options.compress)
     writer = choose_writer(output, options.compress)[0]()
-    runs, global_ids, bounds = plan_windows(job)
+    global_ids = make_global_ids(job)
+    runs = join_small_runs(job.runs, global_ids, job.folder, job.run)
+    bounds = choose_window_bounds(runs, job.clocks)
     content = _describe_content(job, runs, global_ids)
     head = writer.begin(content)
     parts = None if job.pool.shares_memory else job.folder
@@ -123,10 +126,12 @@ def _describe_content(job: Job, runs: Sequence[Run], global_ids: GlobalIds) -> T
     present = {run.shape.name for run in job.runs}
     sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
     sampled: dict[int, set[tuple[str, str]]] = defaultdict(set)
+    metrics: dict[str, set[Metric]] = defaultdict(set)
     for run in job.runs:
         if run.shape.stream == COUNTER:
             row = int(job.threads[run.task][run.object])
             sampled[row] |= {(run.shape.name, metric.name) for metric in run.shape.metrics}
+            metrics[run.shape.name].update(run.shape.metrics)
     streams = {run.shape.stream for run in job.runs}
     return TraceContent(
         model=job.model,
@@ -140,7 +145,7 @@ def _describe_content(job: Job, runs: Sequence[Run], global_ids: GlobalIds) -> T
             for layout in source.layouts
             if layout in present
         },
-        metrics=job.collect_metrics(),
+        metrics=metrics,
         sampled=sampled,
         lines=frozenset(run.shape.name for run in job.runs if run.shape.stream == LINE),
         has_states=STATE in streams,
