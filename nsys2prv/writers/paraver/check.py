@@ -144,11 +144,6 @@ class CheckFindings(list[CheckFinding]):
         quoted = text if len(text) <= LONGEST_QUOTE else text[:LONGEST_QUOTE] + "..."
         self.append(CheckFinding(rule, file, line, count, quoted))
 
-    def sort_by_severity(self) -> None:
-        """Put the worst first, then by file and line."""
-        order = list(Severity)
-        self.sort(key=lambda one: (order.index(one.severity), one.file, one.line, one.rule))
-
 
 class Header(Struct, frozen=True):
     """The objects of a trace."""
@@ -372,10 +367,6 @@ class CheckResult(Struct, frozen=True):
     #: Contents of the trace; None if the header is invalid.
     contents: CheckedContents | None
 
-    def select(self, severity: Severity) -> list[CheckFinding]:
-        """Return the findings of this severity."""
-        return [finding for finding in self.findings if finding.severity is severity]
-
     def data(self) -> dict[str, Any]:
         """Return path, contents and findings as plain data, for JSON."""
         names = "rule", "file", "line", "count", "message"
@@ -478,7 +469,8 @@ def check_trace(path: str | Path) -> CheckResult:
         contents = CheckedContents(
             *counts, tuple(types), first, last, end, unit, header.count_objects()
         )
-    findings.sort_by_severity()
+    order = [*Severity]
+    findings.sort(key=lambda one: (order.index(one.severity), one.file, one.line, one.rule))
     return CheckResult(path, findings, contents)
 
 
@@ -553,7 +545,7 @@ def format_result(result: CheckResult) -> Iterator[str]:
     counts = [
         format_count(len(chosen), severity.value)
         for severity in Severity
-        if (chosen := result.select(severity))
+        if (chosen := [one for one in result.findings if one.severity is severity])
     ]
     yield f"  {', '.join(counts) or 'nothing found'}"
 
