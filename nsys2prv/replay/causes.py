@@ -18,6 +18,7 @@ from nsys2prv.replay.suspects import (
     KINDS,
     Suspect,
     choose_culprit,
+    find_far_beyond,
     link_as_others,
     list_suspects,
     work_as_others,
@@ -198,10 +199,13 @@ def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[C
     repetitions = (work["key"] == key).sum() // work["process"].n_unique()
     few = min(max(1, int(HICCUP_TIMES * repetitions)), MOST_HICCUPS)
     longest = np.argsort(-saved, kind="stable")[:few]
-    if (saved >= saved.max() / 2).sum() > few:
+    share = float(saved[longest].sum() / saved.sum())
+    is_often = (saved >= saved.max() / 2).sum() > few
+    is_usual = share < HICCUP_SHARE and saved.max() <= find_far_beyond(replay, culprit)
+    if is_often or is_usual:
         return [], 0.0
     moments = [(edges[longest], replay.job.graph.weight[edges[longest]] - saved[longest])]
-    return moments, float(saved[longest].sum() / saved.sum())
+    return moments, share
 
 
 def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:

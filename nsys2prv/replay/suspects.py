@@ -126,18 +126,25 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     usual, error_of_usual = np.median(mean[others]), np.median(error[others])
     place = len(others) - (2 if len(others) >= SEVERAL else 1)
     least = SOME_ERRORS * np.sqrt(error[own] + error_of_usual) if len(table.edges) > FEW else 0.0
-    beyond = FAR_BEYOND * table.excess.usually
-    beyond = max(beyond, BEYOND_OTHERS * np.sort(most[others])[place])
     unclear = own[
         (mean[own] - usual <= MANY_ERRORS * np.sqrt(error[own] + error_of_usual))
         & (
             (mean[own] - usual <= APART * np.sort(np.abs(mean[others] - usual))[place])
             | (mean[own] - usual <= least)
         )
-        & (most[own] <= beyond)
+        & (most[own] <= find_far_beyond(replay, suspect))
     ]
     certain = NormalDist().inv_cdf(1 - BY_CHANCE / count)
     return all(_count_errors(table, one, own) > certain for one in unclear.tolist())
+
+
+def find_far_beyond(replay: Replay, suspect: Suspect) -> float:
+    """Return how much longer than usual work of some processes lasts (ns) if that is no chance."""
+    excess = replay.tabulate(KINDS[suspect.kind]).excess
+    own = np.searchsorted(replay.processes, suspect.processes)
+    others = np.sort(np.delete(excess.most, own))
+    place = len(others) - (2 if len(others) >= SEVERAL else 1)
+    return max(FAR_BEYOND * excess.usually, BEYOND_OTHERS * float(others[place]))
 
 
 def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:
