@@ -9,7 +9,7 @@ import polars as pl
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.iterations import PARTS
-from nsys2prv.analysis.result import Result, Table, divide_columns
+from nsys2prv.analysis.result import DECLARED, Result, Table, divide_columns
 from nsys2prv.analysis.study.model import list_known_rows
 from nsys2prv.analysis.text import format_nanoseconds
 
@@ -25,22 +25,8 @@ CHANGE = (
     (pl.col("b_ns") - pl.col("a_ns")).alias("change_ns"),
     (divide_columns("b_ns", "a_ns") - 1).alias("change_share"),
 )
-#: Tables of two jobs that are compared: analysis, table, key columns, what counts executions, and what is
-#: compared: the first of these columns that both have.
-COMPARED = (
-    ("kernels", "classes", ("class",), "count", ("time_ns",)),
-    ("kernels", "kernels", ("kernel",), "count", ("time_ns",)),
-    ("overlap", "operations", ("operation",), "count", ("exposed_ns",)),
-    ("operations", "operations", ("operation",), "calls", ("gpu_ns", "host_ns")),
-    ("idle", "calls", ("call",), "count", ("time_ns",)),
-    ("idle", "memory", ("operation", "source", "destination"), "count", ("time_ns",)),
-    ("idle", "gaps", ("length",), "count", ("time_ns",)),
-)
-#: Tables with a row for each device or rank: analysis, table, key column, what is compared.
-PLACES = (
-    ("efficiencies", "devices", "device", ("active_ns", "useful_ns", "nccl_ns", "exposed_ns")),
-    ("collectives", "stragglers", "rank", ("waited_ns", "others_waited_ns")),
-)
+#: Tables of two jobs that are compared, and those of them with a row for each device or rank.
+COMPARED, PLACES = (DECLARED["difference"].terms[name] for name in ("compared", "places"))
 
 
 def describe_change(

@@ -11,7 +11,7 @@ import polars as pl
 
 from nsys2prv.analysis.device_group import OS, DeviceGroup, to_arrays
 from nsys2prv.analysis.intervals import EMPTY, Spans, measure_exclusive, merge_spans
-from nsys2prv.analysis.result import Context
+from nsys2prv.analysis.result import DECLARED, Context
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
@@ -19,17 +19,7 @@ from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 #: Layouts of calls with stacks: those of CUDA tell first, for calls of the system are within them.
 CALLS = ("cuda_api", "osrt", "pthread", "syscalls")
 #: Whose code it is -> what people call it, with callers and where no function is known.
-LIBRARIES = {
-    "a library": "a library",
-    "mpi": "MPI",
-    "a cuda library": "a library of CUDA",
-    "the cuda driver": "the CUDA driver",
-    "the loader": "the loader of libraries",
-}
-NO_FUNCTION = {
-    "the program": "the program, whose functions have no names",
-    "the interpreter": "the interpreter, whose program's functions are not recorded",
-}
+LIBRARIES, NO_FUNCTION = (DECLARED["stacks"].terms[name] for name in ("libraries", "no_function"))
 #: A place is told of from this share of the time on.
 LEAST_SHARE = 0.2
 #: A place is known from this number of CPU samples on.

@@ -35,15 +35,10 @@ from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 from nsys2prv.replay.path import Cause
 
 #: Parts of the time of a GPU, of a rank in a job without work on GPUs, and over time: what people call
-#: each, and its colour on a page.
-PARTS, HOST_PARTS, BINS = (DECLARED["time"].terms[name] for name in ("parts", "host_parts", "bins"))
-#: The parts by iteration and over time, as sums of parts; the rest is idle.
-COARSE = {
-    "compute": ("compute", "both"),
-    "communication": ("transfer", "unmatched"),
-    "wait": ("wait",),
-    "copies": ("copies",),
-}
+#: each, and its colour on a page; parts over time of GPUs, as sums of parts.
+PARTS, HOST_PARTS, BINS, COARSE = (
+    DECLARED["time"].terms[name] for name in ("parts", "host_parts", "bins", "coarse")
+)
 #: Layouts that say how long a kernel of NCCL waits for other ranks.
 WAITS = ("nccl_collective", "nccl_point_to_point")
 #: Bins over time: so many of all lanes together, and of each.

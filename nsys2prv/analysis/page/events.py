@@ -29,6 +29,7 @@ from nsys2prv.analysis.device_group import (
 )
 from nsys2prv.analysis.host_time import CALLS, choose_thread
 from nsys2prv.analysis.intervals import Spans, merge_spans
+from nsys2prv.analysis.nvtx_operations import RANGES
 from nsys2prv.analysis.result import name_communicators
 from nsys2prv.analysis.time_division import NO_DEVICE, WAITS, list_lanes
 from nsys2prv.events.catalogue import NameSet, load_catalogue
@@ -65,7 +66,6 @@ WORK_LAYOUTS = {
     "memory_operation": ("m", "operation", ("bytes",)),
 }
 KERNEL_CLASSES = {GEMM: "gemm", CONVOLUTION: "gemm", ATTENTION: "attention", COMMUNICATION: "nccl"}
-RANGES = ("nvtx_pushpop", "nvtx_startend")
 #: Layouts of calls of hosts -> the class of their events.
 CALL_CLASSES = {
     "cuda_api": "launch",

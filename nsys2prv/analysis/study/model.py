@@ -32,11 +32,8 @@ GOOD, FAIR = 0.8, 0.6
 BETWEEN_NODES = ("_in", "_out")
 #: What the first row is called of regions, of those of runs without GPUs, and of runs without
 #: iterations.
-GPU_TIME, HOST_TIME, ELAPSED_TIME = (
-    "GPU time of an iteration",
-    "Time of an iteration",
-    "Elapsed time",
-)
+GPU_TIME, HOST_TIME = "GPU time of an iteration", "Time of an iteration"
+ELAPSED_TIME = "Elapsed time"
 #: How an efficiency is rated -> the sign behind it, where no colours are.
 SIGNS = {"good": "", "fair": "-", "poor": "!"}
 
