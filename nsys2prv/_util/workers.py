@@ -89,9 +89,13 @@ def _read_limit(group: Path) -> tuple[int, int]:
     return 0, 0
 
 
-def check_engine(engine: str, scheduler: str | None) -> None:
-    """Check that there is such an engine and that it takes these options. Raises UsageError
-    otherwise.
+def make_pool(
+    engine: str, jobs: int, scheduler: str | None = None, reports: int = 1
+) -> AbstractContextManager[Pool]:
+    """Return the workers of an engine. Raises UsageError where there is no such engine, it does not
+    take these options, or its packages are not installed.
+
+    jobs: how many, 0 for one per CPU. reports: how many there are to work on.
     """
     if engine not in (DEFAULT_ENGINE, *ENGINES):
         engine_names = ", ".join((DEFAULT_ENGINE, *ENGINES))
@@ -100,16 +104,6 @@ def check_engine(engine: str, scheduler: str | None) -> None:
         raise UsageError(
             "--scheduler is for Dask only; give --engine dask too, or leave --scheduler out"
         )
-
-
-def make_pool(
-    engine: str, jobs: int, scheduler: str | None = None, reports: int = 1
-) -> AbstractContextManager[Pool]:
-    """Return the workers of an engine. Raises UsageError where its packages are not installed.
-
-    jobs: how many, 0 for one per CPU. reports: how many there are to work on.
-    """
-    check_engine(engine, scheduler)
     jobs = jobs or count_available_cpus()
     if engine == DEFAULT_ENGINE:
         if jobs <= 1:

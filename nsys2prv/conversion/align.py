@@ -133,23 +133,20 @@ def _correct_rows(job: Job) -> list[str]:
     again = {report for chain in job.captures.chains for report in chain[:-1]}
     close_open_ranges(job.results, {report: job.spans[report][1] for report in again})
     if not any(result.runs for result in job.results):
-        raise NothingToWrite(_describe_nothing_found(job))
+        first = [info.name for info in job.infos[:3]]
+        names = ", ".join([*first, "…"] if job.infos[3:] else first)
+        lost = sum_counters(
+            one.dropped for result in job.results for one in result.accounts.values()
+        )
+        reasons = ", ".join(f"{n} {describe_reason(reason)}" for reason, n in (+lost).items())
+        why = f" ({reasons})" if reasons else ""
+        missing = "of the kinds asked for" if job.selection.asked else "that can be translated"
+        raise NothingToWrite(
+            f"{names}: nothing to write: no events {missing}{why}; see what the reports hold with --list"
+        )
     warnings = scale_fractions(job.results, job.folder)
     separate_overlaps(job.results, job.run)
     return warnings
-
-
-def _describe_nothing_found(job: Job) -> str:
-    first = [info.name for info in job.infos[:3]]
-    names = ", ".join([*first, "…"] if job.infos[3:] else first)
-    lost = +sum_counters(one.dropped for result in job.results for one in result.accounts.values())
-    reasons = ", ".join(f"{count} {describe_reason(reason)}" for reason, count in lost.items())
-    why = f" ({reasons})" if reasons else ""
-    missing, advice = "of the kinds asked for", "see what the reports hold with --list"
-    if not job.selection.asked:
-        missing = "that can be translated"
-        advice += "; if the capture is empty, profile the program itself, until it ends"
-    return f"{names}: nothing to write: no events {missing}{why}; {advice}"
 
 
 def _adopt_kernels(job: Job) -> None:
