@@ -8,7 +8,7 @@ Paraver was seen to make of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -176,8 +176,13 @@ class _Windows(Struct, frozen=True):
         return _join_reasons([self.explain_window(number) for number in shown])
 
     def explain_table(self, histogram: Histogram) -> list[str]:
-        if histogram.zero and all(reasons := self._explain_records()):
-            return [reason for window_reasons in reasons for reason in window_reasons]
+        records = [
+            self._explain_single(window)
+            for window in self.windows
+            if isinstance(window, Single) and _get_function_name(window) != ROW_FUNCTION
+        ]
+        if histogram.zero and all(records):
+            return _join_reasons(records)
         numbers = [
             histogram.control,
             *([histogram.planes] if histogram.planes is not None else []),
@@ -185,29 +190,20 @@ class _Windows(Struct, frozen=True):
         ]
         return [reason for number in numbers for reason in self.explain_window(number)]
 
-    def _explain_records(self) -> list[list[str]]:
-        """Return the results for all windows that read records."""
-        return [
-            self._explain_single(window)
-            for window in self.windows
-            if isinstance(window, Single) and _get_function_name(window) != ROW_FUNCTION
-        ]
-
     def explain_window(self, number: int) -> list[str]:
         """Return the result for a window by its number, from 1."""
         window = self.windows[number - 1]
         functions = [
-            function for place, function in window.functions.items() if place in COMPOSE_PLACES
+            (function.name, [*chain(*function.parameters)])
+            for place, function in window.functions.items()
+            if place in COMPOSE_PLACES
         ]
-        if any(function.name == LOGARITHM for function in functions):
-            functions = [function for function in functions if function.name != ADDING_FUNCTION]
-        if any(map(_changes_zero, functions)):
+        if LOGARITHM in dict(functions):
+            functions = [one for one in functions if one[0] != ADDING_FUNCTION]
+        if any(name in CHANGES_ZERO and CHANGES_ZERO[name](numbers) for name, numbers in functions):
             return []
-        if isinstance(window, Composed):
-            return self._explain_composed(window)
-        return self._explain_single(window)
-
-    def _explain_composed(self, window: Composed) -> list[str]:
+        if not isinstance(window, Composed):
+            return self._explain_single(window)
         if window.operation in OPERATIONS_OF_THE_FIRST:
             return self.explain_window(window.parents[0])
         if window.operation not in OPERATIONS_OF_EITHER:
@@ -221,9 +217,13 @@ class _Windows(Struct, frozen=True):
             return []
         if function in STATE_FUNCTIONS:
             return [] if any(self.trace.states) else ["no states"]
-        if function in COMMUNICATION_FUNCTIONS:
-            return self._explain_tags(window)
-        return list(self._explain_events(window))
+        if function not in COMMUNICATION_FUNCTIONS:
+            return list(self._explain_events(window))
+        wanted = window.filters.get("tag_msg", Filter("All"))
+        if _apply_filter(wanted, self.trace.tags):
+            return []
+        tags = ", ".join(f"{tag:.0f}" for tag in wanted.values)
+        return ["no communication" + (f" of tag {tags}" if wanted.condition == "=" else "")]
 
     def _explain_events(self, window: Single) -> Iterator[str]:
         types = window.types
@@ -238,31 +238,15 @@ class _Windows(Struct, frozen=True):
             if not any(values):
                 yield f"no value {_join_words([str(int(value)) for value in lists[0] if value])} in {_name_types(types, self.names)}"
 
-    def _explain_tags(self, window: Window) -> list[str]:
-        filters = window.filters if isinstance(window, Single) else {}
-        wanted = filters.get("tag_msg", Filter("All"))
-        if _apply_filter(wanted, self.trace.tags):
-            return []
-        tags = ", ".join(f"{tag:.0f}" for tag in wanted.values)
-        return ["no communication" + (f" of tag {tags}" if wanted.condition == "=" else "")]
-
 
 def _join_reasons(reasons: Sequence[list[str]]) -> list[str]:
     """Return the reasons of all windows; none if one window has none."""
-    return (
-        [reason for window_reasons in reasons for reason in window_reasons] if all(reasons) else []
-    )
+    return [*chain(*reasons)] if all(reasons) else []
 
 
 def _get_function_name(window: Single) -> str:
     """Return the name of a window's function of a thread's records."""
     return window.functions.get("thread", Function(DEFAULT_FUNCTIONS["thread"])).name
-
-
-def _changes_zero(function: Function) -> bool:
-    """True if a function makes something else of 0."""
-    numbers = [number for parameter in function.parameters for number in parameter]
-    return function.name in CHANGES_ZERO and CHANGES_ZERO[function.name](numbers)
 
 
 def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
