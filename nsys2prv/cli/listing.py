@@ -70,11 +70,15 @@ def _inspect_reports(path: Path) -> _ReportContents:
         export, source = prepare_export(path, Path(folder) / "export")
         info = read_report_info(export, source)
         with Database(export) as database:
-            counts = {name: count for name in info.parts if (count := database.count(name))}
+            counts = {
+                name: count
+                for name in info.parts
+                if (count := database.count_rows(info.parts[name]))
+            }
             kinds = {}
             for kind in all_kinds():
                 tables = {
-                    table: database.count(table, kind.make_condition(info))
+                    table: database.count_rows(info.parts[table], kind.make_condition(info))
                     for table in kind.tables
                     if table in counts
                 }

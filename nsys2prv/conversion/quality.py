@@ -183,7 +183,9 @@ def _note_unused_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
             with Database(info.path) as source:
                 for table in sorted(unread):
                     if any(column in source.tables[table] for column in TIMES):
-                        rows.setdefault(table, Counter())[info.name] += source.count(table)
+                        rows.setdefault(table, Counter())[info.name] += source.count_rows(
+                            info.parts[table]
+                        )
     for table, counts in rows.items():
         kind, why = "not_used", explain_unread_table(table).removeprefix(NOT_USED)
         if why == UNKNOWN_TABLE:

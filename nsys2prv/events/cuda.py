@@ -384,7 +384,9 @@ def extract_decompressions(extraction: Extraction, part: Part) -> Iterator[Rows]
 
 def hint_at_node_tracing(source: Database) -> str:
     """Return where the work of graphs is if they were traced node by node, else ""."""
-    if source.has(KERNEL_TABLE, "graphNodeId") and source.count(KERNEL_TABLE, "{graphNodeId} > 0"):
+    if source.has(KERNEL_TABLE, "graphNodeId") and source.count_rows(
+        source.tables[KERNEL_TABLE].whole, "{graphNodeId} > 0"
+    ):
         return "graphs were traced node by node, and their nodes are rows of `kernels`"
     return ""
 

@@ -273,7 +273,7 @@ def read_report_info(path: str | Path, given_path: Path | None = None) -> Report
 
 
 def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo:
-    parts = database.list_filled_tables()
+    parts = {name: one.whole for name, one in database.tables.items() if one.whole.rows}
     if not database.has("StringIds", "id", "value"):
         parts.pop("StringIds", None)  # conditions look strings up, in both columns
     read = database.read_small_table

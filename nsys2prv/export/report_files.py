@@ -57,7 +57,7 @@ def find_reports(paths: Iterable[str | Path]) -> list[Path]:
 
 def _list_reports_at(path: Path) -> list[Path]:
     try:
-        if path.is_dir() and not _is_export(path):
+        if path.is_dir() and not is_export_folder(path):
             return _list_reports_in(path)
         if path.exists() or not glob.has_magic(str(path)):
             return [path]
@@ -92,15 +92,12 @@ def _list_reports_in(folder: Path) -> list[Path]:
     return paths
 
 
-def _is_export(folder: Path) -> bool:
-    """True if this folder is one report: nsys writes a file for each of its tables."""
-    return any(path.suffix in TABLE_ENDINGS and path.is_file() for path in folder.iterdir())
-
-
 def is_export_folder(path: Path) -> bool:
-    """True if this is a readable folder with at least one table."""
+    """True if this is a readable folder that is one report: nsys writes a file for each table."""
     try:
-        return path.is_dir() and _is_export(path)
+        return path.is_dir() and any(
+            file.suffix in TABLE_ENDINGS and file.is_file() for file in path.iterdir()
+        )
     except OSError:
         return False
 
@@ -210,12 +207,8 @@ def check_file(path: Path) -> int:
 
 def should_parallelize(paths: Sequence[Path], jobs: int) -> bool:
     """True if these reports are enough work for this number of workers."""
-    return is_worth_parallelizing(jobs, weigh_reports(paths), SMALL_JOB_BYTES)
-
-
-def weigh_reports(paths: Sequence[Path]) -> int:
-    """Return how much work these reports are, in bytes of large ones."""
-    return sum(count_bytes(path) + REPORT_BYTES for path in paths)
+    work = sum(count_bytes(path) + REPORT_BYTES for path in paths)
+    return is_worth_parallelizing(jobs, work, SMALL_JOB_BYTES)
 
 
 def count_bytes(path: Path) -> int:

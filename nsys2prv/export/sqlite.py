@@ -59,6 +59,9 @@ from nsys2prv.export.sqlite_pages import (
 BLOCK_ROWS = 50_000
 #: Columns of the conditions that a row meets, and of its values that are no integers.
 MET, DAMAGED_VALUES = "conditions met", "damaged values"
+#: A column of integers in SQL, NULL for values of other types; and one of texts and bytes.
+_AS_INTEGER = "CASE typeof({0}) WHEN 'integer' THEN {0} END AS {0}"
+_AS_TEXT = "CASE typeof({0}) WHEN 'blob' THEN {0} ELSE CAST(COALESCE({0}, '') AS TEXT) END AS {0}"
 #: Rows of a table that are looked at together for the few that a condition wants.
 LONG_TABLE = 100_000
 #: Registered strings asked for in one statement.
@@ -110,12 +113,15 @@ class Database:
 
     def make_unreadable_error(self, error: Exception, table: str = "") -> Nsys2prvError:
         """Return the error for a damaged file, for users."""
+        # In a damaged file the name of a table may be anything.
+        is_plain = re.fullmatch(r"[A-Za-z_]\w{,60}", table, re.ASCII)
+        named = f"table {table}" if is_plain else "a table"
         if isinstance(error, DamagedPage):
-            reason = f"malformed: {_name_table(table)}, page {error}"
+            reason = f"malformed: {named}, page {error}"
         elif isinstance(error, UnicodeError):
             reason = "names that are no text"
         else:
-            reason = remove_quoted_content(error) + (f" in {_name_table(table)}" if table else "")
+            reason = remove_quoted_content(error) + (f" in {named}" if table else "")
         return Nsys2prvError(
             f"{self.path}: cannot be read as an SQLite export ({reason}); export the report again with: "
             f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}"
@@ -156,10 +162,6 @@ class Database:
         """True if the table exists with all these columns."""
         return table in self.tables and all(column in self.tables[table] for column in columns)
 
-    def list_filled_tables(self) -> dict[str, Part]:
-        """Return all tables that have rows, whole."""
-        return {name: table.whole for name, table in self.tables.items() if table.whole.rows}
-
     def make_condition(self, table: str, where: str) -> str:
         """Return a condition in SQL from one with the table's columns in braces: those that the
         export lacks are NULL. "" is true.
@@ -173,21 +175,13 @@ class Database:
                 self.__dict__.pop(name).close()
         self.tables, self._schema = {}, open_schema(None, self.size)
 
-    def count(self, table: str, where: str = "") -> int:
-        """Return the number of rows, or of those that meet a condition (as in :meth:`make_condition`)."""
-        return self.query(
-            f"SELECT count(*) FROM {name_rows(table)} WHERE {self.make_condition(table, where)}"
-        )[0][0]
-
     def count_rows(self, part: Part, where: str = "") -> int:
         """Return the number of rows of a part, or of those that meet a condition (as in
         :meth:`make_condition`).
         """
         if not where and (from_pages := self._read_pages(part, (), (), ())):
             return from_pages[0].rows
-        return self.query(
-            f"SELECT count(*) FROM {self.select_rows(part)} WHERE {self.make_condition(part.table, where)}"
-        )[0][0]
+        return self.query(f"SELECT count(*) FROM {self.select_rows(part, where)}")[0][0]
 
     def query(self, sql: str) -> list[tuple]:
         """Return all rows of a small query."""
@@ -226,7 +220,7 @@ class Database:
             return
         for part in whole.split(LONG_TABLE):
             pages = self._read_pages(part, (), (), [where])
-            yield _select_rows(part if pages is None else Shared(part, *pages).narrow(0))
+            yield self.select_rows(part if pages is None else Shared(part, *pages).narrow(0))
 
     def read_strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
         """Return the text of these ids of StringIds; an id without a row is absent."""
@@ -236,10 +230,10 @@ class Database:
             known = self._strings
             return {number: known[number] for number in map(int, ids) if number in known}
         return {
-            number: _to_text(value)
+            number: _decode(value) if isinstance(value, bytes) else str(value)
             for start in range(0, len(ids), STRINGS)
             for number, value in self.query(
-                f"SELECT id, value FROM {name_rows('StringIds')} WHERE id IN "
+                f"SELECT id, coalesce(value, '') FROM {name_rows('StringIds')} WHERE id IN "
                 f"({', '.join(str(int(number)) for number in ids[start : start + STRINGS])})"
             )
         }
@@ -265,7 +259,7 @@ class Database:
                 spread = {whole.first + length * step // steps for step in range(SAMPLED_ROWS)}
                 rows = SomeRows(*astuple(whole), tuple(sorted(spread)))
                 selects.append(
-                    f"SELECT {name} FROM {_select_rows(rows)} WHERE typeof({name}) = 'integer'"
+                    f"SELECT {name} FROM {self.select_rows(rows)} WHERE typeof({name}) = 'integer'"
                 )
         return [time for (time,) in self.query(" UNION ALL ".join(selects))] if selects else []
 
@@ -327,18 +321,19 @@ class Database:
         expressions = [
             f"{' + '.join(damaged) or 0} AS {quote_name(DAMAGED_VALUES)}",
             f"{select_condition_bits(met) or 0} AS {quote_name(MET)}",
-            *map(_select_integer, present),
-            *(_select_text(name) for name in texts if name in have),
+            *map(_AS_INTEGER.format, map(quote_name, present)),
+            *(_AS_TEXT.format(quote_name(name)) for name in texts if name in have),
         ]
         frame = self.select(
             f"SELECT {', '.join(expressions)} FROM {self.select_rows(part)} WHERE {self.make_condition(part.table, where)}"
         )
         numbers = {name: frame[name].fill_null(NULL).to_numpy() for name in present}
         lacking = np.full(frame.height, NULL)
-        words = {
-            name: _number_texts(frame[name] if name in have else pl.Series([b""] * frame.height))
-            for name in texts
-        }
+        words = {}
+        for name in texts:
+            column = frame[name] if name in have else pl.Series([b""] * frame.height)
+            distinct, codes = number_distinct(column.cast(pl.Binary))
+            words[name] = codes, DistinctTexts(distinct)
         rows = Columns(
             frame.height,
             {name: numbers.get(name, lacking) for name in integers},
@@ -380,10 +375,16 @@ class Database:
         """Return the rows of a part that meet a condition as a table expression in SQL, for one
         :meth:`select`.
         """
-        rows = _select_rows(part)
+        if not part.rowid:
+            rows = f"LIMIT {part.rows} OFFSET {part.first - 1}"
+        elif isinstance(part, SomeRows):
+            rows = f"WHERE {part.rowid} IN ({', '.join(map(str, part.rowids))})"
+        else:
+            rows = f"WHERE {part.rowid} BETWEEN {part.first} AND {part.last}"
+        selected = f"(SELECT * FROM {name_rows(part.table)} {rows})"
         if not where:
-            return rows
-        return f"(SELECT * FROM {rows} WHERE {self.make_condition(part.table, where)})"
+            return selected
+        return f"(SELECT * FROM {selected} WHERE {self.make_condition(part.table, where)})"
 
     def select(self, sql: str) -> pl.DataFrame:
         """Return the result of a larger query whose columns each have one type."""
@@ -404,18 +405,8 @@ class Database:
         return frame.with_columns(pl.col(pl.Null).cast(pl.Int64))
 
 
-def _name_table(name: str) -> str:
-    """Return a table as messages call it: in a damaged file its name may be anything."""
-    return f"table {name}" if re.fullmatch(r"[A-Za-z_]\w{,60}", name, re.ASCII) else "a table"
-
-
 def _decode(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
-
-
-def _number_texts(column: pl.Series) -> tuple[np.ndarray, DistinctTexts]:
-    distinct, codes = number_distinct(column.cast(pl.Binary))
-    return codes, DistinctTexts(distinct)
 
 
 def _make_series(name: str, values: Sequence[object]) -> pl.Series:
@@ -429,31 +420,3 @@ def _make_series(name: str, values: Sequence[object]) -> pl.Series:
     if types <= {int, float}:
         return pl.Series(name, values, pl.Float64, strict=False)
     raise ValueError("columns of mixed types")
-
-
-def _to_text(value: object) -> str:
-    """Return a value of a column of texts."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return "" if value is None else str(value)
-
-
-def _select_integer(name: str) -> str:
-    """Return SQL for a column of integers, NULL for values of other types."""
-    quoted = quote_name(name)
-    return f"CASE typeof({quoted}) WHEN 'integer' THEN {quoted} END AS {quoted}"
-
-
-def _select_text(name: str) -> str:
-    """Return a column of texts and bytes in SQL."""
-    quoted = quote_name(name)
-    return f"CASE typeof({quoted}) WHEN 'blob' THEN {quoted} ELSE CAST(COALESCE({quoted}, '') AS TEXT) END AS {quoted}"
-
-
-def _select_rows(part: Part) -> str:
-    """Return the part as a table expression in SQL."""
-    if part.rowid and isinstance(part, SomeRows):
-        return f"(SELECT * FROM {name_rows(part.table)} WHERE {part.rowid} IN ({', '.join(map(str, part.rowids))}))"
-    if part.rowid:
-        return f"(SELECT * FROM {name_rows(part.table)} WHERE {part.rowid} BETWEEN {part.first} AND {part.last})"
-    return f"(SELECT * FROM {name_rows(part.table)} LIMIT {part.rows} OFFSET {part.first - 1})"
