@@ -226,9 +226,12 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
     if there:
         return f"no usable ones in {many}"
     begin = next((begin for begin in RECORDED_BY if named[0].startswith(begin)), "")
-    by = f" (nsys profile {RECORDED_BY[begin]})" if begin else ""
     if begin == "CUPTI_" and any(info.traces_cuda for info in job.infos):
-        by = ", though CUDA was traced: no such use of it, or lost where the program crashed or was killed"
+        return (
+            "none was recorded, though CUDA was traced: the program did not use it so, or crashed or was "
+            "killed before all was collected"
+        )
+    by = f" (nsys profile {RECORDED_BY[begin]})" if begin else ""
     return f"not recorded: no report has {many}{by}"
 
 

@@ -81,29 +81,32 @@ class TimeUse(Struct, frozen=True):
         part = self.largest
         if self.parts[part] < MOST * max(self.length, 1):
             return ""
-        return f", while the host is mostly {PARTS[part]}{self.name_largest()}"
+        return f", while the host is mostly {PARTS[part]}{self.name_most(part)}"
 
-    def name_largest(self) -> str:
-        """Return in brackets what most of the longest part is; empty where that is not known."""
-        return f" ({self.named[self.largest]})" if self.largest in self.named else ""
+    @property
+    def own(self) -> str:
+        """The part that is longest of what is not the profiler's, where that is not little."""
+        rest = {part: time for part, time in self.parts.items() if part != "profiler"}
+        part = max(rest, key=lambda one: rest[one])
+        return part if rest[part] > WORTH_RECORDING * sum(rest.values()) else self.largest
+
+    def name_most(self, part: str) -> str:
+        """Return in brackets what most of a part is; empty where that is not known."""
+        return f" ({self.named[part]})" if part in self.named else ""
 
     def list_evidence(self) -> tuple[str, ...]:
         """Return what hosts do there, and what is not recorded, a sentence each."""
         who = f"{self.who}: " if self.who else "the host is "
         described = describe_parts(self.parts, 4, self.named)
         lines = [f"{who}{described}" if described else "", self.inside]
-        if self.parts["unknown"] >= WORTH_RECORDING * self.length and self.largest != "unknown":
+        if self.parts["unknown"] >= WORTH_RECORDING * self.length and self.own != "unknown":
             lines.append(f"what hosts do there is not all recorded: add {self.lacking}")
         return tuple(filter(None, lines))
 
     @property
     def advice(self) -> str:
         """Advice on what to do about it."""
-        part, *others = sorted(self.parts, key=lambda one: -self.parts[one])
-        rest = self.length - self.parts["profiler"]
-        if part == "profiler" and self.parts[others[0]] >= WORTH_RECORDING * max(rest, 1):
-            part = others[0]
-        named = self.named.get(part, "")
+        part, named = self.own, self.named.get(self.own, "")
         if part == "unknown" and self.lacking:
             return f"record what hosts do there: add {self.lacking}"
         special = (
@@ -227,8 +230,8 @@ def describe_hosts(
     if use is None:
         return None
     who = use.who or "the host"
-    part, length = use.largest, format_nanoseconds(use.parts[use.largest])
-    detail = use.name_largest()
+    part, length = use.own, format_nanoseconds(use.parts[use.own])
+    detail = use.name_most(part)
     lost = ", though the program launches some" if context.options.lost_work else ""
     title = f"No work of a GPU is recorded{lost}. {capitalize(who)} is {PARTS[part]} for {length}{detail}."
     if part == "unknown":
