@@ -17,6 +17,8 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from nsys2prv._util.files import load_shipped_file
+
 #: Median absolute deviation to standard deviation, of normal noise.
 TO_SIGMA = 1.4826
 #: Clocks drift by up to 50 ppm against each other, with a wide margin: steeper lines are no clocks.
@@ -35,46 +37,12 @@ class NoiseKind(IntEnum):
     MPI = 1
 
 
-class FindingKind(Enum):
-    """Kind of finding about observations. Its value is the text of such findings, with
-    placeholders.
-    """
-
-    BACKWARDS = "calls that end before they begin are left out"
-    REPEATED = "calls whose number occurs more often than there are members are left out"
-    UNLIKE = (
-        "calls of another operation or size than the other members' of that number are left out"
-    )
-    FEW_CALLS = (
-        "too few collective calls to tell which of them belong together: not used for the alignment"
-    )
-    AMBIGUOUS = "collective calls at such regular intervals that several ways of pairing them fit: not used for the alignment"
-    UNRELATED = "collective calls that end at other times than those of all other ranks: not used for the alignment"
-    PARTIAL = "collective calls that the reports of the other ranks lack"
-    UNFIT = "collectives whose ends scatter too much against the other hosts'"
-    UNSTEADY = "ends of collectives scatter or lie off any line more than is usual: bounds are wider by so many ns"
-    EARLY = "begins that lie after ends they must precede, by more than the clocks' error: not used"
-    CONTRADICTED = "collectives and messages that contradict all others: left out"
-    ONE_WAY = (
-        "messages in one direction only: moved as far as causality demands; its error is not known"
-    )
-    IN_ORDER = "nothing shows which calls belong together: the n-th of this host is taken for the n-th of the others, so it may be off by whole calls"
-    STEEP = "a drift of {:.0f} ppm is more than a clock can have: the host is left out"
-    NOISY = "ends of collectives scatter {:.1f} times as much as is usual: bounds are widened"
-    APART = "{}: placed by UTC alone"
-    WORSE = "corrections violate causality by {:.0f} ns in all, UTC by {:.0f} ns: UTC is kept"
-
-
-#: Kinds that say that ends cannot decide, rather than that they speak against a match.
-UNCLEAR_KINDS = (FindingKind.FEW_CALLS, FindingKind.AMBIGUOUS)
-#: Kinds that are notes; all others are warnings, about data left out though it should fit and about
-#: hosts that were not aligned.
-NOTE_KINDS = (
-    FindingKind.BACKWARDS,
-    FindingKind.REPEATED,
-    FindingKind.FEW_CALLS,
-    FindingKind.PARTIAL,
-    FindingKind.UNSTEADY,
+_DECLARED = load_shipped_file(__package__, "findings.yaml")
+#: Kind of finding about observations. Its value is the text of such findings, with placeholders.
+FindingKind = Enum("FindingKind", _DECLARED["findings"], module=__name__)
+#: Kinds that say that ends cannot decide, and kinds that are notes; all others are warnings.
+UNCLEAR_KINDS, NOTE_KINDS = (
+    tuple(FindingKind[name] for name in _DECLARED[section]) for section in ("unclear", "notes")
 )
 
 
@@ -91,10 +59,6 @@ class Role(IntEnum):
 class Noise(Struct, frozen=True):
     """Model of how simultaneous the ends of one collective are, in ns; fixed, so that more
     observations never widen a bound.
-
-    Measured for NCCL kernels of two H100: ends within about 20 us, the last member ends 10 us after
-    the other, the middle of both off by up to 14 us. Other machines are unknown, so the expected
-    lateness lies between this and none.
     """
 
     #: Standard deviation of one host's end.
@@ -120,26 +84,7 @@ class Noise(Struct, frozen=True):
 
 
 #: Noise of each kind of observations.
-NOISE = {
-    NoiseKind.NCCL: Noise(
-        end=8_000.0,
-        late=5_000.0,
-        late_sigma=10_000.0,
-        slack=5_000.0,
-        misfit=200_000.0,
-        floor=15_000.0,
-    ),
-    NoiseKind.MPI: Noise(
-        end=20_000.0,
-        late=0.0,
-        late_sigma=20_000.0,
-        slack=1_000.0,
-        misfit=500_000.0,
-        floor=30_000.0,
-    ),
-}
-
-
+NOISE = {NoiseKind[name]: Noise(**noise) for name, noise in _DECLARED["noise"].items()}
 #: Calls of collectives, a row for each member and call.
 CALLS = {
     # NoiseKind.

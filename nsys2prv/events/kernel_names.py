@@ -54,16 +54,12 @@ class NamePart(Struct):
 
 
 class Expr(Struct):
-    """A type, function or value: the steps of its name, its pointer stars, where it stands."""
+    """A type, function or value: the steps of its name and its pointer stars."""
 
     #: The steps of its name.
     path: list[NamePart]
     #: Number of its pointer stars.
-    stars: int
-    #: Place of its first character in the name.
-    start: int
-    #: Place behind its last one.
-    end: int
+    stars: int = 0
 
 
 _ORDINAL, _OPERATOR, _NAME, _LAMBDA, _SCOPE, _OPEN, _CLOSE, _COMMA, _STAR = range(1, 10)
@@ -83,22 +79,20 @@ def parse_name(name: str, parameters: bool = False) -> Expr:
 
     The kernel's own parameter list is left unread unless ``parameters`` are asked for.
     """
-    return _NameReader(name, parameters).read()
+    return _NameReader().read(name, parameters)
 
 
 class _NameReader:
     """Reads one name token by token."""
 
-    def __init__(self, name: str, parameters: bool) -> None:
-        self._name, self._parameters = name, parameters
-        #: For each open bracket: it, and path, stars, start and arguments around it.
-        self._stack: list[tuple[str, list[NamePart], int, int, list[Expr]]] = []
+    def __init__(self) -> None:
+        #: For each open bracket: it, and path, stars and arguments around it.
+        self._stack: list[tuple[str, list[NamePart], int, list[Expr]]] = []
         #: What was read since the innermost bracket: arguments, and of the last one the steps of
-        #: its name, its stars, its begin, and whether there is anything in it.
+        #: its name, its stars, and whether there is anything in it.
         self._args: list[Expr] = []
         self._path: list[NamePart] = []
-        self._stars = self._start = 0
-        self._seen = False
+        self._stars, self._seen = 0, False
         #: A closed (...), which is a cast if a value follows.
         self._group: Expr | None = None
         #: The last thing with a parameter list, outside all brackets.
@@ -106,10 +100,10 @@ class _NameReader:
         #: Kind of the token before, and where it ended.
         self._before = self._end = 0
 
-    def read(self) -> Expr:
+    def read(self, name: str, parameters: bool) -> Expr:
         """Return the tree of the name."""
         skipped = 0  # brackets open that lie too deep
-        for token in _TOKEN.finditer(self._name):
+        for token in _TOKEN.finditer(name):
             kind = token.lastindex or 0
             if skipped or (kind == _OPEN and len(self._stack) == MAX_DEPTH):
                 skipped += (kind == _OPEN) - (kind == _CLOSE)
@@ -124,17 +118,17 @@ class _NameReader:
                 opener = self._find_opener(word, position)
                 if not opener:
                     continue
-                if opener == "(" and self._is_last_parameter_list(position):
-                    break
-                around = (opener, self._path, self._stars, self._start, self._args)
-                self._stack.append(around)
+                outermost = not (parameters or self._stack) and self._path
+                if opener == "(" and outermost and name.find("(", position + 1) < 0:
+                    break  # the kernel's own parameters
+                self._stack.append((opener, self._path, self._stars, self._args))
                 self._args = []
-                self._begin_argument(token.end())
+                self._begin_argument()
             elif kind == _CLOSE:
-                self._close_all(word, position)
+                self._close_all(word)
             elif kind == _COMMA:
-                self._finish_argument(position)
-                self._begin_argument(token.end())
+                self._finish_argument()
+                self._begin_argument()
             elif kind == _STAR:
                 self._stars, self._seen = self._stars + 1, True
             elif kind == _ORDINAL:
@@ -146,17 +140,14 @@ class _NameReader:
                 self._path.append(NamePart("lambda", ordinal))
                 self._seen = True
             self._before, self._end = kind, token.end()
-        return self._make_tree()
-
-    def _make_tree(self) -> Expr:
         while self._stack:
-            self._close(len(self._name))
+            self._close()
         path = self._path
         if not path and self._group is not None:
             return self._group
         if self._function and not (path and path[-1].params is not None):
             path = self._function  # what follows it: attributes, requirements, ".cold"
-        return Expr(path, 0, 0, len(self._name))
+        return Expr(path)
 
     def _read_word(self, word: str) -> None:
         path = self._path
@@ -186,40 +177,34 @@ class _NameReader:
             return "<"
         return "l" if not path or self._before == _SCOPE else ""
 
-    def _is_last_parameter_list(self, position: int) -> bool:
-        """True if a parenthesis begins the kernel's own parameters, which are not wanted."""
-        if self._parameters or self._stack or not self._path:
-            return False
-        return self._name.find("(", position + 1) < 0
-
-    def _begin_argument(self, start: int) -> None:
-        self._path, self._stars, self._start = [], 0, start
+    def _begin_argument(self) -> None:
+        self._path, self._stars = [], 0
         self._seen, self._group = False, None
 
-    def _finish_argument(self, position: int) -> None:
+    def _finish_argument(self) -> None:
         if self._group is not None and not self._path:
             self._args.append(self._group)
         elif self._seen:
-            self._args.append(Expr(self._path, self._stars, self._start, position))
+            self._args.append(Expr(self._path, self._stars))
 
-    def _close_all(self, word: str, position: int) -> None:
+    def _close_all(self, word: str) -> None:
         """Close the bracket that this character closes, and with parentheses all brackets open
         within.
         """
         openers = _CLOSES[word]
         if word == ">":
             if self._stack and self._stack[-1][0] in openers:
-                self._close(position)
+                self._close()
         elif any(around[0] == openers for around in self._stack):
             while self._stack[-1][0] != openers:
-                self._close(position)
-            self._close(position)
+                self._close()
+            self._close()
 
-    def _close(self, position: int) -> None:
+    def _close(self) -> None:
         """Close the innermost bracket and attach its contents to the name before it."""
-        self._finish_argument(position)
+        self._finish_argument()
         content = self._args
-        opener, path, self._stars, self._start, self._args = self._stack.pop()
+        opener, path, self._stars, self._args = self._stack.pop()
         self._path, self._seen, self._group = path, True, None
         head = content[0].path[0] if content and content[0].path else None
         if opener == "<":
@@ -482,11 +467,9 @@ def make_labels_unique(labels: Sequence[str], full: Sequence[str]) -> list[str]:
 
 def _find_differences(names: list[str]) -> list[str]:
     """Return, for each name, its distinctive part, in as few words as tell most of them apart."""
-    texts = [_normalize(name) for name in names]
     chosen, distinct = [""] * len(names), 1
-    for column in _find_differing_places(
-        [(text, parse_name(text, parameters=True)) for text in texts]
-    ):
+    trees = [parse_name(_normalize(name), parameters=True) for name in names]
+    for column in _find_differing_places(trees):
         tried = [f"{old},{new}" if old else new for old, new in zip(chosen, column, strict=True)]
         if len(set(tried)) > distinct:
             chosen, distinct = tried, len(set(tried))
@@ -500,10 +483,9 @@ def _find_differences(names: list[str]) -> list[str]:
     return [text if not text or text.startswith("(") else f"<{text}>" for text in chosen]
 
 
-def _find_differing_places(kernels: list[tuple[str, Expr]]) -> Iterator[list[str]]:
+def _find_differing_places(exprs: Sequence[Expr]) -> Iterator[list[str]]:
     """Yield the places where some of the names differ, outermost first, with what each has there."""
-    exprs = [expr for _, expr in kernels]
-    if len({text[expr.start : expr.end] for text, expr in kernels}) == 1:
+    if all(expr == exprs[0] for expr in exprs):
         return
     if (
         len({(expr.path[-1].text, expr.path[-1].ordinal) if expr.path else None for expr in exprs})
@@ -530,9 +512,7 @@ def _find_differing_places(kernels: list[tuple[str, Expr]]) -> Iterator[list[str
                 yield texts
             elif lists[0]:
                 for column in zip(*lists, strict=True):
-                    yield from _find_differing_places(
-                        [(text, arg) for (text, _), arg in zip(kernels, column, strict=True)]
-                    )
+                    yield from _find_differing_places(column)
 
 
 def _format_plainly(expr: Expr, depth: int) -> str:
