@@ -90,9 +90,8 @@ def find_clock_corrections(job: Job) -> ClockRecord | None:
     # Not before it is needed: most jobs are of one host.
     from nsys2prv.clock.solve import solve_clocks
 
-    messages = pl.concat(
-        [pl.DataFrame(schema=MESSAGES), *(file.read() for file in observed.messages)]
-    )
+    blocks = [block for file in observed.messages for block in file.blocks]
+    messages = pl.concat([pl.DataFrame(schema=MESSAGES), *(block.read() for block in blocks)])
     return _make_record(solve_clocks(names, gathered, messages, pivot, span), names, job)
 
 

@@ -5,12 +5,11 @@ Also: lines between matched pairs of rows, and messages between hosts, by which 
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -20,9 +19,6 @@ from nsys2prv.events.kind import CommunicationLines
 from nsys2prv.relations import FactFile, RelationContext, write_result
 from nsys2prv.store.runs import TRACE
 from nsys2prv.store.work_result import WorkResult
-
-if TYPE_CHECKING:
-    pass
 
 AnyBlock = TypeVar("AnyBlock", bound="Block")
 #: Ordinals of each part that are looked at to find where to cut.
@@ -39,68 +35,68 @@ def split_column_names(text: str) -> tuple[str, ...]:
 
 
 class Block(Struct, frozen=True):
-    """Rows of one group in a file: `rows` rows of `width` int64 each, after `first` such rows.
-    Ascending by the first column, the ordinal, where parts of a block are read.
+    """Rows of one group in a file: `rows` rows of int64, after `first` such rows. Ascending by the
+    first column, the ordinal, where parts of a block are read.
     """
 
     #: File that holds the rows.
     path: Path
     #: Number of the group.
     group: int
-    #: Rows of this width before it in the file.
+    #: Rows before it in the file.
     first: int
     #: Number of rows.
     rows: int
-    #: int64 a row.
-    width: int
+    #: Names of the columns.
+    columns: tuple[str, ...]
 
-    def read(self, low: int | None = None, high: int | None = None) -> np.ndarray:
-        """Return the rows with low <= ordinal < high (None: without a limit), copied from the file."""
+    def read(self, low: int | None = None, high: int | None = None) -> pl.DataFrame:
+        """Return the rows with low <= ordinal < high (None: without a limit)."""
         first, last = 0, self.rows
         if low is not None:
             first = int(np.searchsorted(self._map_rows()[:, 0], low))
         if high is not None:
             last = int(np.searchsorted(self._map_rows()[:, 0], high))
-        count, offset = (last - first) * self.width, (self.first + first) * self.width * 8
-        return np.fromfile(self.path, np.int64, count, offset=offset).reshape(-1, self.width)
+        width = len(self.columns)
+        count, offset = (last - first) * width, (self.first + first) * width * 8
+        rows = np.fromfile(self.path, np.int64, count, offset=offset).reshape(-1, width)
+        return pl.DataFrame(rows, self.columns, orient="row")
 
     def sample_ordinals(self, count: int) -> np.ndarray:
         """Return a number of its ordinals, evenly spread."""
         return self._map_rows()[np.linspace(0, self.rows - 1, count).round().astype(np.int64), 0]
 
     def _map_rows(self) -> np.ndarray:
-        return np.memmap(
-            self.path, np.int64, "r", self.first * self.width * 8, (self.rows, self.width)
-        )
+        width = len(self.columns)
+        return np.memmap(self.path, np.int64, "r", self.first * width * 8, (self.rows, width))
 
 
-def write_blocks(path: Path, groups: np.ndarray, rows: np.ndarray) -> tuple[Block, ...]:
-    """Write a file of blocks: rows of int64 that are sorted by group."""
+def write_blocks(path: Path, groups: np.ndarray, rows: pl.DataFrame) -> tuple[Block, ...]:
+    """Write a file of blocks: rows of whole numbers that are sorted by group."""
     if not len(rows):
         return ()
-    np.ascontiguousarray(rows, np.int64).tofile(path)
+    np.ascontiguousarray(rows.cast(pl.Int64).to_numpy()).tofile(path)
     starts = np.append(np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1)), len(rows)).tolist()
     return tuple(
-        Block(path, int(groups[first]), first, last - first, rows.shape[1])
+        Block(path, int(groups[first]), first, last - first, tuple(rows.columns))
         for first, last in pairwise(starts)
     )
 
 
-def write_block(path: Path, rows: np.ndarray) -> tuple[Block, ...]:
-    """Write rows of int64 as a block of no group."""
+def write_block(path: Path, rows: pl.DataFrame) -> tuple[Block, ...]:
+    """Write rows of whole numbers as a block of no group."""
     return write_blocks(path, np.zeros(len(rows), np.int64), rows)
 
 
-def write_buckets(path: Path, bucket: np.ndarray, rows: np.ndarray) -> tuple[Block, ...]:
-    """Write a block of rows of int64 for each bucket."""
+def write_buckets(path: Path, bucket: np.ndarray, rows: pl.DataFrame) -> tuple[Block, ...]:
+    """Write a block of rows of whole numbers for each bucket."""
     order = np.argsort(bucket, kind="stable")
     return write_blocks(path, bucket[order], rows[order])
 
 
-def read_frame(blocks: Sequence[Block], columns: Sequence[str]) -> pl.DataFrame:
-    """Return all rows of the blocks, one after the other, as these columns."""
-    rows = np.concatenate([block.read() for block in blocks])
-    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.Int64), orient="row")
+def read_blocks(blocks: Sequence[Block], *span: int | None) -> pl.DataFrame:
+    """Return the rows of all blocks, one after the other, with low <= ordinal < high."""
+    return pl.concat([block.read(*span) for block in blocks])
 
 
 def hash_rows(*columns: np.ndarray) -> np.ndarray:
@@ -187,9 +183,9 @@ def _store_span(
     """Store the lines that begin within a span of time (ns; None: without a limit). pairs: rows of
     PAIR_COLUMNS, ascending by the time of the send.
     """
-    rows = np.concatenate([block.read(low, high) for block in pairs])
-    rows = rows[np.lexsort(rows.T[: len(PAIR_COLUMNS) - 1 : -1])]
-    send, sender, receive, receiver, size, tag = rows[:, : len(PAIR_COLUMNS)].T
+    rows = read_blocks(pairs, low, high)
+    rows = rows.sort(rows.columns[len(PAIR_COLUMNS) :], maintain_order=True)
+    send, sender, receive, receiver, size, tag = (rows[name].to_numpy() for name in PAIR_COLUMNS)
     size, tags = np.maximum(size, 0), tag if tagged else None
     lines = CommunicationLines(kind, send, sender, receive, receiver, receive, size, tags)
     return write_result(name, number, folder, lines=[lines])
@@ -198,25 +194,21 @@ def _store_span(
 class MessageFile(Struct, frozen=True):
     """Messages between hosts, in a file."""
 
-    #: File with the messages.
-    path: Path
+    #: The messages, a frame of clock.MESSAGES; none where there are none.
+    blocks: tuple[Block, ...]
     #: First and last time (ns), empty of no message.
     times: tuple[int, ...]
-
-    def read(self) -> pl.DataFrame:
-        """Return the messages, a frame of clock.MESSAGES."""
-        return pickle.loads(self.path.read_bytes())
 
 
 def save_messages(pairs: pl.DataFrame, noise_kind: int, path: Path) -> MessageFile:
     """Store the pairs between hosts: host, time_begin, host_there, completed."""
     messages = pairs.filter(pl.col("host") != pl.col("host_there")).select(
-        pl.lit(noise_kind).alias("noise_kind").cast(pl.Int64),
-        before=pl.col("host").cast(pl.Int64),
-        begin=pl.col("time_begin").cast(pl.Int64),
-        after=pl.col("host_there").cast(pl.Int64),
-        end=pl.col("completed").cast(pl.Int64),
+        noise_kind=pl.lit(noise_kind, pl.Int64),
+        before="host",
+        begin="time_begin",
+        after="host_there",
+        end="completed",
     )
-    path.write_bytes(pickle.dumps(messages))
     times = messages.select("begin", "end").to_numpy()
-    return MessageFile(path, (int(times.min()), int(times.max())) if len(times) else ())
+    span = (int(times.min()), int(times.max())) if len(times) else ()
+    return MessageFile(write_block(path, messages), span)

@@ -15,13 +15,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from nsys2prv._util.columns import OPEN, factorize_together
-from nsys2prv.clock import NoiseKind, Role
+from nsys2prv._util.columns import OPEN
+from nsys2prv.clock import CALLS, NoiseKind, Role
 from nsys2prv.events.call_indexes import SEVERAL_OPERATIONS
 from nsys2prv.events.mpi import MEETINGS, PROCESSES
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
@@ -144,7 +143,7 @@ def sort_calls(
     calls = calls.select(pl.col("communicator", *CALL_COLUMNS).cast(pl.Int64))
     calls = calls.sort("communicator", "member", "begin", maintain_order=True)
     owner = calls.select(pl.struct("communicator", "member").rle_id().cast(pl.Int64)).to_series()
-    blocks = write_blocks(path, owner.to_numpy(), calls.select(CALL_COLUMNS).to_numpy())
+    blocks = write_blocks(path, owner.to_numpy(), calls.select(CALL_COLUMNS))
     members = calls.group_by("communicator", "member", maintain_order=True).agg(
         pl.col("host").first(),
         numbered=(pl.col("number") >= 0).all(),
@@ -190,24 +189,22 @@ class CallPortion(Struct, frozen=True):
 
     def read_calls(self) -> pl.DataFrame:
         """Return all calls. Where the report numbers those of a communicator, it does by function."""
-        from nsys2prv.clock import make_calls
-
-        rows = np.concatenate([block.read() for block in self.blocks])
-        column = dict(zip(CALL_COLUMNS, rows.T, strict=True))
-        sizes = [block.rows for block in self.blocks]
-        communicator = np.repeat([block.group for block in self.blocks], sizes)
         others = {block.group for block in self.blocks if not block.numbered}
-        numbered = np.repeat([block.group not in others for block in self.blocks], sizes)
-        group = factorize_together(communicator, np.where(numbered, column["function"], 0))[1]
-        return make_calls(
-            noise_kind=np.full(len(rows), self.noise_kind),
-            group=1 + self.number * MOST_GROUPS + group,
-            number=np.where(numbered, column["number"], -1),
-            is_root=column["is_root"] == 1,
-            began=column["began"] == 1,
-            clock=column["host"],
-            **{name: column[name] for name in ("member", "signature", "role", "begin", "end")},
+        calls = pl.concat(
+            block.read().with_columns(
+                communicator=pl.lit(block.group), numbered=pl.lit(block.group not in others)
+            )
+            for block in self.blocks
         )
+        function = pl.when("numbered").then("function").otherwise(0)
+        group = pl.struct("communicator", function).rank("dense").cast(pl.Int64) - 1
+        calls = calls.with_columns(
+            noise_kind=pl.lit(self.noise_kind),
+            group=1 + self.number * MOST_GROUPS + group,
+            number=pl.when("numbered").then("number").otherwise(-1),
+            clock="host",
+        )
+        return calls.select(pl.col(name).cast(dtype) for name, dtype in CALLS.items())
 
     def gather(self, pivot: int) -> GatheredCalls:
         """Return the calls by host. pivot: an instant amid all times."""

@@ -48,12 +48,13 @@ from nsys2prv.export.communicators import NOT_REPORTED
 from nsys2prv.export.source import NULL
 from nsys2prv.relations import FactFile, Observed, RelationContext, read_fact, write_result
 from nsys2prv.relations.blocks import (
+    PAIR_COLUMNS,
     Block,
     MessageFile,
     assign_buckets,
     count_buckets,
     group_blocks,
-    read_frame,
+    read_blocks,
     save_messages,
     split_column_names,
     store_lines,
@@ -201,14 +202,14 @@ def sort_sides(
         assign_buckets(buckets, sides[rank].to_numpy()) for rank in ("destination", "source")
     )
     either = (sides["role"] == EITHER).to_numpy()
-    rows = sides.select(pl.col(MESSAGE_COLUMNS).cast(pl.Int64)).to_numpy()
+    rows = sides.select(MESSAGE_COLUMNS)
     other = np.flatnonzero(either & (back != bucket))
     streams = sides.filter(pl.col("why") < 0).group_by(STREAM)
     streams = streams.agg(
         sent=pl.col("role").is_in((SEND, EITHER)).sum(),
         received=((pl.col("role") == RECEIVE) & _TAKEN).sum(),
     )
-    bucket, rows = np.append(bucket, back[other]), np.concatenate([rows, rows[other]])
+    bucket, rows = np.append(bucket, back[other]), pl.concat([rows, rows[other]])
     counts = Counter({(0, EITHER_WAY): int(either.sum()), (0, UNPREPARED): unprepared})
     return MessageSides(write_buckets(path, bucket, rows), counts, streams)
 
@@ -353,11 +354,11 @@ def match_messages(
     """Match the messages of some receivers."""
     pairs, counts = _pair_messages(blocks, processes, contradictory, in_time=True)
     tag = pl.col("tag") + TAG_OFFSET * pl.col("tag").is_between(*OUR_TAGS)
-    ends = ("time_begin", "object_thread", "completed", "receiver")
     early = pairs.filter(pl.col("completed") < pl.col("time_begin"))
     on_host = (early["host"] == early["host_there"]).sum()
     counts += {(0, EARLY): early.height - on_host, (0, EARLY_ON_HOST): on_host}
-    rows = pairs.select(*ends, "size", tag, "report", "place").to_numpy()
+    ends = {"time_begin": "send", "object_thread": "sender", "completed": "receive"}
+    rows = pairs.with_columns(tag).rename(ends).select(*PAIR_COLUMNS, "report", "place")
     return MatchedMessages(write_block(path, rows), counts)
 
 
@@ -377,7 +378,7 @@ def _pair_messages(
 
     in_time: whether the clocks agree, so that a receive before its send speaks against a pair.
     """
-    messages = read_frame(blocks, MESSAGE_COLUMNS).sort("time_begin", "report", "place")
+    messages = read_blocks(blocks).sort("time_begin", "report", "place")
     number = UNMATCHABLE_REASONS.index(CONTRADICTORY)
     told = contradictory.with_columns(number=pl.lit(number, pl.Int64))
     messages = messages.join(told, on=["communicator", "tag"], how="left", maintain_order="left")

@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.text import format_count
-from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, ClockFinding, NoiseKind, Role
+from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind, Role
 from nsys2prv.events.call_indexes import ROOT_WAITS, SEND_RECEIVE, SEVERAL_OPERATIONS, WAIT_FOR_ROOT
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import KERNELS
@@ -43,6 +43,7 @@ from nsys2prv.relations.blocks import (
     divide_ordinals,
     group_blocks,
     hash_signatures,
+    read_blocks,
     split_column_names,
     write_block,
     write_blocks,
@@ -72,8 +73,8 @@ EQUAL_COLUMNS = ("operation", "fused", "bytes")
 #: Columns of kernels in blocks. before: operations of the member on the communicator until then.
 #: ordinal: what numbers its collectives, as the block is sorted.
 KERNEL_COLUMNS = split_column_names(
-    "ordinal before task device object_kernel time_begin time_end by_name operation first_operation"
-    " fused bytes known reduce_bytes share_bytes message_bytes clock_group"
+    "ordinal before task device member object_kernel time_begin time_end by_name operation"
+    " first_operation fused bytes known reduce_bytes share_bytes message_bytes clock_group"
 )
 NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
 #: Fields of the layouts, and columns of records: with times (ns), their place, and the key that
@@ -87,8 +88,6 @@ TRANSFER_RECORD_COLUMNS = ("ready", "end", "object", *TRANSFER_FIELDS, *ORDER)
 COLLECTIVE_KEY = ("group", "function", "ordinal")
 #: Kernels that one step compares with each other: some 60 MB.
 STEP_ROWS = 100_000
-#: Fields of a piece, repeated for each of its kernels.
-PIECE_COLUMNS = ("group", "way", "ranks", "by_function", "settled")
 
 
 class OrderedKernels(Struct, frozen=True):
@@ -126,7 +125,10 @@ def order_kernels(
     kernels = (
         kernels.filter((pl.col("communicator") != 0) & (operations > 0))
         .sort(*owner, "time_call", "time_begin", maintain_order=True)
-        .with_columns(before=operations.cum_sum().over(owner) - operations)
+        .with_columns(
+            before=operations.cum_sum().over(owner) - operations,
+            member=pl.col("task") * DEVICES + pl.col("device"),
+        )
     )
     members = kernels.group_by(owner, maintain_order=True).agg(
         operations=operations.sum(),
@@ -140,8 +142,8 @@ def order_kernels(
     kernels = kernels.with_columns(ordinal=pl.when(by_number).then("sequence").otherwise("before"))
     # Those of equal ordinals keep their order.
     kernels = kernels.sort("communicator", "ordinal", maintain_order=True)
-    rows = kernels.select(pl.col(KERNEL_COLUMNS).cast(pl.Int64)).to_numpy()
-    blocks = write_blocks(path, kernels["communicator"].to_numpy(), rows)
+    owners = kernels["communicator"].to_numpy()
+    blocks = write_blocks(path, owners, kernels.select(KERNEL_COLUMNS))
     return OrderedKernels(blocks, of_all, members.drop("task", "device"), Counter(left))
 
 
@@ -270,9 +272,12 @@ class CollectivePiece(Struct, frozen=True):
         """Return the number of kernels of the blocks."""
         return sum(block.rows for block in self.blocks)
 
-    def read(self) -> np.ndarray:
-        """Return its kernels, a row of KERNEL_COLUMNS each."""
-        return np.concatenate([block.read(self.low, self.high) for block in self.blocks])
+    def read(self) -> pl.DataFrame:
+        """Return its kernels: KERNEL_COLUMNS, COLLECTIVE_KEY, and what is known of the piece."""
+        known = {name: pl.lit(getattr(self, name)) for name in ("group", "way", "ranks", "settled")}
+        function = "first_operation" if self.by_function else pl.lit(0, pl.Int64)
+        kernels = read_blocks(self.blocks, self.low, self.high)
+        return kernels.with_columns(function=function, **known)
 
 
 def divide_kernels(
@@ -363,7 +368,7 @@ class MatchedCollectives(Struct, frozen=True):
 
 def match_kernels(pieces: tuple[CollectivePiece, ...], path: Path) -> MatchedCollectives:
     """Match the kernels of the pieces. path: of files, but for their endings."""
-    kernels = _read_kernels(pieces)
+    kernels = pl.concat([piece.read() for piece in pieces])
     collectives = _group_kernels(kernels)
     chosen = collectives.filter("whole").sort("first", *COLLECTIVE_KEY)
     chosen = chosen.with_columns(collective=pl.int_range(1, pl.len() + 1))
@@ -371,32 +376,22 @@ def match_kernels(pieces: tuple[CollectivePiece, ...], path: Path) -> MatchedCol
     records, transfers = _make_records(kernels.join(known, on=COLLECTIVE_KEY))
     return MatchedCollectives(
         chosen.select("first", *COLLECTIVE_KEY).to_numpy(),
-        write_block(path.with_suffix(".records"), records.to_numpy()),
-        write_block(path.with_suffix(".transfers"), transfers.to_numpy()),
+        write_block(path.with_suffix(".records"), records),
+        write_block(path.with_suffix(".transfers"), transfers),
         collectives.group_by("way", "whole", "comparable").agg(
             count=pl.len(), apart=(pl.col("gap") > 0).sum(), gap=pl.col("gap").max()
         ),
     )
 
 
-def _read_kernels(pieces: Sequence[CollectivePiece]) -> pl.DataFrame:
-    """Return the kernels of the pieces: KERNEL_COLUMNS, COLLECTIVE_KEY, PIECE_COLUMNS."""
-    parts = [piece.read() for piece in pieces]
-    sizes = [len(part) for part in parts]
-    columns = dict(zip(KERNEL_COLUMNS, np.ascontiguousarray(np.concatenate(parts).T), strict=True))
-    for name in PIECE_COLUMNS:
-        columns[name] = np.repeat([getattr(piece, name) for piece in pieces], sizes)
-    function = pl.when("by_function").then("first_operation").otherwise(0)
-    return pl.DataFrame(columns).with_columns(function=function)
-
-
 def _group_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the collectives of these kernels, by COLLECTIVE_KEY: way; whole: it is complete; first, last: begins of kernels; gap: how much earlier than the
-    last begin the first end is, ns; comparable: all times can be compared.
+    """Return the collectives of these kernels, by COLLECTIVE_KEY: way; whole: it is complete; first,
+    last: begins of kernels; gap: how much earlier than the last begin the first end is, ns;
+    comparable: all times can be compared.
     """
     alike = pl.all_horizontal(pl.col(name).min() == pl.col(name).max() for name in EQUAL_COLUMNS)
     begin, clock_group = pl.col("time_begin"), pl.col("clock_group")
-    members = (pl.col("task") * DEVICES + pl.col("device")).n_unique()
+    members = pl.col("member").n_unique()
     whole = (pl.len() > 1) & (pl.len() == pl.col("ranks").first()) & (pl.len() == members) & alike
     return kernels.group_by(COLLECTIVE_KEY).agg(
         pl.col("way").first(),
@@ -427,8 +422,8 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         bus_bandwidth=find_bandwidth(bus),
     )
     return (
-        described.sort("begin").select(pl.col(RECORD_COLUMNS).cast(pl.Int64)),
-        measured.sort("ready").select(pl.col(TRANSFER_RECORD_COLUMNS).cast(pl.Int64)),
+        described.sort("begin").select(RECORD_COLUMNS),
+        measured.sort("ready").select(TRANSFER_RECORD_COLUMNS),
     )
 
 
@@ -470,21 +465,20 @@ def _store_span(
     """Store the records that begin within a span of time (ns; None: without a limit). records: with
     the number within its step of the first collective in the file `numbers`.
     """
-    stored, of_all = [], np.fromfile(numbers, np.int64)
-    column = RECORD_COLUMNS.index("collective")
-    for block, first in records:
-        rows = block.read(low, high)
-        rows[:, column] = of_all[rows[:, column] - 1 + first - 1]
-        stored.append(rows)
+    of_all = np.fromfile(numbers, np.int64)
+    stored = [
+        rows.with_columns(collective=pl.Series(of_all[rows["collective"].to_numpy() + first - 2]))
+        for rows, first in ((block.read(low, high), first) for block, first in records)
+    ]
     moved = [block.read(low, high) for block in transfers]
-    made = []
-    for layout, begin, fields, columns, parts in (
-        (LAYOUT, "begin", FIELDS, RECORD_COLUMNS, stored),
-        (TRANSFER, "ready", TRANSFER_FIELDS, TRANSFER_RECORD_COLUMNS, moved),
-    ):
-        if any(map(len, parts)):
-            frame = pl.DataFrame(np.concatenate(parts), columns, orient="row")
-            made.append(make_rows(layout, frame.sort(ORDER, maintain_order=True), begin, fields))
+    made = [
+        make_rows(layout, pl.concat(parts).sort(ORDER, maintain_order=True), begin, fields)
+        for layout, begin, fields, parts in (
+            (LAYOUT, "begin", FIELDS, stored),
+            (TRANSFER, "ready", TRANSFER_FIELDS, moved),
+        )
+        if any(map(len, parts))
+    ]
     return write_result(NAME, number, folder, made)
 
 
@@ -502,77 +496,55 @@ def settle_order(
     if mixed:
         blocks = []
         for number, block in enumerate(piece.blocks):
-            rows = block.read()
-            rows[:, 0] = rows[:, 1]
+            rows = block.read().with_columns(ordinal="before")
             blocks += _write_in_order(path.with_suffix(f".order{number}"), block.group, rows)
         piece = replace(piece, blocks=tuple(blocks))
     apart = pl.col("comparable") & (pl.col("gap") > 0)
-    parts = map(_read_kernels, divide_kernels([piece], STEP_ROWS))
+    parts = (part.read() for (part,) in divide_kernels([piece], STEP_ROWS))
     if even and not any(_group_kernels(part).select(apart.any()).item() for part in parts):
         return piece, 0
-    fits, findings = _number_by_ends(piece.blocks, pivot, clock_error)
+    # Not before it is needed: most communicators are in order.
+    from nsys2prv.clock.sequences import Member, number_group
+
+    owned = []
+    for block in piece.blocks:
+        counts = block.read().group_by("member").agg(pl.len(), pl.col("clock_group").first())
+        for member, count, clock in counts.sort("member").iter_rows():
+            load = partial(_load_calls, block, member, pivot)
+            owned.append((Member(member, count, load, clock=clock), block))
+    owned.sort(key=lambda item: item[0].member)
+    members = [member for member, _ in owned]
+    fits, findings = number_group(members, NoiseKind.NCCL, 0, UTC_ERROR, clock_error)
     if even and any(finding.kind in UNCLEAR_KINDS for finding in findings):
         return replace(piece, settled=True), 0
     blocks = []
     for number, block in enumerate(piece.blocks):
         rows = block.read()
-        rows[:, 0] = -1
-        for member, ordinals in fits[number].items():
-            rows[_find_member(rows, member), 0] = ordinals
-        rows = rows[rows[:, 0] >= 0]
+        ordinals = np.full(len(rows), -1)
+        for at, fit in fits.items():
+            if owned[at][1] is block:
+                ordinals[_find_member(rows, owned[at][0].member)] = fit
+        rows = rows.with_columns(ordinal=pl.Series(ordinals)).filter(pl.col("ordinal") >= 0)
         blocks += _write_in_order(path.with_suffix(f".ends{number}"), block.group, rows)
     kept = sum(block.rows for block in blocks)
     return replace(piece, blocks=tuple(blocks), way=BY_ENDS, settled=True), piece.rows - kept
 
 
-def _write_in_order(path: Path, group: int, rows: np.ndarray) -> tuple[Block, ...]:
+def _write_in_order(path: Path, group: int, rows: pl.DataFrame) -> tuple[Block, ...]:
     """Write rows of one group as a block, ascending by ordinal."""
-    order = np.argsort(rows[:, 0], kind="stable")
-    return write_blocks(path, np.full(len(rows), group), rows[order])
-
-
-def _number_by_ends(
-    blocks: Sequence[Block], pivot: int, clock_error: int
-) -> tuple[list[dict[int, np.ndarray]], list[ClockFinding]]:
-    """Return the ordinals of the kernels of each member in each block, by when they ended."""
-    from nsys2prv.clock.sequences import Member, number_group
-
-    owned = []
-    for number, block in enumerate(blocks):
-        columns = dict(zip(KERNEL_COLUMNS, block.read().T, strict=True))
-        owners, first, counts = np.unique(
-            _number_members(columns), return_index=True, return_counts=True
-        )
-        clocks = columns["clock_group"][first]
-        for member, count, clock in zip(
-            *map(np.ndarray.tolist, (owners, counts, clocks)), strict=True
-        ):
-            load = partial(_load_calls, block, member, pivot)
-            owned.append((Member(member, count, load, clock=clock), number))
-    owned.sort(key=lambda item: item[0].member)
-    members = [member for member, _ in owned]
-    fits, findings = number_group(members, NoiseKind.NCCL, 0, UTC_ERROR, clock_error)
-    by_block: list[dict[int, np.ndarray]] = [{} for _ in blocks]
-    for at, fit in fits.items():
-        by_block[owned[at][1]][owned[at][0].member] = fit
-    return by_block, findings
+    return write_blocks(path, np.full(len(rows), group), rows.sort("ordinal", maintain_order=True))
 
 
 def _load_calls(block: Block, member: int, pivot: int) -> pl.DataFrame:
     """Return the end, signature and role of a member's calls in a block, by their begins."""
     rows = block.read()
-    calls = pl.DataFrame(rows[_find_member(rows, member)], KERNEL_COLUMNS, orient="row")
+    calls = rows[_find_member(rows, member)]
     signature = hash_signatures(*(calls[name].to_numpy() for name in EQUAL_COLUMNS))
     end = pl.col("time_end") - pivot
     return calls.select(end=end, signature=pl.Series(signature), role=find_role())
 
 
-def _find_member(rows: np.ndarray, member: int) -> np.ndarray:
+def _find_member(rows: pl.DataFrame, member: int) -> np.ndarray:
     """Return the places of a member's kernels among the rows of a block, by their begins."""
-    columns = dict(zip(KERNEL_COLUMNS, rows.T, strict=True))
-    place = np.flatnonzero(_number_members(columns) == member)
-    return place[np.lexsort((columns["before"][place], columns["time_begin"][place]))]
-
-
-def _number_members(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    return columns["task"] * DEVICES + columns["device"]
+    own = rows.with_row_index("row").filter(pl.col("member") == member)
+    return own.sort("time_begin", "before")["row"].to_numpy()

@@ -30,12 +30,13 @@ from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import MESSAGES
 from nsys2prv.relations import FactFile, Observed, RelationContext, read_fact, write_result
 from nsys2prv.relations.blocks import (
+    PAIR_COLUMNS,
     Block,
     MessageFile,
     assign_buckets,
     count_buckets,
     group_blocks,
-    read_frame,
+    read_blocks,
     save_messages,
     split_column_names,
     store_lines,
@@ -69,10 +70,6 @@ MESSAGE_COLUMNS = split_column_names(
 )
 #: The order of messages; lines of pairs that are certain come first.
 ORDER = ("task", "communicator", "time_call", "place")
-#: Of a kernel and one of its messages: the kernel's times and row of the trace, the begin of the
-#: other side's kernel, whether it sends, its bytes (ABSENT where unknown), how many messages the
-#: kernel has, whether it does nothing else, and whether the times can be compared.
-SIDE_COLUMNS = split_column_names("begin end object there sends bytes messages pure comparable")
 
 
 def relate_messages(context: RelationContext) -> list[WorkResult]:
@@ -154,7 +151,7 @@ def sort_messages(
     bucket = assign_buckets(
         buckets, messages["communicator"].to_numpy(), messages["source"].to_numpy()
     )
-    return write_buckets(path, bucket, messages.to_numpy())
+    return write_buckets(path, bucket, messages)
 
 
 class PairedMessages(Struct, frozen=True):
@@ -164,23 +161,24 @@ class PairedMessages(Struct, frozen=True):
     records: tuple[Block, ...]
     #: Sends and receives of no pair.
     left: int
-    #: SIDE_COLUMNS of both kernels of each, by bucket of rows of the trace.
+    #: Both kernels of each, see :func:`_write_sides`.
     sides: tuple[Block, ...]
 
 
 def pair_messages(blocks: Sequence[Block], path: Path, buckets: int) -> PairedMessages:
     """Match the messages of some senders. buckets: of the kernels' rows."""
-    messages = read_frame(blocks, MESSAGE_COLUMNS)
+    messages = read_blocks(blocks)
     pairs = _pair_messages(
         messages, ALIGNED_ERROR if messages["clock_group"].n_unique() == 1 else UTC_ERROR
     )
+    ends = ("time_begin", "object_kernel", "time_end_there", "object_kernel_there", "bytes")
     rows = pairs.sort("time_begin", maintain_order=True).select(
-        pl.col("time_begin", "object_kernel", "time_end_there", "object_kernel_there", "bytes"),
+        *(pl.col(end).alias(name) for end, name in zip(ends, PAIR_COLUMNS, strict=False)),
         pl.lit(0).alias("tag"),
         pl.col("doubtful", *ORDER),
     )
     return PairedMessages(
-        write_block(path, rows.cast(pl.Int64).to_numpy()),
+        write_block(path, rows),
         messages.height - 2 * pairs.height,
         _write_sides(pairs, buckets, path.with_suffix(".sides")),
     )
@@ -188,7 +186,7 @@ def pair_messages(blocks: Sequence[Block], path: Path, buckets: int) -> PairedMe
 
 def observe_pairs(blocks: Sequence[Block], path: Path) -> MessageFile:
     """Match the messages of some senders, and store those between hosts."""
-    pairs = _pair_messages(read_frame(blocks, MESSAGE_COLUMNS), UTC_ERROR)
+    pairs = _pair_messages(read_blocks(blocks), UTC_ERROR)
     return save_messages(pairs.with_columns(completed="time_end_there"), NoiseKind.NCCL, path)
 
 
@@ -216,7 +214,7 @@ def _keep_usable(messages: pl.DataFrame, guessed: pl.DataFrame) -> pl.DataFrame:
             source=pl.when(sending).then("rank").otherwise("peer"),
             target=pl.when(sending).then("peer").otherwise("rank"),
         )
-        .select(pl.col(MESSAGE_COLUMNS).cast(pl.Int64))
+        .select(MESSAGE_COLUMNS)
     )
 
 
@@ -290,7 +288,11 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
 
 
 def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, ...]:
-    """Write SIDE_COLUMNS of both kernels of each pair of messages, by bucket of their rows."""
+    """Write both kernels of each pair of messages, by bucket of their rows of the trace: times and
+    row of the kernel, the begin of the other side's, whether it sends, its bytes (ABSENT where
+    unknown), how many messages the kernel has, whether it does nothing else, and whether the times
+    can be compared.
+    """
     comparable = (pl.col("clock_group") == pl.col("clock_group_there")).cast(pl.Int64)
     sides = []
     for own, other, sends in (("", "_there", 1), ("_there", "", 0)):
@@ -303,14 +305,14 @@ def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, 
         }
         there = pl.col(f"time_begin{other}")
         kernel |= {"there": there, "sends": pl.lit(sends), "comparable": comparable}
-        sides.append(pairs.select("bytes", **kernel).cast(pl.Int64).select(SIDE_COLUMNS))
-    rows = pl.concat(sides).to_numpy()
-    return write_buckets(path, rows[:, SIDE_COLUMNS.index("object")] % buckets, rows)
+        sides.append(pairs.select("bytes", **kernel).cast(pl.Int64))
+    rows = pl.concat(sides)
+    return write_buckets(path, rows["object"].to_numpy() % buckets, rows)
 
 
 def store_kernels(number: int, blocks: Sequence[Block], folder: Path) -> WorkResult:
-    """Store the records of the kernels in some blocks of SIDE_COLUMNS."""
-    records = _make_records(read_frame(blocks, SIDE_COLUMNS))
+    """Store the records of the kernels in some blocks of :func:`_write_sides`."""
+    records = _make_records(read_blocks(blocks))
     return write_result(NAME, number, folder, [rows for rows in records if len(rows.begin)])
 
 

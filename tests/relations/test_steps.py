@@ -89,17 +89,18 @@ def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
             rows = np.zeros((size, len(KERNEL_COLUMNS)), np.int64)
             rows[:, 0] = np.sort(rng.integers(0, 120, size))
             rows[:, 1] = group * 1_000_000 + number * 1_000 + np.arange(size)
-            blocks += write_blocks(tmp_path / f"{group}-{number}", np.full(size, group), rows)
+            frame = pl.DataFrame(rows, KERNEL_COLUMNS, orient="row")
+            blocks += write_blocks(tmp_path / f"{group}-{number}", np.full(size, group), frame)
         pieces.append(CollectivePiece(group, tuple(blocks), BY_LAUNCH, 2))
     result = divide_kernels(pieces, 100)
     read = [piece.read() for portion in result for piece in portion]
     assert len(result) > 6
     assert sum(map(len, read)) == sum(piece.rows for piece in pieces)
-    assert len(np.unique(np.concatenate(read)[:, 1])) == sum(piece.rows for piece in pieces)
+    assert len(pl.concat(read)["before"].unique()) == sum(piece.rows for piece in pieces)
     for piece in (
         piece
         for portion in result
         for piece in portion
         if piece.low is not None and piece.high is not None
     ):
-        assert ((piece.read()[:, 0] >= piece.low) & (piece.read()[:, 0] < piece.high)).all()
+        assert piece.read()["ordinal"].is_between(piece.low, piece.high, closed="left").all()
