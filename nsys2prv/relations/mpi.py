@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import ClockNote, Detail
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv.clock import NoiseKind
 from nsys2prv.events.host import TRANSFERS
 from nsys2prv.events.kind import CommunicationLines
@@ -68,14 +69,6 @@ T = TypeVar("T")
 UCX_CHANNEL = ("sender_worker", "receiver_worker", "tag")
 #: Tags of other lines (see the catalogue); an MPI tag among them is written so much higher.
 OUR_TAGS, TAG_OFFSET = (55_000, 55_999), 1_000_000_000
-#: Why a message of a stream has no line.
-ORDER_UNCERTAIN, NO_PARTNER = "whose order is not certain", "without a partner"
-#: What else notes say of messages.
-EITHER_WAY = "messages of MPI_Sendrecv whose direction the report does not tell"
-UNPREPARED = "starts of requests of which the reports do not say what for, such as partitioned"
-UNFINISHED = "receives not complete when the report ends"
-EARLY = "received before they were sent, so the clocks of some hosts do not agree"
-EARLY_ON_HOST = "received before they were sent on one host, whose reports have one clock: some calls are not in the reports, or wrong"
 _OF_ONE, _NAMED = pl.col("communicator") != ANYWHERE, pl.col("named") == 1
 #: Receives from MPI_ANY_SOURCE, and the fields of their streams that are known, the most specific
 #: first.
@@ -86,21 +79,9 @@ _WILD = (
     (_OF_ONE & ~_NAMED & (pl.col("tag") < 0), ("communicator", "destination")),
     (~_OF_ONE & (pl.col("tag") < 0), ("destination",)),
 )
-#: Why no partner is looked for where the report lacks it or the tag.
-FROM_ANY_SOURCE_OR_TAG = (
-    "from any source or with any tag: the report does not tell which message they received"
-)
-CONTRADICTORY = "in a communicator whose handle came again for one that the reports do not describe"
+_NOTES = load_shipped_file(__package__, "notes.yaml")["mpi"]
 #: Why a message cannot be looked for, by its number in the column `why`; -1 where it can.
-UNMATCHABLE_REASONS = (
-    "of a process whose rank is not in its report",
-    "of a rank that several processes claim",
-    "in a communicator that the reports do not describe, such as one between groups",
-    FROM_ANY_SOURCE_OR_TAG,
-    "with a partner that the communicator does not have",
-    "with a rank that has no report",
-    CONTRADICTORY,
-)
+UNMATCHABLE = tuple(_NOTES["unmatchable"])
 #: Columns of the facts that are read.
 FACT_COLUMNS = split_column_names(
     "process object_thread time_begin time_end role communicator source destination named tag size"
@@ -137,8 +118,8 @@ class MatchedMessages(Struct, frozen=True):
 
     #: PAIR_COLUMNS of each pair that is certain and complete, then its report and place.
     pairs: tuple[Block, ...]
-    #: How many messages, by side and why they are of no pair, "" for those of one; and by 0 and what
-    #: else notes say.
+    #: How many messages, by side and why they are of no pair (as in notes.yaml), "" for those of one;
+    #: and by 0 and what else notes say.
     counts: Counter[tuple[int, str]]
 
 
@@ -210,7 +191,7 @@ def sort_sides(
         received=((pl.col("role") == RECEIVE) & _TAKEN).sum(),
     )
     bucket, rows = np.append(bucket, back[other]), pl.concat([rows, rows[other]])
-    counts = Counter({(0, EITHER_WAY): int(either.sum()), (0, UNPREPARED): unprepared})
+    counts = Counter({(0, "either"): int(either.sum()), (0, "unprepared"): unprepared})
     return MessageSides(write_buckets(path, bucket, rows), counts, streams)
 
 
@@ -242,21 +223,19 @@ def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Ex
     """Return the number of why a message cannot be looked for, -1 if it can."""
     ranks = processes["rank"].filter(processes["rank"] >= 0)
     twice = ranks.filter(ranks.is_duplicated()).implode()
-    explanation = pl.lit(-1)
-    # By numbers of UNMATCHABLE_REASONS; the first that holds counts.
-    for condition, number in reversed(
-        (
-            (pl.col(own) < 0, 0),
-            (pl.col(own).is_in(twice) | pl.col(other).is_in(twice), 1),
-            (pl.col("communicator") == 0, 2),
-            (~pl.col("named") | (pl.col("tag") < 0) | (pl.col("communicator") == ANYWHERE), 3),
-            (pl.col(other) == NOT_REPORTED, 5),
-            (pl.col(other) < 0, 4),
-            (~pl.col(other).is_in(ranks.implode()), 5),
-        )
-    ):
-        explanation = pl.when(condition).then(pl.lit(number)).otherwise(explanation)
-    return explanation
+    no_tag = ~pl.col("named") | (pl.col("tag") < 0) | (pl.col("communicator") == ANYWHERE)
+    # The first that holds counts.
+    conditions = (
+        (pl.col(own) < 0, "no_rank"),
+        (pl.col(own).is_in(twice) | pl.col(other).is_in(twice), "same_rank"),
+        (pl.col("communicator") == 0, "undescribed"),
+        (no_tag, "wild"),
+        (pl.col(other) == NOT_REPORTED, "no_report"),
+        (pl.col(other) < 0, "no_partner"),
+        (~pl.col(other).is_in(ranks.implode()), "no_report"),
+    )
+    numbers = (pl.when(holds).then(UNMATCHABLE.index(why)) for holds, why in conditions)
+    return pl.coalesce(*numbers, -1)
 
 
 def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> tuple[pl.DataFrame, int]:
@@ -329,23 +308,23 @@ def _join_nearest(
 def _describe_unmatched(counts: Counter[tuple[int, str]]) -> list[str]:
     """Return notes on how many messages have lines, and why others have none."""
     # A send names its receiver; rows that do not are damaged.
-    del counts[SEND, FROM_ANY_SOURCE_OR_TAG]
+    del counts[SEND, "wild"]
     nouns = {SEND: "sends", RECEIVE: "receives"}
     sends, receives = (
         sum(count for (of, _), count in counts.items() if of == side) for side in nouns
     )
-    lines = counts[SEND, ""] - counts[0, UNFINISHED]
-    lacking = {f"{nouns[of]} {why}": (of, why) for of, why in sorted(counts) if of and why}
-    lacking |= {why: (0, why) for why in (EITHER_WAY, UNPREPARED, UNFINISHED)}
-    lacking |= {ClockNote(EARLY): (0, EARLY), EARLY_ON_HOST: (0, EARLY_ON_HOST)}
-    return [
-        Detail(f"MPI messages: {lines:,} lines for {sends:,} sends and {receives:,} receives"),
-        *(
-            type(lack)(f"MPI messages: {counts[key]:,} {lack}")
-            for lack, key in lacking.items()
-            if counts[key]
-        ),
-    ]
+    lines = counts[SEND, ""] - counts[0, "unfinished"]
+    notes = [Detail(f"MPI messages: {lines:,} lines for {sends:,} sends and {receives:,} receives")]
+    reasons = {**_NOTES["unmatchable"], **_NOTES["unmatched"]}
+    for of, noun in nouns.items():
+        for why, text in sorted(reasons.items(), key=lambda item: item[1]):
+            if count := counts[of, why]:
+                notes.append(f"MPI messages: {count:,} {noun} {text}")
+    for what, text in _NOTES["others"].items():
+        if count := counts[0, what]:
+            note = f"MPI messages: {count:,} {text}"
+            notes.append(ClockNote(note) if what == "early" else note)
+    return notes
 
 
 def match_messages(
@@ -356,7 +335,7 @@ def match_messages(
     tag = pl.col("tag") + TAG_OFFSET * pl.col("tag").is_between(*OUR_TAGS)
     early = pairs.filter(pl.col("completed") < pl.col("time_begin"))
     on_host = (early["host"] == early["host_there"]).sum()
-    counts += {(0, EARLY): early.height - on_host, (0, EARLY_ON_HOST): on_host}
+    counts += {(0, "early"): early.height - on_host, (0, "early_on_host"): on_host}
     ends = {"time_begin": "send", "object_thread": "sender", "completed": "receive"}
     rows = pairs.with_columns(tag).rename(ends).select(*PAIR_COLUMNS, "report", "place")
     return MatchedMessages(write_block(path, rows), counts)
@@ -379,7 +358,7 @@ def _pair_messages(
     in_time: whether the clocks agree, so that a receive before its send speaks against a pair.
     """
     messages = read_blocks(blocks).sort("time_begin", "report", "place")
-    number = UNMATCHABLE_REASONS.index(CONTRADICTORY)
+    number = UNMATCHABLE.index("contradictory")
     told = contradictory.with_columns(number=pl.lit(number, pl.Int64))
     messages = messages.join(told, on=["communicator", "tag"], how="left", maintain_order="left")
     why = pl.when(pl.col("why") < 0).then(pl.coalesce("number", "why")).otherwise("why")
@@ -392,7 +371,7 @@ def _pair_messages(
         side.filter(pl.col("why") < 0).with_columns(number=pl.int_range(pl.len()).over(STREAM))
         for side in (sends, receives)
     ]
-    wild = receives.filter(pl.col("why") == UNMATCHABLE_REASONS.index(FROM_ANY_SOURCE_OR_TAG))
+    wild = receives.filter(pl.col("why") == UNMATCHABLE.index("wild"))
     streams = _find_streams(*numbered, wild, either, processes)
     from_the_end = pl.col("number") - pl.len().over(STREAM).cast(pl.Int64)
     sent, received = (
@@ -421,14 +400,14 @@ def _pair_messages(
     judged = pairs.with_columns(certain=((whole | part) & before).fill_null(False))
     certain = judged.filter("certain")
     complete = certain.filter(~pl.col("completed").is_in((NULL, OPEN)))
-    counts = Counter({(0, UNFINISHED): certain.height - complete.height})
+    counts = Counter({(0, "unfinished"): certain.height - complete.height})
     for side, frame in ((SEND, sends), (RECEIVE, receives)):
         reasons = dict(frame.group_by("why").len().iter_rows())
         inside = reasons.pop(-1, 0)
-        counts.update({(side, UNMATCHABLE_REASONS[why]): count for why, count in reasons.items()})
+        counts.update({(side, UNMATCHABLE[why]): count for why, count in reasons.items()})
         counts[side, ""] += certain.height
-        counts[side, ORDER_UNCERTAIN] += judged.height - certain.height
-        counts[side, NO_PARTNER] += inside - judged.height
+        counts[side, "unordered"] += judged.height - certain.height
+        counts[side, "alone"] += inside - judged.height
     return complete, counts
 
 
@@ -436,7 +415,7 @@ def _find_sources(sends: pl.DataFrame, receives: pl.DataFrame) -> pl.DataFrame:
     """Return the receives, with the source of those from MPI_ANY_SOURCE filled in where exactly one
     sender lacks receives, and lacks as many.
     """
-    is_wild = pl.col("why") == UNMATCHABLE_REASONS.index(FROM_ANY_SOURCE_OR_TAG)
+    is_wild = pl.col("why") == UNMATCHABLE.index("wild")
     wild = receives.filter(is_wild)
     if not wild.height:
         return receives

@@ -31,6 +31,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import ClockNote, Detail
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import format_count
 from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind, Role
 from nsys2prv.events.call_indexes import ROOT_WAITS, SEND_RECEIVE, SEVERAL_OPERATIONS, WAIT_FOR_ROOT
@@ -58,13 +59,7 @@ FACT_COLUMNS = split_column_names(
     " operation first_operation fused messages sequence ranks bytes known reduce_bytes share_bytes"
     " message_bytes"
 )
-#: Why kernels are compared with none of other ranks, as notes say it, in their order.
-REASONS = NO_COLLECTIVE, IN_GRAPH, NO_COMMUNICATOR, DOUBTFUL = (
-    "of no collective of the other ranks",
-    "launched by CUDA graphs, without a call that names their communicator",
-    "without a call that names their communicator",
-    "that end together with others, perhaps of several communicators in step",
-)
+_NOTES = load_shipped_file(__package__, "notes.yaml")["nccl"]
 #: How collectives of a communicator were distinguished, in words and by index.
 MATCHING_METHODS = ("sequence number", "order of launches", "the times at which they ended")
 BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
@@ -115,9 +110,9 @@ def order_kernels(
     doubtful = kernels.filter(in_step & (pl.col("by_name") != SEND_RECEIVE)).height
     kernels = kernels.filter(~in_step)
     left = {
-        IN_GRAPH: kernels.filter(~free).height,
-        NO_COMMUNICATOR: kernels.filter(free & (pl.col("communicator") == 0)).height,
-        DOUBTFUL: doubtful,
+        "in_graph": kernels.filter(~free).height,
+        "undescribed": kernels.filter(free & (pl.col("communicator") == 0)).height,
+        "doubtful": doubtful,
     }
     of_all = frozenset(kernels.select("task", "device").unique().iter_rows())
     owner = ("task", "device", "communicator")
@@ -154,12 +149,12 @@ def relate_collectives(context: RelationContext) -> list[WorkResult]:
         return []
     matched, lone = _match_by_communicator(context, surveys)
     results = store_collectives(context, matched)
-    left = sum((survey.left for survey in surveys), Counter({NO_COLLECTIVE: lone}))
+    left = sum((survey.left for survey in surveys), Counter({"alone": lone}))
     results[0].notes = [
         *(_describe_collectives(pl.concat(part.summary for part in matched)) if matched else ()),
         *(
-            f"NCCL: {format_count(left[why], 'kernel')} {why}: not compared across ranks"
-            for why in REASONS
+            f"NCCL: {format_count(left[why], 'kernel')} {text}: not compared across ranks"
+            for why, text in _NOTES["kernels"].items()
             if left[why]
         ),
     ]
@@ -216,34 +211,20 @@ def _describe_collectives(found: pl.DataFrame) -> list[str]:
     that agree would not show. found: summaries of :class:`MatchedCollectives`.
     """
     whole, comparable = found.filter("whole"), pl.col("comparable")
-    notes: list[str] = [
-        Detail(
-            f"NCCL collectives matched across ranks by communicator and {name}: "
-            f"{whole.filter(pl.col('way') == way)['count'].sum():,}"
-        )
-        for way, name in enumerate(MATCHING_METHODS)
-        if way in found["way"]
-    ]
+    texts = _NOTES["collectives"]
+    notes: list[str] = []
+    for way, name in enumerate(MATCHING_METHODS):
+        if way in found["way"]:
+            count = whole.filter(pl.col("way") == way)["count"].sum()
+            notes.append(Detail(texts["matched"].format(name, count)))
     if different := found["count"].sum() - whole["count"].sum():
-        notes.append(
-            f"NCCL: {format_count(different, 'collective')} incomplete or different between ranks: not compared across ranks"
-        )
+        notes.append(texts["different"].format(format_count(different, "collective")))
     if unplaced := whole.filter(~comparable)["count"].sum():
-        notes.append(
-            ClockNote(
-                f"NCCL: {format_count(unplaced, 'collective')} on hosts whose clocks could not be aligned: the trace has no late "
-                "arrivals, waits, transfers and bandwidths for them"
-            )
-        )
+        notes.append(ClockNote(texts["unplaced"].format(format_count(unplaced, "collective"))))
     apart = whole.filter(comparable & (pl.col("apart") > 0))
     if apart.height:
         count, gap = format_count(apart["apart"].sum(), "collective"), apart["gap"].max() / 1000
-        notes.append(
-            ClockNote(
-                f"NCCL: in {count} a rank ends before the last one begins, by up to {gap:,.1f} us: the clocks of the "
-                "reports do not agree, and late arrivals and waits are wrong by as much"
-            )
-        )
+        notes.append(ClockNote(texts["apart"].format(count, gap)))
     return notes
 
 
