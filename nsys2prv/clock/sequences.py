@@ -124,43 +124,27 @@ def number_by_order(calls: pl.DataFrame, error: float) -> tuple[pl.DataFrame, li
 
 
 def _keep_numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    table = table.with_columns(ordinal=pl.col("number"))
-    if not table.height:
-        return table, []
-    members = table.group_by("key").agg(everyone=pl.col("member").n_unique())
-    seen = table.group_by("key", "ordinal").agg(
-        calls=pl.len(),
-        unlike=pl.col("signature").filter(pl.col("signature") != 0).min()
-        != pl.col("signature").max(),
-    )
+    """Return the calls whose number and signature those of the other members agree with."""
+    collective, signature = ["key", "ordinal"], pl.col("signature")
+    table = table.with_columns(ordinal=pl.col("number")).with_row_index("row")
     # More calls than members is quick to see; fewer than that may still hide a repeated one, which
     # then does not fit in time.
-    collective = ["key", "ordinal"]
-    repeated = seen.join(members, on="key").filter(pl.col("calls") > pl.col("everyone"))
+    everyone = pl.col("member").n_unique().over("key")
+    repeated = table.filter(pl.len().over(collective) > everyone)
+    table = table.join(repeated, on="row", how="anti", maintain_order="left")
+    known = table.filter(signature != 0)
+    unlike = known.filter(signature.min().over(collective) != signature.max().over(collective))
+    # What more than half of the members say.
+    usual = signature.mode().min()
+    right = (signature == usual) & ((signature == usual).sum() * 2 > pl.len())
+    wrong = unlike.filter(~right.over(collective))
+    table = table.join(wrong, on="row", how="anti", maintain_order="left")
     findings = []
-    if repeated.height:
-        findings = _to_findings(
-            table.join(repeated, on=collective, how="semi"), FindingKind.REPEATED
-        )
-        table = table.join(repeated, on=collective, how="anti")
-    unlike = seen.filter(pl.col("unlike").fill_null(False))
-    if unlike.height:
-        unlike_rows = table.with_row_index("row").join(unlike, on=collective, how="semi")
-        # What more than half of the members say.
-        unlike_rows = unlike_rows.filter(pl.col("signature") != 0)
-        usual = pl.col("signature").mode().min()
-        most = (pl.col("signature") == usual).sum() * 2 > pl.len()
-        right = (pl.col("signature") == usual) & most
-        wrong = unlike_rows.filter(~right.over(collective))
-        findings += _to_findings(wrong, FindingKind.UNLIKE)
-        table = table.filter(~pl.int_range(pl.len()).is_in(wrong["row"].implode()))
-    return table, findings
-
-
-def _to_findings(wrong: pl.DataFrame, kind: FindingKind) -> list[ClockFinding]:
     columns = ["noise_kind", "group", "member"]
-    counts = wrong.group_by(columns).len().sort(columns)
-    return [ClockFinding(kind, count, *owner) for _, *owner, count in counts.iter_rows()]
+    for kind, rows in ((FindingKind.REPEATED, repeated), (FindingKind.UNLIKE, wrong)):
+        counts = rows.group_by(columns).len().sort(columns)
+        findings += [ClockFinding(kind, count, *owner) for _, *owner, count in counts.iter_rows()]
+    return table.drop("row"), findings
 
 
 def number_group(

@@ -5,7 +5,7 @@ Also: lines between matched pairs of rows, and messages between hosts, by which 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -149,6 +149,21 @@ def divide_ordinals(blocks: Sequence[Block], most: int) -> list[tuple[int | None
     return list(zip([None, *cuts], [*cuts, None], strict=True))
 
 
+def store_by_time(
+    context: RelationContext, blocks: Sequence[Block], most: int, step: Callable[..., WorkResult]
+) -> list[WorkResult]:
+    """Return what the step stores of each span of time (low, high) with about `most` rows of these
+    blocks, whose ordinal is a time; one result without anything where there are none. The step also
+    gets the folder and the number of its task.
+    """
+    steps = [
+        partial(step, context.folder, number, *span)
+        for number, span in enumerate(divide_ordinals(blocks, most), context.first_task)
+        if blocks
+    ]
+    return context.run_steps(steps) or [WorkResult(context.first_task, TRACE, 0)]
+
+
 #: The first columns of a pair: times (ns), threads of the trace, bytes, the line's tag (of kinds
 #: whose lines have their own; else anything). Columns behind them tell the order of lines of equal
 #: time.
@@ -161,13 +176,8 @@ def store_lines(
     """Return the lines of all pairs, about LINE_ROWS a step; one result without any where there are
     none. name: of the relation; kind: of lines.
     """
-    step = partial(_store_span, name, kind, tagged, tuple(pairs), context.folder)
-    steps = [
-        partial(step, number, *span)
-        for number, span in enumerate(divide_ordinals(pairs, LINE_ROWS), context.first_task)
-        if pairs
-    ]
-    return context.run_steps(steps) or [WorkResult(context.first_task, TRACE, 0)]
+    step = partial(_store_span, name, kind, tagged, tuple(pairs))
+    return store_by_time(context, pairs, LINE_ROWS, step)
 
 
 def _store_span(
@@ -177,13 +187,12 @@ def _store_span(
     pairs: Sequence[Block],
     folder: Path,
     number: int,
-    low: int | None,
-    high: int | None,
+    *span: int | None,
 ) -> WorkResult:
     """Store the lines that begin within a span of time (ns; None: without a limit). pairs: rows of
     PAIR_COLUMNS, ascending by the time of the send.
     """
-    rows = read_blocks(pairs, low, high)
+    rows = read_blocks(pairs, *span)
     rows = rows.sort(rows.columns[len(PAIR_COLUMNS) :], maintain_order=True)
     send, sender, receive, receiver, size, tag = (rows[name].to_numpy() for name in PAIR_COLUMNS)
     size, tags = np.maximum(size, 0), tag if tagged else None

@@ -46,11 +46,11 @@ from nsys2prv.relations.blocks import (
     hash_signatures,
     read_blocks,
     split_column_names,
+    store_by_time,
     write_block,
     write_blocks,
 )
 from nsys2prv.relations.nccl_adoption import IN_STEP
-from nsys2prv.store.runs import TRACE
 from nsys2prv.store.work_result import WorkResult
 
 #: Columns of the facts that are read.
@@ -426,22 +426,17 @@ def store_collectives(
         for block in part.records
     ]
     transfers = [block for part in matched for block in part.transfers]
-    windows = divide_ordinals([block for block, _ in records], STEP_ROWS) if records else []
-    steps = [
-        partial(_store_span, number, records, path, transfers, *window, context.folder)
-        for number, window in enumerate(windows, context.first_task)
-    ]
-    return context.run_steps(steps) or [WorkResult(context.first_task, TRACE, 0)]
+    step = partial(_store_span, records, path, transfers)
+    return store_by_time(context, [block for block, _ in records], STEP_ROWS, step)
 
 
 def _store_span(
-    number: int,
     records: Sequence[tuple[Block, int]],
     numbers: Path,
     transfers: Sequence[Block],
-    low: int | None,
-    high: int | None,
     folder: Path,
+    number: int,
+    *span: int | None,
 ) -> WorkResult:
     """Store the records that begin within a span of time (ns; None: without a limit). records: with
     the number within its step of the first collective in the file `numbers`.
@@ -449,9 +444,9 @@ def _store_span(
     of_all = np.fromfile(numbers, np.int64)
     stored = [
         rows.with_columns(collective=pl.Series(of_all[rows["collective"].to_numpy() + first - 2]))
-        for rows, first in ((block.read(low, high), first) for block, first in records)
+        for rows, first in ((block.read(*span), first) for block, first in records)
     ]
-    moved = [block.read(low, high) for block in transfers]
+    moved = [block.read(*span) for block in transfers]
     made = [
         make_rows(layout, pl.concat(parts).sort(ORDER, maintain_order=True), begin, fields)
         for layout, begin, fields, parts in (
