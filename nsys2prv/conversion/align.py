@@ -140,10 +140,11 @@ def _correct_rows(job: Job) -> list[str]:
         )
         reasons = ", ".join(f"{n} {describe_reason(reason)}" for reason, n in (+lost).items())
         why = f" ({reasons})" if reasons else ""
-        missing = "of the kinds asked for" if job.selection.asked else "that can be translated"
-        raise NothingToWrite(
-            f"{names}: nothing to write: no events {missing}{why}; see what the reports hold with --list"
-        )
+        missing, advice = "of the kinds asked for", "see what the reports hold with --list"
+        if not job.selection.asked:
+            missing = "that can be translated"
+            advice += "; if the capture is empty, profile the program itself, until it ends"
+        raise NothingToWrite(f"{names}: nothing to write: no events {missing}{why}; {advice}")
     warnings = scale_fractions(job.results, job.folder)
     separate_overlaps(job.results, job.run)
     return warnings

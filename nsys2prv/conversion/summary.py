@@ -201,7 +201,7 @@ class Summary(Struct, dict=True):
         """Return the Paraver views to be opened first, and what each shows in a sentence."""
         if self.opening:
             return {}
-        from nsys2prv.writers.paraver.cfg.fits import choose_first_views
+        from nsys2prv.writers.paraver.cfg import choose_first_views
 
         return choose_first_views(self.types)
 

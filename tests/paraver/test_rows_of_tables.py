@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsys2prv.cli import main
-from nsys2prv.writers.paraver.cfg.fits import LARGE_VALUE
+from nsys2prv.writers.paraver.cfg import LARGE_VALUE
 from nsys2prv.writers.paraver.views import TraceContents, copy_views
 
 KERNEL, CLASS, API, METRIC = 63000006, 63000060, 63000000, 9403

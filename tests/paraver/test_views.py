@@ -43,9 +43,9 @@ from nsys2prv.writers.paraver.cfg import (
     Look,
     Single,
     View,
+    choose_first_views,
     format_cfg,
 )
-from nsys2prv.writers.paraver.cfg.fits import choose_first_views
 from nsys2prv.writers.paraver.pcf import list_codes
 
 ROOT = Path(__file__).parents[2]

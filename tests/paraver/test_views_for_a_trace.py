@@ -20,8 +20,15 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.writers.paraver import check
-from nsys2prv.writers.paraver.cfg import Filter, format_cfg, load_environment, load_views
-from nsys2prv.writers.paraver.cfg.fits import LARGE_VALUE, Contents, explain_empty_view
+from nsys2prv.writers.paraver.cfg import (
+    LARGE_VALUE,
+    Contents,
+    Filter,
+    explain_empty_view,
+    format_cfg,
+    load_environment,
+    load_views,
+)
 from nsys2prv.writers.paraver.views import (
     TraceContents,
     Workspace,

@@ -26,10 +26,15 @@ from msgspec.structs import replace
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import name_beside
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.writers.paraver.cfg import Cfg, Single, View, format_cfg, load_environment, load_views
-from nsys2prv.writers.paraver.cfg.fits import (
+from nsys2prv.writers.paraver.cfg import (
+    Cfg,
     Contents,
+    Single,
+    View,
     explain_empty_view,
+    format_cfg,
+    load_environment,
+    load_views,
     make_contents,
     narrow_types,
     remove_empty_rows,
