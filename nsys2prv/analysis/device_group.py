@@ -319,7 +319,11 @@ class DeviceGroup:
         return self._computed[key]
 
     def forget(self) -> None:
-        """Drop what is computed once, but what devices executed."""
+        """Drop what was computed, but what devices executed, of a unit that is alone: the memory of one
+        counts more than the time.
+        """
+        if self.reader.rows.units.any():
+            return
         self._computed.clear()
         for name in ("api", "launches"):
             self.__dict__.pop(name, None)

@@ -106,8 +106,10 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     times = {"before": before, "after": after, "idle": inner}
     for task in unit.tasks:
         yield from _collect_hosts(unit, task, window, times)
+    unit.forget()
     for device in unit.devices:
         yield "devices", _measure_device(unit, device, window, inner)
+    unit.forget()
     yield "copies", _sum_copies(unit, window)
     if unit.has("cuda_kernel"):
         kernels = unit.reader.read_begins(

@@ -16,7 +16,13 @@ import polars as pl
 
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv.analysis.device_group import OS, UCX, DeviceGroup, find_io_spans, to_arrays
-from nsys2prv.analysis.intervals import Spans, measure_exclusive, take_first, unite
+from nsys2prv.analysis.intervals import (
+    Spans,
+    measure_exclusive,
+    split_ranges,
+    take_first,
+    unite,
+)
 from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.stacks import (
     SAMPLES,
@@ -215,11 +221,14 @@ def sum_ranges(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
     if not ranges.select(within.all()).item():
         ranges = ranges.filter(within)
     begin, end, name = to_arrays(ranges, "begin", "end", "range")
-    group = np.load(str(unit.options.groups), mmap_mode="r")[name]
-    time = measure_exclusive(spans, begin, end)
-    frame = pl.DataFrame({"group": group, "time": time, "lasts": end - begin})
-    sums = frame.group_by(pl.col("group").cast(pl.Int64))
-    return sums.agg(pl.col("time", "lasts").sum(), count=pl.len().cast(pl.Int64))
+    groups, parts = np.load(str(unit.options.groups), mmap_mode="r"), []
+    for part in split_ranges(name * 0, begin, end):
+        columns = {"group": groups[name[part]].astype(np.int64)}
+        columns["time"] = measure_exclusive(spans, begin[part], end[part])
+        columns["lasts"] = end[part] - begin[part]
+        sums = pl.DataFrame(columns).group_by("group")
+        parts.append(sums.agg(pl.col("time", "lasts").sum(), count=pl.len().cast(pl.Int64)))
+    return pl.concat(parts).group_by("group").agg(pl.all().sum())
 
 
 def select_shmem_calls(labels: pl.DataFrame) -> tuple[int, ...]:

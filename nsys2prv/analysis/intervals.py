@@ -244,6 +244,27 @@ def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.nda
     return ordered
 
 
+def split_ranges(row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> Iterator[slice]:
+    """Yield parts of about TOGETHER ranges, each with all that lie within one of it. Ranges by row, begin.
+    There is one part at least.
+    """
+    first, size = 0, TOGETHER
+    while first + size < len(row):
+        part = slice(first, first + size)
+        # Before this place all ranges of its row have ended, or a row begins.
+        starts = np.flatnonzero(row[part][1:] != row[part][:-1]) + 1
+        since = int(starts[-1]) if len(starts) else 0
+        reached = np.maximum.accumulate(end[part][since:])
+        free = np.flatnonzero(begin[part][since + 1 :] > reached[:-1])
+        last = since + 1 + int(free[-1]) if len(free) else since
+        if not last:
+            size *= 2
+            continue
+        yield slice(first, first + last)
+        first, size = first + last, TOGETHER
+    yield slice(first, len(row))
+
+
 def find_points_within(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -25,6 +25,7 @@ from nsys2prv.analysis.intervals import (
     find_parents,
     find_points_within,
     order_ranges,
+    split_ranges,
     take_off_inner,
 )
 from nsys2prv.analysis.result import Context, Result, divide_columns
@@ -61,8 +62,6 @@ SUMS = {
 BETWEEN = " / "
 #: Paths of ranges within ranges are told apart down to this depth.
 DEEPEST = 12
-#: Ranges that are looked at together, about, which bounds memory.
-TOGETHER = 1 << 20
 #: Sums of times beyond it are of damage.
 GREATEST_SUM = 1 << 62
 
@@ -157,7 +156,7 @@ def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarra
 def _list_ranges(
     unit: DeviceGroup,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield ranges by row, begin, longer first, about TOGETHER at a time, with all that lie within each:
+    """Yield ranges by row, begin, longer first, some at a time, with all that lie within each:
     row (a number for each thread and sort of ranges), begin, end, group of the name. NCCL's are not
     operations of the program.
     """
@@ -167,28 +166,9 @@ def _list_ranges(
     row, begin, end, name = to_arrays(ranges, "thread", "begin", "end", "range")
     groups = np.load(str(unit.options.groups), mmap_mode="r")
     order = order_ranges(row, begin, end).astype(np.int32)
-    first, size = 0, TOGETHER
-    while first < len(order) or not first:
-        chosen = order[first : first + size]
-        if first + size < len(order):
-            chosen = chosen[: _find_cut(row[chosen], begin[chosen], end[chosen])]
-            if not len(chosen):
-                size *= 2
-                continue
-        yield row[chosen], begin[chosen], end[chosen], groups[name[chosen]]
-        first += max(len(chosen), 1)
-
-
-def _find_cut(row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> int:
-    """Return the last place before which all ranges of its row have ended, or where a row begins; 0
-    where there is none. The last range is not looked beyond.
-    """
-    starts = np.flatnonzero(row[1:] != row[:-1]) + 1
-    # Each row in a time of its own: what is behind the last start is one row.
-    since = int(starts[-1]) if len(starts) else 0
-    reached = np.maximum.accumulate(end[since:])
-    free = np.flatnonzero(begin[since + 1 :] > reached[:-1])
-    return since + 1 + int(free[-1]) if len(free) else since
+    row, begin, end = row[order], begin[order], end[order]
+    for part in split_ranges(row, begin, end):
+        yield row[part], begin[part], end[part], groups[name[order[part]]]
 
 
 def _number_paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> np.ndarray:
