@@ -338,3 +338,13 @@ ENGINES: dict[str, tuple[Callable[..., AbstractContextManager[Pool]], tuple[str,
     "dask": (_make_dask_pool, ("distributed",)),
     "mpi": (_make_mpi_pool, ("mpi4py", "mpi4py.MPI")),
 }
+
+
+def prepare_next(items: Iterable[T]) -> Iterator[T]:
+    """Yield items, each of which another thread has made while the one before was in use."""
+    iterator, end = iter(items), object()
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(next, iterator, end)
+        while (item := following.result()) is not end:
+            following = thread.submit(next, iterator, end)
+            yield item

@@ -407,7 +407,7 @@ def describe_loss(
             f"{len(unmatched):,} of {format_count(len(transfers), 'NCCL kernel')} could not be matched "
             "with those of other ranks: whether they wait for ranks or for data cannot be told"
         )
-        for one in list_slow_processes(facts.replay, "gpu"):
+        for one, _ in list_slow_processes(facts.replay, "gpu"):
             tasks += [process + 1 for process in one.processes]
             ranks = job.describe_ranks([process + 1 for process in one.processes])
             slower = f"kernels of {ranks} take {one.ratio - 1:.1%} longer than the others' do"

@@ -13,6 +13,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.workers import prepare_next
 from nsys2prv.replay.graph import NO_WEIGHT, US, Kind
 from nsys2prv.replay.suspects import (
     KINDS,
@@ -211,28 +212,35 @@ def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[C
 def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
     """Yield changes that concern the whole job, with what they gain by themselves."""
 
-    def try_changes(kind: str, changes: Changes, place: tuple[Kind, int] | None = None) -> Cause:
-        return Cause(kind, replay.compute_gain(changes, LEAST_GAIN), changes, place=place)
-
     has_gpus = has_gpu_work(replay)
     # Without GPUs the time between calls is the work of the job.
     kinds = (Kind.GAP, Kind.CALL) if has_gpus else (Kind.CALL,)
-    places = {place: replay.remove_place(*place) for place in _list_places(replay, kinds)}
-    found = [try_changes("place", changes, place) for place, changes in places.items()]
-    yield from found
-    pause = max((one.gain for one in found if (one.place or kinds)[0] == Kind.GAP), default=0.0)
+    pause = 0.0
+    replay.prepare()
+    for cause in prepare_next(_list_changes_of_job(replay, facts, kinds, has_gpus)):
+        cause = replace(cause, gain=replay.compute_gain(cause.changes, LEAST_GAIN))
+        if cause.place and cause.place[0] == Kind.GAP:
+            pause = max(pause, cause.gain)
+        if cause.kind == "host_time":
+            launching = replay.compute_gain(remove_launches(replay))
+            is_most = launching >= OF_HOST_TIME * cause.gain
+            cause = replace(cause, kind="launching") if is_most else cause
+        if cause.kind != "pauses" or (facts.is_steady and pause < OF_PAUSES * cause.gain):
+            yield cause
+
+
+def _list_changes_of_job(
+    replay: Replay, facts: KernelFacts, kinds: tuple[Kind, ...], has_gpus: bool
+) -> Iterator[Cause]:
+    """Yield changes that concern the whole job, whose gain is not known. kinds: of places."""
+    for place in _list_places(replay, kinds):
+        yield Cause("place", 0.0, replay.remove_place(*place), place=place)
     for kind, make in JOB_CHANGES.items():
         if kind in (OF_GPUS if not has_gpus else ()) or (
             kind in OF_SEVERAL and len(replay.processes) < 2
         ):
             continue
-        cause = try_changes(kind, make(replay, facts))
-        if kind == "host_time":
-            launching = replay.compute_gain(remove_launches(replay))
-            is_most = launching >= OF_HOST_TIME * cause.gain
-            cause = replace(cause, kind="launching") if is_most else cause
-        if kind != "pauses" or (facts.is_steady and pause < OF_PAUSES * cause.gain):
-            yield cause
+        yield Cause(kind, 0.0, make(replay, facts))
 
 
 def has_gpu_work(replay: Replay) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from statistics import NormalDist
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from nsys2prv._util.workers import prepare_next
 from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay
 from nsys2prv.replay.work_tables import WorkTable
 
@@ -73,15 +75,19 @@ def list_suspects(replay: Replay) -> list[Suspect]:
     """Return sets of processes by what is gained if they work as the others, the greatest first."""
     if len(replay.processes) < 2:
         return []
-    return sorted(
-        [
-            *_try_work(replay),
-            *list_slow_processes(replay, "gpu"),
-            *list_slow_processes(replay, "host"),
-            *_try_links(replay),
-        ],
-        key=lambda suspect: -suspect.gain,
+    sources = (
+        _list_work(replay),
+        list_slow_processes(replay, "gpu"),
+        list_slow_processes(replay, "host"),
+        _list_links(replay),
     )
+    replay.prepare()
+    found = []
+    for suspect, changes in prepare_next(chain(*sources)):
+        # Of slow processes and links all gains are asked for.
+        least = 0.0 if suspect.ratio or suspect.is_link else LEAST_CERTAIN
+        found.append(structs.replace(suspect, gain=replay.compute_gain(changes, least)))
+    return sorted(found, key=lambda suspect: -suspect.gain)
 
 
 def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
@@ -173,7 +179,8 @@ def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:
     return float(shares.mean() - 0.5) / error**0.5
 
 
-def _try_work(replay: Replay) -> Iterator[Suspect]:
+def _list_work(replay: Replay) -> Iterator[tuple[Suspect, Changes]]:
+    """Yield processes with more work than others, whose gain is not known, and the changes to replay."""
     sets = list_sets(replay)
     for name, kinds in KINDS.items():
         excess = replay.tabulate(kinds).excess.total
@@ -193,8 +200,7 @@ def _try_work(replay: Replay) -> Iterator[Suspect]:
         for members, host in chosen.items():
             if name == "host" and is_alone(replay, members):
                 continue
-            gain = replay.compute_gain(work_as_others(replay, name, members), LEAST_CERTAIN)
-            yield Suspect(gain, name, members, host)
+            yield Suspect(0.0, name, members, host), work_as_others(replay, name, members)
 
 
 def is_alone(replay: Replay, processes: Sequence[int]) -> bool:
@@ -237,9 +243,10 @@ def group_by_host(replay: Replay) -> dict[str, tuple[int, ...]]:
     return {host: tuple(members) for host, members in hosts.items()}
 
 
-def list_slow_processes(replay: Replay, kind: str) -> Iterator[Suspect]:
+def list_slow_processes(replay: Replay, kind: str) -> Iterator[tuple[Suspect, Changes]]:
     """Yield processes that are slower than the others in nearly all that they do, however their
-    work is numbered: by the medians of the durations of each kernel, or at each place.
+    work is numbered: by the medians of the durations of each kernel, or at each place. Their gain is
+    not known; with the changes to replay.
     """
     kinds = KINDS[kind]
     usual, total, _ = replay.tabulate(kinds).by_key
@@ -266,8 +273,8 @@ def list_slow_processes(replay: Replay, kind: str) -> Iterator[Suspect]:
     ):
         if slow > SLOWER and share >= NEARLY_ALL_KERNELS:
             members = (int(replay.processes[process]),)
-            gain = replay.compute_gain(replay.scale_work(kinds, members, 1 / slow))
-            yield Suspect(gain, kind, members, "", slow)
+            changes = replay.scale_work(kinds, members, 1 / slow)
+            yield Suspect(0.0, kind, members, "", slow), changes
 
 
 def link_as_others(replay: Replay, kind: str, host: str) -> Changes:
@@ -277,8 +284,8 @@ def link_as_others(replay: Replay, kind: str, host: str) -> Changes:
     return replay.transfer_as_others(lambda _, hosts: host in hosts and len(hosts) > 1)
 
 
-def _try_links(replay: Replay) -> Iterator[Suspect]:
+def _list_links(replay: Replay) -> Iterator[tuple[Suspect, Changes]]:
     for host, members in group_by_host(replay).items():
         for kind in (LINK_WITHIN, LINK_TO_OTHERS):
             if changes := link_as_others(replay, kind, host):
-                yield Suspect(replay.compute_gain(changes), kind, members, host)
+                yield Suspect(0.0, kind, members, host), changes

@@ -79,6 +79,10 @@ class Replay(Struct, frozen=True, dict=True):
         graph = self.job.graph
         return np.empty_like(graph.time.nodes), np.empty_like(graph.weight.value)
 
+    def prepare(self) -> None:
+        """Replay the job as it is, so that another thread may list changes while one is replayed."""
+        self._before, self.span, self._rows  # noqa: B018
+
     def free_memory(self) -> None:
         """Free what only what-ifs need; a further one makes it anew."""
         for name in ("_scratch", "_rows", "tables"):
