@@ -7,7 +7,6 @@ them.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import os
@@ -30,9 +29,9 @@ from nsys2prv.cli.arguments import (
     check_kinds,
     check_output,
     is_trace_name,
+    join_kind_options,
     make_options,
     parse_analysis,
-    parse_conversion,
     refuse_non_traces,
     refuse_traces,
     suggest_command,
@@ -73,7 +72,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         command = COMMANDS.get(words[0]) if words else None
         if words and not command:
             check_command(words[0], COMMANDS)
-        status = command(words[1:]) if command else run_conversion(parse_conversion(words))
+        status = command(words[1:]) if command else run_conversion(words)
         sys.stdout.flush()
         return status
     except Nsys2prvError as error:
@@ -126,8 +125,9 @@ def run_help(arguments: list[str]) -> int:
     return COMMANDS[arguments[0]](["--help"])
 
 
-def run_conversion(options: argparse.Namespace) -> int:
-    """Run a conversion with parsed options."""
+def run_conversion(arguments: list[str]) -> int:
+    """Run a conversion."""
+    options = Parser(CONVERSION).parse_intermixed_args(join_kind_options(arguments))
     check_kinds([word for words in options.trace for word in words.split(",")], options.paths)
     if options.kinds:
         return _list_kinds()

@@ -289,11 +289,6 @@ def _parse_value(option: str, kind: str, text: str) -> Any:
 ACTIONS = {"boolean": argparse.BooleanOptionalAction, "version": _Version}
 
 
-def parse_conversion(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options of a conversion."""
-    return Parser(CONVERSION).parse_intermixed_args(join_kind_options(arguments))
-
-
 def parse_analysis(command: str, arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options of `report`, `diff` or `study`. Raises UsageError where a file to write is
     a report, as when its name was forgotten.
@@ -304,7 +299,9 @@ def parse_analysis(command: str, arguments: Sequence[str]) -> argparse.Namespace
         vars(options).setdefault(name, [])
     options.only = [name for names in options.only for name in names.split(",") if name]
     given = options.reports or options.runs
-    check_pages(given, OUTPUTS)
+    for path in map(Path, given[1:]):
+        if path.suffix[1:] in OUTPUTS and not path.exists():
+            raise UsageError(f"{path}: no such file; to write it, give --{path.suffix[1:]} {path}")
     written = {name: path for name in OUTPUTS if (path := vars(options).get(name))}
     for name, path in written.items():
         if has_report_name(path) or is_report(path):
@@ -514,15 +511,6 @@ def refuse_traces(command: str, paths: Sequence[str]) -> None:
             raise UsageError(
                 f"{path}: is a trace; nsys2prv {command} takes the reports that it was made of{_read_report_names(Path(path))}"
             )
-
-
-def check_pages(reports: Sequence[str], outputs: Collection[str]) -> None:
-    """Raise UsageError for a file to write that is given like a further report. outputs: the
-    options that name such files.
-    """
-    for path in map(Path, reports[1:]):
-        if path.suffix[1:] in outputs and not path.exists():
-            raise UsageError(f"{path}: no such file; to write it, give --{path.suffix[1:]} {path}")
 
 
 def _read_report_names(trace: Path) -> str:
