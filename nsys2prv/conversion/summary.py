@@ -120,8 +120,9 @@ class Ledger(Struct):
             }
             for made in (+events, lines)
         )
+        unselected = Reason.NOT_SELECTED  # type: ignore[attr-defined]
         rest = {
-            table: {"rows": rows, Reason("not-selected"): rows - taken[table]}
+            table: {"rows": rows, unselected: rows - taken[table]}
             for table, rows in sorted(tables.items())
         }
         return cls(dict(sorted(kinds.items())), records_balance, lines_balance, rest)
