@@ -88,7 +88,9 @@ class TimeUse(Struct, frozen=True):
         """The part that is longest of what is not the profiler's, where that is not little."""
         rest = {part: time for part, time in self.parts.items() if part != "profiler"}
         part = max(rest, key=lambda one: rest[one])
-        return part if rest[part] > WORTH_RECORDING * sum(rest.values()) else self.largest
+        length = sum(rest.values())
+        matters = rest[part] > WORTH_RECORDING * length > WORTH_RECORDING**2 * self.length
+        return part if matters else self.largest
 
     def name_most(self, part: str) -> str:
         """Return in brackets what most of a part is; empty where that is not known."""
