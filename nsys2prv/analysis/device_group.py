@@ -143,7 +143,7 @@ class AnalysisOptions(Struct, frozen=True):
     regions: Sequence[tuple[str, NamePattern]] | str = ()
     #: Which host threads count in efficiencies: `main` or ALL.
     host_threads: str = "main"
-    #: Changes that people ask about (replay/questions.py).
+    #: Changes that people ask about (replay/causes.py).
     what_ifs: tuple[str, ...] = ()
 
     #: Reports whose NCCL kernels could not be matched with those of the other ranks.

@@ -58,10 +58,18 @@ from nsys2prv.analysis.time_use import (
 )
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.replay.causes import LEAST_GAIN, Cause, KernelFacts, find_causes
+from nsys2prv.replay.causes import (
+    LEAST_GAIN,
+    Cause,
+    KernelFacts,
+    Names,
+    describe_cause,
+    find_causes,
+    parse_what_ifs,
+    replay_what_ifs,
+)
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.job_graph import JobGraph
-from nsys2prv.replay.questions import Names, describe_cause, parse_what_ifs, replay_what_ifs
 from nsys2prv.replay.whatif import Replay
 
 #: No gain is stated where more than this share of the critical path waits for nothing that is known.

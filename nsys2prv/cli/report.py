@@ -42,7 +42,7 @@ from nsys2prv.conversion.options import CutOptions, Options
 from nsys2prv.conversion.quality import QualityNote, format_quality
 from nsys2prv.export.ranks import FILE_NAMES, describe_processes
 from nsys2prv.export.report_files import find_reports
-from nsys2prv.replay.questions import parse_what_ifs
+from nsys2prv.replay.causes import parse_what_ifs
 
 #: Analyses that a terminal shows first; others follow while so many lines are free.
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8

@@ -5,7 +5,7 @@ critical path, and what each change would save. Open :mod:`~nsys2prv.replay.job_
 builds the graph: of each unit its events (`events`), what they wait for (`unit_graph`), and the
 meetings of ranks (`meetings`). Then :mod:`~nsys2prv.replay.whatif`, the changes and their gains (of
 ranks as others by `work_tables`). On these stand `suspects` and `causes`, which find what holds a
-job back, `questions`, which reads `--what-if`, and `path`.
+job back and read `--what-if`, and `path`.
 
 Nodes of the graph (:mod:`~nsys2prv.replay.graph`) are moments: begins and ends of calls and of
 operations on devices, and meetings of several ranks. An edge says "not before that node, plus a

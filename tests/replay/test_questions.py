@@ -11,7 +11,7 @@ import nsys2prv
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.native import core
 from nsys2prv.cli import main
-from nsys2prv.replay.questions import EXAMPLES, parse_what_ifs
+from nsys2prv.replay.causes import EXAMPLES, parse_what_ifs
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
