@@ -1,19 +1,30 @@
-"""A job whose analyses are done: what pages show, and what comparisons and studies compare."""
+"""A job whose analyses are done: what pages show, what comparisons and studies compare, and what a JSON
+file holds.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert, to_builtins
 
+from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.analysis.result import Finding, Result
 from nsys2prv.analysis.study.model import Metrics, name_metrics
 
 if TYPE_CHECKING:
     from nsys2prv.analysis.page.excerpts import Excerpts
+
+
+#: Says what a JSON file is; another number when its tables mean something else.
+FORMAT = "nsys2prv report 1"
+#: Ending of files that hold a report or a study.
+JSON = ".json"
 
 
 class FinishedJob(Struct, frozen=True):
@@ -25,6 +36,45 @@ class FinishedJob(Struct, frozen=True):
     results: Mapping[str, Result]
     #: What a page shows of its events, None where these are not at hand.
     excerpts: Excerpts | None = None
+
+    def to_json(self) -> str:
+        """Return everything, for scripts: tables as columns."""
+        analyses = {}
+        for name, result in self.results.items():
+            content = to_builtins(result, enc_hook=lambda frame: frame.to_dict(as_series=False))
+            analyses[name] = {key: content[key] for key in ("title", "notes", "missing", "tables")}
+        whole = self.results.values()
+        found = (
+            self.findings
+            if "findings" in self.results
+            else [one for result in whole for one in result.findings]
+        )
+        content = {"format": FORMAT, "job": self.description}
+        content |= {"findings": [one.as_dict() for one in found], "analyses": analyses}
+        return json.dumps(content, allow_nan=False)
+
+    @classmethod
+    def read(cls, path: Path) -> FinishedJob:
+        """Read the file that `report --json` wrote. Raises Nsys2prvError for any other file."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["format"] != FORMAT:
+                raise ValueError
+            results = {
+                name: convert(
+                    {"name": name, **one},
+                    Result,
+                    dec_hook=lambda kind, columns: kind(columns, strict=False),
+                )
+                for name, one in content["analyses"].items()
+            }
+            if "findings" in results:
+                results["findings"].findings.extend(map(Finding.from_dict, content["findings"]))
+            return cls(content["job"], results)
+        except OSError as error:
+            raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
+        except (ValueError, KeyError, TypeError, RecursionError, ValidationError):
+            raise Nsys2prvError(f"{path}: not written by nsys2prv report --json") from None
 
     @property
     def duration(self) -> int:

@@ -1,22 +1,18 @@
-"""Results as text for a terminal, findings first, no wider than it is and no longer than one reads,
-and as JSON. Of tables with a row for each of many ranks, devices or hosts: the minimum, the mean
+"""Write results as text for a terminal, findings first, no wider than it is and no longer than one
+reads. Of tables with a row for each of many ranks, devices or hosts: the minimum, the mean
 and the maximum of all, then the worst.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import polars as pl
-from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec import Struct
 
-from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import (
     Column,
     escape_to_one_line,
@@ -33,10 +29,6 @@ from nsys2prv.analysis.study.model import format_efficiency, list_known_rows, na
 
 #: Rows of a table that are printed; JSON has all.
 MOST_ROWS = 20
-#: Says what a JSON file is; another number when its tables mean something else.
-FORMAT = "nsys2prv report 1"
-#: Ending of files that hold a report or a study.
-JSON = ".json"
 #: A single row of more columns is printed upright.
 UPRIGHT = 3
 #: Characters of the longest text column.
@@ -174,45 +166,6 @@ def format_machine_line(facts: dict[str, object]) -> str:
         f"recorded by nsys {list_some(list(facts['nsys']))}" if facts.get("nsys") else "",
     ]
     return "; ".join(filter(None, parts))
-
-
-def write_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
-    """Return everything, for scripts: tables as columns. job: description of the job."""
-    analyses = {}
-    for name, result in results.items():
-        content = to_builtins(result, enc_hook=lambda frame: frame.to_dict(as_series=False))
-        analyses[name] = {key: content[key] for key in ("title", "notes", "missing", "tables")}
-    whole = [results["findings"]] if "findings" in results else results.values()
-    findings = [finding.as_dict() for result in whole for finding in result.findings]
-    return json.dumps(
-        {"format": FORMAT, "job": dict(job), "findings": findings, "analyses": analyses},
-        allow_nan=False,
-    )
-
-
-def read_json(path: Path) -> tuple[dict[str, Any], dict[str, Result]]:
-    """Read what :func:`write_json` wrote: the job and its results. Raises Nsys2prvError for any
-    other file.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
-            raise ValueError
-        results = {
-            name: convert(
-                {"name": name, **one},
-                Result,
-                dec_hook=lambda kind, columns: kind(columns, strict=False),
-            )
-            for name, one in content["analyses"].items()
-        }
-        if "findings" in results:
-            results["findings"].findings.extend(map(Finding.from_dict, content["findings"]))
-        return content["job"], results
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, RecursionError, ValidationError):
-        raise Nsys2prvError(f"{path}: not written by nsys2prv report --json") from None
 
 
 class Style(Struct, frozen=True):

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from msgspec.structs import replace
+
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, write_complete_file
 from nsys2prv._util.text import format_count
@@ -21,19 +23,16 @@ from nsys2prv.analysis.comparison import (
     describe_change,
     warn_of_differences,
 )
-from nsys2prv.analysis.finished_job import FinishedJob
+from nsys2prv.analysis.finished_job import JSON, FinishedJob
 from nsys2prv.analysis.job import OpenJob, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.study.model import Study
 from nsys2prv.analysis.text import (
-    JSON,
     Style,
     count_lines_left,
     format_machine_line,
     format_nanoseconds,
     format_results,
-    read_json,
-    write_json,
 )
 from nsys2prv.cli.arguments import make_cut_options, parse_kinds
 from nsys2prv.conversion.convert import convert
@@ -65,7 +64,7 @@ def run_report(options: argparse.Namespace) -> Answer:
     if options.title:
         job.description["title"] = options.title
     if options.json:
-        write_complete_file(options.json, write_json(job.results, job.description))
+        write_complete_file(options.json, job.to_json())
     if options.html:
         from nsys2prv.analysis.page import make_page
 
@@ -115,20 +114,20 @@ def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[Finishe
         raise UsageError(
             f"{first}: is the result of a finished report: give it alone, without --iterations, --what-if, --useful and the options for a part of the job"
         )
-    described, results = _load_job_file(first)
-    if unknown := set(names) - set(results):
+    job = _load_job_file(first)
+    if unknown := set(names) - set(job.results):
         raise UsageError(
-            f"{', '.join(sorted(unknown))}: not in {first}; there are {', '.join(results)}"
+            f"{', '.join(sorted(unknown))}: not in {first}; there are {', '.join(job.results)}"
         )
-    return FinishedJob(described, {name: results[name] for name in names or results}), []
+    return replace(job, results={name: job.results[name] for name in names or job.results}), []
 
 
-def _load_job_file(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
+def _load_job_file(path: Path) -> FinishedJob:
     """Read the file that `report --json` wrote."""
-    described, results = read_json(path)
-    if "records" not in described:
+    job = FinishedJob.read(path)
+    if "records" not in job.description:
         raise Nsys2prvError(f"{path}: holds the difference of two jobs, not one job")
-    return described, results
+    return job
 
 
 def _finish_job(
@@ -156,7 +155,8 @@ def run_diff(options: argparse.Namespace) -> Answer:
     more, headline = describe_change(difference, first, second)
     name = f"{options.A}, {options.B}"
     if options.json:
-        write_complete_file(options.json, write_json({"difference": difference}, {"name": name}))
+        compared = FinishedJob({"name": name}, {"difference": difference})
+        write_complete_file(options.json, compared.to_json())
     if options.html:
         from nsys2prv.analysis.page import make_difference_page
 
@@ -186,7 +186,7 @@ def write_report_files(
 
     with OpenJob(job) as opened:
         finished = _finish_job(opened, opened.analyse(), True, reports)
-    write_complete_file(path, write_json(finished.results, finished.description))
+    write_complete_file(path, finished.to_json())
     write_complete_file(path.with_suffix(".html"), make_page(finished))
     style = Style.for_output()
     return format_results(finished.results.values(), (), style, (), finished.part[0])
@@ -212,7 +212,7 @@ def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
     """Return the job that an argument of `diff` names, analysed."""
     path = Path(name)
     if path.suffix == JSON:
-        return FinishedJob(*_load_job_file(path))
+        return _load_job_file(path)
     reports = find_reports([name])
     with _open_reports(reports, options) as job:
         results = _analyse_job(job, (), options)

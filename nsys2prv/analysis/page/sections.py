@@ -69,17 +69,14 @@ class Bar(Struct, frozen=True):
 
 def describe_job_facts(job: FinishedJob) -> list[str]:
     """Return the job in a line, piece by piece."""
-    told, steady = job.description, job.steady
-    found = (
-        [f"{format_count(steady['iterations'], 'iteration')} ({steady['activity']})"]
-        if steady
-        else []
-    )
+    told, lasts = job.description, format_nanoseconds(job.description["duration_ns"])
+    if steady := job.steady:
+        lasts += f", {format_count(steady['iterations'], 'iteration')} ({steady['activity']})"
     processes = describe_processes(told.get("processes", told["ranks"]), told["ranks"])
     return [
         f"{processes} on {format_count(len(told['nodes']), 'host')}",
         *([format_count(told["devices"], "GPU")] if told["devices"] else []),
-        ", ".join([format_nanoseconds(told["duration_ns"]), *found]),
+        lasts,
         f"{sum(told['records'].values()):,} events",
         *filter(None, format_machine_line(told).split("; ")),
     ]
@@ -115,19 +112,16 @@ def divide_time(job: FinishedJob) -> tuple[Bar | None, list[Bar]]:
     lanes = job.lanes
     if not lanes.height:
         return None, []
-    # A GPU that several processes use is one.
-    lanes = (
-        lanes.unique(["node", "device"], keep="first", maintain_order=True)
-        if lanes["device"].null_count() < lanes.height
-        else lanes
-    )
+    if lanes["device"].count():
+        # A GPU that several processes use is one.
+        lanes = lanes.unique(["node", "device"], keep="first", maintain_order=True)
     lanes = lanes.filter(pl.col("length_ns") > 0)
     known = {
         name: said for name, said in (PARTS | HOST_PARTS).items() if f"{name}_ns" in lanes.columns
     }
     if not lanes.height or not known:
         return None, []
-    noun = "GPU" if lanes["device"].null_count() < lanes.height else "rank"
+    noun = "GPU" if lanes["device"].count() else "rank"
 
     def make_bar(label: str, rows: pl.DataFrame) -> Bar:
         whole, x, parts = max(float(rows["length_ns"].sum()), 1.0), 0.0, []
@@ -140,9 +134,8 @@ def divide_time(job: FinishedJob) -> tuple[Bar | None, list[Bar]]:
             x += share
         return Bar(label, parts)
 
-    every = make_bar(
-        f"mean of {format_count(lanes.height, noun)}" if lanes.height > 1 else "all", lanes
-    )
+    mean = f"mean of {format_count(lanes.height, noun)}" if lanes.height > 1 else "all"
+    every = make_bar(mean, lanes)
     if lanes.height <= MOST_BARS:
         labels = [" · ".join(filter(None, row)) for row in lanes.select("rank", "device").rows()]
         return every, [make_bar(label, lanes[at]) for at, label in enumerate(labels)]

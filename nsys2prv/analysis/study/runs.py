@@ -16,10 +16,9 @@ from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.device_group import ALL
 from nsys2prv.analysis.efficiencies import HOST_THREADS, USEFUL
-from nsys2prv.analysis.finished_job import FinishedJob
+from nsys2prv.analysis.finished_job import JSON, FinishedJob
 from nsys2prv.analysis.job import open_job
 from nsys2prv.analysis.page.excerpts import choose_excerpts
-from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.study.model import (
     FORMAT,
     Interval,
@@ -29,7 +28,6 @@ from nsys2prv.analysis.study.model import (
     Study,
     name_metrics,
 )
-from nsys2prv.analysis.text import JSON, read_json
 from nsys2prv.conversion.options import Options
 from nsys2prv.export.report_files import find_reports
 
@@ -92,7 +90,7 @@ def make_study(
                 results = job.analyse(*wanted, **asked)
             except UsageError as error:
                 raise UsageError(f"{name}: {error}") from error
-            run = _make_run(name, job.facts["gpu_models"], results["efficiencies"])
+            run = _make_run(name, FinishedJob(job.facts, results))
             if drawn is not None:
                 excerpts = choose_excerpts(job, results, typical=True)
                 drawn[name] = FinishedJob(job.describe(), results, excerpts)
@@ -188,14 +186,15 @@ def _read_earlier(path: Path) -> list[Run]:
         raise Nsys2prvError(f"{path}: cannot be read as JSON: {error}") from error
     if isinstance(content, dict) and content.get("format") == FORMAT:
         return Study.from_dict(content, str(path)).runs
-    described, results = read_json(path)
-    if "efficiencies" not in results or "focus" not in results["efficiencies"].tables:
+    job = FinishedJob.read(path)
+    if job.find_frame("efficiencies", "focus") is None:
         raise Nsys2prvError(f"{path}: has no efficiencies of a job; give its reports instead")
-    return [_make_run(str(path), described.get("gpu_models", {}), results["efficiencies"])]
+    return [_make_run(str(path), job)]
 
 
-def _make_run(name: str, gpu_models: Mapping[str, int], result: Result) -> Run:
+def _make_run(name: str, job: FinishedJob) -> Run:
     """Return a run of the result of the analysis of efficiencies."""
+    result = job.results["efficiencies"]
     tables = {key: table.frame for key, table in result.tables.items()}
     if "focus" not in tables:
         raise Nsys2prvError(f"{name}: {'; '.join(result.missing) or 'there are no efficiencies'}")
@@ -205,7 +204,7 @@ def _make_run(name: str, gpu_models: Mapping[str, int], result: Result) -> Run:
         tables[key].row(0, named=True) if key in tables else {} for key in ("device", "host")
     )
     elapsed = focus["elapsed_ns"] / count
-    metrics = {"elapsed_ns": elapsed, **name_metrics(device, host)}
+    metrics = {"elapsed_ns": elapsed, **job.metrics}
     sums = {**_sum_work(device, host, count), "elapsed_ns": elapsed}
     if "instructions" in tables:
         sampled = tables["instructions"].row(0, named=True)
@@ -232,7 +231,7 @@ def _make_run(name: str, gpu_models: Mapping[str, int], result: Result) -> Run:
         ranks=focus["ranks"],
         devices=focus["devices"],
         nodes=focus["nodes"],
-        gpu_models=dict(gpu_models),
+        gpu_models=dict(job.description.get("gpu_models", {})),
         interval=Interval(focus["begin_ns"], focus["end_ns"], focus["iterations"], focus["what"]),
         threads=HOST_THREADS[focus["host_threads"]],
         useful=USEFUL[focus["useful"]],
