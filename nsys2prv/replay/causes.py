@@ -153,10 +153,11 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
         changes = _list_changes(base, culprit)
         moments, share = _find_moments(base, changes, culprit)
         kind = "hiccup" if share >= HICCUP_SHARE else culprit.kind
-        gain = base.compute_gain(moments) if share < HICCUP_SHARE else 0.0
-        if LEAST_GAIN <= gain <= culprit.gain - LEAST_GAIN:
+        gain = culprit.gain
+        of_moments = base.compute_gain(moments) if share < HICCUP_SHARE else 0.0
+        if LEAST_GAIN <= of_moments <= gain - LEAST_GAIN:
             # What happens a few times is one cause, and what is always longer another one.
-            causes.append(Cause("hiccup", gain, moments, culprit))
+            causes.append(Cause("hiccup", of_moments, moments, culprit))
             base = base.change(moments)
             kept = [~np.isin(rows, moments[0][0]) for rows, _ in changes]
             changes = [
@@ -164,7 +165,7 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
                 for (rows, new), keep in zip(changes, kept, strict=True)
             ]
             gain = base.compute_gain(changes)
-        causes.append(Cause(kind, gain or culprit.gain, changes, culprit))
+        causes.append(Cause(kind, gain, changes, culprit))
         base = base.change(changes)
     return causes, base
 
