@@ -231,13 +231,13 @@ def _name_functions(
     """
 
     def make_texts(*met: np.ndarray) -> list[str]:
-        return list(map(_make_label, *map(extraction.read_strings, met)))
+        return list(map(_make_label, met[0].tolist(), *map(extraction.read_strings, met)))
 
     return extraction.name_rows("cpu_function", [function, module], make_texts, named)
 
 
-def _make_label(name: str, module: str) -> str:
-    if not name:
+def _make_label(symbol: int, name: str, module: str) -> str:
+    if symbol == NULL:
         return NO_CHAIN
     # The column `unresolved` is no measure: it also marks functions that have names, and exports
     # differ in it.
