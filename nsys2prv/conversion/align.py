@@ -39,7 +39,8 @@ from nsys2prv.export.ranks import (
     find_ranks,
 )
 from nsys2prv.relations import run_relations
-from nsys2prv.relations.nccl_adoption import adopt_kernels, warn_of_absent_members
+from nsys2prv.relations.nccl_adoption import adopt_kernels
+from nsys2prv.relations.nccl_collectives import warn_of_absent_members
 from nsys2prv.store.overlaps import separate_overlaps
 from nsys2prv.store.samples import (
     clip_profiler_events,

@@ -30,7 +30,6 @@ from nsys2prv._util.columns import (
     read_columns,
     read_frame,
 )
-from nsys2prv._util.text import list_some
 from nsys2prv.clock import NOISE, PLAUSIBLE_DRIFT, TO_SIGMA, UTC_ERROR, NoiseKind
 from nsys2prv.clock.maps import Placement
 from nsys2prv.clock.matching import (
@@ -46,15 +45,12 @@ from nsys2prv.clock.sequences import CallSequence, pair_calls
 from nsys2prv.events.call_indexes import ALL_WAIT, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS, KERNEL_FACTS, KERNELS
 from nsys2prv.export.source import NULL
-from nsys2prv.relations import RelationContext, read_fact
 from nsys2prv.store.work_result import WorkResult
 
 #: `ranks` of kernels that end together but may be of several communicators: usable for clocks only.
 IN_STEP = 0
 #: Columns that a kernel without payload takes from the matching kernel of a rank with payloads.
 TAKEN = tuple(name for name in KERNEL_FACTS if name not in ("rank", "root"))
-#: Ranks that are named.
-MOST_NAMED = 8
 #: Columns that identify a queue: kernels that may belong to one communicator.
 QUEUE = ("report", "process", "device", "communicator", "stream", "by_name")
 
@@ -243,45 +239,6 @@ def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) 
                 told = pl.concat([others, told], how="diagonal_relaxed")
             stored[COMMUNICATORS] = writer.append(told.to_dict())
         results[place] = replace(result, facts={**result.facts, **stored})
-
-
-def warn_of_absent_members(context: RelationContext, silent: int) -> list[str]:
-    """Return a warning where the largest communicator that lacks ranks says that there are more
-    ranks than reports of them. silent: number of processes whose communicators are not told.
-    """
-    files = context.files.get(COMMUNICATORS)
-    return _describe_missing_ranks(read_fact(files, context.tasks), silent) if files else []
-
-
-def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> list[str]:
-    """Return what :func:`warn_of_absent_members` does. communicators: a row for each time that a
-    process told of one: communicator, task, ranks (their number), rank.
-    """
-    # A process may have several GPUs, each with a rank of its own; where the report begins after
-    # the communicator was made, no rank is recorded.
-    has_rank, task = pl.col("rank") >= 0, pl.col("task")
-    ranked = pl.struct("task", "rank").filter(has_rank).n_unique()
-    groups = (
-        communicators.filter((pl.col("communicator") != 0) & (task >= 0))
-        .group_by("communicator")
-        .agg(
-            size=pl.col("ranks").max(),
-            sizes=pl.col("ranks").filter(pl.col("ranks") > 1).n_unique(),
-            told=ranked + task.n_unique() - task.filter(has_rank).n_unique(),
-            present=pl.col("rank").filter(has_rank).unique(),
-        )
-    )
-    lacking = (pl.col("told") + silent < pl.col("size")) & (pl.col("sizes") == 1)
-    lacking = groups.filter(lacking).sort("size", "communicator", descending=True)
-    for size, told, present in lacking.select("size", "told", "present").head(1).iter_rows():
-        which, missing = "", sorted({*range(size)} - {*present})
-        if missing and len(present) == told and not silent:
-            named = list_some([*map(str, missing)], MOST_NAMED)
-            which = f"; there is none of its rank{'s' if len(missing) > 1 else ''} {named}"
-        return [
-            f"an NCCL communicator has {size} ranks, and there are reports of {told} of them{which}"
-        ]
-    return []
 
 
 class Queue(Struct, frozen=True, dict=True):

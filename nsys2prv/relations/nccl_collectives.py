@@ -32,11 +32,11 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.text import format_count
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind, Role
 from nsys2prv.events.call_indexes import ROOT_WAITS, SEND_RECEIVE, SEVERAL_OPERATIONS, WAIT_FOR_ROOT
 from nsys2prv.events.kind import Rows
-from nsys2prv.events.nccl import KERNELS
+from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.export.source import NULL
 from nsys2prv.relations import DEVICES, FactFile, RelationContext, read_fact, write_result
 from nsys2prv.relations.blocks import (
@@ -53,6 +53,8 @@ from nsys2prv.relations.blocks import (
 from nsys2prv.relations.nccl_adoption import IN_STEP
 from nsys2prv.store.work_result import WorkResult
 
+#: Ranks that are named.
+MOST_NAMED = 8
 #: Columns of the facts that are read.
 FACT_COLUMNS = split_column_names(
     "process device stream object_kernel time_begin time_end time_call in_graph by_name communicator"
@@ -226,6 +228,45 @@ def _describe_collectives(found: pl.DataFrame) -> list[str]:
         count, gap = format_count(apart["apart"].sum(), "collective"), apart["gap"].max() / 1000
         notes.append(ClockNote(texts["apart"].format(count, gap)))
     return notes
+
+
+def warn_of_absent_members(context: RelationContext, silent: int) -> list[str]:
+    """Return a warning where the largest communicator that lacks ranks says that there are more
+    ranks than reports of them. silent: number of processes whose communicators are not told.
+    """
+    files = context.files.get(COMMUNICATORS)
+    return _describe_missing_ranks(read_fact(files, context.tasks), silent) if files else []
+
+
+def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> list[str]:
+    """Return what :func:`warn_of_absent_members` does. communicators: a row for each time that a
+    process told of one: communicator, task, ranks (their number), rank.
+    """
+    # A process may have several GPUs, each with a rank of its own; where the report begins after
+    # the communicator was made, no rank is recorded.
+    has_rank, task = pl.col("rank") >= 0, pl.col("task")
+    ranked = pl.struct("task", "rank").filter(has_rank).n_unique()
+    groups = (
+        communicators.filter((pl.col("communicator") != 0) & (task >= 0))
+        .group_by("communicator")
+        .agg(
+            size=pl.col("ranks").max(),
+            sizes=pl.col("ranks").filter(pl.col("ranks") > 1).n_unique(),
+            told=ranked + task.n_unique() - task.filter(has_rank).n_unique(),
+            present=pl.col("rank").filter(has_rank).unique(),
+        )
+    )
+    lacking = (pl.col("told") + silent < pl.col("size")) & (pl.col("sizes") == 1)
+    lacking = groups.filter(lacking).sort("size", "communicator", descending=True)
+    for size, told, present in lacking.select("size", "told", "present").head(1).iter_rows():
+        which, missing = "", sorted({*range(size)} - {*present})
+        if missing and len(present) == told and not silent:
+            named = list_some([*map(str, missing)], MOST_NAMED)
+            which = f"; there is none of its rank{'s' if len(missing) > 1 else ''} {named}"
+        return [
+            f"an NCCL communicator has {size} ranks, and there are reports of {told} of them{which}"
+        ]
+    return []
 
 
 class CollectivePiece(Struct, frozen=True):
