@@ -115,13 +115,6 @@ CALLS = {
 MESSAGES = dict.fromkeys(("noise_kind", "before", "begin", "after", "end"), pl.Int64)
 
 
-def make_calls(**columns: np.ndarray) -> pl.DataFrame:
-    """Return calls as a frame of CALLS."""
-    return pl.DataFrame(
-        {name: pl.Series(columns[name]).cast(dtype) for name, dtype in CALLS.items()}
-    )
-
-
 class Corrections(Struct, frozen=True):
     """Corrections of the hosts' clocks: corrected = time + offset + drift * time, times in float ns
     relative to the pivot. Arrays have one element per host.

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from tools.clocks import make_calls
 
 from nsys2prv import relations
-from nsys2prv.clock import NoiseKind, make_calls
+from nsys2prv.clock import NoiseKind
 from nsys2prv.clock.gathering import gather_by_member, gather_calls
 from nsys2prv.clock.sequences import Member
 from nsys2prv.relations import blocks, calls, nccl_collectives

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv.clock import CALLS, MESSAGES, NoiseKind, Role, make_calls
+from nsys2prv.clock import CALLS, MESSAGES, NoiseKind, Role
 from nsys2prv.clock.gathering import gather_calls
 from nsys2prv.clock.maps import HostClock
 from nsys2prv.clock.solve import Alignment, solve_clocks
@@ -50,6 +50,11 @@ def draw_end_times(rng: np.random.Generator, count: int, seconds: float) -> np.n
     """
     gaps = rng.uniform(0.5, 1.5, count)
     return np.cumsum(gaps) / gaps.sum() * seconds * 1e9
+
+
+def make_calls(**columns: np.ndarray) -> pl.DataFrame:
+    """Return calls as a frame of CALLS."""
+    return pl.DataFrame(columns).select(*CALLS).cast(CALLS)
 
 
 def simulate_collectives(
