@@ -330,10 +330,15 @@ def remove_launches(replay: Replay) -> Changes:
 
 
 def remove_long_pauses(replay: Replay) -> Changes:
-    """Let hosts pause between calls for no longer than it takes to launch something."""
-    gaps = replay.select((Kind.GAP,))
+    """Let hosts pause between calls for no longer than it takes to launch something, but for pauses
+    between calls that only look.
+    """
+    gaps, edges = replay.select((Kind.GAP,)), replay.job.graph.edges
     short = replay.select((Kind.GAP,), longest=LONGEST_LAUNCH)
-    return replay.scale_rows(np.setdiff1d(gaps, short, assume_unique=True), 0.0)
+    long = np.setdiff1d(gaps, short, assume_unique=True)
+    # Of each node the begin and the end are moments.
+    ends = (np.isin(end[long] >> 1, replay.job.idle_nodes) for end in (edges.source, edges.target))
+    return replay.scale_rows(long[~np.logical_and(*ends)], 0.0)
 
 
 def _list_places(replay: Replay, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int]]:

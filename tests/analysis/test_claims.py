@@ -207,18 +207,24 @@ def test_kernels_of_few_blocks(blocks: int, tmp_path: Path) -> None:
     assert found == ["most in kern: 49.98 ms with grid 1x1x1, block 1x1x1"][: blocks < 8]
 
 
-def test_nobody_waits_for_a_thread_that_only_looks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("several", [1, 5])
+def test_nobody_waits_for_a_thread_that_only_looks(several: int, tmp_path: Path) -> None:
     """The last call is of a watchdog, which looks every 0.7 ms."""
     mode = len(NAMES) + 1
     calls = [(at, at + 10 * US, LAUNCH) for at in range(0, 100 * MS, 5 * MS)]
-    launches = [make_call(*call[:2], number, nameId=LAUNCH) for number, call in enumerate(calls)]
+    # Of several names: pauses are at several places.
+    launches = [
+        make_call(*call[:2], number, nameId=mode + number % several if number % several else LAUNCH)
+        for number, call in enumerate(calls)
+    ]
     looks = [
         make_call(at, at + US, 0, nameId=mode, globalTid=make_global_tid(PID + 1))
         for at in range(MS, 100 * MS, 7 * MS // 10)
     ]
     kernels = {at: (begin + 20 * US, begin + MS) for at, (begin, _, _) in enumerate(calls)}
-    name = "cudaThreadExchangeStreamCaptureMode_v10010"
-    findings = find(tmp_path, [], kernels, {RUNTIME: [*launches, *looks]}, [name])
+    names = ("cudaThreadExchangeStreamCaptureMode_v10010", *(f"cuLaunch{one}" for one in "ABCDE"))
+    findings = find(tmp_path, [], kernels, {RUNTIME: [*launches, *looks]}, names)
+    assert findings
     assert not any("Exchange" in text for one in findings for text in (one.title, *one.evidence))
 
 
