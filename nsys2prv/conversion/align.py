@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import read_frame
+from nsys2prv._util.columns import read_columns
 from nsys2prv._util.errors import Detail, NothingToWrite
 from nsys2prv.clock.maps import UNPLACED, ClockRecord
 from nsys2prv.conversion.clocks import (
@@ -163,9 +163,9 @@ def _build_model(job: Job, more: Sequence[tuple[int, DeviceKey]] = ()) -> None:
     frames = []
     for result in job.results:
         if COMMUNICATORS in result.facts:
-            frame = read_frame(result.facts[COMMUNICATORS])
-            owners = [job.captures.find_first(result.report, one) for one in frame["process"]]
-            frames.append(frame.with_columns(report=pl.Series([one for one, _ in owners])))
+            columns = read_columns(result.facts[COMMUNICATORS])
+            firsts = [job.captures.find_first(result.report, one) for one in columns["process"]]
+            frames.append(pl.DataFrame({**columns, "report": [report for report, _ in firsts]}))
     ranks = partial(
         find_ranks,
         nccl=pl.concat(frames) if frames else None,

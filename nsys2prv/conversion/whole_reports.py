@@ -30,7 +30,7 @@ from nsys2prv.events.name_rules import may_drop
 from nsys2prv.events.nvtx import TABLE as NVTX_TABLE
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.recording import ENDS, TIMES
-from nsys2prv.export.source import NULL, TIME_LIMIT, Part, Shared, mask_usable
+from nsys2prv.export.source import NULL, TIME_LIMIT, Columns, Part, Shared, mask_usable
 from nsys2prv.export.sqlite import Database
 from nsys2prv.store.runs import Span
 from nsys2prv.store.work_result import WorkResult, repair_times
@@ -160,6 +160,8 @@ def find_span(work: WholeWork, database: Database) -> Span | None:
     """Return the span of all events of a report; None if it has none."""
     parts, scan, span = work.info.parts.keys(), _Scan(work, database), work.known
     kinds = [one for one in all_kinds() if one.name in work.kinds and parts & set(one.tables)]
+    # Of the others little has to be read where these are long.
+    kinds.sort(key=lambda kind: not kind.plain_times)
     for extends in (True, False):
         if extends or span is None:
             for kind in (kind for kind in kinds if kind.extends_trace == extends):
@@ -188,12 +190,12 @@ def _widen(
         if span is not None and first >= span[0]:
             break
         read.add(part)
-        span = _unite_spans(span, _read_span(scan, kind, part, together))
+        span = _unite_spans(span, _read_span(scan, kind, part, together, span))
     for part, _, last in sorted(pieces, key=itemgetter(2), reverse=True):
         if span is not None and last <= span[1]:
             break
         if part not in read:
-            span = _unite_spans(span, _read_span(scan, kind, part, together))
+            span = _unite_spans(span, _read_span(scan, kind, part, together, span))
     return span
 
 
@@ -203,42 +205,59 @@ def _list_pieces(
     """Yield pieces of a part with the bounds of their events' times, but those that can have none;
     the bounds are UNKNOWN in tables without times.
     """
-    columns, capture = database.tables[part.table].columns, info.capture
-    begin = next((name for name in TIMES if name in columns), None)
-    names = tuple(name for name in (begin, *ENDS) if name in columns)
+    names = _list_time_columns(database, part.table)
     for piece in part.split(PIECE_ROWS):
-        if begin is None:
-            yield (piece, *UNKNOWN)
-            continue
-        columns_read = database.read(piece, names)
-        times = [
-            times[mask_usable(times) & (times >= capture.first) & (times <= capture.last)]
-            for times in (columns_read[name] for name in names)
-        ]
-        if len(times[0]):
-            # Events last 1 ns at least.
-            last = max(int(column.max()) for column in times if len(column)) + 1
-            yield piece, int(times[0].min()), last
+        bounds = _find_bounds(database.read(piece, names), names, info) if names else UNKNOWN
+        if bounds is not None:
+            yield (piece, *bounds)
+
+
+def _list_time_columns(database: Database, table: str) -> tuple[str, ...]:
+    """Return the columns of a table with times of its rows, that of their begins first."""
+    columns = database.tables[table].columns
+    begin = next((name for name in TIMES if name in columns), None)
+    return tuple(name for name in (begin, *ENDS) if name in columns) if begin else ()
+
+
+def _find_bounds(columns: Columns, names: Sequence[str], info: ReportInfo) -> Span | None:
+    """Return the bounds of the times in columns, that of begins first; None without begins."""
+    capture = info.capture
+    times = [
+        times[mask_usable(times) & (times >= capture.first) & (times <= capture.last)]
+        for times in (columns[name] for name in names)
+    ]
+    if not len(times[0]):
+        return None
+    # Events last 1 ns at least.
+    return int(times[0].min()), max(int(column.max()) for column in times if len(column)) + 1
 
 
 def _read_span(
-    scan: _Scan, kind: EventKind, part: Part, together: Sequence[EventKind]
+    scan: _Scan, kind: EventKind, part: Part, together: Sequence[EventKind], span: Span | None
 ) -> Span | None:
     """Return the span of the events of a kind in a piece of its table, by reading them, or their
-    times where that is enough. Of kinds that read it together, which rows they have is read once.
+    times where that is enough; None where it is within `span`. Of kinds that read the piece together,
+    the times of their rows are read once.
     """
-    info = scan.work.info
-    extraction = Extraction(info, scan.database, settings=scan.work.settings)
+    info, database = scan.work.info, scan.database
+    extraction = Extraction(info, database, settings=scan.work.settings)
     extraction.condition, extraction.stores = kind.make_condition(info), False
-    if len(together) > 1:
+    names = _list_time_columns(database, part.table)
+    if len(together) > 1 and names:
         if part not in scan.shared:
+            times = tuple(dict.fromkeys(("start", "end", *names)))
             conditions = [one.make_condition(info) for one in together]
-            scan.shared[part] = scan.database.read_once(part, ("start", "end"), (), conditions)
+            scan.shared[part] = database.read_once(part, times, (), conditions)
         if shared := scan.shared[part]:
-            number = together.index(kind)
-            if not shared.mask_meeting(number).any():
+            extraction.shared = shared, together.index(kind)
+            rows = shared.select_meeting(extraction.shared[1], names, ())
+            bounds = _find_bounds(rows, names, info)
+            if bounds is None or (
+                span is not None
+                and _unite_spans(span, bounds) == span
+                and kind.name not in ENDS_ELSEWHERE
+            ):
                 return None
-            extraction.shared = shared, number
     rules = extraction.nvtx_rules if part.table == NVTX_TABLE else ()
     if kind.plain_times and not may_drop(rules):
         columns, none = extraction.read(part, ("start", "end")), np.zeros(0, np.int64)

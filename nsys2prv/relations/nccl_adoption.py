@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import (
     ABSENT,
     FrameWriter,
+    factorize_together,
     number_linked,
     number_rows,
     read_columns,
@@ -110,13 +111,14 @@ def adopt_kernels(
     counts: dict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(2, np.int64))
     devices: set[tuple[int, int, int]] = set()
     for at in holders:
-        report, columns = results[at].report, ("process", "device", "communicator", "in_graph")
-        frame = pl.DataFrame(read_columns(results[at].facts[KERNELS], columns))
-        frame = frame.filter(pl.col("in_graph") == 0)
-        frame = frame.group_by("process", "device").agg(
-            pl.len(), (pl.col("communicator") != 0).sum()
-        )
-        for process, device, *more in frame.iter_rows():
+        report, names = results[at].report, ("in_graph", "communicator", "process", "device")
+        columns = read_columns(results[at].facts[KERNELS], names).values()
+        in_graph, communicator, *queue = map(np.asarray, columns)
+        alone = in_graph == 0
+        owners, codes = factorize_together(*(column[alone] for column in queue))
+        told = np.bincount(codes, communicator[alone] != 0).astype(np.int64)
+        owners += [np.bincount(codes), told]
+        for process, device, *more in zip(*(one.tolist() for one in owners), strict=True):
             devices.add((report, process, device))
             counts[report, process] += more
     silent = {key for key, (_, told) in counts.items() if not told}
