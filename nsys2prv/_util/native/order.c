@@ -55,11 +55,15 @@ static int compare_tied(const void *first, const void *second) {
 
 static int bits_of(uint64_t greatest) { return greatest ? 64 - __builtin_clzll(greatest) : 0; }
 
-static inline Line line_at(const Lines *lines, size_t k) {
+static inline uint64_t time_at(const Lines *lines, size_t k) {
+    return lines->keys ? lines->keys[k] >> lines->batch_bits >> lines->row_bits : lines->lines[k].time;
+}
+
+static inline uint64_t line_at(const Lines *lines, size_t k) {
     if (!lines->keys)
-        return lines->lines[k];
-    uint64_t key = lines->keys[k], row = key & ((uint64_t)1 << lines->row_bits) - 1, line = key & ((uint64_t)1 << lines->batch_bits + lines->row_bits) - 1;
-    return (Line){key >> lines->batch_bits >> lines->row_bits, line >> lines->row_bits << ROW_BITS | row};
+        return lines->lines[k].line;
+    uint64_t rows = ((uint64_t)1 << lines->row_bits) - 1, batches = ((uint64_t)1 << lines->batch_bits) - 1;
+    return (lines->keys[k] >> lines->row_bits & batches) << ROW_BITS | (lines->keys[k] & rows);
 }
 
 /* Sorts keys by so many bits from the bit `low` on, the highest that they have; returns where they are then: `keys` or `spare`, which has as much room. */
@@ -93,8 +97,8 @@ static int sort_ties(const Lines *lines, size_t count, const Source *sources, ui
     Tied *tied = NULL;
     size_t room = 0;
     for (size_t first = 0, end; first < count; first = end) {
-        uint64_t time = line_at(lines, first).time;
-        for (end = first + 1; end < count && line_at(lines, end).time == time; end++) {}
+        uint64_t time = time_at(lines, first);
+        for (end = first + 1; end < count && time_at(lines, end) == time; end++) {}
         if (end - first < 2)
             continue;
         if (end - first > room) {
@@ -164,7 +168,7 @@ static int order_sources(const Source *sources, size_t batches, size_t count, ui
     else
         qsort(lines.lines = whole, count, sizeof *whole, compare_lines);
     for (size_t k = 0; k < count; k++)
-        out[k] = line_at(&lines, k).line;
+        out[k] = line_at(&lines, k);
     int status = tied ? sort_ties(&lines, count, sources, out) : 0;
     free(room);
     return status;
