@@ -132,19 +132,16 @@ def _read_chunks(
     own = [run for _, run in runs]
     with SpillReader() as reader:
         for first, last in pairwise([-OPEN, *choose_chunks(own, CHUNK_RECORDS), None]):
-            pieces = [
-                (
-                    np.full(len(records), index),
-                    start + np.arange(len(records)),
-                    locals_of[runs[index][0].task][records["object"]],
-                    records["time"],
-                    records["end"],
-                )
-                for index, start, records in reader.read_chunk(own, first, last)
-            ]
-            if pieces:
-                columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
-                _, _, object_, begin, end = columns
+            pieces = []
+            for index, (result, run) in enumerate(runs):
+                start, records = reader.find_places(run, first, last)
+                places = start + np.arange(len(records))
+                objects = locals_of[result.task][records["object"]]
+                owners = np.full(len(records), index)
+                pieces.append((owners, places, objects, records["time"], records["end"]))
+            columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+            _, _, object_, begin, end = columns
+            if len(object_):
                 order = np.lexsort((-end, begin, object_))
                 yield tuple(column[order] for column in columns)
 

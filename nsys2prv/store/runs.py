@@ -360,18 +360,6 @@ class SpillReader:
             records = records[: end + int(times[end:].searchsorted(last))]
         return start + before, records[before:]
 
-    def read_chunk(
-        self, runs: Sequence[Run], first: int, last: int | None
-    ) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yield what :meth:`find_places` returns of each run with such records, behind the index of
-        the run.
-        """
-        for index, run in enumerate(runs):
-            if run.last_time >= first and (last is None or run.first_time < last):
-                start, records = self.find_places(run, first, last)
-                if len(records):
-                    yield index, start, records
-
     def close(self) -> None:
         """Close all files."""
         for file in self._files.values():

@@ -16,7 +16,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -331,20 +332,6 @@ class WindowRecords:
             return self.column(name), None
         return self._records[name], lookup.get_table(self._tasks[0])
 
-    def translate_columns(self) -> dict[str, np.ndarray]:
-        """Return the columns that are not in trace time or in global numbers as they are stored,
-        but for the time.
-        """
-        return {
-            name: self.column(name)
-            for name in self._shape.dtype.names[1:]
-            if holds_times(name) or self._global_ids.find_table(self._shape, name) is not None
-        }
-
-    def take_stored(self, order: np.ndarray) -> np.ndarray:
-        """Return the records in this order, as they are stored."""
-        return take_records(self._records, order)
-
     @cached_property
     def _clock(self) -> ClockMap:
         clocks = self._global_ids.clocks
@@ -368,17 +355,6 @@ def find_first_times(
     return first
 
 
-class JoinWork(Struct, frozen=True):
-    """Groups of runs, each of one shape, of which each becomes one run."""
-
-    #: Number of the task.
-    number: int
-    #: Runs that become one, for each group.
-    groups: tuple[tuple[Run, ...], ...]
-    #: Folder of the joined runs of all tasks, with GLOBAL_IDS.
-    folder: Path
-
-
 def join_small_runs(
     runs: list[Run],
     global_ids: GlobalIds,
@@ -388,17 +364,24 @@ def join_small_runs(
     """Return the runs of a job, of which small ones are joined. parent: of the folder with those.
     run_tasks: maps over tasks.
     """
-    groups = group_small_runs(runs)
-    folder = Path(mkdtemp(prefix="joined-", dir=parent))
-    tasks = plan_join_tasks(groups, folder)
-    if not tasks:
+    groups = _group_small_runs(runs)
+    several = [group for group in groups if len(group) > 1]
+    if not several:
         return runs
+    folder = Path(mkdtemp(prefix="joined-", dir=parent))
     global_ids.save(folder / GLOBAL_IDS)
+    # Each task has about as many records as a run of joined ones.
+    sizes = np.cumsum([sum(run.rows for run in group) for group in several])
+    numbered = zip((sizes // JOINED_RECORDS).tolist(), several, strict=True)
+    tasks = [
+        (folder, number, [group for _, group in of_task])
+        for number, of_task in groupby(numbered, key=itemgetter(0))
+    ]
     joined = chain.from_iterable(run_tasks(join_task, tasks))
     return [group[0] if len(group) == 1 else next(joined) for group in groups]
 
 
-def group_small_runs(runs: Sequence[Run]) -> list[list[Run]]:
+def _group_small_runs(runs: Sequence[Run]) -> list[list[Run]]:
     """Return the runs in groups, each to become one run, in the order of the first ones."""
     groups: list[list[Run]] = []
     filling: dict[RecordFormat, list[Run]] = {}
@@ -416,31 +399,15 @@ def group_small_runs(runs: Sequence[Run]) -> list[list[Run]]:
     return groups
 
 
-def plan_join_tasks(groups: Sequence[Sequence[Run]], folder: Path) -> list[JoinWork]:
-    """Return tasks for the groups of several runs, each with about as many records as a run of
-    joined ones has. folder: a new one.
-    """
-    tasks: list[JoinWork] = []
-    gathered: list[tuple[Run, ...]] = []
-    records = 0
-    for group in groups:
-        if len(group) > 1:
-            gathered.append(tuple(group))
-            records += sum(run.rows for run in group)
-        if records >= JOINED_RECORDS:
-            tasks.append(JoinWork(len(tasks), tuple(gathered), folder))
-            gathered, records = [], 0
-    if gathered:
-        tasks.append(JoinWork(len(tasks), tuple(gathered), folder))
-    return tasks
-
-
-def join_task(task: JoinWork) -> list[Run]:
-    """Return a run for each group."""
-    global_ids = load_global_ids(task.folder / GLOBAL_IDS)
-    path = task.folder / f"runs-{task.number}.bin"
-    with SpillWriter(path, TRACE, RESOLVED) as writer, SpillReader() as reader:
-        return [_join_group(group, global_ids, reader, writer) for group in task.groups]
+def join_task(task: tuple[Path, int, list[list[Run]]]) -> list[Run]:
+    """Return a run for each group of runs of one shape, in a file of this number in the folder."""
+    folder, number, groups = task
+    global_ids = load_global_ids(folder / GLOBAL_IDS)
+    with (
+        SpillWriter(folder / f"runs-{number}.bin", TRACE, RESOLVED) as writer,
+        SpillReader() as reader,
+    ):
+        return [_join_group(group, global_ids, reader, writer) for group in groups]
 
 
 def _join_group(
@@ -449,9 +416,8 @@ def _join_group(
     shape = group[0].shape
     own = [(run, reader.read_between(run, run.first_time, None)) for run in group]
     pieces = WindowRecords(shape, global_ids, own)
-    columns = pieces.translate_columns()
     order = np.argsort(pieces.times, kind="stable")
-    records = pieces.take_stored(order)
+    columns = {name: pieces.column(name)[order] for name in shape.dtype.names[1:]}
     if shape.stream == BEGIN:
         fields = load_catalogue().layouts[shape.name].fields
         wide = sum(
@@ -460,8 +426,8 @@ def _join_group(
             if field.name in columns and int(columns[field.name].max()) > GREATEST_NARROW
         )
         shape = replace(shape, wide=shape.wide | wide)
-        records = records.astype(shape.dtype, copy=False)
+    records = np.empty(len(order), shape.dtype)
     records["time"] = pieces.times[order]
     for name, column in columns.items():
-        records[name] = column[order]
+        records[name] = column
     return writer.append(shape, records, int(pieces.times.max()))
