@@ -7,7 +7,7 @@ then read one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from itertools import pairwise
 from pathlib import Path
@@ -65,9 +65,7 @@ class Spans(Struct, frozen=True, eq=False):
     def __and__(self, other: Spans) -> Spans:
         """Return the times in both sets."""
         if core is not None:
-            sides = (self.begin, self.end, other.begin, other.end)
-            found = core.intersect_spans(*map(np.ascontiguousarray, sides))
-            return Spans(*(np.frombuffer(side, np.int64) for side in found))
+            return _compute(core.intersect_spans, self, other)
         first, second = (self, other) if len(self) <= len(other) else (other, self)
         # Each interval of the smaller set with all of the other's that reach into it.
         since = np.searchsorted(second.end, first.begin, "right")
@@ -83,6 +81,8 @@ class Spans(Struct, frozen=True, eq=False):
         """Return the times in this set that are not in the other."""
         if not len(self) or not len(other):
             return self
+        if core is not None:
+            return _compute(core.subtract_spans, self, other)
         since = np.append(self.begin[:1], other.end)
         until = np.append(other.begin, self.end[-1:])
         gaps = until > since
@@ -141,8 +141,13 @@ def unite(*sets: Spans) -> Spans:
 
 def _unite_two(first: Spans, second: Spans) -> Spans:
     """Return the times in any of the intervals of two lists, each by its begins."""
+    return _compute(core.unite_spans, first, second)
+
+
+def _compute(function: Callable[..., tuple[bytes, bytes]], first: Spans, second: Spans) -> Spans:
+    """Return what a compiled function makes of two sets."""
     sides = (first.begin, first.end, second.begin, second.end)
-    found = core.unite_spans(*map(np.ascontiguousarray, sides))
+    found = function(*map(np.ascontiguousarray, sides))
     return Spans(*(np.frombuffer(side, np.int64) for side in found))
 
 

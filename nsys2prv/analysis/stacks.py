@@ -158,8 +158,11 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
     for layout in filter(unit.has, CALLS):
         called = unit.remember(
             f"callers of {layout}",
-            lambda layout=layout: unit.read_begins(layout, ("caller_1", "caller_2")).filter(
-                pl.col("caller_1") >= 0
+            lambda layout=layout: unit.reader.read_begins(
+                layout,
+                ("caller_1", "caller_2"),
+                unit.number,
+                keep=lambda columns: columns["caller_1"] >= 0,
             ),
         ).filter(pl.col("thread") == thread)
         place = _join(*to_arrays(called, "caller_1", "caller_2"))

@@ -3,9 +3,9 @@
 In: the aligned events of a prepared job (:class:`~nsys2prv.store.event_reader.EventReader`). Out: the
 critical path, and what each change would save. Open :mod:`~nsys2prv.replay.job_graph` first, which
 builds the graph: of each unit its events (`events`), what they wait for (`unit_graph`), and the
-meetings of ranks (`meetings`). Then :mod:`~nsys2prv.replay.whatif`, the changes and their gains (of
-ranks as others by `work_tables`). On these stand `suspects` and `causes`, which find what holds a
-job back and read `--what-if`, and `path`.
+meetings of ranks (`meetings`). Then :mod:`~nsys2prv.replay.whatif`, the changes and their gains. On
+these stand `suspects` and `causes`, which find what holds a job back and read `--what-if`, and
+`path`.
 
 Nodes of the graph (:mod:`~nsys2prv.replay.graph`) are moments: begins and ends of calls and of
 operations on devices, and meetings of several ranks. An edge says "not before that node, plus a

@@ -11,8 +11,7 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nsys2prv._util.workers import prepare_next
-from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay
-from nsys2prv.replay.work_tables import WorkTable
+from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay, WorkTable
 
 #: A rank is tried if it has this share of the span more work than the median rank, a set if each of
 #: its ranks has the second, and ranks with that share of the greatest excess are a set.

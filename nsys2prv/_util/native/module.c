@@ -23,6 +23,8 @@ static PyMethodDef FUNCTIONS[] = {
      "not fit."},
     {"intersect_spans", intersect_spans, METH_VARARGS,
      "intersect_spans(begin, end, begin, end): return what two sets of times have in common, as bytes of begins and of ends (all int64)."},
+    {"subtract_spans", subtract_spans, METH_VARARGS,
+     "subtract_spans(begin, end, begin, end): return the times of one set that are not in another, as bytes of begins and of ends (all int64)."},
     {"unite_spans", unite_spans, METH_VARARGS,
      "unite_spans(begin, end, begin, end): return the times in any of the intervals of two lists, each by its begins, as bytes of begins and of ends."},
     {"time_before", time_before, METH_VARARGS,

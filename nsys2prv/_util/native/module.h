@@ -49,6 +49,7 @@ PyObject *time_before(PyObject *self, PyObject *arguments);
 PyObject *find_parents(PyObject *self, PyObject *arguments);
 PyObject *subtract_inner(PyObject *self, PyObject *arguments);
 PyObject *intersect_spans(PyObject *self, PyObject *arguments);
+PyObject *subtract_spans(PyObject *self, PyObject *arguments);
 PyObject *unite_spans(PyObject *self, PyObject *arguments);
 
 /* dependencies.c, arrange.c, replay.c */

@@ -116,6 +116,28 @@ static size_t unite(const Py_buffer *sides, int64_t *begin, int64_t *end) {
     return found;
 }
 
+/* Puts the times of one set that are not in another into `begin` and `end`, if there are such columns; returns how many intervals that is. */
+static size_t subtract(const Py_buffer *sides, int64_t *begin, int64_t *end) {
+    const int64_t *begins = sides[0].buf, *ends = sides[1].buf, *others = sides[2].buf, *until = sides[3].buf;
+    size_t count = (size_t)sides[0].len / 8, many = (size_t)sides[2].len / 8, near = 0, found = 0;
+    for (size_t k = 0; k < count; k++) {
+        int64_t at = begins[k];
+        near = count_until(until, many, at, near);
+        for (size_t other = near; at < ends[k]; other++) {
+            int64_t next = other < many && others[other] < ends[k] ? others[other] : ends[k];
+            if (next > at) {
+                if (begin) {
+                    begin[found] = at;
+                    end[found] = next;
+                }
+                found++;
+            }
+            at = next < ends[k] ? until[other] : next;
+        }
+    }
+    return found;
+}
+
 /* What a function makes of two sets of times, of which it first tells how many intervals that is. */
 static PyObject *make_spans(PyObject *arguments, size_t (*make)(const Py_buffer *, int64_t *, int64_t *)) {
     Py_buffer sides[4];
@@ -148,6 +170,11 @@ static PyObject *make_spans(PyObject *arguments, size_t (*make)(const Py_buffer 
 PyObject *intersect_spans(PyObject *self, PyObject *arguments) {
     (void)self;
     return make_spans(arguments, intersect);
+}
+
+PyObject *subtract_spans(PyObject *self, PyObject *arguments) {
+    (void)self;
+    return make_spans(arguments, subtract);
 }
 
 PyObject *unite_spans(PyObject *self, PyObject *arguments) {
