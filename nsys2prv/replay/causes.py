@@ -27,6 +27,7 @@ from nsys2prv.replay.suspects import (
     Suspect,
     choose_culprit,
     find_far_beyond,
+    is_awaited,
     link_as_others,
     list_suspects,
     work_as_others,
@@ -145,7 +146,7 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
         suspects = [
             one
             for one in list_suspects(base)
-            if _is_awaited(base, one) and not any(_is_same(one, cause.suspect) for cause in causes)
+            if is_awaited(base, one) and not any(_is_same(one, cause.suspect) for cause in causes)
         ]
         culprit = choose_culprit(base, suspects)
         if culprit is None:
@@ -168,15 +169,6 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
         causes.append(Cause(kind, gain, changes, culprit))
         base = base.change(changes)
     return causes, base
-
-
-def _is_awaited(replay: Replay, suspect: Suspect) -> bool:
-    """Return whether other processes communicate with these, or this is not known. Replicas that
-    serve different requests do not: there is no reason for them to be alike.
-    """
-    own = {*suspect.processes}
-    meet = [{*members} for members, _ in replay.job.channels if members]
-    return suspect.is_link or not meet or any(own & one and one - own for one in meet)
 
 
 def _is_same(suspect: Suspect, other: Suspect | None) -> bool:

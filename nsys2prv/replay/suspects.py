@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from statistics import NormalDist
 
@@ -197,18 +197,18 @@ def _list_work(replay: Replay) -> Iterator[tuple[Suspect, Changes]]:
         if 1 < len(high) <= len(replay.processes) / 2:
             chosen.setdefault(high, "")
         for members, host in chosen.items():
-            if name == "host" and is_alone(replay, members):
-                continue
             yield Suspect(0.0, name, members, host), work_as_others(replay, name, members)
 
 
-def is_alone(replay: Replay, processes: Sequence[int]) -> bool:
-    """Return whether these processes exchange data only with each other: then no other process
-    waits for their hosts, which may wait to be told what to do next.
+def is_awaited(replay: Replay, suspect: Suspect) -> bool:
+    """Return whether other processes communicate with these, or this is not known. Replicas that serve
+    different requests do not: there is no reason for them to be alike, and their hosts wait.
     """
-    own = {*processes}
-    channels = [{*members} for members, _ in replay.job.channels if own & {*members}]
-    return all(members <= own for members in channels) if channels else not replay.job.kernels
+    own = {*suspect.processes}
+    meet = [{*members} for members, _ in replay.job.channels if members]
+    if not meet:
+        return suspect.kind != "host" or replay.job.kernels > 0
+    return suspect.is_link or any(own & one and one - own for one in meet)
 
 
 def work_as_others(replay: Replay, kind: str, processes: tuple[int, ...]) -> Changes:

@@ -35,7 +35,7 @@ from nsys2prv.replay.graph import (
 )
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
-from nsys2prv.replay.suspects import is_alone
+from nsys2prv.replay.suspects import Suspect, is_awaited
 from nsys2prv.replay.unit_graph import finish_graph, mark_clear
 from nsys2prv.replay.whatif import Replay
 
@@ -299,13 +299,13 @@ def test_kernels_launched_before_the_capture_come_before_those_launched_in_it(
 
 def test_nobody_waits_for_hosts_that_exchange_data_with_each_other_alone() -> None:
     job = make_job(np.full((4, 4), 1_000_000)).job
-    for channels, alone in (
-        ([()], True),
-        ([(), (0, 1), (2, 3)], True),
-        ([(), (0, 1), (1, 2)], False),
+    for channels, awaited in (
+        ([()], False),
+        ([(), (0, 1), (2, 3)], False),
+        ([(), (0, 1), (1, 2)], True),
     ):
         replay = Replay(replace(job, channels=[(one, ("a",)) for one in channels]), 0, 1)
-        assert is_alone(replay, (0, 1)) == alone
+        assert is_awaited(replay, Suspect(0.1, "host", (0, 1))) == awaited
 
 
 @pytest.mark.parametrize(("gap", "lasts"), [(5_000, 2_000), (5_000, 400_000), (300_000, 2_000)])
