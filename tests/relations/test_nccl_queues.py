@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from nsys2prv.relations.nccl_adoption import Queue, QueueGroup, group_queues
+from nsys2prv.relations.nccl_adoption import Queue, QueueGroup, _pair_in_order, group_queues
 
 #: Offset (ns) and drift of the clock of each of two hosts.
 CLOCKS = ((0.0, 0.0), (7_300_000.0, 20e-6))
@@ -80,3 +80,12 @@ def test_communicators_in_step_are_not_taken_for_one(apart: float) -> None:
     for queue in queues:
         queue.begin[:] = queue.end - 35_000
     assert [0, 1, 4, 5] not in list_sure_members(queues, group_queues(queues))
+
+
+@pytest.mark.parametrize(("differ", "is_found"), [(20_000, True), (0, False), (2_000, False)])
+def test_equally_many_ends_belong_together_in_order(differ: float, is_found: bool) -> None:
+    rng = np.random.default_rng(3)
+    ends = np.cumsum(10_000_000 + rng.normal(0, differ, 10))
+    own, other = ends + rng.normal(0, 1_500, (2, 10))
+    assert (_pair_in_order(own, other + 3e6) is not None) == is_found
+    assert _pair_in_order(own[1:], other[:-1]) is None
