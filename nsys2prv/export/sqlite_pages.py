@@ -1,4 +1,4 @@
-"""Read rows of an SQLite export from the file's pages, by compiled code, 30 to 60 times as fast as by SQL in Python.
+"""Read rows of an SQLite export from the file's pages, by compiled code, some 20 times as fast as by `sqlite3`.
 
 It reads tables as Nsight Systems writes them, and stands aside (:func:`open_pages` and
 :meth:`SourceTable.read` return None) wherever it is not certain of doing what SQLite does: then
