@@ -228,8 +228,8 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
     begin = next((begin for begin in RECORDED_BY if named[0].startswith(begin)), "")
     if begin == "CUPTI_" and any(info.traces_cuda for info in job.infos):
         return (
-            "none was recorded, though CUDA was traced: the program did not use it so, or crashed or was "
-            "killed before all was collected"
+            f"no report has {many}, though CUDA was traced: the program made no such work, or crashed "
+            "or was killed before all was collected"
         )
     by = f" (nsys profile {RECORDED_BY[begin]})" if begin else ""
     return f"not recorded: no report has {many}{by}"
