@@ -10,8 +10,9 @@ import pytest
 import nsys2prv
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.native import core
+from nsys2prv.analysis.host_time import TEXTS
 from nsys2prv.cli import main
-from nsys2prv.replay.causes import EXAMPLES, parse_what_ifs
+from nsys2prv.replay.causes import EXAMPLES, JOB_CHANGES, parse_what_ifs
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -50,6 +51,14 @@ def test_a_what_if_is_answered_in_text_and_json(
 
 def test_all_examples_can_be_said() -> None:
     assert len(parse_what_ifs(["; ".join(EXAMPLES), " ;"])) == len(EXAMPLES)
+
+
+def test_changes_of_whole_jobs_have_texts_and_are_documented() -> None:
+    documented = (SAMPLES.parent / "docs" / "analysis.md").read_text()
+    for kind, (words, _) in JOB_CHANGES.items():
+        # Findings call pauses places between calls.
+        assert kind == "pauses" or kind in TEXTS["kinds"].keys() & TEXTS["titles"].keys(), kind
+        assert not words or f"`{words}`" in documented, f"{words}: see tools/analysis.md"
 
 
 @pytest.mark.parametrize(
