@@ -476,7 +476,9 @@ def _pair_in_order(own: np.ndarray, other: np.ndarray) -> np.ndarray | None:
     for shift in range(-(count // 3), count // 3 + 1):
         times = own[max(-shift, 0) : count - max(shift, 0)]
         later = other[max(shift, 0) : count - max(-shift, 0)]
-        _, slope, spread = fit_line(times, later - times)
+        offset, slope, _ = fit_line(times, later - times)
+        # All ends count, as half of a few may be close by chance.
+        spread = float(np.sqrt(np.mean((later - times * (1 + slope) - offset) ** 2)))
         spreads[shift] = spread if abs(slope) <= PLAUSIBLE_DRIFT else np.inf
     spread = spreads.pop(0)
     return np.arange(count) if spread < CLOSE and BETTER * spread < min(spreads.values()) else None
