@@ -39,5 +39,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
     for page, write in PAGES.items():
-        (Path(sys.argv[1]) / page).write_text(write(), encoding="utf-8")
+        (folder / page).write_text(write(), encoding="utf-8")

@@ -17,11 +17,18 @@ import pytest
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli import COMMANDS, main
+from nsys2prv.cli.arguments import NO_TRACES, TRACES
 from nsys2prv.cli.listing import MOST_LINES, _format_counts
+from nsys2prv.conversion.write import WRITERS
 from nsys2prv.export.report_files import find_reports
 
 GRAPHS = Path(__file__).parents[2] / "sample_reports" / "graphs"
 REPORT = str(GRAPHS / "rank1.sqlite")
+
+
+def test_every_ending_that_is_written_is_that_of_a_trace() -> None:
+    assert {*TRACES} == {f"{ending}{packed}" for ending in WRITERS for packed in ("", ".gz")}
+    assert not WRITERS.keys() & NO_TRACES.keys()
 
 
 @pytest.mark.parametrize(
