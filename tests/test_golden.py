@@ -4,6 +4,8 @@ them; read the difference.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from difflib import unified_diff
 from pathlib import Path
 
@@ -48,6 +50,19 @@ def test_trace_is_the_golden_one(name: str, tmp_path: Path) -> None:
     ]
     changes = [_describe_change(GOLDEN / path.name, path) for path in written]
     assert not any(changes), "\n".join(filter(None, changes))
+
+
+def test_trace_is_the_same_without_the_compiled_core(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['nsys2prv._util.native._core'] = None\n"
+        "from nsys2prv.cli import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-c", code, "-q", "-j", "1", "--no-metadata"]
+    trace = tmp_path / "graphs.prv"
+    subprocess.run([*command, SAMPLES / "graphs", trace], check=True, cwd=tmp_path)
+    for path in tmp_path.iterdir():
+        assert path.read_bytes() == (GOLDEN / path.name).read_bytes()
+    assert trace.exists()
 
 
 def _describe_change(golden: Path, written: Path) -> str:

@@ -149,6 +149,8 @@ def open_pages(path: Path) -> Any:
     """Return the file of a database to which nothing else belongs (`core.TableFile`); None where
     SQLite has to read it.
     """
+    if core is None:
+        return None
     try:
         return core.TableFile(path)
     except core.StandAside:
