@@ -459,7 +459,7 @@ def store_collectives(
     numbers = np.empty(len(firsts), np.int64)
     numbers[np.lexsort(firsts.T[::-1])] = np.arange(1, len(firsts) + 1)
     path = context.folder / f"numbers-{context.first_task}"
-    numbers.tofile(path)
+    path.write_bytes(numbers.data)
     before = np.cumsum([1, *(len(part.firsts) for part in matched)]).tolist()
     records = [
         (block, first)

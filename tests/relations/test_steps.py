@@ -105,3 +105,10 @@ def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
         if piece.low is not None and piece.high is not None
     ):
         assert piece.read()["ordinal"].is_between(piece.low, piece.high, closed="left").all()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_blocks_on_a_full_disk() -> None:
+    rows = pl.DataFrame({"value": np.arange(100_000)})
+    with pytest.raises(OSError, match="No space left"):
+        write_blocks(Path("/dev/full"), np.zeros(len(rows), np.int64), rows)
