@@ -37,7 +37,7 @@ NOTHING = "Nothing found: no rank is persistently late, and nothing else costs m
 
 
 class Declaration(Struct, frozen=True):
-    """What analyses.yaml says of an analysis and its tables."""
+    """Declaration of an analysis and its tables: its entry in analyses.yaml."""
 
     #: Heading of its tables.
     title: str
@@ -187,7 +187,7 @@ class Result(Struct, frozen=True):
 
     @property
     def declared(self) -> Declaration:
-        """What is declared of the analysis; nothing where a file has one that is not known."""
+        """Return the declaration of the analysis; of one that only a file has, its title alone."""
         return DECLARED.get(self.name, Declaration(self.title))
 
     def __repr__(self) -> str:
@@ -467,7 +467,7 @@ class Analysis(Struct, frozen=True):
 
     @property
     def declared(self) -> Declaration:
-        """What is said of it."""
+        """Return its declaration."""
         return DECLARED[self.name]
 
 

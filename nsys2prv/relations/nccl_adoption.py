@@ -83,7 +83,7 @@ ENOUGH_ALIKE, ALIKE = 200, 1.3
 INDIVISIBLE = 4
 #: First ordinal of a queue; leaves room for earlier collectives of other queues.
 MIDDLE = 1 << 40
-#: Collectives that are looked at for it.
+#: Largest number of collectives by which a group is divided into communicators.
 MOST_COLLECTIVES = 2_048
 
 

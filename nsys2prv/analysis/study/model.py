@@ -169,7 +169,7 @@ class Run(Struct, kw_only=True):
 
     @property
     def focus(self) -> str:
-        """What its findings shorten."""
+        """Return the name of the time that its findings shorten."""
         return "steady state" if self.interval.iterations else "time"
 
     @property
@@ -325,7 +325,7 @@ class Study(Struct):
 
     @property
     def has_devices(self) -> bool:
-        """Whether any run has GPUs with work."""
+        """Return whether any run has GPUs with work."""
         return any(run.devices for run in self.runs)
 
     @property
@@ -337,12 +337,12 @@ class Study(Struct):
 
     @property
     def missing(self) -> list[str]:
-        """Which figures are not known and why."""
+        """Return lines that say which figures are not known and why."""
         return self.list_lines(lambda run: run.missing)
 
     @property
     def comparison(self) -> str:
-        """What the runs are compared with, and how their work grows."""
+        """Say which run the others are compared with, and how their work grows."""
         reference = f"reference: {self.reference_run.title}"
         if len({run.units for run in self.runs}) == 1:
             return reference
@@ -351,7 +351,7 @@ class Study(Struct):
 
     @property
     def region_heads(self) -> list[str]:
-        """What heads the column of each region."""
+        """Return the heading of the column of each region."""
         return list(map(escape_to_one_line, self.regions))
 
     def list_lines(self, list_of_run: Callable[[Run], Sequence[str]]) -> list[str]:

@@ -292,7 +292,7 @@ def make_view_command(trace: str, view: str, span: tuple[int, int] | None = None
 def list_core_views() -> list[str]:
     """Return every view of the core, as a path below that folder."""
     root = find_views_folder()
-    return sorted(str(path.relative_to(root)) for path in root.rglob("*.cfg"))
+    return sorted(str(path.relative_to(root)) for path in root.rglob(f"*{VIEW_SUFFIX}"))
 
 
 def list_views(everything: bool) -> list[str]:
