@@ -13,15 +13,13 @@ from declaration_checks import check_declarations
 from msgspec import json
 from view_catalogue import CATALOGUE, load_codes, load_menus, load_views
 from view_checks import load_checked_views
+from view_conditions import find_menu_types
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.writers.paraver.cfg import VIEW_SUFFIX, VIEWS_FILE, Single, View, format_cfg
+from nsys2prv.writers.paraver.cfg import VIEW_SUFFIX, VIEWS_FILE, View, format_cfg
 
 ROOT = Path(__file__).parent.parent
 PICTURES = "views"
-#: Views that show types with more names than this together show more than anyone tells apart by
-#: label.
-MOST_TOGETHER = 64
 HEAD = """# The Paraver views
 
 `nsys2prv cfgs --install` has Paraver offer them in its menu Hints on every trace that has their events, by the questions that they answer;
@@ -57,27 +55,19 @@ def make_files(views: Sequence[View], folder: Path) -> dict[Path, str]:
     """Return path -> text of everything made from the catalogue of a folder."""
     made = {folder / view.path: format_cfg(view.cfg) for view in views if view.is_core}
     menus = load_menus(folder / CATALOGUE)
+    codes = load_codes(folder / CATALOGUE)
+    known = frozenset(code for of_name in codes.values() for code in of_name)
+    types = {title: find_menu_types(group, known) for title, group in menus.items()}
     parts = {
-        "codes": load_codes(folder / CATALOGUE),
+        "codes": codes,
         "menus": {title: [view.path for view in group] for title, group in menus.items()},
-        "groups": sorted(map(sorted, group_types(views))),
+        "menu_types": types,
     }
     # A line for each view, so that differences can be read.
     lines = [f'"{name}": {json.encode(part).decode()},' for name, part in parts.items()]
     listed = ",\n".join(json.encode(view).decode() for view in views)
     made[folder / VIEWS_FILE] = "\n".join(["{", *lines, f'"views": [\n{listed}\n]', "}"]) + "\n"
     return made
-
-
-def group_types(views: Sequence[View]) -> set[frozenset[int]]:
-    """Return types that one window of the views shows together by their values."""
-    return {
-        frozenset(int(code) for code in window.types.values)
-        for view in views
-        for window in view.cfg.windows
-        if isinstance(window, Single) and not window.guards
-        if window.types.condition == "=" and 1 < len(window.types.values) <= MOST_TOGETHER
-    }
 
 
 def find_stray_views(views: Sequence[View], folder: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 from msgspec.structs import replace
+from view_conditions import list_conditions
 
 from nsys2prv._util.files import parse_yaml
 from nsys2prv.events.catalogue import (
@@ -262,9 +263,8 @@ def _make_view(name: str, spec: Spec, codes: Codes) -> View:
         ]
     )
     cfg = Cfg(text, tuple(guarded), table)
-    return View(
-        name + VIEW_SUFFIX, title, spec["shows"], spec["unit"], needs, cfg, spec.get("first", 0)
-    )
+    path, shows, unit = name + VIEW_SUFFIX, spec["shows"], spec["unit"]
+    return View(path, title, shows, unit, needs, cfg, list_conditions(cfg), spec.get("first", 0))
 
 
 def _choose_draw_mode(window: Spec, unit: str) -> str:

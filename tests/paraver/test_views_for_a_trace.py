@@ -262,7 +262,7 @@ def test_why_a_view_shows_nothing(view: str) -> None:
             frozenset(more.get("tags", ())),
             values=frozenset(more["values"]) if "values" in more else None,
         )
-        reason = explain_empty_view(VIEWS[view].cfg, contents, names)
+        reason = explain_empty_view(VIEWS[view], contents, names)
         assert reason.startswith(expected), types
         assert bool(reason) == bool(expected), types
 
@@ -270,9 +270,9 @@ def test_why_a_view_shows_nothing(view: str) -> None:
 def test_views_of_states_need_states() -> None:
     view = "analysis/state_time_2dh.cfg"
     kernels = Contents(frozenset({KERNEL}), frozenset({KERNEL}), frozenset())
-    assert explain_empty_view(VIEWS[view].cfg, kernels, {}) == "no states"
+    assert explain_empty_view(VIEWS[view], kernels, {}) == "no states"
     with_states = Contents(frozenset({KERNEL}), frozenset({KERNEL}), frozenset(), frozenset({0, 1}))
-    assert explain_empty_view(VIEWS[view].cfg, with_states, {}) == ""
+    assert explain_empty_view(VIEWS[view], with_states, {}) == ""
 
 
 # -------------------------------------------------------------------------------------------------------- as Paraver does
@@ -407,7 +407,7 @@ def test_no_table_opens_silently_with_figures_of_something_else(
     """
     contents = TraceContents(trace[0]).whole
     tables = {
-        path: (view.cfg, view.cfg.histogram)
+        path: view
         for path, view in VIEWS.items()
         if view.cfg.histogram is not None and not (view.cfg.histogram.columns.first or 0) > 0
     }
@@ -421,8 +421,8 @@ def test_no_table_opens_silently_with_figures_of_something_else(
         if lacking:
             silent |= {
                 path
-                for path, (cfg, _) in tables.items()
-                if explain_empty_view(cfg, without, {}) and not find_reason_to_ask(cfg, left)
+                for path, view in tables.items()
+                if explain_empty_view(view, without, {}) and not find_reason_to_ask(view.cfg, left)
             }
     assert silent - states - OPENED == set()
 
@@ -437,7 +437,7 @@ def test_paraver_opens_views_without_a_question_that_show_something_of_one_kind_
             questioned |= {
                 path
                 for path, view in VIEWS.items()
-                if not explain_empty_view(view.cfg, contents, {})
+                if not explain_empty_view(view, contents, {})
                 and find_reason_to_ask(view.cfg, codes)
             }
     assert questioned == set()

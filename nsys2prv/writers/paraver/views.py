@@ -35,7 +35,6 @@ from nsys2prv.writers.paraver.cfg import (
     format_cfg,
     load_environment,
     load_views,
-    make_contents,
     narrow_types,
     remove_empty_rows,
 )
@@ -65,8 +64,6 @@ KERNEL_TYPE, CLASS_TYPE = (
 #: Bytes of a trace in which the kernel to show is looked for; one with bimodal durations is worth it
 #: that takes this share of the time of the one that takes most.
 BYTES_LOOKED_AT, WORTH = 1 << 26, 0.1
-#: Event types of CUDA's calls and work, which nearly every trace has.
-CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
 
 #: The folder of views below Paraver's, and in it that of single views at a moment.
 INSTALLED, AT_MOMENTS = "nsys2prv", "moments"
@@ -100,7 +97,7 @@ def find_views_for_trace(trace: Path) -> list[ViewFit]:
 
 def _explain(view: View, contents: Contents, names: Mapping[int, str]) -> str:
     """Return what the trace lacks for a view, and the option that writes it; "" for nothing."""
-    lacking, option = explain_empty_view(view.cfg, contents, names), view.needs.partition("; ")[2]
+    lacking, option = explain_empty_view(view, contents, names), view.needs.partition("; ")[2]
     return f"{lacking}; {option}" if lacking and option else lacking
 
 
@@ -160,16 +157,15 @@ def copy_views(target: Path, trace: Path | None = None, everything: bool = False
 
     everything: also those made by rule of what is declared of events.
     """
-    cfgs = {view.path: view.cfg for view in load_views().views if everything or view.is_core}
+    views = [view for view in load_views().views if everything or view.is_core]
     rows: dict[str, int] = {}
     if trace:
         contents, rows = TraceContents(trace), _count_rows_by_level(trace)
         types, by_row = contents.whole.types, contents.rows
-        for path, cfg in cfgs.items():
-            cfgs[path] = remove_empty_rows(narrow_types(cfg, types), by_row)
-    for name, cfg in cfgs.items():
-        write_text(target / name, format_cfg(choose_plane(cfg, trace), rows))
-    return list(cfgs)
+        views = [remove_empty_rows(narrow_types(view, types), by_row) for view in views]
+    for view in views:
+        write_text(target / view.path, format_cfg(choose_plane(view.cfg, trace), rows))
+    return [view.path for view in views]
 
 
 def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
@@ -308,44 +304,17 @@ def _list_workspaces(folder: Path) -> list[Workspace]:
     """Return a workspace for each menu, of views in a folder. It offers the views on traces with an
     event type with which one of them shows something.
     """
-    known = frozenset(code for codes in load_views().codes.values() for code in codes)
-    by_path = {view.path: view for view in load_views().views}
+    titles = {view.path: view.title for view in load_views().views}
     spaces = []
     for title, paths in load_views().menus.items():
-        group = [by_path[path] for path in paths]
-        types = {code for view in group for code in _find_telling_types(view, known)}
-        values = [(OF_EVENTS, _encode_type(code)) for code in sorted(types)]
-        hints = [(str(folder / view.path), view.title) for view in group]
+        values = [(OF_EVENTS, _encode_type(code)) for code in load_views().menu_types[title]]
+        hints = [(str(folder / path), titles[path]) for path in paths]
         spaces.append(Workspace(f"nsys2prv {title}", OF_EVENTS, values, hints))
     return spaces
 
 
 def _encode_type(code: int) -> str:
     return base64.b64encode(_STORED_TYPE.pack(OF_EVENTS, code)).decode()
-
-
-def _find_telling_types(view: View, known_codes: frozenset[int]) -> set[int]:
-    """Return the event types of a view; if it shows nothing without types other than CUDA's, only
-    those.
-    """
-    window_types = [
-        _list_window_types(window, known_codes)
-        for window in view.cfg.windows
-        if isinstance(window, Single)
-    ]
-    needed = [
-        types
-        for types in window_types
-        if types and explain_empty_view(view.cfg, make_contents(known_codes - types), {})
-    ]
-    return set().union(*([types for types in needed if not types <= CUDA_TYPES] or window_types))
-
-
-def _list_window_types(window: Single, known_codes: frozenset[int]) -> set[int]:
-    numbers = {int(code) for code in window.types.values}
-    if window.types.condition != "[x,y]":
-        return numbers
-    return {code for code in known_codes if min(numbers) <= code <= max(numbers)}
 
 
 def _read_workspaces(path: Path) -> list[Workspace]:

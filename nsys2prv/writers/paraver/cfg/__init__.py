@@ -2,17 +2,17 @@
 (``words.yaml``), the location of the package's views, and the text of a view's file, by the template
 ``templates/view.cfg``. Decides whether a view shows anything of a trace, from the trace's event
 types, small values, communication tags and states; cuts it to what it shows; and chooses the views
-to open first. A window is 0 where nothing passes its filters; what functions and operations make of
-0 is what Paraver was seen to make of it.
+to open first.
 
 Paraver does not check a word's place: a function of the wrong group, an unknown statistic or a
 derived window without parents end the program. ``tools/view_catalogue.py`` makes the views of
-``cfgs/catalogue``, and ``tools/view_checks.py`` refuses such; here none is checked.
+``cfgs/catalogue``, with the conditions on which they show something (``tools/view_conditions.py``);
+``tools/view_checks.py`` refuses wrong words. Here none is checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import accumulate, chain, islice
 from pathlib import Path
@@ -63,27 +63,6 @@ NAMED_BY_VIEWS = 1_000_001
 LONG_LIST = 20
 #: If there are more types than this only the first and the last are named.
 MOST_TYPES_NAMED = 3
-#: The function of the row alone, independent of its records.
-ROW_FUNCTION = "Thread ID"
-#: The function that adds a number to the value.
-ADDING_FUNCTION = "Add"
-#: Function that may make something else of 0 -> whether it does with these numbers as parameters.
-CHANGES_ZERO: dict[str, Callable[[list[float]], bool]] = {
-    "1-Sign": lambda _: True,
-    "Burst Time": lambda _: True,
-    ADDING_FUNCTION: any,
-    "Is Equal (Sign)": lambda numbers: 0 in numbers,
-}
-#: A function before which a number is added only to keep its argument from being 0.
-LOGARITHM = "log N"
-#: Operations whose result is not 0 where either of their windows is not; where the first is not.
-#: That of all others is not 0 where both are not.
-OPERATIONS_OF_EITHER = frozenset(("add", "maximum"))
-OPERATIONS_OF_THE_FIRST = frozenset(
-    ("controlled: clear by", "controlled: maximum", "controlled: add")
-)
-#: Statistics of the columns' window alone, independent of the data window's values.
-STATISTICS_OF_COLUMNS = frozenset(("Time", "% Window Time", "# Bursts"))
 
 
 class CfgError(Nsys2prvError):
@@ -224,6 +203,18 @@ class Cfg(Struct, frozen=True, omit_defaults=True):
     histogram: Histogram | None = None
 
 
+class Need(Struct, frozen=True, omit_defaults=True):
+    """What a trace must have: what a window finds in it, or other needs."""
+
+    #: `any` or `all` of other needs, or what the window finds: event `types`, `events`, `tags` of
+    #: communications, or `states`.
+    kind: str
+    #: These other needs.
+    needs: tuple[Need, ...] = ()
+    #: Number of the window, from 1.
+    window: int = 0
+
+
 class View(Struct, frozen=True, omit_defaults=True):
     """A view of the package."""
 
@@ -239,6 +230,8 @@ class View(Struct, frozen=True, omit_defaults=True):
     needs: str
     #: Contents of its file.
     cfg: Cfg
+    #: It shows something of a trace that meets all of these; the first that is not met says why not.
+    conditions: tuple[Need, ...] = ()
     #: Its place among the views to open first, 0 for the others.
     first: int = 0
 
@@ -255,8 +248,8 @@ class Views(Struct, frozen=True):
     codes: dict[str, tuple[int, ...]]
     #: Title of each menu -> paths of its views, in their order.
     menus: dict[str, tuple[str, ...]]
-    #: Event types that one window shows together by their values.
-    groups: tuple[frozenset[int], ...]
+    #: Title of each menu -> event types with which one of its views shows something.
+    menu_types: dict[str, tuple[int, ...]]
     #: Core views, then those made by rule from declarations of events.
     views: tuple[View, ...]
 
@@ -431,30 +424,58 @@ def make_contents(types: Iterable[int]) -> Contents:
     )
 
 
-def explain_empty_view(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> str:
+def explain_empty_view(view: View, trace: Contents, names: Mapping[int, str]) -> str:
     """Return, in words, what a view needs and the trace lacks; empty if it shows something. names:
     event type -> name.
-
-    A timeline shows something where one of its open windows is not 0 throughout, a table where none
-    is of the windows that it takes its columns, planes and values from: what else Paraver writes
-    there is all of the time, in a column of 0. One that has a column for 0 shows something where
-    one of its windows finds records. It opens neither on a trace without any event type that the
-    view names.
     """
-    windows = _Windows(cfg.windows, trace, names)
-    reasons = windows.list_missing_types() or (
-        windows.explain_timelines()
-        if cfg.histogram is None
-        else windows.explain_table(cfg.histogram)
-    )
-    return "; ".join(dict.fromkeys(reasons))
+    reasons = (_explain_need(one, view.cfg.windows, trace, names) for one in view.conditions)
+    return "; ".join(dict.fromkeys(filter(None, next(filter(None, reasons), []))))
 
 
-def narrow_types(cfg: Cfg, present: Collection[int]) -> Cfg:
+def _explain_need(
+    need: Need, windows: Sequence[Window], trace: Contents, names: Mapping[int, str]
+) -> list[str]:
+    """Return why a trace does not have what is needed, empty if it does."""
+    if need.kind in ("any", "all"):
+        reasons = [_explain_need(one, windows, trace, names) for one in need.needs]
+        return [*chain(*reasons)] if need.kind == "all" or all(reasons) else []
+    if need.kind == "states":
+        return [] if any(trace.states) else ["no states"]
+    window = windows[need.window - 1]
+    if need.kind == "types":
+        if _apply_filter(window.types, trace.types):
+            return []
+        return ["" if window.guards else f"no {_name_types(window.types, names)}"]
+    if need.kind == "events":
+        return list(_explain_events(window, trace, names))
+    wanted = window.filters.get("tag_msg", Filter("All"))
+    if _apply_filter(wanted, trace.tags):
+        return []
+    tags = ", ".join(f"{tag:.0f}" for tag in wanted.values)
+    return ["no communication" + (f" of tag {tags}" if wanted.condition == "=" else "")]
+
+
+def _explain_events(window: Single, trace: Contents, names: Mapping[int, str]) -> Iterator[str]:
+    types = window.types
+    if not _apply_filter(types, trace.types):
+        yield f"no {_name_types(types, names)}"
+    elif not _apply_filter(types, trace.filled):
+        yield f"nothing but 0 in {_name_types(types, names)}"
+    elif trace.values is not None and (lists := _list_wanted_values(window)):
+        values = {value for code, value in trace.values if _apply_filter(types, (code,))}
+        for wanted in lists:
+            values &= {min(int(value), LARGE_VALUE) for value in wanted}
+        if not any(values):
+            shown = _join_words([str(int(value)) for value in lists[0] if value])
+            yield f"no value {shown} in {_name_types(types, names)}"
+
+
+def narrow_types(view: View, present: Collection[int]) -> View:
     """Return the view with long lists of event types reduced to those present; a list without any
     present type stays.
     """
-    return replace(cfg, windows=tuple(_narrow_window(window, present) for window in cfg.windows))
+    windows = tuple(_narrow_window(window, present) for window in view.cfg.windows)
+    return replace(view, cfg=replace(view.cfg, windows=windows))
 
 
 def _narrow_window(window: Window, present: Collection[int]) -> Window:
@@ -465,16 +486,16 @@ def _narrow_window(window: Window, present: Collection[int]) -> Window:
     return replace(window, filters={**window.filters, "evt_type": Filter("=", values)})
 
 
-def remove_empty_rows(cfg: Cfg, rows: Mapping[str, Sequence[Contents]]) -> Cfg:
+def remove_empty_rows(view: View, rows: Mapping[str, Sequence[Contents]]) -> View:
     """Return the view with its table limited to rows that show something. rows: level -> contents
     of each of its rows.
 
     A table stays as it is if its columns are given and tell more than names of the view's own, or
     if one of its windows covers more than one row.
     """
-    table = cfg.histogram
+    cfg, table = view.cfg, view.cfg.histogram
     if table is None or table.zero or 0 <= (table.columns.first or NAMED_BY_VIEWS) < NAMED_BY_VIEWS:
-        return cfg
+        return view
     level = cfg.windows[table.control - 1].level
     if any(
         window.level not in PROCESS_LEVELS
@@ -482,115 +503,13 @@ def remove_empty_rows(cfg: Cfg, rows: Mapping[str, Sequence[Contents]]) -> Cfg:
         for window in cfg.windows
         if level in rows
     ):
-        return cfg
+        return view
     row_contents = rows.get(level, ())
-    shown = {contents: not explain_empty_view(cfg, contents, {}) for contents in set(row_contents)}
+    shown = {contents: not explain_empty_view(view, contents, {}) for contents in set(row_contents)}
     chosen = tuple(number for number, contents in enumerate(row_contents) if shown[contents])
     if len(chosen) in (0, len(row_contents)):
-        return cfg
-    return replace(cfg, histogram=replace(table, rows=chosen))
-
-
-class _Windows(Struct, frozen=True):
-    """A view's windows over a trace. Methods return the reasons why something is 0 throughout,
-    none if it is not.
-    """
-
-    #: The view's windows, in its order.
-    windows: Sequence[Window]
-    #: Contents of the trace.
-    trace: Contents
-    #: Event type -> name, for reasons.
-    names: Mapping[int, str]
-
-    def list_missing_types(self) -> list[str]:
-        singles = [window for window in self.windows if isinstance(window, Single)]
-        if any(
-            window.types.condition in ("All", "None")
-            or _apply_filter(window.types, self.trace.types)
-            for window in singles
-        ):
-            return []
-        return [
-            f"no {_name_types(window.types, self.names)}" for window in singles if not window.guards
-        ]
-
-    def explain_timelines(self) -> list[str]:
-        shown = [number for number, window in enumerate(self.windows, 1) if window.look.shown]
-        return _join_reasons([self.explain_window(number) for number in shown])
-
-    def explain_table(self, histogram: Histogram) -> list[str]:
-        records = [
-            self._explain_single(window)
-            for window in self.windows
-            if isinstance(window, Single) and _get_function_name(window) != ROW_FUNCTION
-        ]
-        if histogram.zero and all(records):
-            return _join_reasons(records)
-        numbers = [
-            histogram.control,
-            *([histogram.planes] if histogram.planes is not None else []),
-            *([] if histogram.statistic in STATISTICS_OF_COLUMNS else [histogram.data]),
-        ]
-        return [reason for number in numbers for reason in self.explain_window(number)]
-
-    def explain_window(self, number: int) -> list[str]:
-        """Return the result for a window by its number, from 1."""
-        window = self.windows[number - 1]
-        functions = [
-            (function.name, [*chain(*function.parameters)])
-            for place, function in window.functions.items()
-            if place in COMPOSE_PLACES
-        ]
-        if LOGARITHM in dict(functions):
-            functions = [one for one in functions if one[0] != ADDING_FUNCTION]
-        if any(name in CHANGES_ZERO and CHANGES_ZERO[name](numbers) for name, numbers in functions):
-            return []
-        if not isinstance(window, Composed):
-            return self._explain_single(window)
-        if window.operation in OPERATIONS_OF_THE_FIRST:
-            return self.explain_window(window.parents[0])
-        if window.operation not in OPERATIONS_OF_EITHER:
-            return [reason for parent in window.parents for reason in self.explain_window(parent)]
-        counted = zip(window.parents, window.factors, strict=True)
-        return _join_reasons([self.explain_window(parent) for parent, factor in counted if factor])
-
-    def _explain_single(self, window: Single) -> list[str]:
-        function = _get_function_name(window)
-        if function == ROW_FUNCTION:
-            return []
-        if function in STATE_FUNCTIONS:
-            return [] if any(self.trace.states) else ["no states"]
-        if function not in COMMUNICATION_FUNCTIONS:
-            return list(self._explain_events(window))
-        wanted = window.filters.get("tag_msg", Filter("All"))
-        if _apply_filter(wanted, self.trace.tags):
-            return []
-        tags = ", ".join(f"{tag:.0f}" for tag in wanted.values)
-        return ["no communication" + (f" of tag {tags}" if wanted.condition == "=" else "")]
-
-    def _explain_events(self, window: Single) -> Iterator[str]:
-        types = window.types
-        if not _apply_filter(types, self.trace.types):
-            yield f"no {_name_types(types, self.names)}"
-        elif not _apply_filter(types, self.trace.filled):
-            yield f"nothing but 0 in {_name_types(types, self.names)}"
-        elif self.trace.values is not None and (lists := _list_wanted_values(window)):
-            values = {value for code, value in self.trace.values if _apply_filter(types, (code,))}
-            for wanted in lists:
-                values &= {min(int(value), LARGE_VALUE) for value in wanted}
-            if not any(values):
-                yield f"no value {_join_words([str(int(value)) for value in lists[0] if value])} in {_name_types(types, self.names)}"
-
-
-def _join_reasons(reasons: Sequence[list[str]]) -> list[str]:
-    """Return the reasons of all windows; none if one window has none."""
-    return [*chain(*reasons)] if all(reasons) else []
-
-
-def _get_function_name(window: Single) -> str:
-    """Return the name of a window's function of a thread's records."""
-    return window.functions.get("thread", Function(DEFAULT_FUNCTIONS["thread"])).name
+        return view
+    return replace(view, cfg=replace(cfg, histogram=replace(table, rows=chosen)))
 
 
 def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
@@ -653,7 +572,7 @@ def choose_first_views(types: Collection[int]) -> dict[str, str]:
         fitting = (
             (view.path, _take_first_sentence(view.shows))
             for view in candidates
-            if not explain_empty_view(view.cfg, contents, {})
+            if not explain_empty_view(view, contents, {})
         )
         if first := dict(islice(fitting, MOST_FIRST)):
             return first

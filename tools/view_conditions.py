@@ -1,0 +1,160 @@
+"""Say what a trace must have for a view to show something: :func:`list_conditions`.
+
+A window is 0 where nothing passes its filters; what functions and operations make of 0 is what
+Paraver was seen to make of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+
+from nsys2prv.writers.paraver.cfg import (
+    COMMUNICATION_FUNCTIONS,
+    COMPOSE_PLACES,
+    DEFAULT_FUNCTIONS,
+    STATE_FUNCTIONS,
+    Cfg,
+    Composed,
+    Function,
+    Histogram,
+    Need,
+    Single,
+    View,
+    Window,
+    explain_empty_view,
+    make_contents,
+)
+
+#: The function of the row alone, independent of its records.
+ROW_FUNCTION = "Thread ID"
+#: The function that adds a number to the value.
+ADDING_FUNCTION = "Add"
+#: Function that may make something else of 0 -> whether it does with these numbers as parameters.
+CHANGES_ZERO: dict[str, Callable[[list[float]], bool]] = {
+    "1-Sign": lambda _: True,
+    "Burst Time": lambda _: True,
+    ADDING_FUNCTION: any,
+    "Is Equal (Sign)": lambda numbers: 0 in numbers,
+}
+#: A function before which a number is added only to keep its argument from being 0.
+LOGARITHM = "log N"
+#: Operations whose result is not 0 where either of their windows is not; where the first is not.
+#: That of all others is not 0 where both are not.
+OPERATIONS_OF_EITHER = frozenset(("add", "maximum"))
+OPERATIONS_OF_THE_FIRST = frozenset(
+    ("controlled: clear by", "controlled: maximum", "controlled: add")
+)
+#: Statistics of the columns' window alone, independent of the data window's values.
+STATISTICS_OF_COLUMNS = frozenset(("Time", "% Window Time", "# Bursts"))
+#: Event types of CUDA's calls and work, which nearly every trace has.
+CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
+#: Whatever the trace has meets it.
+NOTHING_NEEDED = Need("all")
+
+
+def list_conditions(cfg: Cfg) -> tuple[Need, ...]:
+    """Return what a trace must have for a view to show something, in the order in which it is said
+    what is lacking.
+
+    Paraver opens no view on a trace without any event type that the view names. A timeline shows
+    something where one of its open windows is not 0 throughout, a table where none is of the windows
+    that it takes its columns, planes and values from: what else Paraver writes there is all of the
+    time, in a column of 0. One that has a column for 0 needs a window that finds records.
+    """
+    windows, table = cfg.windows, cfg.histogram
+    singles = [(at, one) for at, one in enumerate(windows, 1) if isinstance(one, Single)]
+    conditions = []
+    if not any(one.types.condition in ("All", "None") for _, one in singles):
+        conditions.append(Need("any", tuple(Need("types", window=at) for at, _ in singles)))
+    if table is None:
+        shown = [at for at, one in enumerate(windows, 1) if one.look.shown]
+        return *conditions, _need_any(_list_window_needs(windows, at) for at in shown)
+    records = [_need_records(at, one) for at, one in singles if _name_function(one) != ROW_FUNCTION]
+    if table.zero:
+        conditions.append(_need_any(records))
+    if table.zero and not records:
+        return tuple(conditions)
+    numbers = _list_table_windows(table)
+    return *conditions, Need("all", tuple(_list_window_needs(windows, at) for at in numbers))
+
+
+def _list_table_windows(table: Histogram) -> list[int]:
+    """Return the numbers of the windows that must not be 0."""
+    return [
+        table.control,
+        *([table.planes] if table.planes is not None else []),
+        *([] if table.statistic in STATISTICS_OF_COLUMNS else [table.data]),
+    ]
+
+
+def _need_any(needs: Iterable[Need]) -> Need:
+    needs = tuple(needs)
+    if not needs or NOTHING_NEEDED in needs:
+        return NOTHING_NEEDED
+    return needs[0] if len(needs) == 1 else Need("any", needs)
+
+
+def _list_window_needs(windows: Sequence[Window], number: int) -> Need:
+    """Return what a window, by its number, needs in order not to be 0 throughout."""
+    window = windows[number - 1]
+    functions = [
+        (function.name, [*chain(*function.parameters)])
+        for place, function in window.functions.items()
+        if place in COMPOSE_PLACES
+    ]
+    if LOGARITHM in dict(functions):
+        functions = [one for one in functions if one[0] != ADDING_FUNCTION]
+    if any(name in CHANGES_ZERO and CHANGES_ZERO[name](numbers) for name, numbers in functions):
+        return NOTHING_NEEDED
+    if not isinstance(window, Composed):
+        return _need_records(number, window)
+    if window.operation in OPERATIONS_OF_THE_FIRST:
+        return _list_window_needs(windows, window.parents[0])
+    if window.operation not in OPERATIONS_OF_EITHER:
+        return Need("all", tuple(_list_window_needs(windows, one) for one in window.parents))
+    counted = zip(window.parents, window.factors, strict=True)
+    return _need_any(_list_window_needs(windows, parent) for parent, factor in counted if factor)
+
+
+def _need_records(number: int, window: Single) -> Need:
+    function = _name_function(window)
+    if function == ROW_FUNCTION:
+        return NOTHING_NEEDED
+    if function in STATE_FUNCTIONS:
+        return Need("states")
+    return Need("tags" if function in COMMUNICATION_FUNCTIONS else "events", window=number)
+
+
+def _name_function(window: Single) -> str:
+    """Return the name of a window's function of a thread's records."""
+    return window.functions.get("thread", Function(DEFAULT_FUNCTIONS["thread"])).name
+
+
+def find_menu_types(views: Sequence[View], known: frozenset[int]) -> list[int]:
+    """Return the event types with which one of these views shows something, of all known ones."""
+    return sorted({code for view in views for code in _find_telling_types(view, known)})
+
+
+def _find_telling_types(view: View, known_codes: frozenset[int]) -> set[int]:
+    """Return the event types of a view; if it shows nothing without types other than CUDA's, only
+    those.
+    """
+    window_types = [
+        _list_window_types(window, known_codes)
+        for window in view.cfg.windows
+        if isinstance(window, Single)
+    ]
+    needed = [
+        types
+        for types in window_types
+        if types and explain_empty_view(view, make_contents(known_codes - types), {})
+    ]
+    return set().union(*([types for types in needed if not types <= CUDA_TYPES] or window_types))
+
+
+def _list_window_types(window: Single, known_codes: frozenset[int]) -> set[int]:
+    numbers = {int(code) for code in window.types.values}
+    if window.types.condition != "[x,y]":
+        return numbers
+    return {code for code in known_codes if min(numbers) <= code <= max(numbers)}
