@@ -37,7 +37,7 @@ from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
 from nsys2prv.replay.suspects import Suspect, is_awaited
 from nsys2prv.replay.unit_graph import finish_graph, mark_clear
-from nsys2prv.replay.whatif import Replay
+from nsys2prv.replay.whatif import GPU, Replay
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -308,26 +308,36 @@ def test_nobody_waits_for_hosts_that_exchange_data_with_each_other_alone() -> No
         assert is_awaited(replay, Suspect(0.1, "host", (0, 1))) == awaited
 
 
-@pytest.mark.parametrize(("gap", "lasts"), [(5_000, 2_000), (5_000, 400_000), (300_000, 2_000)])
-def test_a_job_of_short_kernels_waits_for_launches(gap: int, lasts: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("gap", "lasts", "room"),
+    [(5_000, 2_000, 300), (5_000, 400_000, 300), (300_000, 2_000, 300), (5_000, 200_000, 600)],
+)
+def test_a_job_of_short_kernels_waits_for_launches(
+    gap: int, lasts: int, room: int, tmp_path: Path
+) -> None:
     """All that hosts do is one cause where most of it is to launch: neither a pause before each
-    launch, nor what is hidden behind long kernels.
+    launch, nor what is hidden behind long kernels. A launch that waits for room is no work of hosts.
     """
-    calls, kernels, now, free = [], [], 100_000, 0
-    for number in range(300):
-        calls.append(make_call(now, now + 4_000, number))
-        free = max(now + 5_000, free + 1_000)
-        kernels.append(make_kernel(free, free + lasts, correlationId=number))
-        now, free = now + 4_000 + gap, free + lasts
+    calls, ends, now = [], [0] * room, 100_000
+    for number in range(2 * room if room > 300 else 300):
+        begin, now = now, max(now + 4_000, ends[-room] + 2_000)
+        calls.append(make_call(begin, now, number))
+        ends.append(max(now + 1_000, ends[-1] + 1_000) + lasts)
+        now += gap
+    kernels = [make_kernel(end - lasts, end, correlationId=k) for k, end in enumerate(ends[room:])]
     tables = {
         "StringIds": make_strings("work", "cudaLaunchKernel"), KERNEL: kernels, RUNTIME: calls
     }  # fmt: skip
     with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True, jobs=1) as job:
-        causes = {cause.kind: cause for cause in find_causes(make_replay(job), KernelFacts())}
-    assert ("launching" in causes) == (gap < 100_000 and lasts < 100_000)
+        replay = make_replay(job)
+        causes = {cause.kind: cause for cause in find_causes(replay, KernelFacts())}
+    assert ("launching" in causes) == (gap < 100_000 and lasts < 20_000)
     if "launching" in causes:
         assert causes["launching"].gain == pytest.approx(1 - 3 / 9, abs=0.01)
         assert causes["launching"].is_specific
+    if room > 300:
+        faster = replay.compute_gain(replay.scale_all(GPU, 0.25))
+        assert faster == pytest.approx(150 / 201, abs=0.02)
 
 
 def test_what_is_before_the_first_known_collective_is_left_out() -> None:

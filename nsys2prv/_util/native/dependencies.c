@@ -320,9 +320,10 @@ static int64_t count_before(const int64_t *times, int64_t count, int64_t time, i
     return place;
 }
 
-/* Ends of launches that waited while too many operations of their process were outstanding: after the ends of those that made room. chosen: the last
- * operation of each call; by_end: moments of their ends, ascending; times, lasts: room for as many. */
-static void add_full_queue(Edges *edges, const Unit *in, const int32_t *chosen, const int32_t *by_end, int64_t count, int64_t *times, int64_t *lasts) {
+/* Ends of launches while a full number of operations of their process may be outstanding: after the ends of those that made room; `waited` where these
+ * ended during the launch. chosen: the last operation of each call; by_end: moments of their ends, ascending; times, lasts: room for as many. */
+static void add_full_queue(Edges *edges, const Unit *in, uint8_t *waited, const int32_t *chosen, const int32_t *by_end, int64_t count, int64_t *times,
+                           int64_t *lasts) {
     int64_t most = 0, full = 0, place = 0, ends = 2 * in->operations + in->calls;
     for (int64_t k = 0; k < count; k++)
         times[k] = in->end[by_end[k] - in->operations];
@@ -344,11 +345,14 @@ static void add_full_queue(Edges *edges, const Unit *in, const int32_t *chosen, 
     }
     if (full < 3)
         return;
-    for (int64_t k = (int64_t)find_median(lasts, full) - 1, first = k; k < count; k++)
-        add_edge(edges, QUEUE, ends + in->call[chosen[k]], by_end[k - first], TO_ESTIMATE);
+    for (int64_t k = (int64_t)find_median(lasts, full), first = k; k < count; k++) {
+        int32_t call = in->call[chosen[k]];
+        add_edge(edges, QUEUE, ends + call, by_end[k - first], TO_ESTIMATE);
+        waited[call] |= times[k - first] > in->call_begin[call] && times[k - first] <= in->call_end[call];
+    }
 }
 
-static void add_full_queues(Edges *edges, const Unit *in, int32_t processes) {
+static void add_full_queues(Edges *edges, const Unit *in, int32_t processes, uint8_t *waited) {
     int32_t *chosen = malloc((size_t)(3 * in->operations + 1) * 4), *moments = chosen + in->operations, *spare = moments + in->operations;
     int64_t *times = malloc((size_t)(2 * in->operations + 1) * 8);
     edges->failed |= !chosen || !times;
@@ -358,7 +362,7 @@ static void add_full_queues(Edges *edges, const Unit *in, int32_t processes) {
             continue;
         for (int64_t k = 0; k < count; k++)
             moments[k] = (int32_t)(in->operations + chosen[k]);
-        add_full_queue(edges, in, chosen, sort_moments(in, moments, spare, count), count, times, times + in->operations);
+        add_full_queue(edges, in, waited, chosen, sort_moments(in, moments, spare, count), count, times, times + in->operations);
     }
     free(chosen);
     free(times);
@@ -483,7 +487,7 @@ void find_dependencies(const Unit *in, Edges *edges) {
         drop_returns(edges, in, waited);
         find_held(edges, in, held);
         add_other_streams(edges, in, held, moments, moments + in->operations);
-        add_full_queues(edges, in, processes);
+        add_full_queues(edges, in, processes, waited);
         edges->failed |= !find_own_durations(in, waited, own);
         if (!edges->failed)
             add_work(edges, in, waited, own);
