@@ -36,10 +36,12 @@ def make_ranges(rows: list[tuple[int, int, int]]) -> tuple[pl.DataFrame, pl.Data
 
 def test_the_period_of_kernels() -> None:
     names = [9, 8, 9, 7] + [1, 2, 3, 2, 4] * 6 + [5, 6]
-    result = iterations._find_by_kernels(make_kernels(names))
+    # In the first period something is loaded.
+    later = pl.col("begin", "end") + 500 * (pl.int_range(pl.len()) > 8)
+    result = iterations._find_by_kernels(make_kernels(names).with_columns(later))
     assert result is not None
-    assert result.begins.tolist() == [40 + 50 * number for number in range(6)]
-    assert result.end == 40 + 300 - 1
+    assert result.begins.tolist() == [40] + [540 + 50 * number for number in range(1, 6)]
+    assert result.end == 540 + 300 - 1
 
 
 def test_kernels_that_do_not_repeat() -> None:
