@@ -16,12 +16,13 @@ from functools import partial
 from pathlib import Path
 
 from nsys2prv._util import errors
-from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import FULL, has_report_name
 from nsys2prv._util.memory import check_address_space, keep_freed_memory, pause_garbage_collection
 from nsys2prv._util.text import escape_to_one_line, print_text
 from nsys2prv.cli.arguments import (
     CONVERSION,
+    MESSAGES,
     Parser,
     check_command,
     check_conversion,
@@ -32,6 +33,7 @@ from nsys2prv.cli.arguments import (
     join_kind_options,
     make_options,
     parse_analysis,
+    refuse,
     refuse_non_traces,
     refuse_traces,
     suggest_command,
@@ -121,7 +123,7 @@ def run_help(arguments: list[str]) -> int:
     if arguments[0] not in COMMANDS:
         hint = suggest_command(arguments[0], COMMANDS, "nsys2prv help")
         hint = hint or f"the commands are {', '.join(COMMANDS)}"
-        raise UsageError(f"{arguments[0]}: there is no such command; {hint}")
+        refuse("no_command", word=arguments[0], hint=hint)
     return COMMANDS[arguments[0]](["--help"])
 
 
@@ -137,16 +139,11 @@ def run_conversion(arguments: list[str]) -> int:
         example = ""
         if options.paths and not is_trace_name(options.paths[0]):
             example = f", as in `nsys2prv {options.paths[0]} out.prv`"
-        raise UsageError(
-            f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT{example}; `nsys2prv help` lists the options"
-        )
+        refuse("report_or_output_missing", example=example)
     check_conversion(options.paths, options.trace, COMMANDS)
     *paths, output = options.paths
     if has_report_name(Path(output)):
-        raise UsageError(
-            f"{output}: the last argument is the trace to write, but this is a report; "
-            "add a name, as in out.prv"
-        )
+        refuse("report_for_output", path=output)
     check_output(output)
     reports = report_files.find_reports(paths)
     write_report: Callable[..., str] | None = None
@@ -181,7 +178,7 @@ def print_message(severity: str, text: str) -> None:
 
 def _list_reports(paths: list[str]) -> int:
     if not paths:
-        raise UsageError("no report given; write `nsys2prv --list REPORT...`")
+        refuse("no_report_to_list")
     from nsys2prv.cli.listing import describe_reports
 
     errors.raise_on_signal()
@@ -212,13 +209,11 @@ def run_cfgs(arguments: list[str]) -> int:
     if trace:
         refuse_non_traces("cfgs --for", [str(trace)])
     if options.time and not options.view:
-        raise UsageError(
-            f"--time {options.time}: give the view to open then, as in --view nccl_wait"
-        )
+        refuse("time_without_view", time=options.time)
     if folder and not options.view:
         check_folder_of_views(folder)
         if options.install:
-            raise UsageError(f"{folder}: --install writes to Paraver's own folder; give no other")
+            refuse("install_to_folder", path=folder)
     if not (options.view or options.install or folder or trace):
         from nsys2prv.writers.paraver.cfg import list_views
 
@@ -251,7 +246,7 @@ def _parse_times(text: str) -> tuple[int, int]:
 
     ends = [moment for moment in parse_span(text) if moment and not moment.ratio]
     if len(ends) < 2:
-        raise UsageError(f"--time {text}: give both ends as times of the trace, as in 1.5:2")
+        refuse("half_a_time", time=text)
     return ends[0].resolve(0), ends[1].resolve(0)
 
 
@@ -267,10 +262,7 @@ def run_check(arguments: list[str]) -> int:
         if options.json:
             continue
         if any(finding.rule == NO_TRACE for finding in results[-1].findings):
-            print_message(
-                "error",
-                f'{trace}: not a Paraver trace: it does not begin with "#Paraver ("; give a .prv or .prv.gz',
-            )
+            print_message("error", MESSAGES["not_a_trace"].format(path=trace))
         else:
             print_text("\n".join(format_result(results[-1])))
     if options.json:

@@ -53,9 +53,15 @@ TRACES = (".prv", ".prv.gz", ".pftrace", ".pftrace.gz")
 PARTS = (".pcf", ".row")
 _MISTAKES = load_shipped_file(__package__, "mistakes.yaml")
 #: Endings that no trace has -> what writes such files; words that people take for commands -> what
-#: does it.
+#: does it; mistakes -> what is said of them.
 NO_TRACES: dict[str, str] = _MISTAKES["endings"]
 WORDS: dict[str, str] = _MISTAKES["words"]
+MESSAGES: dict[str, str] = _MISTAKES["messages"]
+
+
+def refuse(mistake: str, **words: object) -> NoReturn:
+    """Raise UsageError for a mistake, by its name in ``mistakes.yaml``. words: fill in the message."""
+    raise UsageError(MESSAGES[mistake].format(**words))
 
 
 def load_commands() -> dict[str, Any]:
@@ -104,9 +110,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise UsageError with argparse's complaint in our words."""
         if wanted := NO_VALUE.match(message):
-            option = self._option_string_actions.get(wanted[1])
-            value = option.metavar if option is not None and option.metavar else "VALUE"
-            message = f"{wanted[1]} takes a value; write {wanted[1]} {value}"
+            message = f"{wanted[1]} takes a value; write {self._show_option(wanted[1])}"
         elif wanted := NO_CHOICE.match(message):
             choices = wanted[3].replace("'", "").split(", ")
             message = f"{wanted[1]} {wanted[2]}: give {' or '.join(choices)}"
@@ -118,6 +122,11 @@ class Parser(argparse.ArgumentParser):
         elif wanted := MISSING.match(message):
             message = f"{wanted[1]} is missing; write {self.example}"
         raise UsageError(f"{message}; {self.help_hint}")
+
+    def _show_option(self, name: str) -> str:
+        """Return how an option that takes a value is written."""
+        option = self._option_string_actions.get(name)
+        return f"{name} {(option.metavar if option else None) or 'VALUE'}"
 
     @property
     def help_hint(self) -> str:
@@ -142,10 +151,8 @@ class Parser(argparse.ArgumentParser):
             name, equals, value = argument.partition("=")
             option = self._option_string_actions.get(name if equals and not value else before)
             if not value and (equals or not name) and option is not None and option.nargs != 0:
-                raise UsageError(
-                    f"{name or before} is given an empty value, as with a variable that is not set; "
-                    f"write {name or before} {option.metavar or 'VALUE'}, or leave it out"
-                )
+                given = name or before
+                refuse("empty_value", option=given, shown=self._show_option(given))
             before = argument
             unknown = name.startswith("--") and name not in self._option_string_actions
             if unknown or name in self.elsewhere:
@@ -192,9 +199,7 @@ class _RefuseLegacyOption(argparse.Action):
     """Refuses an option of BSC's nsys2prv; its constant says what to do instead."""
 
     def __call__(self, parser: object, namespace: object, values: object, name: str) -> NoReturn:
-        raise UsageError(
-            f"{name} is an option of BSC's nsys2prv; here {self.const} (docs/from-bsc.md)"
-        )
+        refuse("option_of_bsc", option=name, here=self.const)
 
 
 class _Version(argparse.Action):
@@ -301,22 +306,20 @@ def parse_analysis(command: str, arguments: Sequence[str]) -> argparse.Namespace
     given = options.reports or options.runs
     for path in map(Path, given[1:]):
         if path.suffix[1:] in OUTPUTS and not path.exists():
-            raise UsageError(f"{path}: no such file; to write it, give --{path.suffix[1:]} {path}")
+            refuse("output_among_inputs", path=path, option=path.suffix[1:])
     written = {name: path for name in OUTPUTS if (path := vars(options).get(name))}
     for name, path in written.items():
         if has_report_name(path) or is_report(path):
-            raise UsageError(f"--{name} {path}: is a report; give the name of the file to write")
+            refuse("output_is_report", option=name, path=path)
         if path.is_dir():
-            raise UsageError(
-                f"--{name} {path}: is a folder; give the name of the file to write, as in {path / f'job.{name}'}"
-            )
+            refuse("output_is_folder", option=name, path=path, example=path / f"job.{name}")
         check_folder(path.parent)
     inputs = given or [options.A, options.B]
     check_not_read(
         written.values(), [*inputs, *filter(None, (options.kernel_rules, options.align))]
     )
     if len(written) > len({path.absolute() for path in written.values()}):
-        raise UsageError(f"{' and '.join(f'--{name}' for name in written)}: give different files")
+        refuse("same_outputs", options=" and ".join(f"--{name}" for name in written))
     errors.raise_on_signal()
     return options
 
@@ -367,9 +370,7 @@ def parse_kinds(lists: Sequence[str]) -> tuple[str, ...]:
     """
     kinds = tuple(word.strip() for text in lists for word in text.split(",") if word.strip())
     if lists and not kinds:
-        raise UsageError(
-            "-t names no kind of events; write them, as in -t kernels,nvtx, or leave -t out to have all"
-        )
+        refuse("no_kinds")
     return kinds
 
 
@@ -387,7 +388,7 @@ def check_command(word: str, commands: Collection[str]) -> None:
     if word.startswith("-") or set(word) & set("./*?[") or Path(word).exists():
         return
     if hint := suggest_command(word, commands):
-        raise UsageError(f"{word}: there is no such command and no such file; {hint}")
+        refuse("no_command_or_file", word=word, hint=hint)
 
 
 def check_kinds(words: Sequence[str], paths: Sequence[str]) -> None:
@@ -396,11 +397,7 @@ def check_kinds(words: Sequence[str], paths: Sequence[str]) -> None:
     """
     for word in words:
         if has_report_name(Path(word)) or is_trace_name(word):
-            rest = " ".join([word, *paths][:2])
-            raise UsageError(
-                f"-t {word}: -t takes kinds of events, but this is a file; name kinds, as in `nsys2prv -t kernels,nvtx "
-                f"{rest}`, or leave -t out to have all"
-            )
+            refuse("file_for_kinds", word=word, rest=" ".join([word, *paths][:2]))
 
 
 def check_conversion(paths: Sequence[str], kinds: Sequence[str], commands: Collection[str]) -> None:
@@ -410,19 +407,12 @@ def check_conversion(paths: Sequence[str], kinds: Sequence[str], commands: Colle
     reports, output = paths[:-1], paths[-1]
     for word in reports:
         if word in commands and not Path(word).exists():
-            raise UsageError(
-                f"{word}: there is no such file; give a command before its options, as in `nsys2prv {word} ... -q`"
-            )
+            refuse("command_behind_options", word=word)
     for path in filter(is_trace_name, reports):
         trace = output if is_trace_name(output) else path
-        raise UsageError(
-            f"{path}: is a trace, not a report; the trace to write comes last: nsys2prv REPORT... {trace}"
-        )
+        refuse("trace_for_report", path=path, trace=trace)
     if kinds and (further := _find_kinds_among(reports)):
-        joined = ",".join([*kinds, *further])
-        raise UsageError(
-            f"{further[0]}: there is no such file; if it is a kind of events, join kinds by commas: -t {joined}"
-        )
+        refuse("kind_for_report", word=further[0], joined=",".join([*kinds, *further]))
 
 
 def _find_kinds_among(paths: Sequence[str]) -> list[str]:
@@ -445,40 +435,27 @@ def check_output(output: str) -> None:
     """
     path = Path(output)
     if os.sep == "/" and PureWindowsPath(output).drive and "\\" in output:
-        raise UsageError(
-            f"{output}: is a path of Windows; give one of this system, as in ./out.prv"
-        )
+        refuse("windows_path", path=output)
     if path.suffix.lower() == ".gz" and not is_trace_name(output):
-        raise UsageError(
-            f"{output}: a compressed trace ends in .prv.gz or .pftrace.gz; give {path.with_suffix('.prv.gz')}"
-        )
+        refuse("compressed_ending", path=output, trace=path.with_suffix(".prv.gz"))
     if path.suffix.lower() in NO_TRACES:
-        raise UsageError(
-            f"{output}: a conversion writes a trace, .prv for Paraver or .pftrace for Perfetto; give a name such as {path.with_suffix('.prv')}"
-            f"{NO_TRACES[path.suffix.lower()]}"
-        )
+        instead = NO_TRACES[path.suffix.lower()]
+        refuse("no_trace_ending", path=output, trace=path.with_suffix(".prv"), instead=instead)
 
 
 def check_folder_of_views(folder: Path) -> None:
     """Raise UsageError where the folder for views is a file, or the name of a view."""
     if is_trace_name(str(folder)):
-        raise UsageError(
-            f"{folder}: is a trace; `nsys2prv cfgs --for {folder}` lists the views that show something of it"
-        )
+        refuse("trace_for_folder", path=folder)
     if folder.is_file() or (folder.suffix[1:].isalpha() and not folder.exists()):
-        raise UsageError(
-            f"{folder}: is the name of a file; give the folder to copy the views to, as in `nsys2prv cfgs views`"
-        )
+        refuse("file_for_folder", path=folder)
     # "states" is a view and a good name for a folder.
     if not folder.exists() and set(folder.name) & set("_-"):
         from nsys2prv.writers.paraver.cfg import list_core_views
 
         names = {Path(view).stem: view for view in list_core_views()}
         if near := get_close_matches(folder.name, names, 1, 0.85):
-            raise UsageError(
-                f"{folder}: nsys2prv cfgs takes a folder, and this is like the name of the view {names[near[0]]}; "
-                "`nsys2prv cfgs views` copies all views to the folder views"
-            )
+            refuse("view_for_folder", path=folder, view=names[near[0]])
 
 
 def refuse_non_traces(command: str, paths: Sequence[str]) -> None:
@@ -487,30 +464,24 @@ def refuse_non_traces(command: str, paths: Sequence[str]) -> None:
     """
     for path in paths:
         if has_report_name(Path(path)):
-            raise UsageError(
-                f"{path}: is a report; nsys2prv {command} takes the trace that is made of it, as in out.prv"
-            )
+            refuse("report_for_trace", path=path, command=command)
         if Path(path).is_dir():
             traces = [str(one) for one in sorted(Path(path).glob("*")) if is_trace_name(one.name)]
             hint = f"give a trace of it: {list_some(traces)}" if traces else "it has no traces"
-            raise UsageError(f"{path}: is a folder; {hint}")
+            refuse("folder_for_trace", path=path, hint=hint)
         if is_trace_name(path) and ".prv" not in Path(path).suffixes:
-            raise UsageError(
-                f"{path}: is a trace for Perfetto; nsys2prv {command} takes those for Paraver, as {name_beside(Path(path), '.prv')}"
-            )
+            trace = name_beside(Path(path), ".prv")
+            refuse("perfetto_trace", path=path, command=command, trace=trace)
         if Path(path).suffix.lower() in PARTS:
-            raise UsageError(
-                f"{path}: belongs to a trace; give the trace itself, {Path(path).with_suffix('.prv')}"
-            )
+            refuse("part_of_trace", path=path, trace=Path(path).with_suffix(".prv"))
 
 
 def refuse_traces(command: str, paths: Sequence[str]) -> None:
     """Raise UsageError where a trace is given to a command that takes the reports it was made of."""
     for path in paths:
         if is_trace_name(path):
-            raise UsageError(
-                f"{path}: is a trace; nsys2prv {command} takes the reports that it was made of{_read_report_names(Path(path))}"
-            )
+            reports = _read_report_names(Path(path))
+            refuse("trace_for_reports", path=path, command=command, reports=reports)
 
 
 def _read_report_names(trace: Path) -> str:

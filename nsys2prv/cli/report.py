@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import Any
 
 from msgspec.structs import replace
 
-from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import check_folder, write_complete_file
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.analyses import ON_DEMAND
@@ -34,7 +35,7 @@ from nsys2prv.analysis.text import (
     format_nanoseconds,
     format_results,
 )
-from nsys2prv.cli.arguments import make_cut_options, parse_kinds
+from nsys2prv.cli.arguments import make_cut_options, parse_kinds, refuse
 from nsys2prv.conversion.convert import convert
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions, Options
@@ -63,15 +64,24 @@ def run_report(options: argparse.Namespace) -> Answer:
     job, left_out = _analyse_reports(options, style)
     if options.title:
         job.description["title"] = options.title
-    if options.json:
-        write_complete_file(options.json, job.to_json())
-    if options.html:
-        from nsys2prv.analysis.page import make_page
-
-        write_complete_file(options.html, make_page(job))
+    _write_files(options, json=job.to_json, html=lambda: _import_page().make_page(job))
     heading = make_heading(job.description, style.full)
     text = format_results(job.results.values(), heading, style, left_out, job.part[0])
     return text, list(map(str, job.description["warnings"])), 0
+
+
+def _write_files(options: argparse.Namespace, **contents: Callable[[], str]) -> None:
+    """Write the files that were asked for. contents: option -> what makes the text of its file."""
+    for name, make_text in contents.items():
+        if path := vars(options)[name]:
+            write_complete_file(path, make_text())
+
+
+def _import_page() -> ModuleType:
+    """Return the module of pages; its templates take a while to import."""
+    from nsys2prv.analysis import page
+
+    return page
 
 
 def _choose(options: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -111,14 +121,11 @@ def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[Finishe
         or options.useful != "compute"
         or _select_part(options) != {"kinds": (), "cut": CutOptions()}
     ):
-        raise UsageError(
-            f"{first}: is the result of a finished report: give it alone, without --iterations, --what-if, --useful and the options for a part of the job"
-        )
+        refuse("options_for_finished_report", path=first)
     job = _load_job_file(first)
     if unknown := set(names) - set(job.results):
-        raise UsageError(
-            f"{', '.join(sorted(unknown))}: not in {first}; there are {', '.join(job.results)}"
-        )
+        absent, known = ", ".join(sorted(unknown)), ", ".join(job.results)
+        refuse("not_in_finished_report", names=absent, path=first, known=known)
     return replace(job, results={name: job.results[name] for name in names or job.results}), []
 
 
@@ -141,28 +148,23 @@ def _finish_job(
     """Return the job; is_drawn: with what a page shows of its events."""
     if not is_drawn:
         return FinishedJob(job.describe(reports, name), results)
-    from nsys2prv.analysis.page.excerpts import choose_excerpts
-
     with job.progress.show_phase("page", 1):
-        excerpts = choose_excerpts(job, results, typical=typical)
+        excerpts = _import_page().choose_excerpts(job, results, typical=typical)
     return FinishedJob(job.describe(reports, name), results, excerpts)
 
 
 def run_diff(options: argparse.Namespace) -> Answer:
     """Run `diff`."""
-    first, second = (load_job(one, options) for one in (options.A, options.B))
+    jobs = first, second = [load_job(one, options) for one in (options.A, options.B)]
     difference = compare_jobs(first, second)
     more, headline = describe_change(difference, first, second)
     name = f"{options.A}, {options.B}"
-    if options.json:
-        compared = FinishedJob({"name": name}, {"difference": difference})
-        write_complete_file(options.json, compared.to_json())
-    if options.html:
-        from nsys2prv.analysis.page import make_difference_page
-
-        write_complete_file(
-            options.html, make_difference_page(name, headline, difference, (first, second))
-        )
+    compared = FinishedJob({"name": name}, {"difference": difference})
+    _write_files(
+        options,
+        json=compared.to_json,
+        html=lambda: _import_page().make_difference_page(name, headline, difference, jobs),
+    )
     status = SLOWER if options.fail_above is not None and more > options.fail_above else 0
     warnings = [
         f"{name}: {line}"
@@ -182,12 +184,10 @@ def write_report_files(
     """
     if not paths:
         reports = [Path(report).name for report in reports]
-    from nsys2prv.analysis.page import make_page
-
     with OpenJob(job) as opened:
         finished = _finish_job(opened, opened.analyse(), True, reports)
     write_complete_file(path, finished.to_json())
-    write_complete_file(path.with_suffix(".html"), make_page(finished))
+    write_complete_file(path.with_suffix(".html"), _import_page().make_page(finished))
     style = Style.for_output()
     return format_results(finished.results.values(), (), style, (), finished.part[0])
 
@@ -260,18 +260,14 @@ def run_study(options: argparse.Namespace) -> Answer:
         **_choose(options, *chosen, *RUNNING),
     )
     if len(study.runs) < 2:
-        _refuse_one_run(options.runs[0])
-    if options.json:
-        text = json.dumps(study.to_dict(), indent=1, allow_nan=False)
-        write_complete_file(options.json, f"{text}\n")
-    if options.html:
-        from nsys2prv.analysis.page import make_study_page
-
-        write_complete_file(options.html, make_study_page(study, options.html, drawn))
-    if options.md:
-        write_complete_file(options.md, format_markdown(study))
-    if options.csv:
-        write_complete_file(options.csv, format_csv(study))
+        refuse("one_run", path=options.runs[0])
+    _write_files(
+        options,
+        json=lambda: f"{json.dumps(study.to_dict(), indent=1, allow_nan=False)}\n",
+        html=lambda: _import_page().make_study_page(study, options.html, drawn),
+        md=lambda: format_markdown(study),
+        csv=lambda: format_csv(study),
+    )
     if options.talp:
         write_talp_files(study, options.talp)
     text = format_study(study, Style.for_output())
@@ -285,22 +281,16 @@ def _check_runs(options: argparse.Namespace) -> None:
     """Raise UsageError where runs or folders to write cannot be used as given."""
     paths = [Path(run) for run in options.runs]
     if len(paths) == 1 and paths[0].suffix != JSON:
-        _refuse_one_run(options.runs[0])
+        refuse("one_run", path=options.runs[0])
     if options.whole and options.iterations:
-        raise UsageError("--whole takes all of a run: give it without --iterations")
+        refuse("whole_and_iterations")
     for name in ("talp", "cut"):
         if folder := getattr(options, name):
             if folder.exists() and not folder.is_dir():
-                raise UsageError(f"--{name} {folder}: is a file; give the folder to write to")
+                refuse("file_for_output_folder", option=name, path=folder)
             check_folder(folder.parent)
     if options.cut and (made := [path for path in paths if path.suffix == JSON]):
-        raise UsageError(f"--cut: {made[0]} is a finished study: give the reports of its runs")
-
-
-def _refuse_one_run(name: str) -> NoReturn:
-    raise UsageError(
-        f"{name}: is one run, and a study compares several; `nsys2prv report {name}` shows one"
-    )
+        refuse("cut_of_finished_study", path=made[0])
 
 
 def _parse_labels(options: argparse.Namespace) -> dict[str, str]:
@@ -310,11 +300,9 @@ def _parse_labels(options: argparse.Namespace) -> dict[str, str]:
         run = next((run for run in options.runs if text.endswith(f"={run}")), None)
         label = text[: -len(run) - 1].strip() if run else ""
         if not (run and label):
-            raise UsageError(
-                f"--label {text}: give a text and one of the runs, as in --label old={options.runs[0]}"
-            )
+            refuse("label_of_no_run", text=text, run=options.runs[0])
         if label in labels.values():
-            raise UsageError(f"--label {text}: another run is called {label}, too")
+            refuse("same_labels", text=text, label=label)
         labels[run] = label
     return labels
 
