@@ -110,9 +110,7 @@ def _replay_ideal_network(
     layouts = {"nccl_kernel"} if Kind.NCCL in kinds else {*MPI_LAYOUTS}
     if not context.reader.layouts & layouts:
         return None
-    found: IdealNetwork | str = "the compiled core is missing"
-    if (graph := context.get_graph()) is not None:
-        found = replay_without_transfers(graph, *span, kinds)
+    found = replay_without_transfers(context.get_graph(), *span, kinds)
     if isinstance(found, IdealNetwork):
         return found
     result.missing.append(f"{name}: {found}")

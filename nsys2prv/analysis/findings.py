@@ -94,7 +94,6 @@ GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
 #: Kernels that tensor cores do not help: products of a matrix and a vector, and of double precision.
 NO_PRODUCT = re.compile(r"(?i)gemv|double|dgemm|_d\d{3}|f64")
 NO_VERDICT = "what holds the job back cannot be told"
-NO_CORE = "it needs the compiled part of nsys2prv; install it where there is a C compiler"
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -247,9 +246,6 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
             result.missing.append(f"{NO_VERDICT} without work on GPUs or calls of MPI: {absence}")
         return
     graph = context.get_graph()
-    if graph is None:
-        result.missing.append(f"{NO_VERDICT}: {NO_CORE}")
-        return
     if summary := describe_devices(frames, context):
         result.notes.append(summary)
     lost = context.options.lost_work

@@ -51,42 +51,19 @@ class Spans(Struct, frozen=True, eq=False):
         times = np.ascontiguousarray(times, np.int64)
         if not len(self):
             return np.zeros(times.shape, np.int64)
-        if core is not None:
-            lengths = np.empty(times.shape, np.int64)
-            core.time_before(
-                np.ascontiguousarray(self.begin), np.ascontiguousarray(self.end), times, lengths
-            )
-            return lengths
-        before = np.concatenate([[0], np.cumsum(self.end - self.begin)])
-        index = np.searchsorted(self.begin, times, "right")
-        last = np.maximum(index - 1, 0)
-        return before[index] - np.where(index > 0, np.maximum(self.end[last] - times, 0), 0)
+        lengths = np.empty(times.shape, np.int64)
+        core.time_before(*_list_sides(self), times, lengths)
+        return lengths
 
     def __and__(self, other: Spans) -> Spans:
         """Return the times in both sets."""
-        if core is not None:
-            return _compute(core.intersect_spans, self, other)
-        first, second = (self, other) if len(self) <= len(other) else (other, self)
-        # Each interval of the smaller set with all of the other's that reach into it.
-        since = np.searchsorted(second.end, first.begin, "right")
-        count = np.searchsorted(second.begin, first.end, "left") - since
-        at = np.repeat(np.arange(len(first)), count)
-        inner = np.arange(len(at)) + np.repeat(since - (np.cumsum(count) - count), count)
-        return Spans(
-            np.maximum(first.begin[at], second.begin[inner]),
-            np.minimum(first.end[at], second.end[inner]),
-        )
+        return _compute(core.intersect_spans, self, other)
 
     def __sub__(self, other: Spans) -> Spans:
         """Return the times in this set that are not in the other."""
         if not len(self) or not len(other):
             return self
-        if core is not None:
-            return _compute(core.subtract_spans, self, other)
-        since = np.append(self.begin[:1], other.end)
-        until = np.append(other.begin, self.end[-1:])
-        gaps = until > since
-        return self & Spans(since[gaps], until[gaps])
+        return _compute(core.subtract_spans, self, other)
 
     def clip(self, begin: int, end: int) -> Spans:
         """Return the part of the set within [begin, end)."""
@@ -113,30 +90,16 @@ def merge_spans(begin: np.ndarray, end: np.ndarray) -> Spans:
     ignored.
     """
     begin, end = np.asarray(begin, np.int64), np.asarray(end, np.int64)
-    if core is not None and is_sorted(begin):
-        return _unite_two(Spans(begin, end), EMPTY)
-    kept = end > begin
-    if not kept.all():
-        begin, end = begin[kept], end[kept]
-    if not len(begin):
-        return EMPTY
-    if (begin[1:] < begin[:-1]).any():
+    if not is_sorted(begin):
         order = np.argsort(begin, kind="stable")
         begin, end = begin[order], end[order]
-    reached = np.maximum.accumulate(end)
-    first = np.concatenate([[True], begin[1:] > reached[:-1]])
-    last = np.append(np.flatnonzero(first)[1:] - 1, len(begin) - 1)
-    return Spans(begin[first], reached[last])
+    return _unite_two(Spans(begin, end), EMPTY)
 
 
 def unite(*sets: Spans) -> Spans:
     """Return the times in any of the sets."""
     sets = tuple(one for one in sets if len(one))
-    if len(sets) < 2:
-        return sets[0] if sets else EMPTY
-    if core is not None:
-        return reduce(_unite_two, sets)
-    return merge_spans(*(np.concatenate([getattr(one, side) for one in sets]) for side in SIDES))
+    return reduce(_unite_two, sets) if sets else EMPTY
 
 
 def _unite_two(first: Spans, second: Spans) -> Spans:
@@ -146,9 +109,12 @@ def _unite_two(first: Spans, second: Spans) -> Spans:
 
 def _compute(function: Callable[..., tuple[bytes, bytes]], first: Spans, second: Spans) -> Spans:
     """Return what a compiled function makes of two sets."""
-    sides = (first.begin, first.end, second.begin, second.end)
-    found = function(*map(np.ascontiguousarray, sides))
+    found = function(*_list_sides(first), *_list_sides(second))
     return Spans(*(np.frombuffer(side, np.int64) for side in found))
+
+
+def _list_sides(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
+    return np.ascontiguousarray(spans.begin), np.ascontiguousarray(spans.end)
 
 
 def take_first(sets: Iterable[tuple[str, Spans]]) -> Iterator[tuple[str, Spans]]:
@@ -189,47 +155,20 @@ def find_parents(
     Ranges that overlap without lying within each other have the one as parent that began last of
     those still open.
     """
-    count = len(begin)
-    if core is not None:
-        depths, parents = np.empty((2, count), np.int32)
-        columns = (thread, np.int32), (begin, np.int64), (end, np.int64)
-        given = (np.ascontiguousarray(column, dtype) for column, dtype in columns)
-        core.find_parents(*given, depths, parents)
-        return depths, parents
-    if not count:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    edges = _find_thread_edges(thread)
-    group = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
-    # Ends of a thread that lie at or before a begin: counted by merging both, thread by thread.
-    ends_before = np.empty(count, np.int64)
-    for first, last in pairwise(edges.tolist()):
-        ends_before[first:last] = np.searchsorted(
-            np.sort(end[first:last]), begin[first:last], "right"
-        )
-    depth = np.arange(count) - edges[group] - ends_before
-    parent = np.full(count, -1, np.int64)
-    upper = np.flatnonzero(depth == 0)
-    for level in range(1, int(depth.max()) + 1):
-        rows = np.flatnonzero(depth == level)
-        found_rows = np.searchsorted(upper, rows) - 1
-        has_parent = found_rows >= 0
-        candidate = upper[np.maximum(found_rows, 0)]
-        same = has_parent & (group[candidate] == group[rows])
-        parent[rows[same]] = candidate[same]
-        upper = rows
-    return depth, parent
+    depths, parents = np.empty((2, len(begin)), np.int32)
+    columns = (thread, np.int32), (begin, np.int64), (end, np.int64)
+    given = (np.ascontiguousarray(column, dtype) for column, dtype in columns)
+    core.find_parents(*given, depths, parents)
+    return depths, parents
 
 
 def take_off_inner(values: np.ndarray, parent: np.ndarray) -> np.ndarray:
     """Return what ranges have of a value (int64) without what the ranges within them have. parent: as
     :func:`find_parents` returns it.
     """
-    if core is not None:
-        values = values.copy()
-        core.subtract_inner(parent, values)
-        return values
-    inner = np.flatnonzero(parent >= 0)
-    return values - np.bincount(parent[inner], values[inner], len(values)).astype(np.int64)
+    values = values.copy()
+    core.subtract_inner(parent, values)
+    return values
 
 
 def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.ndarray:

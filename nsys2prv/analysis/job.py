@@ -20,7 +20,6 @@ from nsys2prv._util import workers
 from nsys2prv._util.errors import Detail, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, make_temporary_folder
 from nsys2prv._util.memory import return_freed_memory
-from nsys2prv._util.native import core
 from nsys2prv._util.text import Progress, format_count
 from nsys2prv.analysis.analyses import ANALYSES, ON_DEMAND, make_device_group, run_analyses
 from nsys2prv.analysis.coverage import Coverage, find_coverage
@@ -485,10 +484,8 @@ class OpenJob:
         return pl.concat(self.run_on_groups(partial(_list_unit_iterations, names)))
 
     @cached_property
-    def graph(self) -> JobGraph | None:
-        """The graph of what waits for what in the job (:mod:`nsys2prv.replay`); None without the compiled core."""
-        if core is None:
-            return None
+    def graph(self) -> JobGraph:
+        """The graph of what waits for what in the job (:mod:`nsys2prv.replay`)."""
         return_freed_memory()
         calls = label_calls(self.labels)
         graphs = self.run_on_groups(partial(_build_unit_graph, calls))

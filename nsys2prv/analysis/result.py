@@ -243,8 +243,8 @@ class Context(Struct, frozen=True):
     explain_absence: Callable[[Sequence[str]], str]
     #: As `make_clock_table` of collectives.py returns them.
     clocks: pl.DataFrame
-    #: Returns the graph of the job for replays; None without the compiled core.
-    get_graph: Callable[[], JobGraph | None]
+    #: Returns the graph of the job for replays.
+    get_graph: Callable[[], JobGraph]
 
     @property
     def duration(self) -> int:

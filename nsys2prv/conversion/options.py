@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from nsys2prv._util import workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import read_given
+from nsys2prv._util.native import require_core
 from nsys2prv._util.text import UNITS, list_some
 from nsys2prv.clock.maps import ClockRecord, read_record
 from nsys2prv.events import (
@@ -408,8 +409,10 @@ class Plan(Struct, frozen=True):
     @classmethod
     def from_options(cls, options: Options) -> Plan:
         """Check the options and make a plan of them. Raises UsageError, or Nsys2prvError for a file
-        of rules or clocks that cannot be read.
+        of rules or clocks that cannot be read, or an analysis without the compiled core.
         """
+        if options.report:
+            require_core("an analysis")
         kinds = options.kinds.split(",") if isinstance(options.kinds, str) else options.kinds
         selection, cut = add_regions(
             select_kinds(kinds, options.demanded), CutPlan.from_options(options.cut)

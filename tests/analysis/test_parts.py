@@ -13,7 +13,6 @@ import pytest
 from nsys2prv.analysis.intervals import (
     find_parents,
     make_statistics,
-    order_ranges,
     spill_durations,
 )
 from nsys2prv.analysis.kernels import make_steps
@@ -45,19 +44,10 @@ def draw_nested_ranges(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_parents_of_ranges(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parents_of_ranges(seed: int) -> None:
     ranges = draw_nested_ranges(np.random.default_rng(seed), 3, 60)
     columns = [np.array(column) for column in zip(*ranges, strict=True)]
     depth, parent = find_parents(*columns)
-    # Ranges that overlap, and without the compiled core.
-    begin, last = np.sort(columns[1]), np.random.default_rng(seed).permutation(columns[2])
-    overlapping = columns[0], begin, np.maximum(begin, last)
-    order = order_ranges(*overlapping)
-    overlapping = tuple(column[order] for column in overlapping)
-    compiled = find_parents(*overlapping)
-    with monkeypatch.context() as patch:
-        patch.setattr("nsys2prv.analysis.intervals.core", None)
-        assert np.array_equal(compiled, find_parents(*overlapping))
     for number, (thread, begin, end) in enumerate(ranges):
         around = [
             other

@@ -2,16 +2,26 @@
 formats lines.
 
 `core` is the extension module, None where the package was installed without a C compiler: then
-SQLite's driver reads, and numpy writes.
+SQLite's driver reads, and numpy writes. Analyses and checks need it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from nsys2prv._util.errors import Nsys2prvError
+
 try:
     from nsys2prv._util.native import _core as core
 except ImportError:
     core: Any = None  # type: ignore[no-redef]
 
-__all__ = ["core"]
+__all__ = ["core", "require_core"]
+
+
+def require_core(what: str) -> None:
+    """Raise Nsys2prvError where there is no compiled core. what: that needs it, for people."""
+    if core is None:
+        raise Nsys2prvError(
+            f"{what} needs the compiled core, which this installation lacks: install nsys2prv with a C compiler"
+        )

@@ -22,7 +22,7 @@ from msgspec.structs import asdict
 
 from nsys2prv._util.errors import Nsys2prvError, name_damaged_file
 from nsys2prv._util.files import describe_missing_file, load_shipped_file
-from nsys2prv._util.native import core
+from nsys2prv._util.native import core, require_core
 from nsys2prv._util.text import escape_to_one_line, format_count
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.writers import MOST_OBJECTS
@@ -54,7 +54,6 @@ _LEVEL = re.compile(rf"LEVEL ({'|'.join(LEVELS)}) SIZE ({_NUMBER})")
 ENDINGS = (".prv.gz", ".prv")
 #: The rule for a file that is no trace at all.
 NO_TRACE = "not-a-trace"
-NO_CORE = "reading traces needs the compiled core, which this installation lacks: install nsys2prv with a C compiler"
 #: Event types and rows that are named one by one.
 MOST_TYPES_NAMED, MOST_EXAMPLES = 12, 4
 #: Bytes of text in a block, and the longest line that is taken for one.
@@ -384,8 +383,7 @@ class TraceReader:
     """
 
     def __init__(self, blocks: Iterator[bytes], header: Header, labels: Labels) -> None:
-        if core is None:
-            raise Nsys2prvError(NO_CORE)
+        require_core("reading traces")
         trace = core.open_trace(
             np.array(header.applications, "<i8"),
             np.array(header.list_task_columns(), "<i8"),

@@ -136,11 +136,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_without_the_compiled_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nsys2prv.writers.paraver.check.core", None)
-    prv = str(write_trace(tmp_path))
-    for command in ["check", prv], ["cfgs", "--for", prv]:
+    monkeypatch.setattr("nsys2prv._util.native.core", None)
+    prv, report = (
+        str(write_trace(tmp_path)),
+        str(Path(__file__).parents[3] / "sample_reports/graphs"),
+    )
+    analyses = ["report", report], ["--report", report, str(tmp_path / "new.prv")]
+    for command in ["check", prv], ["cfgs", "--for", prv], *analyses:
         assert main(command) == 1
         assert "needs the compiled core" in capsys.readouterr().err
+    assert not (tmp_path / "new.prv").exists()
 
 
 def damage_text(text: str, random: np.random.Generator) -> bytes:
