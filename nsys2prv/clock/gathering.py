@@ -31,26 +31,8 @@ from nsys2prv.clock import (
     Noise,
     Role,
     find_shared_calls,
-)
-from nsys2prv.clock.matching import (
-    FEWEST_CALLS,
-    SURE_RATING,
-    Ends,
-    choose_evenly,
-    find_rival_distances,
-    fit_line,
-    mask_compatible,
-    rate_in_order,
-)
-from nsys2prv.clock.sequences import (
-    USUAL_UTC_ERROR,
-    CallSequence,
-    Member,
-    are_nearby,
-    do_fit_in_order,
-    number_calls,
-    number_group,
-    pair_calls,
+    matching,
+    sequences,
 )
 
 #: Largest number of collectives of a group that are used; more add no information.
@@ -86,7 +68,7 @@ class GatheredCalls(Struct, frozen=True):
 def gather_calls(calls: pl.DataFrame, pivot: int) -> GatheredCalls:
     """Return some groups' calls, given as a frame of CALLS. pivot: an instant amid all times."""
     everything, findings = find_shared_calls(calls, pivot)
-    table, order_findings = number_calls(everything)
+    table, order_findings = sequences.number_calls(everything)
     unclear = {finding.group for finding in order_findings if finding.kind in UNCLEAR_KINDS}
     is_unclear = pl.col("group").is_in(sorted(unclear)) & ~pl.col("numbered")
     return GatheredCalls(
@@ -97,7 +79,9 @@ def gather_calls(calls: pl.DataFrame, pivot: int) -> GatheredCalls:
     )
 
 
-def gather_by_member(members: Sequence[Member], noise_kind: int, group: int) -> GatheredCalls:
+def gather_by_member(
+    members: Sequence[sequences.Member], noise_kind: int, group: int
+) -> GatheredCalls:
     """Return the calls of one group as :func:`gather_calls` does, loading one member at a time; for
     groups without recorded numbers of calls. `members` ascend, and load frames of
     CALLS with times relative to the pivot.
@@ -105,7 +89,7 @@ def gather_by_member(members: Sequence[Member], noise_kind: int, group: int) -> 
     hosts = frozenset(member.clock for member in members)
     if len(hosts) < 2:
         return gather_calls(pl.DataFrame(schema=CALLS), 0)
-    fits, findings = number_group(members, noise_kind, group, UTC_ERROR)
+    fits, findings = sequences.number_group(members, noise_kind, group, UTC_ERROR)
     ordinals = np.empty(0, np.int64)
     for fit in fits.values():
         if not np.array_equal(fit, ordinals):
@@ -172,7 +156,7 @@ def _sample_collectives(table: pl.DataFrame) -> pl.DataFrame:
 
 def _choose_sample(collectives: pl.DataFrame) -> pl.DataFrame:
     """Return the collectives of a group to look at; `held`: those that are held back."""
-    kept = collectives[choose_evenly(collectives.height, MOST_COLLECTIVES)]
+    kept = collectives[matching.choose_evenly(collectives.height, MOST_COLLECTIVES)]
     return kept.with_columns(held=pl.int_range(pl.len()) % HOLD_BACK == HOLD_BACK - 1)
 
 
@@ -229,7 +213,7 @@ def find_connecting_calls(gathered: GatheredCalls, hosts: int) -> ConnectingCall
     settled = _find_parts(gathered.rows, hosts)
     part = settled.copy()
     frame = gathered.unsettled
-    calls = CallSequence.from_frame(frame)
+    calls = sequences.CallSequence.from_frame(frame)
     # The rows of each group by host.
     places: dict[int, dict[tuple[int, int], np.ndarray]] = {}
     by_group = frame.with_row_index("row").group_by(
@@ -279,7 +263,7 @@ def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
 
 
 def _pair_hosts(
-    calls: CallSequence, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
+    calls: sequences.CallSequence, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
 ) -> _Pair | None:
     """Return the calls that two hosts have in common; None where they cannot be told apart. here,
     theirs: rows of each host, by group.
@@ -288,14 +272,14 @@ def _pair_hosts(
     if len(here) > 1 and (in_order is None or in_order[2]):
         own_rows, own = _concat_groups(calls, here)
         other_rows, others = _concat_groups(calls, theirs)
-        places, _ = pair_calls(others, own, noise, False, UTC_ERROR)
+        places, _ = sequences.pair_calls(others, own, noise, False, UTC_ERROR)
         if places is not None:
             return own_rows[places[places >= 0]], other_rows[places >= 0], 0.0
     return in_order
 
 
 def _pair_in_order(
-    calls: CallSequence, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
+    calls: sequences.CallSequence, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
 ) -> _Pair | None:
     """Return the calls of two hosts paired in their order, for groups in which both have the same
     calls; None if they do not fit.
@@ -304,7 +288,7 @@ def _pair_in_order(
         (at, a, b)
         for at, (a, b) in enumerate(zip(here, theirs, strict=True))
         if len(a) == len(b)
-        and mask_compatible(calls.signature[a], calls.signature[b]).all()
+        and matching.mask_compatible(calls.signature[a], calls.signature[b]).all()
         and (calls.all[a] == calls.all[b]).all()
     ]
     if not even:
@@ -315,20 +299,20 @@ def _pair_in_order(
     order = order[calls.all[a[order]]]
     a, b, kind = a[order], b[order], (group * MOST_SIGNATURES + calls.signature[a])[order]
     ends, others = calls.end[a], calls.end[b]
-    if not len(a) or not do_fit_in_order(ends, others, noise):
+    if not len(a) or not sequences.do_fit_in_order(ends, others, noise):
         return None
     own, other = (
         side[np.argsort(side.time, kind="stable")]
-        for side in (Ends(ends, kind), Ends(others, kind))
+        for side in (matching.Ends(ends, kind), matching.Ends(others, kind))
     )
-    certainty = rate_in_order(own, other, noise, find_rival_distances(other))
-    if certainty >= SURE_RATING:
+    certainty = matching.rate_in_order(own, other, noise, matching.find_rival_distances(other))
+    if certainty >= matching.SURE_RATING:
         return a, b, 0.0
     # Only the order within a group is evidence, not the order across groups.
-    if fit_line(ends, others - ends)[2] > noise.reach or (
+    if matching.fit_line(ends, others - ends)[2] > noise.reach or (
         certainty == 0.0
-        and max(len(own) for _, own, _ in even) >= FEWEST_CALLS
-        and not (len(even) == 1 and are_nearby(ends, others, USUAL_UTC_ERROR))
+        and max(len(own) for _, own, _ in even) >= matching.FEWEST_CALLS
+        and not (len(even) == 1 and sequences.are_nearby(ends, others, sequences.USUAL_UTC_ERROR))
     ):
         return None
     reach = max(float(np.ptp(calls.end[own])) for _, own, _ in even)
@@ -336,8 +320,8 @@ def _pair_in_order(
 
 
 def _concat_groups(
-    calls: CallSequence, groups: list[np.ndarray]
-) -> tuple[np.ndarray, CallSequence]:
+    calls: sequences.CallSequence, groups: list[np.ndarray]
+) -> tuple[np.ndarray, sequences.CallSequence]:
     """Return the rows of all groups by their ends, and their sequence."""
     rows = np.concatenate(groups)
     group = np.repeat(np.arange(len(groups)), [len(group) for group in groups])

@@ -19,25 +19,8 @@ from nsys2prv.clock import (
     Corrections,
     FindingKind,
     Role,
-)
-from nsys2prv.clock.adjust import (
-    FEWEST_BOUNDS,
-    ONE_WAY,
-    Precedences,
-    connect_parts,
-    drop_needless_corrections,
-    find_violations,
-    move_unconnected_parts,
-    remove_violations,
-    tighten_bounds,
-)
-from nsys2prv.clock.gathering import (
-    HOLD_BACK,
-    ConnectingCalls,
-    GatheredCalls,
-    concat_rows,
-    find_connecting_calls,
-    merge_groups,
+    adjust,
+    gathering,
 )
 from nsys2prv.clock.least_squares import (
     ENDS,
@@ -80,7 +63,7 @@ class Alignment(Struct, frozen=True):
 
 def solve_clocks(
     names: Sequence[str],
-    parts: Sequence[GatheredCalls],
+    parts: Sequence[gathering.GatheredCalls],
     messages: pl.DataFrame,
     pivot: int,
     span: tuple[int, int],
@@ -93,9 +76,9 @@ def solve_clocks(
     bounds are to hold for, at least those observed.
     """
     hosts = len(names)
-    gathered = merge_groups(parts)
-    connecting = find_connecting_calls(gathered, hosts)
-    rows = concat_rows([gathered.rows, connecting.rows])
+    gathered = gathering.merge_groups(parts)
+    connecting = gathering.find_connecting_calls(gathered, hosts)
+    rows = gathering.concat_rows([gathered.rows, connecting.rows])
     # Unclear groups matter only for hosts that all groups together do not place either.
     findings = [
         finding
@@ -103,7 +86,7 @@ def solve_clocks(
         if finding.kind not in UNCLEAR_KINDS or finding.clock in connecting.left
     ]
     sent = _find_message_precedences(messages, pivot)
-    orders = Precedences.concat([sent, _find_collective_precedences(rows)])
+    orders = adjust.Precedences.concat([sent, _find_collective_precedences(rows)])
     estimates = _solve_network(rows, hosts, orders[~orders.held], findings)
     estimates = _adjust_estimates(estimates, orders, connecting.doubt, findings)
     corrections = list_corrections(estimates)
@@ -140,7 +123,7 @@ def solve_clocks(
 
 
 def _solve_network(
-    rows: pl.DataFrame, hosts: int, orders: Precedences, findings: list[ClockFinding]
+    rows: pl.DataFrame, hosts: int, orders: adjust.Precedences, findings: list[ClockFinding]
 ) -> list[Estimate]:
     """Return the network without hosts whose clocks would drift more than is plausible, and without
     hosts whose ends contradict the order of events (they scatter more than they show).
@@ -166,16 +149,18 @@ def _solve_network(
     return estimates
 
 
-def _find_contradicted_host(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
+def _find_contradicted_host(
+    estimates: list[Estimate], orders: adjust.Precedences
+) -> list[Estimate]:
     """Return the host with the largest share of precedences violated by more than the errors allow,
     nothing if no share is large.
     """
-    compared, _, beyond = find_violations(estimates, orders)
+    compared, _, beyond = adjust.find_violations(estimates, orders)
     all_of, beyond_of = (
         np.bincount(np.append(orders.before[mask], orders.after[mask]), minlength=len(estimates))
         for mask in (compared, beyond)
     )
-    share = np.where(beyond_of >= FEWEST_BOUNDS, beyond_of / np.maximum(all_of, 1), 0.0)
+    share = np.where(beyond_of >= adjust.FEWEST_BOUNDS, beyond_of / np.maximum(all_of, 1), 0.0)
     # If two contradict each other, the later one: the first is the reference of the others.
     host = len(share) - 1 - int(np.argmax(share[::-1]))
     return [estimates[host]] if share[host] > CONTRADICTED_SHARE else []
@@ -183,7 +168,7 @@ def _find_contradicted_host(estimates: list[Estimate], orders: Precedences) -> l
 
 def _adjust_estimates(
     estimates: list[Estimate],
-    orders: Precedences,
+    orders: adjust.Precedences,
     doubt: np.ndarray,
     findings: list[ClockFinding],
 ) -> list[Estimate]:
@@ -198,17 +183,19 @@ def _adjust_estimates(
         else e
         for e in estimates
     ]
-    estimates = remove_violations(connect_parts(doubtful, used), used, findings)
+    estimates = adjust.remove_violations(adjust.connect_parts(doubtful, used), used, findings)
     certain = used[~((doubt > 0)[used.before] | (doubt > 0)[used.after])]
-    estimates = move_unconnected_parts(tighten_bounds(estimates, certain), used, left_out)
-    estimates = drop_needless_corrections(estimates, orders)
-    one_way = (e.host for e in estimates if e.method == ONE_WAY)
+    estimates = adjust.move_unconnected_parts(
+        adjust.tighten_bounds(estimates, certain), used, left_out
+    )
+    estimates = adjust.drop_needless_corrections(estimates, orders)
+    one_way = (e.host for e in estimates if e.method == adjust.ONE_WAY)
     findings += [ClockFinding(FindingKind.ONE_WAY, clock=host) for host in one_way]
     return estimates
 
 
 def _find_unconnected_hosts(
-    estimates: list[Estimate], observed_hosts: frozenset[int], connecting: ConnectingCalls
+    estimates: list[Estimate], observed_hosts: frozenset[int], connecting: gathering.ConnectingCalls
 ) -> list[ClockFinding]:
     """Return the hosts not connected to the first one, and those connected by the order of calls
     alone. observed_hosts: hosts that share calls or messages with others.
@@ -260,11 +247,11 @@ def _to_host_clock(
         round(estimate.spread) if np.isfinite(estimate.spread) else None,
         round(estimate.bound + estimate.rate * beyond) if is_aligned else None,
         round(estimate.bound) if is_aligned else None,
-        bool(sure and estimate.method != ONE_WAY),
+        bool(sure and estimate.method != adjust.ONE_WAY),
     )
 
 
-def _find_collective_precedences(hosts: pl.DataFrame) -> Precedences:
+def _find_collective_precedences(hosts: pl.DataFrame) -> adjust.Precedences:
     """Return the precedences of collectives: the begin of the root, or of the last member, precedes
     the ends of those that waited for it. hosts: rows of
     :func:`nsys2prv.clock.gathering.gather_per_host`.
@@ -277,16 +264,18 @@ def _find_collective_precedences(hosts: pl.DataFrame) -> Precedences:
     return _to_precedences(begins.join(ends, on=collective))
 
 
-def _to_precedences(table: pl.DataFrame) -> Precedences:
+def _to_precedences(table: pl.DataFrame) -> adjust.Precedences:
     """Return the precedences between two hosts. table: their columns."""
     table = table.filter(pl.col("before") != pl.col("after")).with_columns(
         pl.col("noise_kind", "before", "after").cast(pl.Int64),
         pl.col("begin", "end").cast(pl.Float64),
     )
-    return Precedences(*(table[name].to_numpy() for name in Precedences.__struct_fields__))
+    return adjust.Precedences(
+        *(table[name].to_numpy() for name in adjust.Precedences.__struct_fields__)
+    )
 
 
-def _find_message_precedences(messages: pl.DataFrame, pivot: int) -> Precedences:
+def _find_message_precedences(messages: pl.DataFrame, pivot: int) -> adjust.Precedences:
     pair = ("before", "after")
     table = (
         messages.with_columns(pl.col("begin", "end") - pivot)
@@ -298,7 +287,7 @@ def _find_message_precedences(messages: pl.DataFrame, pivot: int) -> Precedences
     # allowed.
     step, place = pl.col("size") / MOST_MESSAGES, pl.col("place")
     begins_step = (place / step).floor() != ((place - 1) / step).floor()
-    held = place % HOLD_BACK == HOLD_BACK - 1
+    held = place % gathering.HOLD_BACK == gathering.HOLD_BACK - 1
     table = table.filter((pl.col("size") <= MOST_MESSAGES) | begins_step)
     return _to_precedences(table.with_columns(held=held))
 
@@ -309,7 +298,7 @@ class Evidence(Struct, frozen=True):
     #: Rows of :func:`nsys2prv.clock.gathering.gather_per_host`.
     collectives: pl.DataFrame
     #: Send and receive of each message.
-    messages: Precedences
+    messages: adjust.Precedences
 
     def judge(self, corrections: Corrections) -> Verdict:
         """Return how often and by how much the corrections violate causality, before and after."""

@@ -41,14 +41,8 @@ from nsys2prv.export.ranks import (
 from nsys2prv.relations import run_relations
 from nsys2prv.relations.nccl_adoption import adopt_kernels
 from nsys2prv.relations.nccl_collectives import warn_of_absent_members
+from nsys2prv.store import samples
 from nsys2prv.store.overlaps import separate_overlaps
-from nsys2prv.store.samples import (
-    clip_profiler_events,
-    close_open_ranges,
-    deduplicate_device_samples,
-    mark_unsampled,
-    scale_fractions,
-)
 from nsys2prv.writers import names as name_values
 from nsys2prv.writers.rows import build_object_model
 
@@ -69,7 +63,7 @@ def align_reports(job: Job) -> None:
         _number_names(job)
         advance(1)
         place_reports_in_trace(job, find_clock_corrections(job))
-        mark_unsampled(job.results, job.spans, job.folder, job.clocks)
+        samples.mark_unsampled(job.results, job.spans, job.folder, job.clocks)
         _relate_reports(job, devices, is_complete=not missing)
     if job.plan.options.states:
         _add_states(job)
@@ -130,9 +124,9 @@ def _correct_rows(job: Job) -> list[str]:
     """Correct the rows that were read; returns warnings. Raises NothingToWrite where there are
     none.
     """
-    clip_profiler_events(job.results, job.spans, job.folder)
+    samples.clip_profiler_events(job.results, job.spans, job.folder)
     again = {report for chain in job.captures.chains for report in chain[:-1]}
-    close_open_ranges(job.results, {report: job.spans[report][1] for report in again})
+    samples.close_open_ranges(job.results, {report: job.spans[report][1] for report in again})
     if not any(result.runs for result in job.results):
         first = [info.name for info in job.infos[:3]]
         names = ", ".join([*first, "…"] if job.infos[3:] else first)
@@ -146,7 +140,7 @@ def _correct_rows(job: Job) -> list[str]:
             missing = "that can be translated"
             advice += "; if the capture is empty, profile the program itself, until it ends"
         raise NothingToWrite(f"{names}: nothing to write: no events {missing}{why}; {advice}")
-    warnings = scale_fractions(job.results, job.folder)
+    warnings = samples.scale_fractions(job.results, job.folder)
     separate_overlaps(job.results, job.run)
     return warnings
 
@@ -183,7 +177,7 @@ def _number_objects(job: Job) -> list[tuple[int, DeviceKey]]:
     devices = _find_devices(job)
     _build_model(job, devices)
     clocks = [placement.map for placement in job.placements]
-    job.notes += deduplicate_device_samples(job.results, job.model.rows, clocks)
+    job.notes += samples.deduplicate_device_samples(job.results, job.model.rows, clocks)
     return devices
 
 

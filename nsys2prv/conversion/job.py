@@ -14,13 +14,8 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
+from nsys2prv._util import files
 from nsys2prv._util.columns import ABSENT
-from nsys2prv._util.files import (
-    check_folder,
-    describe_write_error,
-    make_temporary_folder,
-    make_working_folder,
-)
 from nsys2prv._util.text import Progress
 from nsys2prv._util.workers import Pool, make_pool
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, Placement
@@ -51,16 +46,16 @@ def open_workplace(
     folders = [target.parent, *([options.tmp] if options.tmp else [])]
     try:
         for folder in folders:
-            check_folder(folder)
+            files.check_folder(folder)
         with (
             make_pool(options.engine, options.jobs, options.scheduler, reports) as pool,
-            make_temporary_folder(target.parent) as staging,
-            make_working_folder(staging, options.tmp) as working,
+            files.make_temporary_folder(target.parent) as staging,
+            files.make_working_folder(staging, options.tmp) as working,
             pool.ensure_end(),
         ):
             yield pool, staging, working
     except OSError as error:
-        raise describe_write_error(error, target, folders) from error
+        raise files.describe_write_error(error, target, folders) from error
 
 
 class Job:

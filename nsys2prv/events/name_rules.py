@@ -21,14 +21,9 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util import files
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.files import (
-    check_rule_keys,
-    load_shipped_file,
-    parse_rule_file,
-    read_rule_file,
-)
 from nsys2prv.events.call_indexes import OPERATIONS
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.export.source import DistinctTexts, decode_texts, number_distinct
@@ -72,7 +67,7 @@ FEW_TEXTS, MOST_KNOWN = 1000, 100_000
 
 
 def _load_shipped(what: str) -> dict[str, Any]:
-    return load_shipped_file("nsys2prv.events.catalogue", f"{what}_rules.yaml")
+    return files.load_shipped_file("nsys2prv.events.catalogue", f"{what}_rules.yaml")
 
 
 _NCCL_KERNEL = re.compile(_load_shipped("kernel")["nccl_kernels"], re.VERBOSE)
@@ -431,7 +426,7 @@ def load_class_rules(path: Path | None = None) -> tuple[ClassRule, ...]:
     """Return the rules of this file, if any, and then those that come with nsys2prv. What is wrong
     with the file is one line.
     """
-    own = () if path is None else read_class_rules(read_rule_file(path, "kernel"), str(path))
+    own = () if path is None else read_class_rules(files.read_rule_file(path, "kernel"), str(path))
     return own + _load_shipped_class_rules()
 
 
@@ -446,7 +441,7 @@ def _load_shipped_class_rules() -> tuple[ClassRule, ...]:
 
 def read_class_rules(text: str, source: str) -> tuple[ClassRule, ...]:
     """Return rules from YAML text; `source` names it in errors."""
-    rules = parse_rule_file(text, source, "kernel")["rules"]
+    rules = files.parse_rule_file(text, source, "kernel")["rules"]
     for number, spec in enumerate(rules, 1):
         _check_class_rule(spec, f"{source}: rule {number}")
     return tuple(map(_parse_class_rule, rules))
@@ -466,7 +461,7 @@ def _parse_class_rule(spec: dict[str, Any]) -> ClassRule:
 
 def _check_class_rule(spec: Any, where: str) -> None:
     """Raise where a rule is wrong; `where` begins the message."""
-    check_rule_keys(spec, _CLASS_KEYS, where)
+    files.check_rule_keys(spec, _CLASS_KEYS, where)
     patterns = {
         key: _check_class_pattern(spec[key], f"{where}: {key}")
         for key in ("name", "full", "shape")
@@ -524,7 +519,7 @@ def load_nvtx_rules(source: str | Path | None = None) -> tuple[NvtxRule, ...]:
     """
     if source is None or str(source) == NONE:
         return _load_shipped_nvtx_rules() if source is None else ()
-    return read_nvtx_rules(read_rule_file(Path(source), "NVTX"), str(source))
+    return read_nvtx_rules(files.read_rule_file(Path(source), "NVTX"), str(source))
 
 
 @cache
@@ -542,7 +537,7 @@ def _load_shipped_nvtx_rules() -> tuple[NvtxRule, ...]:
 
 def read_nvtx_rules(text: str, source: str) -> tuple[NvtxRule, ...]:
     """Return rules from YAML text; `source` names it in errors."""
-    data = parse_rule_file(text, source, "NVTX", (_BUILTIN,))
+    data = files.parse_rule_file(text, source, "NVTX", (_BUILTIN,))
     builtin = data.get(_BUILTIN, True)
     if not isinstance(builtin, bool):
         raise Nsys2prvError(f"{source}: {_BUILTIN} is yes or no, not {str(builtin)[:40]!r}")
@@ -553,7 +548,7 @@ def read_nvtx_rules(text: str, source: str) -> tuple[NvtxRule, ...]:
 
 def _parse_nvtx_rule(spec: Any, where: str) -> NvtxRule:
     """Return a rule from its keys. `where` begins the message when something is wrong with it."""
-    check_rule_keys(spec, _NVTX_KEYS, where)
+    files.check_rule_keys(spec, _NVTX_KEYS, where)
     if "match" not in spec:
         raise Nsys2prvError(f"{where}: lacks the key match")
     groups = _list_groups(spec["match"], f"{where}: match")

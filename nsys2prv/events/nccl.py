@@ -31,28 +31,12 @@ from nsys2prv._util.columns import (
     number_rows,
 )
 from nsys2prv._util.files import load_shipped_file
+from nsys2prv.events import call_indexes, nvtx
 from nsys2prv.events.attributes import make_rows
-from nsys2prv.events.call_indexes import (
-    FIRST_MAKING,
-    LAST_MAKING,
-    OPERATIONS,
-    PAYLOAD_COLUMNS,
-    RECEIVE,
-    SEND,
-    Launches,
-)
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason, Rows
 from nsys2prv.events.name_rules import find_nccl_operation, may_drop
-from nsys2prv.events.nvtx import (
-    NAME_COLUMNS,
-    PUSHPOP,
-    STARTEND,
-    find_texts,
-    name_ranges,
-    select_nccl_rows,
-)
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL, Columns, Part, decode_texts
 from nsys2prv.export.sqlite import Database
@@ -77,7 +61,7 @@ SMALL_TABLE = 100_000
 #: that created it says so.
 COMMUNICATORS = "nccl_communicators"
 #: Columns of ranges that are read.
-COLUMNS, TEXTS = (*NAME_COLUMNS, "jsonTextId", "eventId"), ("text", "jsonText", "binaryData")
+COLUMNS, TEXTS = (*nvtx.NAME_COLUMNS, "jsonTextId", "eventId"), ("text", "jsonText", "binaryData")
 #: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
 #: all of its group.
 KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
@@ -97,7 +81,7 @@ KERNEL_FACTS = (
 
 
 #: Conditions for the rows of the kinds, by report.
-select_calls, select_operations = map(select_nccl_rows, (PUSHPOP, STARTEND))
+select_calls, select_operations = map(nvtx.select_nccl_rows, (nvtx.PUSHPOP, nvtx.STARTEND))
 
 
 def _normalize_field_name(name: str) -> str:
@@ -352,7 +336,7 @@ def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
     if not columns.rows:
         return
     payloads = read_payloads(extraction, columns)
-    texts, text_codes = find_texts(extraction, columns)
+    texts, text_codes = nvtx.find_texts(extraction, columns)
     operations = list(map(find_operation, texts.to_list()))
     operation = np.array(operations, np.int64)[text_codes]
     if layout == "nccl_call":
@@ -360,7 +344,7 @@ def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
     if not extraction.stores and not may_drop(extraction.nvtx_rules):
         yield make_rows(extraction, layout, columns)
         return
-    ranges = name_ranges(extraction, columns, "range")
+    ranges = nvtx.name_ranges(extraction, columns, "range")
     fields = ranges.fields | payloads
     fields["operation"] = np.where(operation == 0, ABSENT, operation)
     fields["communicator"] = name_communicators(extraction, payloads["communicator"])
@@ -397,13 +381,15 @@ def _index_calls(
         "begin": begin,
         "end": np.where(end == NULL, np.iinfo(np.int64).max, end),
         "operation": operation,
-        **{name: payloads[name] for name in PAYLOAD_COLUMNS},
+        **{name: payloads[name] for name in call_indexes.PAYLOAD_COLUMNS},
     }
     usable = (begin != NULL) & (thread != NULL)
     if not usable.all():
         calls = {name: column[usable] for name, column in calls.items()}
     extraction.found_nccl_calls.append(calls)
-    made = (calls["operation"] >= FIRST_MAKING) & (calls["operation"] <= LAST_MAKING)
+    made = (calls["operation"] >= call_indexes.FIRST_MAKING) & (
+        calls["operation"] <= call_indexes.LAST_MAKING
+    )
     process, communicator = calls["thread"] & PROCESS_MASK, calls["communicator"]
     reported = process, communicator, calls["ranks"], calls["rank"], made.astype(np.int64)
     telling = np.flatnonzero(made | (communicator != 0))
@@ -419,13 +405,13 @@ def find_operation(name: str) -> int:
     """Return the nccl_operation of a range: of a C function (``ncclAllReduce``) or of the advanced
     trace (``AllReduce``); 0 for none.
     """
-    return OPERATIONS.get(name.removeprefix("nccl").lower(), 0)
+    return call_indexes.OPERATIONS.get(name.removeprefix("nccl").lower(), 0)
 
 
 def attach_payloads(
     extraction: Extraction,
     columns: Columns,
-    launches: Launches,
+    launches: call_indexes.Launches,
     objects: np.ndarray,
     names: Sequence[str],
     codes: np.ndarray,
@@ -473,7 +459,7 @@ def _save_messages(
     of_kernel = ("process", "object_kernel", "time_begin", "time_end", "time_call")
     of_group |= {name: facts[name] for name in of_kernel}
     operations = extraction.nccl_calls.operations
-    pairs = np.isin(operations["operation"], (SEND, RECEIVE))
+    pairs = np.isin(operations["operation"], (call_indexes.SEND, call_indexes.RECEIVE))
     group = operations["call_group"][pairs]
     # The sends and receives of each kernel's group, which follow each other.
     low, high = (

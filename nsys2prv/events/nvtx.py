@@ -32,18 +32,11 @@ from nsys2prv._util.columns import (
     number_rows,
     reduce_slices,
 )
+from nsys2prv.events import name_rules
 from nsys2prv.events.attributes import make_counters
 from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric, load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction, Numbering
 from nsys2prv.events.kind import Counters, Reason, Rows
-from nsys2prv.events.name_rules import (
-    DEFAULT_DOMAIN,
-    NvtxRule,
-    RenamedRanges,
-    rename_by_template,
-    rename_texts,
-    select_rules,
-)
 from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes
 from nsys2prv.export.source import (
     NULL,
@@ -173,11 +166,11 @@ def name_ranges(extraction: Extraction, columns: Columns, field: str) -> NamedRa
 
 def _rename(
     extraction: Extraction, columns: Columns, domains: Sequence[str], domain_of: np.ndarray
-) -> RenamedRanges:
+) -> name_rules.RenamedRanges:
     """Return the text of each row as the rules rename it. domains: names, of which each row has
     one.
     """
-    of_domains = select_rules(extraction.nvtx_rules, tuple(domains))
+    of_domains = name_rules.select_rules(extraction.nvtx_rules, tuple(domains))
     first, *others = dict.fromkeys(of_domains) or [()]
     renamed = _rename_texts(extraction, columns, first)
     for other in others:
@@ -188,21 +181,21 @@ def _rename(
 
 
 def _rename_texts(
-    extraction: Extraction, columns: Columns, rules: tuple[NvtxRule, ...]
-) -> RenamedRanges:
+    extraction: Extraction, columns: Columns, rules: tuple[name_rules.NvtxRule, ...]
+) -> name_rules.RenamedRanges:
     """Return the text of each row as the rules rename it."""
     codes, inline = columns.texts["text"]
-    renamed = rename_by_template(inline, rules)
+    renamed = name_rules.rename_by_template(inline, rules)
     if renamed is None:
         texts, codes = find_texts(extraction, columns)
-        return rename_texts(texts, rules).take(codes)
+        return name_rules.rename_texts(texts, rules).take(codes)
     renamed = renamed.take(codes)
     empty = (renamed.texts == "").to_numpy()[renamed.codes]
     if not empty.any():
         return renamed
     # There is no text inline, or the rules have left nothing of it.
     texts, of_rows = find_texts(extraction, columns.where(empty))
-    return renamed.replace_some(empty, rename_texts(texts, rules).take(of_rows))
+    return renamed.replace_some(empty, name_rules.rename_texts(texts, rules).take(of_rows))
 
 
 #: Conditions for the rows of the kinds, by report.
@@ -544,7 +537,7 @@ def _label_leaves(
     domains, domain_of = find_domains(extraction, leaves["thread"], leaves["domain"])
     (domain, path, real), codes = factorize_together(domain_of, leaves["path"], leaves["real"])
     names = [
-        f"{domains[of] or DEFAULT_DOMAIN}: {_name_path(paths[at])}{FRACTION if fraction else ''}"
+        f"{domains[of] or name_rules.DEFAULT_DOMAIN}: {_name_path(paths[at])}{FRACTION if fraction else ''}"
         for of, at, fraction in zip(domain.tolist(), path.tolist(), real.tolist(), strict=True)
     ]
     numbers = Numbering()

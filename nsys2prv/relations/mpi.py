@@ -28,23 +28,9 @@ from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv.clock import NoiseKind
+from nsys2prv.events import mpi
 from nsys2prv.events.host import TRANSFERS
 from nsys2prv.events.kind import CommunicationLines
-from nsys2prv.events.mpi import (
-    ANYWHERE,
-    ASKED,
-    COMPLETED,
-    EITHER,
-    MESSAGES,
-    PROCESSES,
-    RECEIVE,
-    RECEIVE_INIT,
-    REQUESTS,
-    SEND,
-    SEND_INIT,
-    STARTED,
-    USED,
-)
 from nsys2prv.export.communicators import NOT_REPORTED
 from nsys2prv.export.source import NULL
 from nsys2prv.relations import FactFile, Observed, RelationContext, read_fact, write_result
@@ -69,7 +55,7 @@ T = TypeVar("T")
 UCX_CHANNEL = ("sender_worker", "receiver_worker", "tag")
 #: Tags of other lines (see the catalogue); an MPI tag among them is written so much higher.
 OUR_TAGS, TAG_OFFSET = (55_000, 55_999), 1_000_000_000
-_OF_ONE, _NAMED = pl.col("communicator") != ANYWHERE, pl.col("named") == 1
+_OF_ONE, _NAMED = pl.col("communicator") != mpi.ANYWHERE, pl.col("named") == 1
 #: Receives from MPI_ANY_SOURCE, and the fields of their streams that are known, the most specific
 #: first.
 _WILD = (
@@ -149,12 +135,12 @@ def _match_buckets(
     another communicator that reuses the handle of a freed one, which the reports do not show.
     """
     processes = (
-        read_fact(context.files[PROCESSES], context.tasks)
+        read_fact(context.files[mpi.PROCESSES], context.tasks)
         .group_by("task")
         .agg(pl.col("rank").max(), pl.col("began", "ended").any())
     )
-    more = (processes, count_buckets(context.files[MESSAGES]))
-    batches = context.batch_facts(MESSAGES, REQUESTS)
+    more = (processes, count_buckets(context.files[mpi.MESSAGES]))
+    batches = context.batch_facts(mpi.MESSAGES, mpi.REQUESTS)
     sides = context.run_each("mpi-sides", sort_sides, *batches, more=more)
     whole = processes.filter(pl.col("began") & pl.col("ended"))["rank"].implode()
     streams = pl.concat([part.streams for part in sides]).group_by(STREAM)
@@ -182,13 +168,13 @@ def sort_sides(
     bucket, back = (
         assign_buckets(buckets, sides[rank].to_numpy()) for rank in ("destination", "source")
     )
-    either = (sides["role"] == EITHER).to_numpy()
+    either = (sides["role"] == mpi.EITHER).to_numpy()
     rows = sides.select(MESSAGE_COLUMNS)
     other = np.flatnonzero(either & (back != bucket))
     streams = sides.filter(pl.col("why") < 0).group_by(STREAM)
     streams = streams.agg(
-        sent=pl.col("role").is_in((SEND, EITHER)).sum(),
-        received=((pl.col("role") == RECEIVE) & _TAKEN).sum(),
+        sent=pl.col("role").is_in((mpi.SEND, mpi.EITHER)).sum(),
+        received=((pl.col("role") == mpi.RECEIVE) & _TAKEN).sum(),
     )
     bucket, rows = np.append(bucket, back[other]), pl.concat([rows, rows[other]])
     counts = Counter({(0, "either"): int(either.sum()), (0, "unprepared"): unprepared})
@@ -206,12 +192,12 @@ def _find_sides(
     messages = messages.with_row_index("place")
     role = pl.col("role")
     messages = messages.with_columns(
-        why=pl.when(role == SEND)
+        why=pl.when(role == mpi.SEND)
         .then(_explain_unmatchable(processes, "source", "destination"))
-        .when(role == RECEIVE)
+        .when(role == mpi.RECEIVE)
         .then(_explain_unmatchable(processes, "destination", "source"))
         .otherwise(-1),
-        completed=pl.when(role == RECEIVE).then("time_end").otherwise(NULL),
+        completed=pl.when(role == mpi.RECEIVE).then("time_end").otherwise(NULL),
     )
     completed = _find_completions(messages, requests)
     if completed.height:
@@ -223,7 +209,7 @@ def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Ex
     """Return the number of why a message cannot be looked for, -1 if it can."""
     ranks = processes["rank"].filter(processes["rank"] >= 0)
     twice = ranks.filter(ranks.is_duplicated()).implode()
-    no_tag = ~pl.col("named") | (pl.col("tag") < 0) | (pl.col("communicator") == ANYWHERE)
+    no_tag = ~pl.col("named") | (pl.col("tag") < 0) | (pl.col("communicator") == mpi.ANYWHERE)
     # The first that holds counts.
     conditions = (
         (pl.col(own) < 0, "no_rank"),
@@ -243,16 +229,18 @@ def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> tuple[
     initialised), and the number of starts without a known initialisation: of partitioned messages
     and of collectives.
     """
-    plain = messages.filter(pl.col("role").is_in([SEND, RECEIVE, EITHER]))
+    plain = messages.filter(pl.col("role").is_in([mpi.SEND, mpi.RECEIVE, mpi.EITHER]))
     known = pl.col("time_begin") != NULL
-    starts = requests.filter(known & (pl.col("role") == STARTED)) if requests.height else requests
+    starts = (
+        requests.filter(known & (pl.col("role") == mpi.STARTED)) if requests.height else requests
+    )
     if not starts.height:
         return plain, 0
-    others = requests.filter(pl.col("role") == USED).select(*_HANDLE, "time_begin")
+    others = requests.filter(pl.col("role") == mpi.USED).select(*_HANDLE, "time_begin")
     uses = pl.concat([messages.filter(pl.col("request") != NULL), others], how="diagonal")
     uses = uses.drop("object_thread", "time_end")
     starts = starts.select(*_HANDLE, "object_thread", "time_begin", "time_end")
-    prepared = {SEND_INIT: SEND, RECEIVE_INIT: RECEIVE}
+    prepared = {mpi.SEND_INIT: mpi.SEND, mpi.RECEIVE_INIT: mpi.RECEIVE}
     started = (
         _join_nearest(starts, uses, "time_begin", "time_begin")
         .filter(pl.col("role").is_in(list(prepared)))
@@ -266,15 +254,17 @@ def _find_completions(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.Data
     another call completed; NULL or OPEN where that did not end.
     """
     requested = messages.filter(pl.col("request") != NULL)
-    through = requested.filter(pl.col("role") == RECEIVE).select("place", *_HANDLE, "time_begin")
+    through = requested.filter(pl.col("role") == mpi.RECEIVE).select(
+        "place", *_HANDLE, "time_begin"
+    )
     if not through.height or not requests.height:
         return pl.DataFrame()
     calls = requests.filter(pl.col("time_begin") != NULL)
     waits, tests = (
         calls.filter(pl.col("role") == role).select(*_HANDLE, "time_end", at="time_begin")
-        for role in (COMPLETED, ASKED)
+        for role in (mpi.COMPLETED, mpi.ASKED)
     )
-    sides = (requested, requests.filter(pl.col("role") == USED))
+    sides = (requested, requests.filter(pl.col("role") == mpi.USED))
     uses = pl.concat(side.select(*_HANDLE, next="time_begin") for side in sides)
     forward = {"strategy": "forward"}
     through = _join_nearest(
@@ -308,12 +298,12 @@ def _join_nearest(
 def _describe_unmatched(counts: Counter[tuple[int, str]]) -> list[str]:
     """Return notes on how many messages have lines, and why others have none."""
     # A send names its receiver; rows that do not are damaged.
-    del counts[SEND, "wild"]
-    nouns = {SEND: "sends", RECEIVE: "receives"}
+    del counts[mpi.SEND, "wild"]
+    nouns = {mpi.SEND: "sends", mpi.RECEIVE: "receives"}
     sends, receives = (
         sum(count for (of, _), count in counts.items() if of == side) for side in nouns
     )
-    lines = counts[SEND, ""] - counts[0, "unfinished"]
+    lines = counts[mpi.SEND, ""] - counts[0, "unfinished"]
     notes = [Detail(f"MPI messages: {lines:,} lines for {sends:,} sends and {receives:,} receives")]
     reasons = {**_NOTES["unmatchable"], **_NOTES["unmatched"]}
     for of, noun in nouns.items():
@@ -364,7 +354,7 @@ def _pair_messages(
     why = pl.when(pl.col("why") < 0).then(pl.coalesce("number", "why")).otherwise("why")
     messages = messages.with_columns(why=why)
     sends, receives, either = (
-        messages.filter(pl.col("role") == role) for role in (SEND, RECEIVE, EITHER)
+        messages.filter(pl.col("role") == role) for role in (mpi.SEND, mpi.RECEIVE, mpi.EITHER)
     )
     receives = _find_sources(sends, receives)
     numbered = [
@@ -401,7 +391,7 @@ def _pair_messages(
     certain = judged.filter("certain")
     complete = certain.filter(~pl.col("completed").is_in((NULL, OPEN)))
     counts = Counter({(0, "unfinished"): certain.height - complete.height})
-    for side, frame in ((SEND, sends), (RECEIVE, receives)):
+    for side, frame in ((mpi.SEND, sends), (mpi.RECEIVE, receives)):
         reasons = dict(frame.group_by("why").len().iter_rows())
         inside = reasons.pop(-1, 0)
         counts.update({(side, UNMATCHABLE[why]): count for why, count in reasons.items()})
@@ -478,7 +468,7 @@ def _find_streams(
 
 def relate_ucx_messages(context: RelationContext) -> list[WorkResult]:
     """Return lines for the messages of UCX, by one step."""
-    if context.files[MESSAGES]:
+    if context.files[mpi.MESSAGES]:
         return []
     more = (context.files[TRANSFERS], context.tasks, context.first_task, context.folder)
     return context.run_steps([partial(match_ucx_messages, *more)])

@@ -31,17 +31,8 @@ from nsys2prv._util.columns import (
     read_columns,
     read_frame,
 )
-from nsys2prv.clock import NOISE, PLAUSIBLE_DRIFT, TO_SIGMA, UTC_ERROR, NoiseKind
+from nsys2prv.clock import NOISE, PLAUSIBLE_DRIFT, TO_SIGMA, UTC_ERROR, NoiseKind, matching
 from nsys2prv.clock.maps import Placement
-from nsys2prv.clock.matching import (
-    Ends,
-    choose_evenly,
-    find_nearest_partners,
-    fit_line,
-    is_tighter_than_chance,
-    keep_nearest_partners,
-    take_median,
-)
 from nsys2prv.clock.sequences import CallSequence, pair_calls
 from nsys2prv.events.call_indexes import ALL_WAIT, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS, KERNEL_FACTS, KERNELS
@@ -329,7 +320,7 @@ def _may_follow(own: Queue, other: Queue) -> bool:
     inside = own.calls.ends[(own.end >= low) & (own.end <= high)]
     if not 0 < len(inside) < FEWEST:
         return False
-    _, late = find_nearest_partners(inside, other.calls.ends)
+    _, late = matching.find_nearest_partners(inside, other.calls.ends)
     return bool(np.median(np.abs(late)) < NEAR)
 
 
@@ -357,7 +348,7 @@ def _gather(queues: Sequence[Queue] | dict[int, Queue], places: Sequence[int]) -
     return groups
 
 
-def _follow(own: Ends, other: Ends) -> np.ndarray | None:
+def _follow(own: matching.Ends, other: matching.Ends) -> np.ndarray | None:
     """Return the ordinal of each call, by the place (+ MIDDLE) of the call of `other` that ends
     with it, counted on where nothing is missing between, else -1; None where the ends do not agree
     while both have calls.
@@ -367,13 +358,17 @@ def _follow(own: Ends, other: Ends) -> np.ndarray | None:
     shared = max(int(inside.sum()), int(common.sum()))
     if shared < FEWEST:
         return None
-    index, late = find_nearest_partners(own, other)
-    index = keep_nearest_partners(np.where(inside & (np.abs(late) < NEAR), index, -1), np.abs(late))
+    index, late = matching.find_nearest_partners(own, other)
+    index = matching.keep_nearest_partners(
+        np.where(inside & (np.abs(late) < NEAR), index, -1), np.abs(late)
+    )
     found = index >= 0
     if found.sum() < MOST * shared:
         return None
     apart = np.abs(late[found] - np.median(late[found]))
-    if np.median(apart) > CLOSE or not is_tighter_than_chance(apart, other.time, index[found]):
+    if np.median(apart) > CLOSE or not matching.is_tighter_than_chance(
+        apart, other.time, index[found]
+    ):
         return None
     places = np.flatnonzero(found)
     shifts = np.unique(index[found] - places)
@@ -456,7 +451,7 @@ def _compare_queues(
         return None
     found = partners >= 0
     times = own.end[found]
-    offset, slope, spread = fit_line(times, other.end[partners[found]] - times)
+    offset, slope, spread = matching.fit_line(times, other.end[partners[found]] - times)
     if (
         abs(slope) > PLAUSIBLE_DRIFT
         or _follow(own.move(offset, slope).calls.ends, other.calls.ends) is None
@@ -476,7 +471,7 @@ def _pair_in_order(own: np.ndarray, other: np.ndarray) -> np.ndarray | None:
     for shift in range(-(count // 3), count // 3 + 1):
         times = own[max(-shift, 0) : count - max(shift, 0)]
         later = other[max(shift, 0) : count - max(-shift, 0)]
-        offset, slope, _ = fit_line(times, later - times)
+        offset, slope, _ = matching.fit_line(times, later - times)
         # All ends count, as half of a few may be close by chance.
         spread = float(np.sqrt(np.mean((later - times * (1 + slope) - offset) ** 2)))
         spreads[shift] = spread if abs(slope) <= PLAUSIBLE_DRIFT else np.inf
@@ -502,7 +497,7 @@ def _divide(
         is_alike = len(end) >= ENOUGH_ALIKE and known.max() <= ALIKE * known.min()
         return [(parts[0], is_alike or _do_wait_for_each_other(begin, end))]
     names = [{recorded[column] for column in part} - {0} for part in parts]
-    ends = np.stack([take_median(end[:, part], 1) for part in parts])
+    ends = np.stack([matching.take_median(end[:, part], 1) for part in parts])
     last = np.stack([np.fmax.reduce(begin[:, part], axis=1) for part in parts])
     for one in range(len(parts)):
         for other in range(one):
@@ -522,8 +517,8 @@ def _compare_ends(end: np.ndarray) -> np.ndarray:
     spread = np.full((count, count), np.inf)
     for one in range(count):
         apart = end[:, :one] - end[:, one : one + 1]
-        middle = take_median(apart, 0)
-        found = take_median(np.abs(apart - middle), 0)
+        middle = matching.take_median(apart, 0)
+        found = matching.take_median(np.abs(apart - middle), 0)
         found[np.isfinite(apart).sum(axis=0) < FEWEST] = np.inf
         spread[one, :one] = spread[:one, one] = found
     return spread
@@ -544,13 +539,13 @@ def _do_wait_for_each_other(begin: np.ndarray, end: np.ndarray) -> bool:
     count = begin.shape[1]
     if count < 2:
         return False
-    off = end - take_median(end, 1)[:, None]
+    off = end - matching.take_median(end, 1)[:, None]
     margin = max(CLEARLY * TO_SIGMA * float(np.nanmedian(np.abs(off))), LEAST_MARGIN)
     arrival = np.where(np.isnan(begin), -np.inf, begin)
     last = arrival.argmax(axis=1)
     second, latest = np.partition(arrival, -2, axis=1)[:, -2:].T
     behind = end - end[np.arange(len(end)), last][:, None]
-    behind = behind - take_median(behind, 0)
+    behind = behind - matching.take_median(behind, 0)
     seen = behind[latest - second >= margin]
     together = (np.abs(seen) <= margin / 2).sum(axis=0)
     left = (seen < -margin / 2).sum(axis=0)
@@ -569,7 +564,7 @@ def _line_up(
         np.concatenate([own[own >= 0] for own in ordinals]), return_counts=True
     )
     numbers = numbers[counts > 1]
-    numbers = numbers[choose_evenly(len(numbers), MOST_COLLECTIVES)]
+    numbers = numbers[matching.choose_evenly(len(numbers), MOST_COLLECTIVES)]
     begin, end = np.full((2, len(numbers), len(queues)), np.nan)
     for column, (queue, own) in enumerate(zip(queues, ordinals, strict=True)):
         row = np.clip(np.searchsorted(numbers, own), 0, len(numbers) - 1)
