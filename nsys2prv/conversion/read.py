@@ -31,6 +31,7 @@ from nsys2prv.conversion.whole_reports import (
     survey_report,
 )
 from nsys2prv.events import all_kinds
+from nsys2prv.events.attributes import EARLY_WORK
 from nsys2prv.events.call_indexes import (
     LaunchIndex,
     NcclCallIndex,
@@ -39,7 +40,6 @@ from nsys2prv.events.call_indexes import (
     save_nccl_calls,
 )
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.cuda import EARLY_WORK
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import (
     LAUNCHES,

@@ -31,14 +31,16 @@ from nsys2prv._util.columns import (
     blank_negative,
     blank_nonpositive,
     factorize,
+    fill_with_zero,
     is_sorted,
     mask_changes,
 )
+from nsys2prv.events.call_indexes import Launches
 from nsys2prv.events.catalogue import CallTable, Field, Metric, ValueSet, load_catalogue
-from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Counters, Reason, Rows
+from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction
+from nsys2prv.events.kind import CommunicationLines, Counters, EventKind, Reason, Rows
 from nsys2prv.events.stacks import CHAIN, add_callers
-from nsys2prv.export.source import NULL, Columns, Part
+from nsys2prv.export.source import NULL, Columns, Part, zero_nulls
 
 #: The store keeps a number as one more than it is.
 GREATEST = np.iinfo(np.int64).max - 1
@@ -47,7 +49,16 @@ GREATEST = np.iinfo(np.int64).max - 1
 MOST_METRICS = 1024
 #: Numbers of a table of all instants and all metrics, and metrics to a table where it were larger.
 MOST_CELLS, METRICS_TOGETHER = 1 << 24, 8
-THREAD_COLUMNS = ("start", "end", "globalTid")
+#: What the rows of a kind are on -> the columns that tell it.
+OBJECT_COLUMNS = {
+    "thread": ("globalTid",),
+    "main thread": ("globalPid",),
+    "caller": ("globalPid", "correlationId"),
+    "stream": (*STREAM_COLUMNS, "correlationId"),
+    "gpu": ("globalPid", "deviceId"),
+}
+#: Fact about work on GPUs that begins before its launch: globalPid, deviceId, count, most (ns).
+EARLY_WORK = "early_work"
 
 
 @cache
@@ -62,6 +73,12 @@ def list_columns(*layouts: str, mask: int = -1) -> tuple[str, ...]:
         if mask >> bit & 1
     )
     return tuple(dict.fromkeys(field.column for field in fields if field.column))
+
+
+def list_row_columns(kind: EventKind, *layouts: str) -> tuple[str, ...]:
+    """Return the columns that :func:`make_rows` takes for rows of a kind in these layouts."""
+    times = ("start", "end") if kind.has_duration else ("start",)
+    return (*times, *OBJECT_COLUMNS[kind.place], *list_columns(*layouts))
 
 
 def read_fields(
@@ -86,11 +103,12 @@ def make_rows(
     objects: np.ndarray | None = None,
 ) -> Rows:
     """Return rows from the columns `start` and `end`, points in time where there is no such column,
-    on these objects, or the host threads of the column `globalTid`, with the fields of the layout
-    that name a column or have one value (`unknown` without a column), and these.
+    on these objects, or those that the kind names, with the fields of the layout that name a column
+    or have one value (`unknown` without a column), and these; and the lines that lead to them.
     """
+    kind = extraction.kind
     if objects is None:
-        objects = extraction.intern_threads(columns["globalTid"])
+        objects = _find_objects(extraction, columns)
     start = columns["start"]
     end = columns.integers.get("end")
     end = np.where(start == NULL, NULL, start + 1) if end is None else end
@@ -100,7 +118,25 @@ def make_rows(
         if field.unknown is not None and not field.column
     }
     fields = {**alike, **read_fields(extraction, layout, columns), **fields}
-    return Rows(layout, start, end, objects, fields)
+    rows = Rows(layout, start, end, objects, fields)
+    if kind.lines:
+        sizes = columns[kind.line_sizes] if kind.line_sizes else None
+        rows.lines = make_launch_lines(extraction, kind.lines, columns, objects, sizes)
+    return rows
+
+
+def _find_objects(extraction: Extraction, columns: Columns) -> np.ndarray:
+    """Return the objects of rows, by the OBJECT_COLUMNS of the kind."""
+    place = extraction.kind.place
+    if place == "stream":
+        return extraction.intern_streams(columns)
+    if place == "gpu":
+        return extraction.number_gpus(columns)
+    if place == "caller":
+        return extraction.number_callers(extraction.find_launches(columns), columns["globalPid"])
+    if place == "main thread":
+        return extraction.intern_threads(extraction.find_main_threads(columns["globalPid"]))
+    return extraction.intern_threads(columns["globalTid"])
 
 
 def _read_field(extraction: Extraction, field: Field, column: np.ndarray) -> np.ndarray:
@@ -109,7 +145,7 @@ def _read_field(extraction: Extraction, field: Field, column: np.ndarray) -> np.
         values = table[np.clip(column, -1, len(table) - 2) + 1]
         return np.where(column < field.least, ABSENT, values) if field.least else values
     if field.values is not None:
-        return name_registered_strings(extraction, field.values.name, column, field.optional)
+        return _name_rows(extraction, field, column)
     return blank_nonpositive(column) if field.least else blank_negative(column)
 
 
@@ -124,17 +160,69 @@ def _make_value_table(values: ValueSet, plus: int, unknown: int | None) -> np.nd
     return table
 
 
-def name_registered_strings(
-    extraction: Extraction, name_set: str, ids: np.ndarray, skip_empty: bool = True
-) -> np.ndarray:
-    """Return name indices of the registered strings with these ids; ABSENT where a row has none, or
-    an empty one, if such are skipped.
+def _name_rows(extraction: Extraction, field: Field, ids: np.ndarray) -> np.ndarray:
+    """Return name indices of rows by the numbers in a field's column; ABSENT where the field is
+    optional and a row has no name, or an empty one.
     """
+
+    def make_texts(met: np.ndarray) -> list[str]:
+        if field.text:
+            return [
+                field.unnamed if id_ == NULL else field.text.format(id_) for id_ in met.tolist()
+            ]
+        return [text or field.unnamed for text in extraction.read_strings(met)]
+
     named = None
-    if skip_empty:
+    if field.optional:
         distinct, codes = factorize(ids)
         named = np.array(list(map(bool, extraction.read_strings(distinct))), bool)[codes]
-    return extraction.name_rows(name_set, [ids], extraction.read_strings, named)
+    return extraction.name_rows(field.values.name, [ids], make_texts, named)
+
+
+def _save_early_work(extraction: Extraction, columns: Columns, launches: Launches) -> None:
+    """Set aside how much work of each GPU begins before the call that launched it, and by how much
+    at most (ns): its clock is off.
+    """
+    start = columns["start"]
+    early = np.flatnonzero(launches.hit & (start < launches.begin) & (start != NULL))
+    if len(early):
+        names = ("globalPid", "deviceId")
+        frame = pl.DataFrame({name: zero_nulls(columns[name][early]) for name in names})
+        frame = frame.with_columns(early=launches.begin[early] - start[early])
+        sums = frame.group_by(names).agg(count=pl.len(), most=pl.col("early").max())
+        extraction.add_fact(EARLY_WORK, sums.to_dict())
+
+
+def make_launch_lines(
+    extraction: Extraction,
+    kind: str,
+    columns: Columns,
+    objects: np.ndarray,
+    size: np.ndarray | None = None,
+    launches: Launches | None = None,
+) -> CommunicationLines | None:
+    """Return lines to operations with the columns start, end, globalPid and correlationId, on these
+    objects, with these sizes (bytes; None for 0).
+
+    launches: their calls, where these have been looked up already.
+    """
+    if not extraction.settings.lines:
+        return None
+    launches = launches or extraction.find_launches(columns)
+    size = np.zeros(columns.rows, np.int64) if size is None else fill_with_zero(size)
+    hit = slice(None) if launches.hit.all() else launches.hit
+    _save_early_work(extraction, columns, launches)
+    kinds, codes = factorize(launches.code[hit])
+    senders = extraction.intern_threads(launches.kinds.thread[kinds])[codes]
+    return CommunicationLines(
+        kind,
+        launches.begin[hit],
+        senders,
+        columns["start"][hit],
+        objects[hit],
+        columns["end"][hit],
+        size[hit],
+    )
 
 
 def make_counters(
@@ -214,9 +302,9 @@ def _add_ends(
 
 
 def extract_declared(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield rows on host threads whose fields all name their column in the catalogue."""
+    """Yield rows whose fields all name their column in the catalogue."""
     layout = extraction.kind.layouts[0]
-    columns = extraction.read(part, (*THREAD_COLUMNS, *list_columns(layout)))
+    columns = extraction.read(part, list_row_columns(extraction.kind, layout))
     yield make_rows(extraction, layout, columns)
 
 

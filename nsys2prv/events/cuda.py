@@ -23,8 +23,9 @@ from nsys2prv._util.columns import (
     sum_changes,
 )
 from nsys2prv.events.attributes import (
-    THREAD_COLUMNS,
     list_columns,
+    list_row_columns,
+    make_launch_lines,
     make_rows,
     read_fields,
     select_labels,
@@ -32,7 +33,7 @@ from nsys2prv.events.attributes import (
 from nsys2prv.events.call_indexes import CallKinds, Launches
 from nsys2prv.events.catalogue import Metric, load_catalogue, load_counter_tables, map_labels
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import CommunicationLines, Counters, Reason, Rows
+from nsys2prv.events.kind import Counters, Reason, Rows
 from nsys2prv.events.name_rules import is_nccl_kernel
 from nsys2prv.events.nccl import attach_payloads
 from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, add_callers, name_lines, strip_version
@@ -43,7 +44,6 @@ from nsys2prv.export.source import (
     Part,
     decode_texts,
     mask_usable,
-    zero_nulls,
 )
 from nsys2prv.export.sqlite import Database
 
@@ -75,8 +75,6 @@ CONFIGURATION = (
     *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"),
 )
 CONFIGURED = ~load_catalogue().layouts["cuda_kernel"].every_mask
-#: Fact about work on GPUs that begins before its launch: globalPid, deviceId, count, most (ns).
-EARLY_WORK = "early_work"
 KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 HOST_NODES = "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH"
@@ -207,52 +205,6 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
     yield Rows("cuda_synchronization", columns["start"], columns["end"], threads, fields)
 
 
-def _save_early_work(extraction: Extraction, columns: Columns, launches: Launches) -> None:
-    """Set aside how much work of each GPU begins before the call that launched it, and by how much
-    at most (ns): its clock is off.
-    """
-    start = columns["start"]
-    early = np.flatnonzero(launches.hit & (start < launches.begin) & (start != NULL))
-    if len(early):
-        names = ("globalPid", "deviceId")
-        frame = pl.DataFrame({name: zero_nulls(columns[name][early]) for name in names})
-        frame = frame.with_columns(early=launches.begin[early] - start[early])
-        sums = frame.group_by(names).agg(count=pl.len(), most=pl.col("early").max())
-        extraction.add_fact(EARLY_WORK, sums.to_dict())
-
-
-def make_launch_lines(
-    extraction: Extraction,
-    kind: str,
-    columns: Columns,
-    objects: np.ndarray,
-    size: np.ndarray | None = None,
-    launches: Launches | None = None,
-) -> CommunicationLines | None:
-    """Return lines to operations with the columns start, end, globalPid and correlationId, on these
-    objects, with these sizes (bytes; None for 0).
-
-    launches: their calls, where these have been looked up already.
-    """
-    if not extraction.settings.lines:
-        return None
-    launches = launches or extraction.find_launches(columns)
-    size = np.zeros(columns.rows, np.int64) if size is None else fill_with_zero(size)
-    hit = slice(None) if launches.hit.all() else launches.hit
-    _save_early_work(extraction, columns, launches)
-    kinds, codes = factorize(launches.code[hit])
-    senders = extraction.intern_threads(launches.kinds.thread[kinds])[codes]
-    return CommunicationLines(
-        kind,
-        launches.begin[hit],
-        senders,
-        columns["start"][hit],
-        objects[hit],
-        columns["end"][hit],
-        size[hit],
-    )
-
-
 def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield kernels on their streams, those of NCCL in a layout of their own."""
     wanted = extraction.settings.field_masks.get("cuda_kernel", -1)
@@ -328,58 +280,11 @@ def _classify(
     return {"class": kinds[codes], "tensor_cores": tensor_cores[codes], "gemm": shape}
 
 
-def _make_operations(
-    extraction: Extraction,
-    layout: str,
-    columns: Columns,
-    fields: Mapping[str, np.ndarray],
-    kind: str = "launch",
-    size: np.ndarray | None = None,
-) -> Rows:
-    """Return operations of streams read with the columns OPERATION, with lines of this kind and
-    these sizes (bytes) from the calls that launched them.
-    """
-    objects = extraction.intern_streams(columns)
-    lines = make_launch_lines(extraction, kind, columns, objects, size)
-    return replace(make_rows(extraction, layout, columns, fields, objects), lines=lines)
-
-
-def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield one row per graph launch. Traced by node instead, a graph's kernels are rows of the
-    kernel table with a graphNodeId.
-    """
-
-    def make_texts(ids: np.ndarray) -> list[str]:
-        return ["CUDA graph" if id_ == NULL else f"CUDA graph exec {id_}" for id_ in ids.tolist()]
-
-    columns = extraction.read(part, (*OPERATION, *list_columns("cuda_graph")))
-    fields = {"execution": extraction.name_rows("graphs", [columns["graphExecId"]], make_texts)}
-    yield _make_operations(extraction, "cuda_graph", columns, fields)
-
-
-def extract_host_callbacks(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield functions of the host that streams ran, on the threads that the driver ran them on."""
-
-    def make_texts(ids: np.ndarray) -> list[str]:
-        return [text or "host callback" for text in extraction.read_strings(ids)]
-
-    columns = extraction.read(part, (*THREAD_COLUMNS, "nameId", *list_columns("host_callback")))
-    fields = {"call": extraction.name_rows("host_callback", [columns["nameId"]], make_texts)}
-    yield make_rows(extraction, "host_callback", columns, fields)
-
-
 def extract_host_nodes(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield the times for which streams are held by a function of the host."""
-    columns = extraction.read(part, (*OPERATION, *list_columns("graph_host_node")))
+    columns = extraction.read(part, list_row_columns(extraction.kind, "graph_host_node"))
     fields = {"held": np.where(columns["graphNodeId"] != NULL, HOST_NODE, HOST_LAUNCH)}
-    yield _make_operations(extraction, "graph_host_node", columns, fields)
-
-
-def extract_decompressions(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield decompressions of memory on their streams."""
-    columns = extraction.read(part, (*OPERATION, *list_columns("memory_decompression")))
-    size = columns["sourceBytes"]
-    yield _make_operations(extraction, "memory_decompression", columns, {}, "memory", size)
+    yield make_rows(extraction, "graph_host_node", columns, fields)
 
 
 def hint_at_node_tracing(source: Database) -> str:
@@ -395,14 +300,14 @@ def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Ro
     """Yield copies and sets of memory on their streams."""
     copies = part.table == COPIES
     further = ("copyKind", "srcDeviceId", "dstDeviceId") if copies else ("memKind",)
-    columns = extraction.read(part, (*OPERATION, *list_columns("memory_operation"), *further))
+    wanted = (*list_row_columns(extraction.kind, "memory_operation"), *further)
+    columns = extraction.read(part, wanted)
     if copies:
         operation = find_copy_operations(*(columns[name] for name in further))
     else:
         operation = np.full(columns.rows, MEMSET)
         columns.integers["dstKind"] = columns["memKind"]
-    fields, size = {"operation": operation}, columns["bytes"]
-    yield _make_operations(extraction, "memory_operation", columns, fields, "memory", size)
+    yield make_rows(extraction, "memory_operation", columns, {"operation": operation})
 
 
 def find_copy_operations(
@@ -428,9 +333,8 @@ def _name_variables(extraction: Extraction, codes: np.ndarray, names: DistinctTe
 
 def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield allocations and releases of memory, and set them aside for the sums of each GPU."""
-    columns = extraction.read(
-        part, ("start", "globalPid", "address", "bytes", *list_columns("memory_usage")), ("name",)
-    )
+    wanted = (*list_row_columns(extraction.kind, "memory_usage"), "address", "bytes")
+    columns = extraction.read(part, wanted, ("name",))
     memory = read_fields(extraction, "memory_usage", columns)["memory"]
     operation, size = columns["memoryOperationType"], fill_with_zero(columns["bytes"])
     on_host = np.isin(memory, HOST_KINDS)
@@ -458,29 +362,16 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
         "host_freed": find_size(on_host, RELEASE),
         "variable": _name_variables(extraction, *columns.texts["name"]),
     }
-    yield make_rows(extraction, "memory_usage", columns, fields, _find_threads(extraction, columns))
-
-
-def _find_threads(extraction: Extraction, columns: Columns) -> np.ndarray:
-    """Return the thread of the call that did it, else the process's main one."""
-    return extraction.number_callers(extraction.find_launches(columns), columns["globalPid"])
-
-
-def extract_pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield what became of memory pools."""
-    columns = extraction.read(part, ("start", "globalPid", *list_columns("memory_pool")))
-    threads = _find_threads(extraction, columns)
-    yield make_rows(extraction, "memory_pool", columns, objects=threads)
+    yield make_rows(extraction, "memory_usage", columns, fields)
 
 
 def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield page faults of CPUs on unified memory."""
-    wanted = ("start", "globalPid", "sourceFile", "sourceLine", *list_columns("cpu_page_fault"))
-    columns = extraction.read(part, wanted)
+    wanted = list_row_columns(extraction.kind, "cpu_page_fault")
+    columns = extraction.read(part, (*wanted, "sourceFile", "sourceLine"))
     lines = name_lines(extraction, columns["sourceFile"], columns["sourceLine"])
     fields = {"source": _name_sources(extraction, columns), "caller_line": lines}
-    threads = extraction.intern_threads(extraction.find_main_threads(columns["globalPid"]))
-    yield make_rows(extraction, "cpu_page_fault", columns, fields, threads)
+    yield make_rows(extraction, "cpu_page_fault", columns, fields)
 
 
 def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
@@ -494,13 +385,6 @@ def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
 
     place = columns["sourceFile"], columns["sourceLine"]
     return extraction.name_rows("page_fault_source", place, make_texts, place[0] >= 0)
-
-
-def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield page faults of GPUs on unified memory."""
-    wanted = ("start", "end", "globalPid", "deviceId", *list_columns("gpu_page_fault"))
-    columns = extraction.read(part, wanted)
-    yield make_rows(extraction, "gpu_page_fault", columns, objects=extraction.number_gpus(columns))
 
 
 def extract_blocks(extraction: Extraction, part: Part) -> Iterator[Rows]:

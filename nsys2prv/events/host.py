@@ -25,8 +25,8 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT, OPEN, blank_negative, factorize
 from nsys2prv._util.errors import UsageError
 from nsys2prv.events.attributes import (
-    THREAD_COLUMNS,
     list_columns,
+    list_row_columns,
     make_rows,
     read_fields,
     select_labels,
@@ -423,7 +423,7 @@ def extract_openmp(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield the rows of a table by layout; those of points have their begin alone."""
     kind = extraction.kind.name
     layouts = load_catalogue().kinds[kind]["tables"][part.table]
-    wanted = (*THREAD_COLUMNS, *list_columns(*layouts))
+    wanted = list_row_columns(extraction.kind, *layouts)
     columns = extraction.read(part, wanted, short=True, times=("start",))
     if kind == "openmp":
         columns.integers["end"] = _find_ends(extraction, part, columns)
@@ -485,8 +485,8 @@ def _find_region_ends(
 def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield OpenACC constructs, with their place in the code."""
     (layout,) = load_catalogue().kinds["openacc"]["tables"][part.table]
-    wanted = ("start", "end", "globalTid", "nameId", "srcFile", "cuDeviceId", *list_columns(layout))
-    columns = extraction.read(part, wanted)
+    wanted = list_row_columns(extraction.kind, layout)
+    columns = extraction.read(part, (*wanted, "nameId", "srcFile", "cuDeviceId"))
     device = columns["DeviceType"]
     has_ordinal = (device == NVIDIA_DEVICE) | (device == NULL)
     fields = {
@@ -514,7 +514,7 @@ def extract_transfers(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield operations under way, and set aside those that are messages with a known peer and tag.
     Of a process with several workers it is not known which one an operation is of.
     """
-    columns = extraction.read(part, (*THREAD_COLUMNS, *list_columns(TRANSFERS)))
+    columns = extraction.read(part, list_row_columns(extraction.kind, TRANSFERS))
     workers = extraction.find_once("workers", lambda: _find_workers(extraction))
     processes = find_processes(columns["globalTid"])
     distinct, codes = factorize(processes)

@@ -88,6 +88,13 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     layouts: tuple[str, ...]
     #: `module.function` of this package, which translates a part of a table.
     read: str = "attributes.extract_declared"
+    #: What its rows are on: their "thread", the "main thread" of their process, the thread of their
+    #: "caller" (the call that launched them), or their "stream" or "gpu".
+    place: str = "thread"
+    #: Kind of communication lines that lead to its rows from the calls that launched them, "" for none.
+    lines: str = ""
+    #: Column of the sizes of these lines (bytes), "" for 0.
+    line_sizes: str = ""
     #: Further command-line names that include it.
     groups: tuple[str, ...] = ()
     #: Condition on the rows of its tables, in SQL with columns in braces; "" for all rows.

@@ -117,6 +117,10 @@ class Field(Struct, frozen=True):
     plus: int = 0
     #: Value of numbers that have no label; None where rows lack the field then.
     unknown: int | None = None
+    #: Of names: how one is made of the number in the column, in place of the string with that id.
+    text: str = ""
+    #: Name of rows without one.
+    unnamed: str = ""
     #: Written only where it is asked for, by its name or with all others.
     detail: bool = False
     #: One value for all details; written where the details are not.
