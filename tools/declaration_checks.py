@@ -109,7 +109,7 @@ def _check_kinds() -> None:
             continue
         for layout in kind.layouts:
             for field in layouts[layout].fields:
-                if not field.column:
+                if not field.column and field.unknown is None:
                     raise ValueError(
                         f"layouts: {layout}: {field.name}: no column; the kind {kind.name} has no module "
                         "that would find it in another way"

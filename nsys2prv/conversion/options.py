@@ -409,10 +409,12 @@ class Plan(Struct, frozen=True):
     @classmethod
     def from_options(cls, options: Options) -> Plan:
         """Check the options and make a plan of them. Raises UsageError, or Nsys2prvError for a file
-        of rules or clocks that cannot be read, or an analysis without the compiled core.
+        of rules or clocks that cannot be read, or an analysis or states without the compiled core.
         """
         if options.report:
             require_core("an analysis")
+        if options.states:
+            require_core("--states")
         kinds = options.kinds.split(",") if isinstance(options.kinds, str) else options.kinds
         selection, cut = add_regions(
             select_kinds(kinds, options.demanded), CutPlan.from_options(options.cut)

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import OPEN, Table, mask_changes, number_linked, sum_changes
+from nsys2prv._util.columns import OPEN, Table, group_rows, number_linked, sum_changes
+from nsys2prv._util.native import core
 from nsys2prv.conversion.job import Job, group_by_report, make_global_ids
 from nsys2prv.events.catalogue import Field, Layout, NameSet, load_catalogue
 from nsys2prv.events.extraction import QueueKey, StreamKey, ThreadKey, find_stream_device
@@ -51,8 +52,6 @@ STREAMS = BEGIN, COUNTER, LINE
 IDLE, RUNNING, NOT_CREATED = 0, 1, 2
 #: No state, where no range implies one.
 NOTHING = -1
-#: Keys of an object and a time must stay below this.
-_LARGEST_KEY = 1 << 62
 
 #: The kind and the layout of the states of devices.
 DEVICE_STATE = "device_state"
@@ -174,8 +173,8 @@ def _make_records(task: StateWork, global_ids: GlobalIds) -> Iterator[tuple[np.n
     """Yield thread, begin, end and state of records, window by window, each sorted by begin."""
     threads = task.threads
     outside = np.where(_mask_idle_threads(task, global_ids), NOT_CREATED, task.outside)
+    since, current = np.zeros_like(outside), outside.copy()
     wanted = ~task.is_queue
-    records = OpenStates(outside)
     ranges = Ranges.make_empty()
     layouts, duration = load_catalogue().layouts, global_ids.duration
     telling = [
@@ -196,22 +195,24 @@ def _make_records(task: StateWork, global_ids: GlobalIds) -> Iterator[tuple[np.n
                     begun.append(part)
                     wanted[part.object] = True
             ranges, held = Ranges.concat(begun), Ranges.concat(holding)
-            held = held[np.argsort(held.begin, kind="stable")]
-            keys = Keys(first, limit, len(threads), (ranges.begin, ranges.end, held.begin))
-            layers = [
-                find_innermost_states(ranges[ranges.yields == yields], keys)
-                for yields in (False, True)
-            ]
-            layers.append((keys.join(held.object, held.begin), held.state))
-            objects, *columns = records.close_changed(*overlay_layers(layers, outside, keys))
-            yield threads[objects], *columns
-            outside[held.object] = held.state
+            ranges = ranges[np.lexsort((ranges.state, -ranges.end, ranges.begin, ranges.object))]
+            held = held[np.lexsort((held.begin, held.object))]
+            columns = [getattr(ranges, name) for name in Ranges.__struct_fields__]
+            changes = held.object, held.begin, held.state
+            found = core.find_states(columns, changes, (outside, since, current), first, limit)
+            yield _sort_records(threads, *(np.frombuffer(column, np.int64) for column in found))
             # Ranges that end at the limit end in the next window.
             ranges = ranges[ranges.end >= limit]
-    rows = np.flatnonzero(wanted)
-    ends = np.full(len(rows), duration), np.full(len(rows), NOTHING)
-    objects, *columns = records.close_changed(rows, *ends)
-    yield threads[objects], *columns
+    rows = np.flatnonzero(wanted & (since < duration))
+    yield _sort_records(threads, rows, since[rows], np.full(len(rows), duration), current[rows])
+
+
+def _sort_records(
+    threads: np.ndarray, object_: np.ndarray, begin: np.ndarray, *columns: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Return records of objects by their begins, with the threads of these."""
+    order = np.argsort(begin, kind="stable")
+    return threads[object_[order]], begin[order], *(column[order] for column in columns)
 
 
 def _mask_idle_threads(task: StateWork, global_ids: GlobalIds) -> np.ndarray:
@@ -245,7 +246,7 @@ def _read_ranges(
     kept = np.flatnonzero(
         (threads[object_] == thread) & (state != NOTHING) & ((begin < end) | layout.is_state)
     )
-    yields = np.full(len(kept), layout.state.yields)
+    yields = np.full(len(kept), int(layout.state.yields))
     return Ranges(object_[kept], begin[kept], end[kept], state[kept], yields)
 
 
@@ -280,150 +281,6 @@ class Ranges(Table, frozen=True):
     state: np.ndarray
     #: Whether it yields to ranges that do not.
     yields: np.ndarray
-
-
-class Keys:
-    """Combine an object and a time of a window into one number, ordered by object, then time.
-
-    times: all that may occur. Where a window is too long for that many objects (damaged reports
-    span years), the rank of a time among them is used in its place.
-    """
-
-    def __init__(self, first: int, limit: int, objects: int, times: Sequence[np.ndarray]) -> None:
-        self._first, self._limit = first, limit
-        self._places: np.ndarray | None = None
-        #: Keys of one object; that of the limit is the last.
-        self.span = limit - first + 1
-        if self.span * max(objects, 1) >= _LARGEST_KEY:
-            self._places = np.unique(
-                np.clip(np.concatenate([*times, [first, limit]]), first, limit)
-            )
-            self.span = len(self._places)
-
-    def join(self, object_: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Return the keys of objects and times; times are clipped to the window."""
-        inside = np.clip(time, self._first, self._limit)
-        return object_ * self.span + (
-            inside - self._first if self._places is None else np.searchsorted(self._places, inside)
-        )
-
-    def split(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return objects and times."""
-        object_ = keys // self.span
-        place = keys - object_ * self.span
-        return object_, place + self._first if self._places is None else self._places[place]
-
-
-def find_innermost_states(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
-    """Return the keys at which the innermost range changes, ascending, and its state from there on
-    (NOTHING without any range).
-
-    The innermost range is the one that began last; of several that began together the shortest,
-    then the one with the greatest state. No change is reported at the window's limit. Ranges that
-    began before the window count as begun with it, in their order.
-    """
-    begin, end = keys.join(ranges.object, ranges.begin), keys.join(ranges.object, ranges.end)
-    order = np.argsort(begin, kind="stable")
-    together = np.diff(begin[order]) == 0
-    if together.any():
-        tied = np.flatnonzero(np.append(together, False) | np.append(False, together))
-        rows = order[tied]
-        order[tied] = rows[
-            np.lexsort((ranges.state[rows], -ranges.end[rows], ranges.begin[rows], begin[rows]))
-        ]
-    begin, end, state = begin[order], end[order], ranges.state[order]
-    outer = _find_enclosing(begin, end)
-    changes = np.sort(np.concatenate((begin, end)))  # numpy's unique is many times as slow
-    changes = changes[mask_changes(changes)]
-    changes = changes[(changes + 1) % keys.span != 0]
-    innermost = np.searchsorted(begin, changes, "right") - 1
-    closed = np.flatnonzero(end[innermost] <= changes)
-    while len(closed):
-        innermost[closed] = outer[innermost[closed]]
-        closed = closed[innermost[closed] >= 0]
-        closed = closed[end[innermost[closed]] <= changes[closed]]
-    return changes, np.where(innermost >= 0, state[innermost], NOTHING)
-
-
-def _find_enclosing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return, for each range, the last earlier range that ends later and is still open at its
-    begin; NOTHING if there is none.
-
-    Every range points to its predecessor, and on to where that points as long as the target ends no
-    later. All pointers advance at once, and their steps grow.
-    """
-    outer = np.arange(-1, len(begin) - 1)
-    if len(begin):
-        outer[1:][begin[1:] >= np.maximum.accumulate(end)[:-1]] = NOTHING
-    going = np.flatnonzero(outer >= 0)
-    going = going[end[outer[going]] <= end[going]]
-    while len(going):
-        outer[going] = outer[outer[going]]
-        going = going[outer[going] >= 0]
-        going = going[end[outer[going]] <= end[going]]
-    return outer
-
-
-def overlay_layers(
-    layers: list[tuple[np.ndarray, np.ndarray]], before: np.ndarray, keys: Keys
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Overlay layers of (keys, states): at each time the first layer with a state counts. Returns
-    objects, times and states from then on, sorted by object and time, at most one per object and
-    time.
-
-    before: the state of each object in the last layer before its first key; other layers have none.
-    """
-    where = np.concatenate([layer_keys for layer_keys, _ in layers])
-    layer = np.repeat(np.arange(len(layers)), [len(layer_keys) for layer_keys, _ in layers])
-    says = np.concatenate([states for _, states in layers])
-    order = np.argsort(where, kind="stable")
-    where, layer, says = where[order], layer[order], says[order]
-    object_, time = keys.split(where)
-    place = np.arange(len(where))
-    start = np.maximum.accumulate(np.where(np.diff(object_, prepend=-1) != 0, place, 0))
-    state = np.full(len(where), NOTHING)
-    for number in range(len(layers)):
-        last = np.maximum.accumulate(np.where(layer == number, place, -1))
-        has_state = last >= start
-        default = before[object_] if number == len(layers) - 1 else NOTHING
-        state = np.where(state == NOTHING, np.where(has_state, says[last], default), state)
-    final = np.ones(len(where), bool)
-    final[:-1] = np.diff(where) != 0
-    return object_[final], time[final], state[final]
-
-
-class OpenStates:
-    """The current state of each object and when it began; turns changes, in the order of time, into
-    records.
-
-    state: of each object at time 0.
-    """
-
-    def __init__(self, state: np.ndarray) -> None:
-        self._state = state.copy()
-        self._since = np.zeros(len(state), np.int64)
-
-    def close_changed(
-        self, object_: np.ndarray, time: np.ndarray, state: np.ndarray
-    ) -> tuple[np.ndarray, ...]:
-        """Return object, begin, end and state of the records that changes end, by begin. The
-        changes come as :func:`overlay_layers` returns them.
-        """
-        # An object's changes with its present state in front of them.
-        seen, first = np.unique(object_, return_index=True)
-        object_ = np.insert(object_, first, seen)
-        time = np.insert(time, first, self._since[seen])
-        state = np.insert(state, first, self._state[seen])
-        other = np.ones(len(object_), bool)
-        other[1:] = (np.diff(object_) != 0) | (np.diff(state) != 0)
-        object_, time, state = object_[other], time[other], state[other]
-        last = np.ones(len(object_), bool)
-        last[:-1] = np.diff(object_) != 0
-        self._since[object_[last]], self._state[object_[last]] = time[last], state[last]
-        ended = np.flatnonzero(~last)
-        ended = ended[time[ended] < time[ended + 1]]
-        ended = ended[np.argsort(time[ended], kind="stable")]
-        return object_[ended], time[ended], time[ended + 1], state[ended]
 
 
 class DeviceStateWork(Struct, frozen=True):
@@ -471,7 +328,7 @@ def make_device_states(task: DeviceStateWork) -> WorkResult:
     """Return the states of the task's GPUs, as runs in trace time on rows of the trace."""
     global_ids = load_global_ids(task.global_ids)
     bounds = choose_window_bounds(task.runs, global_ids.clocks)
-    states = GpuStates(len(task.gpu_of))
+    states = GpuStates()
     with WindowReader(task.runs, global_ids) as reader:
         pieces = (
             states.advance(_read_operations(task, reader.read(first, last)), first, last)
@@ -506,35 +363,44 @@ def _read_operations(
 class GpuStates:
     """Finds the states of GPUs window by window. A state is the sum of the bits of the classes with
     some operation in progress.
-
-    rows: number of rows of the trace.
     """
 
-    def __init__(self, rows: int) -> None:
-        self._rows, self._states = rows, OpenStates(np.zeros(rows, np.int64))
+    def __init__(self) -> None:
+        #: GPU -> when its present state began, and that state.
+        self._present: dict[int, tuple[int, int]] = {}
         self._under_way = np.zeros((4, 0), np.int64)
 
-    def advance(
-        self, operations: np.ndarray, first: int, last: int | None
-    ) -> tuple[np.ndarray, ...]:
+    def advance(self, operations: np.ndarray, first: int, last: int | None) -> np.ndarray:
         """Return GPU, begin, end and state (other than 0) of the states that end before `last`, by
         begin.
 
         operations: GPU, bit, begin and end of those that begin in the window, first <= begin < last
         (None: the last window).
         """
-        gpu, bit, begin, end = known = np.concatenate([self._under_way, operations], axis=1)
-        limit = int(end.max(initial=first)) + 1 if last is None else last
-        keys = Keys(first, limit, self._rows, (begin, end))
-        places, steps = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for one in np.unique(bit):
-            own = bit == one
-            changes = keys.join(np.tile(gpu[own], 2), np.concatenate([begin[own], end[own]]))
-            place, count = sum_changes(changes, np.repeat([1, -1], np.count_nonzero(own)))
-            places.append(place)
-            steps.append(np.diff(count > 0, prepend=False) * np.where(count > 0, one, -one))
-        place, state = sum_changes(np.concatenate(places), np.concatenate(steps))
-        inside = (place + 1) % keys.span != 0
-        self._under_way = known[:, end >= limit]
-        closed = self._states.close_changed(*keys.split(place[inside]), state[inside])
-        return tuple(column[closed[-1] != 0] for column in closed)
+        known = np.concatenate([self._under_way, operations], axis=1)
+        limit = int(known[3].max(initial=first)) + 1 if last is None else last
+        pieces = [np.zeros((4, 0), np.int64)]
+        for gpu, rows in group_rows(known[0]):
+            _, bits, begin, end = known[:, rows]
+            changes = [
+                _find_busy_times(bit, begin[bits == bit].clip(first), end[bits == bit])
+                for bit in np.unique(bits).tolist()
+            ]
+            time, state = sum_changes(*np.concatenate(changes, axis=1))
+            inside = time < limit
+            since, present = self._present.get(gpu, (0, 0))
+            time, state = np.append(since, time[inside]), np.append(present, state[inside])
+            changed = np.append(True, np.diff(state) != 0)
+            time, state = time[changed], state[changed]
+            self._present[gpu] = int(time[-1]), int(state[-1])
+            pieces.append(np.stack([np.full(len(time) - 1, gpu), time[:-1], time[1:], state[:-1]]))
+        self._under_way = known[:, known[3] >= limit]
+        states = np.concatenate(pieces, axis=1)
+        states = states[:, (states[3] != 0) & (states[1] < states[2])]
+        return states[:, np.argsort(states[1], kind="stable")]
+
+
+def _find_busy_times(bit: int, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the times at which operations set in and cease, and the bit with its sign."""
+    time, count = sum_changes(np.append(begin, end), np.repeat([1, -1], len(begin)))
+    return time, np.diff(count > 0, prepend=False) * np.where(count > 0, bit, -bit)

@@ -43,7 +43,7 @@ def _read_states(trace: Trace) -> dict[Row, np.ndarray]:
 @pytest.mark.parametrize("seed", range(20))
 def test_states_are_those_of_every_moment_however_time_is_cut(seed: int) -> None:
     random = np.random.default_rng(seed)
-    length, states = 400, GpuStates(2)
+    length, states = 400, GpuStates()
     operations = [
         (int(bit), int(begin), int(min(begin + lasting, length)))
         for bit, begin, lasting in zip(

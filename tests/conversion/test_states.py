@@ -37,7 +37,7 @@ from tools.exports import (
 )
 from tools.trace_reader import read_trace
 
-from nsys2prv import Options, convert
+from nsys2prv import Nsys2prvError, Options, convert
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.store import runs, windows
@@ -200,6 +200,12 @@ def test_a_thread_whose_only_event_lies_outside_of_the_trace_is_not_created(tmp_
         PROFILER_OVERHEAD=[{"start": 90, "end": 99, "globalTid": make_global_tid(77), **overhead}],
     )
     assert sorted(result.values()) == [[[(0, 10, 2)]], [[(0, 10, BLOCKED)]]]
+
+
+def test_states_need_the_compiled_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsys2prv._util.native.core", None)
+    with pytest.raises(Nsys2prvError, match="--states needs the compiled core"):
+        convert("job.sqlite", "out.prv", Options(states=True))
 
 
 def test_no_states_unless_asked_for(tmp_path: Path) -> None:

@@ -38,6 +38,11 @@ static PyMethodDef FUNCTIONS[] = {
     {"find_outermost", find_outermost, METH_VARARGS,
      "find_outermost((begin, end, thread), rows, out): put into `out` (int32) the number of the outermost call that each call lies in; returns how\n"
      "many there are. Calls by begin, of equal ones the longest first (int64); thread: below `rows` (int32)."},
+    {"find_states", find_states, METH_VARARGS,
+     "find_states((object, begin, end, state, yields), (object, time, state), (outside, since, current), first, limit): return the states of objects that\n"
+     "end in a window, as bytes of objects, begins, ends and states: those of the innermost range, else of the innermost that yields, else `outside`.\n\n"
+     "Ranges by object, begin, longer first; then what is outside from a time on, by object and time. Of each object what is outside, when the\n"
+     "current state began, and that state: these change. All int64. Raises ValueError where something does not fit."},
     {"build_unit", build_unit, METH_VARARGS,
      "build_unit((begin, end, thread, name, does, mpi), (begin, end, stream, call, name, work), (time, says, thread, stream, event), (process, device),\n"
      "nodes): find what calls, operations and rows about events of a unit wait for; put into `nodes` (int32) the node of each moment, -1 for an end\n"

@@ -52,6 +52,9 @@ PyObject *intersect_spans(PyObject *self, PyObject *arguments);
 PyObject *subtract_spans(PyObject *self, PyObject *arguments);
 PyObject *unite_spans(PyObject *self, PyObject *arguments);
 
+/* states.c */
+PyObject *find_states(PyObject *self, PyObject *arguments);
+
 /* dependencies.c, arrange.c, replay.c */
 PyObject *find_outermost(PyObject *self, PyObject *arguments);
 PyObject *build_unit(PyObject *self, PyObject *arguments);
