@@ -20,14 +20,17 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nsys2prv._util.errors import Nsys2prvError, UsageError, name_damaged_file
 from nsys2prv._util.text import format_size
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
 try:
     import fcntl
 except ImportError:  # not on every system
@@ -322,6 +325,15 @@ def read_data_texts(package: str, suffix: str) -> dict[str, str]:
     """Return name -> text of all files of a package's folder whose names end so, by name."""
     names = sorted(file.name for file in files(package).iterdir() if file.name.endswith(suffix))
     return {name: read_data_text(package, name) for name in names}
+
+
+def load_templates(package: str, **settings: Any) -> Environment:
+    """Return the templates that lie beside a package's modules. settings: of jinja2."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    loader = FunctionLoader(partial(read_data_text, package))
+    settings = {"trim_blocks": True, "lstrip_blocks": True, **settings}
+    return Environment(loader=loader, undefined=StrictUndefined, **settings)
 
 
 def load_shipped_file(package: str, name: str) -> Any:

@@ -84,25 +84,12 @@ def test_spans_of_many_times(order: str) -> None:
             "descending": instants[::-1],
             "shuffled": random.permutation(instants),
         }[order]
-        lasts = random.integers(0, 9, 3000)
-        others = merge_spans(instants, instants + lasts)
-        ours, theirs = (
-            {int(t) for a, b in pairs for t in range(a, b)}
-            for pairs in (
-                zip(result.begin, result.end, strict=True),
-                zip(instants, instants + lasts, strict=True),
-            )
-        )
-        before = np.searchsorted(sorted(ours), instants)
-        assert (result.until(instants) == before).all()
-        for found, times in (
-            (result & others, ours & theirs),
-            (unite(result, others), ours | theirs),
-            (result - others, ours - theirs),
-        ):
-            assert (found.begin[1:] > found.end[:-1]).all()
-            assert found.length == len(times)
-            assert found.contains(np.array([*times], np.int64)).all()
+        pairs = [*zip(instants, instants + random.integers(0, 9, 3000), strict=True)]
+        others, ours, theirs = draw_spans(pairs), list_held_times(result), list_times(pairs)
+        assert (result.until(instants) == np.searchsorted(sorted(ours), instants)).all()
+        assert list_held_times(result & others) == ours & theirs
+        assert list_held_times(unite(result, others)) == ours | theirs
+        assert list_held_times(result - others) == ours - theirs
     # Where an end is missing it is refused.
     with pytest.raises(ValueError, match="room for each time"):
         intervals_module.core.time_before(edges, edges[1:], edges, edges.copy())

@@ -11,18 +11,18 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util import __version__
 from nsys2prv._util.errors import UsageError
-from nsys2prv._util.files import read_data_text
+from nsys2prv._util.files import load_templates, read_data_text
 from nsys2prv._util.text import capitalize
 from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.page import sections
@@ -36,6 +36,8 @@ from nsys2prv.analysis.text import format_nanoseconds, write_micro
 if TYPE_CHECKING:
     from nsys2prv.analysis.job import OpenJob
 
+#: The folder of templates, styles and scripts.
+WEB = f"{__package__}.web"
 #: An import of a module of JavaScript: names, module.
 IMPORT = re.compile(r'(?m)^import (\{.*\}) from "\./(\w+)\.js";')
 #: A comment in lines of its own, and the indentation of code.
@@ -142,7 +144,7 @@ def fill_page(
     style = environment.get_template("page.css").render()
     # The browser runs this script and takes these styles alone: nothing that a name in a report
     # might smuggle in.
-    texts = {"style": style, "script": join_modules(_read_web(f"{page}.js"))}
+    texts = {"style": style, "script": join_modules(read_data_text(WEB, f"{page}.js"))}
     hashes = {f"{name}_hash": hash_text(text) for name, text in texts.items()}
     marked = {name: Markup(text) for name, text in texts.items()}
     return environment.get_template(f"{page}.html").render(
@@ -170,7 +172,7 @@ def join_modules(script: str) -> str:
     def add(name: str, text: str) -> None:
         for _, needed in IMPORT.findall(text):
             if needed not in blocks:
-                add(needed, _read_web(f"{needed}.js"))
+                add(needed, read_data_text(WEB, f"{needed}.js"))
         exported = ", ".join(re.findall(r"(?m)^export (?:const|class) (\w+)", text))
         text = COMMENT.sub("", IMPORT.sub(r"const \1 = modules.\2;", text))
         text = re.sub(r"(?m)^export ", "", text)
@@ -186,20 +188,10 @@ def hash_text(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-_read_web = partial(read_data_text, "nsys2prv.analysis.page.web")
-
-
 @cache
 def load_environment() -> Environment:
     """Return the environment of templates, which escapes all values."""
-    environment = Environment(
-        loader=FunctionLoader(_read_web),
-        autoescape=True,
-        finalize=make_printable,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    environment = load_templates(WEB, autoescape=True, finalize=make_printable)
     environment.filters |= {
         "percent": lambda share, digits=1: f"{100 * share:.{digits}f} %",
         "ns": format_nanoseconds,

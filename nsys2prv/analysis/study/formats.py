@@ -9,14 +9,14 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from nsys2prv._util.files import load_shipped_file, write_complete_file
+from nsys2prv._util.files import load_shipped_file, load_templates, write_complete_file
 from nsys2prv._util.text import Column, fold_lines, lay_out_table, measure_table, shorten
 from nsys2prv.analysis.study.model import (
     BETWEEN_NODES,
@@ -43,8 +43,8 @@ COLOURS = {"-": "\x1b[33m", "!": "\x1b[31m"}
 #: Titles of regions: a few rows are printed, files have all.
 DEVICE_REGIONS = "Regions: devices, in the work launched in them"
 HOST_REGIONS = "Regions: MPI, while hosts are in them"
-#: What Markdown indents a factor by.
-INDENT = "&nbsp;" * 4
+#: What Markdown indents a factor by, and how it writes a bar within a cell.
+INDENT, BAR = "&nbsp;" * 4, r"\|"
 #: What files of TALP have.
 TALP: dict[str, Any] = load_shipped_file(__package__, "talp.yaml")
 
@@ -172,53 +172,14 @@ def format_signed(row: Row, value: float | None) -> str:
 
 def format_markdown(study: Study) -> str:
     """Return a study in Markdown, as an assessment has it."""
-    runs = [
-        f"{name}: {run.title}, {run.interval.what}"
-        for name, run in zip(study.name_runs(), study.runs, strict=True)
-    ]
-    parts = [
-        [f"## {write_title(study)}"],
-        [summarise_study(study)],
-        [f"- {line}" for line in (*study.warnings, study.comparison, *runs)],
-        _list_markdown_tables(study),
-        [*_list_markdown_findings(study)],
-    ]
-    text = "\n\n".join("\n".join(part) for part in parts if part)
-    return write_micro(f"{text}\n")
-
-
-def _list_markdown_tables(study: Study) -> list[str]:
-    figures = study.list_figures()
-    lines = _write_markdown_head(["", *figures.heads], 1)
-    for row, values in figures.rows:
-        name = study.find_label(row)
-        name = f"{INDENT * row.depth}{name}" if row.depth else f"**{name}**"
-        lines.append(_write_markdown_row(name, *(format_figure(row, one) for one in values)))
-    if study.regions:
-        lines += ["", *_write_markdown_head(["Regions", "", *study.region_heads], 2)]
-    for row, name, head, values in study.group_regions():
-        shown = (format_figure(row, one) for one in values)
-        lines.append(_write_markdown_row(name, head, *shown))
-    return lines
-
-
-def _write_markdown_head(heads: Sequence[str], texts: int) -> list[str]:
-    return [_write_markdown_row(*heads), "|" + "---|" * texts + "--:|" * (len(heads) - texts)]
-
-
-def _write_markdown_row(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
-
-
-def _list_markdown_findings(study: Study) -> Iterator[str]:
-    """Yield what to do about the largest run: a heading, and a line for each finding."""
-    if study.findings:
-        focus = study.runs[-1].focus
-        yield f"Findings of {study.name_runs()[-1]}, with how much shorter its {focus} would be without:\n"
-    for one in study.findings:
-        most = "at most " if one.at_most else ""
-        advice = f" To do: {one.advice.rstrip('.')}." if one.advice else ""
-        yield f"- {most}{100 * one.share:.1f} %: {one.title}{advice}"
+    environment = load_templates(__package__, keep_trailing_newline=True)
+    environment.filters |= {
+        "row": lambda cells: f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |",
+        "figure": lambda value, row: format_figure(row, value),
+    }
+    template, title = environment.get_template("study.md"), write_title(study)
+    summary = summarise_study(study)
+    return write_micro(template.render(study=study, title=title, summary=summary, indent=INDENT))
 
 
 def format_csv(study: Study) -> str:

@@ -13,7 +13,7 @@ derived window without parents end the program. ``tools/view_catalogue.py`` make
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import accumulate, chain, islice
 from pathlib import Path
 from shlex import quote
@@ -23,7 +23,7 @@ from msgspec import Struct, field, json
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.files import load_shipped_file, read_data_text
+from nsys2prv._util.files import load_shipped_file, load_templates
 from nsys2prv._util.text import choose_decimals
 
 if TYPE_CHECKING:
@@ -337,15 +337,7 @@ def format_cfg(
 @cache
 def load_environment() -> Environment:
     """Return the templates of files of Paraver."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FunctionLoader(partial(read_data_text, "nsys2prv.writers.paraver.cfg.templates")),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-    )
+    environment = load_templates(f"{__package__}.templates", keep_trailing_newline=True)
     environment.globals |= {
         "width": WINDOW_WIDTH,
         "process_levels": PROCESS_LEVELS,
