@@ -19,7 +19,7 @@ def page() -> str:
     """The text of the page, each piece of Python followed by what it prints."""
     kinds = "\n".join(f"* `{kind}`: {meaning}" for kind, meaning in FINDING_KINDS.items())
     template = (ROOT / "tools" / "analysis.md").read_text(encoding="utf-8")
-    abouts = {one.name: one.declared.about.split("\n\n")[0].split() for one in ANALYSES}
+    abouts = {one.name: one.about.split("\n\n")[0].split() for one in ANALYSES}
     rows = [f"| `{name}` | {' '.join(words)} |" for name, words in abouts.items()]
     table = "\n".join(["| analysis | shows |", "|---|---|", *rows])
     text = template.replace("KINDS_OF_FINDINGS", kinds).replace("\nANALYSES\n", f"\n{table}\n")

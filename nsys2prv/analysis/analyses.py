@@ -16,24 +16,17 @@ from nsys2prv._util.memory import (
     return_freed_memory,
     return_large_blocks,
 )
-from nsys2prv.analysis import (
-    collectives,
-    efficiencies,
-    findings,
-    idle,
-    iterations,
-    kernels,
-    nvtx_operations,
-    overlap,
-    time_division,
-)
+from nsys2prv.analysis.collectives import make_clock_table
 from nsys2prv.analysis.coverage import explain_absence, find_lossy_devices, name_lossy_processes
 from nsys2prv.analysis.device_group import ALL, WORK, AnalysisOptions, DeviceGroup
 from nsys2prv.analysis.host_time import LOADING, select_no_profiler, select_shmem_calls
-from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
+from nsys2prv.analysis.nvtx_operations import RANGES
+from nsys2prv.analysis.result import DECLARED, KERNEL_NAMES, Analysis, Context, Result
+from nsys2prv.analysis.time_division import CRITICAL_PATH
 from nsys2prv.events.attributes import select_labels
 from nsys2prv.events.cuda import select_synchronising_calls
 from nsys2prv.events.host import select_io_calls
+from nsys2prv.events.kind import find_function
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.store.event_reader import load_event_reader
@@ -42,27 +35,19 @@ if TYPE_CHECKING:
     from nsys2prv.analysis.job import OpenJob
 
 #: The analysis, and the kind and layout of the same name, that are there on demand.
-ON_DEMAND = time_division.CRITICAL_PATH
-_KERNELS = ("cuda_kernel", "nccl_kernel", "cuda_graph")
-_COLLECTIVES = ("nccl_kernel", *MPI_LAYOUTS)
-#: All analyses, in the order of their tables; analyses.yaml says what they show.
-ANALYSES = (
-    Analysis("findings", findings.collect, findings.conclude),
-    Analysis("efficiencies", efficiencies.collect, efficiencies.conclude),
-    Analysis("overlap", overlap.collect, overlap.conclude, ((*WORK,), (KERNEL_NAMES,))),
-    Analysis("iterations", iterations.collect, iterations.conclude, ((*WORK,),)),
-    Analysis("collectives", collectives.collect, collectives.conclude, (_COLLECTIVES,)),
-    Analysis("kernels", kernels.collect, kernels.conclude, (_KERNELS,)),
-    Analysis(
-        "operations", nvtx_operations.collect, nvtx_operations.conclude, (nvtx_operations.RANGES,)
-    ),
-    Analysis("idle", idle.collect, idle.conclude, ((*WORK, "cuda_api"),)),
-    Analysis("stacks", time_division.collect_stacks, time_division.conclude_stacks),
-    Analysis("metrics", kernels.collect_metrics, kernels.conclude_metrics),
-    Analysis("time", time_division.collect, time_division.conclude),
-    Analysis("clocks", lambda _: iter(()), collectives.conclude_clocks),
-    Analysis(ON_DEMAND, time_division.collect_path, time_division.conclude_path, ((ON_DEMAND,),)),
-)
+ON_DEMAND = CRITICAL_PATH
+#: What analyses need -> layouts, of which one must be there.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "work": (*WORK,),
+    "work or calls": (*WORK, "cuda_api"),
+    "kernels": ("cuda_kernel", "nccl_kernel", "cuda_graph"),
+    "kernel names": (KERNEL_NAMES,),
+    "collectives": ("nccl_kernel", *MPI_LAYOUTS),
+    "NVTX ranges": RANGES,
+    ON_DEMAND: (ON_DEMAND,),
+}
+#: All analyses, in the order of their tables.
+ANALYSES = [analysis for analysis in DECLARED.values() if analysis.conclude]
 
 
 def run_analyses(
@@ -116,17 +101,17 @@ def run_analyses(
         opened.folded,
         opened.available,
         explain,
-        collectives.make_clock_table(job),
+        make_clock_table(job),
         lambda: opened.graph,
     )
     results, able = {}, []
     for analysis in (one for one in ANALYSES if one.name in wanted):
-        title, is_of_covered = analysis.declared.title, analysis.declared.covered
-        absent = [group for group in analysis.needs if not opened.available & set(group)]
-        missing = [f"{title}: {explain_absence(job, group)}" for group in absent]
-        if is_of_covered and not len(opened.coverage.common):
+        groups = [GROUPS[name] for name in analysis.needs]
+        absent = [group for group in groups if not opened.available & set(group)]
+        missing = [f"{analysis.title}: {explain_absence(job, group)}" for group in absent]
+        if analysis.covered and not len(opened.coverage.common):
             missing.insert(0, opened.coverage.describe())
-        results[analysis.name] = Result(analysis.name, title, missing=missing)
+        results[analysis.name] = Result(analysis.name, analysis.title, missing=missing)
         able += [] if missing else [analysis]
     collected: dict[str, dict[str, list[pl.DataFrame]]] = defaultdict(lambda: defaultdict(list))
     units = len(opened.units)
@@ -143,9 +128,9 @@ def run_analyses(
                 kept = [part for part in parts if part.height] or parts[:1]
                 joined[key] = pl.concat(kept, how="diagonal_relaxed")
             result = results[analysis.name]
-            analysis.conclude(joined, context, result)
+            find_function(analysis.conclude, __package__)(joined, context, result)
             told = any(lost_work in line for line in (*result.missing, *result.notes))
-            if lost_work and analysis.declared.covered and not told:
+            if lost_work and analysis.covered and not told:
                 result.missing.append(f"figures of all GPUs: {lost_work}")
             advance(1)
     return results
@@ -172,7 +157,12 @@ def _collect_frames(
     analyses: Sequence[Analysis], unit: DeviceGroup
 ) -> list[tuple[str, str, pl.DataFrame]]:
     """Return the frames that analyses collect of one unit: analysis, name of the frame, frame."""
-    return [(analysis.name, *one) for analysis in analyses for one in analysis.collect(unit)]
+    return [
+        (analysis.name, *frame)
+        for analysis in analyses
+        if analysis.collect
+        for frame in find_function(analysis.collect, __package__)(unit)
+    ]
 
 
 def _collect_unit(

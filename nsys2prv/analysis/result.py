@@ -1,12 +1,12 @@
-"""Declare an analysis, its context, and its results: findings and tables; name ranks, hosts, GPUs and
-communicators in them (`ranks 4-7 (node02)`, `world (0-15)`, `every 4th
-(0,4,8,12)`).
+"""What analyses declare, get and return: their entries in analyses.yaml, the context of the job, and results
+with findings and tables. Names ranks, hosts, GPUs and communicators in them (`ranks 4-7 (node02)`,
+`world (0-15)`, `every 4th (0,4,8,12)`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from typing import Any
@@ -16,7 +16,7 @@ from msgspec import Struct, convert, field, to_builtins
 
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import choose_decimals, format_count, list_some
-from nsys2prv.analysis.device_group import AnalysisOptions, DeviceGroup
+from nsys2prv.analysis.device_group import AnalysisOptions
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.store.event_reader import EventReader
 from nsys2prv.writers.paraver.cfg import make_view_command
@@ -36,12 +36,24 @@ MOST_NAMED = 8
 NOTHING = "Nothing found: no rank is persistently late, and nothing else costs much."
 
 
-class Declaration(Struct, frozen=True):
+class Analysis(Struct, frozen=True):
     """Declaration of an analysis and its tables: its entry in analyses.yaml."""
 
+    #: Name in ``--only``.
+    name: str
     #: Heading of its tables.
     title: str
-    #: What they show, for the documents (Markdown) and the first table.
+    #: Function (`module.function`) that yields partial frames of a device group, each with its name:
+    #: `collect(unit)`. Empty where it needs none.
+    collect: str = ""
+    #: Function that fills the result, from the frames of all groups, put together by name (without
+    #: columns where no group has any): `conclude(frames, context, result)`.
+    conclude: str = ""
+    #: Groups of layouts, of each of which the job must have one.
+    needs: tuple[str, ...] = ()
+    #: `conclude` adds to `result.findings` what belongs to the job's findings.
+    has_findings: bool = False
+    #: What its tables show, for the documents (Markdown) and the first table.
     about: str = ""
     #: Its figures are of the time that the reports of all processes cover.
     covered: bool = False
@@ -54,8 +66,11 @@ class Declaration(Struct, frozen=True):
     terms: dict[str, Any] = field(default_factory=dict)
 
 
-#: Declarations by the names of analyses.
-DECLARED = convert(load_shipped_file(__package__, "analyses.yaml"), dict[str, Declaration])
+#: What is declared of analyses, by their names.
+DECLARED = {
+    name: convert({"name": name, **declared}, Analysis)
+    for name, declared in load_shipped_file(__package__, "analyses.yaml").items()
+}
 #: Kind of finding -> what it means, for docs/analysis.md.
 FINDING_KINDS: dict[str, str] = DECLARED["findings"].terms
 
@@ -186,9 +201,9 @@ class Result(Struct, frozen=True):
             self.tables[name] = Table(title.format(**words), frame, about or text)
 
     @property
-    def declared(self) -> Declaration:
+    def declared(self) -> Analysis:
         """Return the declaration of the analysis; of one that only a file has, its title alone."""
-        return DECLARED.get(self.name, Declaration(self.title))
+        return DECLARED.get(self.name, Analysis(self.name, self.title))
 
     def __repr__(self) -> str:
         return (
@@ -447,28 +462,6 @@ def _format_ordinal(number: int) -> str:
     if number % 100 in (11, 12, 13):
         return f"{number}th"
     return f"{number}{dict(enumerate(('st', 'nd', 'rd'), 1)).get(number % 10, 'th')}"
-
-
-class Analysis(Struct, frozen=True):
-    """Functions of an analysis, and what they need."""
-
-    #: Name in ``--only``.
-    name: str
-    #: Yields partial frames of one unit, each with its name.
-    collect: Callable[[DeviceGroup], Iterator[tuple[str, pl.DataFrame]]]
-    #: Fills the result, from the frames of all units, put together by name: without columns where
-    #: no unit has any.
-    conclude: Callable[[Mapping[str, pl.DataFrame], Context, Result], None]
-    #: Groups of layouts, or (KERNEL_NAMES,); of each the job must have one, else the analysis is not
-    #: run.
-    needs: tuple[tuple[str, ...], ...] = ()
-    #: `conclude` adds to `result.findings` what belongs to the job's findings.
-    has_findings: bool = False
-
-    @property
-    def declared(self) -> Declaration:
-        """Return its declaration."""
-        return DECLARED[self.name]
 
 
 def sum_known(numbers: pl.Expr) -> pl.Expr:

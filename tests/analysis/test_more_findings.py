@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import polars as pl
 import pytest
 from msgspec.structs import replace
 from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 import nsys2prv
-from nsys2prv.analysis import analyses
+from nsys2prv.analysis import analyses, idle
 from nsys2prv.analysis import job as job_module
 from nsys2prv.analysis.result import DECLARED, Analysis, Finding, Result, join_findings
 from nsys2prv.cli import main
@@ -23,13 +22,7 @@ def add_toy_finding(frames: object, context: object, result: Result) -> None:
     result.findings.append(Finding("straggler", TITLE, 0.9, evidence=("one",), advice="none"))
 
 
-TOY = Analysis(
-    "toy",
-    lambda unit: iter([("count", pl.DataFrame({"count": [unit.work.height]}))]),
-    add_toy_finding,
-    (("cuda_kernel",),),
-    has_findings=True,
-)
+TOY = Analysis("toy", "Toy", conclude="idle.add_toy_finding", needs=("kernels",), has_findings=True)
 
 
 def test_a_finding_of_another_analysis_is_in_every_list(
@@ -37,7 +30,8 @@ def test_a_finding_of_another_analysis_is_in_every_list(
 ) -> None:
     for module in (job_module, analyses):
         monkeypatch.setattr(module, "ANALYSES", (*analyses.ANALYSES, TOY))
-    monkeypatch.setitem(DECLARED, "toy", DECLARED["clocks"])
+    monkeypatch.setitem(DECLARED, "toy", TOY)
+    monkeypatch.setattr(idle, "add_toy_finding", add_toy_finding, raising=False)
     kernels = [make_kernel(1_000 * at, 1_000 * at + 500) for at in range(20)]
     tables = {KERNEL: kernels, "StringIds": make_strings("gemm")}
     report = make_export(tmp_path / "r.sqlite", tables)
