@@ -49,6 +49,7 @@ from nsys2prv.analysis.job_causes import describe_job_cause
 from nsys2prv.analysis.result import Context, Finding, JobRanks, Result, join_findings
 from nsys2prv.analysis.stacks import list_places, measure_places
 from nsys2prv.analysis.time_use import (
+    MOST_TOLD,
     describe_devices,
     describe_edge,
     describe_failures,
@@ -108,7 +109,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     the reports do not record.
     """
     window = unit.options.covered_steady
-    before, after = _find_edges(unit)
+    before, after = _find_edges(unit, window)
     inner = window if unit.options.steady else window - before - after
     times = {"before": before, "after": after, "idle": inner}
     for task in unit.tasks:
@@ -163,11 +164,11 @@ def _collect_hosts(
     yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
     asked = times if unit.work.height else {"all": of_host}
     for when, time in asked.items():
-        time = time - busy if when == "idle" else time
-        row = {"length": time.length, **divide_host_time(unit, main, time)}
+        time = time - busy
+        row = {"length": time.length, **divide_host_time(unit, main, time, others=True)}
         labelled = (one, pl.lit(when).alias("when"))
         yield "uses", pl.DataFrame([row]).cast(pl.Int64).with_columns(labelled)
-        yield "activities", list_activities(unit, main, time).with_columns(labelled)
+        yield "activities", list_activities(unit, main, time, others=True).with_columns(labelled)
     for thread in dict.fromkeys(threads):
         outside = find_outside_calls(unit, thread, window)
         yield "ranges", sum_ranges(unit, thread, outside).with_columns(one)
@@ -211,11 +212,15 @@ def _sum_copies(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
     return sums.cast(pl.Int64)
 
 
-def _find_edges(unit: DeviceGroup) -> tuple[Spans, Spans]:
-    """Return the covered time before the first work of GPUs, and after the last."""
+def _find_edges(unit: DeviceGroup, window: Spans) -> tuple[Spans, Spans]:
+    """Return the covered time before the first work of GPUs, and after the last; before the steady state
+    and after it, where there is one (window).
+    """
     if not unit.work.height:
         return EMPTY, EMPTY
     first, last = int(unit.work["begin"].min()), int(unit.work["end"].max())
+    if unit.options.steady and len(window):
+        first, last = max(first, int(window.begin[0])), min(last, int(window.end[-1]))
     return unit.covered.clip(0, first), unit.covered.clip(last, unit.duration)
 
 
@@ -247,7 +252,8 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         return
     graph = context.get_graph()
     if summary := describe_devices(frames, context):
-        result.notes.append(summary)
+        # The first note is printed above the findings.
+        result.notes[:] = [" ".join((*result.notes, summary))]
     lost = context.options.lost_work
     if devices.height and devices["device"].is_in(context.options.lossy_devices).all():
         result.missing.append(f"{NO_VERDICT}: {lost}")
@@ -278,18 +284,28 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     if loss := describe_loss(frames, context, facts, reason, outside, told):
         findings.insert(0, loss)
     # What lies outside of the time that is replayed stands before what costs the job less; beside a
-    # steady state it is first or last, as it is most of the job or not.
+    # steady state it is first or last, as it is longer than that or not.
     for edge in sorted(edges, key=lambda one: one.share):
-        if steady and edge.share < 0.5:
+        if steady and edge.share * context.options.covered.length < covered.length:
             findings.append(structs.replace(edge, at_most=True))
         else:
             before = [one for one in findings if one.share >= edge.share and not one.at_most]
             findings.insert(0 if steady else len(before), edge)
     result.notes.extend(_describe_trust(context, unexplained))
     small = describe_small_grids(frames, context)
-    result.findings.extend(join_findings([findings, [small] if small else []]))
+    findings = join_findings([findings, [small] if small else []])
+    result.findings.extend(_order_limits(findings))
     if not result.findings:
         result.missing.append(_describe_nothing(frames))
+
+
+def _order_limits(findings: list[Finding]) -> list[Finding]:
+    """Return findings, first limits that are much larger than all causes, unless these are some rank's."""
+    causes = [one for one in findings if not one.at_most]
+    least = MOST_TOLD * max((one.share for one in causes), default=1.0)
+    if any(one.ranks for one in causes):
+        return findings
+    return sorted(findings, key=lambda one: not (one.at_most and one.share > least))
 
 
 def _choose_span(

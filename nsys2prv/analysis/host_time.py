@@ -8,7 +8,7 @@ operating system. Calls of the operating system within a call of CUDA or MPI bel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -17,6 +17,7 @@ import polars as pl
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv.analysis.device_group import OS, UCX, DeviceGroup, find_io_spans, to_arrays
 from nsys2prv.analysis.intervals import (
+    EMPTY,
     Spans,
     measure_exclusive,
     split_ranges,
@@ -54,7 +55,8 @@ TEXTS = load_shipped_file(__package__, "findings.yaml")
 #: Parts of time -> what people call it. Each moment counts for the first that applies.
 PARTS: dict[str, str] = {part: said for part, (said, _) in TEXTS["parts"].items()}
 #: What tells more of hosts -> its layouts.
-TOLD_BY = {
+TOLD_BY: dict[str, Collection[str]] = {
+    "calls of CUDA": ("cuda_api",),
     "calls of the operating system": OS,
     "states of threads": STATES_OF_THREADS,
     "CPU samples": SAMPLES,
@@ -63,19 +65,33 @@ TOLD_BY = {
 SET_UP = 10_000_000
 
 
-def divide_host_time(unit: DeviceGroup, thread: int, spans: Spans) -> dict[str, int]:
-    """Return how long a thread is in each of PARTS within some time (ns)."""
+def divide_host_time(
+    unit: DeviceGroup, thread: int, spans: Spans, others: bool = False
+) -> dict[str, int]:
+    """Return how long a thread is in each of PARTS within some time (ns). others: calls of CUDA of the
+    other threads of its process count where it neither computes nor does I/O: it waits for them.
+    """
     running, off_cpu, ended = find_states(unit, thread)
+    computing = unite(running, find_sampled_spans(unit, thread))
     found = {
         **_find_before_system(unit, thread),
         "io": find_io_spans(unit, [thread]),
+        "others": _find_others(unit, thread) - computing if others else EMPTY,
         "os": unit.find_thread_spans([thread], *OS),
         "off_cpu": off_cpu,
-        "computing": unite(running, find_sampled_spans(unit, thread)),
+        "computing": computing,
         "ended": ended,
     }
     within = ((name, spans & where) for name, where in found.items())
-    return {name: part.length for name, part in take_first(chain(within, [("unknown", spans)]))}
+    parts = {name: part.length for name, part in take_first(chain(within, [("unknown", spans)]))}
+    parts["cuda"] += parts.pop("others")
+    return parts
+
+
+def _find_others(unit: DeviceGroup, thread: int) -> Spans:
+    """Return when other threads of a thread's process are in calls of CUDA."""
+    of_task = np.flatnonzero(unit.task_of == unit.task_of[thread])
+    return unit.find_thread_spans(of_task[of_task != thread].tolist(), "cuda_api")
 
 
 def _find_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
@@ -111,7 +127,8 @@ def describe_unrecorded(frames: Mapping[str, pl.DataFrame], context: Context) ->
 
 def list_unrecorded(unit: DeviceGroup) -> list[str]:
     """Return what would tell more about hosts, of what is not recorded: keys of TOLD_BY."""
-    return [what for what, names in TOLD_BY.items() if not unit.has(*names)]
+    lacking = [what for what, names in TOLD_BY.items() if not unit.has(*names)]
+    return lacking if unit.work.height else [one for one in lacking if one != "calls of CUDA"]
 
 
 def choose_thread(unit: DeviceGroup, task: int) -> int:
@@ -154,20 +171,29 @@ def find_outside_calls(unit: DeviceGroup, thread: int, time: Spans) -> Spans:
     return time - unit.find_thread_spans([thread], "cuda_api", *MPI_LAYOUTS)
 
 
-def list_activities(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
+def list_activities(
+    unit: DeviceGroup, thread: int, spans: Spans, others: bool = False
+) -> pl.DataFrame:
     """Return what a thread does in some time by name: `part` (of PARTS, `range` or `where`), `names` (a
     name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), `first` (whether the longest
-    is the first call of CUDA in its process that takes SET_UP, begun before any work of GPUs).
+    is the first call of CUDA in its process that takes SET_UP, begun before any work of GPUs). others: as for divide_host_time.
     """
     outside = spans - unite(*_find_before_system(unit, thread).values())
     is_io = pl.col("name").is_in(list(unit.options.io))
     frames, ends = [], (spans.begin[0], spans.end[-1]) if len(spans) else (0, 0)
+    beside = _find_others(unit, thread) if others else EMPTY
     for layout, part, calls in _list_calls(unit):
         within = (pl.col("end") > ends[0]) & (pl.col("begin") < ends[1])
-        calls = calls.filter((pl.col("thread") == thread) & within).drop("thread")
-        time = unit.measure_within(outside if part == "os" else spans, calls)
+        calls, is_own = calls.filter(within), pl.col("thread") == thread
+        own = calls.filter(is_own)
+        time = unit.measure_within(outside - beside if part == "os" else spans, own)
+        if others and part == "cuda":
+            calls = calls.filter(~is_own & (unit.list_tasks(calls) == unit.task_of[thread]))
+            time = pl.concat([time, unit.measure_within(outside, calls)])
+            own = pl.concat([own, calls])
         sums = (
-            calls.with_columns(time=time)
+            own.drop("thread")
+            .with_columns(time=time)
             .group_by(name=pl.col("call").cast(pl.Int64))
             .agg(
                 pl.col("time").sum(),

@@ -42,6 +42,10 @@ NEARLY_ALL = 0.9
 FEWEST_PAUSES, REGULAR = 10, 4
 #: What is said of hosts that wait most of the time, where it is not known for what.
 OFF_CPU = re.compile(r"the host is \d+% off the CPU")
+#: Calls that wait for another thread, where they are most of what hosts do.
+OF_THREADS = re.compile(
+    r"^([6-9]\d|100)% of it in (futex|sem_\w*wait|pthread_(cond_\w*wait|join|\w*lock)|\w*barrier\w*)"
+)
 #: A pause that is spent in such a call waits for requests, or for another process.
 WAITS = re.compile(r" in (poll|ppoll|epoll_\w+|p?select\w*|accept\w*|recv\w*)$")
 
@@ -63,13 +67,21 @@ def describe_job_cause(cause: Cause, facts: CauseContext) -> Finding:
 def _advise_hosts(facts: CauseContext) -> str:
     """Say what helps against what hosts do most of the time on the critical path."""
     kind, key, _ = next(iter(facts.host_places), (Kind.LAUNCH, 0, 0.0))
-    path, edges = facts.replay.path, facts.replay.job.graph.edges
-    if np.count_nonzero((edges.kind[path] == kind) & (edges.key[path] == key)) == 1:
-        return ADVICE["once"]
+    edges, lasts = _find_on_path(facts, kind, key)
+    if len(edges) and (once := _advise_once(lasts)):
+        is_first = edges[np.argmax(lasts)] in facts.replay.find_first_calls([key])
+        return ADVICE["startup"] if kind == Kind.CALL and is_first else once
     if kind == Kind.CALL:
         name = facts.name_call(key)
         return next(text for part, text in CALLS.items() if part in name)
     return ADVICE["gap" if kind == Kind.GAP else "latency"]
+
+
+def _find_on_path(facts: CauseContext, kind: int, key: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the edges of a kind and key on the critical path, and how long each lasts (ns)."""
+    path, edges = facts.replay.path, facts.replay.job.graph.edges
+    own = path[(edges.kind[path] == kind) & (edges.key[path] == key)]
+    return own, facts.measure(own)
 
 
 def _list_named(cause: Cause, facts: CauseContext) -> tuple[np.ndarray, np.ndarray]:
@@ -106,7 +118,10 @@ def _measure_host_time(cause: Cause, facts: CauseContext) -> Iterator[str]:
         if share >= LEAST_NAMED
     ]
     if named:
-        yield f"of the hosts' time on the critical path: {', '.join(named)}"
+        _, lasts = _find_on_path(facts, *facts.host_places[0][:2])
+        longest = format_nanoseconds(float(lasts.max(initial=0)))
+        once = f", {longest} of it at once" if len(lasts) and _advise_once(lasts) else ""
+        yield f"of the hosts' time on the critical path: {', '.join(named)}{once}"
     if not any(kind == Kind.GAP for kind, _, share in facts.host_places if share >= LEAST_NAMED):
         return
     parts = sum_parts(facts.frames["hosts"])
@@ -291,6 +306,8 @@ def _describe_pause(
     title = f"{facts.waiting} wait for hosts {where}."
     if pauses and OFF_CPU.match(pauses[0]):
         advice = ADVICE["off_cpu"]
+    if pauses and OF_THREADS.match(pauses[-1]):
+        advice = ADVICE["threads"]
     # A place that hardly any other rank has cannot be compared with the others'.
     process = np.maximum(facts.replay.job.graph.edges.process[edges], 0)
     by_process = np.bincount(process, lasts)

@@ -100,7 +100,7 @@ class Finding(Struct, frozen=True):
     #: The argument of `report --what-if` that replays the job without it; empty where there is none.
     what_if: str = ""
     #: True for a limit rather than a cause: of its time hardly anybody gains all. Limits come behind
-    #: causes.
+    #: causes, unless one is much larger than all of these.
     at_most: bool = False
     #: Where in the program it is, by call stacks; empty where these do not tell.
     where: str = ""

@@ -50,6 +50,11 @@ MOST_SHORT, MOST_EVIDENCE = 5, 2
 #: LEAST_SHORT findings are printed at least, and further ones as long as they take fewer lines than
 #: ROOM_FOR_FINDINGS: efficiencies come after them.
 LEAST_SHORT, ROOM_FOR_FINDINGS = 3, 19
+#: Lines above findings that are limits, and above causes behind these.
+LIMITS, CAUSES = (
+    "  Limits: what is gained at most, if all of it goes",
+    "  Causes: what is gained without each of them",
+)
 #: Characters of the name of a kernel in a sentence.
 LONGEST_NAME = 60
 #: Lines that are printed unless all are asked for, and rows of each table then.
@@ -280,8 +285,8 @@ def format_findings(
         if not full and number >= LEAST_SHORT and len(lines) >= ROOM_FOR_FINDINGS:
             shown = shown[:number]
             break
-        if finding.at_most and not (number and shown[number - 1].at_most):
-            lines += _wrap_text("  Limits: what is gained at most, if all of it goes", width, 2)
+        if finding.at_most != (number > 0 and shown[number - 1].at_most):
+            lines += _wrap_text(CAUSES if not finding.at_most else LIMITS, width, 2)
         lines += _wrap_text(f"{100 * finding.share:5.1f} %  {finding.title}", width, 9)
         most = len(finding.evidence) if full else 1 if number else MOST_EVIDENCE
         details = [

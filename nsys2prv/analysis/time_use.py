@@ -46,7 +46,7 @@ WORKS, NO_FAILURES = (
 )
 #: What is said of a call that creates the context of CUDA.
 SETS_UP = ", which sets CUDA up"
-#: What is said of I/O that is mostly one call of this length (ns) or more.
+#: What is said of I/O and CUDA that is mostly one call of this length (ns) or more.
 LONG_CALL, IN_ONE_CALL = 500_000_000, ", most of it in one call"
 ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
 
@@ -159,7 +159,7 @@ def find_use(
         text = f"{label} {format_nanoseconds(time)}"
         if one["first"] and one["longest"] >= MOST * time:
             text += ", the first launch" if "Launch" in label else SETS_UP
-        elif part == "io" and one["longest"] >= max(LONG_CALL, MOST * time):
+        elif part in ("io", "cuda") and one["longest"] >= max(LONG_CALL, MOST * time):
             text += IN_ONE_CALL
         named[part] = f"{named[part]}; {text}" if part in named else text
     who = job.name_task(row["task"]) if job.tasks.height > 1 else ""
@@ -203,8 +203,12 @@ def describe_edge(
     if profiler >= EXPLAINS * use.length:
         spent = format_nanoseconds(profiler)
         evidence = (*evidence, f"the profiler's own {spent} are no part of the gain")
-    is_before = when == "before"
-    begin = 0 if is_before else context.duration - use.length
+    is_before, steady = when == "before", context.options.covered_steady
+    begin, end = (0, use.length) if is_before else (context.duration - use.length, context.duration)
+    what = "their first work" if is_before else "their last work"
+    if context.options.steady:
+        begin, end = (0, int(steady.begin[0])) if is_before else (int(steady.end[-1]), end)
+        what = "the steady state"
     advice = use.advice
     nothing = "nothing but draw" if context.reader.layouts & GRAPHICS else "nothing"
     if is_before:
@@ -212,13 +216,13 @@ def describe_edge(
     return Finding(
         "startup" if is_before else "shutdown",
         f"GPUs do {nothing} for {use.length / covered:.1%} of {_name_time(context)}: {format_nanoseconds(use.length)} "
-        f"{'before their first' if is_before else 'after their last'} work{use.describe_most()}.",
+        f"{when} {what}{use.describe_most()}.",
         share,
         evidence=evidence,
         where=use.where,
         advice=advice,
         views=("views/cuda_activities.cfg",),
-        moments=((begin, begin + use.length, ()),),
+        moments=((begin, end, ()),),
     )
 
 
@@ -400,7 +404,8 @@ def describe_loss(
         # Of GPUs that idle longest no host may be known.
         if use is not None and 2 * use.length >= lost / devices.height:
             most, evidence, where = use.describe_most(), use.list_evidence(), use.where
-            advice = ELSEWHERE if use.largest == "cuda" else use.advice
+            is_often = use.largest == "cuda" and IN_ONE_CALL not in use.name_most("cuda")
+            advice = ELSEWHERE if is_often else use.advice
     elif name == "copies":
         evidence = describe_copies(frames["copies"])
         advice = "copy less, keep data on the GPU, or copy while it computes"

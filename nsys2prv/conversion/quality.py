@@ -32,7 +32,7 @@ from nsys2prv.events.kind import (
     find_function,
 )
 from nsys2prv.events.mpi import COLLECTIVES, OTHER, P2P, START_WAIT
-from nsys2prv.events.stacks import NO_SYMBOLS
+from nsys2prv.events.stacks import CUDA_CALLS, NO_SYMBOLS
 from nsys2prv.export.info import ReportInfo, pid_of
 from nsys2prv.export.recording import ERROR, INFO, TIMES, Message
 from nsys2prv.export.sqlite import Database
@@ -84,6 +84,8 @@ def assess_quality(job: Job) -> list[QualityNote]:
         notes += _note_lost_launches(job)
         notes += _note_early_work(job)
         notes += _note_missing_gpu_work(idle)
+        gpu_work = [info for info in job.infos if list_gpu_work(info)]
+        notes += _note("no_calls", [one.name for one in gpu_work if CUDA_CALLS not in one.parts])
         whole = [info.name for info in job.infos if GRAPH_TABLE in info.parts]
         notes += _note("graphs_as_a_whole", whole)
     notes += _note_missing_payloads(job)

@@ -398,3 +398,45 @@ def test_what_a_host_does_between_calls_is_that_of_the_thread_that_pauses(tmp_pa
     }
     (pause,) = (one for one in find(tmp_path, [], kernels, more) if one.kind == "host_work")
     assert "the host is 100% computing" in pause.evidence[0]
+
+
+@pytest.mark.parametrize("steps", [100, 1500])
+def test_what_is_longer_than_the_steady_state_comes_first(steps: int, tmp_path: Path) -> None:
+    """A kernel, 30 ms to pin memory, then steps of 60 us."""
+    calls = [(0, 5 * US, LAUNCH), (20 * US, 30 * MS, len(NAMES) + 1)]
+    kernels = {0: (6 * US, 9 * US)}
+    for begin in range(31 * MS, 31 * MS + steps * 60 * US, 60 * US):
+        kernels[len(calls)] = (begin + 6 * US, begin + 16 * US)
+        calls += [(begin, begin + 5 * US, LAUNCH), (begin + 6 * US, begin + 20 * US, SYNCHRONIZE)]
+    findings = find(tmp_path, calls, kernels, names=["cudaHostAlloc_v3020"])
+    edge = next(one for one in findings if one.kind == "startup")
+    assert re.search(r"ms before the steady state, .*\(cudaHostAlloc 2", edge.title)
+    assert (findings.index(edge) == 0, edge.at_most) == (
+        (True, False) if steps == 100 else (False, True)
+    )
+
+
+def test_a_thread_that_waits_for_calls_of_another(tmp_path: Path) -> None:
+    calls = [(0, 1 * MS, SYNCHRONIZE), (800 * MS, 801 * MS, LAUNCH)]
+    other = make_call(10 * MS, 790 * MS, 9, nameId=MALLOC, globalTid=make_global_tid(PID + 1))
+    own = [make_call(begin, end, at, nameId=name) for at, (begin, end, name) in enumerate(calls)]
+    (finding, *_) = find(tmp_path, calls, {1: (801 * MS, 802 * MS)}, {RUNTIME: [*own, other]})
+    assert "mostly in calls of CUDA (cudaMalloc 780.00 ms" in finding.title
+
+
+def test_one_launch_is_not_to_be_made_less_often(tmp_path: Path) -> None:
+    calls = [(0, 5 * US, LAUNCH), (10 * US, 700 * MS, LAUNCH), (701 * MS, 701 * MS + US, LAUNCH)]
+    kernels = {0: (6 * US, 9 * US), 1: (700 * MS, 701 * MS), 2: (702 * MS, 703 * MS)}
+    (finding, *_) = find(tmp_path, calls, kernels)
+    assert "launch less often" not in finding.advice
+    assert "699.99 ms" in " ".join(finding.evidence)
+
+
+def test_a_host_that_waits_for_another_thread(tmp_path: Path) -> None:
+    calls, kernels, waits = [], {}, []
+    for begin in range(0, 200 * MS, 10 * MS):
+        kernels[len(calls)] = (begin + 20 * US, begin + MS)
+        calls += [(begin, begin + 10 * US, LAUNCH), (begin + 20 * US, begin + MS, SYNCHRONIZE)]
+        waits.append(make_os_call(begin + MS, begin + 9 * MS, len(NAMES) + 1))
+    findings = find(tmp_path, calls, kernels, {"OSRT_API": waits}, ["sem_timedwait"])
+    assert "another thread" in findings[0].advice

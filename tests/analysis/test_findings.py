@@ -107,6 +107,7 @@ def test_findings_as_text() -> None:
     limit = replace(finding, share=0.2, at_most=True)
     limits = format_findings([finding, limit, limit])
     assert limits.index("  Limits: what is gained at most, if all of it goes") == 6
+    assert "  Causes" in format_findings([limit, finding])[7]
     assert format_findings([finding] * 7)[-1] == "  and 3 more: --full"
     assert all(
         len(line) <= 40

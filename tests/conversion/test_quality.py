@@ -71,6 +71,11 @@ def write_lossy(path: Path, work: int = 6) -> Path:
     return make_export(path, {**gpu, "StringIds": NAMES, RUNTIME: calls, KERNEL: kernels})
 
 
+def test_calls_that_are_missing(tmp_path: Path) -> None:
+    report = make_export(tmp_path / "r.sqlite", {"StringIds": NAMES, KERNEL: [make_kernel(0, 9)]})
+    assert "r.sqlite" in list_notes(report)["no_calls"]
+
+
 def list_notes(*reports: Path) -> dict[str, str]:
     with nsys2prv.open([*reports]) as job:
         return {note.kind: note.text for note in job.quality if note.kind != "not_recorded"}
