@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import read_columns
+from nsys2prv._util.columns import StoredFrame, read_columns
 from nsys2prv._util.errors import Detail, NothingToWrite
 from nsys2prv.clock.maps import UNPLACED, ClockRecord
 from nsys2prv.conversion.clocks import (
@@ -30,7 +30,7 @@ from nsys2prv.conversion.read import warn_of_far_rows
 from nsys2prv.events.catalogue import load_catalogue, number_domains
 from nsys2prv.events.extraction import DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.events.kind import describe_reason
-from nsys2prv.events.nccl import COMMUNICATORS
+from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.export.ranks import (
     Captures,
     check_job,
@@ -43,6 +43,7 @@ from nsys2prv.relations.nccl_adoption import adopt_kernels
 from nsys2prv.relations.nccl_collectives import warn_of_absent_members
 from nsys2prv.store import samples
 from nsys2prv.store.overlaps import separate_overlaps
+from nsys2prv.store.work_result import WorkResult
 from nsys2prv.writers import names as name_values
 from nsys2prv.writers.rows import build_object_model
 
@@ -88,7 +89,23 @@ def _align_by_clock_results(job: Job) -> ClockRecord | None:
     observing.folder.mkdir()
     _adopt_kernels(observing)
     _build_model(observing)
+    if _list_facts_of_nccl(job.clock_results) == _list_facts_of_nccl(job.results):
+        adopted = iter(_list_facts_of_nccl(observing.results))
+        job.results = [
+            replace(one, facts=one.facts | next(adopted)) if KERNELS in one.facts else one
+            for one in job.results
+        ]
+        job.silent_in_nccl = observing.silent_in_nccl
     return find_clock_corrections(observing)
+
+
+def _list_facts_of_nccl(results: Sequence[WorkResult]) -> list[dict[str, StoredFrame]]:
+    """Return the facts by which communicators of kernels are found."""
+    return [
+        {name: one.facts[name] for name in (KERNELS, COMMUNICATORS) if name in one.facts}
+        for one in results
+        if KERNELS in one.facts
+    ]
 
 
 def _find_captures(job: Job) -> Captures:
@@ -146,7 +163,9 @@ def _correct_rows(job: Job) -> list[str]:
 
 
 def _adopt_kernels(job: Job) -> None:
-    """Find communicators of NCCL kernels that do not record theirs."""
+    """Find communicators of NCCL kernels that do not record theirs, unless this is done."""
+    if job.silent_in_nccl is not None:
+        return
     clocks, _ = find_host_clocks(job)
     adoption = adopt_kernels(job.results, job.captures.numbers, job.placements, clocks, job.folder)
     job.results, job.silent_in_nccl = adoption.results, adoption.processes

@@ -110,8 +110,8 @@ class Job:
     #: (name, number) of every NVTX domain, sorted.
     domain_codes: list[tuple[str, int]]
     #: (report, process) whose NCCL kernels lack the payloads that other reports have -> number of
-    #: these kernels, and how many of them were matched nevertheless.
-    silent_in_nccl: dict[tuple[int, int], tuple[int, int]]
+    #: these kernels, and how many of them were matched nevertheless; None until this is known.
+    silent_in_nccl: dict[tuple[int, int], tuple[int, int]] | None
 
     #: Settled: all runs; `run.task` is an index into `threads`, `domains` and each list of `names`.
     runs: list[Run]
@@ -135,6 +135,7 @@ class Job:
     def __init__(self, plan: Plan, folder: Path, pool: Pool, progress: Progress) -> None:
         self.plan, self.folder, self.pool, self.progress = plan, folder, pool, progress
         self.notes, self.warnings, self.unread = [], [], []
+        self.silent_in_nccl = None
 
     @property
     def selection(self) -> Selection:

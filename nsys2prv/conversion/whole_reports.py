@@ -239,9 +239,7 @@ def _read_span(
     times where that is enough; None where it is within `span`. Of kinds that read the piece together,
     the times of their rows are read once.
     """
-    info, database = scan.work.info, scan.database
-    extraction = Extraction(info, database, settings=scan.work.settings)
-    extraction.condition, extraction.stores = kind.make_condition(info), False
+    info, database, of_kind = scan.work.info, scan.database, None
     names = _list_time_columns(database, part.table)
     if len(together) > 1 and names:
         if part not in scan.shared:
@@ -249,8 +247,10 @@ def _read_span(
             conditions = [one.make_condition(info) for one in together]
             scan.shared[part] = database.read_once(part, times, (), conditions)
         if shared := scan.shared[part]:
-            extraction.shared = shared, together.index(kind)
-            rows = shared.select_meeting(extraction.shared[1], names, ())
+            of_kind = shared, together.index(kind)
+            if not shared.mask_meeting(of_kind[1]).any():
+                return None
+            rows = shared.select_meeting(of_kind[1], names, ())
             bounds = _find_bounds(rows, names, info)
             if bounds is None or (
                 span is not None
@@ -258,6 +258,9 @@ def _read_span(
                 and kind.name not in ENDS_ELSEWHERE
             ):
                 return None
+    extraction = Extraction(info, database, settings=scan.work.settings)
+    extraction.condition, extraction.stores = kind.make_condition(info), False
+    extraction.shared = of_kind
     rules = extraction.nvtx_rules if part.table == NVTX_TABLE else ()
     if kind.plain_times and not may_drop(rules):
         columns, none = extraction.read(part, ("start", "end")), np.zeros(0, np.int64)

@@ -226,7 +226,8 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
         attributes["launch"] = extraction.name_rows(
             "launch_configuration", configured, _describe_configurations, known
         )
-    launches = extraction.find_launches(columns)
+    is_asked = extraction.settings.lines or of_nccl.any()
+    launches = extraction.find_launches(columns) if is_asked else None
     lines = make_launch_lines(extraction, "launch", columns, objects, launches=launches)
     if not of_nccl.all():
         kernel = _name_wanted(extraction, "kernels", names, shorts, ~of_nccl)[codes]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
 from itertools import chain
@@ -356,7 +355,7 @@ def explain_unread_table(table: str) -> str:
         len(name.rstrip("*")): reason
         for reason, names in _load_unread_tables().items()
         for name in names
-        if fnmatchcase(table, name)
+        if table == name or (name.endswith("*") and table.startswith(name[:-1]))
     }
     return fitting[max(fitting)] if fitting else UNKNOWN_TABLE
 

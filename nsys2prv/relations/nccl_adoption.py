@@ -150,21 +150,19 @@ def _make_queues(
     """Return the queues of these results, and the rows of each: KERNEL_FACTS, QUEUE, and where it
     is stored (place, row); `placed_begin` and `placed_end` as the reports' clocks place them.
     """
-    frames = []
+    pieces = []
     for at in places:
-        frame = read_frame(results[at].facts[KERNELS]).with_row_index("row")
-        begin, end = frame["time_begin"].to_numpy(), frame["time_end"].to_numpy()
-        clock = placements[results[at].report].map
-        sound = (begin != NULL) & (end != NULL) & (frame["in_graph"].to_numpy() == 0)
-        frame = frame.with_columns(
-            placed_begin=pl.Series(clock.to_global(np.where(sound, begin, 0))),
-            placed_end=pl.Series(clock.to_global(np.where(sound, end, 0))),
-            place=pl.lit(at),
-            report=pl.lit(results[at].report, pl.Int64),
-        )
-        waiting = pl.col("by_name").is_in((*ALL_WAIT, SEND_RECEIVE))
-        frames.append(frame.filter(pl.Series(sound) & waiting))
-    table = pl.concat(frames, how="diagonal_relaxed")
+        facts, report = read_columns(results[at].facts[KERNELS]), results[at].report
+        sound = (facts["time_begin"] != NULL) & (facts["time_end"] != NULL)
+        sound &= (facts["in_graph"] == 0) & np.isin(facts["by_name"], (*ALL_WAIT, SEND_RECEIVE))
+        row = np.flatnonzero(sound)
+        piece = {name: column[row] for name, column in facts.items()}
+        for side in ("begin", "end"):
+            piece[f"placed_{side}"] = placements[report].map.to_global(piece[f"time_{side}"])
+        of_all = {"place": np.full(len(row), at), "report": np.full(len(row), report)}
+        pieces.append({**piece, **of_all, "row": row})
+    names = pieces[0]
+    table = pl.DataFrame({one: np.concatenate([piece[one] for piece in pieces]) for one in names})
     told = pl.col("communicator") != 0
     # The calls of a communicator are one queue, on all streams.
     table = table.with_columns(stream=pl.when(told).then(-1).otherwise("stream"))
@@ -220,9 +218,10 @@ def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) 
     """Store the communicators found in the facts of the results."""
     for (place,), rows in found.partition_by("place", as_dict=True).items():
         result = results[place]
-        facts = read_frame(result.facts[KERNELS]).with_row_index("row")
-        facts = facts.update(rows.select("row", *TAKEN), on="row").drop("row")
-        stored = {KERNELS: writer.append(facts.to_dict())}
+        facts = {name: np.array(one) for name, one in read_columns(result.facts[KERNELS]).items()}
+        for name in TAKEN:
+            facts[name][rows["row"].to_numpy()] = rows[name].to_numpy()
+        stored = {KERNELS: writer.append(facts)}
         told = rows.filter("told").select("process", "communicator", "ranks")
         told = told.unique(maintain_order=True)
         if told.height:
