@@ -18,8 +18,9 @@ from nsys2prv.analysis.host_time import TEXTS, describe_parts, sum_parts
 from nsys2prv.analysis.result import Finding
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.time_use import describe_copies
+from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.replay.causes import Cause
+from nsys2prv.replay.causes import USUAL_COPY_SPEED, Cause, measure_pinned_speed
 from nsys2prv.replay.graph import Kind, split_size
 from nsys2prv.replay.job_graph import TOGETHER
 from nsys2prv.replay.whatif import GPU, HOST, TENSOR_SPEED_UP, Replay, sum_lasts
@@ -137,13 +138,18 @@ def describe_copies_of(cause: Cause, facts: CauseContext) -> tuple[str, ...]:
     copies = copies.filter(pl.col("edge").is_in(cause.changes[0][0].tolist()))
     edges = copies["edge"].to_numpy()
     operation, _, _ = split_size(facts.replay.job.graph.edges.key[edges])
-    return describe_copies(
+    described = describe_copies(
         copies.with_columns(
             operation=pl.Series(operation, dtype=pl.Int64),
             time=pl.Series(facts.measure(edges), dtype=pl.Int64),
             count=pl.lit(1, pl.Int64),
         )
     )
+    speed = measure_pinned_speed(facts.replay, map_labels("memory_kind")["pinned"])
+    as_what = "as large copies of pinned memory have here"
+    if speed is None:
+        speed, as_what = USUAL_COPY_SPEED, "a usual one of pinned memory, which has few copies here"
+    return (*described, f"the gain is with a speed of {speed:.1f} GB/s, {as_what}")
 
 
 def _sum_by_name(cause: Cause, facts: CauseContext) -> Iterator[tuple[int, str]]:

@@ -404,11 +404,15 @@ def describe_loss(
         # Of GPUs that idle longest no host may be known.
         if use is not None and 2 * use.length >= lost / devices.height:
             most, evidence, where = use.describe_most(), use.list_evidence(), use.where
-            is_often = use.largest == "cuda" and IN_ONE_CALL not in use.name_most("cuda")
-            advice = ELSEWHERE if is_often else use.advice
+            advice, named = use.advice, use.name_most("cuda")
+            if use.largest == "cuda" and IN_ONE_CALL not in named:
+                calls = TEXTS["calls"].items()
+                advice = next((text for part, text in calls if part and part in named), ELSEWHERE)
     elif name == "copies":
         evidence = describe_copies(frames["copies"])
         advice = "copy less, keep data on the GPU, or copy while it computes"
+        if evidence and "pageable" in evidence[0]:
+            advice = f"{TEXTS['advice']['pageable']}; or {advice}"
     elif is_unmatched:
         reason = (
             f"{len(unmatched):,} of {format_count(len(transfers), 'NCCL kernel')} could not be matched "

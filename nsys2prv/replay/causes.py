@@ -58,6 +58,8 @@ LAUNCHES = re.compile(
     r"(?i)^cu(?:da)?(?:Launch|GraphLaunch|Mem(?:cpy|set).*Async|EventRecord|StreamWaitEvent)"
 )
 OF_HOST_TIME, LONGEST_LAUNCH = 0.5, 100 * US
+#: From so many waits to an operation of GPUs on hosts wait for what they launch one by one.
+EACH_WAITS = 0.5
 #: A place between calls is named alone if it gains this share of what all long pauses do.
 OF_PAUSES = 0.8
 #: Limits: all communication, all time of hosts, all waits for messages.
@@ -115,7 +117,10 @@ def find_causes(replay: Replay, facts: KernelFacts) -> list[Cause]:
     # messages are shorter without the transfers and the work of hosts that they consist of.
     calls = replay.job.calls
     order: dict[object, int] = {kind: number for number, kind in enumerate(LIMITS, 2)}
-    order |= {(Kind.CALL, name): 1 for name, label in calls.items() if "Synchronize" in label}
+    waits = [name for name, label in calls.items() if "Synchronize" in label]
+    # Where hosts wait for most of what they launch one by one, each launch comes late because of it.
+    is_each = len(replay.select((Kind.RETURN,), waits)) > EACH_WAITS * len(replay.select(GPU))
+    order |= {(Kind.CALL, name): -1 if is_each else 1 for name in waits}
     for cause in sorted(
         candidates, key=lambda one: (order.get(one.place or one.kind, 0), -one.gain)
     ):
@@ -248,6 +253,15 @@ def has_gpu_work(replay: Replay) -> bool:
     return bool(len(replay.select(GPU)))
 
 
+def measure_pinned_speed(replay: Replay, pinned: int) -> float | None:
+    """Return how fast large copies of pinned memory are (B/ns); None where there are few."""
+    of_pinned = (pl.col("source") == pinned) | (pl.col("destination") == pinned)
+    large = replay.job.copies.filter(of_pinned & (pl.col("bytes") > LARGE_COPY))
+    lasts = replay.job.graph.weight[large["edge"].to_numpy()]
+    speeds = large["bytes"].to_numpy()[lasts > 0] / lasts[lasts > 0]
+    return float(np.median(speeds)) if len(speeds) > 5 else None
+
+
 def pin_copies(replay: Replay, facts: KernelFacts) -> Changes:
     """Let copies of pageable memory be as fast as those of pinned memory, and their calls not wait
     for them.
@@ -256,11 +270,7 @@ def pin_copies(replay: Replay, facts: KernelFacts) -> Changes:
     rows = copies["edge"].to_numpy()
     columns = {"lasts": graph.weight[rows], "at": graph.time[edges.target[rows]]}
     copies = copies.with_columns(pl.Series(*column) for column in columns.items())
-    is_pinned = (pl.col("source") == facts.pinned) | (pl.col("destination") == facts.pinned)
-    fast = copies.filter(is_pinned & (pl.col("bytes") > LARGE_COPY) & (pl.col("lasts") > 0))
-    speed = USUAL_COPY_SPEED
-    if fast.height > 5:
-        speed = fast.select((pl.col("bytes") / pl.col("lasts")).median()).item()
+    speed = measure_pinned_speed(replay, facts.pinned) or USUAL_COPY_SPEED
     of_pageable = (pl.col("source") == facts.pageable) | (pl.col("destination") == facts.pageable)
     slow = copies.filter(
         of_pageable

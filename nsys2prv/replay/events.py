@@ -21,7 +21,7 @@ from nsys2prv.store.event_reader import EventReader
 
 #: Calls by their names: what waits for the device, what waits for all that its process has launched,
 #: what copies, and what only looks whether something is done.
-SYNCHRONISES, FREES, COPIES, POLLS = 1, 2, 4, 8
+SYNCHRONISES, FREES, COPIES, POLLS, STAGES = 1, 2, 4, 8, 16
 CALL_NAMES = {
     SYNCHRONISES: re.compile(SYNCHRONISING),
     FREES: re.compile(
@@ -167,14 +167,20 @@ def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def describe_calls(calls: Calls, labels: Mapping[int, str]) -> np.ndarray:
-    """Return what each call may do by its name, such as SYNCHRONISES | FREES (uint8)."""
+def describe_calls(calls: Calls, labels: Mapping[int, str], operations: Operations) -> np.ndarray:
+    """Return what each call may do, such as SYNCHRONISES | FREES (uint8): by its name, and by whether
+    it copies pageable memory.
+    """
     values, codes = factorize(calls.name)
     does = [
         sum(bit for bit, names in CALL_NAMES.items() if names.search(labels.get(value, "")))
         for value in values.tolist()
     ]
-    return np.array(does, np.uint8)[codes] if len(does) else np.zeros(0, np.uint8)
+    found = np.array(does, np.uint8)[codes]
+    pageable = map_labels("memory_kind")["pageable"]
+    stages = (operations.source == pageable) | (operations.destination == pageable)
+    found[operations.call[stages & (operations.call >= 0)]] |= STAGES
+    return found
 
 
 def read_operations(reader: EventReader, unit: int, calls: Calls, launches: Launches) -> Operations:

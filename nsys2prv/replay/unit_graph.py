@@ -97,7 +97,7 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
     task_of, device_of = (
         reader.rows.get_column(name).astype(np.int32) for name in ("task", "device")
     )
-    does = describe_calls(calls, labels)
+    does = describe_calls(calls, labels, operations)
     count = len(operations.begin)
     nodes_of = np.empty(2 * (count + len(calls.begin)), np.int32)
     is_copy, work = operations.kind == Kind.COPY, operations.name

@@ -302,20 +302,36 @@ def test_of_several_processes_the_one_that_works(tmp_path: Path) -> None:
     assert "--sample=process-tree" in finding.advice
 
 
-def test_copies_that_would_be_faster_from_pinned_memory(tmp_path: Path) -> None:
-    calls, kernels, copies, at = [], {}, [], MS
-    for number in range(20):
-        begin = number * 50 * US
+@pytest.mark.parametrize("stages", [False, True])
+def test_copies_that_would_be_faster_from_pinned_memory(stages: bool, tmp_path: Path) -> None:
+    """Calls that return at once, or once the last part of a copy is staged."""
+    calls, kernels, copies, at, end = [], {}, [], MS, 0
+    for _ in range(20):
+        begin = end + 30 * US
+        end = at + 6 * MS - 80 * US if stages else begin + 10 * US
         copies.append(make_copy(at, at + 6 * MS, 12_000_000, len(calls), 0))
-        calls.append((begin, begin + 10 * US, len(NAMES) + 1))
+        calls.append((begin, end, len(NAMES) + 1))
         kernels[len(calls)] = (at + 6 * MS + US, at + 7 * MS)
-        calls.append((begin + 20 * US, begin + 30 * US, LAUNCH))
+        calls.append((end + 10 * US, end + 20 * US, LAUNCH))
+        end += 20 * US
         at += 7 * MS + US
     (copied, *_) = find(tmp_path, calls, kernels, {MEMCPY: copies}, ["cudaMemcpyAsync_v3020"])
     assert copied.kind == "exposed_copies"
     assert re.search(
         r"from pageable to device memory, 0.2\d GB in 1\d\d.\d\d ms, 2.00 GB/s", copied.evidence[0]
     )
+    assert "20.0 GB/s, a usual one of pinned memory" in copied.evidence[1]
+    assert copied.share == pytest.approx(0.76, abs=0.03)
+
+
+def test_launches_that_are_waited_for_one_by_one(tmp_path: Path) -> None:
+    calls, kernels = [], {}
+    for begin in range(0, 10 * MS, 50 * US):
+        kernels[len(calls)] = (begin + 12 * US, begin + 35 * US)
+        calls += [(begin, begin + 10 * US, LAUNCH), (begin + 11 * US, begin + 38 * US, SYNCHRONIZE)]
+    first, *_ = find(tmp_path, calls, kernels)
+    assert first.title == "Hosts wait in cudaStreamSynchronize."
+    assert first.share == pytest.approx(0.5, abs=0.1)
 
 
 @pytest.mark.parametrize("tid", [PID, PID + 9])

@@ -46,7 +46,7 @@ static void drop_contradictions(Edges *edges, const Unit *in, int64_t *dropped) 
     int64_t kept = 0;
     for (int64_t k = 0; k < edges->count; k++) {
         int64_t gap = get_time(in, edges->target[k]) - get_time(in, edges->source[k]);
-        bool tolerated = BIT(edges->kind[k]) & (BIT(LAUNCH) | BIT(RETURN)) && gap >= -CLOCKS_APART;
+        bool tolerated = (edges->kind[k] == LAUNCH && gap >= -CLOCKS_APART) || (edges->kind[k] == RETURN && gap >= -LAST_PART);
         if (gap < 0 && !tolerated)
             dropped[edges->kind[k]]++;
         else

@@ -13,6 +13,8 @@
 #define USUAL_WAKE_UP 5000
 /* How long a call that may wait lasts with nothing to wait for, where no call shows it (ns). Names of calls are below CALL_NAMES. */
 #define USUAL_CALL 8000
+/* Of so many calls of a name, one that has not waited does not tell how long they last without a wait. */
+#define FEW_IDLE 20
 #define CALL_NAMES 32768
 /* An operation that begins so long after all that is known to hold it up (ns) may have waited for another stream of its device that has ended within the
  * other time before. */
@@ -23,7 +25,7 @@
 #define SLOW_LAUNCH 20
 
 /* What a call may do, and what a row of the tables about events and synchronisation says. */
-enum { SYNCHRONISES = 1, FREES = 2, COPIES = 4, POLLS = 8 };
+enum { SYNCHRONISES = 1, FREES = 2, COPIES = 4, POLLS = 8, STAGES = 16 };
 enum { RECORD, WAIT_STREAM, WAIT_CONTEXT, WAIT_EVENT, HOLD_STREAM };
 
 static bool grow(void **column, int64_t room, int64_t size) {
@@ -199,6 +201,14 @@ static void take_marker(Edges *edges, const Unit *in, State *state, int64_t mark
     }
 }
 
+/* Whether a call has waited for the copy that it launched. Of pageable memory it returns once the last part is staged, while that is still copied. */
+static bool waits_for_copy(const Unit *in, int64_t call, int64_t one) {
+    int64_t lasts = in->call_end[call] - in->call_begin[call], until = in->end[one] - in->call_begin[call];
+    int64_t rest = in->end[one] - in->call_end[call];
+    bool ended = rest <= AT_ONCE || (in->does[call] & STAGES && rest <= LAST_PART && 2 * rest <= in->end[one] - in->begin[one]);
+    return ended && until > 1000 && 5 * lasts > 4 * (until < CLOCKS_APART ? until : CLOCKS_APART);
+}
+
 /* An operation: after the call that launched it, the one before on its stream, and the event that the stream waits for. A copy that its call has
  * waited for lets that return. */
 static void launch_operation(Edges *edges, const Unit *in, State *state, int64_t one) {
@@ -207,9 +217,7 @@ static void launch_operation(Edges *edges, const Unit *in, State *state, int64_t
     if (call >= 0) {
         bool after = in->begin[one] >= in->call_end[call] && in->end[one] > in->call_end[call] + AT_ONCE;
         add_edge(edges, LAUNCH, one, (after ? ends : begins) + call, TO_ESTIMATE);
-        int64_t lasts = in->call_end[call] - in->call_begin[call], until = in->end[one] - in->call_begin[call];
-        if (in->work[one] == COPY && in->does[call] & COPIES && in->end[one] <= in->call_end[call] + AT_ONCE && until > 1000
-            && 5 * lasts > 4 * (until < CLOCKS_APART ? until : CLOCKS_APART))
+        if (in->work[one] == COPY && in->does[call] & COPIES && waits_for_copy(in, call, one))
             add_edge(edges, RETURN, ends + call, in->operations + one, TO_ESTIMATE);
     }
     if (state->last_operation[stream] >= 0)
@@ -412,8 +420,8 @@ static int compare_timed(const void *first, const void *second) {
     return one->lasts < other->lasts ? -1 : one->lasts > other->lasts;
 }
 
-/* How long calls that have waited last without the wait (ns): as those of the name on the process that have not, usually; not longer than nearly all last,
- * nor than they do. AS_RECORDED of all others. */
+/* How long calls that have waited last without the wait (ns): as those of the name on the process that have not, usually, where these are not just a few;
+ * not longer than nearly all last, nor than they do. AS_RECORDED of all others. */
 static bool find_own_durations(const Unit *in, const uint8_t *waited, int32_t *own) {
     bool *names = calloc(CALL_NAMES, sizeof *names);
     int64_t count = 0, first = 0;
@@ -438,7 +446,8 @@ static bool find_own_durations(const Unit *in, const uint8_t *waited, int32_t *o
         for (end = first; end < count && timed[end].process == timed[first].process && timed[end].name == timed[first].name; end++)
             if (!waited[timed[end].call])
                 idle[others++] = timed[end].lasts;
-        int64_t least = timed[first + (int64_t)((double)(end - first - 1) * 0.02)].lasts, usual = others ? (int64_t)find_median(idle, others) : USUAL_CALL;
+        int64_t least = timed[first + (int64_t)((double)(end - first - 1) * 0.02)].lasts;
+        int64_t usual = others * FEW_IDLE > end - first ? (int64_t)find_median(idle, others) : USUAL_CALL;
         least = usual < least ? usual : least;
         for (int64_t k = first; k < end; k++)
             if (waited[timed[k].call]) {

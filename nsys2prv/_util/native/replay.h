@@ -16,6 +16,8 @@ enum { KERNEL, COPY, GAP, CALL, NCCL, MPI, LAUNCH, RETURN, STREAM, EVENT, MEET, 
 #define NOTHING INT64_MIN
 #define LONG INT32_MAX
 #define NOT_HELD INT32_MIN
+/* The last part of a copy of pageable memory, which is still copied when the call returns, takes no longer than this (ns; 20 to 150 us are usual). */
+#define LAST_PART 250000
 /* Typical weights that are not known yet: to be estimated; as recorded; from here on downwards the group by which it is estimated. */
 #define TO_ESTIMATE (-1)
 #define AS_RECORDED (-2)
