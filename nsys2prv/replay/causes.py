@@ -68,6 +68,8 @@ LIMITS = ("transfers", "host_time", "messages")
 HAS_OTHERS = (*LIMITS, "imbalance", "launching", "place", "pauses")
 #: What a copy of pinned memory takes beside its bytes (ns), and its speed where none shows it (B/ns).
 COPY_LATENCY, USUAL_COPY_SPEED = 1_500, 20.0
+#: From its call to its begin (ns).
+COPY_LAUNCH = 10 * US
 #: Copies of fewer bytes are not slower from pageable memory, of fewer tell no speed.
 SMALL_COPY, LARGE_COPY = 1 << 16, 1 << 18
 
@@ -283,11 +285,16 @@ def pin_copies(replay: Replay, facts: KernelFacts) -> Changes:
         pl.min_horizontal(pl.col("bytes") / speed + COPY_LATENCY, "lasts").cast(pl.Int64)
     )
     rows = slow["edge"].to_numpy().astype(np.int32)
-    ends = np.zeros(len(graph.time), bool)
-    ends[edges.target[rows]] = True
-    returns = replay.select((Kind.RETURN,))
-    returns = returns[ends[edges.source[returns]]]
-    return [(rows, new.to_series().to_numpy()), (returns, np.full(len(returns), NO_WEIGHT))]
+    moments = np.zeros(len(graph.time), bool)
+    moments[edges.source[rows]] = moments[edges.target[rows]] = True
+    returns, launches = (replay.select((kind,)) for kind in (Kind.RETURN, Kind.LAUNCH))
+    returns = returns[moments[edges.source[returns]]]
+    launches = launches[moments[edges.target[launches]]]
+    return [
+        (rows, new.to_series().to_numpy()),
+        (returns, np.full(len(returns), NO_WEIGHT)),
+        (launches, np.minimum(graph.weight[launches], COPY_LAUNCH)),
+    ]
 
 
 def _remove_family(family: str, replay: Replay, _: KernelFacts) -> Changes:

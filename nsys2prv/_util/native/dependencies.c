@@ -201,24 +201,25 @@ static void take_marker(Edges *edges, const Unit *in, State *state, int64_t mark
     }
 }
 
-/* Whether a call has waited for the copy that it launched. Of pageable memory it returns once the last part is staged, while that is still copied. */
-static bool waits_for_copy(const Unit *in, int64_t call, int64_t one) {
-    int64_t lasts = in->call_end[call] - in->call_begin[call], until = in->end[one] - in->call_begin[call];
+/* Whether a call has staged most of the copy of pageable memory that it launched: it returns while the last part is still copied. */
+static bool has_staged(const Unit *in, int64_t call, int64_t one) {
     int64_t rest = in->end[one] - in->call_end[call];
-    bool ended = rest <= AT_ONCE || (in->does[call] & STAGES && rest <= LAST_PART && 2 * rest <= in->end[one] - in->begin[one]);
-    return ended && until > 1000 && 5 * lasts > 4 * (until < CLOCKS_APART ? until : CLOCKS_APART);
+    return in->does[call] & STAGES && rest <= LAST_PART && 2 * rest <= in->end[one] - in->begin[one];
 }
 
 /* An operation: after the call that launched it, the one before on its stream, and the event that the stream waits for. A copy that its call has
- * waited for lets that return. */
+ * waited for lets that return; where the call has staged it, how long it takes to begin and to end is the work of the host. */
 static void launch_operation(Edges *edges, const Unit *in, State *state, int64_t one) {
     int32_t stream = in->stream[one], call = in->call[one];
     int64_t begins = 2 * in->operations, ends = begins + in->calls;
     if (call >= 0) {
         bool after = in->begin[one] >= in->call_end[call] && in->end[one] > in->call_end[call] + AT_ONCE;
-        add_edge(edges, LAUNCH, one, (after ? ends : begins) + call, TO_ESTIMATE);
-        if (in->work[one] == COPY && in->does[call] & COPIES && waits_for_copy(in, call, one))
-            add_edge(edges, RETURN, ends + call, in->operations + one, TO_ESTIMATE);
+        int64_t lasts = in->call_end[call] - in->call_begin[call], until = in->end[one] - in->call_begin[call];
+        bool is_copy = in->work[one] == COPY && in->does[call] & COPIES && until > 1000 && 5 * lasts > 4 * (until < CLOCKS_APART ? until : CLOCKS_APART);
+        bool staged = is_copy && has_staged(in, call, one);
+        add_edge(edges, LAUNCH, one, (after ? ends : begins) + call, staged ? AS_RECORDED : TO_ESTIMATE);
+        if (is_copy && (staged || in->end[one] <= in->call_end[call] + AT_ONCE))
+            add_edge(edges, RETURN, ends + call, in->operations + one, staged ? AS_RECORDED : TO_ESTIMATE);
     }
     if (state->last_operation[stream] >= 0)
         add_edge(edges, STREAM, one, in->operations + state->last_operation[stream], TO_ESTIMATE);
