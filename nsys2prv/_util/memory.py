@@ -29,7 +29,7 @@ _POLARS = "_RJEM_MALLOC_CONF", "oversize_threshold:0,dirty_decay_ms:1000"
 #: process keeps at its heap's end.
 HEAP_BLOCK_BYTES, KEPT_BYTES = 32 << 20, 128 << 20
 #: Blocks from this size on that are not kept where memory counts more than time.
-RETURNED_BYTES = 1 << 20
+RETURNED_BYTES = 8 << 20
 #: Address space that a process needs, for its libraries most of all; and for each thread of polars,
 #: which has one per CPU or one alone.
 NEEDED_BYTES, BYTES_PER_THREAD = 768 << 20, 256 << 20

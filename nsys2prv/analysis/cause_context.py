@@ -19,6 +19,7 @@ from nsys2prv.analysis.host_time import (
     describe_unrecorded,
     divide_host_time,
     list_activities,
+    sum_ranges,
 )
 from nsys2prv.analysis.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.analysis.result import Context, Finding, JobRanks
@@ -326,7 +327,8 @@ class CauseContext(Struct, frozen=True, dict=True):
         whole = max(sum(parts.values()), 1)
         if (described := describe_parts(parts)) and parts["unknown"] < whole:
             yield f"the host is {described}"
-        rows = list_activities(unit, row, spans).sort("time", descending=True)
+        rows = list_activities(unit, row, spans, *sum_ranges(unit, row, spans))
+        rows = rows.sort("time", descending=True)
         for what, of_parts in SAID.items():
             alike = rows.filter(
                 pl.col("part").is_in(of_parts) & (pl.col("time") >= EXPLAINS * whole)

@@ -163,16 +163,20 @@ def _collect_hosts(
     parts = divide_host_time(unit, main, find_outside_calls(unit, main, window) - busy)
     yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
     asked = times if unit.work.height else {"all": of_host}
-    for when, time in asked.items():
-        time = time - busy
+    asked = {when: time - busy for when, time in asked.items()}
+    outside = {thread: find_outside_calls(unit, thread, window) for thread in threads}
+    *of_asked, of_main = sum_ranges(unit, main, *asked.values(), outside[main])
+    yield "ranges", of_main.with_columns(one)
+    for (when, time), ranges in zip(asked.items(), of_asked, strict=True):
         row = {"length": time.length, **divide_host_time(unit, main, time, others=True)}
         labelled = (one, pl.lit(when).alias("when"))
         yield "uses", pl.DataFrame([row]).cast(pl.Int64).with_columns(labelled)
-        yield "activities", list_activities(unit, main, time, others=True).with_columns(labelled)
-    for thread in dict.fromkeys(threads):
-        outside = find_outside_calls(unit, thread, window)
-        yield "ranges", sum_ranges(unit, thread, outside).with_columns(one)
-        yield "places", measure_places(unit, thread, outside - busy).with_columns(one)
+        activities = list_activities(unit, main, time, ranges, others=True)
+        yield "activities", activities.with_columns(labelled)
+    for thread, time in outside.items():
+        yield "places", measure_places(unit, thread, time - busy).with_columns(one)
+        if thread != main:
+            yield "ranges", sum_ranges(unit, thread, time)[0].with_columns(one)
 
 
 def _measure_device(unit: DeviceGroup, device: int, window: Spans, inner: Spans) -> pl.DataFrame:

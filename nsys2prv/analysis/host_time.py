@@ -19,9 +19,10 @@ from nsys2prv.analysis.device_group import OS, UCX, DeviceGroup, find_io_spans, 
 from nsys2prv.analysis.intervals import (
     EMPTY,
     Spans,
-    measure_exclusive,
-    split_ranges,
+    find_parents,
+    order_ranges,
     take_first,
+    take_off_inner,
     unite,
 )
 from nsys2prv.analysis.result import Context
@@ -97,13 +98,14 @@ def _find_others(unit: DeviceGroup, thread: int) -> Spans:
 def _find_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
     """Return when a thread is in each of PARTS to which calls of the system within it belong."""
     is_shmem = pl.col("range").is_in(list(unit.options.shmem))
+    in_ranges = ["nvtx_pushpop"] if unit.options.shmem else []
     is_profiler = ~pl.col("what").is_in(list(unit.options.no_profiler))
     # Functions of a host hold streams of its process.
     of_task = np.flatnonzero(unit.task_of == unit.task_of[thread])
     return {
         "mpi": unit.find_mpi_spans([thread]),
         "ucx": unit.find_thread_spans([thread], *UCX),
-        "shmem": unit.find_thread_spans([thread], "nvtx_pushpop", only=is_shmem),
+        "shmem": unit.find_thread_spans([thread], *in_ranges, only=is_shmem),
         "callback": unit.find_thread_spans(of_task.tolist(), "graph_host_node"),
         "jit": unit.find_thread_spans([thread], "jit"),
         "cuda": unit.find_thread_spans([thread], "cuda_api"),
@@ -172,11 +174,12 @@ def find_outside_calls(unit: DeviceGroup, thread: int, time: Spans) -> Spans:
 
 
 def list_activities(
-    unit: DeviceGroup, thread: int, spans: Spans, others: bool = False
+    unit: DeviceGroup, thread: int, spans: Spans, ranges: pl.DataFrame, others: bool = False
 ) -> pl.DataFrame:
     """Return what a thread does in some time by name: `part` (of PARTS, `range` or `where`), `names` (a
     name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), `first` (whether the longest
-    is the first call of CUDA in its process that takes SET_UP, begun before any work of GPUs). others: as for divide_host_time.
+    is the first call of CUDA in its process that takes SET_UP, begun before any work of GPUs). ranges: of
+    this time, as :func:`sum_ranges` returns them. others: as for divide_host_time.
     """
     outside = spans - unite(*_find_before_system(unit, thread).values())
     is_io = pl.col("name").is_in(list(unit.options.io))
@@ -204,7 +207,7 @@ def list_activities(
         kind = pl.when(is_io if part == "os" else False).then(pl.lit("io")).otherwise(pl.lit(part))
         names = pl.lit("ucx" if layout in UCX else layout)
         frames.append(sums.select(kind.alias("part"), names.alias("names"), pl.all()))
-    places, ranges = measure_places(unit, thread, spans), sum_ranges(unit, thread, spans)
+    places = measure_places(unit, thread, spans)
     frames += [
         frame.select(
             part=pl.lit(part), names=pl.lit(name), name=frame.columns[0], time=pl.col("time")
@@ -233,28 +236,45 @@ def _find_set_up(unit: DeviceGroup, task: int) -> int:
     return int(first["begin"][0])
 
 
-def sum_ranges(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
-    """Return how much of some time lies in each NVTX range of a thread and in none within it: by
+def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFrame]:
+    """Return how much of each of some times lies in each NVTX range of a thread and in none within it: by
     `group` of names as the options have them, `time` (ns); and how many there are from the begin of
     the time to its end (`count`), and how long they last together (`lasts`, ns).
     """
     schema = dict.fromkeys(("group", "time", "lasts", "count"), pl.Int64)
-    if not unit.has("nvtx_pushpop") or not len(spans):
-        return pl.DataFrame(schema=schema)
-    begin, end = (int(side[at]) for side, at in ((spans.begin, 0), (spans.end, -1)))
-    within = (pl.col("begin") < end) & (pl.col("end") > begin)
-    ranges = unit.select_events("nvtx_pushpop", [thread])
-    if not ranges.select(within.all()).item():
-        ranges = ranges.filter(within)
-    begin, end, name = to_arrays(ranges, "begin", "end", "range")
-    groups, parts = np.load(str(unit.options.groups), mmap_mode="r"), []
-    for part in split_ranges(name * 0, begin, end):
-        columns = {"group": groups[name[part]].astype(np.int64)}
-        columns["time"] = measure_exclusive(spans, begin[part], end[part])
-        columns["lasts"] = end[part] - begin[part]
-        sums = pl.DataFrame(columns).group_by("group")
-        parts.append(sums.agg(pl.col("time", "lasts").sum(), count=pl.len().cast(pl.Int64)))
-    return pl.concat(parts).group_by("group").agg(pl.all().sum())
+    sums = [[pl.DataFrame(schema=schema)] for _ in times]
+    if not unit.has("nvtx_pushpop") or not any(map(len, times)):
+        return [one[0] for one in sums]
+    groups = np.load(str(unit.options.groups), mmap_mode="r")
+    # Ranges that reach into the next window, with what is left of each time in them.
+    begin = end = group = np.zeros(0, np.int64)
+    left = [begin] * len(times)
+    for until, frame in unit.reader.read_windows("nvtx_pushpop", ["range"], unit.number, np.int32):
+        before = len(begin)
+        own = frame.filter(pl.col("thread") == thread)
+        more = [*to_arrays(own, "begin", "end"), groups[own["range"].to_numpy()]]
+        order = order_ranges(own["thread"].to_numpy(), *more[:2])
+        begin, end, group = (
+            np.append(column, one[order])
+            for column, one in zip((begin, end, group), more, strict=True)
+        )
+        _, parent = find_parents(np.zeros(len(begin), np.int32), begin, end)
+        parent[:before] = -1
+        is_open = end >= until
+        for number, time in enumerate(times):
+            if not len(time):
+                left[number] = begin
+                continue
+            inside = time.within(begin[before:], end[before:])
+            inside = take_off_inner(np.append(left[number], inside), parent)
+            left[number] = inside[is_open]
+            counts = ~is_open & (begin < time.end[-1]) & (end > time.begin[0])
+            columns = {"group": group[counts], "time": np.maximum(inside[counts], 0)}
+            rows = pl.DataFrame(columns | {"lasts": (end - begin)[counts]})
+            of_groups = rows.group_by("group").agg(pl.all().sum(), count=pl.len())
+            sums[number].append(of_groups.cast(schema))
+        begin, end, group = begin[is_open], end[is_open], group[is_open]
+    return [pl.concat(one).group_by("group").agg(pl.all().sum()) for one in sums]
 
 
 def select_shmem_calls(labels: pl.DataFrame) -> tuple[int, ...]:

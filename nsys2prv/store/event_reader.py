@@ -5,8 +5,9 @@ with its task, rank, node, device and stream.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from nsys2prv._util.columns import StoredFrame, factorize_together, mask_changes
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.export.source import mask_usable
 from nsys2prv.store import windows
-from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, read_run
+from nsys2prv.store.runs import BEGIN, COUNTER, LINE, RecordFormat, Run, read_run
 
 #: Kinds of rows.
 HOST, STREAM, SAMPLED = "host", "stream", "samples"
@@ -129,19 +130,7 @@ class EventReader(Struct, dict=True):
             raise KeyError(f"layout {layout} has no field {', '.join(sorted(unknown))}")
 
         def make_columns(run: Run, records: windows.WindowRecords) -> dict[str, np.ndarray]:
-            # A cut leaves the ends of the whole job here.
-            columns = {
-                "begin": records.times,
-                "end": np.minimum(records.column("end"), self.duration),
-                "thread": records.column("object").astype(dtype),
-            }
-            for name in fields:
-                constant = None if name == "domain" else run.shape.find_constant(name)
-                columns[name] = (
-                    records.column(name).astype(dtype)
-                    if constant is None
-                    else np.full(len(records), constant, dtype)
-                )
+            columns = self._make_begins(run.shape, records, fields, dtype)
             if keep is None:
                 return columns
             kept = keep(columns)
@@ -152,6 +141,47 @@ class EventReader(Struct, dict=True):
         # Where there are none no piece tells their types.
         types = dict.fromkeys(names[2:], pl.Series(np.zeros(0, dtype)).dtype)
         return frame if frame.height else frame.cast(types)
+
+    def read_windows(
+        self, layout: str, fields: Sequence[str], unit: int, dtype: type[np.signedinteger]
+    ) -> Iterator[tuple[int, pl.DataFrame]]:
+        """Yield what :meth:`read_begins` returns a window of the trace at a time: before when all of it
+        begins (ns), and the frame.
+        """
+        runs = self._index.get((BEGIN, layout, unit), [])
+        bounds = [*windows.choose_window_bounds(runs, self.ids.clocks), None]
+        names = ("begin", "end", "thread", *fields)
+        with windows.WindowReader(runs, self.ids) as reader:
+            for first, last in pairwise(bounds):
+                pieces = [
+                    self._make_begins(shape, records, fields, dtype)
+                    for shape, records in reader.read(first, last).items()
+                ]
+                frame = self._join_pieces(pieces, names, unit)
+                yield self.duration + 1 if last is None else last, frame
+
+    def _make_begins(
+        self,
+        shape: RecordFormat,
+        records: windows.WindowRecords,
+        fields: Sequence[str],
+        dtype: type[np.signedinteger],
+    ) -> dict[str, np.ndarray]:
+        """Return the columns that :meth:`read_begins` has of some records."""
+        # A cut leaves the ends of the whole job here.
+        columns = {
+            "begin": records.times,
+            "end": np.minimum(records.column("end"), self.duration),
+            "thread": records.column("object").astype(dtype),
+        }
+        for name in fields:
+            constant = None if name == "domain" else shape.find_constant(name)
+            columns[name] = (
+                records.column(name).astype(dtype)
+                if constant is None
+                else np.full(len(records), constant, dtype)
+            )
+        return columns
 
     def read_stacks(
         self, unit: int, layouts: Sequence[int] | None = None
@@ -260,9 +290,14 @@ class EventReader(Struct, dict=True):
         """Return what is made of the records of a stream as one frame by its first column, of one
         unit's threads alone. names: its columns.
         """
+        pieces = (make_columns(run, records) for run, records in self._read(stream, name, unit))
+        return self._join_pieces(pieces, names, unit)
+
+    def _join_pieces(
+        self, made: Iterable[dict[str, np.ndarray]], names: Sequence[str], unit: int | None
+    ) -> pl.DataFrame:
         pieces = []
-        for run, records in self._read(stream, name, unit):
-            piece = make_columns(run, records)
+        for piece in made:
             if unit is not None and not (own := self.rows.units[piece["thread"]] == unit).all():
                 piece = {name: column[own] for name, column in piece.items()}
             pieces.append(piece)
