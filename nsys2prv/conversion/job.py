@@ -22,7 +22,6 @@ from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, Placement
 from nsys2prv.conversion.options import Options, Plan
 from nsys2prv.conversion.whole_reports import LostLaunches
 from nsys2prv.events import Selection
-from nsys2prv.events.catalogue import CALLER_LEVELS
 from nsys2prv.events.extraction import ObjectKey
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.ranks import Captures
@@ -194,7 +193,7 @@ class Job:
             for name, values in self.values.items()
         }
         self.callers = [
-            _find_callers(result, values)
+            np.append(values, ABSENT)[result.callers]  # ABSENT is the last one
             for result, values in zip(by_task, self.names["caller"], strict=True)
         ]
         self.written = sum_counters(result.events for result in self.results)
@@ -210,12 +209,6 @@ class Job:
             int(self.clocks[report].to_global(np.array(times)).max())
             for report, times in lasts.items()
         )
-
-
-def _find_callers(result: WorkResult, values: np.ndarray) -> np.ndarray:
-    """Return the callers of a task's call stacks. values: of each local name."""
-    callers = np.array(result.callers, np.int64).reshape(-1, CALLER_LEVELS)
-    return np.append(values, ABSENT)[np.where(callers == ABSENT, -1, callers)]
 
 
 def group_by_report(runs: Iterable[Run]) -> dict[int, list[Run]]:

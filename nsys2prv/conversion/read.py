@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -276,7 +277,7 @@ def read_task(task: ReadingWork) -> WorkResult:
             result.whole = survey_database(plan_whole_work(*of_report), database)
     with FrameWriter(writer.path) as frames:
         result.names = {name: names.save(frames) for name, names in own.names.items()}
-        result.callers = list(own.callers)
+        result.callers = np.concatenate(own.callers)
         for extraction, of_one in ((own, result), (beside, result.beside)):
             of_one.objects, of_one.domains = list(extraction.objects), list(extraction.domains)
             of_one.facts = extraction.save_facts(frames)

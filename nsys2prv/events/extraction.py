@@ -215,8 +215,8 @@ class Extraction:
         self.domains = Numbering()
         #: Names by name set.
         self.names: dict[str, Names] = {}
-        #: Callers of call stacks, names of the set `caller` by level -> local index; 0 is none.
-        self.callers = Numbering({(ABSENT,) * CALLER_LEVELS: 0})
+        #: Callers of call stacks by level, names of the set `caller`; the first are none.
+        self.callers = [np.full((1, CALLER_LEVELS), ABSENT)]
         #: Launching calls to look up, and those that this extraction finds.
         self.launches = launches if launches is not None else LaunchIndex()
         self.launched: list[Launches] = []

@@ -10,6 +10,7 @@ of CUDA in exports of nsys 2022 count from 0.
 from __future__ import annotations
 
 import re
+import threading
 from functools import cache
 
 import numpy as np
@@ -18,7 +19,7 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together, mask_changes
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, load_catalogue, map_labels
-from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.extraction import Extraction, Numbering
 from nsys2prv.events.kind import Rows
 from nsys2prv.export.source import FRAME_COLUMNS, NULL, StackRows, name_rows
 
@@ -42,6 +43,10 @@ LIBRARIES = ("a library", "MPI", "a CUDA library")
 CALLERS_TOO = ((LIBRARIES, True), (("the interpreter",), True), (LIBRARIES, False))
 #: Of more stacks than this those that were read are not kept for the next rows.
 MOST_STACKS = 1 << 20
+#: Of more distinct stacks than this what was found out is not kept for the next task.
+MOST_DISTINCT = 1 << 16
+#: The distinct stacks that each thread met last.
+_MET = threading.local()
 #: What says nothing behind a function's name, as the hash that Rust adds.
 _BEHIND = re.compile(r"(?:::h[0-9a-f]{16})?(?: const)?(?: \[clone .*\])?$")
 _BARE_NAME = re.compile(r"(\w+)(?:<.*)?$", re.DOTALL)
@@ -52,24 +57,98 @@ LAMBDA = "::{lambda"
 _OUTER_ARGUMENTS = re.compile(r"\((?:[^()]|\([^()]*\))*\)(?: const)?::")
 
 
+class DistinctStacks:
+    """The distinct stacks that a worker met in a table, and what is said of each, found out once."""
+
+    def __init__(self, depth: int, folds: bool) -> None:
+        #: True if folded stacks are wanted.
+        self._folds = folds
+        #: What tells each, as in `Rows.stack`.
+        self.keys = np.zeros(0, np.int64)
+        #: Whose code runs: values of the set `code_owner`.
+        self.owners = np.zeros(0, np.int64)
+        #: Callers by level: indices into `labels`; ABSENT behind the last one.
+        self.callers = np.zeros((0, CALLER_LEVELS), np.int64)
+        self.labels = Numbering()
+        #: Stack and label of all its frames that count as callers, also beyond these levels.
+        self.labelled = np.zeros((2, 0), np.int64)
+        #: Ids of function and module of so many frames, from the innermost on; NULL where there is
+        #: none.
+        self.frames = np.zeros((0, depth, 2), np.int64)
+        #: Folded, where they are wanted.
+        self.texts = pl.Series(dtype=pl.String)
+
+    def number(self, read: StackRows, extraction: Extraction) -> np.ndarray:
+        """Return the numbers of the distinct ones among stacks; describe those that are new."""
+        new = np.flatnonzero(~np.isin(read.sums, self.keys, assume_unique=True))
+        if len(new):
+            self.keys = np.append(self.keys, read.sums[new])
+            number = np.full(len(read.sums), -1)
+            number[new] = np.arange(len(new))
+            stack = np.repeat(number, read.lengths)
+            depth, symbol, module = read.frames.T
+            order = np.lexsort((depth, stack))[np.count_nonzero(stack < 0) :]
+            stack, depth, symbol, module = (one[order] for one in (stack, depth, symbol, module))
+            (symbols, modules), code = factorize_together(symbol, module)
+            frames = list(zip(*map(extraction.read_strings, (symbols, modules)), strict=True))
+            self._describe(np.searchsorted(stack, np.arange(len(new))), stack, code, frames)
+            first = np.full((len(new), *self.frames.shape[1:]), NULL)
+            shown = np.flatnonzero((depth >= 0) & (depth < first.shape[1]))[::-1]
+            first[stack[shown], depth[shown]] = np.stack([symbol[shown], module[shown]], axis=1)
+            self.frames = np.concatenate([self.frames, first])
+        order = np.argsort(self.keys)
+        return order[np.searchsorted(self.keys, read.sums, sorter=order)]
+
+    def _describe(
+        self, first: np.ndarray, stack: np.ndarray, code: np.ndarray, frames: list[tuple[str, str]]
+    ) -> None:
+        """Add what is said of stacks. first: of each the place of its innermost frame. code: which of
+        `frames`, function and module, each is.
+        """
+        values = map_labels("code_owner")
+        owner = [find_owner(*one) for one in frames]
+        value = np.array([values[one.lower()] for one in owner])[code]
+        not_system = np.where(value == values[SYSTEM], len(value), np.arange(len(value)))
+        innermost = np.minimum.reduceat(not_system, first)
+        innermost = np.where(innermost == len(value), first, innermost)
+        self.owners = np.append(self.owners, value[innermost])
+        whose = np.array(owner)
+        named = np.array([_is_named(name) for name, _ in frames])[code]
+        counted = (whose == PROGRAM)[code]
+        for others, are_named in CALLERS_TOO:
+            also = np.isin(whose, others)[code] & (named if are_named else True)
+            counted = counted | (also & ~np.logical_or.reduceat(counted, first)[stack])
+        counts = np.flatnonzero(counted)
+        callers = np.full((len(first), CALLER_LEVELS), ABSENT)
+        if len(counts):
+            used, place = np.unique(code[counts], return_inverse=True)
+            label = self.labels.number(label_frame(*frames[one]) for one in used.tolist())
+            caller, label = stack[counts], label[place]
+            new = mask_changes(caller, label)
+            caller, label = caller[new], label[new]
+            labelled = np.stack([caller + len(self.callers), label])
+            self.labelled = np.concatenate([self.labelled, labelled], axis=1)
+            level = np.arange(len(caller)) - np.searchsorted(caller, caller)
+            caller, label, level = (one[level < CALLER_LEVELS] for one in (caller, label, level))
+            callers[caller, level] = label
+        self.callers = np.concatenate([self.callers, callers])
+        if self._folds:
+            self.texts = self.texts.append(_fold(stack, code, frames))
+
+
 class Stacks:
-    """The stacks of a table. What is said of a stack is found out once for all that are alike."""
+    """The stacks of a table, for one extraction."""
 
     def __init__(self, extraction: Extraction, table: str, depth: int = 0) -> None:
         self._extraction, self._table = extraction, table
         self._shift = _find_shift(extraction, table)
+        self._distinct = _find_distinct(extraction, table, depth)
         #: Those that were read last: ids, ascending, all from `_low` to `_high`, and their numbers.
         self._ids, self._numbers = np.zeros((2, 0), np.int64)
         self._low, self._high = 0, -1
-        #: Of each distinct stack what tells it, as in `Rows.stack`.
-        self.keys = np.zeros(0, np.int64)
-        #: Of each distinct stack its callers, as in `Rows.columns`.
-        self.callers = np.zeros(0, np.int64)
-        #: Of each distinct stack whose code runs: values of the set `code_owner`.
-        self.owners = np.zeros(0, np.int64)
-        #: Of each distinct stack the ids of function and module of so many frames, from the
-        #: innermost on; NULL where there is none.
-        self.frames = np.zeros((0, depth, 2), np.int64)
+        #: Of each distinct stack its callers, as in `Rows.columns`; ABSENT of those that are not this
+        #: extraction's.
+        self._callers = np.zeros(0, np.int64)
 
     def find(self, ids: np.ndarray, least: int = 1) -> np.ndarray:
         """Return the numbers of the distinct stacks of rows, -1 for none. ids: of the stacks, from
@@ -90,18 +169,18 @@ class Stacks:
         """Return whose code runs, by the innermost frame that is none of the system; ABSENT where a
         row has no stack.
         """
-        return np.append(self.owners, ABSENT)[numbers]
+        return np.append(self._distinct.owners, ABSENT)[numbers]
 
     def take_frames(self, numbers: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of function and module of rows at a depth; NULL where there is no frame."""
-        frames = np.vstack([self.frames[:, depth], np.full((1, 2), NULL)])[numbers]
+        frames = np.vstack([self._distinct.frames[:, depth], np.full((1, 2), NULL)])[numbers]
         return frames[:, 0], frames[:, 1]
 
     def complete(self, rows: Rows, numbers: np.ndarray) -> Rows:
         """Return the rows with their callers, by the numbers of their stacks."""
-        rows.columns[CALLERS] = np.append(self.callers, 0)[numbers]
+        rows.columns[CALLERS] = np.append(self._callers, 0)[numbers]
         if self._extraction.settings.stacks:
-            rows.stack = np.append(self.keys, 0)[numbers]
+            rows.stack = np.append(self._distinct.keys, 0)[numbers]
         return rows
 
     def _read(self, low: int, high: int) -> None:
@@ -120,77 +199,54 @@ class Stacks:
         self._numbers = np.concatenate([before, self._numbers, after])
 
     def _number(self, read: StackRows) -> np.ndarray:
-        """Return the numbers of stacks; describe those that are new."""
-        new = np.flatnonzero(~np.isin(read.sums, self.keys, assume_unique=True))
-        if len(new):
-            self.keys = np.append(self.keys, read.sums[new])
-            number = np.full(len(read.sums), -1)
-            number[new] = np.arange(len(new))
-            stack = np.repeat(number, read.lengths)
-            depth, symbol, module = read.frames.T
-            order = np.lexsort((depth, stack))[np.count_nonzero(stack < 0) :]
-            stack, depth, symbol, module = (one[order] for one in (stack, depth, symbol, module))
-            self._describe(np.searchsorted(stack, np.arange(len(new))), depth, symbol, module)
-        order = np.argsort(self.keys)
-        return order[np.searchsorted(self.keys, read.sums, sorter=order)][read.codes]
+        """Return the numbers of stacks; set aside what is said of those that are new here."""
+        distinct = self._distinct
+        numbers = distinct.number(read, self._extraction)
+        lacking = np.full(len(distinct.keys) - len(self._callers), ABSENT)
+        self._callers = np.append(self._callers, lacking)
+        new = numbers[self._callers[numbers] == ABSENT]
+        stack, label = distinct.labelled
+        used = np.unique(label[np.isin(stack, new)])
+        names = np.full(len(distinct.labels) + 1, ABSENT)  # the last one is that of no caller
+        if len(used):
+            labels = list(distinct.labels)
+            texts = [labels[one] for one in used.tolist()]
+            names[used] = self._extraction.intern_names("caller", np.arange(len(used)), text=texts)
+        callers = names[distinct.callers[new]]
+        own = sum(map(len, self._extraction.callers)) + np.arange(len(new))
+        self._callers[new] = np.where(callers[:, 0] == ABSENT, 0, own)
+        self._extraction.callers.append(callers)
+        if self._extraction.settings.stacks and len(new):
+            texts = {"stack": distinct.keys[new], "text": distinct.texts.gather(new)}
+            self._extraction.add_fact(STACK_TEXTS, texts)
+        return numbers[read.codes]
 
-    def _describe(
-        self, first: np.ndarray, depth: np.ndarray, symbol: np.ndarray, module: np.ndarray
-    ) -> None:
-        """Add what is said of stacks. first: of each the place of its innermost frame."""
-        (symbols, modules), code = factorize_together(symbol, module)
-        names, paths = map(self._extraction.read_strings, (symbols, modules))
-        owner = [find_owner(*one) for one in zip(names, paths, strict=True)]
-        stack = np.repeat(np.arange(len(first)), np.diff(first, append=len(code)))
-        values = map_labels("code_owner")
-        value = np.array([values[one.lower()] for one in owner])[code]
-        not_system = np.where(value == values[SYSTEM], len(value), np.arange(len(value)))
-        innermost = np.minimum.reduceat(not_system, first)
-        innermost = np.where(innermost == len(value), first, innermost)
-        self.owners = np.append(self.owners, value[innermost])
-        whose = np.array(owner)
-        own = (whose == PROGRAM)[code]
-        named = np.array(list(map(_is_named, names)))[code]
-        counted = own
-        for others, are_named in CALLERS_TOO:
-            also = np.isin(whose, others)[code] & (named if are_named else True)
-            counted = counted | (also & ~np.logical_or.reduceat(counted, first)[stack])
-        counts = np.flatnonzero(counted)
-        callers = np.full((len(first), CALLER_LEVELS), ABSENT)
-        if len(counts):
-            used, place = np.unique(code[counts], return_inverse=True)
-            labels, label = np.unique(
-                [label_frame(names[one], paths[one]) for one in used], return_inverse=True
-            )
-            caller, label = stack[counts], label[place]
-            new = mask_changes(caller, label)
-            caller, label = caller[new], label[new]
-            level = np.arange(len(caller)) - np.searchsorted(caller, caller)
-            caller, label, level = (one[level < CALLER_LEVELS] for one in (caller, label, level))
-            name = self._extraction.intern_names("caller", label, text=labels)
-            callers[caller, level] = name
-        numbers = self._extraction.callers.number(map(tuple, callers.tolist()))
-        self.callers = np.append(self.callers, numbers)
-        if self._extraction.settings.stacks:
-            self._fold(stack, code, list(map(fold_frame, names, paths)))
-        frames = np.full((len(first), *self.frames.shape[1:]), NULL)
-        shown = np.flatnonzero((depth >= 0) & (depth < frames.shape[1]))[::-1]
-        frames[stack[shown], depth[shown]] = np.stack([symbol[shown], module[shown]], axis=1)
-        self.frames = np.concatenate([self.frames, frames])
 
-    def _fold(self, stack: np.ndarray, code: np.ndarray, frames: list[str]) -> None:
-        """Set aside the texts of the last stacks, the outermost function first. code: which of
-        `frames` each is, the innermost first; of equal neighbours one counts, but two stay two.
-        """
-        distinct, numbers = np.unique(frames, return_inverse=True)
-        stack, code = stack[::-1], numbers[code[::-1]]
-        new = mask_changes(stack, code)
-        new[1:] |= mask_changes(stack)[:-1]
-        texts = pl.Series(distinct, dtype=pl.String).gather(code[new])
-        rows = pl.DataFrame({"stack": stack[new], "text": texts})
-        rows = rows.group_by("stack", maintain_order=True).agg(pl.col("text").str.join(SEPARATOR))
-        keys = self.keys[len(self.keys) - rows.height :][rows["stack"].to_numpy()]
-        self._extraction.add_fact(STACK_TEXTS, {"stack": keys, "text": rows["text"]})
+def _find_distinct(extraction: Extraction, table: str, depth: int) -> DistinctStacks:
+    """Return the distinct stacks of a table that this thread met in its last tasks of the report."""
+    path, folds = extraction.database.path, extraction.settings.stacks
+    of_report = vars(_MET)
+    if of_report.get("report") != (report := (path, path.stat().st_mtime_ns)):
+        of_report.clear()
+        of_report["report"] = report
+    key = f"{table}, {depth}, {folds}"
+    if key not in of_report or len(of_report[key].keys) > MOST_DISTINCT:
+        of_report[key] = DistinctStacks(depth, folds)
+    return of_report[key]
+
+
+def _fold(stack: np.ndarray, code: np.ndarray, frames: list[tuple[str, str]]) -> pl.Series:
+    """Return the texts of stacks, the outermost function first. code: which of `frames` each is, the
+    innermost first; of equal neighbours one counts, but two stay two.
+    """
+    distinct, numbers = np.unique([fold_frame(*one) for one in frames], return_inverse=True)
+    stack, code = stack[::-1], numbers[code[::-1]]
+    new = mask_changes(stack, code)
+    new[1:] |= mask_changes(stack)[:-1]
+    texts = pl.Series(distinct, dtype=pl.String).gather(code[new])
+    rows = pl.DataFrame({"stack": stack[new], "text": texts})
+    rows = rows.group_by("stack", maintain_order=True).agg(pl.col("text").str.join(SEPARATOR))
+    return rows["text"].reverse()
 
 
 def open_stacks(extraction: Extraction, table: str, depth: int = 0) -> Stacks | None:

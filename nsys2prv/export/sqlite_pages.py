@@ -322,8 +322,9 @@ class SourceTable:
 
     def check(self, met: bytearray) -> bool:
         """Read all of the table, note its pages as met, and find its whole; False where SQLite has to
-        check it. Raises DamagedPage.
+        check it. Raises DamagedPage. Frames of call stacks are checked where they are read.
         """
+        has_frames = not set(FRAME_COLUMNS).difference(self.columns)
         # The key may be the rowid, for which records have NULL; computed columns are in none.
         required = self._find_once(
             "required",
@@ -334,9 +335,11 @@ class SourceTable:
             ),
         )
         try:
-            self.whole = self._bound_rows(*self.file.check(self.root, required, met))
+            found = self.file.check(self.root, None if has_frames else required, met)
         except core.StandAside:
             return False
+        if not has_frames:
+            self.whole = self._bound_rows(*found)
         return True
 
     @cached_property

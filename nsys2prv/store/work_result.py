@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, StoredFrame, is_sorted, read_frame
 from nsys2prv.events.call_indexes import Segment
-from nsys2prv.events.catalogue import CALLERS, Layout, Metric, load_catalogue
+from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, Layout, Metric, load_catalogue
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
 from nsys2prv.export.source import NULL, are_all_usable, mask_usable
@@ -59,7 +59,9 @@ class WorkResult(Struct):
     #: its domain.
     names: dict[str, StoredFrame] = msgspec.field(default_factory=dict)
     #: Callers of the local call stacks, by level: local names of the set `caller`.
-    callers: list[tuple[int, ...]] = msgspec.field(default_factory=list)
+    callers: np.ndarray = msgspec.field(
+        default_factory=lambda: np.zeros((0, CALLER_LEVELS), np.int64)
+    )
     #: Frames for the relations between reports, by name.
     facts: dict[str, StoredFrame] = msgspec.field(default_factory=dict)
     #: Segments of the index from correlation ids to launching calls.

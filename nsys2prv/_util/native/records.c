@@ -477,7 +477,7 @@ Status check_table(const PageFile *file, uint32_t root, const uint8_t *required,
     Leaves leaves;
     Status status = find_leaves(file, root, met, &leaves, damaged);
     *found = (Extent){0};
-    if (status == OK && (status = new_decoder(file, NULL, 0, &decoder)) == OK) {
+    if (status == OK && required && (status = new_decoder(file, NULL, 0, &decoder)) == OK) {
         decoder->met = met;
         decoder->required = required;
         decoder->required_fields = (int32_t)fields;

@@ -102,7 +102,7 @@ typedef struct {
 
 /* Reads all of a table and finds its extent: whether each of its pages is met once and full of cells, each header says how long its record
  * is, and each record ends where its chain of overflow pages does and has values for the table's columns. required: for each of `fields` of
- * them whether it cannot be NULL. met, damaged: as of find_leaves. */
+ * them whether it cannot be NULL; NULL: the interior pages alone are read, and nothing is found. met, damaged: as of find_leaves. */
 Status check_table(const PageFile *, uint32_t root, const uint8_t *required, size_t fields, uint8_t *met, Extent *found, uint32_t *damaged);
 
 #endif

@@ -178,10 +178,13 @@ static inline bool read_id(const Row *row, int64_t *id, uint64_t *sum) {
     return true;
 }
 
-/* Takes the frames of a leaf. sorted: gets whether they are in the order of their ids; done: whether one is beyond `high`. */
-static Status take_leaf(Collector *collector, const uint8_t *page, uint32_t number, int64_t low, int64_t high, bool *sorted, bool *done) {
+/* Takes the frames of a leaf. before, upper: its rowids are above the one and up to the other. sorted: gets whether they are in the order
+ * of their ids; done: whether one is beyond `high`. */
+static Status take_leaf(Collector *collector, const uint8_t *page, uint32_t number, int64_t before, int64_t upper, int64_t low, int64_t high,
+                        bool *sorted, bool *done) {
     const uint32_t page_size = collector->page_size;
-    uint32_t header = header_offset(number), pointers = header + 8, cells = be16(page + header + 3);
+    uint32_t header = header_offset(number), pointers = header + 8, cells = be16(page + header + 3), least = page_size;
+    uint64_t of_cells = 0;
     Status status = OK;
     if (page[header] != LEAF_PAGE || pointers + 2 * cells > page_size)
         return DAMAGED;
@@ -190,8 +193,12 @@ static Status take_leaf(Collector *collector, const uint8_t *page, uint32_t numb
         Row row;
         int64_t id;
         uint64_t sum;
-        if (offset < pointers + 2 * cells || offset >= page_size || !read_row(page, page_size, offset, &row))
+        if (offset < pointers + 2 * cells || offset >= page_size || !read_row(page, page_size, offset, &row) || row.rowid <= before
+            || row.rowid > upper)
             return DAMAGED;
+        before = row.rowid;
+        of_cells += row.cell;
+        least = offset < least ? offset : least;
         if (!(*sorted = read_id(&row, &id, &sum)))
             return OK;
         if (id != collector->id) {
@@ -207,7 +214,7 @@ static Status take_leaf(Collector *collector, const uint8_t *page, uint32_t numb
         if (collector->kept_count == KEPT)
             status = decode_kept(collector);
     }
-    return status;
+    return status == OK && !fills_page(page, header, page_size, of_cells, least) ? DAMAGED : status;
 }
 
 /* Finds the first leaf that may hold a row with an id of `low` or above, by the first id of each. */
@@ -257,7 +264,7 @@ Status read_stacks(const PageFile *file, const Leaves *leaves, Column columns[FR
         }
         const uint8_t *page = status == OK ? page_in_block(&block, number, together, &status) : NULL;
         if (page)
-            status = take_leaf(collector, page, number, low, high, sorted, &done);
+            status = take_leaf(collector, page, number, leaf ? leaves->last[leaf - 1] : INT64_MIN, leaves->last[leaf], low, high, sorted, &done);
     }
     if (status == OK && *sorted)
         status = end_stack(collector);

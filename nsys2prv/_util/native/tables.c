@@ -202,7 +202,7 @@ static PyObject *check(FileObject *self, PyObject *arguments) {
     Extent found;
     Status status;
     Py_buffer met, required;
-    if (!PyArg_ParseTuple(arguments, "Iy*w*", &root, &required, &met))
+    if (!PyArg_ParseTuple(arguments, "Iz*w*", &root, &required, &met))
         return NULL;
     if ((size_t)met.len <= self->file.pages / 8 || required.len > INT32_MAX) {
         PyBuffer_Release(&met);
@@ -464,7 +464,8 @@ static PyMethodDef FILE_METHODS[] = {
     {"check", (PyCFunction)check, METH_VARARGS,
      "check(root, required, met): read all of the table with this root page, return how many rows it has and their least and greatest\n"
      "rowid (anything without rows), and set the bits of its pages in\n"
-     "`met`, in which those of other tables are set. required: for each column a byte, 1 if it cannot be NULL. Raises StandAside, Damaged."},
+     "`met`, in which those of other tables are set. required: for each column a byte, 1 if it cannot be NULL; None: its interior pages\n"
+     "alone are read, and the numbers mean nothing. Raises StandAside, Damaged."},
     {NULL, NULL, 0, NULL},
 };
 
