@@ -235,7 +235,7 @@ def run_cfgs(arguments: list[str]) -> int:
         text = f"{count} views written to {folder}"
     else:
         fits = views.find_views_for_trace(trace)
-        text = "\n".join(views.format_views(trace, fits, options.all))
+        text = views.format_views(trace, fits, options.all)
     print_text(text)
     return 0
 
@@ -264,7 +264,7 @@ def run_check(arguments: list[str]) -> int:
         if any(finding.rule == NO_TRACE for finding in results[-1].findings):
             print_message("error", MESSAGES["not_a_trace"].format(path=trace))
         else:
-            print_text("\n".join(format_result(results[-1])))
+            print_text(format_result(results[-1]))
     if options.json:
         print(json.dumps([result.data() for result in results], indent=1))
     failing = {Severity.ERROR, Severity.WARNING} if options.strict else {Severity.ERROR}

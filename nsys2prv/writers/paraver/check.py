@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from nsys2prv._util.errors import Nsys2prvError, name_damaged_file
-from nsys2prv._util.files import describe_missing_file, load_shipped_file
+from nsys2prv._util.files import describe_missing_file, load_shipped_file, load_templates
 from nsys2prv._util.native import core, require_core
 from nsys2prv._util.text import escape_to_one_line, format_count
 from nsys2prv.events.catalogue import load_catalogue
@@ -531,42 +531,13 @@ def _report(
         findings.add(rule, file, int(lines.min()), example, count)
 
 
-def format_result(result: CheckResult) -> Iterator[str]:
-    """Yield the contents of the trace, its findings, the worst first, and a line of counts."""
-    yield f"{result.path}:"
-    if result.contents:
-        yield from (f"  {line}" for line in _format_contents(result.contents))
-    for finding in result.findings:
-        where = f"{finding.file}:{finding.line}" if finding.line else finding.file
-        places = f" ({finding.count} places)" if finding.count > 1 else ""
-        yield f"  {finding.severity.value:<7} {finding.rule} {where}{places}: {finding.message}"
+def format_result(result: CheckResult) -> str:
+    """Return the contents of the trace, its findings, the worst first, and a line of counts."""
+    severities = [finding.severity for finding in result.findings]
     counts = [
-        format_count(len(chosen), severity.value)
-        for severity in Severity
-        if (chosen := [one for one in result.findings if one.severity is severity])
+        format_count(severities.count(one), one.value) for one in Severity if one in severities
     ]
-    yield f"  {', '.join(counts) or 'nothing found'}"
-
-
-def _format_contents(contents: CheckedContents) -> Iterator[str]:
-    yield (
-        f"{contents.lines:,} lines: {contents.events:,} events with {contents.pairs:,} values, {contents.states:,} states, "
-        f"{contents.comms:,} communications"
+    template = load_templates(__package__).get_template("check.txt")
+    return template.render(
+        result=result, contents=result.contents, counts=counts, most=MOST_TYPES_NAMED
     )
-    nouns = {
-        "NODE": "node",
-        "CPU": "CPU",
-        "APPL": "application",
-        "TASK": "task",
-        "THREAD": "thread",
-    }
-    nodes, *others = (
-        f"{contents.objects[level]} {noun}{'' if contents.objects[level] == 1 else 's'}"
-        for level, noun in nouns.items()
-    )
-    yield f"{nodes} with {', '.join(others)}"
-    shown = ", ".join(map(str, contents.types[:MOST_TYPES_NAMED]))
-    more = ", ..." if len(contents.types) > MOST_TYPES_NAMED else ""
-    yield f"{len(contents.types)} event types{f': {shown}' if shown else ''}{more}"
-    if contents.first >= 0:
-        yield f"times from {contents.first} to {contents.last} {contents.unit}, the trace ends at {contents.end}"

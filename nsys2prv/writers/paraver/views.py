@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.files import name_beside
+from nsys2prv._util.files import load_templates, name_beside
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.writers.paraver.cfg import (
     Cfg,
@@ -101,26 +101,27 @@ def _explain(view: View, contents: Contents, names: Mapping[int, str]) -> str:
     return f"{lacking}; {option}" if lacking and option else lacking
 
 
-def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = False) -> list[str]:
+def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = False) -> str:
     """Format the result of :func:`find_views_for_trace`: views to begin with by menu, or all of
     them.
     """
     shown, empty = [fit for fit in fits if not fit.lacking], [fit for fit in fits if fit.lacking]
     listed = shown if everything else _choose_listed_views(shown)
-    named = [*listed, *empty] if everything else listed
-    width = max((len(fit.path) for fit in named), default=0)
-    lines = [
-        f"{len(shown)} of {len(fits)} views (with those made by rule, which --all writes) "
-        f"show something of {trace}" + (":" if everything or not shown else "; to begin with:")
-    ]
-    for title, group in _group_by_menu(listed).items():
-        lines += [title, *(f"  {fit.path:<{width}}  {fit.title}" for fit in group)]
-    if everything and empty:
-        lines.append(f"{len(empty)} do not:")
-        lines += [f"  {fit.path:<{width}}  {fit.lacking}" for fit in empty]
-    elif not everything and (rest := len(shown) - len(listed)):
-        lines.append(f"and {rest} more; --all lists them, and what the trace lacks for the others")
-    return lines
+    widths = [len(fit.path) for fit in (*listed, *(empty if everything else ()))]
+    return (
+        load_templates(__package__)
+        .get_template("views.txt")
+        .render(
+            trace=trace,
+            fits=fits,
+            shown=shown,
+            empty=empty,
+            everything=everything,
+            menus=_group_by_menu(listed),
+            more=len(shown) - len(listed),
+            line=f"  %-{max(widths, default=0)}s  %s",
+        )
+    )
 
 
 def _choose_listed_views(shown: Iterable[ViewFit]) -> list[ViewFit]:
