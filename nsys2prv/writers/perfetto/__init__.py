@@ -37,17 +37,13 @@ from nsys2prv.writers.perfetto.messages import (
     ON_SEQUENCE,
     REPEATED_FIELDS,
     WITH_NAMES,
+    Field,
     Fixed,
-    Message,
-    Numbers,
     Packet,
     Packets,
-    Part,
+    encode_message,
     encode_rows,
     load_numbers,
-    make_bytes,
-    make_number,
-    make_text,
     name_unknown,
     write_names,
 )
@@ -164,7 +160,7 @@ class PerfettoWriter(Struct, dict=True):
         tracks = self._first_band + np.flatnonzero(used[self._first_band :])
         pieces = [packet.encoded for packet in packets]
         count = sum(map(len, pieces))
-        return WindowBytes([*map(self._describe_track, tracks.tolist()), *pieces], count, repeated)
+        return WindowBytes([*map(self._describe_band, tracks.tolist()), *pieces], count, repeated)
 
     def end(self, content: TraceContent, trace: Path) -> None:
         """Write nothing: all is in the trace."""
@@ -196,66 +192,59 @@ class PerfettoWriter(Struct, dict=True):
     def _describe_rows(self, content: TraceContent, keys: Sequence[ObjectKey]) -> Iterator[bytes]:
         """Yield the descriptors of processes and rows, in order."""
         tree = content.model.tree
-        orders = (
-            make_number(one, EXPLICIT) for one in (Track.PROCESS_ORDERING, Track.THREAD_ORDERING)
+        yield _describe_track(
+            0, (Track.PROCESS_ORDERING, EXPLICIT), (Track.THREAD_ORDERING, EXPLICIT)
         )
-        yield _make_descriptor(0, *orders)
         for number, task in enumerate(tree.tasks, 1):
             process = (
-                make_number(Track.PID, number),
-                make_text(Track.PROCESS_NAME, f"{task.name} on {tree.nodes[task.node]}"),
-                make_number(Track.SORT_INDEX, number),
+                (Track.PID, number),
+                (Track.PROCESS_NAME, f"{task.name} on {tree.nodes[task.node]}"),
+                (Track.SORT_INDEX, number),
             )
-            order = make_number(Track.ORDER, number)
-            yield _make_descriptor(number, make_bytes(Track.PROCESS, *process), order)
-        ordering = make_number(Track.CHILD_ORDERING, BY_ORDER)
+            yield _describe_track(number, (Track.PROCESS, process), (Track.ORDER, number))
         names = [name for task in tree.tasks for name in task.threads]
         for row, (name, key) in enumerate(zip(names, keys, strict=True)):
             process = int(self.tasks[row]) + 1
             name = _ADDRESS.sub("", name)
-            order = make_number(Track.ORDER, row)
+            order = (Track.ORDER, row), (Track.CHILD_ORDERING, BY_ORDER)
             if not isinstance(key, ThreadKey):
-                parts = make_text(Track.NAME, name), make_number(Track.PARENT, process)
+                described = (Track.NAME, name), (Track.PARENT, process)
             elif self.parents[row] != row:
                 continue
             else:
                 thread = (
-                    make_number(Track.PID, process),
-                    make_number(Track.TID, tid_of(key.tid)),
-                    make_text(Track.THREAD_NAME, name),
-                    make_number(Track.SORT_INDEX, row),
+                    (Track.PID, process),
+                    (Track.TID, tid_of(key.tid)),
+                    (Track.THREAD_NAME, name),
+                    (Track.SORT_INDEX, row),
                 )
-                parts = (make_bytes(Track.THREAD, *thread),)
-            yield _make_descriptor(self._first_row + row, *parts, order, ordering)
+                described = ((Track.THREAD, thread),)
+            yield _describe_track(self._first_row + row, *described, *order)
 
     def _describe_counters(self, content: TraceContent) -> Iterator[bytes]:
         for row, metrics in sorted(content.sampled.items()):
             for layout, label in sorted(metrics):
                 number = self.metrics[layout, label]
                 name, unit = split_unit(label)
-                known = unit.casefold() in ("b", "bytes")
-                told = (
-                    make_number(Track.UNIT, BYTES_UNIT)
-                    if known
-                    else make_text(Track.UNIT_NAME, unit)
-                )
-                yield _make_descriptor(
+                is_bytes = unit.casefold() in ("b", "bytes")
+                shown = (Track.UNIT, BYTES_UNIT) if is_bytes else (Track.UNIT_NAME, unit)
+                yield _describe_track(
                     self._first_counter + row * len(self.metrics) + number,
-                    make_text(Track.NAME, name),
-                    make_number(Track.PARENT, self._first_row + int(self.parents[row])),
-                    make_number(Track.ORDER, len(load_numbers().titles) + number),
-                    make_bytes(Track.COUNTER, told if unit else b""),
+                    (Track.NAME, name),
+                    (Track.PARENT, self._first_row + int(self.parents[row])),
+                    (Track.ORDER, len(load_numbers().titles) + number),
+                    (Track.COUNTER, (shown,) if unit else ()),
                 )
 
-    def _describe_track(self, track: int) -> bytes:
+    def _describe_band(self, track: int) -> bytes:
         """Return the descriptor of a layout's track on a row."""
         titles = load_numbers().titles
         row, band = divmod(track - self._first_band, len(titles))
-        return _make_descriptor(
+        return _describe_track(
             track,
-            make_text(Track.NAME, capitalize(titles[band])),
-            make_number(Track.PARENT, self._first_row + int(self.parents[row])),
-            make_number(Track.ORDER, band),
+            (Track.NAME, capitalize(titles[band])),
+            (Track.PARENT, self._first_row + int(self.parents[row])),
+            (Track.ORDER, band),
         )
 
     def _write_ends(self, records: Mapping[RecordFormat, WindowRecords]) -> Iterator[Packets]:
@@ -315,14 +304,14 @@ class PerfettoWriter(Struct, dict=True):
         )
         names: list[Packets] = []
         kind = Event.INSTANT if shape.name in numbers.points else Event.SLICE_BEGIN
-        parts: list[Part] = [
-            make_number(Event.TYPE, kind),
-            Numbers(Event.TRACK, tracks),
-            make_number(Event.CATEGORY, numbers.categories[shape.name]),
+        event: list[Field] = [
+            (Event.TYPE, kind),
+            (Event.TRACK, tracks),
+            (Event.CATEGORY, numbers.categories[shape.name]),
         ]
         if "domain" in shape.dtype.names:
             domains = records.column("domain").astype(np.int64)
-            parts.append(Numbers(Event.CATEGORY, len(numbers.categories) + 1 + domains))
+            event.append((Event.CATEGORY, len(numbers.categories) + 1 + domains))
         for place, one in enumerate(fields):
             if one.name in REPEATED_FIELDS:
                 continue
@@ -332,21 +321,20 @@ class PerfettoWriter(Struct, dict=True):
             if one.values is not None:
                 values = numbers.number_names(one.values.name, values)
             if place == 0:
-                parts.append(Numbers(Event.NAME, values))
-                continue
-            value = Event.ARGUMENT_NUMBER if one.values is None else Event.ARGUMENT_TEXT
-            named = make_number(Event.ARGUMENT_NAME, numbers.arguments[one.name])
-            parts.append(Message(Event.ARGUMENT, (named, Numbers(value, values))))
+                event.append((Event.NAME, values))
+            else:
+                kind = Event.ARGUMENT_NUMBER if one.values is None else Event.ARGUMENT_TEXT
+                event.append(_make_argument(one.name, values, kind))
         present = {one.name for one in fields}
         rows = records.column("object")
         if shape.name == COLLECTIVES and COLLECTIVE_FIELD in present:
             collective = records.column(COLLECTIVE_FIELD)
-            parts.append(Numbers(Event.CORRELATION, collective))
-            parts.append(Fixed(Event.FLOW, _make_flows(COLLECTIVE, 0, collective)))
+            event.append((Event.CORRELATION, collective))
+            event.append((Event.FLOW, _make_flows(COLLECTIVE, 0, collective)))
         elif self.has_launches and LAUNCH_FIELD in present and _is_launched(shape.name):
             correlation = records.column(LAUNCH_FIELD)
-            parts.append(Fixed(Event.FLOW, _make_flows(LAUNCH, self.tasks[rows] + 1, correlation)))
-        return names, _make_packets(records.times, tracks, parts)
+            event.append((Event.FLOW, _make_flows(LAUNCH, self.tasks[rows] + 1, correlation)))
+        return names, _make_packets(records.times, tracks, event)
 
     def _write_messages(
         self, records: Mapping[RecordFormat, WindowRecords], number: int
@@ -362,11 +350,11 @@ class PerfettoWriter(Struct, dict=True):
             done += len(found)
             kind = np.array([[*load_catalogue().lines].index(shape.name)])
             arguments = ["size", *(["tag"] if "tag" in shape.dtype.names else [])]
-            named: list[Part] = [
-                make_number(Event.TYPE, Event.INSTANT),
-                make_number(Event.NAME, int(numbers.number_names("", kind)[0])),
-                make_number(Event.CATEGORY, numbers.categories[shape.name]),
-                Fixed(Event.FLOW, flows),
+            named: list[Field] = [
+                (Event.TYPE, Event.INSTANT),
+                (Event.NAME, int(numbers.number_names("", kind)[0])),
+                (Event.CATEGORY, numbers.categories[shape.name]),
+                (Event.FLOW, flows),
                 *(_make_argument(name, found.column(name)) for name in arguments),
             ]
             ends = (
@@ -376,43 +364,46 @@ class PerfettoWriter(Struct, dict=True):
             for row, times, other in ends:
                 tracks = self._find_tracks(shape.name, found.column(row))
                 process = self.tasks[found.column(other)] + 1
-                parts = [*named, Numbers(Event.TRACK, tracks), _make_argument("process", process)]
-                yield _make_packets(times, tracks, parts)
+                event = [*named, (Event.TRACK, tracks), _make_argument("process", process)]
+                yield _make_packets(times, tracks, event)
 
     def _write_samples(self, table: SampleTable) -> Iterator[Packets]:
         first = self._first_counter + table.object.astype(np.int64) * len(self.metrics)
         for code, stored in zip(table.codes.tolist(), table.stored.T, strict=True):
             tracks, values = first + code, stored.astype(np.int64) - 1
-            number: Part = Numbers(Event.COUNTER_VALUE, values)
+            number: Field = (Event.COUNTER_VALUE, values)
             if decimals := self.decimals[code]:
                 fractions = values / 10.0**decimals
-                number = Fixed(Event.COUNTER_FRACTION, fractions.view(np.uint64))
-            event = make_number(Event.TYPE, Event.SAMPLE), Numbers(Event.TRACK, tracks), number
+                number = Event.COUNTER_FRACTION, Fixed(fractions.view(np.uint64))
+            event = (Event.TYPE, Event.SAMPLE), (Event.TRACK, tracks), number
             # All counters are described at the begin of the file.
             yield _make_packets(table.time, tracks[:0], event, ON_SEQUENCE)
 
 
 def _make_packets(
-    times: np.ndarray, tracks: np.ndarray, event: Sequence[Part], sequence: bytes = WITH_NAMES
+    times: np.ndarray,
+    tracks: np.ndarray,
+    event: Sequence[Field],
+    sequence: Sequence[Field] = WITH_NAMES,
 ) -> Packets:
-    parts = Numbers(Packet.TIMESTAMP, times), sequence, Message(Packet.TRACK_EVENT, event)
-    return Packets(tracks, encode_rows(len(times), [Message(Packet.PACKET, parts)]))
+    packet = (Packet.TIMESTAMP, times), *sequence, (Packet.TRACK_EVENT, event)
+    return Packets(tracks, encode_rows(len(times), (Packet.PACKET, packet)))
 
 
 def _make_ends(times: np.ndarray, tracks: np.ndarray) -> Packets:
-    event = make_number(Event.TYPE, Event.SLICE_END), Numbers(Event.TRACK, tracks)
+    event = (Event.TYPE, Event.SLICE_END), (Event.TRACK, tracks)
     return _make_packets(times, tracks, event, ON_SEQUENCE)
 
 
-def _make_argument(name: str, values: np.ndarray) -> Message:
-    named = make_number(Event.ARGUMENT_NAME, load_numbers().arguments[name])
-    return Message(Event.ARGUMENT, (named, Numbers(Event.ARGUMENT_NUMBER, values)))
+def _make_argument(name: str, values: np.ndarray, kind: int = Event.ARGUMENT_NUMBER) -> Field:
+    return Event.ARGUMENT, ((Event.ARGUMENT_NAME, load_numbers().arguments[name]), (kind, values))
 
 
-def _make_flows(sort: int, place: np.ndarray | int, numbers: np.ndarray) -> np.ndarray:
+def _make_flows(sort: int, place: np.ndarray | int, numbers: np.ndarray) -> Fixed:
     """Return ids of flows of a sort, by numbers that are unique at their place."""
     within = numbers.astype(np.uint64) & np.uint64((1 << FLOW_PLACE_BIT) - 1)
-    return within | np.uint64(sort << FLOW_SORT_BIT) | np.uint64(place) << np.uint64(FLOW_PLACE_BIT)
+    sort_bits = np.uint64(sort << FLOW_SORT_BIT)
+    return Fixed(within | sort_bits | np.uint64(place) << np.uint64(FLOW_PLACE_BIT))
 
 
 def _is_launched(layout: str) -> bool:
@@ -455,21 +446,17 @@ def _find_parents(
     return keys, parents
 
 
-def _make_descriptor(track: int, *parts: bytes) -> bytes:
-    descriptor = make_bytes(Packet.TRACK_DESCRIPTOR, make_number(Track.UUID, track), *parts)
-    return make_bytes(Packet.PACKET, make_number(Packet.TIMESTAMP, 0), descriptor)
+def _describe_track(track: int, *fields: Field) -> bytes:
+    """Return the descriptor of a track, which has these fields."""
+    described = (Track.UUID, track), *fields
+    packet = (Packet.TIMESTAMP, 0), (Packet.TRACK_DESCRIPTOR, described)
+    return encode_message((Packet.PACKET, packet))
 
 
 def _describe_clock(content: TraceContent) -> Iterator[bytes]:
     """Yield the UTC time at which the trace begins, where that is known."""
     if content.begin_utc is not None:
         at = int(content.begin_utc.timestamp()) * 1_000_000_000
-        clocks = ((TRACE_CLOCK, 0), (UTC_CLOCK, at))
-        snapshot = (
-            make_bytes(1, make_number(1, one), make_number(2, time)) for one, time in clocks
-        )
-        yield make_bytes(
-            Packet.PACKET,
-            make_number(Packet.TIMESTAMP, 0),
-            make_bytes(Packet.CLOCK_SNAPSHOT, *snapshot),
-        )
+        clocks = [(1, ((1, one), (2, time))) for one, time in ((TRACE_CLOCK, 0), (UTC_CLOCK, at))]
+        packet = (Packet.TIMESTAMP, 0), (Packet.CLOCK_SNAPSHOT, clocks)
+        yield encode_message((Packet.PACKET, packet))

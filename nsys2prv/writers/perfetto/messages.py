@@ -37,45 +37,16 @@ def encode_varint(number: int) -> bytes:
     return bytes(groups)
 
 
-def make_number(field: int, number: int) -> bytes:
-    """Return a field with a number from 0 up."""
-    return encode_varint(field << 3 | VARINT) + encode_varint(number)
-
-
-def make_bytes(field: int, *parts: bytes) -> bytes:
-    """Return a field with bytes, or a message of these fields."""
-    content = b"".join(parts)
-    return encode_varint(field << 3 | BYTES) + encode_varint(len(content)) + content
-
-
-def make_text(field: int, text: str) -> bytes:
-    """Return a field with a text."""
-    return make_bytes(field, text.encode("utf-8", "replace"))
-
-
-class Numbers(NamedTuple):
-    """A field with a number from 0 up for each row."""
-
-    field: int
-    values: np.ndarray
-
-
 class Fixed(NamedTuple):
-    """A field with 8 bytes for each row."""
+    """Numbers of 8 bytes, one for each row."""
 
-    field: int
     values: np.ndarray
 
 
-class Message(NamedTuple):
-    """A field with a message."""
-
-    field: int
-    parts: Sequence[Part]
-
-
-#: A field of messages: bytes that are the same in all, a column, or a message again.
-Part = bytes | Numbers | Fixed | Message
+#: A number from 0 up, a text, or a message; a column has a number for each row.
+Value = "int | str | np.ndarray | Fixed | Sequence[Field]"
+#: Number of a field of a message, and its value.
+Field = tuple[int, Value]
 
 
 class _Column(NamedTuple):
@@ -86,9 +57,14 @@ class _Column(NamedTuple):
     values: np.ndarray
 
 
-def encode_rows(rows: int, parts: Iterable[Part]) -> np.ndarray:
+def encode_message(*fields: Field) -> bytes:
+    """Return a message of these fields, none of them a column."""
+    return _lay_out(fields)[0]
+
+
+def encode_rows(rows: int, *fields: Field) -> np.ndarray:
     """Return a message of these fields for each row, of shape (rows, bytes)."""
-    template, columns = _lay_out(parts)
+    template, columns = _lay_out(fields)
     encoded = np.empty((rows, len(template)), np.uint8)
     encoded[:] = np.frombuffer(template, np.uint8)
     for offset, width, values in columns:
@@ -103,27 +79,32 @@ def encode_rows(rows: int, parts: Iterable[Part]) -> np.ndarray:
     return encoded
 
 
-def _lay_out(parts: Iterable[Part]) -> tuple[bytes, list[_Column]]:
+def _lay_out(fields: Iterable[Field]) -> tuple[bytes, list[_Column]]:
     """Return the bytes of a message, with room for its columns."""
     template = bytearray()
     columns: list[_Column] = []
-    for part in parts:
-        if isinstance(part, bytes):
-            template += part
-        elif isinstance(part, Message):
-            inner, inner_columns = _lay_out(part.parts)
-            template += make_bytes(part.field, inner)
-            start = len(template) - len(inner)
-            columns += (one._replace(offset=start + one.offset) for one in inner_columns)
-        else:
-            fixed = isinstance(part, Fixed)
-            template += encode_varint(part.field << 3 | (FIXED64 if fixed else VARINT))
-            width = 8 if fixed else _find_width(part.values)
-            values = part.values
-            if not fixed and width < WIDEST:
-                values = _spread_groups(values, width)
-            columns.append(_Column(len(template), width, values))
+    for number, value in fields:
+        if isinstance(value, int):
+            template += encode_varint(number << 3 | VARINT) + encode_varint(value)
+        elif isinstance(value, Fixed):
+            template += encode_varint(number << 3 | FIXED64)
+            columns.append(_Column(len(template), 8, value.values))
+            template += bytes(8)
+        elif isinstance(value, np.ndarray):
+            template += encode_varint(number << 3 | VARINT)
+            width = _find_width(value)
+            spread = _spread_groups(value, width) if width < WIDEST else value
+            columns.append(_Column(len(template), width, spread))
             template += bytes(width)
+        else:
+            inner, own = (
+                (value.encode("utf-8", "replace"), [])
+                if isinstance(value, str)
+                else _lay_out(value)
+            )
+            template += encode_varint(number << 3 | BYTES) + encode_varint(len(inner))
+            columns += (one._replace(offset=len(template) + one.offset) for one in own)
+            template += inner
     return bytes(template), columns
 
 
@@ -154,9 +135,9 @@ class Packet:
 
 
 #: The one sequence of packets, and what they need: the names at its begin (which clear all before).
-ON_SEQUENCE = make_number(Packet.SEQUENCE, 1)
-WITH_NAMES = ON_SEQUENCE + make_number(Packet.SEQUENCE_FLAGS, 2)
-BEGIN_NAMES = ON_SEQUENCE + make_number(Packet.SEQUENCE_FLAGS, 3)
+ON_SEQUENCE = ((Packet.SEQUENCE, 1),)
+WITH_NAMES = (*ON_SEQUENCE, (Packet.SEQUENCE_FLAGS, 2))
+BEGIN_NAMES = (*ON_SEQUENCE, (Packet.SEQUENCE_FLAGS, 3))
 #: Fields that say again what another one does, for views of Paraver.
 REPEATED_FIELDS = frozenset({"any_domain", "own", "own_number"})
 #: Names in one packet.
@@ -229,14 +210,16 @@ def _name_lines(kind: str) -> str:
 
 def write_names(content: TraceContent) -> Iterator[bytes]:
     """Yield packets with all names that events refer to."""
-    entries = (
-        make_bytes(table, make_number(1, number), make_text(2, text))
-        for table, number, text in _list_names(content)
-    )
-    flags = BEGIN_NAMES
-    while part := list(islice(entries, NAMES_AT_ONCE)):
-        yield make_bytes(Packet.PACKET, flags, make_bytes(Packet.INTERNED_DATA, *part))
-        flags = WITH_NAMES
+    names, sequence = _list_names(content), BEGIN_NAMES
+    while part := list(islice(names, NAMES_AT_ONCE)):
+        yield _make_name_packet(part, sequence)
+        sequence = WITH_NAMES
+
+
+def _make_name_packet(names: Iterable[tuple[int, int, str]], sequence: Sequence[Field]) -> bytes:
+    """Return a packet of names: table, number and text of each."""
+    entries = [(table, ((1, number), (2, text))) for table, number, text in names]
+    return encode_message((Packet.PACKET, (*sequence, (Packet.INTERNED_DATA, entries))))
 
 
 def _list_names(content: TraceContent) -> Iterator[tuple[int, int, str]]:
@@ -275,9 +258,8 @@ def name_unknown(values: ValueSet, column: np.ndarray, are_names: bool) -> list[
         return []
     table = Packet.EVENT_NAMES if are_names else Packet.ARGUMENT_TEXTS
     ids = load_numbers().number_names(values.name, unknown).tolist()
-    entries = (
-        make_bytes(table, make_number(1, number), make_text(2, str(value)))
-        for number, value in zip(ids, unknown.tolist(), strict=True)
-    )
-    packet = make_bytes(Packet.PACKET, WITH_NAMES, make_bytes(Packet.INTERNED_DATA, *entries))
+    names = [
+        (table, number, str(value)) for number, value in zip(ids, unknown.tolist(), strict=True)
+    ]
+    packet = _make_name_packet(names, WITH_NAMES)
     return [Packets(np.zeros(0, np.int64), np.frombuffer(packet, np.uint8)[None])]
