@@ -26,8 +26,8 @@ from nsys2prv.replay.suspects import (
     LINK_WITHIN,
     Suspect,
     choose_culprit,
-    find_far_beyond,
     is_awaited,
+    is_far_beyond,
     link_as_others,
     list_suspects,
     work_as_others,
@@ -209,7 +209,7 @@ def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[C
     longest = np.argsort(-saved, kind="stable")[:few]
     share = float(saved[longest].sum() / saved.sum())
     is_often = (saved >= saved.max() / 2).sum() > few
-    is_usual = share < HICCUP_SHARE and saved.max() <= find_far_beyond(replay, culprit)
+    is_usual = share < HICCUP_SHARE and not is_far_beyond(replay, culprit)
     if is_often or is_usual:
         return [], 0.0
     moments = [(edges[longest], replay.job.graph.weight[edges[longest]] - saved[longest])]

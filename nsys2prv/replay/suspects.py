@@ -27,15 +27,16 @@ OF_CHOSEN = 0.7
 MUCH_ALONE = 0.35
 #: What is longer stands out by MANY_ERRORS standard errors; by SOME_ERRORS of them and APART times as
 #: much as the others but one differ by; or by one moment, FAR_BEYOND times as long as nearly all differ
-#: by at most, and BEYOND_OTHERS times as long as the longest of the others but one.
-MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, BEYOND_OTHERS = 4.0, 3.0, 4.0, 6.0, 2.0
+#: by at most, and beyond so many of the longest of the others, in parts of the time.
+MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, LONGEST = 4.0, 3.0, 4.0, 6.0, 10
 #: So few repetitions have no standard error; of so many others one may be a culprit too.
 FEW, SEVERAL = 8, 4
 #: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
 #: share of the time.
 NEARLY_ALL_TIME = 0.8
-#: How likely some process may seem to be longer in nearly all repetitions where none is.
-BY_CHANCE = 0.01
+#: How likely some process may seem to be longer in nearly all repetitions, or by one moment, where none
+#: is.
+BY_CHANCE, ONCE_BY_CHANCE = 0.01, 0.03
 #: Where balancing the kernels of all ranks gains so much more than a culprit does, ranks differ at
 #: random.
 OF_BALANCED = 0.75
@@ -123,7 +124,7 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     if suspect.is_link:
         return True
     table, count = replay.tabulate(KINDS[suspect.kind]), len(replay.processes)
-    mean, error, most = table.excess.mean, table.error, table.excess.most
+    mean, error = table.excess.mean, table.excess.error
     own = np.searchsorted(replay.processes, suspect.processes)
     if suspect.ratio:
         return _count_errors(table, int(own[0]), own) > SOME_ERRORS
@@ -137,19 +138,32 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
             (mean[own] - usual <= APART * np.sort(np.abs(mean[others] - usual))[place])
             | (mean[own] - usual <= least)
         )
-        & (most[own] <= find_far_beyond(replay, suspect))
     ]
+    if len(unclear) and is_far_beyond(replay, suspect):
+        return True
     certain = NormalDist().inv_cdf(1 - BY_CHANCE / count)
     return all(_count_errors(table, one, own) > certain for one in unclear.tolist())
 
 
-def find_far_beyond(replay: Replay, suspect: Suspect) -> float:
-    """Return how much longer than usual work of some processes lasts (ns) if that is no chance."""
+def is_far_beyond(replay: Replay, suspect: Suspect) -> bool:
+    """Return whether some work of each of some processes, in the same part of the time, is so much
+    longer than usual that it is no chance: no more of the random pauses of all processes.
+    """
     excess = replay.tabulate(KINDS[suspect.kind]).excess
     own = np.searchsorted(replay.processes, suspect.processes)
-    others = np.sort(np.delete(excess.most, own))
-    place = len(others) - (2 if len(others) >= SEVERAL else 1)
-    return max(FAR_BEYOND * excess.usually, BEYOND_OTHERS * float(others[place]))
+    longest = excess.longest[own]
+    if np.ptp(longest.argmax(axis=1)):
+        return False
+    most, usually = float(longest.max(axis=1).min()), max(excess.usually, 1.0)
+    others = np.sort(np.delete(excess.longest, own, axis=0).ravel())[::-1][:LONGEST]
+    others = np.maximum(others, usually)
+    if most <= max(FAR_BEYOND * usually, others[0]):
+        return False
+    # Of a heavy tail the logarithms are apart by exponential times: the n-th by one n-th as much.
+    apart = np.log(others[:-1] / others[1:]) * np.arange(2, len(others) + 1)
+    count = len(apart)
+    beyond = np.log(most / others[0])
+    return bool((apart.sum() / (apart.sum() + beyond)) ** count < ONCE_BY_CHANCE)
 
 
 def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:

@@ -47,11 +47,13 @@ _KEPT = ("counts", "processes", "span", "path", "_rows", "tables", "_latencies",
 class Excess(Struct, frozen=True):
     """Excess time of the work of each process over the usual (ns), a value per process."""
 
-    #: In all, on average, the square of the standard error of that, and the most.
+    #: In all, on average, and the square of the standard error of that, also where all work in a part
+    #: of the time is longer for one reason.
     total: np.ndarray
     mean: np.ndarray
     error: np.ndarray
-    most: np.ndarray
+    #: The most in each part of the time: (processes, PARTS).
+    longest: np.ndarray
     #: What nearly all work differs by at most.
     usually: float
 
@@ -110,24 +112,13 @@ class WorkTable(Struct, frozen=True, dict=True):
     @cached_property
     def excess(self) -> Excess:
         """Excess time of the work of processes over the usual."""
-        figures = np.zeros((self.edges.shape[1], 4))
-        given = (self.edges, self.usual, self.weight.columns, USUALLY)
-        usually = core.measure_excess(*given, figures)
-        return Excess(*figures.T, usually)
-
-    @cached_property
-    def error(self) -> np.ndarray:
-        """The square of the standard error of the mean excess of each process (ns), also where all work
-        in a part of the time is longer for one reason.
-        """
-        errors = self.excess.error.copy()
-        for column in range(len(errors)):
-            own = self.measure(column)
-            longer = np.where(own >= 0, own - self.usual, 0.0)
-            sums = np.bincount(self.part, longer, PARTS)
-            of_parts = sums.var() * PARTS / max(np.count_nonzero(own >= 0), 1) ** 2
-            errors[column] = max(errors[column], of_parts)
-        return errors
+        columns = self.edges.shape[1]
+        figures, (sums, longest) = np.zeros((columns, 4)), np.zeros((2, columns, PARTS))
+        given = (self.edges, self.usual, self.weight.columns, self.part, USUALLY)
+        usually = core.measure_excess(*given, figures, sums, longest)
+        total, mean, error, count = figures.T
+        of_parts = sums.var(axis=1) * PARTS / np.maximum(count, 1) ** 2
+        return Excess(total, mean, np.maximum(error, of_parts), longest, usually)
 
     @cached_property
     def by_key(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1233,12 +1233,12 @@ static uint32_t find_bin(const int64_t *histogram, int64_t *rank) {
     return bin;
 }
 
-/* Puts sum, mean, square of its standard error and greatest of the excess of each column into `figures`, and into `histogram` how many have the first bits
- * of each number without its sign, which are in the order of these. Returns how many there are. */
-static int64_t sum_excess(const Work *work, const double *usual, int64_t columns, double *figures, int64_t *histogram, int64_t *numbers) {
+/* Puts sum, mean, square of its standard error and number of the excess of each column into `figures`, its sum and the greatest in each part of the time
+ * (`part` of each line) into `sums` and `longest`, and into `histogram` how many have the first bits of each number without its sign, which are in the order
+ * of these. All are zero before. Returns how many there are. */
+static int64_t sum_excess(const Work *work, const double *usual, const uint8_t *part, int64_t parts, int64_t columns, double *figures, double *sums,
+                          double *longest, int64_t *histogram) {
     int64_t count = 0, lines = work->cells / columns;
-    memset(figures, 0, (size_t)columns * 4 * sizeof *figures);
-    memset(numbers, 0, (size_t)columns * sizeof *numbers);
     for (int pass = 0; pass < 2; pass++) {
         const int32_t *edge = work->edges;
         for (int64_t line = 0; line < lines; line++)
@@ -1252,13 +1252,15 @@ static int64_t sum_excess(const Work *work, const double *usual, int64_t columns
                     continue;
                 }
                 histogram[get_bits(excess) >> LOW_BITS]++;
+                int64_t place = c * parts + part[line];
+                sums[place] += excess;
+                longest[place] = excess > longest[place] ? excess : longest[place];
                 of[0] += excess;
-                of[3] = excess > of[3] ? excess : of[3];
-                numbers[c]++;
+                of[3]++;
             }
         for (int64_t c = 0; c < columns; c++) {
-            double number = numbers[c] ? (double)numbers[c] : 1, *of = figures + 4 * c;
-            count += numbers[c] * pass;
+            double *of = figures + 4 * c, number = of[3] > 0 ? of[3] : 1;
+            count += (int64_t)of[3] * pass;
             if (pass)
                 of[2] /= number * number;
             else
@@ -1290,24 +1292,29 @@ static double find_usual_excess(const Work *work, const double *usual, int64_t c
 }
 
 PyObject *measure_excess(PyObject *self, PyObject *arguments) {
-    PyObject *edges, *usuals, *weight, *figures;
+    PyObject *edges, *usuals, *weight, *places, *figures, *of_parts, *most;
     double share, found = 0;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOdO", &edges, &usuals, &weight, &share, &figures))
+    if (!PyArg_ParseTuple(arguments, "OOOOdOOO", &edges, &usuals, &weight, &places, &share, &figures, &of_parts, &most))
         return NULL;
     Work work;
-    int64_t lines = -1, cells = -1, *histogram = NULL;
-    void *usual, *out;
-    if (!get_work(&work, edges, weight) || !get_column(&work.held, usuals, 8, &lines, &usual) || !get_column(&work.held, figures, 8, &cells, &out))
+    int64_t lines = -1, cells = -1, parted = -1, *histogram = NULL;
+    void *usual, *part, *out, *sums, *longest;
+    if (!get_work(&work, edges, weight) || !get_column(&work.held, usuals, 8, &lines, &usual) || !get_column(&work.held, places, 1, &lines, &part) ||
+        !get_column(&work.held, figures, 8, &cells, &out) || !get_column(&work.held, of_parts, 8, &parted, &sums) ||
+        !get_column(&work.held, most, 8, &parted, &longest))
         goto done;
-    int64_t columns = cells / 4;
-    if (columns < 1 || lines * columns != work.cells)
-        PyErr_SetString(PyExc_ValueError, "what is usual of each line");
-    else if (!(histogram = calloc((size_t)(HIGH_BINS + LOW_BINS + columns), 8)))
+    int64_t columns = cells / 4, parts = columns > 0 ? parted / columns : 0;
+    bool is_right = columns > 0 && lines * columns == work.cells;
+    for (int64_t line = 0; is_right && line < lines; line++)
+        is_right = ((uint8_t *)part)[line] < parts;
+    if (!is_right)
+        PyErr_SetString(PyExc_ValueError, "what is usual of each line, and its part");
+    else if (!(histogram = calloc(HIGH_BINS + LOW_BINS, 8)))
         PyErr_NoMemory();
     else {
         Py_BEGIN_ALLOW_THREADS
-        int64_t count = sum_excess(&work, usual, columns, out, histogram, histogram + HIGH_BINS + LOW_BINS);
+        int64_t count = sum_excess(&work, usual, part, parts, columns, out, sums, longest, histogram);
         found = count ? find_usual_excess(&work, usual, columns, count, share, histogram) : 0;
         Py_END_ALLOW_THREADS
     }
