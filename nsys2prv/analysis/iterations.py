@@ -67,6 +67,8 @@ KERNELS = ("cuda_kernel", "nccl_kernel", GRAPHS)
 PERIOD = "the period of the sequence of kernels"
 #: Repetitions in less than this share of the job are not its steady state.
 LEAST_STEADY = 0.05
+#: Tasks are in the same iteration at a time, but for so many on average, or serve different requests.
+MOST_APART = 1.0
 #: Description of the tables.
 ABOUT = """The iterations of the steady state: how long each takes, and what the devices do in it.
 
@@ -201,19 +203,23 @@ def keep_outermost(ranges: pl.DataFrame) -> pl.DataFrame:
     return ranges.filter(pl.col("begin") >= reached)
 
 
-def _join_tasks(of_tasks: pl.DataFrame, found_by: str) -> _Found | None:
-    """Return the iterations that all tasks with iterations take part in."""
+def _join_tasks(of_tasks: pl.DataFrame, found_by: str, most_apart: float = np.inf) -> _Found | None:
+    """Return the iterations that all tasks with iterations take part in; None if tasks are further apart
+    in iterations, on average.
+    """
     if not of_tasks.height:
         return None
     counts = of_tasks.group_by("task").agg(count=pl.len())
+    # Where the task with most iterations is in those of each task.
+    most = counts.sort("count", "task", descending=[True, False])["task"][0]
+    times = of_tasks.filter(pl.col("task") == most)["since"].to_numpy()
+    nearest = np.searchsorted((times[1:] + times[:-1]) // 2, of_tasks["since"].to_numpy())
+    of_tasks = of_tasks.with_columns(later=nearest - of_tasks["iteration"].to_numpy())
+    later = pl.col("later").median().over("task").cast(pl.Int64)
+    if of_tasks.select((pl.col("later") - later).abs().mean()).item() > most_apart:
+        return None
     if counts["count"].n_unique() > 1:
         # Tasks that were captured later, say, are numbered by the task that has most.
-        most = counts.sort("count", "task", descending=[True, False])["task"][0]
-        times = of_tasks.filter(pl.col("task") == most)["begin"].to_numpy()
-        middles = (times[1:] + times[:-1]) // 2
-        nearest = np.searchsorted(middles, of_tasks["begin"].to_numpy())
-        of_tasks = of_tasks.with_columns(later=nearest - of_tasks["iteration"].to_numpy())
-        later = pl.col("later").median().over("task").cast(pl.Int64)
         of_tasks = of_tasks.with_columns(iteration=pl.col("iteration") + later)
     joined = of_tasks.group_by("iteration").agg(
         pl.col("since").min(), pl.col("until").max(), tasks=pl.len()
@@ -255,7 +261,7 @@ def _find_iterations(
             name = max(names, key=names.count)
             values = patterns.filter(pl.col("pattern") == name).select("value", label="pattern")
             pattern = NamePattern("", values, values.clear())
-            return _join_tasks(list_all(pattern), f"NVTX ranges {name}")
+            return _join_tasks(list_all(pattern), f"NVTX ranges {name}", MOST_APART)
     has_work = bool(reader.layouts & {*WORK})
     periods = [_find_by_kernels(_list_kernels(reader, unit)) for unit in launches if has_work]
     periods = [one for one in periods if one]
