@@ -276,13 +276,14 @@ def do_meet(member: pl.DataFrame, reference: pl.DataFrame, noise: Noise) -> bool
 def _pair_by_time(
     member: CallSequence, reference: CallSequence, noise: Noise, error: float
 ) -> np.ndarray | None:
-    """Return the calls that ended at one time, by clocks that agree; None where calls follow each
-    other too closely for that.
+    """Return the calls that ended at one time, by clocks that agree; None where alike calls follow
+    each other too closely for that.
     """
     own, other = member.ends, reference.ends
     if not len(own) or len(other) < 2:
         return None
-    far = float(np.median(np.diff(other.time))) / 4
+    # Calls that differ are never taken for each other.
+    far = min(reference.rivals, default=float(np.median(np.diff(other.time)))) / 4
     if far < error + noise.reach:
         return None
     index, late = find_nearest_partners(own, other)

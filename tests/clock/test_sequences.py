@@ -312,3 +312,10 @@ def test_a_late_report_of_a_job_that_repeats_itself(scatter: float, certain: boo
         assert partners.tolist() == [*range(2 * lacking, 2 * iterations)]
     else:
         assert (partners, kind) == (None, FindingKind.AMBIGUOUS)
+
+
+def test_regular_calls_of_two_operations_are_told_apart_by_one_clock() -> None:
+    times = np.add.outer(np.arange(10) * 1e7, [0, 1e5]).ravel()
+    calls = CallSequence(times, np.tile([1, 2], 10), np.ones(20, bool))
+    partners, _ = pair_calls(calls[6:], calls, NOISE[NoiseKind.NCCL], False, 0)
+    assert partners.tolist() == [*range(6, 20)]
