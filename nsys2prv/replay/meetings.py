@@ -107,15 +107,20 @@ def _match_by_ends(kernels: pl.DataFrame) -> list[pl.DataFrame]:
     kernels = kernels.with_columns(stream=pl.struct("name", "thread").rank("dense"))
     spans = kernels.group_by("task").agg(pl.col("begin").min(), pl.col("end").max())
     first, last = spans["begin"].max() or 0, spans["end"].min() or 0
+    is_inside = (pl.col("begin") >= first) & (pl.col("end") <= last)
     steps: list[pl.DataFrame] = []
     for _ in range(MOST_STEPS):
-        inside = kernels.filter((pl.col("begin") >= first) & (pl.col("end") <= last))
-        pairs = [*_link_streams(inside)]
+        kernels = kernels.with_columns(count=is_inside.sum().over("stream"))
+        pairs = [*_link_streams(kernels.filter(is_inside))]
         groups = pl.DataFrame(pairs, ["stream", "other"], orient="row").cast(pl.UInt32)
         groups = groups.with_columns(group=pl.Series(number_linked(pairs), dtype=pl.Int64))
         groups = groups.unique("stream").with_columns(members=pl.len().over("group"))
         found = _gather_ends(kernels.join(groups, on="stream"), "group")
-        found = found.filter((pl.len() == pl.col("members")).over("meeting"))
+        found = found.with_columns(whole=(pl.len() == pl.col("members")).over("meeting"))
+        # A stream that meets no others does so with some of the group, too, when these come apart.
+        met = (pl.col("whole") & is_inside).sum().over("stream")
+        found = found.with_columns(done=met >= ALWAYS * pl.col("count"))
+        found = found.filter(pl.col("whole") | pl.col("done").any().over("meeting"))
         # Transfers that differ much contain waits for ranks that are not known.
         moved = (pl.col("end").min() - pl.col("begin").max()).over("meeting")
         most, least = (moved.quantile(share).over("group") for share in (0.9, 0.1))
@@ -124,6 +129,7 @@ def _match_by_ends(kernels: pl.DataFrame) -> list[pl.DataFrame]:
             break
         steps.append(found)
         kernels = kernels.join(found, on="node_begin", how="anti")
+        kernels = kernels.join(found.filter("done"), on="stream", how="anti")
     return steps
 
 
