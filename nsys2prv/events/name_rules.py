@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import count
 from pathlib import Path
 from timeit import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -28,6 +28,7 @@ from nsys2prv.events.call_indexes import OPERATIONS
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.export.source import DistinctTexts, decode_texts, number_distinct
 
+T = TypeVar("T")
 #: Characters that are looked at, of a whole name and of the kernel's own, so that no name is slow.
 LONGEST_NAME, LONGEST_OWN_NAME = 2048, 512
 #: Names whose classes a process remembers.
@@ -463,7 +464,7 @@ def _check_class_rule(spec: Any, where: str) -> None:
     """Raise where a rule is wrong; `where` begins the message."""
     files.check_rule_keys(spec, _CLASS_KEYS, where)
     patterns = {
-        key: _check_class_pattern(spec[key], f"{where}: {key}")
+        key: _check_pattern(spec[key], f"{where}: {key}", _try_class_pattern)
         for key in ("name", "full", "shape")
         if key in spec
     }
@@ -495,21 +496,28 @@ def _takes_for_ever(pattern: str) -> bool:
     )
 
 
-def _check_class_pattern(pattern: Any, where: str) -> str:
+def _check_pattern(pattern: Any, where: str, try_out: Callable[[str], T]) -> T:
+    """Return what a trial of a pattern does. Raises Nsys2prvError for what is no pattern."""
     if not isinstance(pattern, str) or not pattern:
         raise Nsys2prvError(
             f"{where}: {str(pattern)[:40]!r} is not a regular expression; put it in quotes"
         )
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            _compile(pattern)
-        if _NESTED_REPEAT.search(pattern) and _takes_for_ever(pattern):
-            raise re.error("some names would take for ever, as it repeats what repeats")
-    except (re.error, OverflowError, RecursionError) as error:
+        return try_out(pattern)
+    except (re.error, OverflowError, RecursionError, pl.exceptions.PolarsError) as error:
+        reason = str(error).strip().splitlines() or ["not understood"]
         raise Nsys2prvError(
-            f"{where}: {pattern[:60]!r} is not a regular expression: {str(error).partition(chr(10))[0]}"
+            f"{where}: {pattern[:60]!r} is not a regular expression: {reason[-1].strip()}"
         ) from error
+
+
+def _try_class_pattern(pattern: str) -> str:
+    """Return a pattern that Python takes and that no name makes slow."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _compile(pattern)
+    if _NESTED_REPEAT.search(pattern) and _takes_for_ever(pattern):
+        raise re.error("some names would take for ever, as it repeats what repeats")
     return pattern
 
 
@@ -551,9 +559,9 @@ def _parse_nvtx_rule(spec: Any, where: str) -> NvtxRule:
     files.check_rule_keys(spec, _NVTX_KEYS, where)
     if "match" not in spec:
         raise Nsys2prvError(f"{where}: lacks the key match")
-    groups = _list_groups(spec["match"], f"{where}: match")
+    groups = _check_pattern(spec["match"], f"{where}: match", _list_groups)
     if "domain" in spec:
-        _list_groups(spec["domain"], f"{where}: domain")
+        _check_pattern(spec["domain"], f"{where}: domain", _list_groups)
     drop = spec.get("drop", False)
     if not isinstance(drop, bool):
         raise Nsys2prvError(f"{where}: drop is yes or no, not {str(drop)[:40]!r}")
@@ -564,20 +572,10 @@ def _parse_nvtx_rule(spec: Any, where: str) -> NvtxRule:
     return NvtxRule(spec["match"], replacement, spec.get("domain", ""), keeps)
 
 
-def _list_groups(pattern: Any, where: str) -> set[str]:
-    """Return the groups of a pattern, by number and by name."""
-    if not isinstance(pattern, str) or not pattern:
-        raise Nsys2prvError(
-            f"{where}: {str(pattern)[:40]!r} is not a regular expression; put it in quotes"
-        )
-    try:
-        named = pl.Series([""]).str.extract_groups(pattern).struct.fields
-        pl.Series([""]).str.contains(pattern)
-    except pl.exceptions.PolarsError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise Nsys2prvError(
-            f"{where}: {pattern[:60]!r} is not a regular expression: {lines[-1] if lines else 'not understood'}"
-        ) from error
+def _list_groups(pattern: str) -> set[str]:
+    """Return the groups of a pattern of Rust's regex, by number and by name."""
+    named = pl.Series([""]).str.extract_groups(pattern).struct.fields
+    pl.Series([""]).str.contains(pattern)
     return {"0", *named, *(str(number) for number in range(1, len(named) + 1))}
 
 
