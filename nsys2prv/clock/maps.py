@@ -60,7 +60,7 @@ class ClockMap(Struct, frozen=True):
 
     @property
     def slack(self) -> int:
-        """Return what to add to `to_local` of the ends of a span to cover all of the span, ns."""
+        """Return by how much (ns) a span that `to_local` returns is widened to hold the whole span."""
         return 2 if np.any(self.drift) else 0
 
     def delay(self, by: int) -> ClockMap:

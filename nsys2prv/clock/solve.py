@@ -228,7 +228,7 @@ def _to_host_clock(
     span: tuple[int, int],
     sure: bool,
 ) -> HostClock:
-    # What is a reference of others alone is not known against the trace's own.
+    # A host that is only the reference of others has no known error against the trace's reference.
     is_aligned = (
         estimate.method != UTC
         and np.isfinite(estimate.bound)

@@ -39,8 +39,8 @@ AS_THEY_ARE = "local times as they are"
 MOST_NAMED, MOST_HOSTS = 6, 8
 #: Causality that is violated by less than this (ns) is within what clocks can be aligned to.
 SLIGHT = 1_000
-#: The error in the whole trace is shown beside the one where clocks were observed if it is more than
-#: so many times as large.
+#: The error in the whole trace is shown beside the one where clocks were observed if it is larger by
+#: this factor.
 NOTICEABLE_RATIO = 1.2
 #: Shortest time (ns) that is shown in ms instead of us.
 SHORTEST_IN_MS = 10_000_000

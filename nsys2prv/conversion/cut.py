@@ -145,7 +145,7 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
             raise Nsys2prvError(
                 "no report has one of these ranks and is from one of these hosts (--ranks, --hosts)"
             )
-    # What is sampled of a machine may be in any of its reports.
+    # Samples of a machine may be in any of its reports.
     near = {machines[report] for report in wanted}
     keys = [
         (report, key)

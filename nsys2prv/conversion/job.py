@@ -39,7 +39,7 @@ END_OF_DATES = 250_000_000_000_000_000_000
 def open_workplace(
     options: Options, reports: int, target: Path
 ) -> Iterator[tuple[Pool, Path, Path]]:
-    """Yield a pool of workers for so many reports, a folder for new files beside the target, and a
+    """Yield a pool of workers for this number of reports, a folder for new files beside the target, and a
     folder for intermediate files. Raises Nsys2prvError where files cannot be written there.
     """
     folders = [target.parent, *([options.tmp] if options.tmp else [])]

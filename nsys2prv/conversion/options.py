@@ -77,11 +77,11 @@ class CutOptions(Struct, frozen=True):
 
 
 class Moment(Struct, frozen=True):
-    """A time of the trace: so many ns, or so much of it (a ratio)."""
+    """A time of the trace, in ns or as a share of its duration."""
 
-    #: ns, or a ratio of the whole.
+    #: ns, or a share.
     number: Decimal
-    #: Whether it is a ratio.
+    #: True for a share.
     ratio: bool = False
 
     def resolve(self, duration: int) -> int:

@@ -38,9 +38,9 @@ from nsys2prv.export.recording import ERROR, INFO, TIMES, Message
 from nsys2prv.export.sqlite import Database
 from nsys2prv.store.work_result import WorkResult
 
-#: Notes that are shown, where not all are asked for.
+#: Largest number of notes that are shown unless all are asked for.
 MOST_SHOWN = 5
-#: Names that stand in StringIds, and what those are called that are not there.
+#: Name sets of the strings in StringIds, and the label of a string that is missing there.
 NAME_SETS, UNNAMED = frozenset({"kernels", "cuda_api", "osrt"}), r"^string \d+$"
 #: Work that begins before its launch by less than this (ns) is within what clocks can agree to.
 LEAST_EARLY = 1_000
@@ -49,12 +49,12 @@ MOST_MESSAGES = 12
 #: Reports at most that are looked into for what they have in the place of a kind that is not there:
 #: it may mean walking through a table.
 MOST_HINTING = 3
-#: Reports that begin further apart than this (ns: one day) are hardly of one job.
+#: Reports that begin further apart than this (ns: one day) are unlikely to be of one job.
 FAR_APART = 86_400 * 1_000_000_000
 #: Paraver keeps times as doubles, exact up to this (ns).
 EXACT_TIMES = 2**53
 _DECLARED = load_shipped_file(__package__, "quality.yaml")
-#: What would say more of hosts and GPUs -> its `tables`, the `option` that records it, and what that
+#: Data that would say more about hosts and GPUs -> its `tables`, the `option` that records it, and what that
 #: `tells`.
 WOULD_TELL: dict[str, dict[str, Any]] = _DECLARED["would_tell"]
 #: Classes of messages of Nsight Systems, the worst first.
@@ -109,7 +109,7 @@ def list_unrecorded(tables: Collection[str]) -> dict[str, str]:
 
 
 def format_quality(notes: Sequence[QualityNote], full: bool = False) -> list[str]:
-    """Return the notes for people, a line each. full: all, also those that hardly matter."""
+    """Return the notes for people, a line each. full: also minor ones."""
     shown = [str(note) for note in notes if full or not _DECLARED["notes"][note.kind].get("minor")]
     if len(shown) > MOST_SHOWN and not full:
         shown[MOST_SHOWN:] = [f"and {len(shown) - MOST_SHOWN} more"]

@@ -74,20 +74,21 @@ class StateWork(Struct, frozen=True):
 
     #: Number of the task.
     number: int
-    #: Begins, samples and lines.
+    #: Runs of begins, samples and lines.
     runs: tuple[Run, ...]
-    #: File with what their times and numbers mean.
+    #: File of the :class:`GlobalIds` that translate their times and numbers.
     global_ids: Path
     #: States that names imply.
     name_states: NameStates
     #: Threads that have states, ascending, and the state in which each is outside of all ranges.
     threads: np.ndarray
     outside: np.ndarray
-    #: Which of them have states only if a range implies one.
+    #: True for queues, which have states only if a range implies one.
     is_queue: np.ndarray
     #: Folder for its runs.
     folder: Path
-    #: Begin and end (ns) of what the report captured; rows have no states outside. None: all.
+    #: Begin and end (ns) of the report's capture, outside of which rows have no states; None for no
+    #: limits.
     captured: tuple[int, int] | None
 
 
@@ -177,13 +178,13 @@ def _make_records(task: StateWork, global_ids: GlobalIds) -> Iterator[tuple[np.n
     wanted = ~task.is_queue
     ranges = Ranges.make_empty()
     layouts, duration = load_catalogue().layouts, global_ids.duration
-    telling = [
+    deciding = [
         run
         for run in task.runs
         if run.shape.stream == BEGIN and layouts[run.shape.name].state is not None
     ]
-    bounds = [one for one in choose_window_bounds(telling, global_ids.clocks) if one < duration]
-    with WindowReader(telling, global_ids) as reader:
+    bounds = [one for one in choose_window_bounds(deciding, global_ids.clocks) if one < duration]
+    with WindowReader(deciding, global_ids) as reader:
         for first, last in pairwise([*bounds, None]):
             limit = duration if last is None else last
             begun, holding = [ranges], [Ranges.make_empty()]
@@ -290,7 +291,7 @@ class DeviceStateWork(Struct, frozen=True):
     number: int
     #: Begins of the operations.
     runs: tuple[Run, ...]
-    #: File with what their times and numbers mean.
+    #: File of the :class:`GlobalIds` that translate their times and numbers.
     global_ids: Path
     #: Thread of the trace -> that of its GPU.
     gpu_of: np.ndarray

@@ -33,7 +33,7 @@ from nsys2prv.writers.paraver.cfg import make_view_command
 IN_OTHER_REPORT = Reason("in-other-report")
 #: Layouts named in the short summary.
 MOST_EVENTS = 4
-#: From so many lines on Paraver takes long to open a trace; the advice that is given then.
+#: Number of lines from which on Paraver takes long to open a trace, and the advice given then.
 LARGE_TRACE = 2_000_000
 SMALLER = "smaller: without attributes (--no-args) or communication lines (--no-lines), a part (--time, --ranks), or -z"
 #: Notes in the short summary on what is not as it should be.

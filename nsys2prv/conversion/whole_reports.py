@@ -116,8 +116,8 @@ def _list_layouts_about_profiler() -> frozenset[str]:
 def list_kinds_left_out(
     selected: Collection[EventKind], settings: ReadingSettings, beside: Collection[EventKind]
 ) -> list[str]:
-    """Return the names of the kinds that are not read, or not in full. beside: those that are, though
-    they are not selected.
+    """Return the names of the kinds that are not read, or not in full. beside: kinds that are
+    read though they are not selected.
     """
     return [
         kind.name
@@ -295,7 +295,7 @@ def _unite_spans(*spans: Span | None) -> Span | None:
     return (min(first for first, _ in known), max(last for _, last in known)) if known else None
 
 
-#: Calls each of which puts work on a GPU, unless a stream is being captured.
+#: Calls that put work on a GPU, unless a stream is being captured.
 LAUNCHING = re.compile(r"cu(?:da)?(?:Launch(?:Cooperative)?Kernel|Launch(?:Grid|_|$)|GraphLaunch)")
 CAPTURE_BEGIN = re.compile(r"cu(?:da)?StreamBeginCapture")
 CAPTURE_END = re.compile(r"cu(?:da)?StreamEndCapture")

@@ -239,7 +239,7 @@ def prepare_pieces(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list
 
 
 def append_window(out: BinaryIO, made: list[memoryview] | Path) -> None:
-    """Append the bytes of a window, or those of its file, which goes."""
+    """Append the bytes of a window, or those of its file, which is then deleted."""
     if isinstance(made, Path):
         with made.open("rb") as source:
             shutil.copyfileobj(source, out, WRITE_BYTES)
@@ -349,17 +349,17 @@ def _describe_options(options: Options) -> dict[str, Any]:
         align=Path(options.align).name,
         nvtx_rules=options.nvtx_rules and Path(options.nvtx_rules).name,
     )
-    told, usual = (to_builtins(one, enc_hook=lambda path: path.name) for one in (named, DEFAULTS))
+    given, usual = (to_builtins(one, enc_hook=lambda path: path.name) for one in (named, DEFAULTS))
     return _find_changes(
-        {name: value for name, value in told.items() if name not in UNRECORDED}, usual
+        {name: value for name, value in given.items() if name not in UNRECORDED}, usual
     )
 
 
-def _find_changes(told: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+def _find_changes(given: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
     """Return the values that differ from the usual ones, recursively."""
     return {
         name: _find_changes(value, usual[name] or {}) if isinstance(value, dict) else value
-        for name, value in told.items()
+        for name, value in given.items()
         if name not in usual or value != usual[name]
     }
 

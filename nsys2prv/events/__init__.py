@@ -20,7 +20,7 @@ from nsys2prv._util.text import format_duration
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import ALL, EventKind, declare_kind
 
-#: So many names at most are offered for one that is none.
+#: Largest number of names that are offered for an unknown one.
 MOST_SUGGESTIONS = 3
 
 

@@ -7,7 +7,7 @@ mean in exports.
 ===================  ==================  ========  =====================================
 function             NULL or negative    0         for
 ===================  ==================  ========  =====================================
-blank_negative       ABSENT              0         numbers of which 0 is one as any other
+blank_negative       ABSENT              0         numbers that may be 0
 blank_nonpositive    ABSENT              ABSENT    numbers that begin at 1, such as ids
 ===================  ==================  ========  =====================================
 
@@ -44,10 +44,11 @@ from nsys2prv.export.source import NULL, Columns, Part, zero_nulls
 
 #: The store keeps a number as one more than it is.
 GREATEST = np.iinfo(np.int64).max - 1
-#: Most metrics of one object in one read, the most frequent ones; more come from names that a
-#: program made up.
+#: Largest number of metrics of one object in one read, of which the most frequent are kept: a program
+#: may make up names.
 MOST_METRICS = 1024
-#: Numbers of a table of all instants and all metrics, and metrics to a table where it were larger.
+#: Largest number of cells in a table of all instants and all metrics; where there are more, it is split
+#: into tables of this many metrics.
 MOST_CELLS, METRICS_TOGETHER = 1 << 24, 8
 #: What the rows of a kind are on -> the columns that tell it.
 OBJECT_COLUMNS = {

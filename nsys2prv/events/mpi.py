@@ -123,7 +123,7 @@ class Communicators:
         self._ranks = info.ranks
         #: For processes without a recorded rank, if there is only one.
         self._only_rank = ranks.pop() if len(ranks) == 1 and not info.ranks else UNKNOWN
-        #: MPICH's handle means the world where no row says so.
+        #: Index of the world where only MPICH's handle for it says so.
         self._mpich_world = len(rows)
         self.names = [*(row.name for row in rows), WORLD]
         #: Of each and of UNKNOWN a number that means it in all reports, and how many ranks it has.
@@ -141,8 +141,8 @@ class Communicators:
         self._uids = table.unique(["rank", "uid"], keep="first", maintain_order=True)
 
     def find_own_ranks(self, processes: np.ndarray) -> np.ndarray:
-        """Return the rank in MPI_COMM_WORLD of each of these processes (globalPid), UNKNOWN where
-        nothing tells.
+        """Return the rank in MPI_COMM_WORLD of each of these processes (globalPid), UNKNOWN where it
+        is not recorded.
         """
         ranks = [self._ranks.get(process, self._only_rank) for process in processes.tolist()]
         return np.array(ranks, np.int64)
@@ -168,8 +168,8 @@ class Communicators:
         return np.where(self.keys[indices] != 0, indices, UNKNOWN)
 
     def to_world_ranks(self, communicators: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-        """Return ranks in communicators as ranks in MPI_COMM_WORLD; UNKNOWN for what is no rank, or
-        of a communicator not known, NOT_REPORTED for a member of which there is no report.
+        """Return ranks in communicators as ranks in MPI_COMM_WORLD: UNKNOWN for numbers that are no
+        rank, or whose communicator is not known; NOT_REPORTED for members without a report.
         """
         inside = (communicators != UNKNOWN) & (ranks >= 0) & (ranks < self.sizes[communicators])
         listed = self._table[np.where(inside, self._start[communicators] + ranks, -1)]
@@ -342,7 +342,8 @@ def _find_sizes(calls: _CallRows) -> tuple[np.ndarray, np.ndarray]:
 
     Nsight counts what all members get or give together: with MPI_IN_PLACE without the caller's own
     part, which shows where the others' does not divide evenly, or the root has no other size. It
-    is not told otherwise, and the part then looks smaller by one in as many as there are members.
+    is not shown otherwise, and the part then looks too small by one share in as many as there are
+    members.
     """
     communicators = calls.communicators
     sent, received = (blank_negative(calls.columns[name]) for name in ("size", "recvSize"))

@@ -63,7 +63,7 @@ _NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
 _FIRST = 10**17
 #: Instead of the place of a number: each text of the template has to be looked at.
 _EACH_APART = -2
-#: Results are looked up for up to so many texts, and so many are remembered.
+#: Up to FEW_TEXTS texts at a time are looked up among results, of which MOST_KNOWN are remembered.
 FEW_TEXTS, MOST_KNOWN = 1000, 100_000
 
 
@@ -230,7 +230,7 @@ def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> RenamedRanges:
     """Apply the rules to names.
 
     Each rule sees what those before it left, which of many names is often the same: it is asked
-    once for each. A rule that keeps a number leaves names alone of which one is kept already.
+    once for each. A rule that keeps a number skips names of which a number is kept already.
     """
     codes = np.arange(len(texts))
     wanted = np.ones(len(texts), bool)

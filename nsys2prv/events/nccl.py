@@ -4,7 +4,7 @@ the NCCL kernels that they launched (:func:`attach_payloads`).
 Payloads have three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four
 little-endian 64-bit numbers - domain, schema, size, offset - and the payload, laid out by the
 schema tables); a table per schema (``DYNAMIC_NVTXPAYLOAD_DATATYPE_...``, joined by event id).
-Fields are known by their names, never by schema ids, which moved between versions of NCCL. The
+Fields are known by their names, never by schema ids, which changed between versions of NCCL. The
 advanced NCCL trace of nsys 2025.6 and later is JSON with names of its own, and counts elements of a
 data type instead of bytes. Everything is done on the distinct payloads: loops are over these, their
 fields, schemas and shapes.

@@ -2,14 +2,13 @@
 carry (payloads), as counters there; and push/pop ranges on the rows of the streams that they
 launched work on.
 
-Of the last the definition is that of nsys's own report ``nvtx_gpu_proj_trace``: a range encloses
-an operation of a GPU (kernel, memory copy, memory set) if the CUDA API call that launched it lies
+The last are defined as in nsys's own report ``nvtx_gpu_proj_trace``: a range encloses an operation of a GPU (kernel, memory copy, memory set) if the CUDA API call that launched it lies
 within the range, on its thread; the projected range goes from the begin of the first operation to
 the end of the last. There each range has one projection; here it has one on every stream, as in
 Nsight's timeline. Graphs that were traced as a whole count as operations, too.
 
-Which call launched an operation is told as for lines (:mod:`nsys2prv.events.call_indexes`). What
-lasts nothing lasts 1 ns, and a range without an end lasts to the end of the trace, as everywhere.
+The call that launched an operation is found as for lines (:mod:`nsys2prv.events.call_indexes`).
+Ranges of no length last 1 ns, and those without an end last to the end of the trace, as everywhere.
 """
 
 from __future__ import annotations
@@ -61,16 +60,16 @@ NO_TEXT = "(no text)"
 MARK, PUSHPOP = (load_catalogue().kinds[name]["where"] for name in ("nvtx_marks", "nvtx_on_gpu"))
 STARTEND = "{eventType} IN (60, 71)"
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
-#: Pairs of calls and ranges looked at together, of calls in which a range ends.
+#: Largest number of pairs of ranges and calls that are looked at together.
 PAIRS = 1 << 20
 #: Columns of projected ranges.
 PROJECTED = dict.fromkeys(("range", "object", "begin", "end"), pl.Int64)
 PAYLOAD_LAYOUT = "nvtx_payload"
-#: Names that are kept of one read: a program may make up a name for every range.
+#: Largest number of names kept of one read: a program may make up a name for every range.
 MOST_NAMES = 256
 #: The type that nsys writes around a value.
 WRAPPING = re.compile(r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)\Z")
-#: Where real numbers stand that JSON may write as whole ones.
+#: Paths of real numbers that JSON may write as whole ones.
 REAL_PATH = re.compile(r"\.(?:float\d*|double)\Z")
 #: Columns of the numbers.
 NUMBER_COLUMNS = ("begin", "end", "thread", "domain", "mark", "whole", "fraction", "real")
@@ -91,9 +90,9 @@ WHOLE, REAL = (
     (UNSIGNED_FIELD, "int64Value", "uint32Value", "int32Value"),
     ("doubleValue", "floatValue"),
 )
-#: Of the one number that an event carries, as if it stood in JSON.
+#: Path of the one number that an event carries in a column, as if it stood in JSON.
 PATH = "$.payload"
-#: It looks at the types of the numbers, which are fewer than the numbers.
+#: Condition on rows with a number. Types of columns have few combinations, their numbers have many.
 _ANY = " OR ".join(
     f"typeof({{{name}}}) IN ({kinds})"
     for names, kinds in ((WHOLE, "'integer'"), (REAL, "'integer', 'real'"))

@@ -123,7 +123,7 @@ def count_buckets(files: Sequence[FactFile]) -> int:
 
 
 def assign_buckets(count: int, *columns: np.ndarray) -> np.ndarray:
-    """Return the bucket of each row, of so many: rows that are equal in these columns share one."""
+    """Return the bucket, below `count`, of each row: rows equal in these columns share one."""
     return (hash_rows(*columns) % np.uint64(count)).astype(np.int64)
 
 

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 #: Returns the calls (CALL_COLUMNS and `communicator`) of some reports from their facts.
 SelectCalls = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
-#: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1,
-#: and the function that it numbers; clock.Role; whether of the root;
-#: times (ns); whether the report has the communicator's beginning; and its signature.
+#: Columns of a call: task * DEVICES + device; the host whose clock its times are of; the number that
+#: the report gives it, or -1, and the function whose calls it counts; clock.Role; whether it is the
+#: root's; times (ns); whether the report has the communicator's beginning; and its signature.
 CALL_COLUMNS = split_column_names(
     "member host number function role is_root begin end began signature"
 )

@@ -4,9 +4,8 @@ collectives as observations of the hosts' clocks.
 The n-th send of a communicator, sender, receiver and tag belongs to the n-th such receive, if the
 reports surely have all of both. A receive through a request is complete with the first Wait of its
 handle, else with the last Test before the handle is used again, else with the receive call itself. A
-receive that does not say where its
-message is from is one of the only sends that it can be of, if these and the receives are equally
-many then; else it makes what follows uncertain.
+receive from MPI_ANY_SOURCE takes the message of the only sender that can be meant, if as many
+of its sends as of such receives are left; otherwise the pairs that follow are uncertain.
 
 The n-th send of a UCX worker to another with a tag meets the n-th receive of that worker from the
 first with that tag. Lines are drawn only where MPI was not traced, for its messages travel by UCX.
@@ -159,7 +158,7 @@ def sort_sides(
     processes: pl.DataFrame,
     buckets: int,
 ) -> MessageSides:
-    """Sort the messages of some reports into so many buckets by receiver; one that may be sent or
+    """Sort the messages of some reports into this many buckets by receiver; one that may be sent or
     received comes to the bucket of either.
     """
     sides, unprepared = _find_sides(
@@ -349,8 +348,8 @@ def _pair_messages(
     """
     messages = read_blocks(blocks).sort("time_begin", "report", "place")
     number = UNMATCHABLE.index("contradictory")
-    told = contradictory.with_columns(number=pl.lit(number, pl.Int64))
-    messages = messages.join(told, on=["communicator", "tag"], how="left", maintain_order="left")
+    reused = contradictory.with_columns(number=pl.lit(number, pl.Int64))
+    messages = messages.join(reused, on=["communicator", "tag"], how="left", maintain_order="left")
     why = pl.when(pl.col("why") < 0).then(pl.coalesce("number", "why")).otherwise("why")
     messages = messages.with_columns(why=why)
     sends, receives, either = (
@@ -419,17 +418,19 @@ def _find_sources(sends: pl.DataFrame, receives: pl.DataFrame) -> pl.DataFrame:
     found = []
     for which, keys in _WILD:
         rest = [name for name in STREAM if name not in keys]
-        told = (
+        resolved = (
             wild.filter(which)
             .drop(rest)
             .join(lacking.filter(pl.len().over(keys) == 1), on=keys)
             .filter(pl.len().over(keys) == pl.col("lacks"))
         )
-        found.append(told.select(receives.columns))
-        lacking = lacking.join(told, on=STREAM, how="anti")
-    told = pl.concat(found).with_columns(why=pl.lit(-1, pl.Int64), named=pl.lit(1, pl.Int64))
+        found.append(resolved.select(receives.columns))
+        lacking = lacking.join(resolved, on=STREAM, how="anti")
+    resolved = pl.concat(found).with_columns(why=pl.lit(-1, pl.Int64), named=pl.lit(1, pl.Int64))
     order = ["report", "place"]
-    return pl.concat([receives.join(told, on=order, how="anti"), told]).sort("time_begin", *order)
+    return pl.concat([receives.join(resolved, on=order, how="anti"), resolved]).sort(
+        "time_begin", *order
+    )
 
 
 def _find_streams(

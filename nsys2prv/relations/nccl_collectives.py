@@ -5,7 +5,7 @@ How the kernels of one collective are found, the first way that the reports allo
 1. by the communicator's hash and the sequence number of the advanced NCCL trace, counted per function;
 2. by the communicator's hash (in payloads since NCCL 2.25.1) and the order in which a rank launched its operations; where that
    contradicts itself (captures that begin or end at different calls, missing rows), by when they ended;
-3. where no payload tells a communicator: by the names and ends of kernels (nccl_adoption.py).
+3. where no payload names a communicator: by the names and ends of kernels (nccl_adoption.py).
 
 A collective is numbered only if it is complete: a kernel of each rank, of the same operations and
 size. Times in ns. Bandwidths in B/s are those of the transfer, which begins with the last rank's
@@ -13,7 +13,7 @@ kernel, and stand in records that last as long as it; bus bandwidth as nccl-test
 
 The work is divided: the kernels of a few reports are brought into order, in blocks on disk by
 communicator, so that a part of a communicator's collectives is a slice of each of its blocks. Then
-such parts are matched, and their collectives numbered through. What the communicators tell of ranks without a report is a
+such parts are matched, and their collectives numbered through. Ranks that a communicator has and no report is of are a
 warning.
 """
 
@@ -232,7 +232,7 @@ def _describe_collectives(found: pl.DataFrame) -> list[str]:
 
 def warn_of_absent_members(context: RelationContext, silent: int) -> list[str]:
     """Return a warning where the largest communicator that lacks ranks says that there are more
-    ranks than reports of them. silent: number of processes whose communicators are not told.
+    ranks than reports of them. silent: number of processes whose communicators are not recorded.
     """
     files = context.files.get(COMMUNICATORS)
     return _describe_missing_ranks(read_fact(files, context.tasks), silent) if files else []
@@ -240,7 +240,7 @@ def warn_of_absent_members(context: RelationContext, silent: int) -> list[str]:
 
 def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> list[str]:
     """Return what :func:`warn_of_absent_members` does. communicators: a row for each time that a
-    process told of one: communicator, task, ranks (their number), rank.
+    process names one: communicator, task, ranks (their number), rank.
     """
     # A process may have several GPUs, each with a rank of its own; where the report begins after
     # the communicator was made, no rank is recorded.
@@ -252,19 +252,21 @@ def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> lis
         .agg(
             size=pl.col("ranks").max(),
             sizes=pl.col("ranks").filter(pl.col("ranks") > 1).n_unique(),
-            told=ranked + task.n_unique() - task.filter(has_rank).n_unique(),
+            reported=ranked + task.n_unique() - task.filter(has_rank).n_unique(),
             present=pl.col("rank").filter(has_rank).unique(),
         )
     )
-    lacking = (pl.col("told") + silent < pl.col("size")) & (pl.col("sizes") == 1)
+    lacking = (pl.col("reported") + silent < pl.col("size")) & (pl.col("sizes") == 1)
     lacking = groups.filter(lacking).sort("size", "communicator", descending=True)
-    for size, told, present in lacking.select("size", "told", "present").head(1).iter_rows():
+    for size, reported, present in (
+        lacking.select("size", "reported", "present").head(1).iter_rows()
+    ):
         which, missing = "", sorted({*range(size)} - {*present})
-        if missing and len(present) == told and not silent:
+        if missing and len(present) == reported and not silent:
             named = list_some([*map(str, missing)], MOST_NAMED)
             which = f"; there is none of its rank{'s' if len(missing) > 1 else ''} {named}"
         return [
-            f"an NCCL communicator has {size} ranks, and there are reports of {told} of them{which}"
+            f"an NCCL communicator has {size} ranks, and there are reports of {reported} of them{which}"
         ]
     return []
 

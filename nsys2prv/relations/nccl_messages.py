@@ -144,7 +144,7 @@ def sort_messages(
     buckets: int,
     guessed: pl.DataFrame,
 ) -> tuple[Block, ...]:
-    """Sort the messages of some reports into so many buckets by communicator and sender. guessed: as
+    """Sort the messages of some reports into this many buckets by communicator and sender. guessed: as
     `guess_ranks` returns it.
     """
     messages = _keep_usable(read_fact(files, tasks, FACT_COLUMNS), guessed)
@@ -329,7 +329,7 @@ def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
             bytes=pl.max_horizontal(
                 pl.col("bytes").filter(sent).sum(), pl.col("bytes").filter(~sent).sum()
             ),
-            told=(pl.col("bytes") >= 0).all(),
+            sized=(pl.col("bytes") >= 0).all(),
             messages=pl.col("messages").first(),
             pure=pl.col("pure").first(),
             comparable=(pl.col("comparable") == 1).all(),
@@ -346,7 +346,7 @@ def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
     )
     kernels = measure_waits(kernels)
     speed = find_bandwidth(pl.col("bytes"))
-    moved = kernels.filter(pl.col("told") & (pl.col("transfer") > 0))
+    moved = kernels.filter(pl.col("sized") & (pl.col("transfer") > 0))
     moved = moved.sort("last", "object", "end").with_columns(
         algorithm_bandwidth=speed, bus_bandwidth=speed
     )
