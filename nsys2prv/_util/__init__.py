@@ -18,8 +18,8 @@ COMMIT = "commit.txt"
 
 
 def describe_commit(checkout: Path) -> str:
-    """Return the commit of a checkout, with "-dirty" if files differ from it; "" where git cannot
-    tell.
+    """Return the commit of a checkout, with "-dirty" if files differ from it; "" where git does not
+    know it.
     """
     import subprocess
 

@@ -257,10 +257,10 @@ def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
     return list(zip(distinct.tolist(), np.split(order, cuts), strict=False))
 
 
-#: Two modes are reported where a division in two (Otsu's, of the logarithms) leaves each side so
-#: much of all executions at least, ...
+#: Two modes are reported where a division in two (Otsu's, of the logarithms) leaves each side at least
+#: this share of all executions, ...
 LEAST_SHARE = 0.05
-#: ... so many executions, ...
+#: ... this number of them, ...
 LEAST_COUNT = 10
 #: ... the means of the durations differ by this factor at least, ...
 LEAST_FACTOR = 1.2
@@ -272,7 +272,7 @@ RULE = (
     f"either side, means that differ by a factor of {LEAST_FACTOR} or more, and Ashman's D of {LEAST_D:g} or more"
 )
 
-#: What is said of durations without two modes.
+#: Result of :func:`find_modes` for durations without two modes.
 NO_MODES = False, None, None, None
 
 

@@ -310,7 +310,7 @@ def _find_free_space(folder: Path) -> int:
     return 1 << 62
 
 
-#: A number that is none of ours.
+#: A number longer than any in our files.
 _LONG_NUMBER = re.compile(r"[-+]?(?:0[xob])?[0-9a-fA-F_:]{100,}")
 #: Levels of nesting that YAML texts may have.
 DEEPEST_NESTING = 50
@@ -356,7 +356,7 @@ def load_shipped(text: str) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML text. Raises yaml.YAMLError for what is none, or is nested too deeply.
+    """Parse YAML text. Raises yaml.YAMLError for anything else, or if it is nested too deeply.
 
     libyaml, where PyYAML has it, is several times as fast; it would overflow the stack by nesting.
     """

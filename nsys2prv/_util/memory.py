@@ -25,10 +25,10 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 #: Settings of jemalloc, with polars' prefix: blocks of some MB are treated like others, and freed
 #: memory is kept for 1 s.
 _POLARS = "_RJEM_MALLOC_CONF", "oversize_threshold:0,dirty_decay_ms:1000"
-#: Blocks up to this size come from the heap (glibc takes no more), and so much freed memory a
-#: process keeps at its heap's end.
+#: Blocks up to this size come from the heap (glibc takes no more), and a process keeps this
+#: much freed memory at the end of its heap.
 HEAP_BLOCK_BYTES, KEPT_BYTES = 32 << 20, 128 << 20
-#: Blocks from this size on that are not kept where memory counts more than time.
+#: Where memory counts more than time, freed blocks of this size and more are not kept.
 RETURNED_BYTES = 8 << 20
 #: Address space that a process needs, for its libraries most of all; and for each thread of polars,
 #: which has one per CPU or one alone.

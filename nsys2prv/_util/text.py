@@ -20,7 +20,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-#: Names that are compared with one that is none of them.
+#: Most names that an unknown one is compared with.
 MOST_COMPARED = 10_000
 #: Unit -> ns, the largest first.
 UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
@@ -94,7 +94,7 @@ def format_seconds(ns: int) -> str:
 
 
 def choose_decimals(length: int) -> int:
-    """Return the number of decimals of seconds that tell the ends of a span well apart. length: ns."""
+    """Return how many decimals of seconds distinguish the ends of a span well. length: ns."""
     return min(max(11 - len(str(max(length, 1))), 3), 9)
 
 
@@ -142,7 +142,7 @@ class Column(Struct, frozen=True):
 
 
 def find_width() -> int | None:
-    """Return the columns of the terminal that standard output is, None where it is none."""
+    """Return the width of the terminal, None where standard output is no terminal."""
     if not sys.stdout.isatty():
         return None
     return max(shutil.get_terminal_size().columns, NARROWEST)

@@ -129,8 +129,8 @@ def run_analyses(
                 joined[key] = pl.concat(kept, how="diagonal_relaxed")
             result = results[analysis.name]
             find_function(analysis.conclude, __package__)(joined, context, result)
-            told = any(lost_work in line for line in (*result.missing, *result.notes))
-            if lost_work and analysis.covered and not told:
+            is_said = any(lost_work in line for line in (*result.missing, *result.notes))
+            if lost_work and analysis.covered and not is_said:
                 result.missing.append(f"figures of all GPUs: {lost_work}")
             advance(1)
     return results

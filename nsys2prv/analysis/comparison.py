@@ -13,8 +13,8 @@ from nsys2prv.analysis.result import DECLARED, Result, Table, divide_columns
 from nsys2prv.analysis.study.model import list_known_rows
 from nsys2prv.analysis.text import format_nanoseconds
 
-#: Times that differ by a smaller share are alike; iterations that take so many times the median are
-#: outliers.
+#: Times that differ by a smaller share are alike; iterations that take longer than this multiple of the
+#: median are outliers.
 ALIKE, OUTLIER = 0.005, 1.5
 #: What the whole iteration is called beside its parts.
 WHOLE = "whole iteration"

@@ -105,7 +105,7 @@ def _replay_ideal_network(
     name: str, kinds: Sequence[Kind], span: tuple[int, int], context: Context, result: Result
 ) -> IdealNetwork | None:
     """Return the replay of a span of the job in which transfers of some kinds take no time; None where
-    there are none, or what is missing says why there is no replay of these figures.
+    there are none, or where `result.missing` says why there is no replay.
     """
     layouts = {"nccl_kernel"} if Kind.NCCL in kinds else {*MPI_LAYOUTS}
     if not context.reader.layouts & layouts:

@@ -25,9 +25,9 @@ from nsys2prv.analysis.result import Context, Result, divide_columns
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.store.event_reader import UNKNOWN, Samples
 
-#: Columns that tell kernels apart.
+#: Columns that identify a kernel.
 KERNEL_KEY = ["what", "name", "class", "tensor"]
-#: Column -> label of the GPU metric (percent) that is brought together with kernels.
+#: Column -> label of the GPU metric (percent) that is averaged while kernels run.
 METRICS = {
     "tensor_active": "Tensor Active [Throughput %]",
     "sm_active": "SMs Active [Throughput %]",

@@ -1,5 +1,5 @@
-"""Sum what NVTX ranges are to the program: their calls, host time, and the GPU time of the work launched
-inside, as a tree and by rank.
+"""Sum NVTX ranges by name: their calls, host time, and the GPU time of the work launched inside, as a tree
+and by rank.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ RANGES = ("nvtx_pushpop", "nvtx_startend")
 #: Text that frameworks append to an operation's name (PyTorch's emit_nvtx).
 TAIL = r",\s*(?:op_id|seq|sizes|input_op_ids|stashed seq|fwd_op_id)\b.*$"
 NUMBER = r"\d+"
-#: Largest number of names that differ only in numbers and stay apart: layers do, steps of a long run do
-#: not.
+#: Largest number of names that differ only in numbers and stay separate: layers do, steps of a long run
+#: do not.
 MOST_APART = 64
 TIME = pl.col("end") - pl.col("begin")
 IS_KERNEL, KIND, TENSOR = pl.col("what") != MEMORY, pl.col("class"), pl.col("tensor")
@@ -60,9 +60,9 @@ SUMS = {
 }
 #: Between the names of a path.
 BETWEEN = " / "
-#: Paths of ranges within ranges are told apart down to this depth.
+#: Greatest depth at which paths of nested ranges are distinguished.
 DEEPEST = 12
-#: Sums of times beyond it are of damage.
+#: Greater sums of times come from damaged reports.
 GREATEST_SUM = 1 << 62
 
 

@@ -102,7 +102,7 @@ class Finding(Struct, frozen=True):
     #: True for a limit rather than a cause: of its time hardly anybody gains all. Limits come behind
     #: causes, unless one is much larger than all of these.
     at_most: bool = False
-    #: Where in the program it is, by call stacks; empty where these do not tell.
+    #: Where in the program it is, by call stacks; empty where these do not show it.
     where: str = ""
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
-"""Find where in the program host threads spend some time: by stacks of calls, then by those of CPU
-samples in none of these calls. A stack tells of a call within which another has none.
+"""Find where in the program host threads spend some time: by the stacks of calls, then by those of CPU
+samples outside of these calls. The stack of a call also stands for calls within it that have none.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 
-#: Layouts of calls with stacks: those of CUDA tell first, for calls of the system are within them.
+#: Layouts of calls with stacks. Those of CUDA come first, as calls of the system lie within them.
 CALLS = ("cuda_api", "osrt", "pthread", "syscalls")
 #: Whose code it is -> what people call it, with callers and where no function is known.
 LIBRARIES, NO_FUNCTION = (DECLARED["stacks"].terms[name] for name in ("libraries", "no_function"))
-#: A place is told of from this share of the time on.
+#: Smallest share of the time at which a place is reported.
 LEAST_SHARE = 0.2
-#: A place is known from this number of CPU samples on.
+#: Smallest number of CPU samples by which a place is known.
 LEAST_SAMPLES = 3
-#: A place is caller 1, caller 2 + 1 of so many bits, and whose code it is there, of so many.
+#: A place is a number: caller 1, then the bits of caller 2 + 1, then those of the owner of the code.
 CALLER_BITS, OWNER_BITS = 28, 4
 SCHEMA = {"place": pl.Int64, "time": pl.Int64}
 SAMPLES = ("cpu_sample", "cpu_sample_stack")
@@ -33,7 +33,8 @@ STATES_OF_THREADS = ("thread_state", "thread_state_reason")
 #: Whose code samples are in: values of the catalogue.
 _STATES = map_labels("thread_state")
 PROFILER, SYSTEM = (map_labels("code_owner")[whose] for whose in ("the profiler", "the system"))
-#: A sample stands for the time since the one before on its thread, at most so many of the usual.
+#: A sample stands for the time since the one before on its thread, at most for this multiple of the
+#: usual time.
 LONGEST_SAMPLE = 4.0
 
 
@@ -102,7 +103,7 @@ def _find_whole_stacks(unit: DeviceGroup) -> pl.DataFrame:
 
 def keep_whole_stacks(samples: pl.DataFrame, is_whole: pl.Series) -> pl.DataFrame:
     """Return the samples of a thread whose stacks have more than one function, where others are the
-    most: then only each so many'th was to have a stack, which stands for the others.
+    most: then Nsight Systems took a stack with every n-th sample only, which stands for the others.
     """
     count = is_whole.sum()
     return samples.filter(is_whole) if 0 < 2 * count <= samples.height else samples

@@ -47,7 +47,7 @@ TEXT_WIDTH = 110
 #: Findings that are printed where not all are asked for, and sentences of what was measured of the
 #: first.
 MOST_SHORT, MOST_EVIDENCE = 5, 2
-#: LEAST_SHORT findings are printed at least, and further ones as long as they take fewer lines than
+#: At least LEAST_SHORT findings are printed, and more while they take fewer lines than
 #: ROOM_FOR_FINDINGS: efficiencies come after them.
 LEAST_SHORT, ROOM_FOR_FINDINGS = 3, 19
 #: Lines above findings that are limits, and above causes behind these.
@@ -61,7 +61,7 @@ LONGEST_NAME = 60
 MOST_LINES, FEW_ROWS = 60, 5
 #: The analysis whose first table has room before others.
 FIRST_TABLES = "efficiencies"
-#: Lines that say at the end what there is more.
+#: Lines at the end that name further tables.
 LAST_LINES = 3
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 #: Columns by which the worst rank or device is found, the first that a table has -> whether its highest
@@ -76,9 +76,9 @@ WORST = {
     "outside_mpi_share": False,
 }
 PLACES = ("rank", "device", "node")
-#: A row for all devices together, which is none of them.
+#: Label of a row for all devices together.
 ALL = "all"
-#: More ranks or devices than MANY are many; at least LEAST_SHOWN of the worst are shown.
+#: Tables of more ranks or devices than MANY are abridged; at least LEAST_SHOWN of the worst stay.
 MANY, LEAST_SHOWN = 8, 3
 
 

@@ -41,7 +41,7 @@ PARTS, HOST_PARTS, BINS, COARSE = (
 )
 #: Layouts that say how long a kernel of NCCL waits for other ranks.
 WAITS = ("nccl_collective", "nccl_point_to_point")
-#: Bins over time: so many of all lanes together, and of each.
+#: Number of bins over time: of all lanes together, and of each lane at least and at most.
 ALL_BINS, FEWEST_BINS, MOST_BINS = 100_000, 200, 800
 #: Stands for no GPU.
 NO_DEVICE = -1

@@ -35,7 +35,7 @@ from nsys2prv.export.report_files import is_report
 if TYPE_CHECKING:
     from nsys2prv.conversion.options import CutOptions, Options
 
-#: What argparse complains of -> what is said instead. 1: the option, or the argument; 2 and 3: its
+#: Complaints of argparse that are put into other words. Groups: 1: the option, or the argument; 2 and 3: its
 #: value, and the values that it may have.
 NO_VALUE = re.compile(r"argument (?:\S+/)?(\S+): expected one argument$")
 NO_CHOICE = re.compile(
@@ -53,7 +53,7 @@ TRACES = (".prv", ".prv.gz", ".pftrace", ".pftrace.gz")
 PARTS = (".pcf", ".row")
 _MISTAKES = load_shipped_file(__package__, "mistakes.yaml")
 #: Endings that no trace has -> what writes such files; words that people take for commands -> what
-#: does it; mistakes -> what is said of them.
+#: does it; mistakes -> messages.
 NO_TRACES: dict[str, str] = _MISTAKES["endings"]
 WORDS: dict[str, str] = _MISTAKES["words"]
 MESSAGES: dict[str, str] = _MISTAKES["messages"]

@@ -30,8 +30,8 @@ WIDTH = 140
 MARK = "*"
 #: A number below this share of another one differs from it.
 ALIKE = 0.9
-#: With more reports than this, only those that differ from the others get a line, and at most so
-#: many.
+#: With more reports than this, only those that differ from the others get a line, and at most this
+#: number of them.
 MOST_LINES = 32
 
 

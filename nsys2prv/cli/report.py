@@ -44,7 +44,7 @@ from nsys2prv.export.ranks import FILE_NAMES, describe_processes
 from nsys2prv.export.report_files import find_reports
 from nsys2prv.replay.causes import parse_what_ifs
 
-#: Analyses that a terminal shows first; others follow while so many lines are free.
+#: Analyses that a terminal shows first; others follow while at least this number of lines is free.
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
 #: Options of all that reads reports.
 RUNNING = ("kernel_rules", "align", "jobs", "tmp", "quiet")

@@ -56,7 +56,7 @@ class TraceContent(Struct, frozen=True):
     has_states: bool
     #: Length of the trace, ns.
     duration: int
-    #: UTC at trace time 0, None where the reports do not tell.
+    #: UTC at trace time 0, None where the reports do not state it.
     begin_utc: datetime | None
     #: Lines for people on the clocks, each begun by #.
     comments: str

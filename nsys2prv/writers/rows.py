@@ -427,7 +427,7 @@ def _place_devices(
         ]
         for key in sorted(streams):
             user = process, gpus.find_number(process.report, key)
-            # Where the report does not tell the GPU's number, the ordinal is taken for it.
+            # Where the report does not state the GPU's number, the ordinal stands for it.
             number = gpus.infos[process.report].find_gpu_or_ordinal(key.pid, key.device)
             for gpu in (DeviceKey(GPU, number=number), DeviceKey(GPU, str(key.pid), key.device)):
                 users.setdefault(gpus.identify(process.report, gpu), user)

@@ -25,9 +25,9 @@ from nsys2prv.analysis.time_division import BINS
 MOST_ROWS = 1500
 #: Characters of the longest name.
 LONGEST = 400
-#: A bin is a byte for each part, this for all of its time.
+#: The share of each part in a bin is a byte: this value for all of its time.
 FULL = 250
-#: Numbers by lane and iteration on a page, of one sort; of more, iterations are taken together.
+#: Most numbers of a grid (lanes by iterations); in larger ones several iterations share a column.
 MOST_CELLS = 60_000
 #: Maps of sampled metrics, and rows of each.
 MOST_MAPS, MOST_MAP_ROWS = 48, 128

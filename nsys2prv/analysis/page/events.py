@@ -82,7 +82,7 @@ class Window(Struct, frozen=True):
     end: int
     #: Numbers of lanes.
     lanes: frozenset[int]
-    #: Only events that last so long (ns).
+    #: Shortest events that are included (ns).
     least: int = 0
 
 
@@ -136,7 +136,7 @@ def read_events(
 
 
 def select_events(events: Events, windows: Sequence[Window]) -> Events:
-    """Return those events that lie in some windows."""
+    """Return the events that lie in some windows."""
     tracks = {kind: select_rows(frame, windows) for kind, frame in events.tracks.items()}
     return replace(events, tracks=tracks)
 
@@ -169,7 +169,7 @@ def _read_group(
 
 
 def select_rows(frame: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
-    """Return the events that windows have. frame: lane (negative for none), begin, end."""
+    """Return the events that lie in windows. frame: lane (negative for none), begin, end."""
     lane, begin, end = to_arrays(frame, "lane", "begin", "end")
     selected = np.zeros(len(lane), bool)
     for one in np.unique(lane[lane >= 0]).tolist():
@@ -186,7 +186,7 @@ def select_rows(frame: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
 
 
 def merge_windows(windows: Sequence[Window], lane: int) -> Spans:
-    """Return the times of which windows have all events of a lane."""
+    """Return the times in which windows include all events of a lane."""
     whole = [(one.begin, one.end) for one in windows if lane in one.lanes and not one.least]
     return merge_spans(*np.array(whole, np.int64).reshape(-1, 2).T)
 
@@ -326,7 +326,7 @@ def map_rows(job: OpenJob, lanes: Mapping[tuple[int, int], int]) -> np.ndarray:
 def _read_messages(
     job: OpenJob, lanes: Mapping[tuple[int, int], int], windows: Sequence[Window]
 ) -> pl.DataFrame:
-    """Return messages between lanes that windows have of their senders."""
+    """Return the messages between lanes that are sent within windows of their senders."""
     lane_of_row = map_rows(job, lanes)
     names = ("begin", "end", "from", "to", "bytes", "on_gpu")
     frames = [pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))]

@@ -35,15 +35,16 @@ if TYPE_CHECKING:
 BUDGET = 100_000
 #: Lanes of the timeline of a finding.
 MOST_LANES = 8
-#: Ranks that are at fault, of a timeline.
+#: Most culprits on one timeline.
 MOST_CULPRITS = 4
 #: Room on either side of a moment, as a part of it, and the least (ns).
 PAD, LEAST_PAD = 0.35, 10_000
-#: A timeline shows the moment and the wait for it, if that is not longer than so many times the moment.
+#: A timeline shows the moment and the wait for it, unless the wait is longer than this multiple of it.
 MOST_TIMES = 100
-#: Where nothing repeats, a collective belongs to a moment that is so much earlier at most (ns).
+#: In a job without iterations, a collective belongs to a moment at most this much earlier (ns).
 LATER = 2_000_000
-#: Of a time that is too much for the page, events of this part of it and longer: of few lanes, of many.
+#: Of a window with too many events for the page, those are shown that last at least this part of it:
+#: with few lanes, and with more than MANY_LANES.
 VISIBLE, VISIBLE_OF_MANY = 1 / 500, 1 / 100
 MANY_LANES = 16
 #: Kinds of findings whose moment is seen at the collective that ranks wait at.

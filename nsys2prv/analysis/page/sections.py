@@ -36,7 +36,7 @@ from nsys2prv.export.ranks import describe_processes
 MOST_BARS = 16
 #: Findings in the verdict.
 IN_VERDICT = 2
-#: What the title of a page of `report` ends with, and the bytes at its begin in which it is.
+#: End of the title of a page of `report`, and the number of bytes at the start of the file that hold it.
 REPORT_TITLE, HEAD = " - nsys2prv report</title>", 4096
 #: Width of bars.
 ACROSS = 1000
@@ -69,21 +69,21 @@ class Bar(Struct, frozen=True):
 
 def describe_job_facts(job: FinishedJob) -> list[str]:
     """Return the job in a line, piece by piece."""
-    told, lasts = job.description, format_nanoseconds(job.description["duration_ns"])
+    facts, lasts = job.description, format_nanoseconds(job.description["duration_ns"])
     if steady := job.steady:
         lasts += f", {format_count(steady['iterations'], 'iteration')} ({steady['activity']})"
-    processes = describe_processes(told.get("processes", told["ranks"]), told["ranks"])
+    processes = describe_processes(facts.get("processes", facts["ranks"]), facts["ranks"])
     return [
-        f"{processes} on {format_count(len(told['nodes']), 'host')}",
-        *([format_count(told["devices"], "GPU")] if told["devices"] else []),
+        f"{processes} on {format_count(len(facts['nodes']), 'host')}",
+        *([format_count(facts["devices"], "GPU")] if facts["devices"] else []),
         lasts,
-        f"{sum(told['records'].values()):,} events",
-        *filter(None, format_machine_line(told).split("; ")),
+        f"{sum(facts['records'].values()):,} events",
+        *filter(None, format_machine_line(facts).split("; ")),
     ]
 
 
 def write_verdict(job: FinishedJob, mean: Bar | None) -> str:
-    """Return what holds the job back, in two sentences."""
+    """Write what holds the job back, in two sentences."""
     findings, sentences = job.findings, []
     where = "their steady state" if job.iterations else job.part[0]
     if mean and (mean.useful or job.description["devices"]):
@@ -204,8 +204,8 @@ def list_plotted(study: Study) -> dict[str, Any]:
 
 
 def find_page(run: Run, folder: Path | None) -> str:
-    """Return the page that `report` wrote of a run, in it or beside it, as seen from a folder; empty
-    where there is none.
+    """Return the path, relative to a folder, of the page that `report` wrote of a run, in it or beside
+    it; empty where there is none.
     """
     path = Path(run.name)
     inside = sorted(path.glob("*.html")) if path.is_dir() else []

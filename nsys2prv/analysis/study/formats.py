@@ -124,7 +124,7 @@ def _list_regions(study: Study, style: Style) -> list[str]:
 
 
 def _lay_out_blocks(names: Sequence[Column], columns: Sequence[Column], style: Style) -> list[str]:
-    """Return the lines of a table, so many columns beside each other as fit."""
+    """Return the lines of a table, with as many columns beside each other as fit."""
     lines: list[str] = []
     # A number stays beside its noun.
     rest = [
@@ -141,7 +141,7 @@ def _lay_out_blocks(names: Sequence[Column], columns: Sequence[Column], style: S
 
 
 def _list_findings(study: Study, style: Style) -> list[str]:
-    """Return what to do about the largest run, of which there are findings."""
+    """Return the lines on the findings of the largest run."""
     run, head = study.runs[-1], study.name_runs()[-1]
     if not study.findings:
         return []

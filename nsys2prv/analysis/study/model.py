@@ -25,7 +25,7 @@ PARTS, EFFICIENCY = ("mpi", "openmp", "host"), "_efficiency"
 #: Figures by part (`device`, `host`, `mpi`, `openmp`), and some without a part. What is not known
 #: is not there. Efficiencies and scalabilities are fractions of 1.
 Metrics = dict[str, Any]
-#: From these fractions on an efficiency is good, and fair. POP takes less than 80 % for worth a
+#: An efficiency is good, or fair, from these fractions on. POP takes less than 80 % for worth a
 #: look, BSC's BasicAnalysis less than 60 % for critical.
 GOOD, FAIR = 0.8, 0.6
 #: Ends of paths of load balance within nodes, and between them.

@@ -36,8 +36,8 @@ LARGE_REGION = 0.05
 #: The work of an iteration grows with this power of the number of devices: less is strong scaling;
 #: between these two it is not clear.
 MIDDLE, UNCLEAR = 0.5, (0.25, 0.75)
-#: Iterations on as many devices of one model that compute so many times as long do other work: clocks
-#: and instructions per cycle differ by less.
+#: Runs on equally many devices of one model do different work if an iteration computes longer by this
+#: factor: clocks and instructions per cycle differ by less.
 OTHER_WORK = 1.5
 
 
@@ -77,7 +77,7 @@ def make_study(
     largest = max(given, key=_measure_reports)
     names = [str(paths[0]) for paths in given]
     earlier = {name: _read_earlier(Path(name)) for name in names if Path(name).suffix == JSON}
-    _tell_apart(names, earlier)
+    _distinguish_runs(names, earlier)
     read: list[Run] = []
     for name, paths in zip(names, given, strict=True):
         if name in earlier:
@@ -111,9 +111,9 @@ def make_study(
     return compare_runs(read, scaling, reference, names)
 
 
-def _tell_apart(given: Sequence[str], earlier: Mapping[str, Sequence[Run]]) -> None:
-    """Name runs that are others than one of the same name by the file that has them. Raises UsageError
-    for a run that is given twice, or of which an earlier study has the figures.
+def _distinguish_runs(given: Sequence[str], earlier: Mapping[str, Sequence[Run]]) -> None:
+    """Rename runs that have the name of another one, by the file that holds them. Raises UsageError for a
+    run that is given twice, also by way of an earlier study.
     """
     seen: dict[Path, Run | None] = {}
     for name in given:
@@ -158,16 +158,16 @@ def _measure_reports(paths: Sequence[str | Path]) -> tuple[int, int]:
 
 
 def _label_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> None:
-    """Name the runs by their folders, by as many of the names of a path as tell them apart."""
+    """Label the runs by their folders: by as many parts of their paths as it takes to distinguish them."""
     asked = {Path(name): label for name, label in labels.items()}
     parts = {run.name: _split_path(Path(run.name)) for run in runs}
     named = {run.name: asked.get(Path(run.name)) or run.label for run in runs}
     for depth in range(1, max(map(len, parts.values())) + 1):
-        told = {name: named[name] or "/".join(parts[name][-depth:]) for name in parts}
-        if len(set(told.values())) == len(told):
+        chosen = {name: named[name] or "/".join(parts[name][-depth:]) for name in parts}
+        if len(set(chosen.values())) == len(chosen):
             break
     for run in runs:
-        run.label = told[run.name]
+        run.label = chosen[run.name]
 
 
 def _split_path(path: Path) -> list[str]:
@@ -397,11 +397,11 @@ def _compare_machines(runs: Sequence[Run]) -> list[str]:
     models = [sorted(run.gpu_models) for run in runs]
     if not any(len(one) > 1 for one in models) and len({tuple(one) for one in models if one}) < 2:
         return []
-    told = "; ".join(
+    named = "; ".join(
         f"{run.label}: {', '.join(one)}" for run, one in zip(runs, models, strict=True)
     )
     return [
-        f"warning: different GPU models ({told}): times, speed-up and scalability compare "
+        f"warning: different GPU models ({named}): times, speed-up and scalability compare "
         "machines, not scaling"
     ]
 

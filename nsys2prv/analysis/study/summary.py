@@ -19,8 +19,8 @@ from nsys2prv.analysis.study.model import (
 )
 from nsys2prv.analysis.text import format_nanoseconds
 
-#: Changes of a factor that are told, and of a time that are none.
-TOLD, ALIKE = 0.02, 0.005
+#: Smallest change of a factor that is mentioned; times that differ by a smaller share are alike.
+MENTIONED, ALIKE = 0.02, 0.005
 #: The reference, and the run that is compared with it; figures of a region of both.
 Pair = tuple[Run, Run]
 
@@ -53,15 +53,15 @@ def summarise_study(study: Study) -> str:
     if pair[1].find_value("speedup") is None:
         return f"{names[1]} is not compared with {names[0]}: see the warnings."
     sentences = [
-        _tell_time(study, pair, names),
-        *_tell_factors(pair, "device.global", "device.parallel"),
-        *_tell_factors(pair, "mpi.parallel", "mpi.parallel"),
-        *_tell_regions(study, pair, names),
+        _describe_time(study, pair, names),
+        *_describe_factors(pair, "device.global", "device.parallel"),
+        *_describe_factors(pair, "mpi.parallel", "mpi.parallel"),
+        *_describe_regions(study, pair, names),
     ]
     return " ".join(filter(None, sentences))
 
 
-def _tell_time(study: Study, pair: Pair, names: tuple[str, str]) -> str:
+def _describe_time(study: Study, pair: Pair, names: tuple[str, str]) -> str:
     """Say how much faster or slower the run is than the reference."""
     first, last = (run.metrics["elapsed_ns"] for run in pair)
     speed = pair[1].find_value("speedup") or 0.0
@@ -82,8 +82,8 @@ def _tell_time(study: Study, pair: Pair, names: tuple[str, str]) -> str:
     return f"{scale} {unit} {how} ({times}; ideal {grown:g} ×, {efficiency})."
 
 
-def _tell_factors(pair: Pair, whole: str, parallel: str) -> Iterator[str]:
-    """Say how an efficiency changes and by which factors: those of parallel efficiency, which is told
+def _describe_factors(pair: Pair, whole: str, parallel: str) -> Iterator[str]:
+    """Say how an efficiency changes and by which factors: those of parallel efficiency, which is named
     where the whole is not known, and its own others.
     """
     last = pair[1]
@@ -94,26 +94,26 @@ def _tell_factors(pair: Pair, whole: str, parallel: str) -> Iterator[str]:
         return
     known = [one for one in factors if None not in (run.find_value(one) for run in pair)]
     known.sort(key=lambda one: -abs(_change(pair, one)))
-    told = [one for one in known if abs(_change(pair, one)) >= TOLD]
-    text = f"{ROW_OF[whole].name} {_tell_change(whole, pair)}"
-    if told:
-        text += f": {_join([_tell_factor(one, pair) for one in told])}"
-        if len(told) < len(known):
-            text += f"; its other factors change by less than {100 * TOLD:.0f} points"
+    changed = [one for one in known if abs(_change(pair, one)) >= MENTIONED]
+    text = f"{ROW_OF[whole].name} {_describe_change(whole, pair)}"
+    if changed:
+        text += f": {_join([_describe_factor(one, pair) for one in changed])}"
+        if len(changed) < len(known):
+            text += f"; its other factors change by less than {100 * MENTIONED:.0f} points"
     yield f"{text}."
-    worst = min(known, key=lambda one: last.find_value(one) or 0.0, default=None)
-    if worst and worst not in told[:1] and rate_efficiency(last.find_value(worst) or 0) != "good":
-        yield f"Most is lost in {_name(worst)} ({_format(last, worst)})."
+    low = min(known, key=lambda one: last.find_value(one) or 0.0, default=None)
+    if low and low not in changed[:1] and rate_efficiency(last.find_value(low) or 0) != "good":
+        yield f"Most is lost in {_name(low)} ({_format(last, low)})."
 
 
-def _tell_factor(path: str, pair: Pair) -> str:
+def _describe_factor(path: str, pair: Pair) -> str:
     """Name a factor and its change, with those of what it is the product of."""
-    inner = [one for one in list_factors(path) if abs(_change(pair, one)) >= TOLD]
+    inner = [one for one in list_factors(path) if abs(_change(pair, one)) >= MENTIONED]
     if all(run.nodes == 1 for run in pair):
         inner = [one for one in inner if not one.endswith(BETWEEN_NODES)]
     rows = [ROW_OF[one] for one in inner]
-    why = _join([f"{row.short or row.bare_name} {_tell_both(row.path, pair)}" for row in rows])
-    return f"{_name(path)} {_tell_both(path, pair)}{f' ({why})' if why else ''}"
+    why = _join([f"{row.short or row.bare_name} {_describe_both(row.path, pair)}" for row in rows])
+    return f"{_name(path)} {_describe_both(path, pair)}{f' ({why})' if why else ''}"
 
 
 def _change(pair: Pair, path: str) -> float:
@@ -122,7 +122,7 @@ def _change(pair: Pair, path: str) -> float:
     return 0.0 if first is None or last is None else last - first
 
 
-def _tell_change(path: str, pair: Pair) -> str:
+def _describe_change(path: str, pair: Pair) -> str:
     first, last = (_format(run, path) for run in pair)
     if first == "-":
         return f"is {last}"
@@ -131,7 +131,7 @@ def _tell_change(path: str, pair: Pair) -> str:
     return f"{'falls' if _change(pair, path) < 0 else 'rises'} from {first} to {last}"
 
 
-def _tell_both(path: str, pair: Pair) -> str:
+def _describe_both(path: str, pair: Pair) -> str:
     return " → ".join(_format(run, path) for run in pair)
 
 
@@ -148,7 +148,7 @@ def _join(parts: list[str]) -> str:
     return " and ".join([*filter(None, [", ".join(parts[:-1])]), *parts[-1:]])
 
 
-def _tell_regions(study: Study, pair: Pair, names: tuple[str, str]) -> Iterator[str]:
+def _describe_regions(study: Study, pair: Pair, names: tuple[str, str]) -> Iterator[str]:
     """Say which region loses most GPU time of an iteration, and which does not get shorter."""
     regions: dict[str, list[Metrics]] = {
         name: [run.regions.get(name) or {} for run in pair] for name in study.regions

@@ -61,8 +61,8 @@ KERNEL_TYPE, CLASS_TYPE = (
     )
     for name in ("kernel", "class")
 )
-#: Bytes of a trace in which the kernel to show is looked for; one with bimodal durations is worth it
-#: that takes this share of the time of the one that takes most.
+#: Bytes at the start of a trace that are searched for the kernel to show. One with bimodal durations is
+#: preferred if it takes at least this share of the time of the most costly kernel.
 BYTES_LOOKED_AT, WORTH = 1 << 26, 0.1
 
 #: The folder of views below Paraver's, and in it that of single views at a moment.
@@ -184,9 +184,9 @@ def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
 
 @lru_cache(1)
 def find_kernel_to_show(trace: Path) -> int:
-    """Return the value of the kernel whose durations tell most, at the begin of a trace: of the matrix
-    products (else of all kernels) the one with bimodal durations that takes most time, if that is
-    worth it; else the one that takes most. 0 without kernels.
+    """Return the value of the most interesting kernel at the start of a trace: of the matrix products
+    (else of all kernels) the most costly one with bimodal durations, if that costs enough; else the
+    most costly one. 0 without kernels.
     """
     import polars as pl
 

@@ -73,8 +73,8 @@ BY_ORDER, EXPLICIT = 3, 1
 TRACE_CLOCK, UTC_CLOCK = 6, 1
 #: The unit of counters that Perfetto knows itself.
 BYTES_UNIT = 3
-#: Layout of the calls that launch work, the group of layouts with the work of streams, the field by
-#: which these belong together, and the lines that tell that they do.
+#: Layout of the calls that launch work, the group of layouts with the work of streams, the field that
+#: joins the two, and the lines between them.
 CALLS, STREAM_GROUP, LAUNCH_FIELD = "cuda_api", "stream", "correlation"
 LAUNCH_LINES = frozenset({"launch", "memory"})
 #: Layout with the part of each rank in a collective, and the field that numbers collectives.
@@ -339,8 +339,8 @@ class PerfettoWriter(Struct, dict=True):
     def _write_messages(
         self, records: Mapping[RecordFormat, WindowRecords], number: int
     ) -> Iterator[Packets]:
-        """Yield two points in time for each message, joined by a flow; and for each launch where
-        attributes that tell it are not to be written.
+        """Yield two points in time for each message, joined by a flow; and for each launch, unless
+        an attribute joins call and work.
         """
         numbers, done = load_numbers(), 0
         for shape, found in sorted(records.items(), key=lambda item: item[0].name):

@@ -114,8 +114,8 @@ def _find_width(values: np.ndarray) -> int:
 
 
 def _spread_groups(values: np.ndarray, width: int) -> np.ndarray:
-    """Return numbers whose bytes are varints of so many bytes: groups of 7 bits, each but the last
-    with the bit that says that more follow.
+    """Return numbers whose bytes are varints of `width` bytes: groups of 7 bits, each but the last with
+    the bit that says that more follow.
     """
     kind = np.dtype(f"u{width}").type
     numbers = values.astype(kind)
@@ -138,7 +138,7 @@ class Packet:
 ON_SEQUENCE = ((Packet.SEQUENCE, 1),)
 WITH_NAMES = (*ON_SEQUENCE, (Packet.SEQUENCE_FLAGS, 2))
 BEGIN_NAMES = (*ON_SEQUENCE, (Packet.SEQUENCE_FLAGS, 3))
-#: Fields that say again what another one does, for views of Paraver.
+#: Fields that repeat another one, for views of Paraver.
 REPEATED_FIELDS = frozenset({"any_domain", "own", "own_number"})
 #: Names in one packet.
 NAMES_AT_ONCE = 10_000

@@ -105,7 +105,7 @@ class Look(Struct, frozen=True, omit_defaults=True):
     #: Timelines of one group (from 1) are zoomed together.
     group: int = 0
     #: The values of the first and the last colour of a gradient, or of a line's bottom and top;
-    #: None: those met. Values beyond it are drawn orange, with a warning sign in the corner.
+    #: None for those of the trace. Values beyond it are drawn orange, with a warning sign in the corner.
     scale: tuple[float, float] | None = None
 
 
@@ -482,7 +482,7 @@ def remove_empty_rows(view: View, rows: Mapping[str, Sequence[Contents]]) -> Vie
     """Return the view with its table limited to rows that show something. rows: level -> contents
     of each of its rows.
 
-    A table stays as it is if its columns are given and tell more than names of the view's own, or
+    A table stays as it is if its columns are given and are more than names of the view's own, or
     if one of its windows covers more than one row.
     """
     cfg, table = view.cfg, view.cfg.histogram
