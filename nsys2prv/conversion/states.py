@@ -21,7 +21,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import OPEN, Table, group_rows, number_linked, sum_changes
 from nsys2prv._util.native import core
 from nsys2prv.conversion.job import Job, group_by_report, make_global_ids
-from nsys2prv.events.catalogue import Field, Layout, NameSet, load_catalogue
+from nsys2prv.events.catalogue import Field, Layout, load_catalogue
 from nsys2prv.events.extraction import QueueKey, StreamKey, ThreadKey, find_stream_device
 from nsys2prv.events.kind import Rows
 from nsys2prv.relations import write_result
@@ -65,8 +65,8 @@ BITS = {
     "cuda_graph": COMPUTE,
 }
 
-#: Layout -> values of its deciding names, ascending, and the state that each implies.
-NameStates = dict[str, tuple[np.ndarray, np.ndarray]]
+#: Layout -> values of its deciding field, ascending, and the state that each implies.
+ValueStates = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 class StateWork(Struct, frozen=True):
@@ -78,8 +78,8 @@ class StateWork(Struct, frozen=True):
     runs: tuple[Run, ...]
     #: File of the :class:`GlobalIds` that translate their times and numbers.
     global_ids: Path
-    #: States that names imply.
-    name_states: NameStates
+    #: States that values imply.
+    value_states: ValueStates
     #: Threads that have states, ascending, and the state in which each is outside of all ranges.
     threads: np.ndarray
     outside: np.ndarray
@@ -103,12 +103,12 @@ def plan_state_tasks(job: Job) -> list[StateWork]:
     runs = group_by_report(run for run in job.runs if run.shape.stream in STREAMS)
     global_ids = job.folder / "ids-of-states"
     make_global_ids(job).save(global_ids)
-    captured, name_states = _find_captured_times(job), _find_name_states(job)
+    captured, value_states = _find_captured_times(job), _map_values_to_states(job)
     tasks = []
     for number, report in enumerate(sorted(rows), 1 + max(one.task for one in job.results)):
         threads = np.array([(row, *of) for row, of in sorted(rows[report].items())], np.int64).T
         own = threads[0], threads[1], threads[2].astype(bool)
-        task = number, tuple(runs[report]), global_ids, name_states, *own, job.folder
+        task = number, tuple(runs[report]), global_ids, value_states, *own, job.folder
         tasks.append(StateWork(*task, captured.get(report)))
     return tasks
 
@@ -125,21 +125,24 @@ def _find_captured_times(job: Job) -> dict[int, tuple[int, int]]:
     return captured
 
 
-def _find_name_states(job: Job) -> NameStates:
-    """Return the states that the names in a job imply, by layout."""
-    found: NameStates = {}
-    for name, layout in load_catalogue().layouts.items():
-        names = layout.state.names if layout.state is not None else ()
-        values = _find_deciding_field(layout).values if names else None
-        if isinstance(values, NameSet) and values.name in job.values:
-            patterns = [(state, re.compile(pattern)) for state, pattern in names]
-            labels = job.values[values.name].labels.sort("value")
-            default = _find_default(layout)
-            states = [
-                next((state for state, pattern in patterns if pattern.search(text)), default)
-                for text in labels["label"].to_list()
-            ]
-            found[name] = labels["value"].to_numpy(), np.array(states, np.int64)
+def _map_values_to_states(job: Job) -> ValueStates:
+    """Return the states that the values of deciding fields imply, by layout; of names those in the
+    job.
+    """
+    found: ValueStates = {}
+    for layout in load_catalogue().layouts.values():
+        rule = layout.state
+        values = dict(sorted(rule.values)) if rule is not None else {}
+        if rule is not None and rule.names:
+            patterns = [(state, re.compile(pattern)) for state, pattern in rule.names]
+            names = job.values.get(_find_deciding_field(layout).values.name)
+            for value, label in names.labels.sort("value").iter_rows() if names else ():
+                fitting = (state for state, pattern in patterns if pattern.search(label))
+                values[value] = next(fitting, _find_default(layout))
+        if values:
+            found[layout.name] = tuple(
+                np.array([*side], np.int64) for side in zip(*values.items(), strict=True)
+            )
     return found
 
 
@@ -243,7 +246,7 @@ def _read_ranges(
     begin, end, thread = records.times, records.column("end"), records.column("object")
     end = np.where(end == OPEN, duration, end)
     object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
-    state = _find_states(task.name_states, layout, shape, records)
+    state = _find_states(task.value_states, layout, shape, records)
     kept = np.flatnonzero(
         (threads[object_] == thread) & (state != NOTHING) & ((begin < end) | layout.is_state)
     )
@@ -252,21 +255,17 @@ def _read_ranges(
 
 
 def _find_states(
-    name_states: NameStates, layout: Layout, shape: RecordFormat, records: WindowRecords
+    value_states: ValueStates, layout: Layout, shape: RecordFormat, records: WindowRecords
 ) -> np.ndarray:
     """Return the state that each record implies, NOTHING where it implies none."""
     default, field = _find_default(layout), _find_deciding_field(layout)
-    if field in list_present_fields(layout, shape.field_mask):
-        if layout.name in name_states:
-            values, states = name_states[layout.name]
-            return states[np.searchsorted(values, records.column(field.name))]
-        if layout.state.values:
-            # For each value, up to one more than the greatest that the rule has.
-            known = dict(layout.state.values)
-            states = np.full(max(known) + 2, default)
-            states[list(known)] = list(known.values())
-            return states[np.minimum(records.column(field.name), len(states) - 1)]
-    return np.full(len(records), default)
+    if layout.name not in value_states or field not in list_present_fields(
+        layout, shape.field_mask
+    ):
+        return np.full(len(records), default)
+    (values, states), column = value_states[layout.name], records.column(field.name)
+    place = np.minimum(np.searchsorted(values, column), len(values) - 1)
+    return np.where(values[place] == column, states[place], default)
 
 
 class Ranges(Table, frozen=True):
