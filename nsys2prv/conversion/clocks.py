@@ -24,6 +24,7 @@ from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Plac
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import AUTO, NONE
 from nsys2prv.relations import DEVICES, FactFile, Observed, RelationContext, all_relations, run_step
+from nsys2prv.relations.blocks import Block
 from nsys2prv.store.runs import Span
 
 if TYPE_CHECKING:
@@ -83,15 +84,16 @@ def find_clock_corrections(job: Job) -> ClockRecord | None:
     folder = job.folder / "clocks"
     folder.mkdir()
     observed = _observe_clocks(job, gather_facts(job, folder, maps, clocks))
-    times = [time for part in (*observed.calls, *observed.messages) for time in part.times]
+    messages = pl.concat([pl.DataFrame(schema=MESSAGES), *map(Block.read, observed.messages)])
+    times = [time for portion in observed.calls for time in portion.times]
+    ends = messages.select("begin", "end").to_numpy()
+    times += [int(ends.min()), int(ends.max())] if ends.size else []
     pivot = (min(times) + max(times)) // 2 if times else 0
     steps = [partial(portion.gather, pivot) for portion in observed.calls]
     gathered = list(job.run(run_step, steps))
     # Not before it is needed: most jobs are of one host.
     from nsys2prv.clock.solve import solve_clocks
 
-    blocks = [block for file in observed.messages for block in file.blocks]
-    messages = pl.concat([pl.DataFrame(schema=MESSAGES), *(block.read() for block in blocks)])
     return _make_record(solve_clocks(names, gathered, messages, pivot, span), names, job)
 
 
@@ -105,7 +107,7 @@ def _observe_clocks(job: Job, context: RelationContext) -> Observed:
         if wanted and (own := context.select_facts(relation, 0)):
             observed.append(relation.call(relation.observe, own))
     calls = [portion for one in observed for portion in one.calls]
-    messages = [file for one in observed for file in one.messages]
+    messages = [block for one in observed for block in one.messages]
     return Observed(sorted(calls, key=lambda portion: portion.noise_kind), messages)
 
 

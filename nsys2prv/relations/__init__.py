@@ -33,7 +33,7 @@ from nsys2prv.store.runs import TRACE, SpillWriter
 from nsys2prv.store.work_result import WorkResult
 
 if TYPE_CHECKING:
-    from nsys2prv.relations.blocks import MessageFile
+    from nsys2prv.relations.blocks import Block
     from nsys2prv.relations.calls import CallPortion
 
 #: Models of parallel programs whose rules relations follow, as --align names them.
@@ -54,8 +54,8 @@ class Observed(Struct, frozen=True):
 
     #: Calls of collectives, in portions of whole groups that ascend by group.
     calls: Sequence[CallPortion] = ()
-    #: Messages between hosts.
-    messages: Sequence[MessageFile] = ()
+    #: Messages between hosts, blocks of clock.MESSAGES.
+    messages: Sequence[Block] = ()
 
 
 #: Facts (bytes) that one step of a relation brings into order, unless one report has more: of NCCL,

@@ -201,17 +201,10 @@ def _store_span(
     return write_result(name, number, folder, lines=[lines])
 
 
-class MessageFile(Struct, frozen=True):
-    """Messages between hosts, in a file."""
-
-    #: The messages, a frame of clock.MESSAGES; none where there are none.
-    blocks: tuple[Block, ...]
-    #: First and last time (ns), empty of no message.
-    times: tuple[int, ...]
-
-
-def save_messages(pairs: pl.DataFrame, noise_kind: int, path: Path) -> MessageFile:
-    """Store the pairs between hosts: host, time_begin, host_there, completed."""
+def write_messages(path: Path, pairs: pl.DataFrame, noise_kind: int) -> tuple[Block, ...]:
+    """Write the pairs between hosts (host, time_begin, host_there, completed) as a block of
+    clock.MESSAGES.
+    """
     messages = pairs.filter(pl.col("host") != pl.col("host_there")).select(
         noise_kind=pl.lit(noise_kind, pl.Int64),
         before="host",
@@ -219,6 +212,4 @@ def save_messages(pairs: pl.DataFrame, noise_kind: int, path: Path) -> MessageFi
         after="host_there",
         end="completed",
     )
-    times = messages.select("begin", "end").to_numpy()
-    span = (int(times.min()), int(times.max())) if len(times) else ()
-    return MessageFile(write_block(path, messages), span)
+    return write_block(path, messages)

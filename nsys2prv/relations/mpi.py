@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,16 +37,15 @@ from nsys2prv.relations import FactFile, Observed, RelationContext, read_fact, w
 from nsys2prv.relations.blocks import (
     PAIR_COLUMNS,
     Block,
-    MessageFile,
     assign_buckets,
     count_buckets,
     group_blocks,
     read_blocks,
-    save_messages,
     split_column_names,
     store_lines,
     write_block,
     write_buckets,
+    write_messages,
 )
 from nsys2prv.store.work_result import WorkResult
 
@@ -120,7 +120,8 @@ def relate_messages(context: RelationContext) -> list[WorkResult]:
 
 def observe_messages(context: RelationContext) -> Observed:
     """Return files of bounds from messages between hosts: none is received before it is sent."""
-    return Observed(messages=_match_buckets(context, observe_pairs)[1])
+    _, messages = _match_buckets(context, observe_pairs)
+    return Observed(messages=list(chain.from_iterable(messages)))
 
 
 def _match_buckets(
@@ -332,10 +333,10 @@ def match_messages(
 
 def observe_pairs(
     blocks: Sequence[Block], path: Path, processes: pl.DataFrame, contradictory: pl.DataFrame
-) -> MessageFile:
+) -> tuple[Block, ...]:
     """Match the messages of some receivers, and store those between hosts."""
     pairs, _ = _pair_messages(blocks, processes, contradictory, in_time=False)
-    return save_messages(pairs, NoiseKind.MPI, path)
+    return write_messages(path, pairs, NoiseKind.MPI)
 
 
 def _pair_messages(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
@@ -32,16 +33,15 @@ from nsys2prv.relations import FactFile, Observed, RelationContext, read_fact, w
 from nsys2prv.relations.blocks import (
     PAIR_COLUMNS,
     Block,
-    MessageFile,
     assign_buckets,
     count_buckets,
     group_blocks,
     read_blocks,
-    save_messages,
     split_column_names,
     store_lines,
     write_block,
     write_buckets,
+    write_messages,
 )
 from nsys2prv.relations.nccl_collectives import (
     find_bandwidth,
@@ -95,7 +95,8 @@ def relate_messages(context: RelationContext) -> list[WorkResult]:
 def observe_messages(context: RelationContext) -> Observed:
     """Return observations of clocks from messages between hosts, by senders."""
     buckets = _sort_into_buckets(context)
-    return Observed(messages=context.run_each("nccl-pairs", observe_pairs, buckets))
+    messages = context.run_each("nccl-pairs", observe_pairs, buckets)
+    return Observed(messages=list(chain.from_iterable(messages)))
 
 
 def _sort_into_buckets(context: RelationContext) -> list[tuple[Block, ...]]:
@@ -184,10 +185,10 @@ def pair_messages(blocks: Sequence[Block], path: Path, buckets: int) -> PairedMe
     )
 
 
-def observe_pairs(blocks: Sequence[Block], path: Path) -> MessageFile:
+def observe_pairs(blocks: Sequence[Block], path: Path) -> tuple[Block, ...]:
     """Match the messages of some senders, and store those between hosts."""
     pairs = _pair_messages(read_blocks(blocks), UTC_ERROR)
-    return save_messages(pairs.with_columns(completed="time_end_there"), NoiseKind.NCCL, path)
+    return write_messages(path, pairs.with_columns(completed="time_end_there"), NoiseKind.NCCL)
 
 
 def _keep_usable(messages: pl.DataFrame, guessed: pl.DataFrame) -> pl.DataFrame:
