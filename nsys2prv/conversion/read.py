@@ -45,6 +45,7 @@ from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import (
     LAUNCHES,
     NCCL_CALLS,
+    NEVER,
     Account,
     EventKind,
     Reason,
@@ -275,6 +276,8 @@ def read_task(task: ReadingWork) -> WorkResult:
             launches.flush()
             of_report = task.report, task.info, task.left_out, task.settings, [result]
             result.whole = survey_database(plan_whole_work(*of_report), database)
+            # No other task of the report will ask for them.
+            result.launches, result.nccl_calls, result.beside.launches = [], [], []
     with FrameWriter(writer.path) as frames:
         result.names = {name: names.save(frames) for name, names in own.names.items()}
         result.callers = np.concatenate(own.callers)
@@ -423,6 +426,8 @@ def _gather_portions(info: ReportInfo, groups: Iterable[Group]) -> Iterator[list
     portion: list[TablePart] = []
     room = TASK_ROWS
     for group, *flags in groups:
+        if flags[0] != STORED and all(kind.make_condition(info) == NEVER for kind in group):
+            continue
         names = tuple(kind.name for kind in group)
         for part in (info.parts[table] for table in group[0].tables if table in info.parts):
             first = part.first

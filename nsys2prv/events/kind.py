@@ -33,6 +33,8 @@ NOT_USED = "not used: "
 #: Indexes that some kinds fill while they are read, and others look up
 #: (:mod:`nsys2prv.events.call_indexes`).
 LAUNCHES, NCCL_CALLS = "launches", "nccl_calls"
+#: The condition in SQL that no row meets.
+NEVER = "0"
 #: The command-line name of all kinds.
 ALL = "all"
 

@@ -35,7 +35,7 @@ from nsys2prv.events import name_rules
 from nsys2prv.events.attributes import make_counters
 from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric, load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction, Numbering
-from nsys2prv.events.kind import Counters, Reason, Rows
+from nsys2prv.events.kind import NEVER, Counters, Reason, Rows
 from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes
 from nsys2prv.export.source import (
     NULL,
@@ -102,7 +102,12 @@ _ANY = " OR ".join(
 
 def select_nccl_rows(where: str) -> Callable[[ReportInfo], str]:
     """Return the condition for rows of NCCL's domain that `where` selects."""
-    return lambda info: f"{where} AND {_match_nccl_domain(info)}"
+
+    def select(info: ReportInfo) -> str:
+        is_of_nccl = _match_nccl_domain(info)
+        return NEVER if is_of_nccl == NEVER else f"{where} AND {is_of_nccl}"
+
+    return select
 
 
 def select_other_rows(where: str) -> Callable[[ReportInfo], str]:
@@ -123,7 +128,7 @@ def _match_nccl_domain(info: ReportInfo) -> str:
         f"coalesce({{domainId}}, 0) = {domain} AND coalesce({{globalTid}}, 0) & {PROCESS_MASK} IN ({', '.join(map(str, of_domain))})"
         for domain, of_domain in processes.items()
     ]
-    return f"({' OR '.join(conditions)})" if conditions else "0"
+    return f"({' OR '.join(conditions)})" if conditions else NEVER
 
 
 class NamedRanges(Struct):
