@@ -324,6 +324,27 @@ def test_copies_that_would_be_faster_from_pinned_memory(stages: bool, tmp_path: 
     assert copied.share == pytest.approx(0.76, abs=0.03)
 
 
+def test_a_copy_that_waits_for_kernels_does_not_hide_them(tmp_path: Path) -> None:
+    calls, rows, copies, copy = [], [], [], len(NAMES) + 1
+    for begin in range(0, 100 * MS, 5 * MS):
+        for at in range(begin, begin + 3 * MS, MS):
+            times = (at + 50 * US, at + MS + 49 * US)
+            rows.append(make_kernel(*times, correlationId=len(calls), demangledName=copy + 1))
+            calls.append(
+                (
+                    begin + 10 * US * (len(calls) % 4),
+                    begin + 10 * US * (len(calls) % 4) + 5 * US,
+                    LAUNCH,
+                )
+            )
+        end = begin + 3 * MS + 55 * US
+        copies.append(make_copy(end - 2 * US, end, 4, len(calls), 0))
+        calls.append((begin + 40 * US, end + 3 * US, copy))
+    names = ["cudaMemcpyAsync_v3020", "ampere_sgemm_128x64_nn"]
+    found = find(tmp_path, calls, {}, {MEMCPY: copies, KERNEL: rows}, names)
+    assert "no_tensor_cores" in {one.kind for one in found}
+
+
 def test_launches_that_are_waited_for_one_by_one(tmp_path: Path) -> None:
     calls, kernels = [], {}
     for begin in range(0, 10 * MS, 50 * US):

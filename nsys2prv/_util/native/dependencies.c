@@ -208,7 +208,7 @@ static bool has_staged(const Unit *in, int64_t call, int64_t one) {
 }
 
 /* An operation: after the call that launched it, the one before on its stream, and the event that the stream waits for. A copy that its call has
- * waited for lets that return; where the call has staged it, how long it takes to begin and to end is the work of the host. */
+ * waited for lets that return; where the call has staged it, how long it takes to begin on a free stream, and to end, is the work of the host. */
 static void launch_operation(Edges *edges, const Unit *in, State *state, int64_t one) {
     int32_t stream = in->stream[one], call = in->call[one];
     int64_t begins = 2 * in->operations, ends = begins + in->calls;
@@ -217,7 +217,9 @@ static void launch_operation(Edges *edges, const Unit *in, State *state, int64_t
         int64_t lasts = in->call_end[call] - in->call_begin[call], until = in->end[one] - in->call_begin[call];
         bool is_copy = in->work[one] == COPY && in->does[call] & COPIES && until > 1000 && 5 * lasts > 4 * (until < CLOCKS_APART ? until : CLOCKS_APART);
         bool staged = is_copy && has_staged(in, call, one);
-        add_edge(edges, LAUNCH, one, (after ? ends : begins) + call, staged ? AS_RECORDED : TO_ESTIMATE);
+        int32_t before = state->last_operation[stream], held = state->held[stream];
+        bool is_free = (before < 0 || in->end[before] + AT_ONCE < in->begin[one]) && (held < 0 || in->end[held] + AT_ONCE < in->begin[one]);
+        add_edge(edges, LAUNCH, one, (after ? ends : begins) + call, staged && is_free ? AS_RECORDED : TO_ESTIMATE);
         if (is_copy && (staged || in->end[one] <= in->call_end[call] + AT_ONCE))
             add_edge(edges, RETURN, ends + call, in->operations + one, staged ? AS_RECORDED : TO_ESTIMATE);
     }
