@@ -23,15 +23,16 @@ from msgspec.structs import replace
 from nsys2prv._util import __version__
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.files import load_templates, read_data_text
-from nsys2prv._util.text import capitalize
+from nsys2prv._util.text import capitalize, format_count
 from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.page import sections
 from nsys2prv.analysis.page.data import pack_data
 from nsys2prv.analysis.page.excerpts import BUDGET, choose_excerpts
-from nsys2prv.analysis.result import Result
+from nsys2prv.analysis.result import NOTHING, Result
 from nsys2prv.analysis.study.model import FAIR, GOOD, SIGNS, Study, rate_efficiency
 from nsys2prv.analysis.study.summary import format_figure, summarise_study, write_title
-from nsys2prv.analysis.text import format_nanoseconds, write_micro
+from nsys2prv.analysis.text import format_machine_line, format_nanoseconds, write_micro
+from nsys2prv.export.ranks import describe_processes
 
 if TYPE_CHECKING:
     from nsys2prv.analysis.job import OpenJob
@@ -192,6 +193,12 @@ def hash_text(text: str) -> str:
 def load_environment() -> Environment:
     """Return the environment of templates, which escapes all values."""
     environment = load_templates(WEB, autoescape=True, finalize=make_printable)
+    environment.globals |= {
+        "format_count": format_count,
+        "describe_processes": describe_processes,
+        "format_machine_line": format_machine_line,
+        "nothing_found": NOTHING,
+    }
     environment.filters |= {
         "percent": lambda share, digits=1: f"{100 * share:.{digits}f} %",
         "ns": format_nanoseconds,

@@ -1,5 +1,5 @@
-"""Say what a page says without its script: the job in a line, the verdict, where the time went, the
-findings and the efficiencies; of a study what its plots show and which pages its runs have.
+"""Compute what a page says without its script: where the time went, the findings and the efficiencies; of
+a study what its plots show and which pages its runs have.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.page.excerpts import Moment
-from nsys2prv.analysis.result import NOTHING, OUTSIDE, Finding
+from nsys2prv.analysis.result import OUTSIDE, Finding
 from nsys2prv.analysis.study.model import (
     GOOD,
     GPU_TIME,
@@ -27,15 +27,12 @@ from nsys2prv.analysis.study.model import (
     list_known_rows,
     rate_efficiency,
 )
-from nsys2prv.analysis.text import format_machine_line, format_nanoseconds
+from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.time_division import HOST_PARTS, PARTS
 from nsys2prv.conversion.quality import QualityNote, format_quality
-from nsys2prv.export.ranks import describe_processes
 
 #: Bars of single GPUs; of more the mean of each host.
 MOST_BARS = 16
-#: Findings in the verdict.
-IN_VERDICT = 2
 #: End of the title of a page of `report`, and the number of bytes at the start of the file that hold it.
 REPORT_TITLE, HEAD = " - nsys2prv report</title>", 4096
 #: Width of bars.
@@ -65,44 +62,6 @@ class Bar(Struct, frozen=True):
         """The share of computing, or of MPI where no GPU works."""
         names = (PARTS["compute"][0], HOST_PARTS["mpi"][0])
         return sum(part.share for part in self.parts if part.title.startswith(names))
-
-
-def describe_job_facts(job: FinishedJob) -> list[str]:
-    """Return the job in a line, piece by piece."""
-    facts, lasts = job.description, format_nanoseconds(job.description["duration_ns"])
-    if steady := job.steady:
-        lasts += f", {format_count(steady['iterations'], 'iteration')} ({steady['activity']})"
-    processes = describe_processes(facts.get("processes", facts["ranks"]), facts["ranks"])
-    return [
-        f"{processes} on {format_count(len(facts['nodes']), 'host')}",
-        *([format_count(facts["devices"], "GPU")] if facts["devices"] else []),
-        lasts,
-        f"{sum(facts['records'].values()):,} events",
-        *filter(None, format_machine_line(facts).split("; ")),
-    ]
-
-
-def write_verdict(job: FinishedJob, mean: Bar | None) -> str:
-    """Write what holds the job back, in two sentences."""
-    findings, sentences = job.findings, []
-    where = "their steady state" if job.iterations else job.part[0]
-    if mean and (mean.useful or job.description["devices"]):
-        who = "GPUs compute" if job.description["devices"] else "ranks are in MPI"
-        sentences.append(f"The {who} for {100 * mean.useful:.0f} % of {where}.")
-    if findings:
-        costs = [_describe_cost(one) for one in findings[:IN_VERDICT]]
-        sentences.append(f"What costs most: {'; '.join(costs)}.")
-    elif result := job.results.get("findings"):
-        sentences.append(f"{result.missing[0]}." if result.missing else NOTHING)
-    return " ".join(sentences)
-
-
-def _describe_cost(finding: Finding) -> str:
-    """Return the title of a finding with its share, unless the title has it."""
-    title = finding.title.rstrip(".")
-    if any(f"{finding.share:.{digits}%}" in title for digits in (0, 1)):
-        return title
-    return f"{title} ({'at most ' if finding.at_most else ''}{100 * finding.share:.1f} %)"
 
 
 def divide_time(job: FinishedJob) -> tuple[Bar | None, list[Bar]]:
