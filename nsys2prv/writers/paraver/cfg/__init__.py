@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field, json
 from msgspec.structs import replace
@@ -45,14 +45,6 @@ NO_VALUE = -1
 #: catalogue; and the folder, for those who ask, of the views outside of the core.
 VIEWS_FILE, EXTRA = "views.json", "extra"
 VIEW_SUFFIX = ".cfg"
-#: Pixels: width of windows; heights of timelines with a row per thread, of others, and of tables.
-WINDOW_WIDTH, WINDOW_HEIGHT, LOW_HEIGHT, TABLE_HEIGHT = 1000, 500, 250, 640
-#: Pixels: heights of the screen that timelines share, and of the title of each.
-SCREEN_HEIGHT, TITLE_HEIGHT = 900, 40
-#: Pixels if the number of rows is known: of one row, and of the space above and below them, in
-#: timelines and in tables.
-ROW_HEIGHT, FRAME_HEIGHT = 15, 60
-TABLE_ROW_HEIGHT, TABLE_FRAME_HEIGHT = 23, 210
 #: Views that a summary names to be opened first, and the characters of a sentence on one.
 MOST_FIRST, MOST_SENTENCE = 5, 90
 #: Larger values are counted as this one.
@@ -303,13 +295,8 @@ def format_cfg(
     these need, and at most as the screen. span: begin and end (ns of the trace) of the time that the
     view shows; None for the whole trace.
     """
-    rows = rows or {}
-    *places, shown = accumulate((window.look.shown for window in cfg.windows), initial=0)
     windows = []
-    for number, (window, place) in enumerate(zip(cfg.windows, places, strict=True), 1):
-        height = _choose_height(window.level, rows, shown)
-        y = 50 + place * (height + TITLE_HEIGHT)
-        look = window.look
+    for window in cfg.windows:
         is_single = isinstance(window, Single)
         usual = {
             place: function
@@ -323,15 +310,9 @@ def format_cfg(
                 for name in FILTER_NAMES
             }
         composes = _name_functions(window, dict.fromkeys(COMPOSE_PLACES, "As Is"))
-        windows.append((number, window, look, LOOKS[look.style], y, height, chosen, composes))
-    table = {} if cfg.histogram is None else _describe_table(cfg.histogram, cfg.windows, rows)
-    return (
-        load_environment()
-        .get_template("view.cfg")
-        .render(
-            description=cfg.description, windows=windows, span=span, table=cfg.histogram, **table
-        )
-    )
+        windows.append((window, chosen, composes))
+    template = load_environment().get_template("view.cfg")
+    return template.render(cfg=cfg, windows=windows, rows=rows or {}, span=span)
 
 
 @cache
@@ -339,7 +320,7 @@ def load_environment() -> Environment:
     """Return the templates of files of Paraver."""
     environment = load_templates(f"{__package__}.templates", keep_trailing_newline=True)
     environment.globals |= {
-        "width": WINDOW_WIDTH,
+        "all_looks": LOOKS,
         "process_levels": PROCESS_LEVELS,
         "filter_names": FILTER_NAMES,
     }
@@ -356,37 +337,11 @@ def load_environment() -> Environment:
     return environment
 
 
-def _choose_height(level: str, rows: Mapping[str, int], shown: int) -> int:
-    """Return the height of one of the timelines that share a screen."""
-    most = SCREEN_HEIGHT // max(1, shown) - TITLE_HEIGHT
-    if level in rows:
-        return min(max(FRAME_HEIGHT + ROW_HEIGHT * rows[level], LOW_HEIGHT), most)
-    return min(WINDOW_HEIGHT if level == "thread" else LOW_HEIGHT, most)
-
-
 def _name_functions(window: Window, usual: Mapping[str, str]) -> dict[str, str]:
     """Return the function of each place that has a usual one."""
     return {
         place: window.functions[place].name if place in window.functions else function
         for place, function in usual.items()
-    }
-
-
-def _describe_table(
-    table: Histogram, windows: Iterable[Window], rows: Mapping[str, int]
-) -> dict[str, Any]:
-    """Return what the template needs to know of a table: its height in pixels, and its columns."""
-    level = tuple(windows)[table.control - 1].level
-    count = rows.get(level, 0) if table.rows is None else len(table.rows)
-    height = min(TABLE_FRAME_HEIGHT + TABLE_ROW_HEIGHT * count, SCREEN_HEIGHT - TITLE_HEIGHT)
-    first, last = table.columns.first, table.columns.last
-    if first is None:
-        first, last = 0.0, 1.0
-    return {
-        "table_height": height if count else TABLE_HEIGHT,
-        "first": first,
-        "last": last,
-        "delta": table.columns.width or 1.0,
     }
 
 
