@@ -43,8 +43,8 @@ COLLECTIVE_LAYOUTS, LEAST_CALLS = ("nccl_kernel", "mpi_collective"), 2
 LONG_UNSEEN, UNSEEN_SHARE = 1_000_000_000, 0.1
 #: Rounding of clocks (ns).
 ROUNDING = 1000
-#: Processes named in one line.
-MOST_NAMED = 4
+#: Processes named in one line, and tables.
+MOST_NAMED, MOST_TABLES = 4, 2
 
 #: Begin of the names of tables -> the option of nsys that records them.
 RECORDED_BY = {
@@ -222,7 +222,9 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
     present = {table for info in job.infos for table in info.parts}
     there = [table for table in tables if table in present]
     named = list(dict.fromkeys(there or tables))
-    many = f"{'any of the tables' if len(named) > 1 else 'the table'} {', '.join(named)}"
+    many = (
+        f"{'any of the tables' if len(named) > 1 else 'the table'} {list_some(named, MOST_TABLES)}"
+    )
     if there:
         return f"no usable ones in {many}"
     begin = next((begin for begin in RECORDED_BY if named[0].startswith(begin)), "")

@@ -241,7 +241,7 @@ def describe_hosts(
     lost = ", though the program launches some" if context.options.lost_work else ""
     title = f"No work of a GPU is recorded{lost}. {capitalize(who)} is {PARTS[part]} for {length}{detail}."
     if part == "unknown":
-        title = f"No work of a GPU is recorded{lost}, and for {length} not what {who} does."
+        title = f"No work of a GPU is recorded{lost}, nor what {use.who or 'the host'} does for {length}."
     return Finding(
         "no_gpu_work",
         title,

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.text import format_count, list_some
+from nsys2prv._util.text import list_some
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job
 from nsys2prv.events import Selection, all_kinds
@@ -44,7 +44,7 @@ MOST_SHOWN = 5
 NAME_SETS, UNNAMED = frozenset({"kernels", "cuda_api", "osrt"}), r"^string \d+$"
 #: Work that begins before its launch by less than this (ns) is within what clocks can agree to.
 LEAST_EARLY = 1_000
-#: Messages of Nsight Systems of one class at most.
+#: Messages of Nsight Systems of one class and the same reports at most.
 MOST_MESSAGES = 12
 #: Reports at most that are looked into for what they have in the place of a kind that is not there:
 #: it may mean walking through a table.
@@ -250,21 +250,20 @@ def _classify_message(message: Message) -> str:
 
 
 def _quote_messages(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
-    """Yield the messages of Nsight Systems, each once with the reports that have it."""
+    """Yield the messages of Nsight Systems, those of a class together that the same reports have."""
     reports: dict[tuple[str, str], Counter[str]] = {}
     for info in infos:
         for message in info.messages:
             key = _classify_message(message), message.text
             reports.setdefault(key, Counter())[info.name] += message.count
     for name in CLASSES:
-        lines = []
+        alike: dict[tuple[str, ...], list[str]] = {}
         for (_, text), counts in (item for item in reports.items() if item[0][0] == name):
-            times = f"{counts.total():,} times, " if counts.total() > 1 else ""
-            lines.append(f'"{text}" ({times}in {list_some([*counts])})')
-        if (further := len(lines) - MOST_MESSAGES) > 0:
-            lines[MOST_MESSAGES:] = [format_count(further, "further message")]
-        for line in lines:
-            yield from _note(f"nsight_{name}", [line])
+            times = f" {counts.total():,} times" if counts.total() > 1 else ""
+            alike.setdefault(tuple(counts), []).append(f'"{text}"{times}')
+        for where, texts in alike.items():
+            quoted = f"{list_some(texts, MOST_MESSAGES)} (in {list_some(where)})"
+            yield from _note(f"nsight_{name}", [quoted])
 
 
 def collect_notes(job: Job) -> list[str]:
