@@ -180,10 +180,15 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
         # A sample stands for no time off the CPU.
         lasts = lasts - find_states(unit, thread)[1].within(begin - lasts, begin)
         samples = samples.with_columns(place=pl.Series(place), lasts=pl.Series(lasts))
-        samples = samples.filter(pl.Series(spans.contains(begin)))
-        callers = pl.col("place") // (1 << OWNER_BITS)
-        samples = samples.filter(pl.len().over(callers) >= LEAST_SAMPLES)
+        samples = _forget_rare(samples.filter(pl.Series(spans.contains(begin))))
     return divide_time(spans, calls, samples).filter(pl.col("place") != 0).drop("count")
+
+
+def _forget_rare(samples: pl.DataFrame) -> pl.DataFrame:
+    """Return samples with place 0 where few are at their callers: these take their part of the time."""
+    callers = pl.col("place") // (1 << OWNER_BITS)
+    is_known = pl.len().over(callers) >= LEAST_SAMPLES
+    return samples.with_columns(place=pl.when(is_known).then("place").otherwise(0))
 
 
 def _join(first: np.ndarray, second: np.ndarray, owner: np.ndarray | int = 0) -> np.ndarray:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 from tools.exports import (
     PID,
@@ -17,6 +19,8 @@ from tools.exports import (
 )
 
 import nsys2prv
+from nsys2prv.analysis import stacks
+from nsys2prv.analysis.intervals import merge_spans
 
 MS = 1_000_000
 NAMES = (
@@ -156,3 +160,12 @@ MOSTLY = [IN_INIT, *[PROFILER] * 9]
 @pytest.mark.parametrize(("stacks", "step"), [([PROFILER], 1), (MOSTLY, 1), ([IN_INIT], 60)])
 def test_too_little_is_no_place(tmp_path: Path, stacks: list[Stack], step: int) -> None:
     assert find_place(tmp_path, *stacks, step=step) == ""
+
+
+def test_samples_at_rare_places_take_their_part_of_the_time() -> None:
+    """Ten samples stand for 100 ns of 10, three of them at one place."""
+    places = [16 * place for place in (1, 1, 1, *range(2, 9))]
+    samples = pl.DataFrame({"begin": range(10), "lasts": [10] * 10, "place": places})
+    time = merge_spans(np.array([0]), np.array([10]))
+    divided = stacks.divide_time(time, [], stacks._forget_rare(samples))
+    assert dict(divided.select("place", "time").rows())[16] == 3

@@ -108,6 +108,8 @@ def test_samples_tell_whose_code_runs_and_for_which_function(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "path", "owner"),
     [
+        ("step", "/home/u/nsys/openmpi/Injection/app", "the program"),
+        ("main", "/opt/nsight-systems/2024.2/target-linux-x64/nsys-launcher", "the profiler"),
         ("solve", "/home/u/jacobi", "the program"),
         ("std::vector<int>::push_back(int)", APP, "the system"),
         ("float* std::fill_n<float*>(float*, long)", APP, "the system"),
