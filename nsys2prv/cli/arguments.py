@@ -53,10 +53,12 @@ TRACES = (".prv", ".prv.gz", ".pftrace", ".pftrace.gz")
 PARTS = (".pcf", ".row")
 _MISTAKES = load_shipped_file(__package__, "mistakes.yaml")
 #: Endings that no trace has -> what writes such files; words that people take for commands -> what
-#: does it; mistakes -> messages.
+#: does it; mistakes -> messages; types of options (TYPES) ->
+#: what to give.
 NO_TRACES: dict[str, str] = _MISTAKES["endings"]
 WORDS: dict[str, str] = _MISTAKES["words"]
 MESSAGES: dict[str, str] = _MISTAKES["messages"]
+HINTS: dict[str, str] = _MISTAKES["values"]
 
 
 def refuse(mistake: str, **words: object) -> NoReturn:
@@ -259,35 +261,25 @@ def _parse_list(text: str) -> list[str]:
     return entries
 
 
-#: The types that ``options.yaml`` names: what makes the value of an option of its text, and what to
-#: give where that raises ValueError.
-TYPES: dict[str, tuple[Callable[[str], Any], str]] = {
-    "path": (Path, ""),
-    "count": (_parse_count, "give a whole number, 1 or more"),
-    "min_duration": (
-        _parse_min_duration,
-        "give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms",
-    ),
-    "fields": (
-        _parse_fields,
-        "give a kind and names of its attributes, as in kernels=class,registers or kernels=all",
-    ),
-    "rate": (
-        _parse_rate,
-        "give a kind and how many samples a second may stay, as in gpu_metrics=100",
-    ),
-    "share": (_parse_share, "give a share, as in 5% or 0.05"),
-    "list": (_parse_list, "an entry of the list is empty"),
+#: The types that ``options.yaml`` names -> what makes the value of an option of its text, or raises
+#: ValueError.
+TYPES: dict[str, Callable[[str], Any]] = {
+    "path": Path,
+    "count": _parse_count,
+    "min_duration": _parse_min_duration,
+    "fields": _parse_fields,
+    "rate": _parse_rate,
+    "share": _parse_share,
+    "list": _parse_list,
 }
 
 
 def _parse_value(option: str, kind: str, text: str) -> Any:
     """Return the value of an option, of one of the TYPES. Raises UsageError."""
-    parse, hint = TYPES[kind]
     try:
-        return parse(text)
+        return TYPES[kind](text)
     except ValueError:
-        raise UsageError(f"{option} {text}: {hint}") from None
+        raise UsageError(f"{option} {text}: {HINTS[kind]}") from None
 
 
 #: The actions that ``options.yaml`` names, beside those of argparse.

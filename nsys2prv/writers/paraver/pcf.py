@@ -13,6 +13,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.files import read_data_text
 from nsys2prv.events.catalogue import (
     DomainCode,
     Field,
@@ -31,22 +32,8 @@ from nsys2prv.writers.rows import ObjectTree
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
 #: Labels written at a time.
 LABELS_AT_ONCE = 100_000
-OPTIONS = """DEFAULT_OPTIONS
-
-LEVEL               THREAD
-UNITS               NANOSEC
-LOOK_BACK           100
-SPEED               1
-FLAG_ICONS          ENABLED
-NUM_OF_STATE_COLORS 1000
-YMAX_SCALE          37
-
-
-DEFAULT_SEMANTIC
-
-THREAD_FUNC         State As Is
-
-"""
+#: How Paraver shows a trace at first: the head of every .pcf.
+OPTIONS = read_data_text(__package__, "options.txt")
 DEFAULT_DOMAIN = "default domain"
 #: Factors of fractions with more zeros than this are written as a power of ten in labels.
 MOST_ZEROS = 6

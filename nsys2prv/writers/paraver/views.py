@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import load_templates, name_beside
 from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.writers.paraver import check
 from nsys2prv.writers.paraver.cfg import (
     Cfg,
     Contents,
@@ -37,17 +38,6 @@ from nsys2prv.writers.paraver.cfg import (
     load_views,
     narrow_types,
     remove_empty_rows,
-)
-from nsys2prv.writers.paraver.check import (
-    EVENTS,
-    MAGIC,
-    STATES,
-    TAGS,
-    CheckFindings,
-    Labels,
-    TraceReader,
-    open_text,
-    read_header,
 )
 
 #: Views that a listing for a trace begins with.
@@ -360,16 +350,18 @@ class TraceContents:
     def __init__(self, path: Path) -> None:
         if path.exists() and not path.is_file():
             raise Nsys2prvError(f"{path}: is not a regular file; give the name of a trace")
-        findings = CheckFindings()
-        opening, blocks = open_text(path, findings)
-        header = read_header(opening, path.name, findings)
+        findings = check.CheckFindings()
+        opening, blocks = check.open_text(path, findings)
+        header = check.read_header(opening, path.name, findings)
         if header is not None:
-            self._trace = TraceReader(blocks, header, Labels())
+            self._trace = check.TraceReader(blocks, header, check.Labels())
         for finding in findings:
             if finding.rule == "damaged-gzip":
                 raise Nsys2prvError(f"{path}: the compressed file is damaged: {finding.example}")
-        if not opening.startswith(MAGIC):
-            raise Nsys2prvError(f"{path}: not a Paraver trace: it does not begin with {MAGIC}")
+        if not opening.startswith(check.MAGIC):
+            raise Nsys2prvError(
+                f"{path}: not a Paraver trace: it does not begin with {check.MAGIC}"
+            )
         if header is None:
             raise Nsys2prvError(f"{path}: its header is damaged; `nsys2prv check` says how")
         #: Task of each thread.
@@ -395,7 +387,7 @@ class TraceContents:
         """Return the contents of each group of rows. groups: that of each row."""
         trace, group = self._trace, groups[self._trace.rows]
         pairs, states = ([set() for _ in range(count)] for _ in range(2))
-        events, is_state = np.flatnonzero(trace.kinds == EVENTS), trace.kinds == STATES
+        events, is_state = np.flatnonzero(trace.kinds == check.EVENTS), trace.kinds == check.STATES
         bits = np.unpackbits(trace.entries["small"][events], axis=1, bitorder="little")
         entry, value = np.nonzero(bits)
         columns = group[events[entry]], trace.numbers[events[entry]], value
@@ -404,7 +396,7 @@ class TraceContents:
         columns = group[is_state], trace.numbers[is_state]
         for of_group, state in zip(*(one.tolist() for one in columns), strict=True):
             states[of_group].add(state)
-        tags = frozenset(trace.numbers[trace.kinds == TAGS].tolist())
+        tags = frozenset(trace.numbers[trace.kinds == check.TAGS].tolist())
         return [
             Contents(
                 frozenset(code for code, _ in of_types),
