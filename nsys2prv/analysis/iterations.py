@@ -235,10 +235,10 @@ def _join_tasks(of_tasks: pl.DataFrame, found_by: str, most_apart: float = np.in
 
 def _count_warm_up(lengths: np.ndarray) -> int:
     """Return how many iterations at the beginning are warm-up."""
-    first = min(1, len(lengths) - 1)
+    first = 0
     while first < MOST_WARM * len(lengths) and lengths[first] > WARM * np.median(lengths[first:]):
         first += 1
-    return first
+    return max(first, min(1, len(lengths) - 1))
 
 
 def _find_iterations(

@@ -83,6 +83,7 @@ def test_calls_of_a_function_are_no_iterations() -> None:
 def test_the_first_iteration_is_warm_up_and_so_are_long_ones_behind_it() -> None:
     assert iterations._count_warm_up(np.full(10, 50)) == 1
     assert iterations._count_warm_up(np.array([600, 300, *[50] * 8])) == 2
+    assert iterations._count_warm_up(np.array([50, 300, *[50] * 8])) == 1
     assert iterations._count_warm_up(np.array([50])) == 0
 
 
