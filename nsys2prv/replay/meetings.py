@@ -38,7 +38,7 @@ MEETING_CALL = 1_000
 #: Kernels without payloads meet if they end within one of these of each other (ns); on streams
 #: whose kernels do so in this share of all cases, and whose transfers last so many times as long as
 #: others at most. So many times streams are looked at, and so many pairs of a meeting and a stream.
-ENDS_TOGETHER, ALWAYS, MOST_TIMES, MOST_STEPS = (15_000, 5_000), 0.98, 4.0, 8
+ENDS_TOGETHER, ALWAYS, MOST_TIMES, MOST_STEPS = (30_000, 15_000, 5_000), 0.98, 4.0, 8
 MOST_COMPARED = 1 << 25
 #: Columns of members.
 _OF_MESSAGE = ("meeting", "bytes", "name", "node_begin", "node_end")
