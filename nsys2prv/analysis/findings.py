@@ -293,7 +293,8 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         if steady and edge.share * context.options.covered.length < covered.length:
             findings.append(structs.replace(edge, at_most=True))
         else:
-            before = [one for one in findings if one.share >= edge.share and not one.at_most]
+            ahead = (one for one in findings if one is loss or not one.at_most)
+            before = [one for one in ahead if one.share >= edge.share]
             findings.insert(0 if steady else len(before), edge)
     result.notes.extend(_describe_trust(context, unexplained))
     small = describe_small_grids(frames, context)

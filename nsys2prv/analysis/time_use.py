@@ -441,6 +441,7 @@ def describe_loss(
         moments=(
             (longest[f"{name}_begin"], longest[f"{name}_end"], job.list_ranks([longest["task"]])),
         ),
+        at_most=True,
     )
 
 
