@@ -19,6 +19,7 @@ event. Samples (time, metric, value) become one record per instant.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -35,12 +36,14 @@ from nsys2prv._util.columns import (
     is_sorted,
     mask_changes,
 )
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.call_indexes import Launches
 from nsys2prv.events.catalogue import CallTable, Field, Metric, ValueSet, load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction
 from nsys2prv.events.kind import CommunicationLines, Counters, EventKind, Reason, Rows
 from nsys2prv.events.stacks import CHAIN, add_callers
 from nsys2prv.export.source import NULL, Columns, Part, zero_nulls
+from nsys2prv.export.sqlite import Database
 
 #: The store keeps a number as one more than it is.
 GREATEST = np.iinfo(np.int64).max - 1
@@ -58,6 +61,8 @@ OBJECT_COLUMNS = {
     "stream": (*STREAM_COLUMNS, "correlationId"),
     "gpu": ("globalPid", "deviceId"),
 }
+#: SQL of kinds that need their own, by its name in ``queries.yaml``.
+QUERIES: dict[str, str] = load_shipped_file(__package__, "queries.yaml")
 #: Fact about work on GPUs that begins before its launch: globalPid, deviceId, count, most (ns).
 EARLY_WORK = "early_work"
 
@@ -223,6 +228,18 @@ def make_launch_lines(
         objects[hit],
         columns["end"][hit],
         size[hit],
+    )
+
+
+def query_part(
+    database: Database, part: Part, name: str, where: str = "", **texts: str
+) -> pl.DataFrame:
+    """Return what one of the QUERIES finds in the rows of a part that meet a condition. texts: what
+    stands for further names in braces.
+    """
+    rows = {"rows": database.select_rows(part, where), **texts}
+    return database.select(
+        QUERIES[name].format_map(ChainMap(rows, database.tables[part.table].sql_names))
     )
 
 

@@ -25,6 +25,7 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT, OPEN, blank_negative, factorize
 from nsys2prv._util.errors import UsageError
 from nsys2prv.events.attributes import (
+    QUERIES,
     list_columns,
     list_row_columns,
     make_rows,
@@ -341,15 +342,8 @@ def _name_owner(extraction: Extraction, pid: int) -> str:
 def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
     """Return when each context leaves the GPU (local ns), OPEN for those that stay."""
     low, high = int(begins["timestamp"].min()), int(begins["timestamp"].max())
-    keys = ", ".join(f"CAST(coalesce({name}, 0) AS INTEGER) AS {name}" for name in CONTEXT_KEY)
-    wanted = f"FROM {name_rows(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}, {ENGINE_RESET}) AND typeof(timestamp) = 'integer'"
-    # After the last begin one moment of each context suffices, so that memory stays that of this
-    # part's rows.
-    moments = extraction.database.select(
-        f"SELECT {keys}, timestamp, tag {wanted} AND timestamp BETWEEN {low} AND {high} UNION ALL "
-        f"SELECT {keys}, min(timestamp), tag {wanted} AND timestamp > {high} "
-        f"GROUP BY gpuId, vmId, tag, CASE WHEN tag = {SAVE_END} THEN contextId END"
-    ).sort("timestamp")
+    query = QUERIES["context_switches"].format(table=name_rows(table), low=low, high=high)
+    moments = extraction.database.select(query).sort("timestamp")
     switches_in = pl.DataFrame({name: zero_nulls(begins[name]) for name in CONTEXT_KEY})
     switches_in = switches_in.with_columns(after=begins["timestamp"] + 1)
     saved = _find_next(switches_in, moments.filter(pl.col("tag") == SAVE_END), CONTEXT_KEY)
@@ -380,13 +374,8 @@ def _find_next(rows: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -
 
 def _count_switched_in_before(extraction: Extraction, table: str) -> None:
     """Count as dropped the contexts whose first row in the table is a switch out."""
-    first = (
-        f"SELECT tag, min(timestamp) FROM {name_rows(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}) "
-        "GROUP BY gpuId, vmId, contextId"
-    )
-    ((count,),) = extraction.database.query(
-        f"SELECT count(*) FROM ({first}) WHERE tag = {SAVE_END}"
-    )
+    query = QUERIES["contexts_switched_in_before"].format(table=name_rows(table))
+    ((count,),) = extraction.database.query(query)
     extraction.account.dropped[Reason.SWITCHED_IN_BEFORE] += count
 
 

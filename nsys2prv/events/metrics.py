@@ -17,11 +17,11 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import factorize, factorize_together, group_rows
-from nsys2prv.events.attributes import list_columns, make_counters, make_rows
+from nsys2prv.events.attributes import list_columns, make_counters, make_rows, query_part
 from nsys2prv.events.catalogue import find_known_label, make_metrics, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, Reason, Rows
-from nsys2prv.export.source import NULL, SQL_NULL, Part, decode_texts
+from nsys2prv.export.source import NULL, Part, decode_texts
 from nsys2prv.export.sqlite import Database
 
 GPU_LAYOUT, SOC_LAYOUT = "gpu_metric", "soc_metric"
@@ -218,29 +218,18 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     """Yield the samples of each component of the CPUs: counts of events, or metrics."""
     computed = part.table in CPU_METRICS
     database = extraction.database
-    value, kind = ("value", "REAL") if computed else ("count", "INTEGER")
-    number = "metricId" if computed else "eventId"
-    columns = {"start": "start", "end": "end", "component": "componentId", "number": number}
-    integers = ", ".join(
-        f"CAST(coalesce({{{column}}}, {SQL_NULL}) AS INTEGER) AS {name}"
-        for name, column in columns.items()
-    )
-    selected = f"{integers}, CAST({{{value}}} AS {kind}) AS value"
-    frame = database.select(
-        f"SELECT {database.make_condition(part.table, selected)} FROM {database.select_rows(part)}"
-    ).with_columns(pl.col("value").cast(pl.Float64 if computed else pl.Int64))
+    layout, unknown = ("cpu_metric", "metric") if computed else ("cpu_counter", "event")
+    frame = query_part(database, part, layout)
+    frame = frame.with_columns(pl.col("value").cast(pl.Float64 if computed else pl.Int64))
     extraction.account.rows += frame.height
     usable = frame.filter((pl.col("start") != NULL) & pl.col("value").is_not_null())
     extraction.account.dropped[Reason.SAMPLE_INCOMPLETE] += frame.height - usable.height
-    start, end, component, number, value = (
-        column.to_numpy() for column in usable.select(*columns, "value").iter_columns()
-    )
+    start, end, component, number, value = (one.to_numpy() for one in usable.iter_columns())
     if not len(start):
         return
     end = np.where(end == NULL, start, end)
     value = scale_fraction(value) if computed else value
     distinct, codes = factorize(number)
-    layout, unknown = ("cpu_metric", "metric") if computed else ("cpu_counter", "event")
     known = _find_names(database)
     names = [known.get(number, f"CPU {unknown} {number}") for number in distinct.tolist()]
     decimals = FLOAT_DECIMALS if computed else 0
@@ -374,34 +363,15 @@ def _read_data(database: Database, part: Part) -> pl.DataFrame:
         and database.has(EVENT_FIELDS, "genericEventId", "fieldIdx")
     ):
         return pl.DataFrame()
-
-    # Two zeros follow in the statement, as coalesce takes no less than two arguments.
-    whole, fraction = (
-        [f"d.{name}" for name in names if name in database.tables[EVENT_FIELDS]]
-        for names in (("intVal", "uintVal"), ("doubleVal", "floatVal"))
-    )
-    is_real = " OR ".join(f"{name} IS NOT NULL" for name in fraction) or "0"
-    return database.select(
-        f"SELECT CAST(coalesce(e.timestamp, {SQL_NULL}) AS INTEGER) AS time, "
-        f"CAST(coalesce(e.typeId, 0) AS INTEGER) AS type, CAST(coalesce(d.fieldIdx, 0) AS INTEGER) AS field, "
-        f"CAST(coalesce({', '.join([*whole, '0', '0'])}) AS INTEGER) AS whole, "
-        f"CAST(coalesce({', '.join([*fraction, '0', '0'])}) AS REAL) AS fraction, {is_real} AS real FROM {database.select_rows(part)} d "
-        f"JOIN {EVENTS} e ON e.genericEventId = d.genericEventId"
-    ).with_columns(pl.col("real").cast(pl.Boolean))
+    frame = query_part(database, part, "generic_fields")
+    return frame.with_columns(pl.col("real").cast(pl.Boolean))
 
 
 def _read_json(database: Database, part: Part) -> pl.DataFrame:
     """Return numbers in the JSON of a part of GENERIC_EVENTS, numbers written as text among them."""
     if not database.has(EVENTS, "timestamp", "typeId", "data"):
         return pl.DataFrame()
-    number = "(j.type IN ('integer', 'real') OR (j.type = 'text' AND j.atom GLOB '[0-9-]*' AND j.atom NOT GLOB '*[^0-9.eE+-]*'))"
-    frame = database.select(
-        f"SELECT CAST(coalesce(e.timestamp, {SQL_NULL}) AS INTEGER) AS time, "
-        f"CAST(coalesce(e.typeId, 0) AS INTEGER) AS type, CAST(j.key AS TEXT) AS field, "
-        "CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' OR instr(j.atom, '.') > 0 AS real "
-        f"FROM {database.select_rows(part)} e, json_tree(CASE WHEN json_valid(e.data) THEN e.data END) j "
-        f"WHERE j.key IS NOT NULL AND {number}"
-    )
+    frame = query_part(database, part, "generic_json")
     return frame.with_columns(pl.col("real").cast(pl.Boolean), field=decode_texts(frame["field"]))
 
 

@@ -32,14 +32,13 @@ from nsys2prv._util.columns import (
     reduce_slices,
 )
 from nsys2prv.events import name_rules
-from nsys2prv.events.attributes import make_counters
+from nsys2prv.events.attributes import QUERIES, make_counters, query_part
 from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric, load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction, Numbering
 from nsys2prv.events.kind import NEVER, Counters, Reason, Rows
 from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes
 from nsys2prv.export.source import (
     NULL,
-    SQL_NULL,
     Columns,
     Part,
     decode_texts,
@@ -73,31 +72,13 @@ WRAPPING = re.compile(r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)\
 REAL_PATH = re.compile(r"\.(?:float\d*|double)\Z")
 #: Columns of the numbers.
 NUMBER_COLUMNS = ("begin", "end", "thread", "domain", "mark", "whole", "fraction", "real")
-#: Time and place of a range in SQL: columns begin, end, thread and domain, also of damaged rows.
-PLACE_COLUMNS = ", ".join(
-    f"CASE typeof({source}) WHEN 'integer' THEN {source} ELSE {other} END AS {name}"
-    for name, source, other in (
-        ("begin", "{start}", SQL_NULL),
-        ("end", "{end}", SQL_NULL),
-        ("thread", "{globalTid}", "0"),
-        ("domain", "{domainId}", "0"),
-    )
-)
-#: SQLite's integers are signed: of these the greater half reads as negative.
-UNSIGNED_FIELD = "uint64Value"
-#: Fields with integers, and with real numbers.
-WHOLE, REAL = (
-    (UNSIGNED_FIELD, "int64Value", "uint32Value", "int32Value"),
-    ("doubleValue", "floatValue"),
+#: Columns with numbers.
+VALUE_COLUMNS = (
+    *("uint64Value", "int64Value", "uint32Value", "int32Value"),
+    *("doubleValue", "floatValue"),
 )
 #: Path of the one number that an event carries in a column, as if it stood in JSON.
 PATH = "$.payload"
-#: Condition on rows with a number. Types of columns have few combinations, their numbers have many.
-_ANY = " OR ".join(
-    f"typeof({{{name}}}) IN ({kinds})"
-    for names, kinds in ((WHOLE, "'integer'"), (REAL, "'integer', 'real'"))
-    for name in names
-)
 
 
 def select_nccl_rows(where: str) -> Callable[[ReportInfo], str]:
@@ -440,7 +421,8 @@ def _project_crossing(
 
 def select_value_rows(_: ReportInfo) -> str:
     """Return the condition for ranges and marks with a number in a column."""
-    return f"({_ANY}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
+    has_number = QUERIES["nvtx_has_plain_number"]
+    return f"({has_number}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
 
 
 def select_payload_rows(info: ReportInfo) -> str:
@@ -512,14 +494,9 @@ def _read_leaves(extraction: Extraction, part: Part) -> tuple[dict[str, np.ndarr
         if database.has("StringIds", "id", "value")
         else "NULL"
     )
-    text = f"CAST(coalesce({{jsonText}}, {registered}) AS TEXT)"
-    frame = database.select(
-        f"SELECT {database.make_condition(TABLE, PLACE_COLUMNS)}, {database.make_condition(TABLE, MARK)} AS mark, j.fullkey AS path, "
-        "j.type = 'text' AS words, CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' AS real "
-        f"FROM (SELECT *, {database.make_condition(TABLE, text)} AS payload FROM {database.select_rows(part, extraction.condition)}), "
-        "json_tree(CASE WHEN json_valid(payload) THEN payload END) j "
-        "WHERE j.atom IS NOT NULL"
-    )
+    texts = {"mark": MARK, "registered": registered}
+    names = {name: database.make_condition(TABLE, text) for name, text in texts.items()}
+    frame = query_part(database, part, "nvtx_payload_numbers", extraction.condition, **names)
     extraction.account.synthesized[Reason.VALUE_IN_PAYLOAD] += frame.height
     is_text = frame["words"].to_numpy() > 0
     extraction.account.dropped[Reason.PAYLOAD_TEXT] += int(is_text.sum())
@@ -592,28 +569,13 @@ def _find_zeros(
     return times[~is_begin], columns[~is_begin]
 
 
-def _select_number(columns: tuple[str, ...], kinds: str) -> str:
-    """Return SQL for the first of these columns that has a number."""
-    numbers = (f"CASE WHEN typeof({{{name}}}) IN ({kinds}) THEN {{{name}}} END" for name in columns)
-    return f"coalesce({', '.join(numbers)})"
-
-
-_INTEGER, _FLOAT = _select_number(WHOLE, "'integer'"), _select_number(REAL, "'integer', 'real'")
-
-
 def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
     """Yield the one number that events carry in columns of the table."""
     database = extraction.database
-    if not any(database.has(TABLE, name) for name in (*WHOLE, *REAL)):
+    if not any(database.has(TABLE, name) for name in VALUE_COLUMNS):
         return
-    columns = (
-        f"{PLACE_COLUMNS}, {MARK} AS mark, typeof({{{UNSIGNED_FIELD}}}) = 'integer' AS large, coalesce({_INTEGER}, 0) AS whole, "
-        f"CAST(coalesce({_FLOAT}, 0) AS REAL) AS fraction, {_INTEGER} IS NULL AS real"
-    )
-    frame = database.select(
-        f"SELECT {database.make_condition(TABLE, columns)} FROM {database.select_rows(part)} "
-        f"WHERE {database.make_condition(TABLE, extraction.condition)}"
-    )
+    mark = database.make_condition(TABLE, MARK)
+    frame = query_part(database, part, "nvtx_plain_numbers", extraction.condition, mark=mark)
     extraction.account.rows += frame.height
     leaves = {name: frame[name].to_numpy() for name in NUMBER_COLUMNS}
     beyond = (frame["large"].to_numpy() > 0) & (leaves["whole"] < 0)
