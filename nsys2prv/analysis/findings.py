@@ -55,6 +55,7 @@ from nsys2prv.analysis.time_use import (
     describe_failures,
     describe_hosts,
     describe_loss,
+    describe_migrations,
     describe_small_grids,
 )
 from nsys2prv.events.catalogue import map_labels
@@ -297,8 +298,8 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
             before = [one for one in ahead if one.share >= edge.share]
             findings.insert(0 if steady else len(before), edge)
     result.notes.extend(_describe_trust(context, unexplained))
-    small = describe_small_grids(frames, context)
-    findings = join_findings([findings, [small] if small else []])
+    limits = filter(None, (describe_small_grids(frames, context), describe_migrations(frames)))
+    findings = join_findings([findings, [*limits]])
     result.findings.extend(_order_limits(findings))
     if not result.findings:
         result.missing.append(_describe_nothing(frames))

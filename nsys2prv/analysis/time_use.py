@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.text import capitalize, format_count, list_some
+from nsys2prv._util.text import capitalize, format_count, format_size, list_some
 from nsys2prv.analysis.cause_context import CauseContext
 from nsys2prv.analysis.device_group import list_labels
 from nsys2prv.analysis.efficiency_times import MPI_TIME
@@ -19,6 +19,8 @@ from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.analysis.stacks import describe_places
 from nsys2prv.analysis.text import format_nanoseconds, shorten_name
 from nsys2prv.events.stacks import strip_arguments
+from nsys2prv.replay.causes import SMALL_COPY
+from nsys2prv.replay.events import MIGRATIONS
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.suspects import list_slow_processes
 
@@ -362,6 +364,26 @@ def describe_small_grids(frames: Mapping[str, pl.DataFrame], context: Context) -
     )
 
 
+def describe_migrations(frames: Mapping[str, pl.DataFrame]) -> Finding | None:
+    """Return the finding of managed memory that moves between hosts and GPUs, if that takes long."""
+    labels = list_labels("memory_operation").items()
+    migrations = [value for value, label in labels if MIGRATIONS.search(label)]
+    moved, devices = frames["copies"], frames["devices"]
+    moved = moved.filter(pl.col("operation").is_in(migrations))
+    share = moved["time"].sum() / max(devices["length"].sum(), 1) if devices.height else 0.0
+    if share < LEAST_LOSS:
+        return None
+    return Finding(
+        "migrations",
+        "Managed memory moves to where it is used, and GPUs or hosts wait for it.",
+        share,
+        evidence=describe_copies(moved),
+        advice=TEXTS["advice"]["migrations"],
+        views=("basics/memory_operations.cfg",),
+        at_most=True,
+    )
+
+
 def describe_loss(
     frames: Mapping[str, pl.DataFrame],
     context: Context,
@@ -411,7 +433,12 @@ def describe_loss(
     elif name == "copies":
         evidence = describe_copies(frames["copies"])
         advice = "copy less, keep data on the GPU, or copy while it computes"
-        if evidence and "pageable" in evidence[0]:
+        moved = frames["copies"].sort("time").tail(1).select(pl.col("bytes") / pl.col("count"))
+        if moved.height and moved.item() < SMALL_COPY:
+            advice = (
+                f"copy in fewer, larger pieces: these have {format_size(moved.item())} on average"
+            )
+        elif evidence and "pageable" in evidence[0]:
             advice = f"{TEXTS['advice']['pageable']}; or {advice}"
     elif is_unmatched:
         reason = (
@@ -455,9 +482,12 @@ def describe_copies(copies: pl.DataFrame) -> tuple[str, ...]:
     keys = ("operation", "source", "destination")
     sums = copies.group_by(keys).agg(pl.col("count", "bytes", "time").sum())
     sums = sums.sort("time", descending=True).select(*keys, "count", "bytes", "time").head(2)
-    return tuple(
-        f"{operations.get(operation, 'copies').removeprefix('CUDA ')}: {count:,} from "
-        f"{kinds.get(source, 'unknown').lower()} to {kinds.get(destination, 'unknown').lower()} memory, "
-        f"{moved / 1e9:,.2f} GB in {format_nanoseconds(time)}, {moved / max(time, 1):,.2f} GB/s"
-        for operation, source, destination, count, moved, time in sums.rows()
-    )
+    described = []
+    for operation, source, destination, count, moved, time in sums.rows():
+        places = [kinds.get(place, "Unknown").lower() for place in (source, destination)]
+        where = "" if places == ["unknown"] * 2 else f" from {places[0]} to {places[1]} memory"
+        described.append(
+            f"{operations.get(operation, 'copies').removeprefix('CUDA ')}: {count:,}{where}, "
+            f"{moved / 1e9:,.2f} GB in {format_nanoseconds(time)}, {moved / max(time, 1):,.2f} GB/s"
+        )
+    return tuple(described)

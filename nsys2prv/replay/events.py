@@ -54,7 +54,7 @@ _OPERATION_COLUMNS = (
     np.int64, np.int64, np.int32, np.int32, np.uint8, np.int32, np.int64, np.int16, np.int16,
 )  # fmt: skip
 #: Operations that belong to no stream and no call.
-_MIGRATIONS = re.compile(r"(?i)unified|migrat|page")
+MIGRATIONS = re.compile(r"(?i)unified|migrat|page")
 
 
 class Calls(Struct, frozen=True):
@@ -186,7 +186,7 @@ def describe_calls(calls: Calls, labels: Mapping[int, str], operations: Operatio
 def read_operations(reader: EventReader, unit: int, calls: Calls, launches: Launches) -> Operations:
     """Return the operations of the devices of a unit."""
     names = load_catalogue().value_sets["memory_operation"].labels
-    migrations = [value for value, label in names if _MIGRATIONS.search(label)]
+    migrations = [value for value, label in names if MIGRATIONS.search(label)]
     columns: list[list[np.ndarray]] = []
     task_of = reader.rows.get_column("task").astype(np.int32)
     for layout, (kind, name, fields) in _OPERATIONS.items():

@@ -345,6 +345,15 @@ def test_a_copy_that_waits_for_kernels_does_not_hide_them(tmp_path: Path) -> Non
     assert "no_tensor_cores" in {one.kind for one in found}
 
 
+def test_managed_memory_that_migrates(tmp_path: Path) -> None:
+    moves = [{**make_copy(at * MS, (at + 1) * MS, MS, 0, 7), "copyKind": 11} for at in range(20)]
+    calls = [(0, 5 * US, LAUNCH), (5 * US, 30 * MS, SYNCHRONIZE)]
+    findings = find(tmp_path, calls, {1: (10 * US, 29 * MS)}, {MEMCPY: moves})
+    (limit,) = (one for one in findings if one.kind == "migrations")
+    assert (limit.at_most, limit.share) == (True, pytest.approx(0.66, abs=0.05))
+    assert "Unified memory migration Host-to-Device: 20" in limit.evidence[0]
+
+
 def test_launches_that_are_waited_for_one_by_one(tmp_path: Path) -> None:
     calls, kernels = [], {}
     for begin in range(0, 10 * MS, 50 * US):
