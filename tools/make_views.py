@@ -13,7 +13,7 @@ from declaration_checks import check_declarations
 from msgspec import json
 from view_catalogue import CATALOGUE, load_codes, load_menus, load_views
 from view_checks import load_checked_views
-from view_conditions import find_menu_types
+from view_conditions import find_menu_types, list_first_views
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.writers.paraver.cfg import VIEW_SUFFIX, VIEWS_FILE, View, format_cfg
@@ -61,6 +61,7 @@ def make_files(views: Sequence[View], folder: Path) -> dict[Path, str]:
     parts = {
         "codes": codes,
         "menus": {title: [view.path for view in group] for title, group in menus.items()},
+        "first": [[view.path for view in group] for group in list_first_views(views)],
         "menu_types": types,
     }
     # A line for each view, so that differences can be read.

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 from msgspec.structs import replace
-from view_conditions import list_conditions
+from view_conditions import list_conditions, write_headline
 
 from nsys2prv._util.files import parse_yaml
 from nsys2prv.events.catalogue import (
@@ -264,7 +264,9 @@ def _make_view(name: str, spec: Spec, codes: Codes) -> View:
     )
     cfg = Cfg(text, tuple(guarded), table)
     path, shows, unit = name + VIEW_SUFFIX, spec["shows"], spec["unit"]
-    return View(path, title, shows, unit, needs, cfg, list_conditions(cfg), spec.get("first", 0))
+    first = spec.get("first", 0)
+    headline = write_headline(shows) if first or histogram is None else ""
+    return View(path, title, shows, unit, needs, cfg, list_conditions(cfg), first, headline)
 
 
 def _choose_draw_mode(window: Spec, unit: str) -> str:

@@ -49,6 +49,8 @@ OPERATIONS_OF_THE_FIRST = frozenset(
 STATISTICS_OF_COLUMNS = frozenset(("Time", "% Window Time", "# Bursts"))
 #: Event types of CUDA's calls and work, which nearly every trace has.
 CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
+#: Characters of a headline.
+MOST_SENTENCE = 90
 #: Whatever the trace has meets it.
 NOTHING_NEEDED = Need("all")
 
@@ -158,3 +160,26 @@ def _list_window_types(window: Single, known_codes: frozenset[int]) -> set[int]:
     if window.types.condition != "[x,y]":
         return numbers
     return {code for code in known_codes if min(numbers) <= code <= max(numbers)}
+
+
+def list_first_views(views: Sequence[View]) -> list[list[View]]:
+    """Return the views to open first: those that the catalogue names, then timelines of named values, then
+    those of numbers, the plainest of each first.
+    """
+    chosen = sorted(
+        (view for view in views if view.first), key=lambda view: (view.first, view.path)
+    )
+    timelines = [view for view in views if view.cfg.histogram is None]
+    timelines.sort(key=lambda view: "basics/" not in view.path)
+    named = [view for view in timelines if view.cfg.windows[-1].look.style == "code"]
+    return [chosen, named, [view for view in timelines if view not in named]]
+
+
+def write_headline(shows: str) -> str:
+    """Return the first sentence on what a view shows, or its begin."""
+    sentence = shows.partition(". ")[0].rstrip(".")
+    if len(sentence) <= MOST_SENTENCE:
+        return sentence
+    shortened = sentence[:MOST_SENTENCE]
+    cut = max(shortened.rfind(","), shortened.rfind(";"))
+    return shortened[:cut] if cut >= 0 else f"{shortened.rsplit(' ', 1)[0]} ..."

@@ -45,8 +45,8 @@ NO_VALUE = -1
 #: catalogue; and the folder, for those who ask, of the views outside of the core.
 VIEWS_FILE, EXTRA = "views.json", "extra"
 VIEW_SUFFIX = ".cfg"
-#: Views that a summary names to be opened first, and the characters of a sentence on one.
-MOST_FIRST, MOST_SENTENCE = 5, 90
+#: Views that a summary names to be opened first.
+MOST_FIRST = 5
 #: Larger values are counted as this one.
 LARGE_VALUE = 100
 #: Values from here on label results that views compute.
@@ -226,6 +226,8 @@ class View(Struct, frozen=True, omit_defaults=True):
     conditions: tuple[Need, ...] = ()
     #: Its place among the views to open first, 0 for the others.
     first: int = 0
+    #: What it shows, in one short sentence, of views that may be opened first.
+    headline: str = ""
 
     @property
     def is_core(self) -> bool:
@@ -240,6 +242,9 @@ class Views(Struct, frozen=True):
     codes: dict[str, tuple[int, ...]]
     #: Title of each menu -> paths of its views, in their order.
     menus: dict[str, tuple[str, ...]]
+    #: Paths of the views to open first; those of each list where those before it show nothing: views of
+    #: the catalogue, then timelines whose values are named, then those of numbers, which may all be 0.
+    first: tuple[tuple[str, ...], ...]
     #: Title of each menu -> event types with which one of its views shows something.
     menu_types: dict[str, tuple[int, ...]]
     #: Core views, then those made by rule from declarations of events.
@@ -510,39 +515,9 @@ def choose_first_views(types: Collection[int]) -> dict[str, str]:
     of any kind, and what each shows in a sentence; where the catalogue names none for them,
     timelines of the types themselves.
     """
-    contents = make_contents(types)
-    chosen = sorted(
-        (view for view in load_views().views if view.first),
-        key=lambda view: (view.first, view.path),
-    )
-    for candidates in (chosen, _list_timelines(named=True), _list_timelines(named=False)):
-        fitting = (
-            (view.path, _take_first_sentence(view.shows))
-            for view in candidates
-            if not explain_empty_view(view, contents, {})
-        )
-        if first := dict(islice(fitting, MOST_FIRST)):
-            return first
+    contents, by_path = make_contents(types), {view.path: view for view in load_views().views}
+    for paths in load_views().first:
+        fitting = (path for path in paths if not explain_empty_view(by_path[path], contents, {}))
+        if first := [*islice(fitting, MOST_FIRST)]:
+            return {path: by_path[path].headline for path in first}
     return {}
-
-
-def _take_first_sentence(shows: str) -> str:
-    """Return the first sentence on what a view shows, or its begin."""
-    sentence = shows.partition(". ")[0].rstrip(".")
-    if len(sentence) <= MOST_SENTENCE:
-        return sentence
-    shortened = sentence[:MOST_SENTENCE]
-    cut = max(shortened.rfind(","), shortened.rfind(";"))
-    return shortened[:cut] if cut >= 0 else f"{shortened.rsplit(' ', 1)[0]} ..."
-
-
-def _list_timelines(named: bool) -> list[View]:
-    """Return the timelines, the plainest first: those whose values are named, or those of numbers,
-    which may all be 0.
-    """
-    timelines = [
-        view
-        for view in load_views().views
-        if view.cfg.histogram is None and (view.cfg.windows[-1].look.style == "code") == named
-    ]
-    return sorted(timelines, key=lambda view: "basics/" not in view.path)
