@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from nsys2prv._util import files
-from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv._util.text import Progress
 from nsys2prv._util.workers import Pool, make_pool
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, Placement
@@ -229,7 +229,8 @@ def sum_counters(counters: Iterable[Counter]) -> Counter:
 
 def make_global_ids(job: Job) -> GlobalIds:
     """Return the translation of local times and numbers in a job's runs to those of the trace."""
-    callers, numbers = np.unique(np.concatenate(job.callers), axis=0, return_inverse=True)
+    levels = np.ascontiguousarray(np.concatenate(job.callers).T)
+    callers, numbers = factorize_together(*levels)
     lengths = np.cumsum([len(of_task) for of_task in job.callers])
     return GlobalIds(
         job.clocks,
@@ -237,6 +238,6 @@ def make_global_ids(job: Job) -> GlobalIds:
         IdTable.from_columns(job.threads),
         IdTable.from_columns(job.domains),
         {name: IdTable.from_columns(columns) for name, columns in job.names.items()},
-        IdTable.from_columns(np.split(numbers.reshape(-1), lengths[:-1])),
-        callers,
+        IdTable.from_columns(np.split(numbers, lengths[:-1])),
+        np.stack(callers, axis=1),
     )

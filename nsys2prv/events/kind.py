@@ -166,6 +166,7 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
         return find_function(self.read)(extraction, part)
 
 
+@cache
 def find_function(name: str, package: str = __package__) -> Callable[..., Any]:
     """Return a function of a package by `module.function`."""
     module, _, function = name.partition(".")

@@ -74,6 +74,9 @@ DISTRUST = "PRAGMA trusted_schema = OFF"
 SAMPLED_ROWS = 16
 #: Of files up to this size (bytes) all registered strings are read at once.
 SMALL_FILE = 1 << 20
+#: What queries without tables said, and of how many at most this is remembered.
+_EVALUATED: dict[str, list[tuple]] = {}
+MOST_EVALUATED = 64
 
 
 class Database:
@@ -110,6 +113,15 @@ class Database:
     def _evaluator(self) -> sqlite3.Connection:
         """A database without tables, which tells for given values whether conditions are met."""
         return sqlite3.connect(":memory:")
+
+    def _evaluate(self, sql: str) -> list[tuple]:
+        """Return what a query without tables says, which is the same for all reports."""
+        answer = _EVALUATED.get(sql)
+        if answer is None:
+            if len(_EVALUATED) >= MOST_EVALUATED:
+                _EVALUATED.clear()
+            answer = _EVALUATED[sql] = self._evaluator.execute(sql).fetchall()
+        return answer
 
     def make_unreadable_error(self, error: Exception, table: str = "") -> Nsys2prvError:
         """Return the error for a damaged file, for users."""
@@ -299,7 +311,7 @@ class Database:
             in_sql = [self.make_condition(part.table, where) for where in conditions]
             # Some look other tables up.
             alone = not any("SELECT" in where for where in in_sql)
-            asked = self._evaluator if alone else self.connection
+            asked = self._evaluate if alone else self.query
             met = evaluate_conditions(asked, values, looked_at.types, columns.rows, in_sql)
         return None if met is None else (columns, met)
 

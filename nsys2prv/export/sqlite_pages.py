@@ -9,7 +9,6 @@ are decided by SQLite, once for each distinct combination of the values they loo
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -75,7 +74,7 @@ def select_condition_bits(conditions: Sequence[str]) -> str:
 
 
 def evaluate_conditions(
-    connection: sqlite3.Connection,
+    query: Query,
     columns: Mapping[str, np.ndarray],
     types: Sequence[str],
     rows: int,
@@ -103,7 +102,7 @@ def evaluate_conditions(
     combination_bits: list[tuple] = []
     for first in range(0, count, FEW_COMBINATIONS):
         some = ", ".join(listed[first : first + FEW_COMBINATIONS])
-        combination_bits += connection.execute(f"{select} FROM (VALUES {some})) ORDER BY column1")
+        combination_bits += query(f"{select} FROM (VALUES {some})) ORDER BY column1")
     return np.fromiter((bits for (bits,) in combination_bits), np.int64, count)[codes]
 
 

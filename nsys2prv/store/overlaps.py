@@ -19,7 +19,13 @@ from itertools import chain, pairwise
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import OPEN, count_occurrences, factorize_together, reduce_slices
+from nsys2prv._util.columns import (
+    OPEN,
+    count_occurrences,
+    factorize,
+    factorize_together,
+    reduce_slices,
+)
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account, Reason
 from nsys2prv.store.runs import (
@@ -114,7 +120,7 @@ def find_overlaps(results: Sequence[WorkResult]) -> list[_AddedLanes]:
             lanes, over = assign_first_free_lanes(object_, begin, end, lane_ends)
             crowded += over
             away = np.flatnonzero(lanes)
-            for index in np.unique(owner[away]):
+            for index in factorize(owner[away])[0]:
                 rows = away[owner[away] == index]
                 moved[members[index][1]].append((position[rows], lanes[rows]))
     changes = [change for result in results if (change := _move_rows(result, moved))]

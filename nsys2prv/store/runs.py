@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.memory import find_limit
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import CALLERS, Layout, Metric, NameSet, load_catalogue
@@ -211,7 +211,7 @@ def choose_chunks(runs: Sequence[Run], records: int) -> list[int]:
     """Return local times that cut the runs into chunks of about so many records."""
     samples = np.sort(np.concatenate([np.zeros(0, np.int64), *(run.samples for run in runs)]))
     step = max(1, len(samples) * records // max(1, sum(run.rows for run in runs)))
-    return np.unique(samples[step::step]).tolist()
+    return factorize(samples[step::step])[0].tolist()
 
 
 class SpillWriter:

@@ -25,7 +25,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, OPEN
+from nsys2prv._util.columns import ABSENT, OPEN, factorize
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import CALLERS, load_catalogue
 from nsys2prv.store.runs import (
@@ -337,7 +337,7 @@ class WindowRecords:
         clocks = self._global_ids.clocks
         if self._which is None or (self._reports == self._reports[0]).all():
             return clocks[self._reports[0]]
-        distinct, code = np.unique(self._reports, return_inverse=True)
+        distinct, code = factorize(self._reports)
         return ClockMap.for_rows([clocks[report] for report in distinct], code[self._which])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import join_pieces, read_columns
+from nsys2prv._util.columns import factorize, join_pieces, read_columns
 from nsys2prv.events.catalogue import NameSet
 from nsys2prv.events.kernel_names import make_kernel_label, make_labels_unique
 from nsys2prv.store.work_result import WorkResult
@@ -157,7 +157,7 @@ def _look_up(
                 own = part[names["domain"] == domain]
                 by_domain.setdefault(result.domains[domain], []).append(own)
     values.domains = {
-        domain: pl.DataFrame({"value": np.unique(np.concatenate(domain_values))})
+        domain: pl.DataFrame({"value": factorize(np.concatenate(domain_values))[0]})
         for domain, domain_values in by_domain.items()
     }
 
