@@ -20,7 +20,7 @@ from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv._util.text import format_seconds, list_some, suggest_range
 from nsys2prv.conversion.cut_runs import CutWindow, CutWork, cut_task
 from nsys2prv.conversion.job import Job, group_by_report, sum_counters
-from nsys2prv.conversion.options import MOST_LISTED, CutPlan, Region, choose_reports
+from nsys2prv.conversion.options import MOST_LISTED, CutPlan, Region, choose_reports, make_error
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey, ThreadKey
 from nsys2prv.events.kind import describe_reason
@@ -65,11 +65,10 @@ def _find_window(job: Job, plan: CutPlan) -> CutWindow:
     if last <= first and (options.time or plan.region):
         given = (("--time", options.time), ("--region", options.region))
         where = " ".join(f"{option} {text}" for option, text in given if text)
-        raise NothingToWrite(
-            f"{where}: nothing to write: no part of the trace, which lasts {format_seconds(duration)}, lies in it"
-            + f"; {SECONDS}; for nanoseconds write ns behind them"
-            * bool(BARE_NUMBER.search(options.time))
-        )
+        hint = f"; {SECONDS}; for nanoseconds write ns behind them"
+        words = {"where": where, "duration": format_seconds(duration)}
+        words["hint"] = hint if BARE_NUMBER.search(options.time) else ""
+        raise make_error("cut_outside", NothingToWrite, **words)
     return CutWindow(first, last, last == duration, 0 if options.keep_time else first)
 
 
@@ -101,7 +100,7 @@ def _cut_runs(
         for (_, reason), count in left_out.items():
             lost[reason] += count
         reasons = ", ".join(f"{count:,} {describe_reason(why)}" for why, count in (+lost).items())
-        raise NothingToWrite(f"nothing to write: the cut leaves nothing ({reasons})")
+        raise make_error("cut_empty", NothingToWrite, reasons=reasons)
     smaller = copy(job)
     smaller.is_cut, smaller.threads, smaller.model = True, threads, model
     smaller.runs = [run for part in parts for run in part.runs]
@@ -131,9 +130,7 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
             found = {rank for rank in known if rank in wanted_ranks}
             if not found:
                 there = list_some([*map(str, known)], MOST_LISTED) or "none"
-                raise Nsys2prvError(
-                    f"--ranks {word}: no report has this rank; the reports have {there}"
-                )
+                raise make_error("ranks_absent", Nsys2prvError, word=word, there=there)
             kept |= found
         keys = [
             (report, key)
@@ -142,9 +139,7 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
         ]
         wanted &= {report for report, key in keys if not isinstance(key, DeviceKey)}
         if not wanted:
-            raise Nsys2prvError(
-                "no report has one of these ranks and is from one of these hosts (--ranks, --hosts)"
-            )
+            raise make_error("ranks_elsewhere", Nsys2prvError)
     # Samples of a machine may be in any of its reports.
     near = {machines[report] for report in wanted}
     keys = [
@@ -155,7 +150,7 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
     if len(keys) == len(model.rows):
         return model, job.threads
     if not keys:
-        raise Nsys2prvError("nothing to write: these ranks have no rows (--ranks)")
+        raise make_error("ranks_without_rows", Nsys2prvError)
     smaller = build_object_model(
         job.infos, machines, keys, job.captures.firsts, lambda *_: model.ranks_of_processes
     )
@@ -174,10 +169,8 @@ def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
         labels = job.values[NAMES].labels
     pieces = list(_read_ranges(job, NamePattern.from_glob(region.pattern, labels)))
     if not pieces:
-        raise Nsys2prvError(
-            f"--region {region.pattern}: no NVTX range of the reports has such a name; "
-            + suggest_range(region.pattern, labels["label"].to_list())
-        )
+        hint = suggest_range(region.pattern, labels["label"].to_list())
+        raise make_error("region_unknown", Nsys2prvError, pattern=region.pattern, hint=hint)
     ranges = pl.concat(pieces).sort("thread", "begin", -pl.col("end"))
     place = pl.int_range(1, pl.len() + 1).over("thread")
     ranges = ranges.with_columns(place=place)
@@ -185,10 +178,8 @@ def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
     chosen = ranges.filter(pl.col("place").is_between(region.first, last))
     if chosen.is_empty():
         most = ranges["place"].max()
-        raise Nsys2prvError(
-            f"--region {region.pattern}:{region.first}: a thread has at most {most} of these ranges; "
-            f"give a number from 1 to {most}"
-        )
+        words = {"pattern": region.pattern, "first": region.first, "most": most}
+        raise make_error("region_beyond", Nsys2prvError, **words)
     return chosen["begin"].min(), chosen["end"].max()
 
 

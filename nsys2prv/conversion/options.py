@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util import workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.files import read_given
+from nsys2prv._util.files import load_shipped_file, read_given
 from nsys2prv._util.native import require_core
 from nsys2prv._util.text import UNITS, list_some
 from nsys2prv.clock.maps import ClockRecord, read_record
@@ -49,6 +49,16 @@ _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
 #: Ranks or hosts of the reports that are listed where an option names another.
 MOST_LISTED = 8
+
+
+_MISTAKES: dict[str, str] = load_shipped_file(__package__, "mistakes.yaml")
+
+
+def make_error(
+    mistake: str, error: type[Nsys2prvError] = UsageError, /, **words: object
+) -> Nsys2prvError:
+    """Return the error for a mistake, by its name in ``mistakes.yaml``. words: fill in the message."""
+    return error(_MISTAKES[mistake].format(**words))
 
 
 class CutOptions(Struct, frozen=True):
@@ -106,13 +116,10 @@ def parse_span(text: str) -> tuple[Moment | None, Moment | None]:
         return None, None
     match = _SPAN.fullmatch(text)
     if match is None or not (match[1] or match[3]):
-        raise UsageError(
-            f"--time {text}: give two times of the trace, as in 1.5:2 (seconds), 800ms:1200ms or 10%:20%; "
-            "either may be omitted"
-        )
+        raise make_error("time", text=text)
     begin, end = _make_moment(match[1], match[2], text), _make_moment(match[3], match[4], text)
     if begin and end and begin.ratio == end.ratio and end.number < begin.number:
-        raise UsageError(f"--time {text}: ends before it begins; give FROM:TO, as in 1s:5s")
+        raise make_error("time_backwards", text=text)
     return begin, end
 
 
@@ -122,11 +129,11 @@ def _make_moment(digits: str | None, unit: str, whole: str) -> Moment | None:
     number = Decimal(digits)
     if unit == "%":
         if number > 100:
-            raise UsageError(f"--time {whole}: the trace ends at 100%")
+            raise make_error("time_beyond_end", text=whole)
         return Moment(number / 100, ratio=True)
     ns = number * UNITS[unit or "s"]
     if ns >= 1 << 61:
-        raise UsageError(f"--time {whole}: later than any trace lasts")
+        raise make_error("time_too_late", text=whole)
     return Moment(ns)
 
 
@@ -140,10 +147,7 @@ def _parse_region(text: str) -> Region | None:
     first = int(match[2])
     last = int(match[3]) if match[3] else first
     if not 1 <= first <= last:
-        raise UsageError(
-            f"--region {text}: iterations are counted from 1, as in {match[1]}:3 or {match[1]}:3-5; "
-            "write a colon that belongs to the name as [:]"
-        )
+        raise make_error("region_iterations", text=text, name=match[1])
     return Region(match[1], first, last)
 
 
@@ -153,10 +157,10 @@ def _parse_ranks(words: Iterable[str]) -> dict[str, range]:
     for word in words:
         match = _RANKS.fullmatch(word)
         if match is None:
-            raise UsageError(f"--ranks {word}: give numbers and ranges of them, as in 0-7,64")
+            raise make_error("ranks", word=word)
         ranks[word] = range(int(match[1]), int(match[2] or match[1]) + 1)
         if not ranks[word]:
-            raise UsageError(f"--ranks {word}: the range is empty")
+            raise make_error("ranks_empty", word=word)
     return ranks
 
 
@@ -170,9 +174,8 @@ def parse_method(method: str) -> str | ClockRecord:
         return read_record(read_given(Path(method)).decode("utf-8"), method)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not text"
-        raise Nsys2prvError(
-            f"--align {method}: give {', '.join(METHODS)} or a clock file; this is not a clock file ({why})"
-        ) from None
+        words = {"method": method, "methods": ", ".join(METHODS), "why": why}
+        raise make_error("align", Nsys2prvError, **words) from None
 
 
 class CutPlan(Struct, frozen=True):
@@ -250,16 +253,13 @@ def _choose_fields(cut: CutOptions) -> dict[str, int]:
         if not chosen:
             option = f"--args {kind}={','.join(names)}"
             if known or kind in list_kind_names():
-                raise UsageError(
-                    f"{option}: events of this kind have no attributes; give another kind"
-                )
-            raise UsageError(f"{option}: {describe_unknown_kind(kind)}")
+                raise make_error("args_none", option=option)
+            raise make_error("args_unknown", option=option, why=describe_unknown_kind(kind))
         field_names = dict.fromkeys(field.name for layout in chosen for field in layout.fields[1:])
         for name in names:
             if name not in field_names and name != ALL:
-                raise UsageError(
-                    f"--args {kind}={name}: no such attribute; there are: {', '.join((*field_names, ALL))}"
-                )
+                known_fields = ", ".join((*field_names, ALL))
+                raise make_error("args_field", kind=kind, name=name, known=known_fields)
         for layout in chosen:
             masks[layout.name] = sum(
                 1 << bit
@@ -289,13 +289,9 @@ def _find_rates(rate_of_kind: Mapping[str, int]) -> dict[str, int]:
         if not layouts_found:
             sources: tuple[EventKind | Relation, ...] = (*all_kinds(), *all_relations())
             sampled = [source.name for source in sources if find_sampled_layouts(source.layouts)]
-            raise UsageError(
-                f"--sample {kind}={rate}: no such kind of sampled numbers; there are: {', '.join(sampled)}"
-            )
+            raise make_error("sample_kind", kind=kind, rate=rate, known=", ".join(sampled))
         if not 1 <= rate <= 1_000_000_000:
-            raise UsageError(
-                f"--sample {kind}={rate}: give how many samples a second may stay, from 1 on"
-            )
+            raise make_error("sample_rate", kind=kind, rate=rate)
         rates.update({name: min(rate, rates.get(name, rate)) for name in layouts_found})
     return rates
 
@@ -315,9 +311,7 @@ def choose_reports(infos: Sequence[ReportInfo], plan: CutPlan) -> list[int]:
         matching = {at for at, host in enumerate(hosts) if fnmatchcase(host, pattern)}
         if not matching:
             known_hosts = list_some(sorted(set(hosts)), MOST_LISTED)
-            raise Nsys2prvError(
-                f"--hosts {pattern}: no report is from this host; the reports are from {known_hosts}"
-            )
+            raise make_error("hosts", Nsys2prvError, pattern=pattern, known=known_hosts)
         chosen |= matching
     return sorted(chosen)
 
@@ -379,9 +373,8 @@ def choose_options(options: Options | None, fields: Mapping[str, object]) -> Opt
     unknown field.
     """
     if unknown := set(fields).difference(Options.__struct_fields__):
-        raise UsageError(
-            f"{', '.join(sorted(unknown))}: no such option; there are {', '.join(Options.__struct_fields__)}"
-        )
+        known = ", ".join(Options.__struct_fields__)
+        raise make_error("unknown_option", unknown=", ".join(sorted(unknown)), known=known)
     return replace(options or DEFAULTS, **fields)
 
 
