@@ -27,8 +27,8 @@ OF_CHOSEN = 0.7
 MUCH_ALONE = 0.35
 #: What is longer stands out by MANY_ERRORS standard errors; by SOME_ERRORS of them and APART times as
 #: much as the others but one differ by; or by one moment, FAR_BEYOND times as long as nearly all differ
-#: by at most, and beyond so many of the longest of the others, in parts of the time.
-MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, LONGEST = 4.0, 3.0, 4.0, 6.0, 10
+#: by at most, and beyond so many of the longest of the others, in parts of the time (either number).
+MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, LONGEST = 4.0, 3.0, 4.0, 6.0, (10, 20)
 #: So few repetitions have no standard error; of so many others one may be a culprit too.
 FEW, SEVERAL = 8, 4
 #: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
@@ -155,15 +155,16 @@ def is_far_beyond(replay: Replay, suspect: Suspect) -> bool:
     if np.ptp(longest.argmax(axis=1)):
         return False
     most, usually = float(longest.max(axis=1).min()), max(excess.usually, 1.0)
-    others = np.sort(np.delete(excess.longest, own, axis=0).ravel())[::-1][:LONGEST]
+    others = -np.sort(-np.delete(excess.longest, own, axis=0), axis=None)[: max(LONGEST)]
     others = np.maximum(others, usually)
     if most <= max(FAR_BEYOND * usually, others[0]):
         return False
     # Of a heavy tail the logarithms are apart by exponential times: the n-th by one n-th as much.
-    apart = np.log(others[:-1] / others[1:]) * np.arange(2, len(others) + 1)
-    count = len(apart)
-    beyond = np.log(most / others[0])
-    return bool((apart.sum() / (apart.sum() + beyond)) ** count < ONCE_BY_CHANCE)
+    apart = np.cumsum(np.log(others[:-1] / others[1:]) * np.arange(2, len(others) + 1))
+    count = np.minimum(LONGEST, len(others)) - 1
+    sums = apart[count - 1]
+    chance = (sums / (sums + np.log(most / others[0]))) ** count
+    return bool(chance.min() < ONCE_BY_CHANCE)
 
 
 def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:
