@@ -47,8 +47,8 @@ from nsys2prv.export.source import (
 )
 from nsys2prv.export.sqlite import Database
 
-#: Rows of this event class repeat a call that has a row of its own; they come with the collection
-#: of backtraces.
+#: Rows of this event class repeat a call that has a row of its own, and have its stack; they come with
+#: the collection of backtraces.
 BACKTRACE_CLASS = 67
 #: Calls that wait until the device has done something.
 SYNCHRONISING = r"(?i)^cu(?:da)?(?:Device|Stream|Event|Ctx|Thread|Context)_?Synchronize|^cu(?:da)?Ctx.*Synchronize"
@@ -125,17 +125,20 @@ def label_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> n
 def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield API calls, and set them aside for the index of launching calls."""
     kind_columns = ("globalTid", "nameId", "returnValue")
-    wanted = ("start", "end", "correlationId", CHAIN)
-    columns = extraction.read(part, (*wanted, *kind_columns, "eventClass"), short=True)
+    wanted = ("start", "end", "correlationId")
+    columns = extraction.read(part, (*wanted, CHAIN, *kind_columns, "eventClass"), short=True)
     repeated = columns["eventClass"] == BACKTRACE_CLASS
+    repeating = columns.where(repeated)
     columns = extraction.drop_rows(columns, repeated, Reason.REPEATED_FOR_BACKTRACE)
-    begin, end, correlation, stacks = map(columns.__getitem__, wanted)
+    begin, end, correlation = map(columns.__getitem__, wanted)
+    stacks = _take_stacks(columns, repeating)
     distinct, codes = factorize_together(*map(columns.__getitem__, kind_columns))
     kinds = CallKinds(*distinct)
     extraction.launched.append(Launches(correlation, begin, end, codes, kinds))
     long = extraction.mask_long_enough(begin, end)
     if not long.all():
-        begin, end, correlation, stacks = map(columns.where(long).__getitem__, wanted)
+        begin, end, correlation = map(columns.where(long).__getitem__, wanted)
+        stacks = stacks[long]
         used, codes = factorize(codes[long])
         kinds = kinds[used]
     objects = extraction.intern_threads(kinds.thread)[codes]
@@ -149,6 +152,19 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     }
     rows = Rows("cuda_api", begin, end, objects, fields)
     yield add_callers(extraction, CUDA_STACKS, stacks, rows)
+
+
+def _take_stacks(calls: Columns, repeating: Columns) -> np.ndarray:
+    """Return the ids of the stacks of calls: those of the rows that repeat them, else their own."""
+    if not repeating.rows:
+        return calls[CHAIN]
+    order = np.argsort(repeating["correlationId"], kind="stable")
+    known, threads, stacks = (
+        repeating[one][order] for one in ("correlationId", "globalTid", CHAIN)
+    )
+    place = np.minimum(np.searchsorted(known, calls["correlationId"]), len(known) - 1)
+    is_same = (known[place] == calls["correlationId"]) & (threads[place] == calls["globalTid"])
+    return np.where(is_same, stacks[place], calls[CHAIN])
 
 
 def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:

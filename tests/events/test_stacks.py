@@ -50,9 +50,11 @@ def list_callers(trace: object, level: int) -> list[tuple[str, int, int]]:
     return sorted(list_labelled_intervals(trace, CALLER + level), key=lambda one: one[1])
 
 
-@pytest.mark.parametrize("shift", [0, 1])
-def test_callers_are_functions_of_the_program(tmp_path: Path, shift: int) -> None:
-    """Exports of 2022 number the stacks of CUDA's calls from 0, but the stacks from 1."""
+@pytest.mark.parametrize(("shift", "is_apart"), [(0, False), (1, False), (1, True)])
+def test_callers_are_functions_of_the_program(tmp_path: Path, shift: int, is_apart: bool) -> None:
+    """Exports of 2022 number the stacks of CUDA's calls from 0, but the stacks from 1, and have them in
+    rows that repeat the calls.
+    """
     stacks = make_stack(1, *TO_SETUP, *OUTER) + make_stack(2, ("0x4021", "/home/u/plugin.so"))
     none = None if shift else 0
     calls = [
@@ -61,6 +63,9 @@ def test_callers_are_functions_of_the_program(tmp_path: Path, shift: int) -> Non
         make_call(40, 50, 3, callchainId=2 - shift),
         make_call(80, 90, 4, callchainId=1 - shift, nameId=None),
     ]
+    if is_apart:
+        without = [{**call, "callchainId": None} for call in calls]
+        calls = [{**call, "eventClass": 67, "end": call["end"] + 2} for call in calls] + without
     tables = {"CUPTI_ACTIVITY_KIND_RUNTIME": calls, "CUDA_CALLCHAINS": stacks[::-1]}
     trace = convert_stacks(tmp_path, tables)
     assert list_callers(trace, 1) == [
