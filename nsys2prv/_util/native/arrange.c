@@ -166,16 +166,14 @@ static int64_t order_nodes(Edges *edges, const Unit *in, int32_t *moments, int64
     return cycles;
 }
 
-/* Columns of nodes and edges, as they are returned. */
+/* Columns of nodes, as they are returned. */
 typedef struct {
     int64_t *time;
     int32_t *row, *name, *lasts;
     uint8_t *work;
-    int32_t *target, *source, *typical;
-    uint8_t *kind;
-} Arranged;
+} Nodes;
 
-static void fill_nodes(const Unit *in, const int32_t *moments, const int32_t *node_of, int64_t nodes, const Arranged *out) {
+static void fill_nodes(const Unit *in, const int32_t *moments, const int32_t *node_of, int64_t nodes, const Nodes *out) {
     for (int64_t node = 0; node < nodes; node++) {
         int64_t moment = moments[node], event = find_event(in, moment), call = event - in->operations;
         out->time[node] = get_time(in, moment);
@@ -193,23 +191,20 @@ static void fill_nodes(const Unit *in, const int32_t *moments, const int32_t *no
     }
 }
 
-/* Puts the edges by their targets, of each the work of an event first, in their order. first: room for a number more than there are nodes. */
-static void fill_edges(const Edges *edges, int64_t nodes, int32_t *first, const Arranged *out) {
+/* Where each edge goes if they are by their targets, of each the work of an event first, in their order; NULL without memory. first: room for a number
+ * more than there are nodes. */
+static int32_t *place_edges(const Edges *edges, int64_t nodes, int32_t *first) {
+    int32_t *place = malloc((size_t)(edges->count + 1) * 4);
     memset(first, 0, (size_t)(nodes + 1) * 4);
     for (int64_t k = 0; k < edges->count; k++)
         first[edges->target[k] + 1]++;
     for (int64_t node = 0; node < nodes; node++)
         first[node + 1] += first[node];
-    for (int others = 0; others < 2; others++)
-        for (int64_t k = 0; k < edges->count; k++) {
-            if ((edges->kind[k] != CALL && edges->kind[k] != NCCL) != others)
-                continue;
-            int32_t at = first[edges->target[k]]++;
-            out->target[at] = edges->target[k];
-            out->source[at] = edges->source[k];
-            out->kind[at] = edges->kind[k];
-            out->typical[at] = edges->typical[k];
-        }
+    for (int others = 0; others < 2 && place; others++)
+        for (int64_t k = 0; k < edges->count; k++)
+            if ((edges->kind[k] != CALL && edges->kind[k] != NCCL) == others)
+                place[k] = first[edges->target[k]]++;
+    return place;
 }
 
 /* Which moments are nodes: begins, and ends that wait for more than the begin. Returns how many. */
@@ -236,12 +231,20 @@ static PyObject *make_column(int64_t count, int size, void *column) {
     return made;
 }
 
-static PyObject *make_columns(int64_t nodes, int64_t edges, Arranged *out) {
-    PyObject *time = make_column(nodes, 8, &out->time), *row = make_column(nodes, 4, &out->row), *work = make_column(nodes, 1, &out->work);
-    PyObject *lasts = make_column(nodes, 4, &out->lasts), *name = make_column(nodes, 4, &out->name);
-    PyObject *target = make_column(edges, 4, &out->target), *source = make_column(edges, 4, &out->source), *kind = make_column(edges, 1, &out->kind);
-    PyObject *typical = make_column(edges, 4, &out->typical);
-    return Py_BuildValue("(NNNN)(NNNNN)", time, row, work, lasts, target, source, kind, typical, name);
+/* Moves a column of edges to their places in a new one, and frees it: of all columns there are never two at a time. */
+static PyObject *move_column(const int32_t *place, int64_t count, int size, void *column) {
+    void *from = *(void **)column, *to;
+    PyObject *made = make_column(count, size, &to);
+    Py_BEGIN_ALLOW_THREADS
+    for (int64_t k = 0; made && k < count; k++)
+        if (size == 4)
+            ((int32_t *)to)[place[k]] = ((int32_t *)from)[k];
+        else
+            ((uint8_t *)to)[place[k]] = ((uint8_t *)from)[k];
+    free(from);
+    Py_END_ALLOW_THREADS
+    *(void **)column = NULL;
+    return made;
 }
 
 static bool get_unit(Buffers *held, PyObject *calls, PyObject *operations, PyObject *markers, PyObject *rows, PyObject *numbers, Unit *in, int32_t **node_of) {
@@ -279,8 +282,8 @@ PyObject *build_unit(PyObject *self, PyObject *arguments) {
     Buffers held = {.count = 0};
     Unit in;
     Edges edges = {0};
-    Arranged out;
-    int32_t *node_of, *moments = NULL, *spare = NULL, *sorted = NULL;
+    Nodes out;
+    int32_t *node_of, *moments = NULL, *spare = NULL, *sorted = NULL, *place = NULL;
     int64_t dropped[OUTSIDE + 1] = {0}, cycles = 0, nodes = 0;
     if (!get_unit(&held, calls, operations, markers, rows, numbers, &in, &node_of))
         goto done;
@@ -300,19 +303,25 @@ PyObject *build_unit(PyObject *self, PyObject *arguments) {
         }
         cycles = order_nodes(&edges, &in, sorted, nodes);
         number_nodes(sorted, nodes, node_of);
-    } else
-        cycles = -1;
+        int32_t **other = sorted == moments ? &spare : &moments;
+        place = place_edges(&edges, nodes, *other);
+        free(*other);
+        *other = NULL;
+    }
     Py_END_ALLOW_THREADS
-    if (cycles < 0) {
+    if (cycles < 0 || !place) {
         PyErr_NoMemory();
         goto done;
     }
-    columns = make_columns(nodes, edges.count, &out);
+    PyObject *target = move_column(place, edges.count, 4, &edges.target), *source = move_column(place, edges.count, 4, &edges.source);
+    PyObject *kind = move_column(place, edges.count, 1, &edges.kind), *typical = move_column(place, edges.count, 4, &edges.typical);
+    PyObject *time = make_column(nodes, 8, &out.time), *row = make_column(nodes, 4, &out.row), *work = make_column(nodes, 1, &out.work);
+    PyObject *lasts = make_column(nodes, 4, &out.lasts), *name = make_column(nodes, 4, &out.name);
+    columns = Py_BuildValue("(NNNN)(NNNNN)", time, row, work, lasts, target, source, kind, typical, name);
     if (!columns)
         goto done;
     Py_BEGIN_ALLOW_THREADS
     fill_nodes(&in, sorted, node_of, nodes, &out);
-    fill_edges(&edges, nodes, sorted == moments ? spare : moments, &out);
     Py_END_ALLOW_THREADS
     PyObject *counts = PyTuple_New(OUTSIDE + 1);
     for (int kind = 0; counts && kind <= OUTSIDE; kind++)
@@ -324,6 +333,7 @@ done:
     free_edges(&edges);
     free(moments);
     free(spare);
+    free(place);
     release_buffers(&held);
     return result;
 }
