@@ -282,9 +282,7 @@ def find_phases(reader: EventReader, labels: pl.DataFrame, steady: Steady) -> pl
     patterns = _make_patterns(labels)
     names = patterns.select("code", "pattern").unique("code")
 
-    def lies_outside(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        return (columns["begin"] < steady.begin) | (columns["end"] > steady.end)
-
+    lies_outside = (pl.col("begin") < steady.begin) | (pl.col("end") > steady.end)
     ranges = _list_ranges(reader, unit, patterns, keep=lies_outside)
     rows = []
     for name, begin, end in (
@@ -364,28 +362,27 @@ def _list_ranges(
     unit: int,
     patterns: pl.DataFrame,
     layouts: Sequence[str] = LAYOUTS,
-    keep: Callable[[Mapping[str, np.ndarray]], np.ndarray] | None = None,
+    keep: pl.Expr | bool = True,
 ) -> pl.DataFrame:
     """Return the ranges of a unit whose names are known: begin, end, thread, code (int32), and
-    whether they are numbered. keep: as in EventReader.read_begins.
+    whether they are numbered. keep: of some ranges, which to return.
     """
     values = patterns["value"].to_numpy()
     codes = np.zeros(int(values.max(initial=-1)) + 2, np.int32)
     codes[values] = patterns["code"].to_numpy()
     frames = []
     for layout in layouts:
-        frame = reader.read_begins(layout, ("range", "number"), unit, keep)
-        numbered = frame.drop_in_place("number") != ABSENT
-        # A range without a name has the value -1, and so the last code, which is 0.
-        code = pl.Series(codes[frame["range"].to_numpy()], dtype=pl.Int32)
-        frame = frame.select(
-            "begin",
-            "end",
-            pl.col("thread").cast(pl.Int32),
-            code=code,
-            numbered=numbered,
-        )
-        frames.append(frame if (code > 0).all() else frame.filter(code > 0))
+        for _, frame in reader.read_windows(layout, ("range", "number"), unit, np.int64):
+            # A range without a name has the value -1, and so the last code, which is 0.
+            code = pl.Series(codes[frame["range"].to_numpy()])
+            frame = frame.select(
+                "begin",
+                "end",
+                pl.col("thread").cast(pl.Int32),
+                code=code,
+                numbered=pl.col("number") != ABSENT,
+            )
+            frames.append(frame.filter((pl.col("code") > 0) & keep))
     return pl.concat(frames)
 
 

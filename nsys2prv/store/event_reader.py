@@ -153,11 +153,9 @@ class EventReader(Struct, dict=True):
         names = ("begin", "end", "thread", *fields)
         with windows.WindowReader(runs, self.ids) as reader:
             for first, last in pairwise(bounds):
-                pieces = [
-                    self._make_begins(shape, records, fields, dtype)
-                    for shape, records in reader.read(first, last).items()
-                ]
-                frame = self._join_pieces(pieces, names, unit)
+                read = reader.read(first, last)
+                pieces = (self._make_begins(*one, fields, dtype) for one in read.items())
+                frame = self._join_pieces(pieces, sum(map(len, read.values())), names, unit)
                 yield self.duration + 1 if last is None else last, frame
 
     def _make_begins(
@@ -290,27 +288,33 @@ class EventReader(Struct, dict=True):
         """Return what is made of the records of a stream as one frame by its first column, of one
         unit's threads alone. names: its columns.
         """
+        count = sum(run.rows for run in self._index.get((stream, name, unit), ()))
         pieces = (make_columns(run, records) for run, records in self._read(stream, name, unit))
-        return self._join_pieces(pieces, names, unit)
+        return self._join_pieces(pieces, count, names, unit)
 
     def _join_pieces(
-        self, made: Iterable[dict[str, np.ndarray]], names: Sequence[str], unit: int | None
+        self,
+        pieces: Iterable[dict[str, np.ndarray]],
+        count: int,
+        names: Sequence[str],
+        unit: int | None,
     ) -> pl.DataFrame:
-        pieces = []
-        for piece in made:
+        """Return pieces, which may come one by one, as one frame. count: of their rows, at most."""
+        columns, filled = {name: np.zeros(0, np.int64) for name in names}, 0
+        for piece in pieces:
             if unit is not None and not (own := self.rows.units[piece["thread"]] == unit).all():
                 piece = {name: column[own] for name, column in piece.items()}
-            pieces.append(piece)
-        # A column at a time, and the pieces of it go: with all of them the memory would be twice as much.
-        columns, order = {}, None
-        for name in names:
-            parts = [piece.pop(name) for piece in pieces]
-            column = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-            del parts
-            if name == names[0] and (column[1:] < column[:-1]).any():
-                order = np.argsort(column, kind="stable")
-            columns[name] = column if order is None else column[order]
-        return pl.DataFrame(columns)
+            since, filled = filled, filled + len(piece[names[0]])
+            for name in names:
+                if not since:
+                    columns[name] = np.empty(count, piece[name].dtype)
+                columns[name][since:filled] = piece[name]
+        times, order = columns[names[0]][:filled], slice(filled)
+        if (times[1:] < times[:-1]).any():
+            order = np.argsort(times, kind="stable")
+        del times
+        # A column at a time: with all of them the memory would be twice as much.
+        return pl.DataFrame([pl.Series(name, columns.pop(name)[order]) for name in names])
 
     def _read(
         self, stream: str, name: str, unit: int | None
