@@ -60,19 +60,22 @@ def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) ->
     rows = []
     for part, key, length, own in parts:
         spans = {
-            name: unit.merge_rows(own.filter(pl.col("what").is_in(what)))
-            for name, what in uses.items()
+            what: unit.find_device_spans(device, *what)
+            if part == WHOLE_JOB
+            else unit.merge_rows(own.filter(pl.col("what").is_in(what)))
+            for what in {*uses.values()}
         }
-        times = {name: one.length for name, one in spans.items()}
+        times = {name: spans[what].length for name, what in uses.items()}
         if part == STEADY:
-            times |= _count_instructions(unit, device, spans["compute_ns"])
+            times |= _count_instructions(unit, device, spans[BUSY["compute"]])
         rows.append({"part": part, "key": key, "elapsed_ns": length, **times})
     frames = [pl.DataFrame(rows, infer_schema_length=None)]
     if steady is not None:
-        each = {
-            name: _sum_united(unit, of_steady.filter(pl.col("what").is_in(what)), steady.count)
-            for name, what in uses.items()
+        sums = {
+            what: _sum_united(unit, of_steady.filter(pl.col("what").is_in(what)), steady.count)
+            for what in {*uses.values()}
         }
+        each = {name: sums[what] for name, what in uses.items()}
         numbers = pl.int_range(1, steady.count + 1, eager=True)
         parts = {"part": ITERATION, "key": numbers, "elapsed_ns": elapsed}
         frames.append(pl.DataFrame({**parts, **each}))

@@ -183,21 +183,17 @@ def list_activities(
     """
     outside = spans - unite(*_find_before_system(unit, thread).values())
     is_io = pl.col("name").is_in(list(unit.options.io))
-    frames, ends = [], (spans.begin[0], spans.end[-1]) if len(spans) else (0, 0)
-    beside = _find_others(unit, thread) if others else EMPTY
+    beside, frames = _find_others(unit, thread) if others else EMPTY, []
     for layout, part, calls in _list_calls(unit):
-        within = (pl.col("end") > ends[0]) & (pl.col("begin") < ends[1])
-        calls, is_own = calls.filter(within), pl.col("thread") == thread
-        own = calls.filter(is_own)
-        time = unit.measure_within(outside - beside if part == "os" else spans, own)
+        is_own = calls["thread"] == thread
+        time = unit.measure_within(outside - beside if part == "os" else spans, calls) * is_own
         if others and part == "cuda":
-            calls = calls.filter(~is_own & (unit.list_tasks(calls) == unit.task_of[thread]))
-            time = pl.concat([time, unit.measure_within(outside, calls)])
-            own = pl.concat([own, calls])
+            is_other = ~is_own & (unit.list_tasks(calls) == unit.task_of[thread])
+            time += unit.measure_within(outside, calls) * is_other
         sums = (
-            own.drop("thread")
-            .with_columns(time=time)
-            .group_by(name=pl.col("call").cast(pl.Int64))
+            calls.select("begin", name=pl.col("call").cast(pl.Int64), time=time)
+            .filter(pl.col("time") > 0)
+            .group_by("name")
             .agg(
                 pl.col("time").sum(),
                 longest=pl.col("time").max(),

@@ -206,7 +206,10 @@ def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[C
     work = replay.list_work(np.concatenate([rows for rows, _ in changes]))
     repetitions = (work["key"] == key).sum() // work["process"].n_unique()
     few = min(max(1, int(HICCUP_TIMES * repetitions)), MOST_HICCUPS)
-    longest = np.argsort(-saved, kind="stable")[:few]
+    # Those of equal length in their order.
+    least = np.partition(saved, -few)[-few:].min() if few < len(saved) else 0
+    longest = np.flatnonzero(saved >= least)
+    longest = longest[np.argsort(-saved[longest], kind="stable")][:few]
     share = float(saved[longest].sum() / saved.sum())
     is_often = (saved >= saved.max() / 2).sum() > few
     is_usual = share < HICCUP_SHARE and not is_far_beyond(replay, culprit)
