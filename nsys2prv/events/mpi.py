@@ -50,20 +50,8 @@ _SUFFIX = re.compile(r"(_f08ts|_f08|_fts|_f|_c)+$")
 _ONE_SIDED = re.compile(
     r"MPI_(Win_|R?put$|R?get$|R?accumulate$|R?get_accumulate$|Fetch_and_op$|Compare_and_swap$)"
 )
-#: Layout by table, for calls whose names do not decide.
-BY_TABLE = {
-    P2P: "mpi_point_to_point",
-    START_WAIT: "mpi_point_to_point",
-    COLLECTIVES: "mpi_collective",
-    OTHER: "mpi_other",
-}
-#: Columns of each table, beside those of all.
-COLUMNS = {
-    P2P: ("commHandle", "commUid", "tag", "remoteRank", "size", "requestHandle"),
-    COLLECTIVES: ("commHandle", "commUid", "rootRank", "size", "recvSize", "requestHandle"),
-    START_WAIT: ("requestHandle",),
-    OTHER: (),
-}
+#: Table -> layout of calls whose names do not decide, and columns beside those of all tables.
+TABLES = load_shipped_file("nsys2prv.events.catalogue", "mpi/tables.yaml")
 #: Rows around a part in which further rows of its calls are looked for.
 NEIGHBOURS = 4096
 
@@ -378,7 +366,7 @@ def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarr
     """Return the calls of a part and the indices of its own rows among them: where a call may have
     several rows, some before and after it come along.
     """
-    wanted = ("start", "end", "globalTid", "textId", *COLUMNS[part.table])
+    wanted = ("start", "end", "globalTid", "textId", *TABLES[part.table]["columns"])
     own = extraction.read(part, wanted, short=True)
     pieces, first = [own], 0
     if part.table in (P2P, START_WAIT):
@@ -490,7 +478,7 @@ def _make_rows(
     """
     if wanted is None:
         wanted = np.ones(len(calls.codes), bool)
-    extraction, own_layout = calls.extraction, BY_TABLE[calls.table]
+    extraction, own_layout = calls.extraction, TABLES[calls.table]["layout"]
     if fields:
         fields["communicator"] = _name_communicators(calls)
         fields |= read_fields(extraction, own_layout, calls.columns)
