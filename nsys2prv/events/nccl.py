@@ -65,18 +65,9 @@ COLUMNS, TEXTS = (*nvtx.NAME_COLUMNS, "jsonTextId", "eventId"), ("text", "jsonTe
 #: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
 #: all of its group.
 KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
-#: Fields of the layout, and columns of the group of calls.
-KERNEL_FIELDS = (
-    *("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused"),
-    *("data_type", "sequence"),
-)
-#: Columns of the facts KERNELS, from the group of calls: communicator (bits of the hash, 0 unknown),
-#: fused: operations in the kernel, messages: sends and receives among them, sums of their bytes by
-#: how they count, known: whether all bytes are.
-KERNEL_FACTS = (
-    *("communicator", "operation", "first_operation", "fused", "messages", "sequence", "ranks"),
-    *("rank", "root", "reduction", "bytes", "known", "reduce_bytes", "share_bytes"),
-    "message_bytes",
+#: Fields of the layout, and columns of the facts KERNELS, both from the group of calls.
+KERNEL_FIELDS, KERNEL_FACTS = (
+    _PAYLOADS[name].split() for name in ("kernel_fields", "kernel_facts")
 )
 
 

@@ -15,23 +15,24 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.kind import CommunicationLines
 from nsys2prv.relations import FactFile, RelationContext, write_result
 from nsys2prv.store.runs import TRACE
 from nsys2prv.store.work_result import WorkResult
 
 AnyBlock = TypeVar("AnyBlock", bound="Block")
+#: Names of columns by what has them, as ``columns.yaml`` explains them.
+COLUMNS = {
+    name: tuple(names.split())
+    for name, names in load_shipped_file(__package__, "columns.yaml").items()
+}
 #: Ordinals of each part that are looked at to find where to cut.
 SAMPLES = 64
 #: Facts (bytes) of a bucket, which one step matches.
 BUCKET_BYTES = 8_000_000
 #: Lines that one step stores.
 LINE_ROWS = 200_000
-
-
-def split_column_names(text: str) -> tuple[str, ...]:
-    """Return the names of columns that a text lists."""
-    return tuple(text.split())
 
 
 class Block(Struct, frozen=True):

@@ -27,10 +27,10 @@ from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.export.source import NULL
 from nsys2prv.relations import DEVICES, FactFile, Observed, RelationContext, read_fact
 from nsys2prv.relations.blocks import (
+    COLUMNS,
     Block,
     group_blocks,
     hash_signatures,
-    split_column_names,
     write_blocks,
 )
 from nsys2prv.relations.nccl_collectives import EQUAL_COLUMNS, find_role, keep_sound_kernels
@@ -38,14 +38,8 @@ from nsys2prv.relations.nccl_collectives import EQUAL_COLUMNS, find_role, keep_s
 if TYPE_CHECKING:
     from nsys2prv.clock.gathering import GatheredCalls
 
-#: Returns the calls (CALL_COLUMNS and `communicator`) of some reports from their facts.
+#: Returns the calls (COLUMNS["calls"] and `communicator`) of some reports from their facts.
 SelectCalls = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
-#: Columns of a call: task * DEVICES + device; the host whose clock its times are of; the number that
-#: the report gives it, or -1, and the function whose calls it counts; clock.Role; whether it is the
-#: root's; times (ns); whether the report has the communicator's beginning; and its signature.
-CALL_COLUMNS = split_column_names(
-    "member host number function role is_root begin end began signature"
-)
 #: Groups that a communicator's calls may be divided into, one for each function.
 MOST_GROUPS = 64
 #: Calls that are gathered at once, unless they are one communicator's that the report numbers.
@@ -140,10 +134,10 @@ def sort_calls(
     """Return the calls of some reports in a file of blocks. others: facts of their members."""
     calls = select(read_fact(files, tasks), read_fact(others, tasks))
     calls = calls.rename({"time_begin": "begin", "time_end": "end"})
-    calls = calls.select(pl.col("communicator", *CALL_COLUMNS).cast(pl.Int64))
+    calls = calls.select(pl.col("communicator", *COLUMNS["calls"]).cast(pl.Int64))
     calls = calls.sort("communicator", "member", "begin", maintain_order=True)
     owner = calls.select(pl.struct("communicator", "member").rle_id().cast(pl.Int64)).to_series()
-    blocks = write_blocks(path, owner.to_numpy(), calls.select(CALL_COLUMNS))
+    blocks = write_blocks(path, owner.to_numpy(), calls.select(COLUMNS["calls"]))
     members = calls.group_by("communicator", "member", maintain_order=True).agg(
         pl.col("host").first(),
         numbered=(pl.col("number") >= 0).all(),

@@ -35,13 +35,13 @@ from nsys2prv.export.communicators import NOT_REPORTED
 from nsys2prv.export.source import NULL
 from nsys2prv.relations import FactFile, Observed, RelationContext, read_fact, write_result
 from nsys2prv.relations.blocks import (
+    COLUMNS,
     PAIR_COLUMNS,
     Block,
     assign_buckets,
     count_buckets,
     group_blocks,
     read_blocks,
-    split_column_names,
     store_lines,
     write_block,
     write_buckets,
@@ -67,17 +67,6 @@ _WILD = (
 _NOTES = load_shipped_file(__package__, "notes.yaml")["mpi"]
 #: Why a message cannot be looked for, by its number in the column `why`; -1 where it can.
 UNMATCHABLE = tuple(_NOTES["unmatchable"])
-#: Columns of the facts that are read.
-FACT_COLUMNS = split_column_names(
-    "process object_thread time_begin time_end role communicator source destination named tag size"
-    " request"
-)
-#: Columns of messages in blocks. completed: when a receive was, in trace time, NULL or OPEN where
-#: the completing call did not end; of others NULL. place: the order of the messages of a report.
-MESSAGE_COLUMNS = split_column_names(
-    "role why communicator source destination tag named time_begin completed object_thread host size"
-    " report place"
-)
 #: Columns that identify a request, and a stream of messages.
 _HANDLE = ["task", "request"]
 STREAM = ["communicator", "source", "destination", "tag"]
@@ -163,13 +152,15 @@ def sort_sides(
     received comes to the bucket of either.
     """
     sides, unprepared = _find_sides(
-        read_fact(messages, tasks, FACT_COLUMNS), read_fact(requests, tasks), processes
+        read_fact(messages, tasks, COLUMNS["mpi_message_facts"]),
+        read_fact(requests, tasks),
+        processes,
     )
     bucket, back = (
         assign_buckets(buckets, sides[rank].to_numpy()) for rank in ("destination", "source")
     )
     either = (sides["role"] == mpi.EITHER).to_numpy()
-    rows = sides.select(MESSAGE_COLUMNS)
+    rows = sides.select(COLUMNS["mpi_messages"])
     other = np.flatnonzero(either & (back != bucket))
     streams = sides.filter(pl.col("why") < 0).group_by(STREAM)
     streams = streams.agg(

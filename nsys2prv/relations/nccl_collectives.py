@@ -40,12 +40,12 @@ from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.export.source import NULL
 from nsys2prv.relations import DEVICES, FactFile, RelationContext, read_fact, write_result
 from nsys2prv.relations.blocks import (
+    COLUMNS,
     Block,
     divide_ordinals,
     group_blocks,
     hash_signatures,
     read_blocks,
-    split_column_names,
     store_by_time,
     write_block,
     write_blocks,
@@ -55,24 +55,12 @@ from nsys2prv.store.work_result import WorkResult
 
 #: Ranks that are named.
 MOST_NAMED = 8
-#: Columns of the facts that are read.
-FACT_COLUMNS = split_column_names(
-    "process device stream object_kernel time_begin time_end time_call in_graph by_name communicator"
-    " operation first_operation fused messages sequence ranks bytes known reduce_bytes share_bytes"
-    " message_bytes"
-)
 _NOTES = load_shipped_file(__package__, "notes.yaml")["nccl"]
 #: How collectives of a communicator were distinguished, in words and by index.
 MATCHING_METHODS = ("sequence number", "order of launches", "the times at which they ended")
 BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
 #: Columns that are equal on all ranks of a collective.
 EQUAL_COLUMNS = ("operation", "fused", "bytes")
-#: Columns of kernels in blocks. before: operations of the member on the communicator until then.
-#: ordinal: what numbers its collectives, as the block is sorted.
-KERNEL_COLUMNS = split_column_names(
-    "ordinal before task device member object_kernel time_begin time_end by_name operation"
-    " first_operation fused bytes known reduce_bytes share_bytes message_bytes clock_group"
-)
 NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
 #: Fields of the layouts, and columns of records: with times (ns), their place, and the key that
 #: orders records of equal time.
@@ -90,7 +78,7 @@ STEP_ROWS = 100_000
 class OrderedKernels(Struct, frozen=True):
     """Kernels of a step, in order."""
 
-    #: Rows of KERNEL_COLUMNS, by communicator.
+    #: Rows of COLUMNS["nccl_kernels"], by communicator.
     blocks: tuple[Block, ...]
     #: (task, device) of all kernels.
     members: frozenset[tuple[int, int]]
@@ -107,7 +95,7 @@ def order_kernels(
     """Bring the kernels of some reports into order: those of collectives with known communicators
     by the recorded numbers of these, if all have one, else by launches.
     """
-    kernels = keep_sound_kernels(read_fact(files, tasks, FACT_COLUMNS))
+    kernels = keep_sound_kernels(read_fact(files, tasks, COLUMNS["nccl_kernel_facts"]))
     in_step, free = pl.col("ranks") == IN_STEP, pl.col("in_graph") == 0
     doubtful = kernels.filter(in_step & (pl.col("by_name") != SEND_RECEIVE)).height
     kernels = kernels.filter(~in_step)
@@ -140,7 +128,7 @@ def order_kernels(
     # Those of equal ordinals keep their order.
     kernels = kernels.sort("communicator", "ordinal", maintain_order=True)
     owners = kernels["communicator"].to_numpy()
-    blocks = write_blocks(path, owners, kernels.select(KERNEL_COLUMNS))
+    blocks = write_blocks(path, owners, kernels.select(COLUMNS["nccl_kernels"]))
     return OrderedKernels(blocks, of_all, members.drop("task", "device"), Counter(left))
 
 
@@ -297,7 +285,7 @@ class CollectivePiece(Struct, frozen=True):
         return sum(block.rows for block in self.blocks)
 
     def read(self) -> pl.DataFrame:
-        """Return its kernels: KERNEL_COLUMNS, COLLECTIVE_KEY, and what is known of the piece."""
+        """Return its kernels: COLUMNS["nccl_kernels"], COLLECTIVE_KEY, and what is known of the piece."""
         known = {name: pl.lit(getattr(self, name)) for name in ("group", "way", "ranks", "settled")}
         function = "first_operation" if self.by_function else pl.lit(0, pl.Int64)
         kernels = read_blocks(self.blocks, self.low, self.high)

@@ -31,13 +31,13 @@ from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import MESSAGES
 from nsys2prv.relations import FactFile, Observed, RelationContext, read_fact, write_result
 from nsys2prv.relations.blocks import (
+    COLUMNS,
     PAIR_COLUMNS,
     Block,
     assign_buckets,
     count_buckets,
     group_blocks,
     read_blocks,
-    split_column_names,
     store_lines,
     write_block,
     write_buckets,
@@ -58,16 +58,6 @@ LAYOUT, TRANSFER = "nccl_point_to_point", "nccl_message_transfer"
 FIELDS = ("operation", "late", "wait", "transfer")
 TRANSFER_FIELDS = ("operation", "algorithm_bandwidth", "bus_bandwidth")
 _STREAM = ["communicator", "source", "target"]
-#: Columns of the facts that are read, and of messages in blocks.
-FACT_COLUMNS = split_column_names(
-    "process object_kernel time_begin time_end time_call place communicator operation bytes peer"
-    " ranks rank messages pure"
-)
-MEMBER_COLUMNS = split_column_names("process communicator peer ranks rank")
-MESSAGE_COLUMNS = split_column_names(
-    "task host clock_group object_kernel time_begin time_end time_call place communicator source target"
-    " sends bytes messages pure"
-)
 #: The order of messages; lines of pairs that are certain come first.
 ORDER = ("task", "communicator", "time_call", "place")
 
@@ -115,7 +105,7 @@ def list_members(
     """Return who sends or receives on which communicator: `communicator`, `task`, the greatest `peer`,
     `rank` and `ranks`, and the `least` peer.
     """
-    messages = read_fact(files, tasks, MEMBER_COLUMNS)
+    messages = read_fact(files, tasks, COLUMNS["nccl_members"])
     return messages.group_by("communicator", "task").agg(
         pl.col("peer", "rank", "ranks").max(), least=pl.col("peer").min()
     )
@@ -148,7 +138,7 @@ def sort_messages(
     """Sort the messages of some reports into this many buckets by communicator and sender. guessed: as
     `guess_ranks` returns it.
     """
-    messages = _keep_usable(read_fact(files, tasks, FACT_COLUMNS), guessed)
+    messages = _keep_usable(read_fact(files, tasks, COLUMNS["nccl_message_facts"]), guessed)
     bucket = assign_buckets(
         buckets, messages["communicator"].to_numpy(), messages["source"].to_numpy()
     )
@@ -192,7 +182,7 @@ def observe_pairs(blocks: Sequence[Block], path: Path) -> tuple[Block, ...]:
 
 
 def _keep_usable(messages: pl.DataFrame, guessed: pl.DataFrame) -> pl.DataFrame:
-    """Return the messages with both sides known: MESSAGE_COLUMNS."""
+    """Return the messages with both sides known: COLUMNS["nccl_messages"]."""
     messages = messages.join(
         guessed, on=("communicator", "task"), how="left", maintain_order="left"
     )
@@ -215,7 +205,7 @@ def _keep_usable(messages: pl.DataFrame, guessed: pl.DataFrame) -> pl.DataFrame:
             source=pl.when(sending).then("rank").otherwise("peer"),
             target=pl.when(sending).then("peer").otherwise("rank"),
         )
-        .select(MESSAGE_COLUMNS)
+        .select(COLUMNS["nccl_messages"])
     )
 
 
