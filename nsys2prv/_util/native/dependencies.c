@@ -351,10 +351,12 @@ static void add_full_queue(Edges *edges, const Unit *in, uint8_t *waited, const 
     for (int64_t k = 0; k < count; k++) {
         int32_t call = in->call[chosen[k]];
         place = count_before(times, count, in->call_end[call], place);
-        if ((double)(in->call_end[call] - in->call_begin[call]) > slow && (double)(k + 1 - place) >= (double)most * 0.97)
+        /* It goes on as soon as there is room. */
+        bool is_next = place && in->call_end[call] - times[place - 1] < CLOCKS_APART;
+        if (is_next && (double)(in->call_end[call] - in->call_begin[call]) > slow && (double)(k + 1 - place) >= (double)most * 0.97)
             lasts[full++] = k + 1 - place;
     }
-    if (full < 3)
+    if (!full)
         return;
     for (int64_t k = (int64_t)find_median(lasts, full), first = k; k < count; k++) {
         int32_t call = in->call[chosen[k]];
