@@ -146,20 +146,25 @@ static Status end_stack(Collector *collector) {
                ? OK : NO_MEMORY;
 }
 
-static inline uint64_t mix_bytes(uint64_t sum, const uint8_t *at, uint32_t size) {
+static inline uint64_t word_at(const uint8_t *at) {
     uint64_t word;
-    for (; size >= 8; at += 8, size -= 8) {
-        memcpy(&word, at, 8);
-        sum = (sum ^ word) * MIX_SYMBOL;
-        sum ^= sum >> 32;
-    }
-    if (size) {
-        /* The last bytes, with as many before them as make a word: in a page there are that many. */
-        memcpy(&word, at + size - 8, 8);
-        sum = (sum ^ word >> 8 * (8 - size)) * MIX_MODULE;
-        sum ^= sum >> 29;
-    }
-    return sum;
+    memcpy(&word, at, 8);
+    return word;
+}
+
+/* Both halves of the product. */
+static inline uint64_t mix_words(uint64_t one, uint64_t other) {
+    __extension__ unsigned __int128 product = (unsigned __int128)(one ^ MIX_SYMBOL) * (other ^ MIX_MODULE);
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static inline uint64_t mix_bytes(uint64_t sum, const uint8_t *at, uint32_t size) {
+    for (; size > 16; at += 16, size -= 16)
+        sum = mix_words(sum ^ word_at(at), word_at(at + 8));
+    if (size > 8)
+        return mix_words(sum ^ word_at(at), word_at(at + size - 8));
+    /* The last bytes, with as many before them as make a word: in a page there are that many. */
+    return mix_words(sum, size ? word_at(at + size - 8) >> 8 * (8 - size) : 0);
 }
 
 /* Reads the id of a frame, its first value, and the sum of the rest of its record; false where the record is not such. */
@@ -174,7 +179,7 @@ static inline bool read_id(const Row *row, int64_t *id, uint64_t *sum) {
         return false;
     uint64_t word = be64(at + header + size - 8);
     *id = size ? (int64_t)(word << (64 - 8 * size)) >> (64 - 8 * size) : (int64_t)serial - 8;
-    *sum = mix_bytes(mix_bytes(header, at + 2, header - 2), at + header + size, row->local - header - size) * MIX_LAST;
+    *sum = mix_bytes(mix_bytes(header, at + 2, header - 2), at + header + size, row->local - header - size);
     return true;
 }
 
