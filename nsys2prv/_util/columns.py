@@ -81,6 +81,20 @@ def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndar
     return first, codes.reshape(-1)
 
 
+def find_places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return the place of each of some numbers among `known` ones, ascending; ABSENT where it is none
+    of these. Fast where they ascend, too.
+    """
+    if core is None:
+        place = np.searchsorted(known, wanted)
+        inside = place < len(known)
+        inside[inside] = known[place[inside]] == wanted[inside]
+        return np.where(inside, place, ABSENT)
+    places = np.empty(len(wanted), np.int64)
+    core.find_among(*(np.ascontiguousarray(one, np.int64) for one in (known, wanted)), places)
+    return places
+
+
 def count_occurrences(codes: np.ndarray) -> np.ndarray:
     """Return, for each row, the number of earlier rows with its code. Codes are indices, as
     :func:`factorize` gives them.

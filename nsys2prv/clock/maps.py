@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Annotated
 
 import numpy as np
@@ -19,7 +20,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import parse_yaml
 
 
-class ClockMap(Struct, frozen=True):
+class ClockMap(Struct, frozen=True, dict=True):
     """global = local + offset + drift * (local - pivot), all in ns (drift as a plain ratio, 1e-6 =
     1 ppm). Each is a number, or an array with one for each of the times.
 
@@ -48,7 +49,7 @@ class ClockMap(Struct, frozen=True):
         int64.
         """
         moved = local + np.asarray(self.offset, np.int64)
-        if np.any(self.drift):
+        if self.slack:
             moved += np.floor((local - self.pivot) * self.drift).astype(np.int64)
         return moved
 
@@ -58,7 +59,7 @@ class ClockMap(Struct, frozen=True):
             return time - self.offset
         return round((time - self.offset + self.drift * self.pivot) / (1 + self.drift))
 
-    @property
+    @cached_property
     def slack(self) -> int:
         """Return by how much (ns) a span that `to_local` returns is widened to hold the whole span."""
         return 2 if np.any(self.drift) else 0

@@ -20,7 +20,7 @@ from operator import itemgetter
 import numpy as np
 from msgspec import Struct, field
 
-from nsys2prv._util.columns import ABSENT, OPEN, group_rows, read_columns
+from nsys2prv._util.columns import ABSENT, OPEN, find_places, group_rows, read_columns
 from nsys2prv.events import all_kinds
 from nsys2prv.events.call_indexes import Launches, Segment
 from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
@@ -393,8 +393,7 @@ class _Work:
         found = np.zeros(len(ids), bool)
         for known in self._ids:
             if len(known) and known[0] <= ids[-1] and known[-1] >= ids[0]:
-                place = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-                found |= known[place] == ids
+                found |= find_places(known, ids) >= 0
         return found
 
 

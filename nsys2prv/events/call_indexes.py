@@ -32,6 +32,7 @@ from nsys2prv._util.columns import (
     Table,
     factorize,
     factorize_together,
+    find_places,
     group_rows,
     mask_changes,
     number_rows,
@@ -172,8 +173,8 @@ class LaunchIndex(Struct):
                 if below == np.searchsorted(ascending, segment.high, "right"):
                     continue
                 calls = segment.read()
-                place = np.minimum(np.searchsorted(calls.ids, wanted), len(calls.ids) - 1)
-                found = calls.ids[place] == wanted
+                place = find_places(calls.ids, wanted)
+                found = place >= 0
                 found &= (code[own] == 0) | (calls.begin[place] < begin[own])
                 place, into = place[found], rows[found]
                 used, codes = factorize(calls.code[place])

@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, factorize, factorize_together, mask_changes
+from nsys2prv._util.columns import ABSENT, factorize, factorize_together, find_places, mask_changes
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction, Numbering
@@ -159,10 +159,7 @@ class Stacks:
         if len(rows):
             wanted = ids[rows] + self._shift
             self._read(int(wanted.min()), int(wanted.max()))
-            place = np.searchsorted(self._ids, wanted)
-            place[place == len(self._ids)] = 0
-            found = np.append(self._ids, NULL)[place] == wanted
-            numbers[rows[found]] = self._numbers[place[found]]
+            numbers[rows] = np.append(self._numbers, -1)[find_places(self._ids, wanted)]
         return numbers
 
     def take_owners(self, numbers: np.ndarray) -> np.ndarray:

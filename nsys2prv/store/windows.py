@@ -26,6 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, factorize
+from nsys2prv._util.native import core
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import CALLERS, load_catalogue
 from nsys2prv.store.runs import (
@@ -140,7 +141,12 @@ class IdTable(Struct):
         """
         if which is None:
             return self.get_table(tasks[0])[local]
-        return self.table[self.start[tasks][which] + local]
+        starts = self.start[tasks]
+        if core is None:
+            return self.table[starts[which] + local]
+        values = np.empty(len(local), np.int64)
+        core.look_up(self.table, starts, which, local, values)
+        return values
 
 
 class GlobalIds(Struct):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from nsys2prv._util import columns as column_tools
-from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.store import runs
+from nsys2prv._util.columns import factorize, factorize_together, find_places
+from nsys2prv.store import runs, windows
 
 
 @pytest.fixture(params=["compiled", "numpy"])
@@ -16,6 +16,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "numpy":
         monkeypatch.setattr(column_tools, "core", None)
         monkeypatch.setattr(runs, "core", None)
+        monkeypatch.setattr(windows, "core", None)
     elif column_tools.core is None:
         pytest.skip("installed without a compiler")
     return request.param
@@ -59,6 +60,21 @@ def test_distinct_combinations_of_columns(width: int) -> None:
         distinct = list(zip(*(value.tolist() for value in values), strict=True))
         assert distinct == sorted(set(rows))
         assert [distinct[code] for code in codes.tolist()] == rows
+
+
+@pytest.mark.usefixtures("way")
+def test_places_among_known_numbers_and_of_several_tasks() -> None:
+    random = np.random.default_rng(3)
+    for known in (np.unique(random.integers(-90, 90, count)) for count in (0, 1, 40, 300)):
+        numbers = random.integers(-99, 99, 500)
+        places = {number: place for place, number in enumerate(known.tolist())}
+        for wanted in (numbers, np.sort(numbers)):
+            assert find_places(known, wanted).tolist() == [
+                places.get(n, -1) for n in wanted.tolist()
+            ]
+    table = windows.IdTable.from_columns([np.array([5, 7]), np.array([9])])
+    local = np.array([(0, 1), (0, 0), (0, 0)], "<i8,<u4")["f1"]
+    assert table(local, np.array([0, 1]), np.array([0, 1, 0], np.int32)).tolist() == [7, 9, 5]
 
 
 def test_columns_that_do_not_fit_are_refused() -> None:

@@ -222,6 +222,90 @@ done:
     return result;
 }
 
+/* The first place whose number is not below `wanted`: a few steps from `near`, where it is near. */
+static inline size_t find_place(const int64_t *known, size_t count, size_t near, int64_t wanted) {
+    size_t low = 0, high = count, step = 1;
+    if (near < count && known[near] < wanted) {
+        for (low = near + 1; step <= count - low && known[low + step - 1] < wanted; step *= 2)
+            low += step;
+        high = step <= count - low ? low + step - 1 : count;
+    } else if (near < count) {
+        for (high = near; step <= high && known[high - step] >= wanted; step *= 2)
+            high -= step;
+        low = step <= high ? high - step + 1 : 0;
+    }
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (known[middle] < wanted)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+PyObject *find_among(PyObject *self, PyObject *arguments) {
+    Py_buffer known, wanted, out;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "y*y*w*", &known, &wanted, &out))
+        return NULL;
+    const int64_t *numbers = known.buf, *sought = wanted.buf;
+    int64_t *places = out.buf;
+    size_t count = (size_t)known.len / 8, place = 0;
+    bool fits = out.len == wanted.len;
+    if (!fits)
+        PyErr_SetString(PyExc_ValueError, "a place for each number");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        for (size_t k = 0; k < (size_t)wanted.len / 8; k++) {
+            place = find_place(numbers, count, place, sought[k]);
+            places[k] = place < count && numbers[place] == sought[k] ? (int64_t)place : -1;
+        }
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&known);
+    PyBuffer_Release(&wanted);
+    PyBuffer_Release(&out);
+    return fits ? Py_NewRef(Py_None) : NULL;
+}
+
+PyObject *look_up(PyObject *self, PyObject *arguments) {
+    PyObject *local;
+    Py_buffer table, starts, which, out, indices = {0};
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "y*y*y*Ow*", &table, &starts, &which, &local, &out))
+        return NULL;
+    size_t count = (size_t)out.len / 8, sets = (size_t)starts.len / 8, entries = (size_t)table.len / 8;
+    bool fits = PyObject_GetBuffer(local, &indices, PyBUF_STRIDES) == 0 && indices.ndim == 1 && (size_t)indices.shape[0] == count
+                && (indices.itemsize == 4 || indices.itemsize == 8) && (size_t)which.len == 4 * count;
+    if (fits) {
+        const char *at = indices.buf;
+        Py_BEGIN_ALLOW_THREADS
+        for (size_t k = 0; k < count && fits; k++, at += indices.strides[0]) {
+            uint32_t narrow, set = ((const uint32_t *)which.buf)[k];
+            uint64_t place;
+            if (indices.itemsize == 4) {
+                memcpy(&narrow, at, 4);
+                place = narrow;
+            } else
+                memcpy(&place, at, 8);
+            if ((fits = set < sets))
+                place += (uint64_t)((const int64_t *)starts.buf)[set];
+            if ((fits = fits && place < entries))
+                ((int64_t *)out.buf)[k] = ((const int64_t *)table.buf)[place];
+        }
+        Py_END_ALLOW_THREADS
+    }
+    if (!fits && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "an index into the table for each row");
+    PyBuffer_Release(&table);
+    PyBuffer_Release(&starts);
+    PyBuffer_Release(&which);
+    PyBuffer_Release(&out);
+    PyBuffer_Release(&indices);
+    return fits ? Py_NewRef(Py_None) : NULL;
+}
+
 /* A field of records, and the column of int64 that it is taken from. */
 typedef struct {
     Py_ssize_t offset, size;

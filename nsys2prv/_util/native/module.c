@@ -13,6 +13,12 @@ static PyMethodDef FUNCTIONS[] = {
      "batches: (pieces, columns, lines) of each. A piece is (text,), (text, None) for a number behind it, or (text, texts, offsets) for one\n"
      "of several; the latter two take a column each: integers, or (integers, table) where they are indices of a table of int64. Behind text\n"
      "and texts stand COPIED bytes more. Raises ValueError where something does not fit."},
+    {"find_among", find_among, METH_VARARGS,
+     "find_among(known, wanted, out): put into `out` the place of each wanted number among the known ones, which ascend, -1 for none (all int64).\n"
+     "Raises ValueError where something does not fit."},
+    {"look_up", look_up, METH_VARARGS,
+     "look_up(table, starts, which, local, out): put table[starts[which] + local] of each row into `out`. local: uint32 or int64, at any distance;\n"
+     "which: int32; all else int64. Raises ValueError where something does not fit."},
     {"number_distinct", number_distinct, METH_VARARGS,
      "number_distinct(columns, codes): put into `codes` (int64) the number of each row among the distinct rows of a tuple of columns (int64),\n"
      "in ascending order; returns the first row of each as bytes (int64). Raises ValueError where something does not fit."},

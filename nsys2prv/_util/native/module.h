@@ -37,6 +37,8 @@ void make_small_texts(void);
 
 /* columns.c */
 PyObject *number_distinct(PyObject *self, PyObject *arguments);
+PyObject *find_among(PyObject *self, PyObject *arguments);
+PyObject *look_up(PyObject *self, PyObject *arguments);
 PyObject *fill_records(PyObject *self, PyObject *arguments);
 
 /* trace.c */
