@@ -16,10 +16,9 @@ from nsys2prv.clock import NoiseKind
 from nsys2prv.clock.gathering import gather_by_member, gather_calls
 from nsys2prv.clock.sequences import Member
 from nsys2prv.relations import blocks, calls, nccl_collectives
-from nsys2prv.relations.blocks import write_blocks
+from nsys2prv.relations.blocks import COLUMNS, write_blocks
 from nsys2prv.relations.nccl_collectives import (
     BY_LAUNCH,
-    KERNEL_COLUMNS,
     CollectivePiece,
     divide_kernels,
 )
@@ -87,10 +86,10 @@ def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
     for group, sizes in enumerate([(5, 7), (300, 250), (20,), (90, 1)]):
         blocks = []
         for number, size in enumerate(sizes):
-            rows = np.zeros((size, len(KERNEL_COLUMNS)), np.int64)
+            rows = np.zeros((size, len(COLUMNS["nccl_kernels"])), np.int64)
             rows[:, 0] = np.sort(rng.integers(0, 120, size))
             rows[:, 1] = group * 1_000_000 + number * 1_000 + np.arange(size)
-            frame = pl.DataFrame(rows, KERNEL_COLUMNS, orient="row")
+            frame = pl.DataFrame(rows, COLUMNS["nccl_kernels"], orient="row")
             blocks += write_blocks(tmp_path / f"{group}-{number}", np.full(size, group), frame)
         pieces.append(CollectivePiece(group, tuple(blocks), BY_LAUNCH, 2))
     result = divide_kernels(pieces, 100)
