@@ -129,16 +129,13 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     if suspect.ratio:
         return _count_errors(table, int(own[0]), own) > SOME_ERRORS
     others = np.delete(np.arange(count), own)
-    usual, error_of_usual = np.median(mean[others]), np.median(error[others])
     place = len(others) - (2 if len(others) >= SEVERAL else 1)
-    least = SOME_ERRORS * np.sqrt(error[own] + error_of_usual) if len(table.edges) > FEW else 0.0
-    unclear = own[
-        (mean[own] - usual <= MANY_ERRORS * np.sqrt(error[own] + error_of_usual))
-        & (
-            (mean[own] - usual <= APART * np.sort(np.abs(mean[others] - usual))[place])
-            | (mean[own] - usual <= least)
-        )
-    ]
+    usual = np.median(mean[others])
+    longer, apart = mean[own] - usual, np.sort(np.abs(mean[others] - usual))[place]
+    errors = np.sqrt(error[own] + np.median(error[others]))
+    least = SOME_ERRORS * errors if len(table.edges) > FEW else 0.0
+    is_little = (longer <= APART * apart) | (longer <= least)
+    unclear = own[(longer <= MANY_ERRORS * errors) & is_little]
     if len(unclear) and is_far_beyond(replay, suspect):
         return True
     certain = NormalDist().inv_cdf(1 - BY_CHANCE / count)

@@ -325,33 +325,18 @@ def test_copies_that_would_be_faster_from_pinned_memory(stages: bool, tmp_path: 
 
 
 def test_a_copy_that_waits_for_kernels_does_not_hide_them(tmp_path: Path) -> None:
-    calls, rows, copies, copy = [], [], [], len(NAMES) + 1
+    calls, rows, copies = [], [], []
     for begin in range(0, 100 * MS, 5 * MS):
-        for at in range(begin, begin + 3 * MS, MS):
-            times = (at + 50 * US, at + MS + 49 * US)
-            rows.append(make_kernel(*times, correlationId=len(calls), demangledName=copy + 1))
-            calls.append(
-                (
-                    begin + 10 * US * (len(calls) % 4),
-                    begin + 10 * US * (len(calls) % 4) + 5 * US,
-                    LAUNCH,
-                )
-            )
+        for number in range(3):
+            times = (begin + number * MS + 50 * US, begin + (number + 1) * MS + 49 * US)
+            rows.append(make_kernel(*times, correlationId=len(calls), demangledName=6))
+            calls.append((begin + 10 * number * US, begin + (10 * number + 5) * US, LAUNCH))
         end = begin + 3 * MS + 55 * US
         copies.append(make_copy(end - 2 * US, end, 4, len(calls), 0))
-        calls.append((begin + 40 * US, end + 3 * US, copy))
-    names = ["cudaMemcpyAsync_v3020", "ampere_sgemm_128x64_nn"]
-    found = find(tmp_path, calls, {}, {MEMCPY: copies, KERNEL: rows}, names)
+        calls.append((begin + 40 * US, end + 3 * US, 5))
+    more = {MEMCPY: copies, KERNEL: rows}
+    found = find(tmp_path, calls, {}, more, ["cudaMemcpyAsync_v3020", "ampere_sgemm_128x64_nn"])
     assert "no_tensor_cores" in {one.kind for one in found}
-
-
-def test_managed_memory_that_migrates(tmp_path: Path) -> None:
-    moves = [{**make_copy(at * MS, (at + 1) * MS, MS, 0, 7), "copyKind": 11} for at in range(20)]
-    calls = [(0, 5 * US, LAUNCH), (5 * US, 30 * MS, SYNCHRONIZE)]
-    findings = find(tmp_path, calls, {1: (10 * US, 29 * MS)}, {MEMCPY: moves})
-    (limit,) = (one for one in findings if one.kind == "migrations")
-    assert (limit.at_most, limit.share) == (True, pytest.approx(0.66, abs=0.05))
-    assert "Unified memory migration Host-to-Device: 20" in limit.evidence[0]
 
 
 def test_launches_that_are_waited_for_one_by_one(tmp_path: Path) -> None:
