@@ -44,6 +44,12 @@ class ClockMap(Struct, frozen=True, dict=True):
             np.array([clock.pivot for clock in maps], np.int64)[which],
         )
 
+    def select(self, rows: np.ndarray) -> ClockMap:
+        """Return the map of some rows."""
+        if np.ndim(self.offset) == 0:
+            return self
+        return ClockMap(self.offset[rows], self.drift[rows], self.pivot[rows])
+
     def to_global(self, local: np.ndarray) -> np.ndarray:
         """Return global times (int64 ns) of local ones, which must lie well inside the range of
         int64.

@@ -58,6 +58,8 @@ VALUES_PER_RECORD = 6
 SMALL_RUN = 32_768
 #: Records of a run that small ones are joined to, at most.
 JOINED_RECORDS = 200_000
+#: A clock that is slowed down leaves something of ranges that are longer than this (ns).
+SHORT = 4
 #: File with what the times and indices of runs that are joined mean.
 GLOBAL_IDS = "global_ids"
 
@@ -70,8 +72,9 @@ def to_begin_times(begin: np.ndarray, end: np.ndarray, clock: ClockMap) -> np.nd
     """
     times = clock.to_global(begin)
     if clock.slack:
-        closed = end != OPEN
-        times -= closed & (clock.to_global(np.where(closed, end, 0)) <= times) & (times > 0)
+        rows = np.flatnonzero(end <= begin + SHORT)
+        own = times[rows]
+        times[rows] -= (clock.select(rows).to_global(end[rows]) <= own) & (own > 0)
     return times
 
 
