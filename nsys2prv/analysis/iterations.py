@@ -481,8 +481,9 @@ def _find_by_kernels(kernels: pl.DataFrame) -> _Found | None:
             begins = kernels["begin"].to_numpy()[first : last + period : period][:count]
             end = int(kernels["end"][first : last + period].max())
             # What takes as long as it happens to, as requests come, does not repeat itself.
-            # The first one is warm-up.
-            short, long = np.quantile(np.diff(np.append(begins, end))[1:], (0.1, 0.9))
+            # The first of several is warm-up.
+            lengths = np.diff(np.append(begins, end))[count > LEAST_COUNT :]
+            short, long = np.quantile(lengths, (0.1, 0.9))
             if long <= REGULAR * short:
                 return _Found(begins, end, PERIOD, pl.DataFrame(schema=ITERATION_COLUMNS))
     return None
