@@ -90,7 +90,11 @@ class Coverage(Struct, frozen=True):
             for task, spans in sorted(self.by_task.items(), key=lambda item: item[1].length)
             if spans.length < least
         ]
-        reports = f" (the reports cover {list_some(partly, MOST_NAMED)})" if partly else ""
+        reports = (
+            f" (the reports cover {list_some(partly, MOST_NAMED)})"
+            if partly and len(self.by_task) > 1
+            else ""
+        )
         if not len(self.common):
             return (
                 "no moment is covered by the reports of all processes: efficiencies, overlap and "

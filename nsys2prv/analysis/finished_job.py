@@ -134,7 +134,7 @@ class FinishedJob(Struct, frozen=True):
         if begin > 0 or end < self.duration:
             return "the steady state", end - begin
         covered = int(self.description.get("covered_ns", self.duration))
-        whole = "the time that all reports cover" if covered < self.duration else "the job"
+        whole = "the captured time" if covered < self.duration else "the job"
         return whole, covered
 
     @property

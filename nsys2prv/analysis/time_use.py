@@ -186,7 +186,7 @@ def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFram
 
 def _name_time(context: Context) -> str:
     is_whole = context.options.covered.length == context.duration
-    return "the job" if is_whole else "the time that all reports cover"
+    return "the job" if is_whole else "the captured time"
 
 
 def describe_edge(
