@@ -104,7 +104,7 @@ class TimeUse(Struct, frozen=True):
         described = describe_parts(self.parts, 4, self.named)
         lines = [f"{who}{described}" if described else "", self.inside]
         if self.parts["unknown"] >= WORTH_RECORDING * self.length and self.own != "unknown":
-            lines.append(f"what hosts do there is not all recorded: add {self.lacking}")
+            lines.append(f"not all that hosts do there is recorded: add {self.lacking}")
         return tuple(filter(None, lines))
 
     @property
@@ -112,7 +112,7 @@ class TimeUse(Struct, frozen=True):
         """Advice on what to do about it."""
         part, named = self.own, self.named.get(self.own, "")
         if part == "unknown" and self.lacking:
-            return f"record what hosts do there: add {self.lacking}"
+            return f"profile with {self.lacking}, to see what hosts do there"
         special = (
             text for what, text in TEXTS["named"].items() if re.search(what, f"{self.when} {named}")
         )
@@ -214,7 +214,7 @@ def describe_edge(
     advice = use.advice
     nothing = "nothing but draw" if context.reader.layouts & GRAPHICS else "nothing"
     if is_before:
-        advice += "; --capture-range captures the rest alone"
+        advice += "; --capture-range leaves this time out of the capture"
     return Finding(
         "startup" if is_before else "shutdown",
         f"GPUs do {nothing} for {use.length / covered:.1%} of {_name_time(context)}: {format_nanoseconds(use.length)} "
@@ -286,7 +286,7 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
         # As MPI parallel efficiency, of the longest time of a rank.
         outside = (uses["length"] - uses["mpi"]).mean() or 0.0
         share = 1 - outside / max(uses["length"].max() or 1, 1)
-        return f"Of {steady or f'the time from {MPI_TIME}'} ranks are in MPI for {share:.1%}."
+        return f"Ranks are in MPI for {share:.1%} of {steady or f'the time from {MPI_TIME}'}."
     time = steady or _name_time(context)
     devices = devices.filter(~pl.col("device").is_in(list(context.options.lossy_devices)))
     length = devices["length"].sum()
@@ -301,12 +301,12 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
         (copies, "only copy", ""),
         (length - active, "draw, or are idle," if drawn else "are idle", ""),
     )
-    parts = [
-        f"{does} for {'more than 99.9%' if lasts >= 0.9995 * length else f'{lasts / length:.1%}'}{more}"
-        for lasts, does, more in shares
-        if lasts >= 0.0005 * length
-    ]
-    return f"Of {time} GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
+    parts: list[str] = []
+    for lasts, does, more in shares:
+        share = "more than 99.9%" if lasts >= 0.9995 * length else f"{lasts / length:.1%}"
+        if lasts >= 0.0005 * length:
+            parts.append(f"{does} for {share}{'' if parts else f' of {time}'}{more}")
+    return f"GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
 
 
 def _describe_longest_kernel(kernels: pl.DataFrame, context: Context) -> str:
