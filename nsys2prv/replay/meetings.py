@@ -77,8 +77,10 @@ def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
     if "nccl_collective" in reader.layouts:
         # Of hosts whose clocks cannot be compared nothing tells when all had come.
         records = reader.read_begins("nccl_collective", ("collective", "late"))
-        records = records.filter((pl.col("late") >= 0).all().over("collective")).drop("late")
-        joined = records.join(kernels, on=("thread", "begin"), how="inner")
+        is_known = (pl.col("late") >= 0).all().over("collective")
+        joined = records.filter(is_known).join(kernels, on=("thread", "begin"), how="inner")
+        joined = joined.drop("late")
+        kernels = kernels.join(records.filter(~is_known), on=("thread", "begin"), how="anti")
         frames.append(
             joined.select(pl.col("collective").alias("meeting"), pl.exclude("collective"))
         )
