@@ -49,7 +49,7 @@ from nsys2prv.analysis.job_causes import describe_job_cause
 from nsys2prv.analysis.result import Context, Finding, JobRanks, Result, join_findings
 from nsys2prv.analysis.stacks import list_places, measure_places
 from nsys2prv.analysis.time_use import (
-    MOST_TOLD,
+    LEAST_BESIDE_CAUSES,
     describe_devices,
     describe_edge,
     describe_failures,
@@ -308,7 +308,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
 def _order_limits(findings: list[Finding]) -> list[Finding]:
     """Return findings, first limits that are much larger than all causes, unless these are some rank's."""
     causes = [one for one in findings if not one.at_most]
-    least = MOST_TOLD * max((one.share for one in causes), default=1.0)
+    least = LEAST_BESIDE_CAUSES * max((one.share for one in causes), default=1.0)
     if any(one.ranks for one in causes):
         return findings
     return sorted(findings, key=lambda one: not (one.at_most and one.share > least))

@@ -1,6 +1,6 @@
 """Write results as text for a terminal, findings first, no wider than it is and no longer than one
-reads. Of tables with a row for each of many ranks, devices or hosts: the minimum, the mean
-and the maximum of all, then the worst.
+reads. Tables with a row for each of many ranks, devices or hosts are abridged to the minimum, the
+mean and the maximum of all, then the worst rows.
 """
 
 from __future__ import annotations
@@ -42,10 +42,9 @@ ACRONYMS["io"] = "I/O"
 FRACTIONS = ("share", "efficiency", "scalability", "_active")
 #: Columns that are printed with --full alone.
 COLUMNS_IN_DETAIL = ("communicator_hash",)
-#: Columns of text, also of a wide terminal.
+#: Characters of a line of text at most, however wide the terminal is.
 TEXT_WIDTH = 110
-#: Findings that are printed where not all are asked for, and sentences of what was measured of the
-#: first.
+#: Findings that are printed without --full, and measurements that are printed of the first.
 MOST_SHORT, MOST_EVIDENCE = 5, 2
 #: At least LEAST_SHORT findings are printed, and more while they take fewer lines than
 #: ROOM_FOR_FINDINGS: efficiencies come after them.
@@ -57,15 +56,15 @@ LIMITS, CAUSES = (
 )
 #: Characters of the name of a kernel in a sentence.
 LONGEST_NAME = 60
-#: Lines that are printed unless all are asked for, and rows of each table then.
+#: Lines that are printed without --full, and rows of each table then.
 MOST_LINES, FEW_ROWS = 60, 5
-#: The analysis whose first table has room before others.
+#: The analysis whose first table gets room before all others.
 FIRST_TABLES = "efficiencies"
 #: Lines at the end that name further tables.
 LAST_LINES = 3
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
-#: Columns by which the worst rank or device is found, the first that a table has -> whether its highest
-#: value is the worst.
+#: Column that ranks or devices are compared by, in order of preference -> whether its highest value
+#: is the worst.
 WORST = {
     "parallel_efficiency": False,
     "idle_share": True,
@@ -83,8 +82,8 @@ MANY, LEAST_SHOWN = 8, 3
 
 
 def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = None) -> list[str]:
-    """Return a frame as aligned lines: durations in readable units, fractions in percent. width:
-    that they are to fit into.
+    """Return a frame as aligned lines: durations in readable units, fractions in percent. width: of
+    the lines at most; None for any.
     """
     shown = frame.head(rows)
     columns = [
@@ -144,13 +143,15 @@ def format_nanoseconds(value: float) -> str:
     return format_scaled(value, ("ns", "us", "ms", "s"))
 
 
-def write_micro(text: str) -> str:
+def use_micro_sign(text: str) -> str:
     """Return a text with times in µs rather than us."""
     return re.sub(r"(?<=\d )us\b", "µs", text)
 
 
 def format_scaled(value: float, units: tuple[str, ...]) -> str:
-    """Return a value in the unit that fits: each is 1000 times the one before."""
+    """Return a value in the largest unit in which it is 1 or more; each is 1000 times the one
+    before.
+    """
     place = 0
     while abs(value) >= 1000 and place < len(units) - 1:
         value, place = value / 1000, place + 1
@@ -180,13 +181,14 @@ class Style(Struct, frozen=True):
 
     #: Columns of the terminal, None for tables of any width.
     width: int | None = None
-    #: Everything, or what fits in MOST_LINES.
+    #: Whether everything is printed, or only what fits in MOST_LINES.
     full: bool = False
     #: Rows of a table, None: MOST_ROWS, or FEW_ROWS where not everything is printed.
     rows: int | None = None
     #: Whether escape sequences for colours may be used.
     colours: bool = False
-    #: Whether these analyses were asked for by name: all their tables, or why there is none.
+    #: Whether the analyses were chosen by name: all their tables are printed, or why there are
+    #: none.
     chosen: bool = False
 
     @classmethod
@@ -339,18 +341,18 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
     rows = style.rows or (MOST_ROWS if style.full else FEW_ROWS)
     notes: list[str] = []
     if style.full:
-        # The first of those of findings stands above them.
+        # The first note of findings is printed above these.
         for note in result.notes[result.name == "findings" :]:
             notes += _wrap_text(f"note: {note}", width, 6)
     if style.full or style.chosen:
-        # The first of those of findings stands in their place.
+        # Without findings the first reason is printed in their place.
         for lack in result.missing[result.name == "findings" and not result.findings :]:
             notes += _wrap_text(f"not available: {lack}", width, 6)
     blocks = [_format_tree(result, style)]
     for name, table in result.tables.items():
         if name not in result.declared.hidden | result.declared.drawn and table.frame.height:
             frame = table.frame.drop(() if style.full else COLUMNS_IN_DETAIL, strict=False)
-            # Of many ranks or devices the worst.
+            # Only the worst of many ranks or devices.
             shown, left = choose_worst_rows(frame, rows)
             most = shown.height if left or name == "what_if" else rows
             lines = format_table(shown, most, style.width)
@@ -388,9 +390,9 @@ def _format_tree(result: Result, style: Style) -> list[str]:
 
 
 def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int]:
-    """Return the rows to print of a table, and how many ranks or devices are left out: three rows
-    of all, then the worst, together `rows` or a few more. Where ranks or devices are not many, or
-    do not have a row each, the table is given back as it is, and nothing is left out.
+    """Return the rows to print of a table, and how many ranks or devices are left out: minimum,
+    mean and maximum of all, then the worst, together `rows` or a few more. A table of few ranks or
+    devices, or with several rows of one, is returned as it is.
     """
     place = next((name for name in PLACES if name in frame.columns), None)
     by = next((name for name in WORST if name in frame.columns), None)

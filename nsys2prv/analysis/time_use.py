@@ -1,5 +1,5 @@
-"""Findings about time that no what-if is of: before the first and after the last work of GPUs, where
-GPUs are idle or only copy, and all the time of hosts of which no such work is recorded.
+"""Describe time that no what-if explains: before the first and after the last work of GPUs, while
+GPUs are idle or only copy, and in jobs without recorded work of GPUs all the time of their hosts.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from nsys2prv.replay.events import MIGRATIONS
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.suspects import list_slow_processes
 
-#: Time before the first work of a GPU, or after the last, is a finding from this share of the job on,
-#: and of a job with a steady state.
+#: Least share of the job for time before the first work of GPUs, or after the last, to be a
+#: finding: without a steady state, and with one.
 LEAST_EDGE, LEAST_BESIDE_STEADY = 0.05, 0.2
-#: So is time in which GPUs are idle, or only copy.
+#: Least share of their time in which GPUs are idle, or only copy, to be a finding.
 LEAST_LOSS = 0.1
-#: What GPUs lose most time to is told beside causes if it is so many times what these gain.
-MOST_TOLD = 2
-#: A name explains a part of time from this share of it on; a part is what most of a time is, or worth
-#: recording, from these on.
+#: The largest loss of GPUs is reported beside causes if it is more than so many times what these
+#: gain.
+LEAST_BESIDE_CAUSES = 2
+#: Least share of a part of time that a name explains; least shares of a time for a part to be most
+#: of it, and to be worth recording.
 EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
 #: Kernels of fewer blocks leave most of any GPU without work: a block runs on one multiprocessor.
 #: They run alone if they last no longer together than so many times what GPUs compute.
@@ -40,15 +41,16 @@ FEW_BLOCKS, ALONE = 8, 1.2
 GRID = r"grid (?P<x>\d+)x(?P<y>\d+)x(?P<z>\d+)"
 #: Graphics on GPUs, which is not counted as their work.
 GRAPHICS = {"opengl_gpu", "vulkan_gpu", "dx11_gpu", "dx12_gpu"}
-#: Calls of CUDA that matter if they fail, and errors that are no failure: not ready, and those at the end of
-#: a process.
+#: Calls of CUDA that matter if they fail, and errors that are no failure: not ready, and those at
+#: the end of a process.
 WORKS, NO_FAILURES = (
     r"(?i)launch|memcpy|memset|malloc|memalloc|prefetch|synchronize",
     (600, 4, 201, 709),
 )
-#: What is said of a call that creates the context of CUDA.
+#: Remark on a call that creates the context of CUDA.
 SETS_UP = ", which sets CUDA up"
-#: What is said of I/O and CUDA that is mostly one call of this length (ns) or more.
+#: Least length (ns) of a single call that most of the time in I/O or CUDA is spent in; the remark
+#: on it.
 LONG_CALL, IN_ONE_CALL = 500_000_000, ", most of it in one call"
 ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
 
@@ -62,15 +64,15 @@ class TimeUse(Struct, frozen=True):
     length: int
     #: Part of PARTS -> its time (ns).
     parts: Mapping[str, int]
-    #: Part -> what most of it is: `cudaMalloc 193.77 ms`.
+    #: Part -> the calls or functions that most of it is spent in: `cudaMalloc 193.77 ms`.
     named: Mapping[str, str]
     #: The NVTX range that most of it is in, with its share; empty for none.
     inside: str
-    #: Where in the program most of it is; empty where stacks do not tell.
+    #: Where in the program most of it is; empty where stacks do not show it.
     where: str
-    #: Who, where a job has several processes.
+    #: Name of the process whose threads these are; empty in a job of one process.
     who: str
-    #: What would tell more, and the options that record it.
+    #: Further events that would explain it, and the options that record them.
     lacking: str
 
     @property
@@ -79,7 +81,9 @@ class TimeUse(Struct, frozen=True):
         return max(self.parts, key=lambda one: self.parts[one])
 
     def describe_most(self) -> str:
-        """Say behind a comma what the host does most of the time; empty where it is divided."""
+        """Return what the host does most of the time, as `, while ...`; empty where no part is most
+        of it.
+        """
         part = self.largest
         if self.parts[part] < MOST * max(self.length, 1):
             return ""
@@ -87,7 +91,7 @@ class TimeUse(Struct, frozen=True):
 
     @property
     def own(self) -> str:
-        """The part that is longest of what is not the profiler's, where that is not little."""
+        """The longest part without the profiler's own, unless that is short."""
         rest = {part: time for part, time in self.parts.items() if part != "profiler"}
         part = max(rest, key=lambda one: rest[one])
         length = sum(rest.values())
@@ -95,11 +99,11 @@ class TimeUse(Struct, frozen=True):
         return part if matters else self.largest
 
     def name_most(self, part: str) -> str:
-        """Return in brackets what most of a part is; empty where that is not known."""
+        """Return what most of a part is spent in, as ` (...)`; empty where that is not known."""
         return f" ({self.named[part]})" if part in self.named else ""
 
     def list_evidence(self) -> tuple[str, ...]:
-        """Return what hosts do there, and what is not recorded, a sentence each."""
+        """Return sentences: what hosts do in this time, and what is not recorded of it."""
         who = f"{self.who}: " if self.who else "the host is "
         described = describe_parts(self.parts, 4, self.named)
         lines = [f"{who}{described}" if described else "", self.inside]
@@ -122,13 +126,13 @@ class TimeUse(Struct, frozen=True):
 def find_use(
     when: str, frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks
 ) -> TimeUse | None:
-    """Return what hosts do in a time (before, after, idle, all), None where nothing is known of it."""
+    """Return how hosts use a time (before, after, idle, all); None where nothing is known of it."""
     rows, devices, activities = frames["uses"], frames["devices"], frames["activities"]
     if not rows.height:
         return None
     rows = rows.filter((pl.col("when") == when) & (pl.col("length") > 0))
     if devices.height:
-        # Of processes that use GPUs, not of those that start them.
+        # Processes that use GPUs, without those that only start them.
         rows = rows.filter(pl.col("task").is_in(devices["task"].to_list()))
     if when in ("before", "after"):
         # All GPUs do nothing until the first one works.
@@ -170,8 +174,9 @@ def find_use(
 
 
 def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
-    """Return the processes (columns of `uses`), last the one that works longest: in calls, samples and
-    ranges rather than waiting for the system; of the others one of which something is known.
+    """Sort the processes (columns of `uses`): last the one that works longest, in calls, samples
+    and ranges rather than waiting for the system; of equal ones a process with NVTX ranges comes
+    later.
     """
     if rows.height < 2 or not activities.height:
         return rows.sort("length", "task")
@@ -231,8 +236,8 @@ def describe_edge(
 def describe_hosts(
     frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks, why: str
 ) -> Finding | None:
-    """Return the finding of a job without work of GPUs and calls of MPI: what its hosts do. why: why
-    there is no such work.
+    """Return the finding about the hosts of a job without work of GPUs or calls of MPI. why: the
+    reason why there is no such work.
     """
     use = find_use("all", frames, context, job)
     if use is None:
@@ -259,8 +264,8 @@ def describe_hosts(
 
 
 def describe_failures(failed: pl.DataFrame, context: Context) -> str:
-    """Say in one sentence which calls of CUDA failed, of those that work, allocate or wait; empty where
-    none did. failed: call, error, count.
+    """Return a sentence on the calls of CUDA that failed, of those that launch, copy, allocate or
+    wait; empty where none did. failed: call, error, count.
     """
     if not failed.height:
         return ""
@@ -276,8 +281,8 @@ def describe_failures(failed: pl.DataFrame, context: Context) -> str:
 
 
 def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> str:
-    """Say in one sentence how GPUs spend the steady state, or the whole job; of a job without GPUs how
-    long ranks are in MPI. Empty where that is not known.
+    """Return a sentence on how GPUs spend the steady state, or the whole job; for a job without
+    GPUs, on how long ranks are in MPI. Empty where that is not known.
     """
     devices, kernels = frames["devices"], frames["kernels"]
     steady = "the steady state" if context.options.steady else ""
@@ -310,8 +315,8 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
 
 
 def _describe_longest_kernel(kernels: pl.DataFrame, context: Context) -> str:
-    """Say in brackets which function takes most time of kernels, all instances of a template
-    together; empty where its name is not known. kernels: name, time (ns).
+    """Return the function that takes most of the time of kernels, all instances of a template
+    together, as ` (...)`; empty where its name is not known. kernels: name, time (ns).
     """
     labels = context.labels["kernels"].select(pl.col("value").alias("name"), "label")
     sums = kernels.group_by("name").agg(pl.col("time").sum()).join(labels, on="name", how="left")
@@ -333,7 +338,7 @@ def _strip_template(label: str) -> str:
 
 
 def describe_small_grids(frames: Mapping[str, pl.DataFrame], context: Context) -> Finding | None:
-    """Return the finding of kernels of so few blocks that most of a GPU does nothing, if they matter and
+    """Return the finding about kernels of too few blocks to fill a GPU, if they take long and
     mostly run alone.
     """
     kernels, devices = frames["kernels"], frames["devices"]
@@ -390,11 +395,11 @@ def describe_loss(
     facts: CauseContext,
     reason: str,
     outside: float,
-    told: float,
+    explained: float,
 ) -> Finding | None:
-    """Return the finding of what GPUs lose most time to, without what would be gained, where causes tell
-    little of it. reason: why that is not stated, empty where no cause gains enough. outside: the
-    share of the time in which the job waits for what comes from outside. told: what causes gain.
+    """Return the finding about the largest loss of time of GPUs, if causes explain little of it;
+    its gain is not known. reason: why it is not, empty where no cause gains enough. outside: the
+    share of the time in which the job waits for requests. explained: the share that causes gain.
     """
     devices, job, graph = frames["devices"], facts.job, facts.replay.job.graph
     if not devices.height or context.options.lossy_devices:
@@ -415,7 +420,7 @@ def describe_loss(
         2 * graph.weight[unmatched].sum() > communication
     )
     is_clear = name == "communication" and not is_unmatched
-    if share < LEAST_LOSS or share <= MOST_TOLD * told or (is_clear and told):
+    if share < LEAST_LOSS or share <= LEAST_BESIDE_CAUSES * explained or (is_clear and explained):
         return None
     is_steady = context.options.steady is not None
     when = "the steady state" if is_steady else "the time from their first to their last work"
@@ -423,7 +428,7 @@ def describe_loss(
     most, evidence, where, advice = "", (), "", "overlap communication with computation"
     if name == "idle":
         use, advice = find_use("idle", frames, context, job), ELSEWHERE
-        # Of GPUs that idle longest no host may be known.
+        # The host of the GPUs that idle longest may be unknown.
         if use is not None and 2 * use.length >= lost / devices.height:
             most, evidence, where = use.describe_most(), use.list_evidence(), use.where
             advice, named = use.advice, use.name_most("cuda")

@@ -36,13 +36,13 @@ from nsys2prv.export.report_files import (
 )
 from nsys2prv.writers.rows import order_reports
 
-#: Endings of the files beside the trace for what --report finds.
+#: Endings of the files beside the trace that --report writes.
 REPORT, PAGE = ".report.json", ".report.html"
-#: Rows of a job that one process reads and writes before others would have started.
+#: A job of fewer rows is read and written by one process sooner than others would have started.
 SMALL_JOB_ROWS = 250_000
 #: Rows that are as much work as opening a report and reading the first of each of its tables.
 REPORT_ROWS = 40_000
-#: An export and the report as it was given, or the error.
+#: Path of an export, and of its report as it was given; or why there is none.
 Export = tuple[Path, Path] | Nsys2prvError
 
 
@@ -52,8 +52,8 @@ def convert(
     options: Options = DEFAULTS,
     write_report: Callable[..., str] | None = None,
 ) -> Summary:
-    """Write the trace of these reports (files, folders of reports, patterns) to `output`: .prv (with
-    .pcf and .row beside it) for Paraver, .pftrace for Perfetto, either with .gz.
+    """Write the trace of these reports (files, folders of reports, patterns) to `output`: .prv
+    (with .pcf and .row beside it) for Paraver, .pftrace for Perfetto, either with .gz.
 
     Raises Nsys2prvError with one line for people when a report cannot be read or the trace cannot
     be written, NothingToWrite when there is no event of the kinds asked for. Files under the final
@@ -105,7 +105,7 @@ def prepare(
     align_reports(job)
     if plan.cut.options == CutOptions():
         return job
-    # Not before it is needed.
+    # Imported only where it is needed.
     from nsys2prv.conversion.cut import cut_job
 
     return cut_job(job, plan.cut)
@@ -155,8 +155,8 @@ def _choose_outputs(output: str | Path, options: Options, reports: Sequence[Path
     if options.states and ".prv" not in trace.suffixes:
         raise UsageError(f"--states: {trace}: only traces for Paraver, .prv, have states of rows")
     further = [name_beside(trace, ending) for ending in (REPORT, PAGE)]
-    # The trace with compression, of one without, and the other way round: beside new labels an
-    # earlier one would show wrong names.
+    # An earlier trace in the other form, with or without compression, would show wrong names beside
+    # the new labels.
     packed = trace.suffix == ".gz"
     other_form = trace.with_suffix("") if packed else trace.with_name(f"{trace.name}.gz")
     if other_form.is_file():
@@ -166,14 +166,14 @@ def _choose_outputs(output: str | Path, options: Options, reports: Sequence[Path
     for path in written:
         if path.is_dir():
             raise Nsys2prvError(f"{path}: is a folder; remove it or give another output")
-    # A clock file that is given, of an earlier trace of the same name, stays as it is.
+    # A clock file given with --align, of an earlier trace of the same name, stays as it is.
     return [path for path in (*written, *further) if not is_one_of(path, [options.align])]
 
 
 def open_reports(
     reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, progress: Progress
 ) -> Job:
-    """Return the job of these reports, which are open but not read yet."""
+    """Open the reports; return their job, of which nothing but metadata is read yet."""
     paths, warnings = _drop_repetitions(reports)
     shared = len(paths) > 1 and should_parallelize(paths, pool.jobs)
     inspectors = pool if shared else Pool()
@@ -215,7 +215,7 @@ def inspect_reports(
     keep_going: bool,
     pool: Pool,
 ) -> Iterator[ReportInfo | Nsys2prvError]:
-    """Read the metadata of the reports, in their order; for one that cannot be read, the error.
+    """Yield the metadata of the reports, in their order, or the error of one that cannot be read.
 
     folder: where .nsys-rep files are exported to, by this process. keep_going: go on after one that
     cannot be exported.
@@ -225,7 +225,7 @@ def inspect_reports(
 
 
 def inspect_report(export: Export) -> ReportInfo | Nsys2prvError:
-    """Read the metadata of a report; returns the error where that fails."""
+    """Return the metadata of a report, or the error where it cannot be read."""
     if isinstance(export, Nsys2prvError):
         return export
     try:

@@ -47,13 +47,13 @@ from nsys2prv.export.sqlite import Database
 
 #: The store keeps a number as one more than it is.
 GREATEST = np.iinfo(np.int64).max - 1
-#: Largest number of metrics of one object in one read, of which the most frequent are kept: a program
-#: may make up names.
+#: Metrics of one object in one read at most: a program may make up names. The most frequent are
+#: kept.
 MOST_METRICS = 1024
-#: Largest number of cells in a table of all instants and all metrics; where there are more, it is split
-#: into tables of this many metrics.
+#: Cells of a table of all instants and all metrics at most; a larger one is split into tables of so
+#: many metrics.
 MOST_CELLS, METRICS_TOGETHER = 1 << 24, 8
-#: What the rows of a kind are on -> the columns that tell it.
+#: Place of the rows of a kind -> the columns that identify it.
 OBJECT_COLUMNS = {
     "thread": ("globalTid",),
     "main thread": ("globalPid",),
@@ -61,7 +61,7 @@ OBJECT_COLUMNS = {
     "stream": (*STREAM_COLUMNS, "correlationId"),
     "gpu": ("globalPid", "deviceId"),
 }
-#: SQL of kinds that need their own, by its name in ``queries.yaml``.
+#: SQL queries of kinds that need their own, by their names in ``queries.yaml``.
 QUERIES: dict[str, str] = load_shipped_file(__package__, "queries.yaml")
 #: Fact about work on GPUs that begins before its launch: globalPid, deviceId, count, most (ns).
 EARLY_WORK = "early_work"
@@ -69,7 +69,7 @@ EARLY_WORK = "early_work"
 
 @cache
 def list_columns(*layouts: str, mask: int = -1) -> tuple[str, ...]:
-    """Return the columns that :func:`read_fields` takes for these layouts. mask: bits of the fields
+    """Return the columns that :func:`read_fields` needs for these layouts. mask: bits of the fields
     that are wanted.
     """
     fields = (
@@ -82,7 +82,7 @@ def list_columns(*layouts: str, mask: int = -1) -> tuple[str, ...]:
 
 
 def list_row_columns(kind: EventKind, *layouts: str) -> tuple[str, ...]:
-    """Return the columns that :func:`make_rows` takes for rows of a kind in these layouts."""
+    """Return the columns that :func:`make_rows` needs for rows of a kind in these layouts."""
     times = ("start", "end") if kind.has_duration else ("start",)
     return (*times, *OBJECT_COLUMNS[kind.place], *list_columns(*layouts))
 
@@ -93,7 +93,9 @@ def read_fields(
     columns: Columns | Mapping[str, np.ndarray],
     mask: int = -1,
 ) -> dict[str, np.ndarray]:
-    """Return the fields of a layout that name a column, by name. mask: bits of those wanted."""
+    """Read the fields of a layout that name a column; return them by name. mask: bits of those
+    wanted.
+    """
     return {
         field.name: _read_field(extraction, field, columns[field.column])
         for bit, field in enumerate(load_catalogue().layouts[layout].fields)
@@ -108,9 +110,11 @@ def make_rows(
     fields: Mapping[str, np.ndarray] = MappingProxyType({}),
     objects: np.ndarray | None = None,
 ) -> Rows:
-    """Return rows from the columns `start` and `end`, points in time where there is no such column,
-    on these objects, or those that the kind names, with the fields of the layout that name a column
-    or have one value (`unknown` without a column), and these; and the lines that lead to them.
+    """Return rows of a layout from columns of a table, with the lines that lead to them.
+
+    Times are `start` and `end`; without `end`, rows are points in time. Fields of the layout that
+    name a column are read from it, and those with `unknown` but no column have that value in all
+    rows. fields: further ones, which replace these. objects: of the rows; None: as the kind says.
     """
     kind = extraction.kind
     if objects is None:
@@ -118,12 +122,12 @@ def make_rows(
     start = columns["start"]
     end = columns.integers.get("end")
     end = np.where(start == NULL, NULL, start + 1) if end is None else end
-    alike = {
+    constants = {
         field.name: np.full(len(start), field.unknown)
         for field in load_catalogue().layouts[layout].fields
         if field.unknown is not None and not field.column
     }
-    fields = {**alike, **read_fields(extraction, layout, columns), **fields}
+    fields = {**constants, **read_fields(extraction, layout, columns), **fields}
     rows = Rows(layout, start, end, objects, fields)
     if kind.lines:
         sizes = columns[kind.line_sizes] if kind.line_sizes else None
@@ -132,7 +136,7 @@ def make_rows(
 
 
 def _find_objects(extraction: Extraction, columns: Columns) -> np.ndarray:
-    """Return the objects of rows, by the OBJECT_COLUMNS of the kind."""
+    """Return the objects of rows, by the place of the kind."""
     place = extraction.kind.place
     if place == "stream":
         return extraction.intern_streams(columns)
@@ -157,8 +161,8 @@ def _read_field(extraction: Extraction, field: Field, column: np.ndarray) -> np.
 
 @cache
 def _make_value_table(values: ValueSet, plus: int, unknown: int | None) -> np.ndarray:
-    """Return the values of numbers in a column: at 0 those of negative ones, at number + 1 the
-    others, the last for all that are greater.
+    """Return a table from numbers in a column to values: at number + 1 the value of a number, at 0
+    that of all negative ones, at the end that of all greater ones.
     """
     numbers = np.array([value - plus for value, _ in values.labels if value >= plus])
     table = np.full(numbers.max() + 3, ABSENT if unknown is None else unknown)
@@ -186,8 +190,8 @@ def _name_rows(extraction: Extraction, field: Field, ids: np.ndarray) -> np.ndar
 
 
 def _save_early_work(extraction: Extraction, columns: Columns, launches: Launches) -> None:
-    """Set aside how much work of each GPU begins before the call that launched it, and by how much
-    at most (ns): its clock is off.
+    """Add a fact on work that begins before the call that launched it, for the clock of its GPU is
+    off: of each GPU the number of rows, and the largest difference (ns).
     """
     start = columns["start"]
     early = np.flatnonzero(launches.hit & (start < launches.begin) & (start != NULL))
@@ -207,10 +211,11 @@ def make_launch_lines(
     size: np.ndarray | None = None,
     launches: Launches | None = None,
 ) -> CommunicationLines | None:
-    """Return lines to operations with the columns start, end, globalPid and correlationId, on these
-    objects, with these sizes (bytes; None for 0).
+    """Return lines from calls to the operations that they launched; None where lines are not
+    wanted.
 
-    launches: their calls, where these have been looked up already.
+    columns: start, end, globalPid and correlationId of the operations. objects: those that they are
+    on. size: in bytes; None for 0. launches: their calls, if these have been looked up already.
     """
     if not extraction.settings.lines:
         return None
@@ -234,8 +239,8 @@ def make_launch_lines(
 def query_part(
     database: Database, part: Part, name: str, where: str = "", **texts: str
 ) -> pl.DataFrame:
-    """Return what one of the QUERIES finds in the rows of a part that meet a condition. texts: what
-    stands for further names in braces.
+    """Run one of the QUERIES on the rows of a part that meet a condition. texts: replacements of
+    further names in braces.
     """
     rows = {"rows": database.select_rows(part, where), **texts}
     return database.select(
@@ -327,7 +332,7 @@ def extract_declared(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def extract_line(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the rows of a line of ``calls``."""
+    """Yield the rows of a table that a line of the section ``calls`` declares."""
     call = load_catalogue().calls[extraction.kind.name]
     gpu = [call.gpu] if call.queue else []
     stacks = [CHAIN] if call.stacks else []

@@ -47,14 +47,15 @@ from nsys2prv.export.source import (
 )
 from nsys2prv.export.sqlite import Database
 
-#: Rows of this event class repeat a call that has a row of its own, and have its stack; they come with
-#: the collection of backtraces.
+#: Class of the rows that repeat a call, which has a row of its own, with its stack; reports have
+#: them where backtraces are collected.
 BACKTRACE_CLASS = 67
-#: Calls that wait until the device has done something.
+#: Calls that wait for the device.
 SYNCHRONISING = r"(?i)^cu(?:da)?(?:Device|Stream|Event|Ctx|Thread|Context)_?Synchronize|^cu(?:da)?Ctx.*Synchronize"
+#: Value of the field `completion`.
 COMPLETED = 1
-#: Label of a synchronization in the catalogue, in one word, or another part of the calling function's
-#: name -> its value.
+#: Label of a synchronization in the catalogue, in one word, or another part of the calling
+#: function's name -> its value.
 SYNCHRONIZATIONS = {
     label.replace(" ", ""): value for label, value in map_labels("synchronization").items()
 }
@@ -69,7 +70,8 @@ NO_ID = 0xFFFFFFFF
 HOST_LAUNCH, HOST_NODE = 1, 2
 #: Columns of every operation of a stream.
 OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-#: Columns that a launch configuration sums up, and the bit of its field.
+#: Columns that a launch configuration sums up, and the bit of its field (the only one that sums
+#: up).
 CONFIGURATION = (
     *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
     *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"),
@@ -99,7 +101,7 @@ OPERATIONS = np.array(
 ALLOCATION, RELEASE = 0, 1
 #: Values of the catalogue's memory_kind, Nsight's plus one: memory of the host.
 HOST_KINDS = (1, 2)
-#: Facts of each allocation and release; `memory`: memory_kind of the catalogue.
+#: Facts on each allocation and release; their `memory` is a memory_kind of the catalogue.
 GPU_MEMORY = "gpu_memory"
 #: Layout and facts of blocks and warps inside of kernels, and event types of the catalogue.
 BLOCKS_LAYOUT = "gpu_blocks"
@@ -107,14 +109,12 @@ BLOCKS, WARPS, MULTIPROCESSORS = 69200701, 69200702, 69200703
 
 
 def select_synchronising_calls(labels: pl.DataFrame) -> tuple[int, ...]:
-    """Return the values of the API calls that wait until the device has done something."""
+    """Return the event values of the API calls that wait for the device."""
     return select_labels(labels, SYNCHRONISING)
 
 
 def label_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> np.ndarray:
-    """Return local name indices of calls by the registered strings (nameId) that name their
-    functions.
-    """
+    """Return local name indices of calls. ids: of the strings that name their functions (nameId)."""
 
     def make_texts(met: np.ndarray) -> list[str]:
         return [strip_version(symbol) or unnamed for symbol in extraction.read_strings(met)]
@@ -273,8 +273,8 @@ def _describe_configurations(*columns: np.ndarray) -> list[str]:
 def _name_wanted(
     extraction: Extraction, name_set: str, names: np.ndarray, shorts: np.ndarray, wanted: np.ndarray
 ) -> np.ndarray:
-    """Return the local index of each name in a set. Only the names in the mask `wanted` go into the
-    set; the indices of the others mean nothing.
+    """Add the names in the mask `wanted` to a name set; return the local index of each name, which
+    means nothing for the others.
     """
     return extraction.intern_names(
         name_set, np.cumsum(wanted) - 1, text=names[wanted].tolist(), short=shorts[wanted].tolist()
@@ -284,8 +284,8 @@ def _name_wanted(
 def _classify(
     extraction: Extraction, names: np.ndarray, codes: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return class, tensor cores and (name index of) layout and tile of kernels whose names are
-    those at `codes`.
+    """Return the fields that follow from the names of kernels: class, tensor cores, and layout and
+    tile (a name index). codes: index of each kernel's name.
     """
     kinds, tensor_cores, shapes = extraction.classifier.classify_many(names)
     known = sorted({*shapes, ""})
@@ -305,7 +305,7 @@ def extract_host_nodes(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def hint_at_node_tracing(source: Database) -> str:
-    """Return where the work of graphs is if they were traced node by node, else ""."""
+    """Return a hint where to find the work of graphs that were traced node by node; "" for others."""
     if source.has(KERNEL_TABLE, "graphNodeId") and source.count_rows(
         source.tables[KERNEL_TABLE].whole, "{graphNodeId} > 0"
     ):
@@ -405,7 +405,7 @@ def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
 
 
 def extract_blocks(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Set blocks or warps aside: when and where they ran."""
+    """Add facts on when and where blocks or warps ran; there are no rows."""
     columns = extraction.read(part, ("start", "end", "globalPid", "deviceId", "SMId"))
     timed = mask_usable(columns["start"]) & mask_usable(columns["end"])
     columns = extraction.drop_rows(columns, ~timed, Reason.NO_TIME)
@@ -421,7 +421,7 @@ def extract_blocks(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def count_running_blocks(facts: Mapping[str, pl.DataFrame]) -> Iterator[Counters]:
-    """Yield how many blocks, warps and multiprocessors are busy at a time, for each GPU."""
+    """Yield the numbers of blocks, warps and multiprocessors that are busy at a time, for each GPU."""
     rows = facts[BLOCKS_LAYOUT].rename({"time_begin": "begin", "time_end": "end"})
     for (gpu, type_), own in rows.group_by("object_gpu", "type", maintain_order=True):
         yield _count_at_once(int(gpu), int(type_), own)
@@ -439,7 +439,7 @@ def count_running_blocks(facts: Mapping[str, pl.DataFrame]) -> Iterator[Counters
 
 
 def _count_at_once(gpu: int, type_: int, rows: pl.DataFrame) -> Counters:
-    """Return how many of some times (`begin`, `end`) there are at once."""
+    """Return the number of ranges (`begin`, `end`) that are under way, over time."""
     time = np.concatenate([rows["begin"].to_numpy(), rows["end"].to_numpy()])
     time, count = sum_changes(time, np.repeat([1, -1], rows.height))
     metric = Metric(load_counter_tables()[BLOCKS_LAYOUT].labels[type_])

@@ -1,7 +1,7 @@
-"""Read what a report says of its own recording: Nsight Systems' messages (DIAGNOSTIC_EVENT) about
-errors, lost events and fallbacks, and the time of its capture.
+"""Read how a report was recorded: Nsight Systems' messages (DIAGNOSTIC_EVENT) about errors, lost
+events and fallbacks, and the time of the capture.
 
-Rows far outside the capture are damage: one of them would stretch a trace over years.
+Rows far outside the capture are damage: a single one would stretch a trace over years.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nsys2prv.export.source import TIME_LIMIT, mask_usable, name_rows
 from nsys2prv.export.sqlite import Database
 
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
-#: Its rows in SQL.
+#: Rows of this table in SQL.
 MESSAGES = name_rows(DIAGNOSTICS)
 #: Values of ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and the value of ENUM_DIAGNOSTIC_SOURCE_TYPE for the
 #: profiled process.
@@ -26,7 +26,8 @@ INFO, WARNING, ERROR = 1, 2, 3
 INJECTION = 1
 #: Process ids of messages that belong to no profiled process: the daemon's, and Nsight's own.
 NO_PROCESSES = (0, 0xFFFFFF)
-#: Distinct messages of a report that are looked at; there are some tens.
+#: Distinct messages of a report that are read at most; usually there are some tens. Characters of a
+#: message as a label, and of its text that are read.
 MOST_MESSAGES = 10_000
 LONGEST_MESSAGE, LONGEST_READ = 160, 2000
 #: Nsight reports missing CUPTI buffers as mere information.
@@ -38,10 +39,10 @@ _FALLBACK = re.compile(
     r"\b(instead|legacy|fall(ing|s)? back|fell back|inaccurate|libraries for driver version)\b",
     re.IGNORECASE,
 )
-#: What is said of when the capture was.
+#: Beginnings of the messages that tell when the capture started and stopped.
 _STARTED, _STOPPED = "profiling has started", "profiling has stopped"
 _LAUNCHED = re.compile(r"Process .* launched by the profiler", re.IGNORECASE | re.DOTALL)
-#: What is said of every library that a program does not use.
+#: The message about each library that a program does not use.
 _UNUSED = re.compile(r"No (.+) events collected\. Does the process use \1\?")
 #: An absolute path with at least one folder: of Windows, whose folders may contain blanks, or of
 #: other systems. The groups are the file's name.
@@ -53,7 +54,7 @@ MARGIN = 10 * 1_000_000_000
 #: Work on GPUs is recorded as a whole: it lies within the recorded time, but for the error of the
 #: GPU's clock, which is taken to be less than this (ns), or this part of the recorded time.
 GPU_MARGIN, GPU_MARGIN_SHARE = 10_000_000, 0.1
-#: A capture that is said to be longer (ns: 30 days) is damage too.
+#: A longer duration of a capture (ns: 30 days) is damage too.
 LONGEST_CAPTURE = 30 * 86_400 * 1_000_000_000
 #: Without a recorded duration, rows belong together as long as gaps are shorter than so many times
 #: the span so far, or than this (ns).
@@ -63,9 +64,9 @@ APART_SHARE = 4
 #: Columns with a row's time (the first that a table has is used), and columns with other times.
 TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
 ENDS = ("end", "endedAt")
-#: Tables that are not of the program's events.
+#: Tables whose rows are no events of the program.
 OTHER_TABLES = ("ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD")
-#: So many tables are looked at, the largest.
+#: Times are sampled from so many tables, the largest.
 MOST_TABLES = 8
 
 
@@ -134,7 +135,7 @@ def read_diagnostics(database: Database) -> list[Diagnostic]:
 
 
 def list_messages(diagnostics: Iterable[Diagnostic]) -> tuple[Message, ...]:
-    """Return those that are warnings or errors, or that report a loss or a fallback."""
+    """Return the messages that are warnings or errors, or that report a loss or a fallback."""
     messages = (
         Message(
             one.severity if one.severity in (WARNING, ERROR) else INFO,
@@ -147,8 +148,8 @@ def list_messages(diagnostics: Iterable[Diagnostic]) -> tuple[Message, ...]:
 
 
 def find_main_process(database: Database) -> int | None:
-    """Return the globalPid of the report's main process, the first with a message of its own; its
-    row gets the messages of no process.
+    """Return the globalPid of the report's main process, the first with a message of its own.
+    Messages that belong to no process go to its row.
     """
     if not database.has(DIAGNOSTICS, "timestamp", "source", "globalPid"):
         return None
@@ -162,8 +163,8 @@ def find_main_process(database: Database) -> int | None:
 
 
 def find_capture_span(diagnostics: Sequence[Diagnostic], first: int, last: int) -> tuple[int, int]:
-    """Return when the capture started and stopped (local ns), by the messages that say so; without
-    one, and where they lie outside, `first` and `last`.
+    """Return when the capture started and stopped (local ns), by the messages that tell; `first`
+    and `last` where there are none, or they lie outside of these.
     """
     starts, stops = (
         [getattr(one, which) for one in diagnostics if one.text.lower().startswith(text)]
@@ -186,7 +187,9 @@ def _is_integer(value: object) -> bool:
 
 
 def was_cuda_traced(database: Database, tables: Collection[str]) -> bool:
-    """Return whether CUDA was traced: by tables of its events, the settings, or what tracing cost."""
+    """Return whether CUDA was traced: by tables of its events, the settings, or the overhead of
+    tracing.
+    """
     if any(table.startswith("CUPTI_") for table in tables):
         return True
     setting, cost = "{name} LIKE '%COLLECT_CUDA_TRACE'", "{value} LIKE 'CUDA profiling init%'"
@@ -197,7 +200,7 @@ def was_cuda_traced(database: Database, tables: Collection[str]) -> bool:
 
 
 class Capture(Struct, frozen=True):
-    """The times (ns, local) that rows may have, both included."""
+    """Range of times (local ns, both included) that rows may have."""
 
     #: Earliest time (local ns).
     first: int = -TIME_LIMIT
@@ -207,25 +210,25 @@ class Capture(Struct, frozen=True):
     gpu: tuple[int, int] = (-TIME_LIMIT, TIME_LIMIT)
 
     def mask_far(self, times: np.ndarray) -> np.ndarray:
-        """Return a mask of the times far outside, except those that no trace can hold."""
+        """Mark times far outside, except those that no trace can hold."""
         if (
             times.min(initial=self.first) >= self.first
             and times.max(initial=self.last) <= self.last
         ):
-            return np.zeros(len(times), bool)  # as nearly always
+            return np.zeros(len(times), bool)  # the usual case
         return ((times < self.first) | (times > self.last)) & mask_usable(times)
 
     def mask_far_work(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Return a mask of the work on GPUs (ns) that lies partly outside, but for times that no
-        trace can hold.
+        """Mark work on GPUs (local ns) that lies partly outside, except times that no trace can
+        hold.
         """
         early, late = begin < self.gpu[0], end > self.gpu[1]
         return (early & mask_usable(begin)) | (late & mask_usable(end))
 
 
 def read_capture(database: Database, begins: Sequence[int], duration: int | None) -> Capture:
-    """Return the capture of a report. begins: when it may have begun (local ns); duration: its length
-    (ns), None where that is not known.
+    """Return the range of times of a report's capture. begins: candidates for its begin (local ns),
+    the likeliest first. duration: its length (ns), None where that is not known.
     """
     times = _sample_times(database)
     if not len(times):
@@ -259,7 +262,7 @@ def read_duration(database: Database) -> int | None:
 
 
 def _sample_times(database: Database) -> np.ndarray:
-    """Return times of a few rows of every table of events, ascending."""
+    """Return times of a few rows of each of the largest tables of events, ascending."""
     columns = {
         name: next(column for column in TIMES if column in table)
         for name, table in database.tables.items()

@@ -1,7 +1,7 @@
 """Find the files of reports, prepare them for reading (:func:`prepare_export`: a report is exported
 with `nsys`, and an export that cannot be opened read-only is copied), check that they are readable
-and stay unchanged while they are read, and weigh how much work they are. Imports neither polars nor
-numpy.
+and stay unchanged while they are read, and estimate the work of reading them. Imports neither
+polars nor numpy.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, TABLE_ENDINGS, describe_missing_file
 from nsys2prv._util.workers import is_worth_parallelizing
 
+#: Name, device, inode, size and time of change (ns) of each file.
 Signature = tuple[tuple[str, int, int, int, int], ...]
 MAGIC = b"SQLite format 3\x00"
 #: The first bytes of a rollback journal that has something to roll back.
 JOURNAL = bytes.fromhex("d9d505f920a163d7")
-#: What reading a damaged database comes to; SQLite's own messages quote it, which may be no text.
+#: Errors of reading a damaged database; SQLite's messages quote its content, which may be no text.
 DAMAGE = (sqlite3.Error, UnicodeError)
 _KNOWN = re.compile(
     "malformed database schema|database disk image is malformed|file is not a database|unsupported file format"
     "|disk I/O error|string or blob too big|out of memory|columns of mixed types|table [A-Z_]+"
 )
-#: Fewer bytes rarely have as many rows as one process reads and writes while others start.
+#: Reports of fewer bytes are read by one process sooner than others would have started.
 SMALL_JOB_BYTES = 14_000_000
-#: As much work as opening a report and reading each of its tables is, however small they are.
+#: Bytes that are as much work as opening a report and each of its tables, however small they are.
 REPORT_BYTES = 2_200_000
 #: How often an export in use is copied, until nothing was written meanwhile.
 ATTEMPTS = 5
 
 
 def find_reports(paths: Iterable[str | Path]) -> list[Path]:
-    """Return every report: of a folder those in it, of a pattern those that match it.
-    Others stay as they are, whether or not they exist.
+    """Return the reports at these paths: those in a folder, those that match a pattern. Other paths
+    are returned as they are, whether or not they exist.
 
     Raises Nsys2prvError for a folder without any report and for a pattern that nothing matches.
     """
@@ -71,9 +72,7 @@ def _list_reports_at(path: Path) -> list[Path]:
 
 
 def _list_reports_in(folder: Path) -> list[Path]:
-    """Return the reports of a folder; of one that is there as nsys wrote it and exported, the
-    export.
-    """
+    """Return the reports of a folder; the export of a report that is there in both forms."""
     paths = [path for path in sorted(folder.iterdir()) if is_report(path)]
     exported = {
         path.stem.removesuffix("_pqtdir")
@@ -108,8 +107,8 @@ def is_report(path: Path) -> bool:
 
 
 def make_file_signature(path: Path) -> Signature:
-    """Return name, device, inode, size and time of change of a file, or of all files of a folder;
-    nothing where there is none.
+    """Return the signature of a file, or of all files of a folder; an empty one where there is
+    none.
     """
     try:
         files = sorted(entry.path for entry in os.scandir(path)) if path.is_dir() else [str(path)]
@@ -124,8 +123,8 @@ def make_file_signature(path: Path) -> Signature:
 
 @contextmanager
 def ensure_unchanged(paths: Sequence[Path]) -> Iterator[None]:
-    """Check that a report was not replaced, changed or cut during the block. Raises one clear line
-    otherwise, whatever error that led to.
+    """Check that no report was replaced, changed or cut during the block. Raises Unreadable
+    otherwise, in place of any error that this led to.
     """
     before = {path: make_file_signature(path) for path in paths}
     try:
@@ -181,7 +180,7 @@ def remove_quoted_content(error: Exception) -> str:
 
 
 def check_file(path: Path) -> int:
-    """Return the size of the file. Raises one clear line unless this is a readable SQLite file."""
+    """Return the size of an SQLite file. Raises Nsys2prvError unless it is one that can be read."""
     try:
         if path.is_dir():
             raise Nsys2prvError(
@@ -235,8 +234,8 @@ def make_export_command(nsys: str, report: Path, target: Path, *more: str) -> li
 @cache
 def _list_export_options(nsys: str) -> tuple[str, ...]:
     """Return the options for NVTX payloads, if this nsys has them: old ones refuse them."""
-    _, said = _run_nsys(nsys, "export", "--help")
-    return ("--include-json", "true") if "--include-json" in said else ()
+    _, text = _run_nsys(nsys, "export", "--help")
+    return ("--include-json", "true") if "--include-json" in text else ()
 
 
 def _run_nsys(*command: str) -> tuple[int, str]:
@@ -257,9 +256,8 @@ def _run_nsys(*command: str) -> tuple[int, str]:
 
 
 def export_report(report: Path, folder: Path) -> Path:
-    """Export a report into a new folder; returns the export. Where there is no nsys raises
-    Nsys2prvError with what to do: give an export that lies beside the report, or the command to
-    run.
+    """Export a report into a new folder; return the export. Raises Nsys2prvError where nsys fails,
+    or is not found, with advice: an export beside the report, or the command to run elsewhere.
     """
     nsys = find_nsys()
     beside = report.with_suffix(".sqlite")
@@ -277,8 +275,8 @@ def export_report(report: Path, folder: Path) -> Path:
         *make_export_command(nsys, report, target, *_list_export_options(nsys))
     )
     if status or not target.exists():
-        said = list(filter(None, map(str.strip, text.splitlines())))
-        last = said[-1] if said else f"exit status {status}"
+        lines = list(filter(None, map(str.strip, text.splitlines())))
+        last = lines[-1] if lines else f"exit status {status}"
         raise Nsys2prvError(f"{report}: nsys export failed: {last}")
     return target
 

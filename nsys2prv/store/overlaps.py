@@ -1,7 +1,7 @@
 """Move overlapping ranges of one row to lanes, which are rows of their own.
 
 Paraver shows one value of a type at a time on a row: the first end of two overlapping kernels would
-blank both. Kernels of one stream do overlap where a graph's branches are traced node by node, or
+hide both. Kernels of one stream do overlap where a graph's branches are traced node by node, or
 where a launch may begin before its predecessor ends; start/end ranges of NVTX may overlap on any
 thread. Each such range goes to the first lane of its row that is free when it begins; lane 0 is the
 row itself.
@@ -42,11 +42,11 @@ from nsys2prv.store.work_result import WorkResult, make_end_records
 
 #: Records looked at together.
 CHUNK_RECORDS = 500_000
-#: Lanes of one row at most; what overlaps beyond shares the last one and is counted.
+#: Lanes of one row at most; further overlapping ranges share the last one and are counted.
 MOST_LANES = 64
 #: Earlier than any time.
 NEVER = int(np.iinfo(np.int64).min)
-#: Why those are counted that share the last lane.
+#: The reason under which ranges that share the last lane are counted.
 TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
 
@@ -60,7 +60,7 @@ def separate_overlaps(
     tasks: dict[int, list[WorkResult]] = defaultdict(list)
     moving = set()
     for result in results:
-        # What may move, and lines; others would only cost transport.
+        # Only runs that may move, and lines: each run is sent to a worker.
         runs = [run for run in result.runs if run.shape.stream == LINE or run.shape.name in grouped]
         own = WorkResult(result.task, result.report, result.rows, runs, result.objects)
         tasks[result.report].append(own)
@@ -68,7 +68,7 @@ def separate_overlaps(
             moving.add(result.report)
     by_task = {result.task: result for result in results}
     reports = [tasks[report] for report in sorted(moving)]
-    for change in chain.from_iterable(run_tasks(find_overlaps, reports)):
+    for change in chain.from_iterable(run_tasks(separate_overlaps_of_report, reports)):
         result = by_task[change.task]
         result.objects = change.objects
         if change.crowded:
@@ -76,11 +76,11 @@ def separate_overlaps(
 
 
 class _AddedLanes(Struct):
-    """Objects that a result gained, and rows counted as crowded by kind."""
+    """Objects that moving rows adds to a result, and the number of rows without a free lane."""
 
     #: Number of the result's task.
     task: int
-    #: Objects that it gained.
+    #: Its objects, with the new ones.
     objects: list
     #: Rows that found all lanes taken.
     crowded: int = 0
@@ -88,7 +88,7 @@ class _AddedLanes(Struct):
 
 @cache
 def list_overlap_groups() -> dict[str, str]:
-    """Return layout -> the word that it shares lanes under."""
+    """Return layout -> its group: layouts of one group share lanes."""
     return {
         layout: kind.overlap_group
         for kind in all_kinds()
@@ -97,8 +97,8 @@ def list_overlap_groups() -> dict[str, str]:
     }
 
 
-def find_overlaps(results: Sequence[WorkResult]) -> list[_AddedLanes]:
-    """Find and move the overlapping rows of all results of one report."""
+def separate_overlaps_of_report(results: Sequence[WorkResult]) -> list[_AddedLanes]:
+    """Move the overlapping rows of all results of one report to lanes."""
     groups = list_overlap_groups()
     runs = [
         (result, item)
@@ -107,7 +107,7 @@ def find_overlaps(results: Sequence[WorkResult]) -> list[_AddedLanes]:
         if item.shape.stream == BEGIN and item.shape.name in groups
     ]
     keys: dict = {}
-    locals_of = {
+    object_numbers = {
         result.task: np.array([keys.setdefault(key, len(keys)) for key in result.objects], np.int64)
         for result in results
     }
@@ -116,7 +116,7 @@ def find_overlaps(results: Sequence[WorkResult]) -> list[_AddedLanes]:
     for group in sorted({groups[run.shape.name] for _, run in runs}):
         members = [(result, run) for result, run in runs if groups[run.shape.name] == group]
         lane_ends: dict[int, list[int]] = {}
-        for owner, position, object_, begin, end in _read_chunks(members, locals_of):
+        for owner, position, object_, begin, end in _read_chunks(members, object_numbers):
             lanes, over = assign_first_free_lanes(object_, begin, end, lane_ends)
             crowded += over
             away = np.flatnonzero(lanes)
@@ -130,7 +130,7 @@ def find_overlaps(results: Sequence[WorkResult]) -> list[_AddedLanes]:
 
 
 def _read_chunks(
-    runs: list[tuple[WorkResult, Run]], locals_of: dict[int, np.ndarray]
+    runs: list[tuple[WorkResult, Run]], object_numbers: dict[int, np.ndarray]
 ) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the report's begins in time order, in chunks: run index, row in the run, object, begin,
     end; by object, outer first.
@@ -142,7 +142,7 @@ def _read_chunks(
             for index, (result, run) in enumerate(runs):
                 start, records = reader.find_places(run, first, last)
                 places = start + np.arange(len(records))
-                objects = locals_of[result.task][records["object"]]
+                objects = object_numbers[result.task][records["object"]]
                 owners = np.full(len(records), index)
                 pieces.append((owners, places, objects, records["time"], records["end"]))
             columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
@@ -155,8 +155,9 @@ def _read_chunks(
 def assign_first_free_lanes(
     object_: np.ndarray, begin: np.ndarray, end: np.ndarray, lane_ends: dict[int, list[int]]
 ) -> tuple[np.ndarray, int]:
-    """Return the lane of each row (rows by object, then begin), and how many found all lanes taken.
-    `lane_ends` goes from chunk to chunk.
+    """Return the lane of each row, and how many rows found all lanes taken. Rows are sorted by
+    object, then begin. lane_ends: object -> the end of the last row of each lane, kept from chunk
+    to chunk.
     """
     lanes = np.zeros(len(object_), np.int64)
     crowded = 0
@@ -179,13 +180,13 @@ def assign_first_free_lanes(
 
 
 def _fill_lanes(begin: np.ndarray, end: np.ndarray, ends: list[int], lanes: np.ndarray) -> int:
-    """Give every row the first lane that is free; returns how many found none."""
+    """Give every row the first lane that is free; return how many found none."""
     left = np.arange(len(begin))
     lane = 0
     while len(left) and lane < MOST_LANES:
         if lane == len(ends):
             ends.append(NEVER)
-        taken = _choose_rows_of_lane(begin[left], end[left], ends[lane])
+        taken = _mask_rows_of_lane(begin[left], end[left], ends[lane])
         if taken.any():
             ends[lane] = int(end[left[taken]][-1])
         lanes[left[taken]] = lane
@@ -195,9 +196,9 @@ def _fill_lanes(begin: np.ndarray, end: np.ndarray, ends: list[int], lanes: np.n
     return len(left)
 
 
-def _choose_rows_of_lane(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndarray:
-    """Return the rows that one lane takes: the first that begins while it is free, then always the
-    first to begin after the previous one's end.
+def _mask_rows_of_lane(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndarray:
+    """Mark the rows that one lane takes: the first that begins while it is free, then always the
+    first to begin after the previous one's end. free: time from which on the lane is free (ns).
 
     The successor of each row is known at once; the rows on the chain are then found by doubling the
     steps, without a loop over rows.
@@ -329,8 +330,8 @@ def _find_crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 def _assign_layers(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, layers: np.ndarray) -> int:
-    """Fill in layers of an owner's rows in which all nest; returns how many are left over in the
-    last.
+    """Fill in layers of an owner's rows, within which all nest; return how many rows are left over
+    in the last layer.
     """
     for layer in range(MOST_LANES):
         layers[rows] = layer
@@ -341,8 +342,8 @@ def _assign_layers(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, layers:
 
 
 def _find_stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndarray:
-    """Return, for each row, the number of its stretch: the rows of equal keys between two times at
-    which there is none.
+    """Return the number of each row's stretch: a stretch is the rows of equal keys between two
+    moments that none of these covers.
     """
     _, codes = factorize_together(*keys)
     order = np.lexsort((begin, codes))
@@ -360,7 +361,7 @@ def _find_stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np
 def _assign_nested_lanes(
     rows: np.ndarray, begin: np.ndarray, end: np.ndarray, stretch: np.ndarray, lanes: np.ndarray
 ) -> int:
-    """Fill in the lanes of an object's rows, stretch by stretch; returns how many find none."""
+    """Fill in the lanes of an object's rows, stretch by stretch; return how many find none."""
     _, unit = np.unique(stretch[rows], return_inverse=True)
     unit = unit.reshape(-1)
     for lane in range(MOST_LANES):

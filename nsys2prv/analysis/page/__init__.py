@@ -31,7 +31,7 @@ from nsys2prv.analysis.page.excerpts import BUDGET, choose_excerpts
 from nsys2prv.analysis.result import NOTHING, Result
 from nsys2prv.analysis.study.model import FAIR, GOOD, SIGNS, Study, rate_efficiency
 from nsys2prv.analysis.study.summary import format_figure, summarise_study, write_title
-from nsys2prv.analysis.text import format_machine_line, format_nanoseconds, write_micro
+from nsys2prv.analysis.text import format_machine_line, format_nanoseconds, use_micro_sign
 from nsys2prv.export.ranks import describe_processes
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def make_printable(value: object) -> object:
     """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    value = write_micro(value)
+    value = use_micro_sign(value)
     if value.isprintable():
         return value
     return "".join(one if one.isprintable() or one == "\u00a0" else "\ufffd" for one in value)

@@ -30,7 +30,7 @@ from nsys2prv.analysis.study.model import (
     format_efficiency,
 )
 from nsys2prv.analysis.study.summary import format_figure, summarise_study, write_title
-from nsys2prv.analysis.text import PLAIN, Style, format_findings, format_nanoseconds, write_micro
+from nsys2prv.analysis.text import PLAIN, Style, format_findings, format_nanoseconds, use_micro_sign
 
 #: Runs or regions beside each other.
 MOST_BESIDE = 4
@@ -179,7 +179,7 @@ def format_markdown(study: Study) -> str:
     }
     template, title = environment.get_template("study.md"), write_title(study)
     summary = summarise_study(study)
-    return write_micro(template.render(study=study, title=title, summary=summary, indent=INDENT))
+    return use_micro_sign(template.render(study=study, title=title, summary=summary, indent=INDENT))
 
 
 def format_csv(study: Study) -> str:

@@ -1,9 +1,9 @@
-"""List the Paraver views that show something of a trace, write all views of the package, those for a
-trace or one opened at a moment, and put them where Paraver finds them: a folder below its own one in
-the home directory, whose views its menu "Hints" offers by the workspaces in `workspaces.xml`.
+"""List the Paraver views that show something of a trace, write all views of the package, those for
+a trace or one opened at a moment, and put them where Paraver finds them: a folder below its own one
+in the home directory, whose views its menu "Hints" offers by the workspaces in `workspaces.xml`.
 
-`workspaces.xml` is a Boost archive, which Paraver reads at its start (``api/workspacemanager.cpp`` of
-paraver-kernel). Workspaces of others stay in it.
+`workspaces.xml` is a Boost archive, which Paraver reads at its start (``api/workspacemanager.cpp``
+of paraver-kernel). Workspaces of others stay in it.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ KERNEL_TYPE, CLASS_TYPE = (
     )
     for name in ("kernel", "class")
 )
-#: Bytes at the start of a trace that are searched for the kernel to show. One with bimodal durations is
-#: preferred if it takes at least this share of the time of the most costly kernel.
-BYTES_LOOKED_AT, WORTH = 1 << 26, 0.1
+#: Bytes at the start of a trace that are searched for the kernel to show. One with bimodal
+#: durations is preferred if it takes at least this share of the time of the most costly kernel.
+BYTES_SEARCHED, LEAST_BIMODAL = 1 << 26, 0.1
 
 #: The folder of views below Paraver's, and in it that of single views at a moment.
 INSTALLED, AT_MOMENTS = "nsys2prv", "moments"
@@ -64,7 +64,7 @@ _STORED_TYPE = struct.Struct("<iI")
 
 
 class ViewFit(Struct, frozen=True):
-    """A view and a trace."""
+    """How a view fits a trace."""
 
     #: Path of the view's file, below the folder of views.
     path: str
@@ -128,8 +128,8 @@ def _choose_listed_views(shown: Iterable[ViewFit]) -> list[ViewFit]:
 
 
 def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
-    """Return title of a menu -> the views that it is the first menu to have, in its order; behind
-    these the views that no menu has.
+    """Return title of a menu -> its views in its order, each in the first menu that has it; last
+    the views that no menu has.
     """
     by_path = {fit.path: fit for fit in fits}
     groups = {}
@@ -140,13 +140,12 @@ def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
 
 
 def copy_views(target: Path, trace: Path | None = None, everything: bool = False) -> list[str]:
-    """Write the views of the core into a folder, which is made; returns what was written.
+    """Write the core views into a folder, which is made; return their paths.
 
-    trace: the one that they are for. Long lists of event types then name those alone that it has,
-    for Paraver compares every event with each type of a list, tables have those rows alone that
-    show something, and windows open as high as their rows need.
-
-    everything: also those made by rule of what is declared of events.
+    trace: the one to adapt them to. Long lists of event types are cut to those that it has, for
+    Paraver compares every event with each type of a list; tables have only rows that show
+    something; windows open as high as their rows need. everything: also write the views in
+    `extra/`.
     """
     views = [view for view in load_views().views if everything or view.is_core]
     rows: dict[str, int] = {}
@@ -160,8 +159,8 @@ def copy_views(target: Path, trace: Path | None = None, everything: bool = False
 
 
 def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
-    """Return a view with planes of kernels so that it opens on :func:`find_kernel_to_show`. Others
-    stay as they are.
+    """Let a view with planes of kernels open on :func:`find_kernel_to_show`; return it. Other views
+    are returned as they are.
     """
     table = cfg.histogram
     if trace is None or table is None or table.planes is None:
@@ -174,16 +173,16 @@ def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
 
 @lru_cache(1)
 def find_kernel_to_show(trace: Path) -> int:
-    """Return the value of the most interesting kernel at the start of a trace: of the matrix products
-    (else of all kernels) the most costly one with bimodal durations, if that costs enough; else the
-    most costly one. 0 without kernels.
+    """Return the value of the most interesting kernel at the start of a trace: of the matrix
+    products (else of all kernels) the most costly one with bimodal durations, if that costs enough;
+    else the most costly one. 0 without kernels.
     """
     import polars as pl
 
     from nsys2prv._util.columns import find_modes
 
     with (igzip.open if trace.suffix == ".gz" else open)(trace, "rb") as file:
-        data = file.read(BYTES_LOOKED_AT)
+        data = file.read(BYTES_SEARCHED)
     line, number = pl.col("line"), r":(\d+)"
     events = (
         pl.read_csv(data, has_header=False, separator="\x1f", quote_char=None, new_columns=["line"])
@@ -205,19 +204,19 @@ def find_kernel_to_show(trace: Path) -> int:
     if not events.height:
         return 0
     first = events.row(0, named=True)
-    worth = events.filter(
-        (pl.col("product") == first["product"]) & (pl.col("time") >= WORTH * first["time"])
+    candidates = events.filter(
+        (pl.col("product") == first["product"]) & (pl.col("time") >= LEAST_BIMODAL * first["time"])
     )
     bimodal = (
         kernel
-        for kernel, durations in zip(worth["kernel"], worth["lasts"], strict=True)
+        for kernel, durations in zip(candidates["kernel"], candidates["lasts"], strict=True)
         if find_modes(durations.to_numpy())[0]
     )
     return int(next(bimodal, first["kernel"]))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file of Paraver's, and its folder. Raises Nsys2prvError."""
+    """Write a file for Paraver, and make its folder. Raises Nsys2prvError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="\n")
@@ -274,9 +273,9 @@ def install_views(trace: Path | None = None, everything: bool = False) -> tuple[
 def write_view(
     name: str, span: tuple[int, int] | None, folder: Path | None, trace: Path | None
 ) -> Path:
-    """Write one view, its windows set to a time of the trace (ns), and return its path. name: of the
-    file, with or without its folder and ending. folder: where to, None for Paraver's. trace: the one
-    that it is for. Raises UsageError where there is no such view.
+    """Write one view, its windows set to a time of the trace (ns), and return its path. name: of
+    the file, with or without its folder and ending. folder: where to, None for Paraver's. trace:
+    the one that it is for. Raises UsageError where there is no such view.
     """
     by_name = {PurePosixPath(view.path).stem: view for view in load_views().views}
     wanted = PurePosixPath(name).name.removesuffix(".cfg")
@@ -309,8 +308,8 @@ def _encode_type(code: int) -> str:
 
 
 def _read_workspaces(path: Path) -> list[Workspace]:
-    """Return the workspaces that a user has. Raises Nsys2prvError where they cannot be read: they
-    are not to be lost.
+    """Return the workspaces that a user has. Raises Nsys2prvError where they cannot be read, for
+    they would be lost.
     """
     if not path.exists():
         return []
