@@ -166,7 +166,8 @@ def _add_device_tables(
     shares, times = _list_shares(names)
     idle = (1 - shares[-1]).alias("idle_share")
     each = devices.select(*PART, "device", *shares, idle, *times)
-    result.add("devices", each.filter(pl.col("part") == of_job["part"][0]).drop(PART))
+    part = of_job["part"][0]
+    result.add("devices", each.filter(pl.col("part") == part).drop(PART), span=f"the {part}")
     iterations = _select_iterations(rated)
     result.add("iterations", iterations)
     result.add("over_iterations", _summarize_iterations(iterations))
@@ -203,9 +204,8 @@ def _add_host_tables(
     focus = hosts.filter(pl.col("part") == of_job["part"][0]).with_columns(shares)
     focus = focus.sort("task", "thread").select("task", pl.col("^.*_share$"), *times)
     whose = "Main threads" if options.host_threads != ALL else "Threads"
-    of_time = (
-        f"the time from {MPI_TIME}" if is_of_mpi and not options.steady else "the elapsed time"
-    )
+    is_whole = is_of_mpi and not options.steady
+    of_time = f"the time from {MPI_TIME}" if is_whole else f"the {of_job['part'][0]}"
     result.add("hosts", context.label_tasks(focus), threads=whose, span=of_time)
     if not has_mpi:
         absent = context.explain_absence(MPI_LAYOUTS)
