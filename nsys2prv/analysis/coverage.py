@@ -216,6 +216,8 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
     if KERNEL_NAMES in layouts:
         return "the names of kernels are not in the reports, so that communication cannot be told from computation"
     kinds = [kind for kind in all_kinds() if set(kind.layouts) & set(layouts)]
+    # First those whose main layout is asked for.
+    kinds.sort(key=lambda kind: kind.layouts[0] not in layouts)
     tables = [table for kind in kinds for table in kind.tables]
     if not tables:
         relations = [one for one in all_relations() if set(one.layouts) & set(layouts)]
