@@ -158,13 +158,12 @@ def _take_stacks(calls: Columns, repeating: Columns) -> np.ndarray:
     """Return the ids of the stacks of calls: those of the rows that repeat them, else their own."""
     if not repeating.rows:
         return calls[CHAIN]
-    order = np.argsort(repeating["correlationId"], kind="stable")
-    known, threads, stacks = (
-        repeating[one][order] for one in ("correlationId", "globalTid", CHAIN)
-    )
-    place = np.minimum(np.searchsorted(known, calls["correlationId"]), len(known) - 1)
-    is_same = (known[place] == calls["correlationId"]) & (threads[place] == calls["globalTid"])
-    return np.where(is_same, stacks[place], calls[CHAIN])
+    keys = (np.append(repeating[one], calls[one]) for one in ("correlationId", "globalTid"))
+    distinct, codes = factorize_together(*keys)
+    stacks = np.full(len(distinct[0]), NULL)
+    stacks[codes[: repeating.rows]] = repeating[CHAIN]
+    found = stacks[codes[repeating.rows :]]
+    return np.where(found == NULL, calls[CHAIN], found)
 
 
 def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:

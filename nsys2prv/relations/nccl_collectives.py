@@ -286,7 +286,9 @@ class CollectivePiece(Struct, frozen=True):
 
     def read(self) -> pl.DataFrame:
         """Return its kernels: COLUMNS["nccl_kernels"], COLLECTIVE_KEY, and what is known of the piece."""
-        known = {name: pl.lit(getattr(self, name)) for name in ("group", "way", "ranks", "settled")}
+        known = {name: pl.lit(getattr(self, name)) for name in ("way", "ranks", "settled")}
+        # A number below 2^31 would be narrower than those of other groups.
+        known["group"] = pl.lit(self.group, pl.Int64)
         function = "first_operation" if self.by_function else pl.lit(0, pl.Int64)
         kernels = read_blocks(self.blocks, self.low, self.high)
         return kernels.with_columns(function=function, **known)

@@ -65,6 +65,8 @@ def test_callers_are_functions_of_the_program(tmp_path: Path, shift: int, is_apa
     ]
     if is_apart:
         without = [{**call, "callchainId": None} for call in calls]
+        # Another process has the same correlation ids.
+        calls = [{**calls[1], "correlationId": 1, "globalTid": make_global_tid(PID + 1)}, *calls]
         calls = [{**call, "eventClass": 67, "end": call["end"] + 2} for call in calls] + without
     tables = {"CUPTI_ACTIVITY_KIND_RUNTIME": calls, "CUDA_CALLCHAINS": stacks[::-1]}
     trace = convert_stacks(tmp_path, tables)
