@@ -73,14 +73,16 @@ def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
     """
     frames = []
     size = pl.col("name") * 1000 + pl.Series("size", classify_size(kernels["bytes"].to_numpy()))
-    kernels = kernels.with_columns(size=size, **_BLOCKING)
+    kernels = kernels.with_columns(size=size, within=ENDS_TOGETHER[0], **_BLOCKING)
     if "nccl_collective" in reader.layouts:
         # Of hosts whose clocks cannot be compared nothing tells when all had come.
         records = reader.read_begins("nccl_collective", ("collective", "late"))
         is_known = (pl.col("late") >= 0).all().over("collective")
         joined = records.filter(is_known).join(kernels, on=("thread", "begin"), how="inner")
         joined = joined.drop("late")
-        kernels = kernels.join(records.filter(~is_known), on=("thread", "begin"), how="anti")
+        # Nor do ends tell it so well there.
+        unknown = records.filter(~is_known).select("thread", "begin", within=ENDS_TOGETHER[1])
+        kernels = kernels.update(unknown, on=("thread", "begin"))
         frames.append(
             joined.select(pl.col("collective").alias("meeting"), pl.exclude("collective"))
         )
@@ -104,7 +106,8 @@ def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
 def _match_by_ends(kernels: pl.DataFrame) -> list[pl.DataFrame]:
     """Return the members of meetings of kernels that no payload matches: those of one name that end
     together, as members of a meeting do, on streams where all kernels of one do so with the others'.
-    Those of streams that meet several others, as in a pipeline, are found once the rest is.
+    Those of streams that meet several others, as in a pipeline, are found once the rest is. kernels:
+    `within` is the longest time (ns) between ends that are together.
     """
     kernels = kernels.with_columns(stream=pl.struct("name", "thread").rank("dense"))
     spans = kernels.group_by("task").agg(pl.col("begin").min(), pl.col("end").max())
@@ -158,10 +161,11 @@ def _gather_ends(kernels: pl.DataFrame, by: str) -> pl.DataFrame:
     parts, left = [], kernels
     for together in ENDS_TOGETHER:
         apart = (pl.col("end").diff() >= together) | (pl.col(by).diff() != 0)
-        left = left.sort(by, "end").with_columns(meeting=apart.fill_null(True).cum_sum())
+        near = left.filter(pl.col("within") >= together).sort(by, "end")
+        near = near.with_columns(meeting=apart.fill_null(True).cum_sum())
         is_one = (pl.len() > 1) & (pl.col("task").n_unique() == pl.len())
         begun = pl.col("begin").max() < pl.col("end").min()
-        parts.append(left.filter((is_one & begun).over("meeting")))
+        parts.append(near.filter((is_one & begun).over("meeting")))
         left = left.join(parts[-1], on="node_begin", how="anti")
     key = pl.struct("part", "meeting").rank("dense")
     found = pl.concat([part.with_columns(part=pl.lit(n)) for n, part in enumerate(parts)])

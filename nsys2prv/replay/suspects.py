@@ -36,7 +36,7 @@ FEW, SEVERAL = 8, 4
 NEARLY_ALL_TIME = 0.8
 #: How likely some process may seem to be longer in nearly all repetitions, or by one moment, where none
 #: is.
-BY_CHANCE, ONCE_BY_CHANCE = 0.01, 0.03
+BY_CHANCE, ONCE_BY_CHANCE = 0.02, 0.03
 #: Where balancing the kernels of all ranks gains so much more than a culprit does, ranks differ at
 #: random.
 OF_BALANCED = 0.75

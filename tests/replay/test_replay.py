@@ -351,7 +351,7 @@ def test_messages_without_payloads_are_matched_also_where_ranks_in_step_come_apa
     # The clock of the last stage's host is a little late.
     end = number * 1_000_000 + stage * 200_000 + 70_000 * late + 20_000 * (task > 5)
     columns = {"name": 0 * end, "thread": task, "task": task, "begin": end - 90_000, "end": end}
-    kernels = pl.DataFrame(columns | {"node_begin": np.arange(len(end))})
+    kernels = pl.DataFrame(columns | {"node_begin": np.arange(len(end)), "within": 30_000})
     parts = [part.group_by("meeting").len()["len"] for part in _match_by_ends(kernels)]
     assert Counter(pl.concat(parts)) == {4: 299, 2: 2}
 
