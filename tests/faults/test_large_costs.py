@@ -24,7 +24,7 @@ from nsys2prv.events.name_rules import load_class_rules
 
 def test_launches_of_many_processes_take_space_in_proportion(tmp_path: Path) -> None:
     sizes = []
-    for count in (100, 800):
+    for count in (1_000, 8_000):
         numbers = np.arange(count, dtype=np.int64)
         threads = [make_global_tid(pid, pid) for pid in range(1, count + 1)]
         kinds = CallKinds(np.array(threads), numbers, numbers)
