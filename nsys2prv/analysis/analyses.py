@@ -48,6 +48,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 #: All analyses, in the order of their tables.
 ANALYSES = [analysis for analysis in DECLARED.values() if analysis.conclude]
+for _one in ANALYSES:
+    if _unknown := set(_one.needs) - GROUPS.keys():
+        raise ValueError(f"analyses.yaml, {_one.name}: needs {_unknown}; there are {[*GROUPS]}")
 
 
 def run_analyses(
