@@ -1,5 +1,5 @@
-"""What analyses declare, get and return: their entries in analyses.yaml, the context of the job, and results
-with findings and tables. Names ranks, hosts, GPUs and communicators in them (`ranks 4-7 (node02)`,
+"""Declare analyses by their entries in analyses.yaml; hold the context that they get, and the results with
+findings and tables that they return. Names ranks, hosts, GPUs and communicators in them (`ranks 4-7 (node02)`,
 `world (0-15)`, `every 4th (0,4,8,12)`).
 """
 

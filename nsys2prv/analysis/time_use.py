@@ -18,6 +18,7 @@ from nsys2prv.analysis.host_time import PARTS, TEXTS, describe_parts, describe_u
 from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.analysis.stacks import describe_places
 from nsys2prv.analysis.text import format_nanoseconds, shorten_name
+from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.stacks import strip_arguments
 from nsys2prv.replay.causes import SMALL_COPY
 from nsys2prv.replay.events import MIGRATIONS
@@ -437,14 +438,7 @@ def describe_loss(
                 advice = next((text for part, text in calls if part and part in named), ELSEWHERE)
     elif name == "copies":
         evidence = describe_copies(frames["copies"])
-        advice = "copy less, keep data on the GPU, or copy while it computes"
-        moved = frames["copies"].sort("time").tail(1).select(pl.col("bytes") / pl.col("count"))
-        if moved.height and moved.item() < SMALL_COPY:
-            advice = (
-                f"copy in fewer, larger pieces: these have {format_size(moved.item())} on average"
-            )
-        elif evidence and "pageable" in evidence[0]:
-            advice = f"{TEXTS['advice']['pageable']}; or {advice}"
+        advice = _advise_copies(frames["copies"])
     elif is_unmatched:
         reason = (
             f"{len(unmatched):,} of {format_count(len(transfers), 'NCCL kernel')} could not be matched "
@@ -477,18 +471,34 @@ def describe_loss(
     )
 
 
-def describe_copies(copies: pl.DataFrame) -> tuple[str, ...]:
-    """Return what is copied most, by direction and kinds of memory. copies: operation, source,
-    destination, count, bytes, time (ns).
-    """
+def _advise_copies(copies: pl.DataFrame) -> str:
+    """Return what helps against the copies that take most time."""
+    advice = "copy less, keep data on the GPU, or copy while it computes"
     if not copies.height:
-        return ()
-    kinds, operations = list_labels("memory_kind"), list_labels("memory_operation")
+        return advice
+    most = sum_copies(copies).row(0, named=True)
+    size = most["bytes"] / most["count"]
+    if size < SMALL_COPY:
+        return f"copy in fewer, larger pieces: these have {format_size(size)} on average"
+    if map_labels("memory_kind")["pageable"] in (most["source"], most["destination"]):
+        return f"{TEXTS['advice']['pageable']}; or {advice}"
+    return advice
+
+
+def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:
+    """Return the sums of copies by direction and kinds of memory, the longest first. copies:
+    operation, source, destination, count, bytes, time (ns).
+    """
     keys = ("operation", "source", "destination")
     sums = copies.group_by(keys).agg(pl.col("count", "bytes", "time").sum())
-    sums = sums.sort("time", descending=True).select(*keys, "count", "bytes", "time").head(2)
+    return sums.sort("time", descending=True).select(*keys, "count", "bytes", "time")
+
+
+def describe_copies(copies: pl.DataFrame) -> tuple[str, ...]:
+    """Return what is copied most, by direction and kinds of memory. copies: as for sum_copies."""
+    kinds, operations = list_labels("memory_kind"), list_labels("memory_operation")
     described = []
-    for operation, source, destination, count, moved, time in sums.rows():
+    for operation, source, destination, count, moved, time in sum_copies(copies).head(2).rows():
         places = [kinds.get(place, "Unknown").lower() for place in (source, destination)]
         where = "" if places == ["unknown"] * 2 else f" from {places[0]} to {places[1]} memory"
         described.append(

@@ -64,7 +64,7 @@ _STORED_TYPE = struct.Struct("<iI")
 
 
 class ViewFit(Struct, frozen=True):
-    """How a view fits a trace."""
+    """View of a trace, with what the trace lacks for it."""
 
     #: Path of the view's file, below the folder of views.
     path: str

@@ -196,7 +196,7 @@ class Cfg(Struct, frozen=True, omit_defaults=True):
 
 
 class Need(Struct, frozen=True, omit_defaults=True):
-    """What a trace must have: what a window finds in it, or other needs."""
+    """Condition on the contents of a trace: what a window finds in it, or other conditions."""
 
     #: `any` or `all` of other needs, or what the window finds: event `types`, `events`, `tags` of
     #: communications, or `states`.
