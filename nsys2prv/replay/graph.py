@@ -29,9 +29,9 @@ from msgspec import Struct
 from nsys2prv._util.native import core
 
 US = 1_000
-#: Weight of an edge that does not hold (ns); in columns of int32, and what stands there for a weight
-#: that has its place in a table.
-NO_WEIGHT, _NOT_HELD, LONG = np.iinfo(np.int64).min, np.iinfo(np.int32).min, np.iinfo(np.int32).max
+#: Weight of an edge that does not hold (ns), and what stands in columns of int32 for a weight that has
+#: its place in a table.
+NO_WEIGHT, LONG = np.iinfo(np.int64).min, np.iinfo(np.int32).max
 #: How far host and device times of one report may be apart (ns).
 CLOCKS_APART = 20 * US
 
@@ -107,46 +107,41 @@ class Durations(Struct, frozen=True):
     #: Rows of long ones, ascending, and how long these are (int64).
     place: np.ndarray
     length: np.ndarray
+    #: Changed ones: a bit of each says which, how many there are before each 64, and their values.
+    changed: tuple[bytearray, ...] = ()
 
     def __getitem__(self, rows: np.ndarray | int) -> np.ndarray:
-        short = np.atleast_1d(self.value[rows])
-        values = short.astype(np.int64)
-        values[short == _NOT_HELD] = NO_WEIGHT
-        if len(long := np.flatnonzero(short == LONG)):
-            places = np.atleast_1d(rows)[long]
-            values[long] = self.length[np.searchsorted(self.place, places)]
-        return values if np.ndim(rows) else values[0]
+        found = np.empty(np.shape(rows), np.int64)
+        core.look_up_durations(self.columns, np.ascontiguousarray(rows, np.int32), found)
+        return found[()]
 
     def __len__(self) -> int:
         return len(self.value)
 
-    def holds(self, rows: np.ndarray) -> bool:
-        """Return whether all of these edges hold."""
-        return not (self.value[rows] == _NOT_HELD).any()
-
     @property
-    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def columns(self) -> tuple[np.ndarray | bytearray, ...]:
         """The columns, as the compiled functions take them."""
-        return self.value, self.place, self.length
+        return self.value, self.place, self.length, *self.changed
 
-    def change(self, changes: Changes, out: np.ndarray | None = None) -> Durations:
-        """Return the durations with changes, in the column `out` if there are any."""
+    def change(self, changes: Changes) -> Durations:
+        """Return the durations with changes."""
         if not changes:
             return self
-        value = np.empty_like(self.value) if out is None else out
-        value[:], long = self.value, {}
+        *changed, tabled = core.change_durations(self.columns, changes)
+        made = Durations(self.value, self.place, self.length, tuple(changed))
+        if not tabled:
+            return made
+        long: dict[int, int] = {}
         for rows, new in changes:
-            if not core.change_durations(self.columns, value, rows, new):
-                continue
-            at = np.flatnonzero(value[rows] == LONG)
+            at = np.flatnonzero(made[rows] >= LONG)
             places = rows[at]
             lengths = (self[places] * new).astype(np.int64) if isinstance(new, float) else new[at]
             for place, length in zip(places.tolist(), lengths.tolist(), strict=True):
                 long[place] = min(long.get(place, length), length)
-        recorded = dict(zip(self.place.tolist(), self.length.tolist(), strict=True))
-        long = {place: one for place, one in (recorded | long).items() if value[place] == LONG}
+        long = dict(zip(self.place.tolist(), self.length.tolist(), strict=True)) | long
         place = np.array(sorted(long), np.int64)
-        return Durations(value, place, np.array([long[one] for one in place.tolist()], np.int64))
+        lengths = np.array([long[one] for one in place.tolist()], np.int64)
+        return Durations(self.value, place, lengths, made.changed)
 
 
 def make_durations(value: np.ndarray, find_long: Callable[[np.ndarray], np.ndarray]) -> Durations:
@@ -356,16 +351,15 @@ class Graph(Struct, frozen=True, dict=True):
 
     def find_edges(self, moments: np.ndarray, kinds: Collection[Kind]) -> np.ndarray:
         """Return the first edge of these kinds within a unit that leads to each moment, -1 for none."""
-        count, node, target = len(self.target), moments >> 1, self.target[: self.joined]
-        edge = np.where(moments & 1, count + node, np.searchsorted(target, node))
+        node, target, is_work = moments >> 1, self.target[: self.joined], moments & 1 > 0
+        edge, end = (np.searchsorted(target, node, side) for side in ("left", "right"))
+        edge = np.where(is_work, len(self.target) + node, edge)
         while True:
-            is_own = (moments & 1 > 0) | (
-                np.append(target, -1)[np.minimum(edge, len(target))] == node
-            )
+            is_own = is_work | (edge < end)
             other = is_own & ~np.isin(self.kind[edge], kinds)
-            if not (other & (edge < self.joined)).any():
+            if not (other & ~is_work).any():
                 return np.where(is_own & ~other, edge, -1)
-            edge = edge + (other & (edge < self.joined))
+            edge = edge + (other & ~is_work)
 
     def trace_path(self, counts: np.ndarray, begin: int, times: Times | None = None) -> np.ndarray:
         """Return the edges that the last moment that counts waited for, the last first, back to

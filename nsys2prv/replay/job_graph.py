@@ -124,6 +124,7 @@ def join_units(
         frames["groups"].append(unit.groups)
         contradictions.update(unit.contradictions)
         cycles += unit.cycles
+    return_freed_memory()
     kernels, calls, copies, groups = map(pl.concat, frames.values())
     calls = calls.with_columns(task=pl.Series(task_of[calls["thread"].to_numpy()]))
     found = {

@@ -176,10 +176,9 @@ class Replay(Struct, frozen=True, dict=True):
         return self.run([])[1] - self.begin
 
     @cached_property
-    def _scratch(self) -> tuple[np.ndarray, np.ndarray]:
-        """Columns of times and of weights, which each what-if writes anew."""
-        graph = self.job.graph
-        return np.empty_like(graph.time.nodes), np.empty_like(graph.weight.value)
+    def _scratch(self) -> np.ndarray:
+        """A column of times, which each what-if writes anew."""
+        return np.empty_like(self.job.graph.time.nodes)
 
     def prepare(self) -> None:
         """Replay the job as it is, so that another thread may list changes while one is replayed."""
@@ -196,11 +195,11 @@ class Replay(Struct, frozen=True, dict=True):
         of the span then (ns); the times hold until the next what-if. weight: with these changes.
         """
         weight = self._apply(changes) if weight is None else weight
-        times, last = self.job.graph.run(weight, self.counts, self._scratch[0])
+        times, last = self.job.graph.run(weight, self.counts, self._scratch)
         return times, max(last, self.begin)
 
     def _apply(self, changes: Changes) -> Durations:
-        return self.job.graph.weight.change([*self.done, *changes], self._scratch[1])
+        return self.job.graph.weight.change([*self.done, *changes])
 
     def compute_gain(self, changes: Changes, least: float = 0.0) -> float:
         """Return the share of the recorded span that these changes save, beyond those done; 0 where it is
@@ -474,4 +473,5 @@ def sum_lasts(work: pl.DataFrame, *by: str) -> pl.DataFrame:
 
 def _measure(weight: Durations, path: np.ndarray) -> int:
     """Return the length of a path (ns), least of all where an edge does not hold."""
-    return int(weight[path].sum()) if weight.holds(path) else -(1 << 62)
+    lasts = weight[path]
+    return int(lasts.sum()) if lasts.min(initial=0) > NO_WEIGHT else -(1 << 62)

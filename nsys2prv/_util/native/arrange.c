@@ -225,12 +225,6 @@ static void number_nodes(const int32_t *moments, int64_t nodes, int32_t *node_of
         node_of[moments[node]] = (int32_t)node;
 }
 
-static PyObject *make_column(int64_t count, int size, void *column) {
-    PyObject *made = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(count * size));
-    *(void **)column = made ? PyByteArray_AsString(made) : NULL;
-    return made;
-}
-
 /* Moves a column of edges to their places in a new one, and frees it: of all columns there are never two at a time. */
 static PyObject *move_column(const int32_t *place, int64_t count, int size, void *column) {
     void *from = *(void **)column, *to;

@@ -94,8 +94,10 @@ static PyMethodDef FUNCTIONS[] = {
      "choose_edges(graph, time, weight, edges, keys, row, mask, longest): return those of some edges (int32) that have one of these keys (int32, None for\n"
      "any), of whose rows of the trace (row: of nodes, int32) a mask is set (uint8, first of no row; None for any), and that last no longer, as bytes."},
     {"change_durations", change_durations, METH_VARARGS,
-     "change_durations(recorded, value, rows, new): change the durations (int32) of some edges (int32) to new ones (int64), or to a share (a float) of\n"
-     "what is recorded: columns of Durations. Of those that are changed already the least counts. Returns how many are in the table of long ones."},
+     "change_durations(recorded, changes): return further columns of Durations with changes, a list of edges (int32) and new durations (int64), or a share\n"
+     "(a float) of what is recorded; of those of an edge that is changed already the least counts. And how many of these are in the table of long ones."},
+    {"look_up_durations", look_up_durations, METH_VARARGS,
+     "look_up_durations(durations, rows, out): put into `out` (int64) the durations of some edges (int32), the least number of one that does not hold."},
     {"tabulate_work", tabulate_work, METH_VARARGS,
      "tabulate_work(graph, row, column, edges, columns): bytes of edges (int32) in a table with a line for the k-th time of each key, by key and k;\n"
      "of the keys (int32); and of the first line of each (int64), and of how many there are. row: of each node; column: of each row, -1 for none."},

@@ -73,6 +73,7 @@ PyObject *trace_path(PyObject *self, PyObject *arguments);
 PyObject *select_edges(PyObject *self, PyObject *arguments);
 PyObject *choose_edges(PyObject *self, PyObject *arguments);
 PyObject *change_durations(PyObject *self, PyObject *arguments);
+PyObject *look_up_durations(PyObject *self, PyObject *arguments);
 PyObject *tabulate_work(PyObject *self, PyObject *arguments);
 PyObject *find_medians(PyObject *self, PyObject *arguments);
 PyObject *measure_excess(PyObject *self, PyObject *arguments);

@@ -38,6 +38,12 @@ bool get_columns(Buffers *held, PyObject *tuple, const char *sizes, int64_t *cou
     return true;
 }
 
+PyObject *make_column(int64_t count, int size, void *column) {
+    PyObject *made = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(count * size));
+    *(void **)column = made ? PyByteArray_AsString(made) : NULL;
+    return made;
+}
+
 void release_buffers(Buffers *held) {
     while (held->count)
         PyBuffer_Release(&held->buffers[--held->count]);
@@ -50,10 +56,12 @@ bool are_within(const int32_t *numbers, int64_t count, int64_t least, int64_t mo
     return true;
 }
 
-/* Durations of edges, and of nodes' work behind them from `of_nodes` on, which may be alone. Those that are LONG stand in a table, by their places. */
+/* Durations of edges, and of nodes' work behind them from `of_nodes` on, which may be alone. Those that are LONG stand in a table, by their places. Some may
+ * be changed: a bit of each says which, then the others count, of which so many belong to the bits before each word. */
 typedef struct {
-    const int32_t *value;
+    const int32_t *value, *before, *other;
     const int64_t *place, *length;
+    const uint64_t *changed;
     int64_t count, tabled, of_nodes;
 } Durations;
 
@@ -79,8 +87,21 @@ static int64_t find_long(const Durations *durations, int64_t at) {
     return high ? durations->length[low] : LONG;
 }
 
+static inline bool is_changed(const uint64_t *changed, int64_t at) { return changed[at >> 6] >> (at & 63) & 1; }
+
+/* The place of the other duration of a changed one. */
+static inline int64_t find_other(const uint64_t *changed, const int32_t *before, int64_t at) {
+    return before[at >> 6] + __builtin_popcountll(changed[at >> 6] & (((uint64_t)1 << (at & 63)) - 1));
+}
+
+static inline int32_t get_value(const Durations *durations, int64_t at) {
+    if (durations->changed && is_changed(durations->changed, at))
+        return durations->other[find_other(durations->changed, durations->before, at)];
+    return durations->value[at];
+}
+
 static inline int64_t get_duration(const Durations *durations, int64_t at) {
-    int32_t value = durations->value[at];
+    int32_t value = get_value(durations, at);
     return value < LONG ? value : find_long(durations, at);
 }
 
@@ -90,12 +111,13 @@ static inline int64_t get_moment(const int64_t *time, const Durations *weight, i
 }
 
 static bool get_durations(Buffers *held, PyObject *given, int64_t count, Durations *durations) {
-    PyObject *value, *place, *length;
+    PyObject *value, *place, *length, *changed = NULL, *before = NULL, *other = NULL;
     void *column;
-    if (!PyArg_ParseTuple(given, "OOO", &value, &place, &length))
+    if (!PyArg_ParseTuple(given, "OOO|OOO", &value, &place, &length, &changed, &before, &other))
         return false;
     durations->count = count;
     durations->tabled = -1;
+    durations->changed = NULL;
     if (!get_column(held, value, 4, &durations->count, &column))
         return false;
     durations->value = column;
@@ -105,6 +127,18 @@ static bool get_durations(Buffers *held, PyObject *given, int64_t count, Duratio
     if (!get_column(held, length, 8, &durations->tabled, &column))
         return false;
     durations->length = column;
+    if (!other)
+        return true;
+    int64_t words = durations->count / 64 + 1, others = -1;
+    if (!get_column(held, changed, 8, &words, &column))
+        return false;
+    durations->changed = column;
+    if (!get_column(held, before, 4, &words, &column))
+        return false;
+    durations->before = column;
+    if (!get_column(held, other, 4, &others, &column))
+        return false;
+    durations->other = column;
     return true;
 }
 
@@ -698,9 +732,10 @@ static int64_t run_replay(const Graph *graph, const Stretch *stretches, int64_t 
         for (int64_t node = stretches[k].first; node < stretches[k].end; node++) {
             int64_t best = NOTHING;
             for (int64_t edge; (edge = take_next(graph, node, &own, &join)) >= 0;) {
-                if (weight->value[edge] == NOT_HELD)
+                int32_t lasts = get_value(weight, edge);
+                if (lasts == NOT_HELD)
                     continue;
-                int64_t at = get_moment(time, weight, graph->source[edge]) + get_duration(weight, edge);
+                int64_t at = get_moment(time, weight, graph->source[edge]) + (lasts < LONG ? lasts : find_long(weight, edge));
                 best = at > best ? at : best;
             }
             time[node] = best > NOTHING ? best : recorded[node];
@@ -777,32 +812,50 @@ static int64_t find_last(const Given *in, const uint8_t *counts) {
     return last;
 }
 
-/* For each node the edge that it waited for, -1 for none: the binding one, or, without such marks, the one that allows it last. What comes from outside
- * of the job is waited for from the call before on. */
-static void find_awaited(const Given *in, const uint8_t *binding, int32_t *awaited) {
-    const Graph *graph = in->graph;
-    int64_t own = 0, join = graph->joined;
-    for (int64_t node = 0; node < graph->nodes; node++) {
-        int64_t latest = NOTHING, pause = -1;
-        awaited[node] = -1;
-        for (int64_t edge; (edge = take_next(graph, node, &own, &join)) >= 0;) {
-            pause = graph->kind[edge] == GAP ? edge : pause;
-            if (binding) {
-                if (binding[edge])
-                    awaited[node] = (int32_t)edge;
-                continue;
-            }
-            if (in->weight.value[edge] == NOT_HELD)
-                continue;
-            int64_t at = get_moment(in->time, &in->weight, graph->source[edge]) + get_duration(&in->weight, edge);
-            if (at >= latest) {
-                latest = at;
-                awaited[node] = (int32_t)edge;
-            }
-        }
-        if (pause >= 0 && awaited[node] >= 0 && graph->kind[awaited[node]] == OUTSIDE)
-            awaited[node] = (int32_t)pause;
+/* The first of edges, which are by their targets, that leads to a node or a later one. near: a place that may be near it. */
+static int64_t find_first_edge(const int32_t *target, int64_t first, int64_t end, int64_t node, int64_t near) {
+    int64_t low = near, high = near;
+    for (int64_t step = 8; low > first && target[low - 1] >= node; step *= 4) {
+        high = low - 1;
+        low = low - first > step ? low - step : first;
     }
+    for (int64_t step = 8; high < end && target[high] < node; step *= 4) {
+        low = high + 1;
+        high = end - high > step ? high + step : end;
+    }
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (target[middle] < node)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The edge that a node waited for, -1 for none: the binding one, or, without such marks, the one that allows it last. What comes from outside of the job is
+ * waited for from the call before on. own, join: places near its edges, and then behind these. */
+static int64_t find_awaited(const Given *in, const uint8_t *binding, int64_t node, int64_t *own, int64_t *join) {
+    const Graph *graph = in->graph;
+    int64_t latest = NOTHING, pause = -1, awaited = -1;
+    *own = find_first_edge(graph->target, 0, graph->joined, node, *own);
+    *join = find_first_edge(graph->target, graph->joined, graph->edges, node, *join);
+    for (int64_t edge; (edge = take_next(graph, node, own, join)) >= 0;) {
+        pause = graph->kind[edge] == GAP ? edge : pause;
+        if (binding) {
+            if (binding[edge])
+                awaited = edge;
+            continue;
+        }
+        if (get_value(&in->weight, edge) == NOT_HELD)
+            continue;
+        int64_t at = get_moment(in->time, &in->weight, graph->source[edge]) + get_duration(&in->weight, edge);
+        if (at >= latest) {
+            latest = at;
+            awaited = edge;
+        }
+    }
+    return pause >= 0 && awaited >= 0 && graph->kind[awaited] == OUTSIDE ? pause : awaited;
 }
 
 PyObject *trace_path(PyObject *self, PyObject *arguments) {
@@ -813,25 +866,23 @@ PyObject *trace_path(PyObject *self, PyObject *arguments) {
         return NULL;
     Given in;
     uint8_t *binding = NULL, *counts;
-    int32_t *awaited = NULL, *path = NULL;
+    int32_t *path = NULL;
     int64_t length = 0;
     if (!get_given(&in, graph, times, weights) || (bindings != Py_None && !get_edges(&in, bindings, 1, &binding))
         || !get_nodes(&in, counted, 1, &counts))
         goto done;
-    int64_t nodes = in.graph->nodes, edges = in.graph->edges;
-    awaited = malloc((size_t)(nodes + 1) * 4);
+    int64_t nodes = in.graph->nodes, edges = in.graph->edges, own = in.graph->joined, join = edges;
     path = malloc((size_t)(2 * nodes + 1) * 4);
-    if (!awaited || !path) {
+    if (!path) {
         PyErr_NoMemory();
         goto done;
     }
     Py_BEGIN_ALLOW_THREADS
-    find_awaited(&in, binding, awaited);
     /* Each step leads to another moment, which is earlier in the order. */
     for (int64_t moment = find_last(&in, counts); moment >= 0 && length < 2 * nodes;) {
         if (get_moment(in.time, &in.weight, (int32_t)moment) <= begin)
             break;
-        int64_t edge = moment & 1 ? edges + (moment >> 1) : awaited[moment >> 1];
+        int64_t edge = moment & 1 ? edges + (moment >> 1) : find_awaited(&in, binding, moment >> 1, &own, &join);
         if (edge < 0)
             break;
         path[length++] = (int32_t)edge;
@@ -840,7 +891,6 @@ PyObject *trace_path(PyObject *self, PyObject *arguments) {
     Py_END_ALLOW_THREADS
     result = PyBytes_FromStringAndSize((char *)path, (Py_ssize_t)length * 4);
 done:
-    free(awaited);
     free(path);
     release_buffers(&in.held);
     return result;
@@ -911,7 +961,7 @@ static int64_t choose_rows(const Given *in, const int32_t *edges, int64_t count,
     for (int64_t k = 0; k < count; k++) {
         int32_t edge = edges[k];
         out[chosen] = edge;
-        chosen += (longest == LONG || in->weight.value[edge] < longest) && (!keys || has_key(keys, get_key(graph, edge)))
+        chosen += (longest == LONG || get_value(&in->weight, edge) < longest) && (!keys || has_key(keys, get_key(graph, edge)))
                   && (!mask || mask[row[edge < graph->edges ? graph->target[edge] : edge - graph->edges] + 1]);
     }
     return chosen;
@@ -951,44 +1001,147 @@ done:
     return result;
 }
 
-/* Changes durations of edges: to `given` ones (ns), or to a share of what is recorded. Of those that differ from what is recorded already the least counts.
- * Returns how many are LONG then. */
-static int64_t change_rows(const Durations *recorded, int32_t *value, const int32_t *rows, int64_t count, const int64_t *given, double share) {
-    int64_t tabled = 0;
-    for (int64_t k = 0; k < count; k++) {
-        int32_t row = rows[k], before = value[row];
-        int64_t lasts = given ? given[k] : recorded->value[row] == NOT_HELD ? NOT_HELD : (int64_t)((double)get_duration(recorded, row) * share);
-        int32_t now = lasts < NOT_HELD ? NOT_HELD : shorten(lasts);
-        value[row] = before != recorded->value[row] && before < now ? before : now;
-        tabled += value[row] == LONG;
+/* A change of durations of some edges: to `given` ones (ns), or to a share of what is recorded. */
+typedef struct {
+    Buffers held;
+    int64_t count;
+    const int32_t *row;
+    const int64_t *given;
+    double share;
+} Change;
+
+static bool get_change(Change *change, PyObject *changes, Py_ssize_t number, int64_t count) {
+    PyObject *rows, *given, *one = PyList_GetItem(changes, number);
+    void *column;
+    change->held.count = 0;
+    change->count = -1;
+    change->given = NULL;
+    if (!one || !PyArg_ParseTuple(one, "OO", &rows, &given) || !get_column(&change->held, rows, 4, &change->count, &column))
+        return false;
+    change->row = column;
+    if (!are_within(change->row, change->count, 0, count - 1)) {
+        PyErr_SetString(PyExc_ValueError, "an edge that there is not");
+        return false;
     }
-    return tabled;
+    if (PyFloat_Check(given)) {
+        change->share = PyFloat_AsDouble(given);
+        return true;
+    }
+    bool fits = get_column(&change->held, given, 8, &change->count, &column);
+    change->given = column;
+    return fits;
+}
+
+/* Durations of edges that are changed, as Durations has them. */
+typedef struct {
+    uint64_t *changed;
+    int32_t *before, *other;
+    int64_t words, count;
+} Changed;
+
+static void mark_change(const Change *change, Changed *out) {
+    for (int64_t k = 0; k < change->count; k++)
+        out->changed[change->row[k] >> 6] |= (uint64_t)1 << (change->row[k] & 63);
+}
+
+static void count_marks(Changed *out) {
+    for (int64_t word = 0; word < out->words; word++) {
+        out->before[word] = (int32_t)out->count;
+        out->count += __builtin_popcountll(out->changed[word]);
+    }
+}
+
+static void fill_recorded(const Durations *recorded, Changed *out) {
+    for (int64_t word = 0, k = 0; word < out->words; word++)
+        for (uint64_t left = out->changed[word]; left; left &= left - 1)
+            out->other[k++] = recorded->value[64 * word + __builtin_ctzll(left)];
+}
+
+/* Of durations that differ from what is recorded already the least counts. */
+static void fill_change(const Durations *recorded, const Change *change, Changed *out) {
+    for (int64_t k = 0; k < change->count; k++) {
+        int32_t row = change->row[k], *other = out->other + find_other(out->changed, out->before, row), was = recorded->value[row];
+        int64_t lasts = change->given ? change->given[k] : was == NOT_HELD ? NOT_HELD : (int64_t)((double)get_duration(recorded, row) * change->share);
+        int32_t now = lasts < NOT_HELD ? NOT_HELD : shorten(lasts);
+        *other = *other != was && *other < now ? *other : now;
+    }
+}
+
+static bool take_changes(const Durations *recorded, PyObject *changes, Changed *out, bool fill) {
+    bool fits = true;
+    for (Py_ssize_t number = 0; fits && number < PyList_Size(changes); number++) {
+        Change change;
+        fits = get_change(&change, changes, number, recorded->count);
+        if (fits) {
+            Py_BEGIN_ALLOW_THREADS
+            if (fill)
+                fill_change(recorded, &change, out);
+            else
+                mark_change(&change, out);
+            Py_END_ALLOW_THREADS
+        }
+        release_buffers(&change.held);
+    }
+    return fits;
 }
 
 PyObject *change_durations(PyObject *self, PyObject *arguments) {
-    PyObject *recorded, *values, *rows, *given;
+    PyObject *recorded, *changes, *changed = NULL, *before = NULL, *other = NULL, *result = NULL;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOO", &recorded, &values, &rows, &given))
+    if (!PyArg_ParseTuple(arguments, "OO", &recorded, &changes))
         return NULL;
     Buffers held = {.count = 0};
-    Durations before;
-    int64_t count = -1, changes = -1, tabled = 0;
-    void *value, *row, *lasts = NULL;
-    double share = 0;
-    bool fits = get_column(&held, values, 4, &count, &value) && get_durations(&held, recorded, count, &before) && get_column(&held, rows, 4, &changes, &row);
-    if (fits && PyFloat_Check(given))
-        share = PyFloat_AsDouble(given);
-    else if (fits)
-        fits = get_column(&held, given, 8, &changes, &lasts);
-    if (fits && !are_within(row, changes, 0, count - 1))
-        PyErr_SetString(PyExc_ValueError, "an edge that there is not");
-    else if (fits) {
-        Py_BEGIN_ALLOW_THREADS
-        tabled = change_rows(&before, value, row, changes, lasts, share);
-        Py_END_ALLOW_THREADS
+    Durations durations;
+    Changed out = {0};
+    int64_t tabled = 0;
+    if (!get_durations(&held, recorded, -1, &durations))
+        goto done;
+    out.words = durations.count / 64 + 1;
+    if (!(changed = make_column(out.words, 8, &out.changed)) || !(before = make_column(out.words, 4, &out.before)))
+        goto done;
+    memset(out.changed, 0, (size_t)out.words * 8);
+    if (!take_changes(&durations, changes, &out, false))
+        goto done;
+    count_marks(&out);
+    if (!(other = make_column(out.count, 4, &out.other)))
+        goto done;
+    fill_recorded(&durations, &out);
+    if (!take_changes(&durations, changes, &out, true))
+        goto done;
+    for (int64_t k = 0; k < out.count; k++)
+        tabled += out.other[k] == LONG;
+    result = Py_BuildValue("OOOL", changed, before, other, (long long)tabled);
+done:
+    Py_XDECREF(changed);
+    Py_XDECREF(before);
+    Py_XDECREF(other);
+    release_buffers(&held);
+    return result;
+}
+
+PyObject *look_up_durations(PyObject *self, PyObject *arguments) {
+    PyObject *given, *rows, *found;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOO", &given, &rows, &found))
+        return NULL;
+    Buffers held = {.count = 0};
+    Durations durations;
+    int64_t count = -1;
+    void *row, *out;
+    if (get_durations(&held, given, -1, &durations) && get_column(&held, rows, 4, &count, &row) && get_column(&held, found, 8, &count, &out)) {
+        if (!are_within(row, count, 0, durations.count - 1))
+            PyErr_SetString(PyExc_ValueError, "an edge that there is not");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            for (int64_t k = 0; k < count; k++) {
+                int64_t lasts = get_duration(&durations, ((int32_t *)row)[k]);
+                ((int64_t *)out)[k] = lasts == NOT_HELD ? NOTHING : lasts;
+            }
+            Py_END_ALLOW_THREADS
+        }
     }
     release_buffers(&held);
-    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(tabled);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 static int compare_keys(const void *first, const void *second) {

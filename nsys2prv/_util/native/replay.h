@@ -33,6 +33,8 @@ typedef struct {
 bool get_column(Buffers *held, PyObject *object, int size, int64_t *count, void **column);
 /* Columns of one length, of a tuple. sizes: bytes of the items of each, a digit for each column. Takes the length. */
 bool get_columns(Buffers *held, PyObject *tuple, const char *sizes, int64_t *count, void **columns);
+/* A new column of so many items of `size` bytes, and where these are. */
+PyObject *make_column(int64_t count, int size, void *column);
 void release_buffers(Buffers *held);
 bool are_within(const int32_t *numbers, int64_t count, int64_t least, int64_t most);
 /* The median of durations, which it reorders; NAN of none. */
