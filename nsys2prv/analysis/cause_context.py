@@ -229,6 +229,8 @@ class CauseContext(Struct, frozen=True, dict=True):
         if kind != Kind.GAP:
             return f"in {KIND_NAMES[kind]}"
         before, after = split_place(key)
+        if before == after:
+            return f"between calls of {self.name_call(before)}"
         return f"between {self.name_call(before)} and {self.name_call(after)}"
 
     def name_work(self, edges: np.ndarray, weights: np.ndarray) -> str:

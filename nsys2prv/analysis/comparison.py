@@ -104,8 +104,8 @@ def _list_outliers(each: pl.DataFrame, name: str) -> list[str]:
 
 
 def compare_jobs(first: FinishedJob, second: FinishedJob) -> Result:
-    """Compare two jobs in tables: the counts first, then times by kernel, class, operation and
-    NVTX range. Changes are of the second from the first.
+    """Compare two jobs in tables: times and counts by kernel, class, operation and NVTX range.
+    Changes are of the second from the first.
     """
     jobs = first, second
     result = Result("difference", "Difference of two jobs", notes=warn_of_differences(*jobs))
@@ -118,27 +118,17 @@ def compare_jobs(first: FinishedJob, second: FinishedJob) -> Result:
         steps = [one["iterations_of_job"][0] for one in focus or ()] or [one.height for one in each]
         result.add("iteration", _compare_medians(each))
         result.add("by_iteration", _join_places(each, "iteration", ITERATION_VALUES))
-    compared = {}
     for analysis, name, keys, count, values in COMPARED:
         if frames := _find_frames(jobs, analysis, name):
             value = next(one for one in values if all(one in frame.columns for frame in frames))
             title = first.results[analysis].tables[name].title
-            compared[analysis, name] = Table(title, _join_by_key(frames, keys, count, value, steps))
+            if (joined := _join_by_key(frames, keys, count, value, steps)).height:
+                result.tables[f"{analysis}_{name}"] = Table(title, joined)
             continue
         lacking = [job.find_frame(analysis, name) is None for job in jobs]
         if not all(lacking):
             has_none = "AB"[lacking.index(True)]
             result.notes.append(f"{analysis}, {name}: {has_none} has none, not compared")
-    counts = [
-        table.frame.select(
-            pl.lit(f"{analysis}: {name}").alias("table"),
-            pl.col("count_a", "count_b").sum(),
-            rows_that_differ=(pl.col("count_a") != pl.col("count_b")).sum().cast(pl.Int64),
-        )
-        for (analysis, name), table in compared.items()
-    ]
-    result.add("counts", pl.concat(counts) if counts else pl.DataFrame())
-    result.tables.update({"_".join(key): one for key, one in compared.items() if one.frame.height})
     for analysis, name, key, values in PLACES:
         if frames := _find_frames(jobs, analysis, name):
             a, b = (frame.height for frame in frames)

@@ -90,9 +90,9 @@ def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cul
     edges, saved = facts.replay.list_saved(cause.changes)
     long = saved >= saved.max() / OF_LONGEST
     edges, saved = edges[long], saved[long]
-    often = "once" if len(saved) == 1 else f"{len(saved)} times"
-    total = format_nanoseconds(float(saved.sum()))
-    title = f"held up {often}, for {total} in all, {facts.name_work(edges, saved)}."
+    total, several = format_nanoseconds(float(saved.sum())), len(saved) > 1
+    often = f"{len(saved)} times, for {total} in all" if several else f"once, for {total}"
+    title = f"held up {often}, {facts.name_work(edges, saved)}."
     worst = edges[[np.argmax(saved)]]
     kind, key = Kind(kinds.kind[worst[0]]), int(kinds.key[worst[0]])
     usual = np.median(facts.measure(facts.replay.select((kind,), [key])))
@@ -102,7 +102,8 @@ def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cul
     ]
     if kind in HOST:
         pauses = [*facts.describe_pauses(edges)]
-        evidence += [*pauses, *facts.list_unrecorded(pauses)]
+        evidence += [one for one in pauses if not title.endswith(one.partition("it ")[2] + ".")]
+        evidence += facts.list_unrecorded(pauses)
     return CulpritTexts(title, evidence, (edges, saved))
 
 
@@ -145,7 +146,7 @@ def _compare_kernels(
         f"{format_nanoseconds(usual[place])}"
     )
     if abs(own_count.sum() - count.sum()) > FEW_MORE * count.sum():
-        evidence += f"; for as many of each name they take {format_nanoseconds(alike.sum())}"
+        evidence += f"; as many of each name would take {format_nanoseconds(alike.sum())} there"
     slower, more = own.sum() - alike.sum(), alike.sum() - usual.sum()
     return (own.sum() / max(alike.sum(), 1) if slower > more else 0.0), evidence
 

@@ -199,14 +199,14 @@ def _add_host_tables(
     named = pl.col("part").replace(WHOLE_JOB, MPI_TIME) if is_of_mpi else pl.col("part")
     result.add("host", of_job.with_columns(named).drop("key"))
     result.add("host_iterations", _select_iterations(rated))
-    names = ("outside_mpi", "useful") if has_api else ("outside_mpi",)
-    shares, times = _list_shares(names)
+    shares, times = _list_shares(["outside_mpi"] * has_mpi + ["useful"] * has_api)
     focus = hosts.filter(pl.col("part") == of_job["part"][0]).with_columns(shares)
     focus = focus.sort("task", "thread").select("task", pl.col("^.*_share$"), *times)
     whose = "Main threads" if options.host_threads != ALL else "Threads"
     is_whole = is_of_mpi and not options.steady
     of_time = f"the time from {MPI_TIME}" if is_whole else f"the {of_job['part'][0]}"
-    result.add("hosts", context.label_tasks(focus), threads=whose, span=of_time)
+    if times:
+        result.add("hosts", context.label_tasks(focus), threads=whose, span=of_time)
     if not has_mpi:
         absent = context.explain_absence(MPI_LAYOUTS)
         result.missing.append(f"MPI efficiencies: {absent}; all time counts as outside MPI")

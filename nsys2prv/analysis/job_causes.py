@@ -191,11 +191,14 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Finding:
     work = work.with_columns(name=pl.Series(name), bytes=pl.Series(2.0 ** (of_bytes / 4)))
     sums = sum_lasts(work, "kind", "name")
     ranks, evidence, of_names = max(len(facts.replay.processes), 1), [], []
+    whole = float(sums["lasts"].sum())
     for kind, value, lasts, count in sums.head(2).rows():
         own = work.filter((pl.col("kind") == kind) & (pl.col("name") == value))
+        is_part = sums.height > 1 and not evidence
+        of_all = f" (of {format_nanoseconds(whole / ranks)} in all)" if is_part else ""
         of_names.append((own["edge"].to_numpy(), own["lasts"].to_numpy()))
         evidence.append(
-            f"{facts.name_transfers(*of_names[-1])}: {format_nanoseconds(lasts / ranks)} per rank in "
+            f"{facts.name_transfers(*of_names[-1])}: {format_nanoseconds(lasts / ranks)} per rank{of_all} in "
             f"{format_count(round(count / ranks), 'transfer')}, {format_nanoseconds(lasts / count)} each, from when the last rank has come"
         )
     channels = (facts.replay.job.channels[key][1] for key in work["key"].unique())
@@ -210,9 +213,11 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Finding:
     moved = work.filter((pl.col("kind") == kind) & (pl.col("name") == value))["bytes"].mean()
     if kind == Kind.MPI and moved < LITTLE_DATA and lasts > LONG_TRANSFER * count:
         label = facts.name_transfer(Kind.MPI, value)
-        calls = f"MPI calls, most in {label}," if sums.height > 1 else label
+        is_most = 2 * lasts > whole
+        part = "most" if is_most else "longest"
+        calls = f"MPI calls, {part} in {label}," if sums.height > 1 else label
         title = f"Ranks wait in {calls} after the last rank has come, with little data."
-        advice = "files" if label.startswith("MPI_File") else "little_data"
+        advice = "files" if is_most and label.startswith("MPI_File") else "little_data"
     return facts.make_finding(
         cause, "transfers", title, evidence, of_names[0], advice=ADVICE[advice]
     )
@@ -262,8 +267,11 @@ def _describe_place(cause: Cause, facts: CauseContext) -> Finding:
     longest, median = float(lasts.max()), float(np.median(lasts))
     measured = f"once, for {format_nanoseconds(longest)}"
     if len(edges) > 1:
+        gained, whole = cause.gain * facts.replay.span, float(lasts.sum())
+        is_less = len(facts.replay.processes) == 1 and gained < MOST_IN_FIRST * whole
+        less = f" ({format_nanoseconds(gained)} of it hold the job back)" if is_less else ""
         measured = (
-            f"{len(edges):,} times, {format_nanoseconds(float(lasts.sum()))} in all, "
+            f"{len(edges):,} times, {format_nanoseconds(whole)} in all{less}, "
             f"{format_nanoseconds(median)} in the median, {format_nanoseconds(longest)} at most"
         )
     describe = _describe_call if kind == Kind.CALL else _describe_pause

@@ -49,15 +49,16 @@ MOST_SHORT, MOST_EVIDENCE = 5, 2
 #: At least LEAST_SHORT findings are printed, and more while they take fewer lines than
 #: ROOM_FOR_FINDINGS: efficiencies come after them.
 LEAST_SHORT, ROOM_FOR_FINDINGS = 3, 19
-#: Lines above findings that are limits, and above causes behind these.
-LIMITS, CAUSES = (
-    "  Limits: what is gained at most, if all of it goes",
-    "  Causes: what is gained without each of them",
+#: Lines above limits, causes behind these, and what lies outside of a steady state.
+LIMITS, CAUSES, BESIDE = (
+    "  Limits: at most this much is gained, as some of it has to stay",
+    "  Causes: this much is gained without each of them",
+    "  Outside of the steady state, in % of the job:",
 )
 #: Characters of the name of a kernel in a sentence.
-LONGEST_NAME = 60
+LONGEST_NAME = 56
 #: Lines that are printed without --full, and rows of each table then.
-MOST_LINES, FEW_ROWS = 60, 5
+MOST_LINES, FEW_ROWS = 64, 5
 #: The analysis whose first table gets room before all others.
 FIRST_TABLES = "efficiencies"
 #: Lines at the end that name further tables.
@@ -247,6 +248,11 @@ def _lay_out(
     parts = [fold_lines(head, width)] if head else []
     findings = [result for result in results if result.name == "findings"]
     findings = findings or [result for result in results if result.findings]
+    asked = [result.tables["what_if"] for result in findings if "what_if" in result.tables]
+    parts += [
+        [*style.format_title(one.title), *format_table(one.frame, one.frame.height, style.width)]
+        for one in asked
+    ]
     parts += [_format_findings(result, style, width, whole) for result in findings]
     return parts, [
         (result.name, block) for result in results for block in _format_blocks(result, style, width)
@@ -263,7 +269,10 @@ def _fit_blocks(
     names = [name for name, _ in blocks]
     first = names.index(FIRST_TABLES) if FIRST_TABLES in names else 0
     kept = set()
-    for number in sorted(range(len(blocks)), key=lambda number: number != first):
+    # Those of findings come last, which say the most important of them.
+    for number in sorted(
+        range(len(blocks)), key=lambda number: (number != first, names[number] == "findings")
+    ):
         if len(blocks[number][1]) < room:
             kept.add(number)
             room -= len(blocks[number][1]) + 1
@@ -272,23 +281,31 @@ def _fit_blocks(
 
 
 def format_findings(
-    findings: Sequence[Finding], width: int = TEXT_WIDTH, full: bool = False, nothing: str = NOTHING
+    findings: Sequence[Finding],
+    width: int = TEXT_WIDTH,
+    full: bool = False,
+    nothing: str = NOTHING,
+    steady: bool = False,
 ) -> list[str]:
     """Return the lines of the findings: of each its cost and title, measurements, advice, and
     where to look. full: all findings with all measurements. nothing: the sentence where there are
-    none.
+    none. steady: whether costs are shares of a steady state.
     """
     if not findings:
         return _wrap_text(f"  {nothing}", width, 2)
     width = min(width, TEXT_WIDTH)
     lines: list[str] = []
-    shown = findings if full else findings[:MOST_SHORT]
+    shown, above = findings if full else findings[:MOST_SHORT], CAUSES
     for number, finding in enumerate(shown):
         if not full and number >= LEAST_SHORT and len(lines) >= ROOM_FOR_FINDINGS:
             shown = shown[:number]
             break
-        if finding.at_most != (number > 0 and shown[number - 1].at_most):
-            lines += _wrap_text(CAUSES if not finding.at_most else LIMITS, width, 2)
+        heading = LIMITS if finding.at_most else CAUSES
+        if steady and finding.kind in OUTSIDE:
+            heading = BESIDE
+        if heading != above:
+            lines += _wrap_text(heading, width, 2)
+        above = heading
         lines += _wrap_text(f"{100 * finding.share:5.1f} %  {finding.title}", width, 9)
         most = len(finding.evidence) if full else 1 if number else MOST_EVIDENCE
         details = [
@@ -316,23 +333,19 @@ def _wrap_text(text: str, width: int, indent: int) -> list[str]:
 
 
 def _format_findings(result: Result, style: Style, width: int, whole: str) -> list[str]:
-    of_steady = "phases" in result.tables or any(
-        "steady_share" in table.frame.columns for table in result.tables.values()
-    )
-    legend = [f"  %: how much shorter {whole} would be without this cause"]
-    if of_steady:
-        legend = ["  %: how much shorter the steady state would be without this cause"]
-        if any(finding.kind in OUTSIDE for finding in result.findings):
-            legend[0] += "; where GPUs have not begun or have ended, how much shorter the job"
-    if any(finding.command for finding in result.findings):
-        legend += [
-            "  wxparaver ...: shows it in Paraver, in the trace of `nsys2prv REPORT... job.prv`"
-        ]
+    legend = f"  %: how much shorter {whole} gets without it"
+    if phases := result.tables.get("phases"):
+        [steady] = phases.frame.filter(phase="steady state").rows(named=True)
+        repeats = f"{steady['iterations']:,} iterations, {steady['time_share']:.0%} of the job"
+        legend = f"  %: how much shorter the steady state gets ({repeats})"
+    trace = ["  job.prv: the trace that `nsys2prv REPORT... job.prv` writes, for Paraver"]
+    nothing = (result.missing or [NOTHING])[0]
     return [
         *style.format_title("What holds the job back"),
         *[line for note in result.notes[:1] for line in _wrap_text(f"  {note}", width, 2)],
-        *(fold_lines(legend, width) if result.findings else []),
-        *format_findings(result.findings, width, style.full, *result.missing[:1]),
+        *(fold_lines([legend], width) if result.findings else []),
+        *format_findings(result.findings, width, style.full, nothing, phases is not None),
+        *(fold_lines(trace, width) if any(one.command for one in result.findings) else []),
     ]
 
 
@@ -350,14 +363,18 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
             notes += _wrap_text(f"not available: {lack}", width, 6)
     blocks = [_format_tree(result, style)]
     for name, table in result.tables.items():
-        if name not in result.declared.hidden | result.declared.drawn and table.frame.height:
+        elsewhere = result.declared.hidden | result.declared.drawn | {"what_if"}
+        if name not in elsewhere and table.frame.height:
             frame = table.frame.drop(() if style.full else COLUMNS_IN_DETAIL, strict=False)
             # Only the worst of many ranks or devices.
             shown, left = choose_worst_rows(frame, rows)
-            most = shown.height if left or name == "what_if" else rows
+            most = shown.height if left else rows
             lines = format_table(shown, most, style.width)
             more = [f"  ... {left:,} more"] if left else []
-            blocks.append([*fold_lines([table.title], style.width), *lines, *more])
+            title = fold_lines([table.title], style.width)
+            if result.name == "findings":
+                title = style.format_title(table.title)
+            blocks.append([*title, *lines, *more])
     blocks = [block for block in (*blocks, notes) if block]
     if style.chosen and not (blocks or result.findings or result.missing):
         blocks = [[f"not available: {result.title}: there is nothing of it in this job"]]
@@ -385,7 +402,8 @@ def _format_tree(result: Result, style: Style) -> list[str]:
     columns = [Column("", names)]
     for part, values in zip(parts, zip(*(values for _, values in known), strict=True), strict=True):
         columns.append(Column(part, list(map(format_efficiency, values)), False))
-    title = "Efficiencies, each the product of those below it (-: below 80 %, !: below 60 %)"
+    hosts = "; hosts: no fault where they wait for GPUs" if all(tables) else ""
+    title = f"Each is the product of those below it (-: below 80 %, !: below 60 %{hosts})"
     return [*fold_lines([title], style.width), *lay_out_table(columns, style.width)]
 
 

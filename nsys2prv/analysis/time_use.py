@@ -30,6 +30,8 @@ from nsys2prv.replay.suspects import list_slow_processes
 LEAST_EDGE, LEAST_BESIDE_STEADY = 0.05, 0.2
 #: Least share of their time in which GPUs are idle, or only copy, to be a finding.
 LEAST_LOSS = 0.1
+#: Least share of the job that the profiler takes of such time to be told.
+LEAST_PROFILER = 0.005
 #: The largest loss of GPUs is reported beside causes if it is more than so many times what these
 #: gain.
 LEAST_BESIDE_CAUSES = 2
@@ -207,10 +209,9 @@ def describe_edge(
     share = (use.length - profiler) / covered
     if share < (LEAST_BESIDE_STEADY if context.options.steady else LEAST_EDGE):
         return None
-    evidence = use.list_evidence()
-    if profiler >= EXPLAINS * use.length:
-        spent = format_nanoseconds(profiler)
-        evidence = (*evidence, f"the profiler's own {spent} are no part of the gain")
+    own = ""
+    if profiler >= LEAST_PROFILER * covered:
+        own = f" ({format_nanoseconds(profiler)} of it the profiler's own, which is no gain)"
     is_before, steady = when == "before", context.options.covered_steady
     begin, end = (0, use.length) if is_before else (context.duration - use.length, context.duration)
     what = "their first work" if is_before else "their last work"
@@ -224,9 +225,9 @@ def describe_edge(
     return Finding(
         "startup" if is_before else "shutdown",
         f"GPUs do {nothing} for {use.length / covered:.1%} of {_name_time(context)}: {format_nanoseconds(use.length)} "
-        f"{when} {what}{use.describe_most()}.",
+        f"{when} {what}{own}{use.describe_most()}.",
         share,
-        evidence=evidence,
+        evidence=use.list_evidence(),
         where=use.where,
         advice=advice,
         views=("views/cuda_activities.cfg",),
@@ -424,7 +425,7 @@ def describe_loss(
     if share < LEAST_LOSS or share <= LEAST_BESIDE_CAUSES * explained or (is_clear and explained):
         return None
     is_steady = context.options.steady is not None
-    when = "the steady state" if is_steady else "the time from their first to their last work"
+    when = "of the steady state" if is_steady else "between their first and last work"
     tasks: list[int] = []
     most, evidence, where, advice = "", (), "", "overlap communication with computation"
     if name == "idle":
@@ -456,7 +457,7 @@ def describe_loss(
     longest = devices.sort(pl.col(f"{name}_end") - pl.col(f"{name}_begin")).row(-1, named=True)
     return Finding(
         "idle",
-        f"GPUs {does} for {lost / length:.0%} of {when} ({mean}{' on average' if devices.height > 1 else ''}){most}.",
+        f"GPUs {does} for {mean} {'each, on average, ' if devices.height > 1 else ''}{when}{most}.",
         share,
         job.list_ranks(tasks),
         job.list_devices(tasks),

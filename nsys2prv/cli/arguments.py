@@ -240,6 +240,12 @@ def _parse_rate(text: str) -> tuple[str, int]:
     return kind, int(rate)
 
 
+def _parse_path(text: str) -> Path:
+    if text == "-":
+        raise ValueError(text)
+    return Path(text)
+
+
 def _parse_count(text: str) -> int:
     if not text.isdecimal() or int(text[:9]) < 1:
         raise ValueError(text)
@@ -264,7 +270,7 @@ def _parse_list(text: str) -> list[str]:
 #: The types that ``options.yaml`` names -> what makes the value of an option of its text, or raises
 #: ValueError.
 TYPES: dict[str, Callable[[str], Any]] = {
-    "path": Path,
+    "path": _parse_path,
     "count": _parse_count,
     "min_duration": _parse_min_duration,
     "fields": _parse_fields,

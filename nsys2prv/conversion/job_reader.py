@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT, number_linked
-from nsys2prv._util.native import core
+from nsys2prv._util.native import NEEDS_CORE, core
 from nsys2prv.conversion.job import Job, make_global_ids
 from nsys2prv.events.extraction import (
     GPU,
@@ -152,16 +152,12 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
     return result
 
 
-#: Why there is no path.
-NO_CORE = "the critical path needs the compiled core, which this installation lacks"
-
-
 def make_critical_path(job: Job) -> WorkResult:
     """Return the critical path of a job, as runs in trace time."""
     number = 1 + max(result.task for result in job.results)
     rows = []
     if core is None:
-        job.warnings.append(NO_CORE)
+        job.warnings.append(f"the critical path {NEEDS_CORE}")
     else:
         reader = make_event_reader(job)
         labels = {name: values.labels for name, values in job.values.items()}

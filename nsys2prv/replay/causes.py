@@ -409,8 +409,8 @@ def _parse_change(text: str) -> re.Match[str]:
         if match := re.fullmatch(form, text):
             return match
     near = get_close_matches(text, EXAMPLES, 1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    raise UsageError(f"--what-if {text}: {meant}It takes {'; '.join(EXAMPLES)}")
+    meant = f"did you mean {near[0]}?" if near else "no such change;"
+    raise UsageError(f"--what-if {text}: {meant} there are {'; '.join(EXAMPLES)}")
 
 
 def replay_what_ifs(asked: Sequence[re.Match[str]], replay: Replay, names: Names) -> pl.DataFrame:

@@ -12,6 +12,7 @@ from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis import job
 from nsys2prv.analysis.job import OpenJob
+from nsys2prv.analysis.text import MOST_LINES
 from nsys2prv.cli import main
 
 TRAINING, GRAPHS = (list(map(str, SAMPLES[name])) for name in ("training", "graphs"))
@@ -67,7 +68,7 @@ def test_a_terminal_has_the_analyses_that_fit(
     assert main(["report", GRAPHS[0], "-q", "-j", "1"]) == 0
     out = capsys.readouterr().out
     assert analyses == ANALYSES[:2]
-    assert len(out.splitlines()) <= 60
+    assert len(out.splitlines()) <= MOST_LINES
     last = out.rstrip().rpartition("\n\n")[2]
     assert last.startswith("more tables: --full shows all, --only one of ")
     assert " ".join(last.split()).endswith(", ".join(ANALYSES[2:]))
@@ -92,7 +93,6 @@ def test_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     a, b, c = (str(tmp_path / f"{name}.json") for name in "abc")
     assert main(["diff", a, b, "--json", str(tmp_path / "same.json")]) == 0
     same = json.loads((tmp_path / "same.json").read_text())["analyses"]["difference"]["tables"]
-    assert set(same["counts"]["columns"]["rows_that_differ"]) == {0}
     assert set(same["kernels_kernels"]["columns"]["change_ns"]) == {0}
     assert main(["diff", a, c, "--json", str(tmp_path / "other.json")]) == 0
     analyses = [json.loads((tmp_path / f"{name}.json").read_text())["analyses"] for name in "ac"]

@@ -106,7 +106,9 @@ def test_findings_as_text() -> None:
     ]
     limit = replace(finding, share=0.2, at_most=True)
     limits = format_findings([finding, limit, limit])
-    assert limits.index("  Limits: what is gained at most, if all of it goes") == 6
+    assert limits.index("  Limits: at most this much is gained, as some of it has to stay") == 6
+    outside = format_findings([finding, replace(finding, kind="startup")], steady=True)
+    assert outside[6] == "  Outside of the steady state, in % of the job:"
     assert "  Causes" in format_findings([limit, finding])[7]
     assert format_findings([finding] * 7)[-1] == "  and 3 more: --full"
     assert all(

@@ -52,6 +52,7 @@ def test_every_ending_that_is_written_is_that_of_a_trace() -> None:
         (["--time", "", REPORT, "o"], ["--time is given an empty value", "write --time FROM:TO"]),
         (["report", REPORT, "--only="], ["--only is given an empty value", "write --only NAMES"]),
         (["--time"], ["--time takes a value; write --time FROM:TO"]),
+        (["report", REPORT, "--json", "-"], ["--json -: give the name of a file"]),
         (["-j", "0", REPORT, "o"], ["-j 0: give a whole number, 1 or more"]),
         (["out.prv", REPORT], ["the trace to write comes last: nsys2prv REPORT... out.prv"]),
         (["--kernel-name", "full", REPORT, "o"], ["did you mean --kernel-names?"]),

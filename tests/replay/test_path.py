@@ -11,9 +11,8 @@ from tools.conversions import convert_and_read
 from tools.exports import make_call, make_export, make_global_pid, make_kernel, make_strings
 from tools.trace_reader import Trace
 
-from nsys2prv._util.native import core
+from nsys2prv._util.native import NEEDS_CORE, core
 from nsys2prv.conversion import job_reader
-from nsys2prv.conversion.job_reader import NO_CORE
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -142,4 +141,4 @@ def test_without_the_compiled_core_it_is_not_there(
     )
     trace, summary = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
     assert not trace.list_intervals(CAUSE)
-    assert NO_CORE in summary.warnings
+    assert f"the critical path {NEEDS_CORE}" in summary.warnings

@@ -65,7 +65,7 @@ def test_changes_of_whole_jobs_have_texts_and_are_documented() -> None:
     ("said", "because"),
     [
         ("rank 3 gpu as others", "did you mean rank 3,5-7: gpu as others"),
-        ("faster", "It takes rank 3,5-7: gpu as others; "),
+        ("faster", "no such change; there are rank 3,5-7: gpu as others; "),
         ("gpu x1.2.3", "x1.2.3: give a factor"),
         ("rank 9: gpu as others", "rank 9: no such rank; there are 0, 1, 2, 3"),
         ("rank a: gpu as others", "give ranks as in 3,5-7"),

@@ -16,12 +16,15 @@ try:
 except ImportError:
     core: Any = None  # type: ignore[no-redef]
 
-__all__ = ["core", "require_core"]
+__all__ = ["NEEDS_CORE", "core", "require_core"]
+
+#: Said of what cannot be done without it.
+NEEDS_CORE = (
+    "needs the compiled core, which this installation lacks: install nsys2prv with a C compiler"
+)
 
 
 def require_core(what: str) -> None:
     """Raise Nsys2prvError where there is no compiled core. what: that needs it, for people."""
     if core is None:
-        raise Nsys2prvError(
-            f"{what} needs the compiled core, which this installation lacks: install nsys2prv with a C compiler"
-        )
+        raise Nsys2prvError(f"{what} {NEEDS_CORE}")

@@ -113,7 +113,8 @@ def list_cards(job: FinishedJob) -> Iterator[tuple[Finding, str, Moment | None]]
     for finding, moment in zip(findings, moments, strict=True):
         of_job = finding.kind in OUTSIDE or not job.steady
         length = job.description.get("covered_ns", end) if of_job else end - begin
-        yield finding, format_nanoseconds(finding.share * length), moment
+        of = " of the job" if of_job and job.steady else ""
+        yield finding, format_nanoseconds(finding.share * length) + of, moment
 
 
 def compare_findings(first: FinishedJob, second: FinishedJob) -> list[dict[str, Any]]:
