@@ -19,7 +19,7 @@ from nsys2prv._util.memory import (
 from nsys2prv.analysis.collectives import make_clock_table
 from nsys2prv.analysis.coverage import explain_absence, find_lossy_devices, name_lossy_processes
 from nsys2prv.analysis.device_group import ALL, WORK, AnalysisOptions, DeviceGroup
-from nsys2prv.analysis.host_time import LOADING, select_no_profiler, select_shmem_calls
+from nsys2prv.analysis.host_time import NAMES, select_no_profiler
 from nsys2prv.analysis.nvtx_operations import RANGES
 from nsys2prv.analysis.result import DECLARED, KERNEL_NAMES, Analysis, Context, Result
 from nsys2prv.analysis.time_division import CRITICAL_PATH
@@ -72,9 +72,10 @@ def run_analyses(
         asked,
         iterations=iterations,
         synchronising=select_synchronising_calls(opened.labels["cuda_api"]),
-        loading=select_labels(opened.labels["cuda_api"], LOADING),
+        set_up_calls=[select_labels(opened.labels["cuda_api"], one) for one in NAMES["set_up"]],
+        gpus={gpu.name for info in job.infos for gpu in info.gpus.values()},
         io=select_io_calls(opened.labels["osrt"]),
-        shmem=select_shmem_calls(opened.labels["nvtx"]),
+        shmem=select_labels(opened.labels["nvtx"], NAMES["shmem"]),
         no_profiler=select_no_profiler(opened.labels["profiler_overhead"]),
         groups=opened.group_table,
         steady=steady,

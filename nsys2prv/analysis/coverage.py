@@ -90,11 +90,9 @@ class Coverage(Struct, frozen=True):
             for task, spans in sorted(self.by_task.items(), key=lambda item: item[1].length)
             if spans.length < least
         ]
-        reports = (
-            f" (the reports cover {list_some(partly, MOST_NAMED)})"
-            if partly and len(self.by_task) > 1
-            else ""
-        )
+        reports = ""
+        if partly and len(self.by_task) > 1:
+            reports = f" (the reports cover {list_some(partly, MOST_NAMED)})"
         if not len(self.common):
             return (
                 "no moment is covered by the reports of all processes: efficiencies, overlap and "
@@ -192,10 +190,7 @@ def _count_calls_of_others(
             frame = frame.with_columns(task=pl.Series(task_of[frame["thread"].to_numpy()]))
             for (task, communicator), of_task in frame.group_by("task", "communicator"):
                 members[task].add((layout, communicator))
-                first, last = (
-                    np.sort(of_task["begin"].to_numpy()),
-                    np.sort(of_task["end"].to_numpy()),
-                )
+                first, last = (np.sort(of_task[one].to_numpy()) for one in ("begin", "end"))
                 inside = np.searchsorted(last, ends, "right") - np.searchsorted(first, begins)
                 own = [task in tasks for tasks, _ in edges]
                 inside = np.where(own, 0, np.maximum(inside, 0))

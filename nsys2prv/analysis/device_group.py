@@ -6,7 +6,7 @@ What several analyses need is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -119,8 +119,10 @@ class AnalysisOptions(Struct, frozen=True):
     bins: int = 200
     #: Values of CUDA API calls that wait for the device.
     synchronising: tuple[int, ...] = ()
-    #: Values of CUDA API calls that load code.
-    loading: tuple[int, ...] = ()
+    #: Values of the CUDA API calls of each of `set_up` of findings.yaml.
+    set_up_calls: Sequence[tuple[int, ...]] = ((), (), ())
+    #: Names of the GPUs of the job's hosts, "" for none.
+    gpus: Collection[str] = ()
     #: Values of OS runtime calls that wait for files or the network.
     io: tuple[int, ...] = ()
     #: Values of NVTX ranges that libraries of shared memory make of their calls.

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from msgspec import structs
 
-from nsys2prv._util.text import list_some
+from nsys2prv._util.text import capitalize, list_some
 from nsys2prv.analysis.cause_context import CauseContext
 from nsys2prv.analysis.culprits import describe_culprit
 from nsys2prv.analysis.device_group import (
@@ -34,6 +34,8 @@ from nsys2prv.analysis.device_group import (
 )
 from nsys2prv.analysis.efficiency_times import MPI_TIME
 from nsys2prv.analysis.host_time import (
+    NAMES,
+    TEXTS,
     choose_thread,
     describe_parts,
     divide_host_time,
@@ -50,6 +52,7 @@ from nsys2prv.analysis.result import Context, Finding, JobRanks, Result, join_fi
 from nsys2prv.analysis.stacks import list_places, measure_places
 from nsys2prv.analysis.time_use import (
     LEAST_BESIDE_CAUSES,
+    LEAST_BESIDE_STEADY,
     describe_devices,
     describe_edge,
     describe_failures,
@@ -93,8 +96,8 @@ OF_HOSTS = ("blocked_by_call", "host_work", "host_bound")
 #: Waiting for what comes from outside of the job is told of from this share of the time on.
 LEAST_OUTSIDE = 0.02
 GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
-#: Kernels that tensor cores do not help: products of a matrix and a vector, and of double precision.
-NO_PRODUCT = re.compile(r"(?i)gemv|double|dgemm|_d\d{3}|f64")
+#: Layouts of events that are none of the program's own.
+NOT_OF_PROGRAM = {"diagnostic", "profiler_overhead"}
 NO_VERDICT = "what holds the job back cannot be told"
 
 
@@ -250,7 +253,9 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     job = JobRanks.from_job(context, devices)
     if not context.reader.layouts & {*WORK, *MPI_LAYOUTS}:
         absence = context.explain_absence(tuple(WORK))
-        if finding := describe_hosts(frames, context, job, absence):
+        if context.reader.layouts <= NOT_OF_PROGRAM:
+            result.missing.append(f"{TEXTS['advice']['nothing']}. {capitalize(absence)}")
+        elif finding := describe_hosts(frames, context, job, absence):
             result.findings.append(finding)
         else:
             result.missing.append(f"{NO_VERDICT} without work on GPUs or calls of MPI: {absence}")
@@ -290,6 +295,11 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         findings.insert(0, loss)
     # What lies outside of the time that is replayed stands before what costs the job less; beside a
     # steady state it is first or last, as it is longer than that or not.
+    nothing = _describe_nothing(frames)
+    if steady and findings:
+        edges = [one for one in edges if one.share >= LEAST_BESIDE_STEADY]
+    elif steady and edges:
+        result.notes[0] += f" In the steady state: {nothing}."
     for edge in sorted(edges, key=lambda one: one.share):
         if steady and edge.share * context.options.covered.length < covered.length:
             findings.append(structs.replace(edge, at_most=True))
@@ -302,7 +312,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     findings = join_findings([findings, [*limits]])
     result.findings.extend(_order_limits(findings))
     if not result.findings:
-        result.missing.append(_describe_nothing(frames))
+        result.missing.append(nothing)
 
 
 def _order_limits(findings: list[Finding]) -> list[Finding]:
@@ -393,7 +403,10 @@ def _list_names(frames: Mapping[str, pl.DataFrame], context: Context) -> Names:
     }
     kinds = map_labels("memory_kind")
     found = frames["products"]["name"].unique().to_list() if frames["products"].height else []
-    products = {one for one in found if one in kernels and not NO_PRODUCT.search(kernels[one])}
+    no_product, without = NAMES["no_product"], NAMES["no_tensor_cores"]
+    if (gpus := context.options.gpus) and all(re.search(without, gpu) for gpu in gpus):
+        found = []
+    products = {one for one in found if one in kernels and not re.search(no_product, kernels[one])}
     is_steady = context.options.steady is not None
     facts = KernelFacts(frozenset(products), kinds["pageable"], kinds["pinned"], is_steady)
     return Names(dict(ranks.rows()), kernels, facts)
@@ -417,16 +430,12 @@ def _describe_unexplained(share: float) -> str:
 
 def _describe_nothing(frames: Mapping[str, pl.DataFrame]) -> str:
     """Return what is said where no cause gains enough."""
-    devices = frames["devices"]
+    text, devices = "nothing found that would gain 2 %", frames["devices"]
     if devices.height and devices["compute"].sum() > MOSTLY * devices["length"].sum():
-        text = "nothing found that would gain 2 % but faster kernels: Nsight Compute (ncu) says what holds these back"
+        text += " but faster kernels: Nsight Compute (ncu) says what holds these back"
         edges = 1 - devices["inner"].sum() / devices["length"].sum()
-        return (
-            f"{text}; GPUs have not begun or have ended for {edges:.1%}"
-            if edges >= LEAST_GAIN
-            else text
-        )
-    text = "nothing found that would gain 2 %"
-    if described := describe_parts(sum_parts(frames["hosts"])):
+        if edges >= LEAST_GAIN:
+            text += f"; GPUs have not begun or have ended for {edges:.1%}"
+    elif described := describe_parts(sum_parts(frames["hosts"])):
         text += f"; outside of calls of CUDA and MPI, hosts are {described}"
     return text

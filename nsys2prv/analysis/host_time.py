@@ -34,25 +34,14 @@ from nsys2prv.analysis.stacks import (
     measure_places,
 )
 from nsys2prv.conversion.quality import WOULD_TELL
-from nsys2prv.events.attributes import select_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 
 #: Layout of calls other than those of CUDA -> part of PARTS.
-CALLS = {
-    layout: part
-    for part, layouts in {"mpi": MPI_LAYOUTS, "ucx": UCX, "os": OS}.items()
-    for layout in layouts
-}
-#: Overhead that Nsight Systems records, and that CUDA or the program has without it too.
-NO_PROFILER = re.compile(
-    r"(?i)unknown|command buffer|module loading|lazy|compil|^dl(?:open|close)\((?!.*(?:nsys|nsight|cupti|Tools))"
-)
-#: Calls of CUDA that load code, which sets up less than the first of the others.
-LOADING = r"(?i)^cu(?:da)?(?:Module|Library|Link)"
-#: Names of NVTX ranges that are calls of libraries of shared memory.
-SHMEM = r"^(nv)?shmemx?_"
+CALLS = dict.fromkeys(MPI_LAYOUTS, "mpi") | dict.fromkeys(UCX, "ucx") | dict.fromkeys(OS, "os")
 #: Texts of findings.
 TEXTS = load_shipped_file(__package__, "findings.yaml")
+#: What names of calls, ranges, kernels and GPUs tell, as regular expressions.
+NAMES = TEXTS["names"]
 #: Parts of time -> what people call it. Each moment counts for the first that applies.
 PARTS: dict[str, str] = {part: said for part, (said, _) in TEXTS["parts"].items()}
 #: What tells more of hosts -> its layouts.
@@ -143,16 +132,10 @@ def choose_thread(unit: DeviceGroup, task: int) -> int:
     if any((rows["thread"] == main).any() for rows in frames):
         return main
     lasts = pl.col("end") - pl.col("begin")
-    calls = pl.concat(
-        [
-            rows.filter(unit.list_tasks(rows) == task).select(
-                pl.col("thread").cast(pl.Int64), time=lasts
-            )
-            for rows in frames
-        ]
-    )
-    sums = calls.group_by("thread").agg(pl.col("time").sum())
-    for layout in () if calls.height else ("nvtx_pushpop", *SAMPLES, *OS):
+    own = [rows.filter(unit.list_tasks(rows) == task) for rows in frames]
+    calls = [rows.select(pl.col("thread").cast(pl.Int64), time=lasts) for rows in own]
+    sums = pl.concat(calls).group_by("thread").agg(pl.col("time").sum())
+    for layout in () if sums.height else ("nvtx_pushpop", *SAMPLES, *OS):
         rows = unit.read_begins(layout)
         rows = rows.filter(unit.list_tasks(rows) == task)
         if rows.height:
@@ -181,12 +164,14 @@ def list_activities(
     is the first call of CUDA in its process that takes SET_UP, begun before any work of GPUs). ranges: of
     this time, as :func:`sum_ranges` returns them. others: as for divide_host_time.
     """
-    outside = spans - unite(*_find_before_system(unit, thread).values())
+    first = _find_before_system(unit, thread)
+    outside, of_cuda = spans - unite(*first.values()), spans - first["mpi"]
     is_io = pl.col("name").is_in(list(unit.options.io))
     beside, frames = _find_others(unit, thread) if others else EMPTY, []
     for layout, part, calls in _list_calls(unit):
         is_own = calls["thread"] == thread
-        time = unit.measure_within(outside - beside if part == "os" else spans, calls) * is_own
+        own = {"os": outside - beside, "cuda": of_cuda}.get(part, spans)
+        time = unit.measure_within(own, calls) * is_own
         if others and part == "cuda":
             is_other = ~is_own & (unit.list_tasks(calls) == unit.task_of[thread])
             time += unit.measure_within(outside, calls) * is_other
@@ -210,26 +195,26 @@ def list_activities(
         )
         for part, name, frame in (("where", "place", places), ("range", "range", ranges))
     ]
-    first = _find_set_up(unit, int(unit.task_of[thread]))
+    set_up = _find_set_up(unit, int(unit.task_of[thread]))
     rows = pl.concat(frames, how="diagonal").filter(pl.col("time") > 0)
-    is_first = (pl.col("part") == "cuda") & (pl.col("begin") == first)
+    is_first = (pl.col("part") == "cuda") & (pl.col("begin") == set_up)
     return rows.with_columns(first=is_first).drop("begin")
 
 
 def _find_set_up(unit: DeviceGroup, task: int) -> int:
-    """Return the begin of the first call of CUDA in a process that takes SET_UP and does not only load
-    code, where no GPU works before it and it waits for none by its name, else -2.
+    """Return the begin of the first call of CUDA in a process that takes SET_UP and may set it up, where
+    no GPU works before it, and no call before it shows that CUDA has been set up, unless it is a
+    launch; else -2.
     """
-    waits, loads = (
-        pl.col("call").is_in(list(one))
-        for one in (unit.options.synchronising, unit.options.loading)
-    )
+    needs, launches, uses = (pl.col("call").is_in(list(one)) for one in unit.options.set_up_calls)
+    calls = unit.api.filter(unit.list_tasks(unit.api) == task)
     is_long = pl.col("end") - pl.col("begin") >= SET_UP
-    long = unit.api.filter(is_long & ~loads & (unit.list_tasks(unit.api) == task))
-    first = long.head(1).filter(~waits)
+    first = calls.filter(is_long & ~needs).head(1)
     if not first.height or (unit.work.height and unit.work["begin"].min() < first["begin"][0]):
         return -2
-    return int(first["begin"][0])
+    begin = int(first["begin"][0])
+    is_late = calls.filter(uses & (pl.col("end") <= begin) & (pl.col("error") <= 0)).height
+    return -2 if is_late and not first.filter(launches).height else begin
 
 
 def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFrame]:
@@ -273,14 +258,10 @@ def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFra
     return [pl.concat(one).group_by("group").agg(pl.all().sum()) for one in sums]
 
 
-def select_shmem_calls(labels: pl.DataFrame) -> tuple[int, ...]:
-    """Return the values of NVTX ranges of libraries of shared memory. labels: value and label."""
-    return select_labels(labels, SHMEM)
-
-
 def select_no_profiler(labels: pl.DataFrame) -> tuple[int, ...]:
     """Return the values of overhead that is not the profiler's. labels: value and label."""
-    return tuple(value for value, label in labels.rows() if NO_PROFILER.search(label))
+    is_other = re.compile(NAMES["no_profiler"]).search
+    return tuple(value for value, label in labels.rows() if is_other(label))
 
 
 def compare_with_others(

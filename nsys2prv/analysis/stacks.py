@@ -33,6 +33,8 @@ STATES_OF_THREADS = ("thread_state", "thread_state_reason")
 #: Whose code samples are in: values of the catalogue.
 _STATES = map_labels("thread_state")
 PROFILER, SYSTEM = (map_labels("code_owner")[whose] for whose in ("the profiler", "the system"))
+#: A call of MPI in the text of a stack.
+MPI_CALL = r"(^|;)P?MPI_[A-Z]\w+"
 #: A sample stands for the time since the one before on its thread, at most for this multiple of the
 #: usual time.
 LONGEST_SAMPLE = 4.0
@@ -166,7 +168,8 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
                 keep=lambda columns: columns["caller_1"] >= 0,
             ),
         ).filter(pl.col("thread") == thread)
-        place = _join(*to_arrays(called, "caller_1", "caller_2"))
+        owners = _find_owners(unit, layout, called)
+        place = _join(*to_arrays(called, "caller_1", "caller_2"), owners)
         calls.append(called.with_columns(place=pl.Series(place)))
     if unit.has(*SAMPLES):
         samples = read_samples(unit, thread, with_place=True)
@@ -182,6 +185,22 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
         samples = samples.with_columns(place=pl.Series(place), lasts=pl.Series(lasts))
         samples = _forget_rare(samples.filter(pl.Series(spans.contains(begin))))
     return divide_time(spans, calls, samples).filter(pl.col("place") != 0).drop("count")
+
+
+def _find_owners(unit: DeviceGroup, layout: str, calls: pl.DataFrame) -> np.ndarray | int:
+    """Return whose code makes the calls of a thread: MPI, by their stacks, where its calls are not
+    recorded; else 0. calls: thread, begin.
+    """
+    if unit.has(*MPI_LAYOUTS) or not calls.height:
+        return 0
+    layouts = [STACK_LAYOUTS.index(layout)]
+    rows, texts = unit.remember(
+        f"stacks of {layout}", lambda: unit.reader.read_stacks(unit.number, layouts)
+    )
+    is_mpi = pl.Series(texts.str.contains(MPI_CALL).gather(rows["text"]))
+    found = rows.filter(is_mpi & (pl.col("thread") == calls["thread"][0]))
+    in_mpi = calls["begin"].is_in(found["begin"].implode()).to_numpy()
+    return in_mpi * map_labels("code_owner")["mpi"]
 
 
 def _forget_rare(samples: pl.DataFrame) -> pl.DataFrame:

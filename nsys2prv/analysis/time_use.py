@@ -26,7 +26,7 @@ from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.suspects import list_slow_processes
 
 #: Least share of the job for time before the first work of GPUs, or after the last, to be a
-#: finding: without a steady state, and with one.
+#: finding, and beside findings of a steady state.
 LEAST_EDGE, LEAST_BESIDE_STEADY = 0.05, 0.2
 #: Least share of their time in which GPUs are idle, or only copy, to be a finding.
 LEAST_LOSS = 0.1
@@ -44,12 +44,8 @@ FEW_BLOCKS, ALONE = 8, 1.2
 GRID = r"grid (?P<x>\d+)x(?P<y>\d+)x(?P<z>\d+)"
 #: Graphics on GPUs, which is not counted as their work.
 GRAPHICS = {"opengl_gpu", "vulkan_gpu", "dx11_gpu", "dx12_gpu"}
-#: Calls of CUDA that matter if they fail, and errors that are no failure: not ready, and those at
-#: the end of a process.
-WORKS, NO_FAILURES = (
-    r"(?i)launch|memcpy|memset|malloc|memalloc|prefetch|synchronize",
-    (600, 4, 201, 709),
-)
+#: Errors of CUDA that are no failure: not ready, and those at the end of a process.
+NO_FAILURES = (600, 4, 201, 709)
 #: Remark on a call that creates the context of CUDA.
 SETS_UP = ", which sets CUDA up"
 #: Least length (ns) of a single call that most of the time in I/O or CUDA is spent in; the remark
@@ -118,12 +114,11 @@ class TimeUse(Struct, frozen=True):
     def advice(self) -> str:
         """Advice on what to do about it."""
         part, named = self.own, self.named.get(self.own, "")
+        told = f"{self.when} {named}" + ("" if part == "cuda" else f"; {self.where}")
+        usual = TEXTS["parts"][part][1]
         if part == "unknown" and self.lacking:
-            return f"profile with {self.lacking}, to see what hosts do there"
-        special = (
-            text for what, text in TEXTS["named"].items() if re.search(what, f"{self.when} {named}")
-        )
-        return next(special, TEXTS["parts"][part][1])
+            usual = f"profile with {self.lacking}, to see what hosts do there"
+        return next((text for what, text in TEXTS["named"].items() if re.search(what, told)), usual)
 
 
 def find_use(
@@ -207,7 +202,7 @@ def describe_edge(
         return None
     covered, profiler = max(context.options.covered.length, 1), use.parts["profiler"]
     share = (use.length - profiler) / covered
-    if share < (LEAST_BESIDE_STEADY if context.options.steady else LEAST_EDGE):
+    if share < LEAST_EDGE:
         return None
     own = ""
     if profiler >= LEAST_PROFILER * covered:
@@ -272,7 +267,8 @@ def describe_failures(failed: pl.DataFrame, context: Context) -> str:
     if not failed.height:
         return ""
     named = context.label_names(failed, "call", "cuda_api")
-    named = named.filter(pl.col("call").str.contains(WORKS) & ~pl.col("error").is_in(NO_FAILURES))
+    works = pl.col("call").str.contains(TEXTS["names"]["works"])
+    named = named.filter(works & ~pl.col("error").is_in(NO_FAILURES))
     sums = named.group_by("call", "error").agg(pl.col("count").sum()).sort("count", "call")
     errors = list_labels("cuda_error")
     lines = [

@@ -23,8 +23,6 @@ from nsys2prv._util.files import hide_stderr
 
 #: Stands for NULL in columns of integers.
 NULL = np.iinfo(np.int64).min
-#: NULL in SQL, which has no literal for its number.
-SQL_NULL = f"({NULL + 1} - 1)"
 #: Times (ns) beyond it, in either direction, are damage, and would overflow sums of times.
 TIME_LIMIT = 1 << 61
 #: So many templates are useful; more only if there are so many texts for each.

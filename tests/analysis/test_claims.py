@@ -118,13 +118,6 @@ def test_overhead_that_is_not_the_profilers(name: str, is_profiler: bool, tmp_pa
     assert findings[0].share == pytest.approx(0.13 if is_profiler else 0.99, abs=0.01)
 
 
-def test_a_call_before_the_first_work_is_told_once(tmp_path: Path) -> None:
-    """The call that sets CUDA up ends just before the first kernel begins."""
-    calls = [(0, 50 * MS, MALLOC), (50 * MS, 50 * MS + 10 * US, LAUNCH)]
-    findings = find(tmp_path, calls, {1: (50 * MS + 15 * US, 50 * MS + 30 * US)})
-    assert [one.kind for one in findings] == ["startup"]
-
-
 def test_start_up_is_told_by_what_it_consists_of(tmp_path: Path) -> None:
     """CUDA is used by another thread than the main one."""
     other = make_global_tid(PID + 5)
@@ -135,10 +128,7 @@ def test_start_up_is_told_by_what_it_consists_of(tmp_path: Path) -> None:
             make_call(begin, end, number, nameId=name, globalTid=other)
             for number, (begin, end, name) in enumerate(calls)
         ],
-        "OSRT_API": [
-            make_os_call(0, MS, len(NAMES) + 1),
-            make_os_call(20 * MS, 60 * MS, len(NAMES) + 1),
-        ],
+        "OSRT_API": [make_os_call(*span, len(NAMES) + 1) for span in ((0, MS), (20 * MS, 60 * MS))],
     }
     (startup, *_) = find(
         tmp_path, calls, {2: (101 * MS, 102 * MS)}, more, ["ioctl", "cuLibraryLoadData"]
@@ -150,15 +140,16 @@ def test_start_up_is_told_by_what_it_consists_of(tmp_path: Path) -> None:
     assert "--cpuctxsw=process-tree" in startup.evidence[-1]
 
 
-def test_a_first_call_behind_work_sets_nothing_up(tmp_path: Path) -> None:
-    """The capture begins while a GPU works."""
-    calls = [(0, 10 * US, LAUNCH), (10 * MS, 40 * MS, MALLOC), (41 * MS, 41 * MS + 10 * US, LAUNCH)]
-    kernels = {0: (20 * US, 2 * MS), 2: (42 * MS, 43 * MS)}
-    findings = find(tmp_path, calls, kernels)
+@pytest.mark.parametrize("first", ["cudaMalloc", "cuInit", "cudaLaunchKernel"])
+def test_calls_that_find_cuda_set_up_do_not_set_it_up(first: str, tmp_path: Path) -> None:
+    """The capture may begin while a GPU works."""
+    calls = [(0, US, len(NAMES) + 1), (3 * MS, 50 * MS, len(NAMES) + 2), (51 * MS, 52 * MS, LAUNCH)]
+    kernels = {2: (52 * MS + US, 54 * MS), **({0: (2 * US, 2 * MS)} if "Launch" in first else {})}
+    findings = find(tmp_path, calls, kernels, names=[first, "cuMemHostAlloc"])
     assert findings
-    assert not any(
-        "sets CUDA up" in line for one in findings for line in (one.title, *one.evidence)
-    )
+    assert not any("sets CUDA up" in "".join((one.title, *one.evidence)) for one in findings)
+    # What is before the first work is told once.
+    assert "Launch" in first or [one.kind for one in findings] == ["startup"]
 
 
 def test_launches_that_load_code(tmp_path: Path) -> None:
@@ -167,16 +158,9 @@ def test_launches_that_load_code(tmp_path: Path) -> None:
     for number, lasts in enumerate((20 * MS, 20 * MS, 10 * US, 10 * US)):
         begin = number * 25 * MS
         calls.append((begin, begin + lasts, LAUNCH))
-        name = len(NAMES) + 1 + number % 2
-        rows.append(
-            make_kernel(
-                begin + lasts,
-                begin + lasts + MS,
-                correlationId=number,
-                demangledName=name,
-                shortName=name,
-            )
-        )
+        names = dict.fromkeys(("demangledName", "shortName"), len(NAMES) + 1 + number % 2)
+        end = begin + lasts
+        rows.append(make_kernel(end, end + MS, correlationId=number, **names))
     findings = find(tmp_path, calls, {}, {KERNEL: rows}, ["first_kernel", "second_kernel"])
     (launches,) = (one for one in findings if one.title == "Hosts wait in cudaLaunchKernel.")
     assert "1 that launch a kernel for the first time: 20.00 ms" in launches.evidence[0]
@@ -281,6 +265,28 @@ def test_gpus_that_only_copy(tmp_path: Path) -> None:
     assert "10 from pinned to device memory, 0.80 GB in 80.00 ms, 10.00 GB/s" in loss.evidence[0]
 
 
+def test_a_short_start_up_beside_a_steady_state_without_causes(tmp_path: Path) -> None:
+    calls, kernels = [(0, 10 * MS, MALLOC)], {}
+    for number in range(40):
+        begin = 10 * MS + 10 * US * number
+        kernels[len(calls)] = (11 * MS + 2 * MS * number, 13 * MS + 2 * MS * number)
+        calls.append((begin, begin + 5 * US, LAUNCH))
+    (startup,) = find(tmp_path, calls, kernels)
+    assert (startup.kind, round(startup.share, 2), startup.at_most) == ("startup", 0.12, True)
+
+
+def test_nothing_of_the_program_is_recorded(tmp_path: Path) -> None:
+    tables = {
+        "PROFILER_OVERHEAD": [make_overhead(0, MS, 1)],
+        "StringIds": [{"id": 1, "value": "o"}],
+    }
+    report = make_export(tmp_path / "one.sqlite", tables)
+    with nsys2prv.open(report, quiet=True, jobs=1) as job:
+        result = job.analyse("findings")["findings"]
+    assert not result.findings
+    assert "nothing that the program does is recorded: see whether it ran" in result.missing[0]
+
+
 def test_of_several_processes_the_one_that_works(tmp_path: Path) -> None:
     """A process waits for its child; what that does is recorded by its ranges alone."""
     child = PID + 1
@@ -324,7 +330,11 @@ def test_copies_that_would_be_faster_from_pinned_memory(stages: bool, tmp_path: 
     assert copied.share == pytest.approx(0.76, abs=0.03)
 
 
-def test_a_copy_that_waits_for_kernels_does_not_hide_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("gpu", "has_some"), [("NVIDIA A100", True), ("NVIDIA T1000", False)])
+def test_a_copy_that_waits_for_kernels_does_not_hide_them(
+    gpu: str, has_some: bool, tmp_path: Path
+) -> None:
+    """Nor is anything said of tensor cores where there are none."""
     calls, rows, copies = [], [], []
     for begin in range(0, 100 * MS, 5 * MS):
         for number in range(3):
@@ -334,9 +344,9 @@ def test_a_copy_that_waits_for_kernels_does_not_hide_them(tmp_path: Path) -> Non
         end = begin + 3 * MS + 55 * US
         copies.append(make_copy(end - 2 * US, end, 4, len(calls), 0))
         calls.append((begin + 40 * US, end + 3 * US, 5))
-    more = {MEMCPY: copies, KERNEL: rows}
+    more = {MEMCPY: copies, KERNEL: rows, "TARGET_INFO_GPU": [{"id": 0, "name": gpu}]}
     found = find(tmp_path, calls, {}, more, ["cudaMemcpyAsync_v3020", "ampere_sgemm_128x64_nn"])
-    assert "no_tensor_cores" in {one.kind for one in found}
+    assert ("no_tensor_cores" in {one.kind for one in found}) is has_some
 
 
 def test_launches_that_are_waited_for_one_by_one(tmp_path: Path) -> None:
@@ -404,21 +414,15 @@ def test_nothing_is_said_of_gpus_whose_work_is_lost(tmp_path: Path) -> None:
 def test_what_a_host_does_between_calls_is_that_of_the_thread_that_pauses(tmp_path: Path) -> None:
     """A thread computes between its calls; so does another one that is off the CPU then."""
     rows, kernels = [], {}
-    launches = [(at * MS, PID) for at in range(0, 200, 10)] + [
-        (5 * MS, PID + 1),
-        (105 * MS, PID + 1),
+    launches = [
+        *((at * MS, PID) for at in range(0, 200, 10)),
+        *((at * MS, PID + 1) for at in (5, 105)),
     ]
     for begin, thread in sorted(launches):
         kernels[len(rows)] = (begin + 20 * US, begin + MS)
-        for at, end, name in (
-            (begin, 10 * US, LAUNCH),
-            (begin + 15 * US, MS + 5 * US, SYNCHRONIZE),
-        ):
-            rows.append(
-                make_call(
-                    at, begin + end, len(rows), nameId=name, globalTid=make_global_tid(thread)
-                )
-            )
+        tid = make_global_tid(thread)
+        for at, end, name in ((0, 10 * US, LAUNCH), (15 * US, MS + 5 * US, SYNCHRONIZE)):
+            rows.append(make_call(begin + at, begin + end, len(rows), nameId=name, globalTid=tid))
     states = ((0, 1, PID), (6 * MS, 0, PID + 1), (105 * MS, 1, PID + 1), (201 * MS, 0, PID))
     more = {
         RUNTIME: rows,
@@ -442,9 +446,7 @@ def test_what_is_longer_than_the_steady_state_comes_first(steps: int, tmp_path: 
     findings = find(tmp_path, calls, kernels, names=["cudaHostAlloc_v3020"])
     edge = next(one for one in findings if one.kind == "startup")
     assert re.search(r"ms before the steady state, .*\(cudaHostAlloc 2", edge.title)
-    assert (findings.index(edge) == 0, edge.at_most) == (
-        (True, False) if steps == 100 else (False, True)
-    )
+    assert (findings.index(edge) == 0, edge.at_most) == (steps == 100, steps != 100)
 
 
 def test_a_thread_that_waits_for_calls_of_another(tmp_path: Path) -> None:

@@ -39,30 +39,29 @@ APP, LIBC, MPI, CUPTI = MODULES
 Stack = tuple[tuple[str, str], ...]
 
 
-def find_place(tmp_path: Path, *stacks: Stack, every: int = 1, step: int = 1) -> str:
+def find_place(
+    tmp_path: Path, *stacks: Stack, every: int = 1, step: int = 1, calls: bool = False
+) -> str:
     """Return where the job's first finding says that it waits: for 100 ms before its first kernel, of
     which a sample is taken each `step` ms, with these stacks in turn; only each `every`-th has all frames.
+    calls: of the system, in place of samples.
     """
     samples: list[Row] = []
     frames: list[Row] = []
     for number in range(1, 100, step):
         stack = stacks[number // every % len(stacks)]
-        samples.append(
-            {
-                "id": number,
-                "start": number * MS,
-                "globalTid": make_global_tid(PID),
-                "cpuCycles": 1,
-                "threadState": None,
-            }
-        )
+        sample = {"id": number, "start": number * MS, "globalTid": make_global_tid(PID)}
+        samples.append(sample | {"cpuCycles": 1, "threadState": None})
         frames += [
             {"id": number, "symbol": TEXTS.index(name) + 1, "module": TEXTS.index(module) + 1, "stackDepth": depth}
             for depth, (name, module) in enumerate(stack if number % every == 0 else stack[:1])
         ]  # fmt: skip
+    os_calls = [
+        make_os_call(one["start"], one["start"] + MS, 6, callchainId=one["id"]) for one in samples
+    ]
     tables = {
-        "COMPOSITE_EVENTS": samples,
-        "SAMPLING_CALLCHAINS": frames,
+        **({"OSRT_API": os_calls} if calls else {"COMPOSITE_EVENTS": samples}),
+        "OSRT_CALLCHAINS" if calls else "SAMPLING_CALLCHAINS": frames,
         "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(0, 1, 9, nameId=8), make_call(100 * MS, 101 * MS, 1, nameId=1)],
         "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(101 * MS, 110 * MS, demangledName=2, shortName=2, correlationId=1)],
         "StringIds": make_strings(*TEXTS),
@@ -148,8 +147,9 @@ def test_samples_with_stacks_stand_for_those_without(
     assert 85 <= int(share.removesuffix("%")) <= 100
 
 
-def test_mpi_that_was_not_traced(tmp_path: Path) -> None:
-    where = find_place(tmp_path, (("MPI_Init", MPI), ("main", APP)))
+@pytest.mark.parametrize("calls", [False, True])
+def test_mpi_that_was_not_traced(calls: bool, tmp_path: Path) -> None:
+    where = find_place(tmp_path, (("MPI_Init", MPI), ("main", APP)), calls=calls)
     assert where.endswith("in main (app), there in MPI, which was not traced: add mpi to --trace")
 
 
