@@ -76,6 +76,7 @@ def run_analyses(
         gpus={gpu.name for info in job.infos for gpu in info.gpus.values()},
         io=select_io_calls(opened.labels["osrt"]),
         shmem=select_labels(opened.labels["nvtx"], NAMES["shmem"]),
+        compilers=select_labels(opened.labels["cpu_module"], NAMES["compilers"]),
         no_profiler=select_no_profiler(opened.labels["profiler_overhead"]),
         groups=opened.group_table,
         steady=steady,

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.text import list_some
+from nsys2prv.analysis.host_time import TEXTS
 from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans
 from nsys2prv.analysis.result import KERNEL_NAMES
 from nsys2prv.analysis.text import format_nanoseconds
@@ -45,15 +46,6 @@ LONG_UNSEEN, UNSEEN_SHARE = 1_000_000_000, 0.1
 ROUNDING = 1000
 #: Processes named in one line, and tables.
 MOST_NAMED, MOST_TABLES = 4, 2
-
-#: Begin of the names of tables -> the option of nsys that records them.
-RECORDED_BY = {
-    "CUPTI_": "--trace=cuda",
-    "GPU_METRICS": "--gpu-metrics-devices=all",
-    "MPI_": "--trace=mpi",
-    "NVTX_": "--trace=nvtx",
-    "OSRT_": "--trace=osrt",
-}
 
 
 class Coverage(Struct, frozen=True):
@@ -228,13 +220,14 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
     )
     if there:
         return f"no usable ones in {many}"
-    begin = next((begin for begin in RECORDED_BY if named[0].startswith(begin)), "")
+    recorded_by = TEXTS["recorded_by"]
+    begin = next((begin for begin in recorded_by if named[0].startswith(begin)), "")
     if begin == "CUPTI_" and any(info.traces_cuda for info in job.infos):
         return (
             f"no report has {many}, though CUDA was traced: the program made no such work, or crashed "
             "or was killed before all was collected"
         )
-    by = f" (nsys profile {RECORDED_BY[begin]})" if begin else ""
+    by = f" (nsys profile {recorded_by[begin]})" if begin else ""
     return f"not recorded: no report has {many}{by}"
 
 

@@ -127,6 +127,8 @@ class AnalysisOptions(Struct, frozen=True):
     io: tuple[int, ...] = ()
     #: Values of NVTX ranges that libraries of shared memory make of their calls.
     shmem: tuple[int, ...] = ()
+    #: Values of modules that compile code while the program runs.
+    compilers: tuple[int, ...] = ()
     #: Values of overhead that is recorded as the profiler's and is not.
     no_profiler: tuple[int, ...] = ()
     #: File of the groups of NVTX names by value (nvtx_operations.py).

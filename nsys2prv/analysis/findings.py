@@ -16,6 +16,7 @@ import polars as pl
 from msgspec import structs
 
 from nsys2prv._util.text import capitalize, list_some
+from nsys2prv.analysis import host_time, time_use
 from nsys2prv.analysis.cause_context import CauseContext
 from nsys2prv.analysis.culprits import describe_culprit
 from nsys2prv.analysis.device_group import (
@@ -33,34 +34,11 @@ from nsys2prv.analysis.device_group import (
     find_mpi_span,
 )
 from nsys2prv.analysis.efficiency_times import MPI_TIME
-from nsys2prv.analysis.host_time import (
-    NAMES,
-    TEXTS,
-    choose_thread,
-    describe_parts,
-    divide_host_time,
-    find_outside_calls,
-    list_activities,
-    list_unrecorded,
-    sum_parts,
-    sum_ranges,
-)
 from nsys2prv.analysis.intervals import EMPTY, Spans, unite
 from nsys2prv.analysis.iterations import find_phases
 from nsys2prv.analysis.job_causes import describe_job_cause
 from nsys2prv.analysis.result import Context, Finding, JobRanks, Result, join_findings
 from nsys2prv.analysis.stacks import list_places, measure_places
-from nsys2prv.analysis.time_use import (
-    LEAST_BESIDE_CAUSES,
-    LEAST_BESIDE_STEADY,
-    describe_devices,
-    describe_edge,
-    describe_failures,
-    describe_hosts,
-    describe_loss,
-    describe_migrations,
-    describe_small_grids,
-)
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.causes import (
@@ -141,7 +119,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     failed = unit.api.filter(pl.col("error") > 0)
     failed = failed.group_by("call", "error").agg(pl.len().cast(pl.Int64).alias("count"))
     yield "failed", failed.cast(pl.Int64)
-    unrecorded = list_unrecorded(unit)
+    unrecorded = host_time.list_unrecorded(unit)
     yield "unrecorded", pl.DataFrame({"what": unrecorded}, schema={"what": pl.String})
 
 
@@ -154,7 +132,7 @@ def _collect_hosts(
     devices = [device for device in unit.devices if task in _list_device_tasks(unit, device)]
     drivers = [one for device in devices for one in find_driving_threads(unit, device)]
     threads = [
-        choose_thread(unit, task),
+        host_time.choose_thread(unit, task),
         *(one for one in drivers if unit.task_of[one] == task),
     ]
     busy = unite(*(unit.find_active_spans(one) for one in devices))
@@ -164,23 +142,24 @@ def _collect_hosts(
     if span := find_mpi_span(unit, main):
         of_host = window if unit.options.steady else unit.covered.clip(*span)
         yield "mpi", pl.DataFrame([span], schema=["begin", "end"], orient="row")
-    parts = divide_host_time(unit, main, find_outside_calls(unit, main, window) - busy)
+    pauses = host_time.find_outside_calls(unit, main, window) - busy
+    parts = host_time.divide_host_time(unit, main, pauses)
     yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
     asked = times if unit.work.height else {"all": of_host}
     asked = {when: time - busy for when, time in asked.items()}
-    outside = {thread: find_outside_calls(unit, thread, window) for thread in threads}
-    *of_asked, of_main = sum_ranges(unit, main, *asked.values(), outside[main])
+    outside = {thread: host_time.find_outside_calls(unit, thread, window) for thread in threads}
+    *of_asked, of_main = host_time.sum_ranges(unit, main, *asked.values(), outside[main])
     yield "ranges", of_main.with_columns(one)
     for (when, time), ranges in zip(asked.items(), of_asked, strict=True):
-        row = {"length": time.length, **divide_host_time(unit, main, time, others=True)}
+        row = {"length": time.length, **host_time.divide_host_time(unit, main, time, others=True)}
         labelled = (one, pl.lit(when).alias("when"))
         yield "uses", pl.DataFrame([row]).cast(pl.Int64).with_columns(labelled)
-        activities = list_activities(unit, main, time, ranges, others=True)
+        activities = host_time.list_activities(unit, main, time, ranges, others=True)
         yield "activities", activities.with_columns(labelled)
     for thread, time in outside.items():
         yield "places", measure_places(unit, thread, time - busy).with_columns(one)
         if thread != main:
-            yield "ranges", sum_ranges(unit, thread, time)[0].with_columns(one)
+            yield "ranges", host_time.sum_ranges(unit, thread, time)[0].with_columns(one)
 
 
 def _measure_device(unit: DeviceGroup, device: int, window: Spans, inner: Spans) -> pl.DataFrame:
@@ -247,21 +226,21 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
 def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     steady = context.options.steady
     devices = frames["devices"]
-    if failed := describe_failures(frames["failed"], context):
+    if failed := time_use.describe_failures(frames["failed"], context):
         result.notes.append(failed)
     covered = context.options.covered_steady
     job = JobRanks.from_job(context, devices)
     if not context.reader.layouts & {*WORK, *MPI_LAYOUTS}:
         absence = context.explain_absence(tuple(WORK))
         if context.reader.layouts <= NOT_OF_PROGRAM:
-            result.missing.append(f"{TEXTS['advice']['nothing']}. {capitalize(absence)}")
-        elif finding := describe_hosts(frames, context, job, absence):
+            result.missing.append(f"{host_time.TEXTS['advice']['nothing']}. {capitalize(absence)}")
+        elif finding := time_use.describe_hosts(frames, context, job, absence):
             result.findings.append(finding)
         else:
             result.missing.append(f"{NO_VERDICT} without work on GPUs or calls of MPI: {absence}")
         return
     graph = context.get_graph()
-    if summary := describe_devices(frames, context):
+    if summary := time_use.describe_devices(frames, context):
         # The first note is printed above the findings.
         result.notes[:] = [" ".join((*result.notes, summary))]
     lost = context.options.lost_work
@@ -269,7 +248,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         result.missing.append(f"{NO_VERDICT}: {lost}")
         return
     times = ("before", "after") if devices.height else ()
-    edges = [edge for when in times if (edge := describe_edge(when, frames, context, job))]
+    edges = [edge for when in times if (edge := time_use.describe_edge(when, frames, context, job))]
     replay = Replay(graph, *_choose_span(graph, frames, context))
     names = _list_names(frames, context)
     if asked := parse_what_ifs(context.options.what_ifs):
@@ -291,13 +270,13 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     else:
         findings = _list_causes(facts, names)
     told = sum(one.share for one in findings)
-    if loss := describe_loss(frames, context, facts, reason, outside, told):
+    if loss := time_use.describe_loss(frames, context, facts, reason, outside, told):
         findings.insert(0, loss)
     # What lies outside of the time that is replayed stands before what costs the job less; beside a
     # steady state it is first or last, as it is longer than that or not.
     nothing = _describe_nothing(frames)
     if steady and findings:
-        edges = [one for one in edges if one.share >= LEAST_BESIDE_STEADY]
+        edges = [one for one in edges if one.share >= time_use.LEAST_BESIDE_STEADY]
     elif steady and edges:
         result.notes[0] += f" In the steady state: {nothing}."
     for edge in sorted(edges, key=lambda one: one.share):
@@ -308,8 +287,8 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
             before = [one for one in ahead if one.share >= edge.share]
             findings.insert(0 if steady else len(before), edge)
     result.notes.extend(_describe_trust(context, unexplained))
-    limits = filter(None, (describe_small_grids(frames, context), describe_migrations(frames)))
-    findings = join_findings([findings, [*limits]])
+    limits = (time_use.describe_small_grids(frames, context), time_use.describe_migrations(frames))
+    findings = join_findings([findings, [*filter(None, limits)]])
     result.findings.extend(_order_limits(findings))
     if not result.findings:
         result.missing.append(nothing)
@@ -318,7 +297,8 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
 def _order_limits(findings: list[Finding]) -> list[Finding]:
     """Return findings, first limits that are much larger than all causes, unless these are some rank's."""
     causes = [one for one in findings if not one.at_most]
-    least = LEAST_BESIDE_CAUSES * max((one.share for one in causes), default=1.0)
+    most = max((one.share for one in causes or findings[:1]), default=1.0)
+    least = time_use.LEAST_BESIDE_CAUSES * most
     if any(one.ranks for one in causes):
         return findings
     return sorted(findings, key=lambda one: not (one.at_most and one.share > least))
@@ -403,7 +383,7 @@ def _list_names(frames: Mapping[str, pl.DataFrame], context: Context) -> Names:
     }
     kinds = map_labels("memory_kind")
     found = frames["products"]["name"].unique().to_list() if frames["products"].height else []
-    no_product, without = NAMES["no_product"], NAMES["no_tensor_cores"]
+    no_product, without = host_time.NAMES["no_product"], host_time.NAMES["no_tensor_cores"]
     if (gpus := context.options.gpus) and all(re.search(without, gpu) for gpu in gpus):
         found = []
     products = {one for one in found if one in kernels and not re.search(no_product, kernels[one])}
@@ -436,6 +416,6 @@ def _describe_nothing(frames: Mapping[str, pl.DataFrame]) -> str:
         edges = 1 - devices["inner"].sum() / devices["length"].sum()
         if edges >= LEAST_GAIN:
             text += f"; GPUs have not begun or have ended for {edges:.1%}"
-    elif described := describe_parts(sum_parts(frames["hosts"])):
+    elif described := host_time.describe_parts(host_time.sum_parts(frames["hosts"])):
         text += f"; outside of calls of CUDA and MPI, hosts are {described}"
     return text

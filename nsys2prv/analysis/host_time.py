@@ -61,14 +61,17 @@ def divide_host_time(
     """Return how long a thread is in each of PARTS within some time (ns). others: calls of CUDA of the
     other threads of its process count where it neither computes nor does I/O: it waits for them.
     """
-    running, off_cpu, ended = find_states(unit, thread)
+    running, off_cpu, ended, away = find_states(unit, thread)
     computing = unite(running, find_sampled_spans(unit, thread))
+    is_compiler = pl.col("module").is_in(list(unit.options.compilers))
     found = {
         **_find_before_system(unit, thread),
         "io": find_io_spans(unit, [thread]),
         "others": _find_others(unit, thread) - computing if others else EMPTY,
         "os": unit.find_thread_spans([thread], *OS),
+        "away": away,
         "off_cpu": off_cpu,
+        "compiling": find_sampled_spans(unit, thread, is_compiler),
         "computing": computing,
         "ended": ended,
     }
@@ -112,7 +115,7 @@ def describe_unrecorded(frames: Mapping[str, pl.DataFrame], context: Context) ->
     --trace=osrt`. frames: `unrecorded`, as findings.py collects it.
     """
     what = frames["unrecorded"]["what"].unique(maintain_order=True)
-    ranges = [] if "nvtx_pushpop" in context.reader.layouts else ["NVTX ranges"]
+    ranges = [] if {"nvtx_pushpop", "nvtx_startend"} & context.reader.layouts else ["NVTX ranges"]
     return ", ".join([*ranges, *(WOULD_TELL[one]["option"] for one in what)])
 
 

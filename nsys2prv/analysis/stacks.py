@@ -53,7 +53,7 @@ def read_samples(unit: DeviceGroup, thread: int, with_place: bool = False) -> pl
     those that tell whose code it is; often only each fourth has a stack of more than one function, and
     stands for the others.
     """
-    fields = ("owner", "own_1", "own_2", "state")
+    fields = ("owner", "own_1", "own_2", "state", "module")
     samples = unit.remember("cpu_samples", lambda: read_layouts(unit, SAMPLES, *fields)).filter(
         pl.col("thread") == thread
     )
@@ -120,29 +120,37 @@ def weigh_samples(begin: pl.Series) -> pl.Series:
     return pl.Series(np.minimum(lasts.to_numpy(), LONGEST_SAMPLE * usual).astype(np.int64))
 
 
-def find_sampled_spans(unit: DeviceGroup, thread: int) -> Spans:
-    """Return when CPU samples show that a thread computes, outside the profiler."""
+def find_sampled_spans(unit: DeviceGroup, thread: int, where: pl.Expr | bool = True) -> Spans:
+    """Return when CPU samples show that a thread computes, outside the profiler. where: which samples."""
     if not unit.has(*SAMPLES):
         return EMPTY
-    begin, lasts = to_arrays(read_samples(unit, thread), "begin", "lasts")
+    begin, lasts = to_arrays(read_samples(unit, thread).filter(where), "begin", "lasts")
     return merge_spans(begin - lasts, begin)
 
 
-def find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans]:
-    """Return when a thread runs, when it is off the CPU, and when it has ended or only waits: after it
-    left the CPU for the last time, no call of it is recorded.
+def find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, Spans]:
+    """Return when a thread runs, when it is off the CPU, when it has ended or only waits (after it
+    left the CPU for the last time, no call of it is recorded), and when no thread has begun, or all
+    have ended, while metrics of GPUs are recorded.
     """
+    nothing = (EMPTY,) * 4
     if not unit.has(*STATES_OF_THREADS):
-        return EMPTY, EMPTY, EMPTY
-    changes = unit.remember("thread_states", lambda: read_layouts(unit, STATES_OF_THREADS, "state"))
-    changes = changes.filter(pl.col("thread") == thread)
+        return nothing
+    of_all = unit.remember("thread_states", lambda: read_layouts(unit, STATES_OF_THREADS, "state"))
+    changes = of_all.filter(pl.col("thread") == thread)
     if not changes.height:
-        return EMPTY, EMPTY, EMPTY
+        return nothing
     state, begin = to_arrays(changes, "state", "begin")
     runs, ends = state == _STATES["running"], np.isin(state, (0, _STATES["terminated"]))
     last, calls = int(begin[-1]), unit.find_thread_spans([thread], "cuda_api", *OS)
-    if not runs[-1] and not ends[-1] and len(calls):
-        last = max(last, int(calls.end[-1]))
+    first, final = (int(of_all["begin"][place]) for place in (0, -1))
+    if len(calls):
+        first = min(first, int(calls.begin[0]))
+        if not runs[-1] and not ends[-1]:
+            last = max(last, int(calls.end[-1]))
+    final = max(last, final)
+    goes_on = (of_all.group_by("thread").last()["state"] == _STATES["running"]).any()
+    away = merge_spans(np.array([0, final]), np.array([first, final if goes_on else unit.duration]))
     end = np.append(begin[1:], last)
     off = ~runs & ~ends
     over = merge_spans(np.array([last]), np.array([unit.duration]))
@@ -150,6 +158,7 @@ def find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans]:
         merge_spans(begin[runs], end[runs]),
         merge_spans(begin[off], end[off]),
         EMPTY if runs[-1] else over,
+        away,
     )
 
 

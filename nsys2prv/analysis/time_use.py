@@ -35,6 +35,8 @@ LEAST_PROFILER = 0.005
 #: The largest loss of GPUs is reported beside causes if it is more than so many times what these
 #: gain.
 LEAST_BESIDE_CAUSES = 2
+#: Causes explain hardly any of what is more than so many times what they gain.
+HARDLY = 10
 #: Least share of a part of time that a name explains; least shares of a time for a part to be most
 #: of it, and to be worth recording.
 EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
@@ -51,6 +53,8 @@ SETS_UP = ", which sets CUDA up"
 #: Least length (ns) of a single call that most of the time in I/O or CUDA is spent in; the remark
 #: on it.
 LONG_CALL, IN_ONE_CALL = 500_000_000, ", most of it in one call"
+#: Parts of time that are not the program's.
+NO_CAUSE = ("profiler", "away")
 ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
 
 
@@ -90,11 +94,11 @@ class TimeUse(Struct, frozen=True):
 
     @property
     def own(self) -> str:
-        """The longest part without the profiler's own, unless that is short."""
-        rest = {part: time for part, time in self.parts.items() if part != "profiler"}
+        """The longest part that is the program's, unless that is short."""
+        rest = {part: time for part, time in self.parts.items() if part not in (*NO_CAUSE, "ended")}
         part = max(rest, key=lambda one: rest[one])
-        length = sum(rest.values())
-        matters = rest[part] > WORTH_RECORDING * length > WORTH_RECORDING**2 * self.length
+        length, whole = sum(rest.values()), self.length - self.parts["away"]
+        matters = rest[part] > WORTH_RECORDING * length > WORTH_RECORDING**2 * whole
         return part if matters else self.largest
 
     def name_most(self, part: str) -> str:
@@ -183,7 +187,7 @@ def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFram
         activities.group_by("task").agg(in_ranges=in_ranges), on="task", how="left"
     ).with_columns(waiting=pl.sum_horizontal("os", "io", "off_cpu"))
     in_ranges = (pl.col("in_ranges").fill_null(0) - pl.col("waiting")).clip(0)
-    works = pl.sum_horizontal("mpi", "cuda", "computing") + in_ranges
+    works = pl.sum_horizontal("mpi", "cuda", "computing", "compiling") + in_ranges
     return rows.sort("length", works, pl.col("in_ranges").is_not_null(), -pl.col("waiting"), "task")
 
 
@@ -201,7 +205,7 @@ def describe_edge(
     if use is None:
         return None
     covered, profiler = max(context.options.covered.length, 1), use.parts["profiler"]
-    share = (use.length - profiler) / covered
+    share = (use.length - sum(use.parts[part] for part in NO_CAUSE)) / covered
     if share < LEAST_EDGE:
         return None
     own = ""
@@ -285,10 +289,7 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
     devices, kernels = frames["devices"], frames["kernels"]
     steady = "the steady state" if context.options.steady else ""
     if not devices.height:
-        uses = frames["uses"].filter(pl.col("when") == "all").filter(pl.col("mpi") > 0)
-        # As MPI parallel efficiency, of the longest time of a rank.
-        outside = (uses["length"] - uses["mpi"]).mean() or 0.0
-        share = 1 - outside / max(uses["length"].max() or 1, 1)
+        share = _measure_mpi(frames)
         return f"Ranks are in MPI for {share:.1%} of {steady or f'the time from {MPI_TIME}'}."
     time = steady or _name_time(context)
     devices = devices.filter(~pl.col("device").is_in(list(context.options.lossy_devices)))
@@ -310,6 +311,27 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
         if lasts >= 0.0005 * length:
             parts.append(f"{does} for {share}{'' if parts else f' of {time}'}{more}")
     return f"GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
+
+
+def _measure_mpi(frames: Mapping[str, pl.DataFrame]) -> float:
+    """Return the share of the time in which ranks of a job without GPUs are in MPI."""
+    uses = frames["uses"].filter(pl.col("when") == "all").filter(pl.col("mpi") > 0)
+    # As MPI parallel efficiency, of the longest time of a rank.
+    outside = (uses["length"] - uses["mpi"]).mean() or 0.0
+    return 1 - outside / max(uses["length"].max() or 1, 1)
+
+
+def _describe_mpi(
+    frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks, explained: float
+) -> Finding | None:
+    """Return the finding of MPI in which ranks are most of the time, if causes explain hardly any of it.
+    explained: the share that causes gain.
+    """
+    in_mpi = {**frames, "uses": frames["uses"].filter(pl.col("mpi") > 0)}
+    share, use = _measure_mpi(frames), find_use("all", in_mpi, context, job)
+    if use is None or share < MOST or share <= HARDLY * explained:
+        return None
+    return _make_limit("in_mpi", share, use.list_evidence(), use.where)
 
 
 def _describe_longest_kernel(kernels: pl.DataFrame, context: Context) -> str:
@@ -355,16 +377,9 @@ def describe_small_grids(frames: Mapping[str, pl.DataFrame], context: Context) -
     most = kernels.sort("time", "begin").row(-1, named=True)
     label = shorten_name(context.find_label(most["name"], "kernels")) or "a kernel"
     grid, block, *_ = most["configuration"].split(", ")
-    return Finding(
-        "small_grids",
-        f"Kernels of fewer than {FEW_BLOCKS} blocks leave most of a GPU without work.",
-        share,
-        evidence=(f"most in {label}: {format_nanoseconds(most['time'])} with {grid}, {block}",),
-        advice=TEXTS["advice"]["small_grids"],
-        views=("views/kernel_duration.cfg",),
-        moments=((most["begin"], most["end"], ()),),
-        at_most=True,
-    )
+    evidence = f"most in {label}: {format_nanoseconds(most['time'])} with {grid}, {block}"
+    moments = ((most["begin"], most["end"], ()),)
+    return _make_limit("small_grids", share, (evidence,), moments=moments)
 
 
 def describe_migrations(frames: Mapping[str, pl.DataFrame]) -> Finding | None:
@@ -376,14 +391,17 @@ def describe_migrations(frames: Mapping[str, pl.DataFrame]) -> Finding | None:
     share = moved["time"].sum() / max(devices["length"].sum(), 1) if devices.height else 0.0
     if share < LEAST_LOSS:
         return None
+    return _make_limit("migrations", share, describe_copies(moved))
+
+
+def _make_limit(
+    kind: str, share: float, evidence: tuple[str, ...], where: str = "", moments: tuple = ()
+) -> Finding:
+    """Return a finding of what is gained at most. kind: of `limits` in findings.yaml."""
+    title, advice, view = TEXTS["limits"][kind]
+    title = title.format(share=share)
     return Finding(
-        "migrations",
-        "Managed memory moves to where it is used, and GPUs or hosts wait for it.",
-        share,
-        evidence=describe_copies(moved),
-        advice=TEXTS["advice"]["migrations"],
-        views=("basics/memory_operations.cfg",),
-        at_most=True,
+        kind, title, share, (), (), evidence, advice, (view,), moments, at_most=True, where=where
     )
 
 
@@ -400,7 +418,9 @@ def describe_loss(
     share of the time in which the job waits for requests. explained: the share that causes gain.
     """
     devices, job, graph = frames["devices"], facts.job, facts.replay.job.graph
-    if not devices.height or context.options.lossy_devices:
+    if not devices.height:
+        return _describe_mpi(frames, context, job, explained)
+    if context.options.lossy_devices:
         return None
     length = max(int(devices["inner"].sum()), 1)
     compute, active, copies = (devices[one].sum() for one in ("compute", "active", "copies"))

@@ -20,6 +20,7 @@ from tools.exports import (
     make_kernel,
     make_nvtx_range,
     make_os_call,
+    make_strings,
 )
 
 import nsys2prv
@@ -39,8 +40,8 @@ def test_instances_of_a_template_are_one_kernel(tmp_path: Path) -> None:
         make_kernel(100 * number, 100 * number + length, demangledName=number, shortName=number)
         for number, length in enumerate(lengths, 1)
     ]
-    strings = [{"id": number, "value": name} for number, name in enumerate(names, 1)]
-    report = make_export(tmp_path / "r.sqlite", {KERNEL: kernels, "StringIds": strings})
+    tables = {KERNEL: kernels, "StringIds": make_strings(*names)}
+    report = make_export(tmp_path / "r.sqlite", tables)
     with nsys2prv.open(report, quiet=True, jobs=1) as job:
         (note, *_) = job.analyse("findings")["findings"].notes
     assert "(64% of kernel time in fill, 3 instances of a template)" in note
@@ -56,11 +57,8 @@ def find(
     """Return the findings of a process. calls: begin, end (ns) and name (number in NAMES, then in
     `names`) of each. kernels: index of the call that launches it -> begin, end. more: further tables.
     """
-    strings = [
-        {"id": number, "value": text} for number, text in enumerate((*NAMES, *names), start=1)
-    ]
     tables: dict[str, Sequence[Row]] = {
-        "StringIds": strings,
+        "StringIds": make_strings(*NAMES, *names),
         RUNTIME: [
             make_call(begin, end, number, nameId=name)
             for number, (begin, end, name) in enumerate(calls)
@@ -222,14 +220,14 @@ def test_calls_that_fail(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "name", "said"),
-    [("OSRT_API", "getc", "terminal"), (RUNTIME, "cudaFreeHost", "if this is its end")],
+    ("name", "said"),
+    [("getc", "terminal"), ("ioctl", "asks a driver"), ("cudaFreeHost", "if this is its end")],
 )
-def test_advice_by_what_takes_most_time(table: str, name: str, said: str, tmp_path: Path) -> None:
+def test_advice_by_what_takes_most_time(name: str, said: str, tmp_path: Path) -> None:
     calls = [make_call(0, 10 * US, 0, nameId=LAUNCH)]
     long = (2 * MS, 900 * MS)
     tables = {RUNTIME: calls, "OSRT_API": [make_os_call(*long, len(NAMES) + 1)]}
-    if table == RUNTIME:
+    if name == "cudaFreeHost":
         tables = {RUNTIME: [*calls, make_call(*long, 1, nameId=len(NAMES) + 1)]}
     (finding, *_) = find(tmp_path, [], {0: (20 * US, MS)}, tables, [name])
     assert finding.kind == "shutdown"
@@ -276,12 +274,8 @@ def test_a_short_start_up_beside_a_steady_state_without_causes(tmp_path: Path) -
 
 
 def test_nothing_of_the_program_is_recorded(tmp_path: Path) -> None:
-    tables = {
-        "PROFILER_OVERHEAD": [make_overhead(0, MS, 1)],
-        "StringIds": [{"id": 1, "value": "o"}],
-    }
-    report = make_export(tmp_path / "one.sqlite", tables)
-    with nsys2prv.open(report, quiet=True, jobs=1) as job:
+    tables = {"PROFILER_OVERHEAD": [make_overhead(0, MS, 1)], "StringIds": make_strings("o")}
+    with nsys2prv.open(make_export(tmp_path / "one.sqlite", tables), quiet=True) as job:
         result = job.analyse("findings")["findings"]
     assert not result.findings
     assert "nothing that the program does is recorded: see whether it ran" in result.missing[0]
@@ -359,42 +353,47 @@ def test_launches_that_are_waited_for_one_by_one(tmp_path: Path) -> None:
     assert first.share == pytest.approx(0.5, abs=0.1)
 
 
+def make_states(*changes: tuple[int, int, int], state: int | None = None) -> list[Row]:
+    """Return changes of states: when (ns), whether the thread gets on the CPU, its number."""
+    threads = [{"globalTid": make_global_tid(thread)} for _, _, thread in changes]
+    states = [{"threadState": None if into else state} for _, into, _ in changes]
+    rows = [{"start": at, "cpu": 0, "isSchedIn": into} for at, into, _ in changes]
+    return [one | two | three for one, two, three in zip(rows, threads, states, strict=True)]
+
+
 @pytest.mark.parametrize("tid", [PID, PID + 9])
 def test_states_of_the_thread_or_of_another(tid: int, tmp_path: Path) -> None:
     """The thread leaves the CPU at 20 ms and does not come back."""
-    rows = [
-        {"start": at, "cpu": 0, "isSchedIn": into, "globalTid": make_global_tid(thread)}
-        for at, into, thread in ((0, 1, tid), (20 * MS, 0, tid), (100 * MS, 0, PID + 10))
-    ]
+    rows = make_states((0, 1, tid), (20 * MS, 0, tid), (100 * MS, 0, PID + 10))
     calls = [(99 * MS, 99 * MS + 10 * US, LAUNCH)]
-    (startup,) = find(tmp_path, calls, {0: (99 * MS + 20 * US, 100 * MS)}, {"SCHED_EVENTS": rows})
+    more = {"SCHED_EVENTS": rows, "NVTX_EVENTS": [make_nvtx_range(0, MS, "epoch", eventType=60)]}
+    (startup,) = find(tmp_path, calls, {0: (99 * MS + 20 * US, 100 * MS)}, more)
+    assert "NVTX" not in startup.advice
     is_own = tid == PID
     assert ("80% off the CPU, 20% computing" in startup.evidence[0]) is is_own
     assert ("100% in no recorded call" in startup.evidence[0]) is not is_own
 
 
+@pytest.mark.parametrize("end", [100, 200])
 @pytest.mark.parametrize("state", [None, 2, 5])
-def test_a_thread_without_further_events(state: int | None, tmp_path: Path) -> None:
-    """The thread waits for 10 ms, leaves the CPU at 20 ms for good, while another goes on to 100 ms."""
-    rows = [
-        {
-            "start": at,
-            "cpu": 0,
-            "isSchedIn": into,
-            "globalTid": make_global_tid(thread),
-            "threadState": None if into else state,
-        }
-        for at, into, thread in (
-            *((0, 1, PID), (5 * MS, 0, PID), (15 * MS, 1, PID), (20 * MS, 0, PID)),
-            (100 * MS, 0, PID + 10),
-        )
-    ]
-    calls = [(MS, MS + 10 * US, LAUNCH)]
-    findings = find(tmp_path, calls, {0: (MS + 20 * US, 5 * MS)}, {"SCHED_EVENTS": rows})
+def test_a_thread_without_further_events(state: int | None, end: int, tmp_path: Path) -> None:
+    """The thread waits for 10 ms, leaves the CPU at 20 ms for good, while another goes on to 100 ms. A
+    metric of a GPU is sampled at `end`.
+    """
+    own = ((0, 1, PID), (5 * MS, 0, PID), (15 * MS, 1, PID), (20 * MS, 0, PID))
+    rows = make_states(*own, (100 * MS, 0, PID + 10), state=state)
+    metric = {"typeId": 1, "metricId": 1}
+    more = {
+        "SCHED_EVENTS": rows,
+        "GPU_METRICS": [metric | {"timestamp": end * MS, "value": 7}],
+        "TARGET_INFO_GPU_METRICS": [metric | {"metricName": "SMs Active [Throughput %]"}],
+    }
+    findings = find(tmp_path, [(MS, MS + 10 * US, LAUNCH)], {0: (MS + 20 * US, 5 * MS)}, more)
     (shutdown,) = (one for one in findings if one.kind == "shutdown")
-    is_off = state != 5
-    assert "84% past its last recorded event" in shutdown.evidence[0]
+    is_off = state != 5 and end == 100
+    assert f"{8000 // (end - 5)}% past its last recorded" in shutdown.evidence[0].replace(".", "")
     assert ("11% off the CPU" in shutdown.evidence[0]) is is_off
+    assert shutdown.share == pytest.approx(95 / end, abs=0.01)
 
 
 def test_nothing_is_said_of_gpus_whose_work_is_lost(tmp_path: Path) -> None:

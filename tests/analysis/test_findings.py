@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tools.view_answers import SAMPLES
 
 import nsys2prv
+from nsys2prv.analysis.findings import _order_limits
 from nsys2prv.analysis.host_time import TEXTS
 from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding
 from nsys2prv.analysis.text import format_findings
@@ -106,6 +107,7 @@ def test_findings_as_text() -> None:
     ]
     limit = replace(finding, share=0.2, at_most=True)
     limits = format_findings([finding, limit, limit])
+    assert _order_limits([limit, large := replace(limit, share=0.5)]) == [large, limit]
     assert limits.index("  Limits: at most this much is gained, as some of it has to stay") == 6
     outside = format_findings([finding, replace(finding, kind="startup")], steady=True)
     assert outside[6] == "  Outside of the steady state, in % of the job:"

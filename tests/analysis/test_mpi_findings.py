@@ -94,14 +94,24 @@ def draw_work(late: dict[int, float]) -> np.ndarray:
     return work.astype(np.int64)
 
 
+def test_calls_of_mpi_that_do_not_return(tmp_path: Path) -> None:
+    threads = [make_global_tid(7 + rank) for rank in range(2)]
+    tables = {
+        "StringIds": make_strings(*NAMES),
+        "MPI_OTHER_EVENTS": [make_row("MPI_Init", 0, 100_000, thread) for thread in threads],
+        "MPI_COLLECTIVES_EVENTS": [make_row("MPI_Allreduce", 200_000, 9 * STEP, threads[0])],
+        "MPI_START_WAIT_EVENTS": [make_row("MPI_Wait", 250_000, 9 * STEP, threads[1])],
+    }
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables)) as job:
+        (finding,) = job.findings()
+    assert finding.title == "Ranks are in MPI for 99% of the time."
+    assert "MPI_Allreduce 8.80 ms" in finding.evidence[0]
+
+
 @pytest.mark.parametrize(
     ("more", "because", "where"),
     [
-        (
-            "",
-            "100% in no recorded call",
-            "what the host does there is not recorded",
-        ),
+        ("", "100% in no recorded call", "what the host does there is not recorded"),
         ("nvtx", "100% in no recorded call", "NVTX range solve, 39 times: 1."),
         ("io", "in file or network I/O", "75% of it in write"),
         ("at once", "100% in no recorded call", "what the host does there is not recorded"),

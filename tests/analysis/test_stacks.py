@@ -24,18 +24,13 @@ from nsys2prv.analysis.intervals import merge_spans
 
 MS = 1_000_000
 NAMES = (
-    "cudaLaunchKernel",
-    "k",
-    "main",
-    "init(int)",
-    "MPI_Init",
-    "memcpy",
-    "cuptiRun",
-    "cudaMalloc",
-)
-MODULES = ("/home/u/app", "/usr/lib/libc.so.6", "/opt/lib/libmpi.so.40", "/opt/libcupti.so.12")
+    "cudaLaunchKernel", "k", "main", "init(int)", "MPI_Init", "memcpy", "cuptiRun", "cudaMalloc"
+)  # fmt: skip
+MODULES = (
+    "/home/u/app", "/usr/lib/libc.so.6", "/opt/lib/libmpi.so.40", "/opt/libcupti.so.12", "/j/libLLVM-15jl.so"
+)  # fmt: skip
 TEXTS = (*NAMES, *MODULES)
-APP, LIBC, MPI, CUPTI = MODULES
+APP, LIBC, MPI, CUPTI, LLVM = MODULES
 Stack = tuple[tuple[str, str], ...]
 
 
@@ -70,6 +65,7 @@ def find_place(
     with nsys2prv.open(report, quiet=True, jobs=1) as job:
         finding, places = job.findings()[0], job.places()
     assert finding.kind == "startup"
+    assert ("compiling code" in finding.title) is (stacks[0][0][1] == LLVM)
     if finding.where:
         assert finding.where.endswith(places["where"][0])
         assert finding.where.startswith(f"{places['idle_share'][0]:.0%}")
@@ -151,6 +147,10 @@ def test_samples_with_stacks_stand_for_those_without(
 def test_mpi_that_was_not_traced(calls: bool, tmp_path: Path) -> None:
     where = find_place(tmp_path, (("MPI_Init", MPI), ("main", APP)), calls=calls)
     assert where.endswith("in main (app), there in MPI, which was not traced: add mpi to --trace")
+
+
+def test_code_that_is_compiled_is_not_computed(tmp_path: Path) -> None:
+    assert "memcpy (libLLVM" in find_place(tmp_path, (("memcpy", LLVM), *IN_INIT))
 
 
 PROFILER = (("cuptiRun", CUPTI), *IN_INIT)
