@@ -238,10 +238,15 @@ class DeviceGroup:
         alike = (pl.col("device") == device) & pl.col("what").is_in(what)
 
         def find() -> Spans:
-            chosen = self.work.select(alike).to_series()
-            return self.merge_rows(self.work.select(*SIDES).filter(chosen))
+            chosen, sides = self.work.select(alike).to_series(), self.work.select(*SIDES)
+            return self.merge_rows(sides if chosen.all() else sides.filter(chosen))
 
         return self.remember((device, what), find)
+
+    def list_device_threads(self, device: int) -> np.ndarray:
+        """Return the thread of each row of work of a device."""
+        threads = self.work["thread"].to_numpy()
+        return threads[self.work["device"].to_numpy() == device]
 
     @property
     def useful(self) -> tuple[int, ...]:
@@ -274,8 +279,10 @@ class DeviceGroup:
         which events count.
         """
 
+        layouts = tuple(filter(self.has, layouts))
+
         def find() -> Spans:
-            events = (self.select_events(layout, threads) for layout in layouts if self.has(layout))
+            events = (self.select_events(layout, threads) for layout in layouts)
             kept = (one if only is None else one.filter(only) for one in events)
             return unite(*map(self.merge_rows, kept))
 
@@ -456,8 +463,7 @@ def find_driving_threads(unit: DeviceGroup, device: int) -> list[int]:
     """Return host threads that launch work on a device, and the main threads of the tasks that it
     works for.
     """
-    threads = unit.work.filter(pl.col("device") == device)["thread"].unique().to_numpy()
-    tasks = np.unique(unit.task_of[threads]).tolist()
+    tasks = np.unique(unit.task_of[np.unique(unit.list_device_threads(device))]).tolist()
     drivers = {unit.find_main_thread(task) for task in tasks if task in unit.tasks}
     drivers |= {sender for sender, thread in unit.launch_pairs if unit.device_of[thread] == device}
     return sorted(drivers)

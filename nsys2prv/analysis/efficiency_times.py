@@ -158,7 +158,7 @@ def measure_hosts(
                 "key": key,
                 "begin_ns": int(window.begin.min(initial=unit.duration)),
                 "end_ns": int(window.end.max(initial=0)),
-                **{name: (window & spans).length for name, spans in sets.items()},
+                **{name: spans.overlap(window) for name, spans in sets.items()},
                 **(_measure_openmp(unit, task, main, window & outside) if thread == main else {}),
             }
             for part, key, window in windows

@@ -129,7 +129,11 @@ def _collect_hosts(
     """Collect what the threads of a task do. window: the time that counts; times: before, between and
     after the work of GPUs.
     """
-    devices = [device for device in unit.devices if task in _list_device_tasks(unit, device)]
+    devices = [
+        one
+        for one in unit.devices
+        if task in unit.task_of[np.unique(unit.list_device_threads(one))]
+    ]
     drivers = [one for device in devices for one in find_driving_threads(unit, device)]
     threads = [
         host_time.choose_thread(unit, task),
@@ -142,12 +146,11 @@ def _collect_hosts(
     if span := find_mpi_span(unit, main):
         of_host = window if unit.options.steady else unit.covered.clip(*span)
         yield "mpi", pl.DataFrame([span], schema=["begin", "end"], orient="row")
-    pauses = host_time.find_outside_calls(unit, main, window) - busy
-    parts = host_time.divide_host_time(unit, main, pauses)
+    outside = {thread: host_time.find_outside_calls(unit, thread, window) for thread in threads}
+    parts = host_time.divide_host_time(unit, main, outside[main] - busy)
     yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
     asked = times if unit.work.height else {"all": of_host}
     asked = {when: time - busy for when, time in asked.items()}
-    outside = {thread: host_time.find_outside_calls(unit, thread, window) for thread in threads}
     *of_asked, of_main = host_time.sum_ranges(unit, main, *asked.values(), outside[main])
     yield "ranges", of_main.with_columns(one)
     for (when, time), ranges in zip(asked.items(), of_asked, strict=True):
@@ -172,15 +175,15 @@ def _measure_device(unit: DeviceGroup, device: int, window: Spans, inner: Spans)
         "working": unit.find_device_spans(device, COMPUTE, GRAPH, *COMMUNICATING),
         "busy": unit.find_device_spans(device, COMPUTE, GRAPH, MEMORY),
     }
-    row = {name: (window & one).length for name, one in spans.items()}
-    lost = {
-        "idle": inner - spans["active"],
-        "copies": window & (spans["active"] - spans["working"]),
-        "communication": window & (spans["working"] - spans["compute"]),
-    }
-    for name, one in lost.items():
-        row[f"{name}_begin"], row[f"{name}_end"] = one.find_longest()
-    task = np.bincount(unit.list_tasks(unit.work.filter(pl.col("device") == device))).argmax()
+    row = {name: one.overlap(window) for name, one in spans.items()}
+    for name, time, busy, rest in (
+        ("idle", inner, inner, spans["active"]),
+        ("copies", window, spans["active"], spans["working"]),
+        ("communication", window, spans["working"], spans["compute"]),
+    ):
+        row[f"{name}_begin"], row[f"{name}_end"] = (time & (busy - rest)).find_longest()
+    counts = np.bincount(unit.list_device_threads(device), minlength=len(unit.task_of))
+    task = np.bincount(unit.task_of, counts).argmax()
     row |= {"device": device, "task": int(task), "length": window.length, "inner": inner.length}
     row["copies"] = row["active"] - row["working"]
     return pl.DataFrame([row])
@@ -209,10 +212,6 @@ def _find_edges(unit: DeviceGroup, window: Spans) -> tuple[Spans, Spans]:
     if unit.options.steady and len(window):
         first, last = max(first, int(window.begin[0])), min(last, int(window.end[-1]))
     return unit.covered.clip(0, first), unit.covered.clip(last, unit.duration)
-
-
-def _list_device_tasks(unit: DeviceGroup, device: int) -> list[int]:
-    return unit.list_tasks(unit.work.filter(pl.col("device") == device)).unique().to_list()
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:

@@ -18,6 +18,7 @@ from nsys2prv._util.files import load_shipped_file
 from nsys2prv.analysis.device_group import OS, UCX, DeviceGroup, find_io_spans, to_arrays
 from nsys2prv.analysis.intervals import (
     EMPTY,
+    TOGETHER,
     Spans,
     find_parents,
     order_ranges,
@@ -172,22 +173,18 @@ def list_activities(
     is_io = pl.col("name").is_in(list(unit.options.io))
     beside, frames = _find_others(unit, thread) if others else EMPTY, []
     for layout, part, calls in _list_calls(unit):
-        is_own = calls["thread"] == thread
-        own = {"os": outside - beside, "cuda": of_cuda}.get(part, spans)
-        time = unit.measure_within(own, calls) * is_own
-        if others and part == "cuda":
-            is_other = ~is_own & (unit.list_tasks(calls) == unit.task_of[thread])
-            time += unit.measure_within(outside, calls) * is_other
-        sums = (
-            calls.select("begin", name=pl.col("call").cast(pl.Int64), time=time)
-            .filter(pl.col("time") > 0)
-            .group_by("name")
-            .agg(
-                pl.col("time").sum(),
-                longest=pl.col("time").max(),
-                begin=pl.col("begin").get(pl.col("time").arg_max()),
-            )
-        )
+        own, pieces = {"os": outside - beside, "cuda": of_cuda}.get(part, spans), []
+        for first in range(0, max(calls.height, 1), TOGETHER):
+            piece = calls[first : first + TOGETHER]
+            is_own = piece["thread"] == thread
+            time = unit.measure_within(own, piece) * is_own
+            if others and part == "cuda":
+                is_other = ~is_own & (unit.list_tasks(piece) == unit.task_of[thread])
+                time += unit.measure_within(outside, piece) * is_other
+            sums = piece.select("begin", name=pl.col("call").cast(pl.Int64), time=time)
+            sums = sums.filter(pl.col("time") > 0).with_columns(longest="time")
+            pieces.append(_sum_by_name(sums))
+        sums = _sum_by_name(pl.concat(pieces))
         kind = pl.when(is_io if part == "os" else False).then(pl.lit("io")).otherwise(pl.lit(part))
         names = pl.lit("ucx" if layout in UCX else layout)
         frames.append(sums.select(kind.alias("part"), names.alias("names"), pl.all()))
@@ -204,19 +201,29 @@ def list_activities(
     return rows.with_columns(first=is_first).drop("begin")
 
 
+def _sum_by_name(times: pl.DataFrame) -> pl.DataFrame:
+    """Return the sums of times by name, with the longest one and its begin."""
+    longest = pl.col("longest")
+    return times.group_by("name").agg(
+        pl.col("time").sum(), longest.max(), pl.col("begin").get(longest.arg_max())
+    )
+
+
 def _find_set_up(unit: DeviceGroup, task: int) -> int:
     """Return the begin of the first call of CUDA in a process that takes SET_UP and may set it up, where
     no GPU works before it, and no call before it shows that CUDA has been set up, unless it is a
     launch; else -2.
     """
     needs, launches, uses = (pl.col("call").is_in(list(one)) for one in unit.options.set_up_calls)
-    calls = unit.api.filter(unit.list_tasks(unit.api) == task)
+    is_own = pl.lit(unit.list_tasks(unit.api) == task)
     is_long = pl.col("end") - pl.col("begin") >= SET_UP
-    first = calls.filter(is_long & ~needs).head(1)
+    first = unit.api.filter(is_long & ~needs & is_own).head(1)
     if not first.height or (unit.work.height and unit.work["begin"].min() < first["begin"][0]):
         return -2
     begin = int(first["begin"][0])
-    is_late = calls.filter(uses & (pl.col("end") <= begin) & (pl.col("error") <= 0)).height
+    is_late = unit.api.filter(
+        uses & is_own & (pl.col("end") <= begin) & (pl.col("error") <= 0)
+    ).height
     return -2 if is_late and not first.filter(launches).height else begin
 
 

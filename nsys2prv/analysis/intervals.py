@@ -57,6 +57,10 @@ class Spans(Struct, frozen=True, eq=False):
 
     def __and__(self, other: Spans) -> Spans:
         """Return the times in both sets."""
+        for one, inner in ((self, other), (other, self)):
+            is_around = len(one) == 1 and len(inner) and one.begin[0] <= inner.begin[0]
+            if is_around and inner.end[-1] <= one.end[0]:
+                return inner
         return _compute(core.intersect_spans, self, other)
 
     def __sub__(self, other: Spans) -> Spans:
@@ -71,7 +75,13 @@ class Spans(Struct, frozen=True, eq=False):
 
     def within(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Return how much of the set lies within each [begin, end)."""
-        return self.until(end) - self.until(begin)
+        lengths = self.until(end)
+        lengths -= self.until(begin)
+        return lengths
+
+    def overlap(self, other: Spans) -> int:
+        """Return the time in both sets (ns)."""
+        return int(self.within(other.begin, other.end).sum())
 
     def contains(self, times: np.ndarray) -> np.ndarray:
         """Return which times are in the set."""
