@@ -215,9 +215,8 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
     present = {table for info in job.infos for table in info.parts}
     there = [table for table in tables if table in present]
     named = list(dict.fromkeys(there or tables))
-    many = (
-        f"{'any of the tables' if len(named) > 1 else 'the table'} {list_some(named, MOST_TABLES)}"
-    )
+    tables = "any of the tables" if len(named) > 1 else "the table"
+    many = f"{tables} {list_some(named, MOST_TABLES)}"
     if there:
         return f"no usable ones in {many}"
     recorded_by = TEXTS["recorded_by"]

@@ -242,9 +242,8 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     if summary := time_use.describe_devices(frames, context):
         # The first note is printed above the findings.
         result.notes[:] = [" ".join((*result.notes, summary))]
-    lost = context.options.lost_work
     if devices.height and devices["device"].is_in(context.options.lossy_devices).all():
-        result.missing.append(f"{NO_VERDICT}: {lost}")
+        result.missing.append(f"{NO_VERDICT}: {context.options.lost_work}")
         return
     times = ("before", "after") if devices.height else ()
     edges = [edge for when in times if (edge := time_use.describe_edge(when, frames, context, job))]
@@ -272,15 +271,16 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     if loss := time_use.describe_loss(frames, context, facts, reason, outside, told):
         findings.insert(0, loss)
     # What lies outside of the time that is replayed stands before what costs the job less; beside a
-    # steady state it is first or last, as it is longer than that or not.
-    nothing = _describe_nothing(frames)
-    if steady and findings:
-        edges = [one for one in edges if one.share >= time_use.LEAST_BESIDE_STEADY]
-    elif steady and edges:
-        result.notes[0] += f" In the steady state: {nothing}."
+    # steady state it is first or last, as it is longer than that or not, if it is long or costs more.
+    nothing, whole, last = _describe_nothing(frames), context.options.covered.length, len(findings)
+    if steady:
+        told = sum(one.share for one in findings) * covered.length / whole
+        edges = [one for one in edges if one.share >= min(told, time_use.LEAST_BESIDE_STEADY)]
+        if edges and not findings:
+            result.notes[0] += f" In the steady state: {nothing}."
     for edge in sorted(edges, key=lambda one: one.share):
-        if steady and edge.share * context.options.covered.length < covered.length:
-            findings.append(structs.replace(edge, at_most=True))
+        if steady and edge.share * whole < covered.length:
+            findings.insert(last, structs.replace(edge, at_most=True))
         else:
             ahead = (one for one in findings if one is loss or not one.at_most)
             before = [one for one in ahead if one.share >= edge.share]

@@ -169,11 +169,15 @@ def list_activities(
     this time, as :func:`sum_ranges` returns them. others: as for divide_host_time.
     """
     first = _find_before_system(unit, thread)
-    outside, of_cuda = spans - unite(*first.values()), spans - first["mpi"]
+    outside, in_mpi = spans - unite(*first.values()), spans & first["mpi"]
     is_io = pl.col("name").is_in(list(unit.options.io))
     beside, frames = _find_others(unit, thread) if others else EMPTY, []
-    for layout, part, calls in _list_calls(unit):
-        own, pieces = {"os": outside - beside, "cuda": of_cuda}.get(part, spans), []
+    listed = [*_list_calls(unit)]
+    # What MPI copies and waits for by calls of CUDA is MPI's.
+    listed += [(*one, "mpi", rows) for *one, part, rows in listed if part == "cuda" and len(in_mpi)]
+    owned = {"os": outside - beside, "cuda": spans - in_mpi, "mpi": in_mpi}
+    for layout, part, calls in listed:
+        own, pieces = owned.get(part, spans), []
         for first in range(0, max(calls.height, 1), TOGETHER):
             piece = calls[first : first + TOGETHER]
             is_own = piece["thread"] == thread
@@ -190,9 +194,7 @@ def list_activities(
         frames.append(sums.select(kind.alias("part"), names.alias("names"), pl.all()))
     places = measure_places(unit, thread, spans)
     frames += [
-        frame.select(
-            part=pl.lit(part), names=pl.lit(name), name=frame.columns[0], time=pl.col("time")
-        )
+        frame.select(part=pl.lit(part), names=pl.lit(name), name=frame.columns[0], time="time")
         for part, name, frame in (("where", "place", places), ("range", "range", ranges))
     ]
     set_up = _find_set_up(unit, int(unit.task_of[thread]))

@@ -26,7 +26,7 @@ from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.suspects import list_slow_processes
 
 #: Least share of the job for time before the first work of GPUs, or after the last, to be a
-#: finding, and beside findings of a steady state.
+#: finding, and beside findings of a steady state that cost more.
 LEAST_EDGE, LEAST_BESIDE_STEADY = 0.05, 0.2
 #: Least share of their time in which GPUs are idle, or only copy, to be a finding.
 LEAST_LOSS = 0.1
@@ -164,7 +164,8 @@ def find_use(
         if part == "range":
             inside = inside or f"{min(share, 1.0):.0%} of it in NVTX range {label}"
             continue
-        text = f"{label} {format_nanoseconds(time)}"
+        is_within = part == "mpi" and one["names"] == "cuda_api"
+        text = f"{label} {format_nanoseconds(time)}{' within it' if is_within else ''}"
         if one["first"] and one["longest"] >= MOST * time:
             text += ", the first launch" if "Launch" in label else SETS_UP
         elif part in ("io", "cuda") and one["longest"] >= max(LONG_CALL, MOST * time):
@@ -245,9 +246,8 @@ def describe_hosts(
         return None
     who = use.who or "the host"
     part, length = use.own, format_nanoseconds(use.parts[use.own])
-    detail = use.name_most(part)
     lost = ", though the program launches some" if context.options.lost_work else ""
-    title = f"No work of a GPU is recorded{lost}. {capitalize(who)} is {PARTS[part]} for {length}{detail}."
+    title = f"No work of a GPU is recorded{lost}. {capitalize(who)} is {PARTS[part]} for {length}{use.name_most(part)}."
     if part == "unknown":
         title = f"No work of a GPU is recorded{lost}, nor what {use.who or 'the host'} does for {length}."
     return Finding(

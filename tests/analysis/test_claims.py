@@ -86,6 +86,16 @@ def make_copy(begin: int, end: int, size: int, correlation: int, source: int) ->
     return {"start": begin, "end": end, "correlationId": correlation, **place, **what}
 
 
+def test_calls_of_cuda_that_mpi_makes(tmp_path: Path) -> None:
+    calls = [(10 * MS, 80 * MS, len(NAMES) + 1), (99 * MS, 99 * MS + 5 * US, LAUNCH)]
+    call = {"globalTid": make_global_tid(PID), "textId": len(NAMES) + 2}
+    more = {"MPI_COLLECTIVES_EVENTS": [{"start": 0, "end": 98 * MS, **call}]}
+    names = ["cudaMemcpy", "MPI_Bcast"]
+    (startup, *_) = find(tmp_path, calls, {1: (99 * MS + 10 * US, 100 * MS)}, more, names)
+    assert "of MPI (MPI_Bcast 98.00 ms; cudaMemcpy 70.00 ms within it)" in startup.title
+    assert startup.advice.startswith("MPI copies between hosts and GPUs")
+
+
 def test_a_call_lasts_as_long_as_it_waits(tmp_path: Path) -> None:
     """Three kernels of 1 ms, each launched when the one before was waited for, with idle time."""
     calls, kernels = [], {}
@@ -277,22 +287,16 @@ def test_nothing_of_the_program_is_recorded(tmp_path: Path) -> None:
     tables = {"PROFILER_OVERHEAD": [make_overhead(0, MS, 1)], "StringIds": make_strings("o")}
     with nsys2prv.open(make_export(tmp_path / "one.sqlite", tables), quiet=True) as job:
         result = job.analyse("findings")["findings"]
-    assert not result.findings
     assert "nothing that the program does is recorded: see whether it ran" in result.missing[0]
 
 
 def test_of_several_processes_the_one_that_works(tmp_path: Path) -> None:
     """A process waits for its child; what that does is recorded by its ranges alone."""
-    child = PID + 1
+    child, own = PID + 1, {"globalTid": make_global_tid(PID + 1, PID + 1)}
     tables = {
         "StringIds": [{"id": 1, "value": "waitpid"}, {"id": 2, "value": "read"}],
-        "OSRT_API": [
-            make_os_call(0, 99 * MS, 1),
-            make_os_call(50 * MS, 51 * MS, 2, globalTid=make_global_tid(child, child)),
-        ],
-        "NVTX_EVENTS": [
-            make_nvtx_range(2 * MS, 98 * MS, "solve", globalTid=make_global_tid(child, child))
-        ],
+        "OSRT_API": [make_os_call(0, 99 * MS, 1), make_os_call(50 * MS, 51 * MS, 2, **own)],
+        "NVTX_EVENTS": [make_nvtx_range(2 * MS, 98 * MS, "solve", **own)],
     }
     make_export(tmp_path / "one.sqlite", tables)
     with nsys2prv.open(tmp_path / "one.sqlite", quiet=True, jobs=1) as job:

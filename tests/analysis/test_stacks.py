@@ -51,11 +51,9 @@ def find_place(
             {"id": number, "symbol": TEXTS.index(name) + 1, "module": TEXTS.index(module) + 1, "stackDepth": depth}
             for depth, (name, module) in enumerate(stack if number % every == 0 else stack[:1])
         ]  # fmt: skip
-    os_calls = [
-        make_os_call(one["start"], one["start"] + MS, 6, callchainId=one["id"]) for one in samples
-    ]
+    made = (make_os_call(at * MS, at * MS + MS, 6, callchainId=at) for at in range(1, 100, step))
     tables = {
-        **({"OSRT_API": os_calls} if calls else {"COMPOSITE_EVENTS": samples}),
+        **({"OSRT_API": [*made]} if calls else {"COMPOSITE_EVENTS": samples}),
         "OSRT_CALLCHAINS" if calls else "SAMPLING_CALLCHAINS": frames,
         "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(0, 1, 9, nameId=8), make_call(100 * MS, 101 * MS, 1, nameId=1)],
         "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(101 * MS, 110 * MS, demangledName=2, shortName=2, correlationId=1)],
