@@ -351,14 +351,15 @@ def count_lost_launches(work: WholeWork, database: Database, end: int) -> list[L
     for process, calls in _find_launches(work.launches, texts):
         found = done[process].find(calls.ids)
         launches[process] += len(found)
-        for code, rows in group_rows(calls.code):
-            key = (process, int(calls.kinds.thread[code]), int(calls.kinds.name[code]))
-            begin, is_found = calls.begin[rows], found[rows]
-            missing[key].append(begin[~is_found])
-            if is_found.any():
-                latest = int(begin[is_found].max())
-                for known in (key, key[:1]):
-                    last[known] = max(last.get(known, NULL), latest)
+        kinds = list(zip(calls.kinds.thread.tolist(), calls.kinds.name.tolist(), strict=True))
+        latest = np.full(len(kinds), NULL)
+        np.maximum.at(latest, calls.code[found], calls.begin[found])
+        for kind, time in zip(kinds, latest.tolist(), strict=True):
+            for known in ((process, *kind), (process,)) if time != NULL else ():
+                last[known] = max(last.get(known, NULL), time)
+        rows = np.flatnonzero(~found)
+        for code, own in group_rows(calls.code[rows]):
+            missing[process, *kinds[code]].append(calls.begin[rows][own])
     lost = dict.fromkeys(launches, 0)
     for key, begins in missing.items():
         process, begin = key[0], np.concatenate(begins)

@@ -34,6 +34,7 @@ from nsys2prv._util.columns import (
     factorize_together,
     find_places,
     group_rows,
+    is_sorted,
     mask_changes,
     number_rows,
     read_columns,
@@ -167,7 +168,7 @@ class LaunchIndex(Struct):
             of_process[segment.process].append(segment)
         for process, own in group_rows(processes):
             wanted, rows = correlations[own], np.arange(len(correlations))[own]
-            ascending = np.sort(wanted)
+            ascending = wanted if is_sorted(wanted) else np.sort(wanted)
             for segment in of_process[process]:
                 below = np.searchsorted(ascending, segment.low, "left")
                 if below == np.searchsorted(ascending, segment.high, "right"):

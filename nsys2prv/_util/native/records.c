@@ -224,28 +224,30 @@ static inline uint64_t word_at(const uint8_t *at) {
     return word;
 }
 
+/* The last bytes of a header, as a word with as many before them as it takes: there are BEFORE at least. */
+static inline uint64_t last_word(const uint8_t *header, uint32_t size) { return word_at(header + size - 8) >> 8 * (8 - (size & 7)); }
+
 static inline uint32_t hash_of_header(const uint8_t *header, uint32_t size) {
-    uint64_t hash = size, word;
-    for (; size >= 8; header += 8, size -= 8) {
-        memcpy(&word, header, 8);
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
-        hash ^= hash >> 29;
-    }
-    if (size) {
-        /* The last bytes, with as many before them as make a word: there are BEFORE at least. */
-        memcpy(&word, header + size - 8, 8);
-        hash = (hash ^ word >> 8 * (8 - size)) * 0x9e3779b97f4a7c15ull;
-    }
-    return (uint32_t)(hash >> 32);
+    uint64_t hash = size;
+    /* Words are mixed without waiting for products: what is mixed badly costs a second look, no more. */
+    for (uint32_t at = 0; at + 8 <= size; at += 8)
+        hash = (hash << 23 | hash >> 41) ^ word_at(header + at);
+    if (size & 7)
+        hash = (hash << 23 | hash >> 41) ^ last_word(header, size);
+    hash *= 0x9e3779b97f4a7c15ull;
+    return (uint32_t)((hash ^ hash >> 32) >> 16);
 }
 
-/* Whether a plan is of this header. Its first and last eight bytes tell all of one of 8 to 16 bytes, as those of most tables are. */
+/* Whether a plan is of this header. */
 static inline bool is_of(const Plan *plan, const uint8_t *header, uint32_t size, uint32_t hash) {
     if (plan->hash != hash || plan->size != size)
         return false;
-    if (size < 8 || size > 16)
+    if (size < 8)
         return !memcmp(plan->header, header, size);
-    return !((word_at(plan->header) ^ word_at(header)) | (word_at(plan->header + size - 8) ^ word_at(header + size - 8)));
+    uint64_t differ = word_at(plan->header + size - 8) ^ word_at(header + size - 8);
+    for (uint32_t at = 0; at + 8 <= size; at += 8)
+        differ |= word_at(plan->header + at) ^ word_at(header + at);
+    return !differ;
 }
 
 /* ---- records that go on in overflow pages ---- */
