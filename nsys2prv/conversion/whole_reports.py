@@ -351,15 +351,16 @@ def count_lost_launches(work: WholeWork, database: Database, end: int) -> list[L
     for process, calls in _find_launches(work.launches, texts):
         found = done[process].find(calls.ids)
         launches[process] += len(found)
-        kinds = list(zip(calls.kinds.thread.tolist(), calls.kinds.name.tolist(), strict=True))
+        pairs = zip(calls.kinds.thread.tolist(), calls.kinds.name.tolist(), strict=True)
+        kinds = [(process, *pair) for pair in pairs]
         latest = np.full(len(kinds), NULL)
         np.maximum.at(latest, calls.code[found], calls.begin[found])
         for kind, time in zip(kinds, latest.tolist(), strict=True):
-            for known in ((process, *kind), (process,)) if time != NULL else ():
+            for known in (kind, kind[:1]) if time != NULL else ():
                 last[known] = max(last.get(known, NULL), time)
         rows = np.flatnonzero(~found)
         for code, own in group_rows(calls.code[rows]):
-            missing[process, *kinds[code]].append(calls.begin[rows][own])
+            missing[kinds[code]].append(calls.begin[rows][own])
     lost = dict.fromkeys(launches, 0)
     for key, begins in missing.items():
         process, begin = key[0], np.concatenate(begins)
