@@ -208,8 +208,7 @@ def _add_host_tables(
     if times:
         result.add("hosts", context.label_tasks(focus), threads=whose, span=of_time)
     if not has_mpi:
-        absent = context.explain_absence(MPI_LAYOUTS)
-        result.missing.append(f"MPI efficiencies: {absent}; all time counts as outside MPI")
+        result.missing.append(f"MPI efficiencies: {context.explain_absence(MPI_LAYOUTS)}")
     if not has_api and layouts & set(WORK):
         result.missing.append(f"offload efficiency: {context.explain_absence(('cuda_api',))}")
     return rated

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from nsys2prv._util.text import (
     Column,
+    capitalize,
     escape_to_one_line,
     escape_unprintable,
     find_width,
@@ -45,10 +46,7 @@ COLUMNS_IN_DETAIL = ("communicator_hash",)
 #: Characters of a line of text at most, however wide the terminal is.
 TEXT_WIDTH = 110
 #: Findings that are printed without --full, and measurements that are printed of the first.
-MOST_SHORT, MOST_EVIDENCE = 5, 2
-#: At least LEAST_SHORT findings are printed, and more while they take fewer lines than
-#: ROOM_FOR_FINDINGS: efficiencies come after them.
-LEAST_SHORT, ROOM_FOR_FINDINGS = 3, 19
+MOST_SHORT, MOST_EVIDENCE = 3, 2
 #: Lines above limits, causes behind these, and what lies outside of a steady state.
 LIMITS, CAUSES, BESIDE = (
     "  Limits: at most this much is gained, as some of it has to stay",
@@ -292,14 +290,11 @@ def format_findings(
     none. steady: whether costs are shares of a steady state.
     """
     if not findings:
-        return _wrap_text(f"  {nothing}", width, 2)
+        return _wrap_text(f"  {capitalize(nothing)}", width, 2)
     width = min(width, TEXT_WIDTH)
     lines: list[str] = []
     shown, above = findings if full else findings[:MOST_SHORT], CAUSES
     for number, finding in enumerate(shown):
-        if not full and number >= LEAST_SHORT and len(lines) >= ROOM_FOR_FINDINGS:
-            shown = shown[:number]
-            break
         heading = LIMITS if finding.at_most else CAUSES
         if steady and finding.kind in OUTSIDE:
             heading = BESIDE

@@ -112,7 +112,7 @@ def test_findings_as_text() -> None:
     outside = format_findings([finding, replace(finding, kind="startup")], steady=True)
     assert outside[6] == "  Outside of the steady state, in % of the job:"
     assert "  Causes" in format_findings([limit, finding])[7]
-    assert format_findings([finding] * 7)[-1] == "  and 3 more: --full"
+    assert format_findings([finding] * 7)[-1] == "  and 4 more: --full"
     assert all(
         len(line) <= 40
         for line in format_findings([replace(finding, title="word " * 40, advice="word " * 40)], 40)
