@@ -14,7 +14,7 @@ has. Where there are no such ranges, iterations are periods of the sequence of k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import polars as pl
@@ -252,7 +252,7 @@ def _find_iterations(
     # Ranges that are pushed and popped before those that are started and ended anywhere.
     for layout in LAYOUTS:
         names = [
-            _find_by_ranges(_list_ranges(reader, unit, patterns, [layout]), patterns, begins)
+            _find_by_ranges(_list_ranges(reader, unit, patterns, layout), patterns, begins)
             for unit, begins in launches.items()
         ]
         names = [name for name in names if name]
@@ -273,48 +273,23 @@ def _find_iterations(
     return _Found(begins, min(end, reader.duration), most.found_by, most.of_tasks)
 
 
-def find_phases(reader: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:
+def find_phases(duration: int, steady: Steady) -> pl.DataFrame:
     """Return the job's start-up, steady state and shutdown: `phase`, `begin_ns`, `time_ns`,
-    `time_share` of the job, `iterations` (of the steady state), and `activity`: by what these were
-    found, else the NVTX ranges of the first task that took most of it.
+    `time_share` of the job (duration: ns), and of the steady state `iterations`, and `activity`, by
+    what these were found.
     """
-    unit = int(reader.rows.units[0]) if len(reader.rows.units) else 0
-    patterns = _make_patterns(labels)
-    names = patterns.select("code", "pattern").unique("code")
-
-    lies_outside = (pl.col("begin") < steady.begin) | (pl.col("end") > steady.end)
-    ranges = _list_ranges(reader, unit, patterns, keep=lies_outside)
-    rows = []
-    for name, begin, end in (
-        ("start-up", 0, steady.begin),
-        ("steady state", steady.begin, steady.end),
-        ("shutdown", steady.end, reader.duration),
-    ):
-        if end > begin:
-            row = {
-                "phase": name,
-                "begin_ns": begin,
-                "time_ns": end - begin,
-                "time_share": (end - begin) / max(reader.duration, 1),
-                "iterations": steady.count,
-                "activity": steady.found_by,
-            }
-            if name != "steady state":
-                activity = _name_longest_ranges(ranges, names, begin, end)
-                row |= {"iterations": None, "activity": activity}
-            rows.append(row)
-    return pl.DataFrame(rows)
-
-
-def _name_longest_ranges(ranges: pl.DataFrame, names: pl.DataFrame, begin: int, end: int) -> str:
-    """Return the names of the two kinds of ranges that took most of [begin, end)."""
-    inside = ranges.filter((pl.col("begin") < end) & (pl.col("end") > begin)).select(
-        "code", part=pl.col("end").clip(upper_bound=end) - pl.col("begin").clip(begin)
+    edges = 0, steady.begin, steady.end, duration
+    phases = pl.DataFrame(
+        {
+            "phase": ["start-up", "steady state", "shutdown"],
+            "begin_ns": edges[:3],
+            "time_ns": np.diff(edges),
+            "time_share": np.diff(edges) / max(duration, 1),
+            "iterations": [None, steady.count, None],
+            "activity": [None, steady.found_by, None],
+        }
     )
-    sums = inside.group_by("code").agg(pl.col("part").sum())
-    most = sums.sort(["part", "code"], descending=[True, False]).head(2)
-    longest = most.join(names, on="code", how="left", maintain_order="left")
-    return ", ".join(longest["pattern"].to_list())
+    return phases.filter(pl.col("time_ns") > 0)
 
 
 def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
@@ -361,28 +336,26 @@ def _list_ranges(
     reader: EventReader,
     unit: int,
     patterns: pl.DataFrame,
-    layouts: Sequence[str] = LAYOUTS,
-    keep: pl.Expr | bool = True,
+    layout: str,
 ) -> pl.DataFrame:
     """Return the ranges of a unit whose names are known: begin, end, thread, code (int32), and
-    whether they are numbered. keep: of some ranges, which to return.
+    whether they are numbered.
     """
     values = patterns["value"].to_numpy()
     codes = np.zeros(int(values.max(initial=-1)) + 2, np.int32)
     codes[values] = patterns["code"].to_numpy()
     frames = []
-    for layout in layouts:
-        for _, frame in reader.read_windows(layout, ("range", "number"), unit, np.int64):
-            # A range without a name has the value -1, and so the last code, which is 0.
-            code = pl.Series(codes[frame["range"].to_numpy()])
-            frame = frame.select(
-                "begin",
-                "end",
-                pl.col("thread").cast(pl.Int32),
-                code=code,
-                numbered=pl.col("number") != ABSENT,
-            )
-            frames.append(frame.filter((pl.col("code") > 0) & keep))
+    for _, frame in reader.read_windows(layout, ("range", "number"), unit, np.int64):
+        # A range without a name has the value -1, and so the last code, which is 0.
+        code = pl.Series(codes[frame["range"].to_numpy()])
+        frame = frame.select(
+            "begin",
+            "end",
+            pl.col("thread").cast(pl.Int32),
+            code=code,
+            numbered=pl.col("number") != ABSENT,
+        )
+        frames.append(frame.filter(pl.col("code") > 0))
     return pl.concat(frames)
 
 
