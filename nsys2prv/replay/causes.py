@@ -346,8 +346,7 @@ def remove_long_pauses(replay: Replay) -> Changes:
     between calls that only look.
     """
     gaps, edges = replay.select((Kind.GAP,)), replay.job.graph.edges
-    short = replay.select((Kind.GAP,), longest=LONGEST_LAUNCH)
-    long = np.setdiff1d(gaps, short, assume_unique=True)
+    long = gaps[replay.job.graph.weight[gaps] >= LONGEST_LAUNCH]
     # Of each node the begin and the end are moments.
     ends = (np.isin(end[long] >> 1, replay.job.idle_nodes) for end in (edges.source, edges.target))
     return replay.scale_rows(long[~np.logical_and(*ends)], 0.0)

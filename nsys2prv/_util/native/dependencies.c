@@ -410,59 +410,72 @@ static void add_other_streams(Edges *edges, const Unit *in, const int64_t *held,
     }
 }
 
-/* A call of a name of which some have waited. */
+/* Calls of the names of which some have waited, by process and name: which each call is of, -1 for none, where those of each begin, and how long they last:
+ * first those that have not waited. */
 typedef struct {
-    int32_t process, name;
-    int64_t lasts, call;
-} Timed;
+    Codes codes;
+    int32_t *code;
+    int64_t *first, *idle, *lasts;
+} NamedCalls;
 
-static int compare_timed(const void *first, const void *second) {
-    const Timed *one = first, *other = second;
-    if (one->process != other->process)
-        return one->process < other->process ? -1 : 1;
-    if (one->name != other->name)
-        return one->name < other->name ? -1 : 1;
-    return one->lasts < other->lasts ? -1 : one->lasts > other->lasts;
+static bool group_calls(const Unit *in, const uint8_t *waited, NamedCalls *calls) {
+    bool *names = calloc(CALL_NAMES, sizeof *names);
+    calls->code = malloc((size_t)(in->calls + 1) * 4);
+    bool done = names && calls->code;
+    for (int64_t k = 0; k < in->calls && done; k++)
+        names[in->call_name[k]] |= waited[k];
+    for (int64_t k = 0; k < in->calls && done; k++) {
+        uint64_t key = (uint64_t)in->process[in->call_thread[k]] << 32 | (uint32_t)in->call_name[k];
+        calls->code[k] = names[in->call_name[k]] ? find_code(&calls->codes, key) : -1;
+        done = !names[in->call_name[k]] || calls->code[k] >= 0;
+    }
+    free(names);
+    int64_t groups = calls->codes.count;
+    calls->first = calloc((size_t)groups + 1, 8);
+    calls->idle = malloc((size_t)(groups + 1) * 8);
+    if (!done || !calls->first || !calls->idle)
+        return false;
+    for (int64_t k = 0; k < in->calls; k++)
+        if (calls->code[k] >= 0)
+            calls->first[calls->code[k] + 1]++;
+    for (int64_t group = 0; group < groups; group++) {
+        calls->first[group + 1] += calls->first[group];
+        calls->idle[group] = calls->first[group];
+    }
+    calls->lasts = malloc((size_t)(calls->first[groups] + 1) * 8);
+    int64_t *others = malloc((size_t)(groups + 1) * 8);
+    done = calls->lasts && others;
+    for (int64_t group = 0; group < groups && done; group++)
+        others[group] = calls->first[group + 1];
+    for (int64_t k = 0; k < in->calls && done; k++)
+        if (calls->code[k] >= 0)
+            calls->lasts[waited[k] ? --others[calls->code[k]] : calls->idle[calls->code[k]]++] = in->call_end[k] - in->call_begin[k];
+    free(others);
+    return done;
 }
 
 /* How long calls that have waited last without the wait (ns): as those of the name on the process that have not, usually, where these are not just a few;
  * not longer than nearly all last, nor than they do. AS_RECORDED of all others. */
 static bool find_own_durations(const Unit *in, const uint8_t *waited, int32_t *own) {
-    bool *names = calloc(CALL_NAMES, sizeof *names);
-    int64_t count = 0, first = 0;
-    for (int64_t k = 0; k < in->calls; k++) {
-        own[k] = AS_RECORDED;
-        if (names && waited[k])
-            names[in->call_name[k]] = true;
+    NamedCalls calls = {.code = NULL};
+    bool done = group_calls(in, waited, &calls);
+    for (int64_t group = 0; group < calls.codes.count && done; group++) {
+        int64_t *lasts = calls.lasts + calls.first[group], count = calls.first[group + 1] - calls.first[group];
+        int64_t others = calls.idle[group] - calls.first[group];
+        int64_t usual = others * FEW_IDLE > count ? (int64_t)find_median(lasts, others) : USUAL_CALL;
+        int64_t least = select_kth(lasts, count, (int64_t)((double)(count - 1) * 0.02));
+        calls.idle[group] = usual < least ? usual : least;
     }
-    for (int64_t k = 0; k < in->calls && names; k++)
-        count += names[in->call_name[k]];
-    Timed *timed = malloc((size_t)(count + 1) * sizeof *timed);
-    int64_t *idle = malloc((size_t)(count + 1) * 8);
-    bool done = names && timed && idle;
-    count = 0;
-    for (int64_t k = 0; k < in->calls && done; k++)
-        if (names[in->call_name[k]])
-            timed[count++] = (Timed){in->process[in->call_thread[k]], in->call_name[k], in->call_end[k] - in->call_begin[k], k};
-    if (done)
-        qsort(timed, (size_t)count, sizeof *timed, compare_timed);
-    for (int64_t end; done && first < count; first = end) {
-        int64_t others = 0;
-        for (end = first; end < count && timed[end].process == timed[first].process && timed[end].name == timed[first].name; end++)
-            if (!waited[timed[end].call])
-                idle[others++] = timed[end].lasts;
-        int64_t least = timed[first + (int64_t)((double)(end - first - 1) * 0.02)].lasts;
-        int64_t usual = others * FEW_IDLE > end - first ? (int64_t)find_median(idle, others) : USUAL_CALL;
-        least = usual < least ? usual : least;
-        for (int64_t k = first; k < end; k++)
-            if (waited[timed[k].call]) {
-                int64_t lasts = timed[k].lasts < least ? timed[k].lasts : least;
-                own[timed[k].call] = lasts < LONG ? (int32_t)lasts : LONG - 1;
-            }
+    for (int64_t k = 0; k < in->calls && done; k++) {
+        int64_t lasts = in->call_end[k] - in->call_begin[k], usual = waited[k] ? calls.idle[calls.code[k]] : lasts;
+        lasts = lasts < usual ? lasts : usual;
+        own[k] = !waited[k] ? AS_RECORDED : lasts < LONG ? (int32_t)lasts : LONG - 1;
     }
-    free(names);
-    free(timed);
-    free(idle);
+    free_codes(&calls.codes);
+    free(calls.code);
+    free(calls.first);
+    free(calls.idle);
+    free(calls.lasts);
     return done;
 }
 

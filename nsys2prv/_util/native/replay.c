@@ -277,14 +277,6 @@ PyObject *find_keys(PyObject *self, PyObject *arguments) {
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-/* Numbers of distinct keys, in the order in which they come. */
-typedef struct {
-    uint64_t *key;
-    int32_t *number;
-    uint64_t *distinct;
-    int64_t count, room;
-} Codes;
-
 static bool make_room(Codes *codes) {
     int64_t room = codes->room ? codes->room * 4 : 1024;
     uint64_t *key = malloc((size_t)room * 8), *distinct = realloc(codes->distinct, (size_t)room * 8);
@@ -313,8 +305,7 @@ static bool make_room(Codes *codes) {
     return true;
 }
 
-/* The number of a key, -1 without memory. */
-static int32_t find_code(Codes *codes, uint64_t key) {
+int32_t find_code(Codes *codes, uint64_t key) {
     if (2 * codes->count >= codes->room && !make_room(codes))
         return -1;
     uint64_t mask = (uint64_t)(codes->room - 1), at = key * 0x9E3779B97F4A7C15u >> 20 & mask;
@@ -328,7 +319,7 @@ static int32_t find_code(Codes *codes, uint64_t key) {
     return codes->number[at];
 }
 
-static void free_codes(Codes *codes) {
+void free_codes(Codes *codes) {
     free(codes->key);
     free(codes->number);
     free(codes->distinct);
@@ -1266,8 +1257,7 @@ done:
     return result;
 }
 
-/* The k-th smallest of durations, which it reorders: those before it are not greater, those behind it not less. */
-static int64_t select_kth(int64_t *durations, int64_t count, int64_t k) {
+int64_t select_kth(int64_t *durations, int64_t count, int64_t k) {
     int64_t low = 0, high = count - 1;
     while (low < high) {
         int64_t pivot = durations[(low + high) / 2], i = low, j = high;

@@ -37,6 +37,19 @@ bool get_columns(Buffers *held, PyObject *tuple, const char *sizes, int64_t *cou
 PyObject *make_column(int64_t count, int size, void *column);
 void release_buffers(Buffers *held);
 bool are_within(const int32_t *numbers, int64_t count, int64_t least, int64_t most);
+/* Numbers of distinct keys, in the order in which they come. */
+typedef struct {
+    uint64_t *key;
+    int32_t *number;
+    uint64_t *distinct;
+    int64_t count, room;
+} Codes;
+
+/* The number of a key, -1 without memory. */
+int32_t find_code(Codes *codes, uint64_t key);
+void free_codes(Codes *codes);
+/* The k-th smallest of durations, which it reorders: those before it are not greater, those behind it not less. */
+int64_t select_kth(int64_t *durations, int64_t count, int64_t k);
 /* The median of durations, which it reorders; NAN of none. */
 double find_median(int64_t *durations, int64_t count);
 
