@@ -63,7 +63,7 @@ MOST_PERIODS = 40
 #: Nearly all periods of a steady state last at most REGULAR times as long as nearly all others.
 REGULAR = 2.0
 GRAPHS = "cuda_graph"
-KERNELS = ("cuda_kernel", "nccl_kernel", GRAPHS)
+KERNELS = ("cuda_kernel", GRAPHS)
 PERIOD = "the period of the sequence of kernels"
 #: Repetitions in less than this share of the job are not its steady state.
 LEAST_STEADY = 0.05
@@ -294,17 +294,17 @@ def find_phases(duration: int, steady: Steady) -> pl.DataFrame:
 
 def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
     """Return kernels and graphs of a unit's first device, or calls of MPI in a job without GPUs, by
-    begin: begin, end, thread, name.
+    begin: begin, end, thread, name. When kernels of NCCL begin depends on other ranks: they count alone.
     """
-    layouts = {name: WORK[name][1]["name"] for name in KERNELS}
+    kinds = KERNELS if reader.layouts & {*KERNELS} else ("nccl_kernel",)
+    layouts = {name: WORK[name][1]["name"] for name in kinds}
     if not reader.layouts & {*WORK}:
         layouts = dict.fromkeys(MPI_LAYOUTS, "call")
     frames = []
     for layout, field in layouts.items():
         frame = reader.read_begins(layout, (field,), unit, dtype=np.int32).rename({field: "name"})
         # Names of graphs are numbered by themselves.
-        is_graph = layout == GRAPHS
-        frames.append(frame.with_columns(-pl.col("name") - 1) if is_graph else frame)
+        frames.append(frame.with_columns(-pl.col("name") - 1) if layout == GRAPHS else frame)
     frame = pl.concat(frames, how="vertical_relaxed")
     device = reader.rows.get_column("device")[frame["thread"].to_numpy()]
     of_first = device == device.min(initial=1 << 40)

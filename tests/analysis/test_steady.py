@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -44,15 +45,23 @@ def test_the_period_of_kernels() -> None:
     assert result.end == 540 + 300 - 1
 
 
+@pytest.mark.parametrize(("kinds", "names"), [((0,), [0]), ((1,), [1]), ((0, 1), [0])])
+def test_kernels_of_nccl_repeat_alone(kinds: tuple[int, ...], names: list[int]) -> None:
+    """Beside others they begin when other ranks let them."""
+    layouts = {("cuda_kernel", "nccl_kernel")[kind]: make_kernels([kind]) for kind in kinds}
+
+    def read(layout: str, fields: tuple[str], *_: object, **__: object) -> pl.DataFrame:
+        return layouts.get(layout, layouts[present].clear()).rename({"name": fields[0]})
+
+    present, rows = next(iter(layouts)), SimpleNamespace(get_column=lambda _: np.zeros(1, int))
+    reader = SimpleNamespace(layouts={*layouts}, read_begins=read, rows=rows)
+    assert iterations._list_kernels(reader, 0)["name"].to_list() == names
+
+
 def test_kernels_that_do_not_repeat() -> None:
-    assert (
-        iterations._find_by_kernels(
-            make_kernels(np.random.default_rng(1).integers(0, 50, 200).tolist())
-        )
-        is None
-    )
-    assert iterations._find_by_kernels(make_kernels(list(range(30)))) is None
-    assert iterations._find_by_kernels(make_kernels([])) is None
+    random = np.random.default_rng(1).integers(0, 50, 200).tolist()
+    for names in (random, list(range(30)), []):
+        assert iterations._find_by_kernels(make_kernels(names)) is None
 
 
 def test_iterations_are_ranges_whose_names_differ_in_numbers() -> None:
