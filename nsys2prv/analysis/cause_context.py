@@ -308,7 +308,7 @@ class CauseContext(Struct, frozen=True, dict=True):
             self._ranges[unit] = thread, begin, end, groups, find_parents(thread, begin, end)[1]
         thread, begin, end, groups, parent = self._ranges[unit]
         found = np.full(len(row), -1, np.int64)
-        for one in np.unique(row).tolist():
+        for one in np.intersect1d(row, thread).tolist():
             first, last = np.searchsorted(thread, (one, one + 1))
             own = np.flatnonzero(row == one)
             at = first + np.searchsorted(begin[first:last], time[own], "right") - 1

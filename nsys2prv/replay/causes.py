@@ -163,7 +163,10 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
         kind = "hiccup" if share >= HICCUP_SHARE else culprit.kind
         gain = culprit.gain
         of_moments = base.compute_gain(moments) if share < HICCUP_SHARE else 0.0
-        if LEAST_GAIN <= of_moments <= gain - LEAST_GAIN:
+        if of_moments >= max(LEAST_GAIN, gain - LEAST_GAIN):
+            # What is longer at other times costs nothing.
+            kind, gain, changes = "hiccup", of_moments, moments
+        elif of_moments >= LEAST_GAIN:
             # What happens a few times is one cause, and what is always longer another one.
             causes.append(Cause("hiccup", of_moments, moments, culprit))
             base = base.change(moments)
@@ -189,9 +192,7 @@ def _is_same(suspect: Suspect, other: Suspect | None) -> bool:
 def _list_changes(replay: Replay, suspect: Suspect) -> Changes:
     if suspect.is_link:
         return link_as_others(replay, suspect.kind, suspect.host)
-    if suspect.ratio:
-        return replay.scale_work(KINDS[suspect.kind], suspect.processes, 1 / suspect.ratio)
-    return work_as_others(replay, suspect.kind, suspect.processes)
+    return work_as_others(replay, suspect.kind, suspect.processes, suspect.ratio)
 
 
 def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[Changes, float]:

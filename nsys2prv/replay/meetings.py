@@ -203,13 +203,14 @@ def find_mpi_meetings(
     frames = [*_find_collectives(reader, calls, labels), _match_set_up(calls, labels)]
     if "mpi_message" in reader.layouts:
         lines = reader.read_lines("mpi_message").with_row_index("meeting")
+        is_start = pl.col("name").is_in(_list_names(labels, _STARTS))
         # A line leads to when its message was received.
         sides = {("sender", "sent"): ("thread", "begin"), ("thread", "begin"): ("thread", "end")}
         members = [
             lines.join(calls, left_on=of_line, right_on=of_call, suffix="_call").select(
                 *_OF_MESSAGE,
                 thread=of_line[0],
-                eager=(pl.col("bytes") < EAGER) & (of_line[0] == "sender"),
+                eager=((pl.col("bytes") < EAGER) | is_start) & (of_line[0] == "sender"),
                 holds=pl.lit(True),
             )
             for of_line, of_call in sides.items()
@@ -329,9 +330,11 @@ def _match_set_up(calls: pl.DataFrame, labels: Mapping[int, str]) -> pl.DataFram
 def _select_calls(
     calls: pl.DataFrame, labels: Mapping[int, str], names: re.Pattern[str]
 ) -> pl.DataFrame:
-    return calls.filter(
-        pl.col("name").is_in([name for name, label in labels.items() if names.match(label)])
-    )
+    return calls.filter(pl.col("name").is_in(_list_names(labels, names)))
+
+
+def _list_names(labels: Mapping[int, str], names: re.Pattern[str]) -> list[int]:
+    return [name for name, label in labels.items() if names.match(label)]
 
 
 def _group_members(frames: Sequence[pl.DataFrame]) -> Meetings:
@@ -339,16 +342,8 @@ def _group_members(frames: Sequence[pl.DataFrame]) -> Meetings:
     parts, before = [], 0
     for frame in frames:
         frame = frame.filter(pl.len().over("meeting") > 1)
-        frame = frame.select(
-            meeting=pl.col("meeting").rank("dense").cast(pl.Int64) - 1 + before,
-            node_begin="node_begin",
-            node_end="node_end",
-            row="thread",
-            size="size",
-            eager="eager",
-            holds="holds",
-            later="later",
-        )
+        number = pl.col("meeting").rank("dense").cast(pl.Int64) - 1 + before
+        frame = frame.rename({"thread": "row"}).select(number, *_MEMBERS[1:])
         before += frame["meeting"].n_unique()
         parts.append(frame)
     if not parts:

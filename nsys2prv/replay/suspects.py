@@ -20,15 +20,12 @@ LEAST_EXCESS, LEAST_OF_SET, SHARE_OF_GREATEST = 0.004, 0.002, 0.3
 LEAST_HIGH = 0.02
 #: The smallest set with this share of the greatest gain is the culprit.
 NEARLY_ALL = 0.85
-#: A rank counts as slow in all its work if that explains this share of what it gains by working as
-#: the others.
-OF_CHOSEN = 0.7
 #: A process of a set that gains this share of what the set does is a cause of its own.
 MUCH_ALONE = 0.35
 #: What is longer stands out by MANY_ERRORS standard errors; by SOME_ERRORS of them and APART times as
 #: much as the others but one differ by; or by one moment, FAR_BEYOND times as long as nearly all differ
-#: by at most, and beyond so many of the longest of the others, in parts of the time (either number).
-MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, LONGEST = 4.0, 3.0, 4.0, 6.0, (10, 20)
+#: by at most, and beyond so many of the longest of the others, in parts of the time (any number).
+MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, LONGEST = 4.0, 3.0, 4.0, 6.0, (5, 10, 20)
 #: So few repetitions have no standard error; of so many others one may be a culprit too.
 FEW, SEVERAL = 8, 4
 #: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
@@ -37,6 +34,8 @@ NEARLY_ALL_TIME = 0.8
 #: How likely some process may seem to be longer in nearly all repetitions, or by one moment, where none
 #: is.
 BY_CHANCE, ONCE_BY_CHANCE = 0.02, 0.03
+#: In so many parts of the time or more work is longer for a while: one pause of a host lies in fewer.
+FEWEST_PARTS = {"gpu": 2, "host": 4, "copies": 4}
 #: Where balancing the kernels of all ranks gains so much more than a culprit does, ranks differ at
 #: random.
 OF_BALANCED = 0.75
@@ -75,15 +74,10 @@ def list_suspects(replay: Replay) -> list[Suspect]:
     """Return sets of processes by what is gained if they work as the others, the greatest first."""
     if len(replay.processes) < 2:
         return []
-    sources = (
-        _list_work(replay),
-        list_slow_processes(replay, "gpu"),
-        list_slow_processes(replay, "host"),
-        _list_links(replay),
-    )
+    slow = (list_slow_processes(replay, kind) for kind in ("gpu", "host"))
     replay.prepare()
     found = []
-    for suspect, changes in prepare_next(chain(*sources)):
+    for suspect, changes in prepare_next(chain(_list_work(replay), *slow, _list_links(replay))):
         # Of slow processes and links all gains are asked for.
         least = 0.0 if suspect.ratio or suspect.is_link else LEAST_CERTAIN
         found.append(structs.replace(suspect, gain=replay.compute_gain(changes, least)))
@@ -110,10 +104,6 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
     is_gpu = found.kind == "gpu" and not found.ratio
     if is_gpu and found.gain < OF_BALANCED * replay.compute_gain(replay.balance()):
         return certain
-    # The others' median has none of the chance that is in the work of a rank that is slow in all.
-    is_host = certain is not None and certain.kind == found.kind == "host"
-    if is_host and certain.processes == found.processes:
-        return certain if OF_CHOSEN < certain.gain / found.gain < NEARLY_ALL else found
     return found
 
 
@@ -136,10 +126,23 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     least = SOME_ERRORS * errors if len(table.edges) > FEW else 0.0
     is_little = (longer <= APART * apart) | (longer <= least)
     unclear = own[(longer <= MANY_ERRORS * errors) & is_little]
-    if len(unclear) and is_far_beyond(replay, suspect):
+    if len(unclear) and (is_far_beyond(replay, suspect) or is_long_for_a_while(replay, suspect)):
         return True
     certain = NormalDist().inv_cdf(1 - BY_CHANCE / count)
     return all(_count_errors(table, one, own) > certain for one in unclear.tolist())
+
+
+def is_long_for_a_while(replay: Replay, suspect: Suspect) -> bool:
+    """Return whether each of some processes takes longer than all others ever do in more parts of the
+    time than it would by chance, as a GPU does while it is throttled.
+    """
+    sums = replay.tabulate(KINDS[suspect.kind]).excess.sums
+    own = np.searchsorted(replay.processes, suspect.processes)
+    others = np.delete(sums, own, axis=0)
+    longer = np.arange((sums[own] > others.max(initial=0)).sum(axis=1).min())
+    count, parts = len(others) + 1, sums.shape[1]
+    chance = count * np.prod((parts - longer) / (count * parts - longer))
+    return bool(chance < BY_CHANCE) and len(longer) >= FEWEST_PARTS[suspect.kind]
 
 
 def is_far_beyond(replay: Replay, suspect: Suspect) -> bool:
@@ -223,9 +226,17 @@ def is_awaited(replay: Replay, suspect: Suspect) -> bool:
     return suspect.is_link or any(own & one and one - own for one in meet)
 
 
-def work_as_others(replay: Replay, kind: str, processes: tuple[int, ...]) -> Changes:
-    """Return the changes that give processes the GPU work, host work or copies of the others."""
-    changes = replay.do_as_others(KINDS[kind], processes)
+def work_as_others(
+    replay: Replay, kind: str, processes: tuple[int, ...], ratio: float = 0.0
+) -> Changes:
+    """Return the changes that give processes the GPU work, host work or copies of the others. ratio:
+    how many times as long all of it lasts; by its repetitions if 0.
+    """
+    kinds = KINDS[kind]
+    if ratio:
+        changes = replay.scale_work(kinds, processes, 1 / ratio)
+    else:
+        changes = replay.do_as_others(kinds, processes)
     return changes + (replay.react_as_others(processes) if kind == "host" else [])
 
 
@@ -284,8 +295,7 @@ def list_slow_processes(replay: Replay, kind: str) -> Iterator[tuple[Suspect, Ch
     ):
         if slow > SLOWER and share >= NEARLY_ALL_KERNELS:
             members = (int(replay.processes[process]),)
-            changes = replay.scale_work(kinds, members, 1 / slow)
-            yield Suspect(0.0, kind, members, "", slow), changes
+            yield Suspect(0.0, kind, members, "", slow), work_as_others(replay, kind, members, slow)
 
 
 def link_as_others(replay: Replay, kind: str, host: str) -> Changes:

@@ -52,8 +52,9 @@ class Excess(Struct, frozen=True):
     total: np.ndarray
     mean: np.ndarray
     error: np.ndarray
-    #: The most in each part of the time: (processes, PARTS).
+    #: The most, and the sum, in each part of the time: (processes, PARTS).
     longest: np.ndarray
+    sums: np.ndarray
     #: What nearly all work differs by at most.
     usually: float
 
@@ -118,7 +119,7 @@ class WorkTable(Struct, frozen=True, dict=True):
         usually = core.measure_excess(*given, figures, sums, longest)
         total, mean, error, count = figures.T
         of_parts = sums.var(axis=1) * PARTS / np.maximum(count, 1) ** 2
-        return Excess(total, mean, np.maximum(error, of_parts), longest, usually)
+        return Excess(total, mean, np.maximum(error, of_parts), longest, sums, usually)
 
     @cached_property
     def by_key(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
