@@ -199,7 +199,9 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
     stacks = open_stacks(extraction, CHAINS, depth)
     function = module = np.full(columns.rows, NULL)
     if stacks is not None:
-        numbers = stacks.find(columns["id"], least=0)
+        held, found = stacks.find(columns["id"], least=0)
+        numbers = np.full(columns.rows, -1)
+        numbers[held] = found
         function, module = stacks.take_frames(numbers, 0)
     state = read_fields(extraction, SAMPLE_LAYOUT, columns)["state"]
     fields = {
@@ -218,7 +220,7 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
             fields[f"caller_{number}"] = _name_functions(extraction, function, module, named)
     layout = WITH_CALLERS if depth > 1 else SAMPLE_LAYOUT
     rows = make_rows(extraction, layout, columns, fields)
-    yield rows if stacks is None else stacks.complete(rows, numbers)
+    yield rows if stacks is None else stacks.complete(rows, held, found)
 
 
 def _name_functions(

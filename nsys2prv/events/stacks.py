@@ -41,8 +41,9 @@ LIBRARIES = ("a library", "MPI", "a CUDA library")
 #: Whose functions are callers where no function of the program is known, those that have names; else
 #: whose; at last libraries by their names alone.
 CALLERS_TOO = ((LIBRARIES, True), (("the interpreter",), True), (LIBRARIES, False))
-#: Of more stacks than this those that were read are not kept for the next rows.
-MOST_STACKS = 1 << 20
+#: Of more stacks than this those that were read are kept for the next rows only where these have
+#: them.
+MOST_STACKS = 1 << 16
 #: Of more distinct stacks than this what was found out is not kept for the next task.
 MOST_DISTINCT = 1 << 16
 #: The distinct stacks that each thread met last.
@@ -63,8 +64,8 @@ class DistinctStacks:
     def __init__(self, depth: int, folds: bool) -> None:
         #: True if folded stacks are wanted.
         self._folds = folds
-        #: What tells each, as in `Rows.stack`.
-        self.keys = np.zeros(0, np.int64)
+        #: What tells each, as in `Rows.stack`, and the order in which these ascend.
+        self.keys, self._order = np.zeros((2, 0), np.int64)
         #: Whose code runs: values of the set `code_owner`.
         self.owners = np.zeros(0, np.int64)
         #: Callers by level: indices into `labels`; ABSENT behind the last one.
@@ -77,17 +78,39 @@ class DistinctStacks:
         self.frames = np.zeros((0, depth, 2), np.int64)
         #: Folded, where they are wanted.
         self.texts = pl.Series(dtype=pl.String)
+        #: Stacks that were read last, for several kinds: ids, ascending, all from `_low` to `_high`,
+        #: and their numbers.
+        self._ids, self._numbers = np.zeros((2, 0), np.int64)
+        self._low, self._high = 0, -1
 
-    def number(self, read: StackRows, extraction: Extraction) -> np.ndarray:
-        """Return the numbers of the distinct ones among stacks; describe those that are new."""
-        new = np.flatnonzero(~np.isin(read.sums, self.keys, assume_unique=True))
+    def find(self, ids: np.ndarray, table: str, extraction: Extraction) -> np.ndarray:
+        """Return the numbers of the stacks with these ids in a table, -1 where there is none."""
+        low, high = int(ids.min()), int(ids.max())
+        is_apart = low > self._high + 1 or high < self._low - 1
+        if is_apart or len(self._ids) > MOST_STACKS:
+            kept = slice(*np.searchsorted(self._ids, [low, high + 1]))
+            self._ids, self._numbers = self._ids[kept].copy(), self._numbers[kept].copy()
+            self._low, self._high = max(low, self._low), min(high, self._high)
+        if self._high < self._low:
+            self._low, self._high = low, low - 1
+        for first, last in ((low, self._low - 1), (self._high + 1, high)):
+            if first <= last:
+                read = extraction.database.read_stacks(table, first, last)
+                pieces = [(self._ids, self._numbers), (read.ids, self._number(read, extraction))]
+                pieces = pieces[:: 1 if first > self._high else -1]
+                self._ids, self._numbers = map(np.concatenate, zip(*pieces, strict=True))
+        self._low, self._high = min(low, self._low), max(high, self._high)
+        return np.append(self._numbers, -1)[find_places(self._ids, ids)]
+
+    def _number(self, read: StackRows, extraction: Extraction) -> np.ndarray:
+        """Return the numbers of stacks that were read; describe those that are new."""
+        numbers = self._look_up(read.sums)
+        new = np.flatnonzero(numbers < 0)
         if len(new):
-            self.keys = np.append(self.keys, read.sums[new])
-            number = np.full(len(read.sums), -1)
-            number[new] = np.arange(len(new))
-            stack = np.repeat(number, read.lengths)
-            depth, symbol, module = read.frames.T
-            order = np.lexsort((depth, stack))[np.count_nonzero(stack < 0) :]
+            stack = np.repeat(np.where(numbers < 0, np.cumsum(numbers < 0) - 1, -1), read.lengths)
+            kept = np.flatnonzero(stack >= 0)
+            stack, (depth, symbol, module) = stack[kept], read.frames[kept].T
+            order = np.lexsort((depth, stack))
             stack, depth, symbol, module = (one[order] for one in (stack, depth, symbol, module))
             (symbols, modules), code = factorize_together(symbol, module)
             frames = list(zip(*map(extraction.read_strings, (symbols, modules)), strict=True))
@@ -96,8 +119,14 @@ class DistinctStacks:
             shown = np.flatnonzero((depth >= 0) & (depth < first.shape[1]))[::-1]
             first[stack[shown], depth[shown]] = np.stack([symbol[shown], module[shown]], axis=1)
             self.frames = np.concatenate([self.frames, first])
-        order = np.argsort(self.keys)
-        return order[np.searchsorted(self.keys, read.sums, sorter=order)]
+            self.keys = np.append(self.keys, read.sums[new])
+            self._order = np.argsort(self.keys)
+            numbers = self._look_up(read.sums)
+        return numbers[read.codes]
+
+    def _look_up(self, keys: np.ndarray) -> np.ndarray:
+        """Return the numbers of the stacks with these keys, -1 for those that are new."""
+        return np.append(self._order, -1)[find_places(self.keys[self._order], keys)]
 
     def _describe(
         self, first: np.ndarray, stack: np.ndarray, code: np.ndarray, frames: list[tuple[str, str]]
@@ -106,7 +135,7 @@ class DistinctStacks:
         `frames`, function and module, each is.
         """
         values = map_labels("code_owner")
-        owner = [find_owner(*one) for one in frames]
+        owner = [find_owner(name if _is_named(name) else "", path) for name, path in frames]
         value = np.array([values[one.lower()] for one in owner])[code]
         not_system = np.where(value == values[SYSTEM], len(value), np.arange(len(value)))
         innermost = np.minimum.reduceat(not_system, first)
@@ -143,24 +172,21 @@ class Stacks:
         self._extraction, self._table = extraction, table
         self._shift = _find_shift(extraction, table)
         self._distinct = _find_distinct(extraction, table, depth)
-        #: Those that were read last: ids, ascending, all from `_low` to `_high`, and their numbers.
-        self._ids, self._numbers = np.zeros((2, 0), np.int64)
-        self._low, self._high = 0, -1
         #: Of each distinct stack its callers, as in `Rows.columns`; ABSENT of those that are not this
         #: extraction's.
         self._callers = np.zeros(0, np.int64)
 
-    def find(self, ids: np.ndarray, least: int = 1) -> np.ndarray:
-        """Return the numbers of the distinct stacks of rows, -1 for none. ids: of the stacks, from
-        `least` on.
+    def find(self, ids: np.ndarray, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows that have stacks, and the numbers of the distinct ones that these are. ids: of
+        the stacks of rows, from `least` on.
         """
-        numbers = np.full(len(ids), -1)
         rows = np.flatnonzero(ids >= least - self._shift)
-        if len(rows):
-            wanted = ids[rows] + self._shift
-            self._read(int(wanted.min()), int(wanted.max()))
-            numbers[rows] = np.append(self._numbers, -1)[find_places(self._ids, wanted)]
-        return numbers
+        if not len(rows):
+            return rows, rows
+        numbers = self._distinct.find(ids[rows] + self._shift, self._table, self._extraction)
+        rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
+        self._take(numbers)
+        return rows, numbers
 
     def take_owners(self, numbers: np.ndarray) -> np.ndarray:
         """Return whose code runs, by the innermost frame that is none of the system; ABSENT where a
@@ -173,35 +199,24 @@ class Stacks:
         frames = np.vstack([self._distinct.frames[:, depth], np.full((1, 2), NULL)])[numbers]
         return frames[:, 0], frames[:, 1]
 
-    def complete(self, rows: Rows, numbers: np.ndarray) -> Rows:
-        """Return the rows with their callers, by the numbers of their stacks."""
-        rows.columns[CALLERS] = np.append(self._callers, 0)[numbers]
+    def complete(self, rows: Rows, held: np.ndarray, numbers: np.ndarray) -> Rows:
+        """Return the rows with their callers. held, numbers: as of :meth:`find`."""
+        if len(held):
+            rows.columns[CALLERS] = np.zeros(len(rows.begin), np.int64)
+            rows.columns[CALLERS][held] = self._callers[numbers]
         if self._extraction.settings.stacks:
-            rows.stack = np.append(self._distinct.keys, 0)[numbers]
+            rows.stack = np.zeros(len(rows.begin), np.int64)
+            rows.stack[held] = self._distinct.keys[numbers]
         return rows
 
-    def _read(self, low: int, high: int) -> None:
-        """Read the stacks with these ids; those of neighbours that were read are kept."""
-        if low > self._high + 1 or high < self._low - 1 or len(self._ids) > MOST_STACKS:
-            self._low, self._high = low, low - 1
-            self._ids, self._numbers = np.zeros((2, 0), np.int64)
-        spans = (low, self._low - 1), (self._high + 1, high)
-        read_stacks = self._extraction.database.read_stacks
-        read = [read_stacks(self._table, *span) if span[0] <= span[1] else None for span in spans]
-        self._low, self._high = min(low, self._low), max(high, self._high)
-        numbers = [one and self._number(one) for one in read]
-        before, after = ((one.ids if one else self._ids[:0]) for one in read)
-        self._ids = np.concatenate([before, self._ids, after])
-        before, after = (self._numbers[:0] if one is None else one for one in numbers)
-        self._numbers = np.concatenate([before, self._numbers, after])
-
-    def _number(self, read: StackRows) -> np.ndarray:
-        """Return the numbers of stacks; set aside what is said of those that are new here."""
+    def _take(self, numbers: np.ndarray) -> None:
+        """Set aside what is said of stacks that are new here, by their numbers."""
         distinct = self._distinct
-        numbers = distinct.number(read, self._extraction)
         lacking = np.full(len(distinct.keys) - len(self._callers), ABSENT)
         self._callers = np.append(self._callers, lacking)
-        new = numbers[self._callers[numbers] == ABSENT]
+        met = np.zeros(len(distinct.keys), bool)
+        met[numbers] = True
+        new = np.flatnonzero(met & (self._callers == ABSENT))
         stack, label = distinct.labelled
         used = np.unique(label[np.isin(stack, new)])
         names = np.full(len(distinct.labels) + 1, ABSENT)  # the last one is that of no caller
@@ -216,7 +231,6 @@ class Stacks:
         if self._extraction.settings.stacks and len(new):
             texts = {"stack": distinct.keys[new], "text": distinct.texts.gather(new)}
             self._extraction.add_fact(STACK_TEXTS, texts)
-        return numbers[read.codes]
 
 
 def _find_distinct(extraction: Extraction, table: str, depth: int) -> DistinctStacks:
@@ -259,7 +273,7 @@ def add_callers(extraction: Extraction, table: str, ids: np.ndarray, rows: Rows)
     """
     if not (ids != 0).any() or (stacks := open_stacks(extraction, table)) is None:
         return rows
-    return stacks.complete(rows, stacks.find(ids))
+    return stacks.complete(rows, *stacks.find(ids))
 
 
 def name_lines(extraction: Extraction, files: np.ndarray, lines: np.ndarray) -> np.ndarray:
@@ -326,15 +340,18 @@ def find_owner(name: str, path: str) -> str:
     """Return whose code a frame is by its function's name and its module's path: a label of the
     value set `code_owner`.
     """
-    for owner, pattern in _load_patterns("modules"):
-        if pattern.search(path):
-            return owner
-    function = strip_arguments(name)
-    for owner, pattern in _load_patterns("functions"):
-        if pattern.search(function):
-            return owner
+    owner = _match("modules", path) or _match("functions", strip_arguments(name))
+    if owner:
+        return owner
     cuda = load_catalogue().name_sets["cuda_api"].list_known_values()
     return DRIVER if find_bare_name(name) in cuda else PROGRAM
+
+
+@cache
+def _match(section: str, text: str) -> str:
+    """Return the owner whose pattern in a section finds something in a text, "" where none does."""
+    rules = _load_patterns(section)
+    return next((owner for owner, pattern in rules if pattern.search(text)), "")
 
 
 @cache

@@ -23,8 +23,9 @@
 /* So many lines before its turn a line's numbers are asked for. */
 #define AHEAD 8
 
-/* What follows a text. NUMBER_32 and NUMBER_64 are the usual columns: uint32 and int64 that stand for themselves. */
-enum { NOTHING, CHOICE, NUMBER, NUMBER_32, NUMBER_64 };
+/* What follows a text. Most columns are those of CHOICE_32, uint32 that are indices of a table, and of NUMBER_32 and NUMBER_64, uint32 and
+ * int64 that stand for themselves. */
+enum { NOTHING, CHOICE, CHOICE_32, NUMBER, NUMBER_32, NUMBER_64 };
 
 /* A text that is the same in every line, and behind it nothing, one of several texts, or a number. */
 typedef struct {
@@ -155,6 +156,8 @@ static int take_piece(Batches *all, PyObject *given, PyObject *column, Piece *pi
         piece->most = LONGEST;
     if (take_column(all, column, piece, rows) < 0)
         return -1;
+    if (piece->what == CHOICE && piece->table && piece->size == 4 && !piece->is_signed)
+        piece->what = CHOICE_32;
     if (piece->what == NUMBER && !piece->table && piece->size == 4 && !piece->is_signed)
         piece->what = NUMBER_32;
     if (piece->what == NUMBER && !piece->table && piece->size == 8 && piece->is_signed)
@@ -234,6 +237,12 @@ static inline char *put_text(char *out, const char *text, Py_ssize_t length) {
     for (Py_ssize_t done = COPIED; done < length; done += COPIED)
         memcpy(out + done, text + done, COPIED);
     return out + length;
+}
+
+/* Puts one of the texts of a piece; many a line has none there. */
+static inline char *put_choice(char *out, const Piece *piece, uint64_t value) {
+    const int32_t *offsets = piece->offsets + value;
+    return offsets[1] > offsets[0] ? put_text(out, piece->texts + offsets[0], offsets[1] - offsets[0]) : out;
 }
 
 /* The values of eight decimal digits, the first in the lowest byte: numbers below 10000, 100 and 10 side by side. */
@@ -320,11 +329,16 @@ static inline char *put_line(char *out, const Batch *batch, Py_ssize_t row) {
                 return NULL;
             out = put_number(out, value);
             break;
+        case CHOICE_32:
+            memcpy(&value, at, 4);
+            if (value >= piece->entries || (value = (uint64_t)piece->table[value]) >= piece->count)
+                return NULL;
+            out = put_choice(out, piece, value);
+            break;
         default:
             if (!find_value(piece, at, &value) || value >= piece->count)
                 return NULL;
-            const int32_t *offsets = piece->offsets + value;
-            out = put_text(out, piece->texts + offsets[0], offsets[1] - offsets[0]);
+            out = put_choice(out, piece, value);
         }
     }
     return out;
