@@ -7,7 +7,7 @@ multiprocessors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -50,6 +50,10 @@ from nsys2prv.export.sqlite import Database
 #: Class of the rows that repeat a call, which has a row of its own, with its stack; reports have
 #: them where backtraces are collected.
 BACKTRACE_CLASS = 67
+#: Columns that tell a call from others.
+CALL_KEY = ("correlationId", "globalTid")
+#: So many rows before and behind a part of a table are looked at for those that repeat its calls.
+NEAR_ROWS = 1000
 #: Calls that wait for the device.
 SYNCHRONISING = r"(?i)^cu(?:da)?(?:Device|Stream|Event|Ctx|Thread|Context)_?Synchronize|^cu(?:da)?Ctx.*Synchronize"
 #: Value of the field `completion`.
@@ -131,7 +135,7 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     repeating = columns.where(repeated)
     columns = extraction.drop_rows(columns, repeated, Reason.REPEATED_FOR_BACKTRACE)
     begin, end, correlation = map(columns.__getitem__, wanted)
-    stacks = _take_stacks(columns, repeating)
+    stacks = _take_stacks(columns, [*_read_repeating_nearby(extraction, part), repeating])
     distinct, codes = factorize_together(*map(columns.__getitem__, kind_columns))
     kinds = CallKinds(*distinct)
     extraction.launched.append(Launches(correlation, begin, end, codes, kinds))
@@ -154,15 +158,26 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     yield add_callers(extraction, CUDA_STACKS, stacks, rows)
 
 
-def _take_stacks(calls: Columns, repeating: Columns) -> np.ndarray:
+def _read_repeating_nearby(extraction: Extraction, part: Part) -> Iterator[Columns]:
+    """Yield rows near a part of a table that may repeat its calls."""
+    if extraction.stores and extraction.database.has(CUDA_STACKS, "id"):
+        for first in (part.first - NEAR_ROWS, part.last + 1):
+            near = Part(part.table, first, first + NEAR_ROWS - 1, part.rowid)
+            rows = extraction.database.read(near, (*CALL_KEY, CHAIN, "eventClass"))
+            yield rows.where(rows["eventClass"] == BACKTRACE_CLASS)
+
+
+def _take_stacks(calls: Columns, repeating: Sequence[Columns]) -> np.ndarray:
     """Return the ids of the stacks of calls: those of the rows that repeat them, else their own."""
-    if not repeating.rows:
+    count = sum(one.rows for one in repeating)
+    if not count:
         return calls[CHAIN]
-    keys = (np.append(repeating[one], calls[one]) for one in ("correlationId", "globalTid"))
-    distinct, codes = factorize_together(*keys)
+    names = (*CALL_KEY, CHAIN)
+    *key, chain = (np.concatenate([one[name] for one in (*repeating, calls)]) for name in names)
+    distinct, codes = factorize_together(*key)
     stacks = np.full(len(distinct[0]), NULL)
-    stacks[codes[: repeating.rows]] = repeating[CHAIN]
-    found = stacks[codes[repeating.rows :]]
+    stacks[codes[:count]] = chain[:count]
+    found = stacks[codes[count:]]
     return np.where(found == NULL, calls[CHAIN], found)
 
 

@@ -82,6 +82,8 @@ class DistinctStacks:
         #: and their numbers.
         self._ids, self._numbers = np.zeros((2, 0), np.int64)
         self._low, self._high = 0, -1
+        #: False if the rows of the table are known not to be in the order of the ids.
+        self._in_order: bool | None = None
 
     def find(self, ids: np.ndarray, table: str, extraction: Extraction) -> np.ndarray:
         """Return the numbers of the stacks with these ids in a table, -1 where there is none."""
@@ -95,12 +97,26 @@ class DistinctStacks:
             self._low, self._high = low, low - 1
         for first, last in ((low, self._low - 1), (self._high + 1, high)):
             if first <= last:
-                read = extraction.database.read_stacks(table, first, last)
+                read = extraction.database.read_stacks(table, first, last, self._in_order is False)
                 pieces = [(self._ids, self._numbers), (read.ids, self._number(read, extraction))]
                 pieces = pieces[:: 1 if first > self._high else -1]
                 self._ids, self._numbers = map(np.concatenate, zip(*pieces, strict=True))
         self._low, self._high = min(low, self._low), max(high, self._high)
-        return np.append(self._numbers, -1)[find_places(self._ids, ids)]
+        numbers = np.append(self._numbers, -1)[find_places(self._ids, ids)]
+        if self._in_order is None and (numbers < 0).any():
+            order = extraction.database.tables[table].rowid or "id"
+            rows = f"(SELECT id < lag(id) OVER (ORDER BY {order}) AS falls FROM {name_rows(table)})"
+            falls = extraction.database.query(f"SELECT 1 FROM {rows} WHERE falls LIMIT 1")
+            self._in_order = not falls
+            if falls:
+                self._ids, self._numbers, self._low, self._high = (
+                    self._ids[:0],
+                    self._ids[:0],
+                    0,
+                    -1,
+                )
+                return self.find(ids, table, extraction)
+        return numbers
 
     def _number(self, read: StackRows, extraction: Extraction) -> np.ndarray:
         """Return the numbers of stacks that were read; describe those that are new."""
@@ -271,9 +287,8 @@ def add_callers(extraction: Extraction, table: str, ids: np.ndarray, rows: Rows)
     """Return the rows with their callers, by the ids of their stacks (NULL or 0 for none) in this
     table.
     """
-    if not (ids != 0).any() or (stacks := open_stacks(extraction, table)) is None:
-        return rows
-    return stacks.complete(rows, *stacks.find(ids))
+    stacks = open_stacks(extraction, table)
+    return rows if stacks is None else stacks.complete(rows, *stacks.find(ids))
 
 
 def name_lines(extraction: Extraction, files: np.ndarray, lines: np.ndarray) -> np.ndarray:

@@ -370,13 +370,13 @@ class Database:
         )
         return None if columns.damaged else Shared(part, columns, met)
 
-    def read_stacks(self, table: str, low: int, high: int) -> StackRows:
+    def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
         """Return the call stacks with ids from `low` to `high` of a table that has :data:`FRAME_COLUMNS`.
-        Of a table in the order of the ids no others are looked at.
+        Unless `of_all`, the rows are taken to be in the order of the ids, and no others are looked at.
         """
         source = self.tables[table]
         with self._explain_damage(table):
-            stacks = source.read_stacks(low, high) if source.rowid else None
+            stacks = None if of_all or not source.rowid else source.read_stacks(low, high)
         if stacks is None:
             where = f"{{id}} BETWEEN {low} AND {high}"
             rows = self._read_by_sql(source.whole, FRAME_COLUMNS, (), where)[0]

@@ -51,10 +51,13 @@ def list_callers(trace: object, level: int) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize(("shift", "is_apart"), [(0, False), (1, False), (1, True)])
-def test_callers_are_functions_of_the_program(tmp_path: Path, shift: int, is_apart: bool) -> None:
+def test_callers_are_functions_of_the_program(
+    tmp_path: Path, shift: int, is_apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exports of 2022 number the stacks of CUDA's calls from 0, but the stacks from 1, and have them in
-    rows that repeat the calls.
+    rows that repeat the calls, in other parts of the table too.
     """
+    monkeypatch.setattr("nsys2prv.conversion.read.PART_ROWS", 3)
     stacks = make_stack(1, *TO_SETUP, *OUTER) + make_stack(2, ("0x4021", "/home/u/plugin.so"))
     none = None if shift else 0
     calls = [
