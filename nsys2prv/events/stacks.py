@@ -41,9 +41,10 @@ LIBRARIES = ("a library", "MPI", "a CUDA library")
 #: Whose functions are callers where no function of the program is known, those that have names; else
 #: whose; at last libraries by their names alone.
 CALLERS_TOO = ((LIBRARIES, True), (("the interpreter",), True), (LIBRARIES, False))
-#: Of more stacks than this those that were read are kept for the next rows only where these have
-#: them.
-MOST_STACKS = 1 << 16
+#: So many stacks before and behind those of some rows are read too, for rows of other kinds.
+NEAR_STACKS = 64
+#: The greatest number of a stack before which there is room for these.
+GREATEST = np.iinfo(np.int64).max - NEAR_STACKS
 #: Of more distinct stacks than this what was found out is not kept for the next task.
 MOST_DISTINCT = 1 << 16
 #: The distinct stacks that each thread met last.
@@ -88,35 +89,23 @@ class DistinctStacks:
     def find(self, ids: np.ndarray, table: str, extraction: Extraction) -> np.ndarray:
         """Return the numbers of the stacks with these ids in a table, -1 where there is none."""
         low, high = int(ids.min()), int(ids.max())
-        is_apart = low > self._high + 1 or high < self._low - 1
-        if is_apart or len(self._ids) > MOST_STACKS:
-            kept = slice(*np.searchsorted(self._ids, [low, high + 1]))
-            self._ids, self._numbers = self._ids[kept].copy(), self._numbers[kept].copy()
-            self._low, self._high = max(low, self._low), min(high, self._high)
-        if self._high < self._low:
-            self._low, self._high = low, low - 1
-        for first, last in ((low, self._low - 1), (self._high + 1, high)):
-            if first <= last:
-                read = extraction.database.read_stacks(table, first, last, self._in_order is False)
-                pieces = [(self._ids, self._numbers), (read.ids, self._number(read, extraction))]
-                pieces = pieces[:: 1 if first > self._high else -1]
-                self._ids, self._numbers = map(np.concatenate, zip(*pieces, strict=True))
-        self._low, self._high = min(low, self._low), max(high, self._high)
+        if low < self._low or high > self._high:
+            self._low, self._high = low - NEAR_STACKS, min(high, GREATEST) + NEAR_STACKS
+            self._read(table, extraction)
         numbers = np.append(self._numbers, -1)[find_places(self._ids, ids)]
         if self._in_order is None and (numbers < 0).any():
             order = extraction.database.tables[table].rowid or "id"
             rows = f"(SELECT id < lag(id) OVER (ORDER BY {order}) AS falls FROM {name_rows(table)})"
-            falls = extraction.database.query(f"SELECT 1 FROM {rows} WHERE falls LIMIT 1")
-            self._in_order = not falls
-            if falls:
-                self._ids, self._numbers, self._low, self._high = (
-                    self._ids[:0],
-                    self._ids[:0],
-                    0,
-                    -1,
-                )
+            self._in_order = not extraction.database.query(f"SELECT 1 FROM {rows} WHERE falls")
+            if not self._in_order:
+                self._read(table, extraction)
                 return self.find(ids, table, extraction)
         return numbers
+
+    def _read(self, table: str, extraction: Extraction) -> None:
+        of_all = self._in_order is False
+        read = extraction.database.read_stacks(table, self._low, self._high, of_all)
+        self._ids, self._numbers = read.ids, self._number(read, extraction)
 
     def _number(self, read: StackRows, extraction: Extraction) -> np.ndarray:
         """Return the numbers of stacks that were read; describe those that are new."""

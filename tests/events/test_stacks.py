@@ -51,18 +51,17 @@ def list_callers(trace: object, level: int) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize(("shift", "is_apart"), [(0, False), (1, False), (1, True)])
-def test_callers_are_functions_of_the_program(
-    tmp_path: Path, shift: int, is_apart: bool, monkeypatch: pytest.MonkeyPatch
+def test_callers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shift: int, is_apart: bool
 ) -> None:
-    """Exports of 2022 number the stacks of CUDA's calls from 0, but the stacks from 1, and have them in
+    """Callers are functions of the program. Exports of 2022 number the stacks of CUDA's calls from 0, but the stacks from 1, and have them in
     rows that repeat the calls, in other parts of the table too.
     """
     monkeypatch.setattr("nsys2prv.conversion.read.PART_ROWS", 3)
     stacks = make_stack(1, *TO_SETUP, *OUTER) + make_stack(2, ("0x4021", "/home/u/plugin.so"))
-    none = None if shift else 0
     calls = [
         make_call(0, 10, 1, callchainId=1 - shift),
-        make_call(20, 30, 2, callchainId=none),
+        make_call(20, 30, 2, callchainId=None if shift else 0),
         make_call(40, 50, 3, callchainId=2 - shift),
         make_call(80, 90, 4, callchainId=1 - shift, nameId=None),
     ]
@@ -86,9 +85,7 @@ def test_a_library_is_the_caller_where_the_program_is_not_known(tmp_path: Path) 
     stacks = make_stack(1, ("read", LIBC), ("MPI_Send", MPI), ("0x4021", MPI))
     stacks += make_stack(2, ("read", LIBC), ("0x7f11", CUDA))
     stacks += make_stack(3, ("read", LIBC), ("0x4021", MPI))
-    calls = [
-        make_os_call(20 * number, 20 * number + 10, callchainId=number + 1) for number in range(3)
-    ]
+    calls = [make_os_call(20 * one, 20 * one + 10, callchainId=one + 1) for one in range(3)]
     trace = convert_stacks(tmp_path, {"OSRT_API": calls, "OSRT_CALLCHAINS": stacks})
     assert list_callers(trace, 1) == [
         ("MPI_Send (libmpi.so.40)", 0, 10),
