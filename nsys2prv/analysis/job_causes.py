@@ -283,11 +283,13 @@ def _describe_call(
 ) -> Finding:
     edges, name = cause.changes[0][0], facts.name_call(key)
     title = f"Hosts wait in {name}."
-    advice = next(text for part, text in CALLS.items() if part in name)
     longest = np.argmax(lasts)
     is_most = lasts[longest] > MOST_IN_FIRST * lasts.sum()
-    advice = _advise_once(lasts) or advice
-    if is_most and edges[longest] in facts.replay.find_first_calls([key]):
+    # Calls of MPI wait for ranks, and set nothing up.
+    waits = name.startswith("MPI_") and "Init" not in name
+    advice = "" if waits else _advise_once(lasts)
+    advice = advice or next(text for part, text in CALLS.items() if part in name)
+    if is_most and not waits and edges[longest] in facts.replay.find_first_calls([key]):
         title = f"Hosts wait in the first {name} of a process."
         advice = ADVICE["startup"]
     elif "Launch" in name and (first := _launch_anew(facts.replay, edges)).any():

@@ -129,9 +129,9 @@ def find_sampled_spans(unit: DeviceGroup, thread: int, where: pl.Expr | bool = T
 
 
 def find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, Spans]:
-    """Return when a thread runs, when it is off the CPU, when it has ended or only waits (after it
-    left the CPU for the last time, no call of it is recorded), and when no thread has begun, or all
-    have ended, while metrics of GPUs are recorded.
+    """Return when a thread runs, when it is off the CPU, when it has not begun, has ended or only waits
+    (after it left the CPU for the last time, no call of it is recorded), and when this holds of all
+    threads, while metrics of GPUs are recorded.
     """
     nothing = (EMPTY,) * 4
     if not unit.has(*STATES_OF_THREADS):
@@ -142,24 +142,21 @@ def find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, Sp
         return nothing
     state, begin = to_arrays(changes, "state", "begin")
     runs, ends = state == _STATES["running"], np.isin(state, (0, _STATES["terminated"]))
-    last, calls = int(begin[-1]), unit.find_thread_spans([thread], "cuda_api", *OS)
-    first, final = (int(of_all["begin"][place]) for place in (0, -1))
+    calls = unit.find_thread_spans([thread], "cuda_api", *OS)
+    first, last = int(begin[0]) if runs[0] else 0, int(begin[-1])
     if len(calls):
         first = min(first, int(calls.begin[0]))
         if not runs[-1] and not ends[-1]:
             last = max(last, int(calls.end[-1]))
-    final = max(last, final)
-    goes_on = (of_all.group_by("thread").last()["state"] == _STATES["running"]).any()
-    away = merge_spans(np.array([0, final]), np.array([first, final if goes_on else unit.duration]))
     end = np.append(begin[1:], last)
     off = ~runs & ~ends
-    over = merge_spans(np.array([last]), np.array([unit.duration]))
-    return (
-        merge_spans(begin[runs], end[runs]),
-        merge_spans(begin[off], end[off]),
-        EMPTY if runs[-1] else over,
-        away,
+    goes_on = (of_all.group_by("thread").last()["state"] == _STATES["running"]).any()
+    begun, final = min(first, int(of_all["begin"][0])), max(last, int(of_all["begin"][-1]))
+    ended, away = (
+        merge_spans(np.array([0, since]), np.array([until, since if lives else unit.duration]))
+        for until, since, lives in ((first, last, runs[-1]), (begun, final, goes_on))
     )
+    return merge_spans(begin[runs], end[runs]), merge_spans(begin[off], end[off]), ended, away
 
 
 def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:

@@ -143,6 +143,8 @@ def find_use(
         return None
     if activities.height:
         activities = activities.filter(pl.col("when") == when)
+    starts = pl.col("who").str.contains(TEXTS["names"]["launchers"])
+    rows = rows.join(job.tasks.select("task", starts=starts.fill_null(False)), on="task")
     row = _sort_processes(rows, activities).row(-1, named=True)
     parts = {part: int(row[part]) for part in PARTS}
     named: dict[str, str] = {}
@@ -177,9 +179,9 @@ def find_use(
 
 
 def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
-    """Sort the processes (columns of `uses`): last the one that works longest, in calls, samples
-    and ranges rather than waiting for the system; of equal ones a process with NVTX ranges comes
-    later.
+    """Sort the processes (columns of `uses`, `starts`): last the one that works longest, in calls,
+    samples and ranges rather than waiting for the system, and neither only starts others nor lives for
+    a short part of the time; of equal ones a process with NVTX ranges comes later.
     """
     if rows.height < 2 or not activities.height:
         return rows.sort("length", "task")
@@ -189,7 +191,10 @@ def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFram
     ).with_columns(waiting=pl.sum_horizontal("os", "io", "off_cpu"))
     in_ranges = (pl.col("in_ranges").fill_null(0) - pl.col("waiting")).clip(0)
     works = pl.sum_horizontal("mpi", "cuda", "computing", "compiling") + in_ranges
-    return rows.sort("length", works, pl.col("in_ranges").is_not_null(), -pl.col("waiting"), "task")
+    has_ranges, waits = pl.col("in_ranges").is_not_null(), pl.col("waiting")
+    is_short = pl.col("ended") + pl.col("away") > (1 - EXPLAINS) * pl.col("length")
+    matters = ~(pl.col("starts") | is_short)
+    return rows.sort("length", matters, works, has_ranges, -waits, "task")
 
 
 def _name_time(context: Context) -> str:

@@ -94,18 +94,20 @@ def draw_work(late: dict[int, float]) -> np.ndarray:
     return work.astype(np.int64)
 
 
-def test_calls_of_mpi_that_do_not_return(tmp_path: Path) -> None:
+@pytest.mark.parametrize("both", [True, False])
+def test_calls_of_mpi_that_do_not_return(both: bool, tmp_path: Path) -> None:
     threads = [make_global_tid(7 + rank) for rank in range(2)]
     tables = {
         "StringIds": make_strings(*NAMES),
         "MPI_OTHER_EVENTS": [make_row("MPI_Init", 0, 100_000, thread) for thread in threads],
         "MPI_COLLECTIVES_EVENTS": [make_row("MPI_Allreduce", 200_000, 9 * STEP, threads[0])],
-        "MPI_START_WAIT_EVENTS": [make_row("MPI_Wait", 250_000, 9 * STEP, threads[1])],
+        "MPI_START_WAIT_EVENTS": [make_row("MPI_Wait", 250_000, 9 * STEP, threads[1])][:both],
     }
     with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables)) as job:
         (finding,) = job.findings()
-    assert finding.title == "Ranks are in MPI for 99% of the time."
-    assert "MPI_Allreduce 8.80 ms" in finding.evidence[0]
+    titles = ("Hosts wait in MPI_Allreduce.", "Ranks are in MPI for 99% of the time.")
+    assert finding.title == titles[both]
+    assert "8.80 ms" in finding.evidence[0]
 
 
 @pytest.mark.parametrize(

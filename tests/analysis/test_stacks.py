@@ -59,8 +59,7 @@ def find_place(
         "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(101 * MS, 110 * MS, demangledName=2, shortName=2, correlationId=1)],
         "StringIds": make_strings(*TEXTS),
     }  # fmt: skip
-    report = make_export(tmp_path / "r.sqlite", tables)
-    with nsys2prv.open(report, quiet=True, jobs=1) as job:
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True) as job:
         finding, places = job.findings()[0], job.places()
     assert finding.kind == "startup"
     assert ("compiling code" in finding.title) is (stacks[0][0][1] == LLVM)
