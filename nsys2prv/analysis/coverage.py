@@ -64,8 +64,7 @@ class Coverage(Struct, frozen=True):
 
     def describe_unseen(self) -> str:
         """Return a sentence about the begin of captures without events, empty where it is short."""
-        whole = self.unseen + self.duration
-        if self.unseen <= min(LONG_UNSEEN, UNSEEN_SHARE * whole):
+        if self.unseen <= min(LONG_UNSEEN, UNSEEN_SHARE * (self.unseen + self.duration)):
             return ""
         return (
             f"the first {format_nanoseconds(self.unseen)} of the capture have no event of the program: the "
@@ -90,9 +89,8 @@ class Coverage(Struct, frozen=True):
                 "no moment is covered by the reports of all processes: efficiencies, overlap and "
                 f"idle times are not known{reports}"
             )
-        share = self.common.length / self.duration
         return (
-            f"efficiencies, overlap and idle times are of the {share:.0%} of the time that the reports "
+            f"efficiencies, overlap and idle times are of the {self.common.length / self.duration:.0%} of the time that the reports "
             f"of all processes cover, from {_format_spans(self.common)}{reports}"
         )
 

@@ -74,8 +74,6 @@ OF_HOSTS = ("blocked_by_call", "host_work", "host_bound")
 #: Waiting for what comes from outside of the job is told of from this share of the time on.
 LEAST_OUTSIDE = 0.02
 GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
-#: Layouts of events that are none of the program's own.
-NOT_OF_PROGRAM = {"diagnostic", "profiler_overhead"}
 NO_VERDICT = "what holds the job back cannot be told"
 
 
@@ -231,7 +229,8 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     job = JobRanks.from_job(context, devices)
     if not context.reader.layouts & {*WORK, *MPI_LAYOUTS}:
         absence = context.explain_absence(tuple(WORK))
-        if context.reader.layouts <= NOT_OF_PROGRAM:
+        # Nothing of the program itself.
+        if context.reader.layouts <= {"diagnostic", "profiler_overhead"}:
             result.missing.append(f"{host_time.TEXTS['advice']['nothing']}. {capitalize(absence)}")
         elif finding := time_use.describe_hosts(frames, context, job, absence):
             result.findings.append(finding)

@@ -62,18 +62,17 @@ def divide_host_time(
     """Return how long a thread is in each of PARTS within some time (ns). others: calls of CUDA of the
     other threads of its process count where it neither computes nor does I/O: it waits for them.
     """
-    running, off_cpu, ended, away = find_states(unit, thread)
-    computing = unite(running, find_sampled_spans(unit, thread))
+    _, off_cpu, ended, away = find_states(unit, thread)
     is_compiler = pl.col("module").is_in(list(unit.options.compilers))
     found = {
         **_find_before_system(unit, thread),
         "io": find_io_spans(unit, [thread]),
-        "others": _find_others(unit, thread) - computing if others else EMPTY,
+        "others": _find_others(unit, thread) if others else EMPTY,
         "os": unit.find_thread_spans([thread], *OS),
         "away": away,
         "off_cpu": off_cpu,
         "compiling": find_sampled_spans(unit, thread, is_compiler),
-        "computing": computing,
+        "computing": _find_computing(unit, thread),
         "ended": ended,
     }
     within = ((name, spans & where) for name, where in found.items())
@@ -82,10 +81,15 @@ def divide_host_time(
     return parts
 
 
+def _find_computing(unit: DeviceGroup, thread: int) -> Spans:
+    return unite(find_states(unit, thread)[0], find_sampled_spans(unit, thread))
+
+
 def _find_others(unit: DeviceGroup, thread: int) -> Spans:
-    """Return when other threads of a thread's process are in calls of CUDA."""
+    """Return when other threads of a thread's process are in calls of CUDA while it computes nothing."""
     of_task = np.flatnonzero(unit.task_of == unit.task_of[thread])
-    return unit.find_thread_spans(of_task[of_task != thread].tolist(), "cuda_api")
+    others = unit.find_thread_spans(of_task[of_task != thread].tolist(), "cuda_api")
+    return others - _find_computing(unit, thread)
 
 
 def _find_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
@@ -177,14 +181,19 @@ def list_activities(
     listed += [(*one, "mpi", rows) for *one, part, rows in listed if part == "cuda" and len(in_mpi)]
     owned = {"os": outside - beside, "cuda": spans - in_mpi, "mpi": in_mpi}
     for layout, part, calls in listed:
-        own, pieces = owned.get(part, spans), []
+        own, pieces, reached = owned.get(part, spans), [], 0
         for first in range(0, max(calls.height, 1), TOGETHER):
             piece = calls[first : first + TOGETHER]
             is_own = piece["thread"] == thread
             time = unit.measure_within(own, piece) * is_own
             if others and part == "cuda":
                 is_other = ~is_own & (unit.list_tasks(piece) == unit.task_of[thread])
-                time += unit.measure_within(outside, piece) * is_other
+                # Where several threads are in calls, the call that began first counts.
+                begin, end = to_arrays(piece, "begin", "end")
+                until = np.maximum.accumulate(np.append(reached, end * is_other.to_numpy()))
+                reached = until[-1]
+                rest = (outside & beside).within(np.clip(until[:-1], begin, end), end)
+                time += pl.Series(rest) * is_other
             sums = piece.select("begin", name=pl.col("call").cast(pl.Int64), time=time)
             sums = sums.filter(pl.col("time") > 0).with_columns(longest="time")
             pieces.append(_sum_by_name(sums))
@@ -291,12 +300,8 @@ def compare_with_others(
         .then(pl.col("time").filter(~is_own).median())
         .otherwise(0.0),
     )
-    sums = sums.filter(pl.col("own") > pl.col("usual"))
-    return (
-        sums.sort(pl.col("own") - pl.col("usual"), descending=True)
-        .select(name, "own", "usual")
-        .rows()
-    )
+    more = pl.col("own") - pl.col("usual")
+    return sums.filter(more > 0).sort(more, descending=True).select(name, "own", "usual").rows()
 
 
 def describe_parts(
