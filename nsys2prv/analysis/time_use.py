@@ -485,7 +485,7 @@ def describe_loss(
         (*evidence, *filter(None, [reason])),
         where=where,
         advice=advice,
-        views=("views/idle_gaps.cfg", "views/cuda_activities.cfg"),
+        views=tuple(TEXTS["kinds"]["pageable" if name == "copies" else "host_time"][1]),
         moments=(
             (longest[f"{name}_begin"], longest[f"{name}_end"], job.list_ranks([longest["task"]])),
         ),

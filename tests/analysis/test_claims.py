@@ -263,6 +263,7 @@ def test_gpus_that_only_copy(tmp_path: Path) -> None:
     findings = find(tmp_path, calls, {0: (98 * MS, 99 * MS)}, {MEMCPY: copies})
     (loss,) = (one for one in findings if one.kind == "idle")
     assert loss.title.startswith("GPUs copy, and do nothing else, for ")
+    assert loss.views[0] == "basics/memory_operations.cfg"
     assert "10 from pinned to device memory, 0.80 GB in 80.00 ms, 10.00 GB/s" in loss.evidence[0]
 
 
