@@ -19,17 +19,15 @@ WAYS = {
     "threads": ("--engine", "threads", "-j", "2"),
 }
 PARQUET = "Parquet -j 2"
-_SPENT = re.compile(r"CPU seconds: (.*)")
 
 
 @dataclass
 class Way:
-    """Runs of one way. bytes, lines: of its trace. stages: CPU seconds by stage, of each run."""
+    """Runs of one way. bytes, lines: of its trace."""
 
     runs: list[Taken] = field(default_factory=list)
     bytes: int = 0
     lines: int = 0
-    stages: list[dict[str, float]] = field(default_factory=list)
 
     def median(self, name: str) -> float:
         return statistics.median(getattr(run, name) or 0.0 for run in self.runs)
@@ -37,13 +35,6 @@ class Way:
     @property
     def peak(self) -> int:
         return max(run.peak for run in self.runs)
-
-    def stage_medians(self) -> dict[str, float]:
-        names = list(dict.fromkeys(name for stages in self.stages for name in stages))
-        return {
-            name: statistics.median(stages.get(name, 0.0) for stages in self.stages)
-            for name in names
-        }
 
 
 @dataclass
@@ -83,13 +74,6 @@ def _round(name: str, way: Way, inputs: list[Path], folder: Path) -> None:
     out = way.runs[-1].out
     way.bytes = output.stat().st_size
     way.lines = int(re.findall(r"\.prv(?:\.gz)?  .*, ([\d,]+) lines", out)[-1].replace(",", ""))
-    if spent := _SPENT.findall(out):
-        way.stages.append(
-            {
-                stage: float(seconds)
-                for seconds, stage in (part.split(" ", 1) for part in spent[-1].split(", "))
-            }
-        )
     output.unlink()
 
 

@@ -119,21 +119,6 @@ def cell_text(cell: Cell) -> str:
         "",
         table(head, rows),
     ]
-    stages = {name: way.stage_medians() for name, way in cell.ways.items() if way.stages}
-    if stages:
-        names = list(dict.fromkeys(stage for found in stages.values() for stage in found))
-        text += [
-            "",
-            "CPU seconds by stage:",
-            "",
-            table(
-                ["", *names],
-                [
-                    [name, *(f"{found.get(stage, 0.0):.2f}" for stage in names)]
-                    for name, found in stages.items()
-                ],
-            ),
-        ]
     return "\n".join([*text, "", *_ratios(cell)])
 
 
