@@ -97,7 +97,8 @@ class TimeUse(Struct, frozen=True):
         """The longest part that is the program's, unless that is short."""
         rest = {part: time for part, time in self.parts.items() if part not in (*NO_CAUSE, "ended")}
         part = max(rest, key=lambda one: rest[one])
-        length, whole = sum(rest.values()), self.length - self.parts["away"]
+        length, gone = sum(rest.values()), ("away", "ended") if self.when == "all" else ("away",)
+        whole = self.length - sum(self.parts[one] for one in gone)
         matters = rest[part] > WORTH_RECORDING * length > WORTH_RECORDING**2 * whole
         return part if matters else self.largest
 
@@ -183,12 +184,12 @@ def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFram
     samples and ranges rather than waiting for the system, and neither only starts others nor lives for
     a short part of the time; of equal ones a process with NVTX ranges comes later.
     """
-    if rows.height < 2 or not activities.height:
-        return rows.sort("length", "task")
-    in_ranges = pl.col("time").filter(pl.col("part") == "range").sum()
-    rows = rows.join(
-        activities.group_by("task").agg(in_ranges=in_ranges), on="task", how="left"
-    ).with_columns(waiting=pl.sum_horizontal("os", "io", "off_cpu"))
+    sums = rows.select("task", in_ranges=pl.lit(None, pl.Int64))
+    if activities.height:
+        in_ranges = pl.col("time").filter(pl.col("part") == "range").sum()
+        sums = activities.group_by("task").agg(in_ranges=in_ranges)
+    rows = rows.join(sums, on="task", how="left")
+    rows = rows.with_columns(waiting=pl.sum_horizontal("os", "io", "off_cpu"))
     in_ranges = (pl.col("in_ranges").fill_null(0) - pl.col("waiting")).clip(0)
     works = pl.sum_horizontal("mpi", "cuda", "computing", "compiling") + in_ranges
     has_ranges, waits = pl.col("in_ranges").is_not_null(), pl.col("waiting")
