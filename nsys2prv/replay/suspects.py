@@ -24,8 +24,8 @@ NEARLY_ALL = 0.85
 MUCH_ALONE = 0.35
 #: What is longer stands out by MANY_ERRORS standard errors; by SOME_ERRORS of them and APART times as
 #: much as the others but one differ by; or by one moment, FAR_BEYOND times as long as nearly all differ
-#: by at most, and beyond so many of the longest of the others, in parts of the time (any number).
-MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, LONGEST = 4.0, 3.0, 4.0, 6.0, (5, 10, 20)
+#: by at most, and beyond so many of the longest of the others, in parts of the time (either number).
+MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, LONGEST = 4.0, 3.0, 4.0, 6.0, (10, 20)
 #: So few repetitions have no standard error; of so many others one may be a culprit too.
 FEW, SEVERAL = 8, 4
 #: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
