@@ -161,10 +161,13 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
 def _read_repeating_nearby(extraction: Extraction, part: Part) -> Iterator[Columns]:
     """Yield rows near a part of a table that may repeat its calls."""
     if extraction.stores and extraction.database.has(CUDA_STACKS, "id"):
+        whole = extraction.database.tables[part.table].whole
         for first in (part.first - NEAR_ROWS, part.last + 1):
-            near = Part(part.table, first, first + NEAR_ROWS - 1, part.rowid)
-            rows = extraction.database.read(near, (*CALL_KEY, CHAIN, "eventClass"))
-            yield rows.where(rows["eventClass"] == BACKTRACE_CLASS)
+            last = min(first + NEAR_ROWS - 1, whole.last)
+            near = Part(part.table, max(first, whole.first), last, part.rowid)
+            if near.rows:
+                rows = extraction.database.read(near, (*CALL_KEY, CHAIN, "eventClass"))
+                yield rows.where(rows["eventClass"] == BACKTRACE_CLASS)
 
 
 def _take_stacks(calls: Columns, repeating: Sequence[Columns]) -> np.ndarray:

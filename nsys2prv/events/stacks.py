@@ -94,9 +94,10 @@ class DistinctStacks:
             self._read(table, extraction)
         numbers = np.append(self._numbers, -1)[find_places(self._ids, ids)]
         if self._in_order is None and (numbers < 0).any():
-            order = extraction.database.tables[table].rowid or "id"
+            database = extraction.database
+            order = database.tables[table].rowid or "id"
             rows = f"(SELECT id < lag(id) OVER (ORDER BY {order}) AS falls FROM {name_rows(table)})"
-            self._in_order = not extraction.database.query(f"SELECT 1 FROM {rows} WHERE falls")
+            self._in_order = not database.query(f"SELECT 1 FROM {rows} WHERE falls LIMIT 1")
             if not self._in_order:
                 self._read(table, extraction)
                 return self.find(ids, table, extraction)

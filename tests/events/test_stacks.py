@@ -42,7 +42,8 @@ def make_stack(number: int, *frames: tuple[str, str]) -> list[Row]:
 
 def convert_stacks(tmp_path: Path, tables: dict[str, list[Row]]) -> object:
     strings = [{"id": number, "value": text} for number, text in enumerate(TEXTS, 1)]
-    report = make_export(tmp_path / "r.sqlite", {**tables, "StringIds": strings})
+    tables = {**tables, "StringIds": strings}
+    report = make_export(tmp_path / "r.sqlite", tables, {"row": "INTEGER PRIMARY KEY"})
     return convert_and_read([report], tmp_path / "o.prv")[0]
 
 
@@ -50,12 +51,10 @@ def list_callers(trace: object, level: int) -> list[tuple[str, int, int]]:
     return sorted(list_labelled_intervals(trace, CALLER + level), key=lambda one: one[1])
 
 
-@pytest.mark.parametrize(("shift", "is_apart"), [(0, False), (1, False), (1, True)])
-def test_callers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shift: int, is_apart: bool
-) -> None:
+@pytest.mark.parametrize(("shift", "apart"), [(0, False), (1, False), (1, True)])
+def test_callers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shift: int, apart: bool) -> None:
     """Callers are functions of the program. Exports of 2022 number the stacks of CUDA's calls from 0, but the stacks from 1, and have them in
-    rows that repeat the calls, in other parts of the table too.
+    rows that repeat the calls, in other parts of the table too, of the greatest rowids that there are.
     """
     monkeypatch.setattr("nsys2prv.conversion.read.PART_ROWS", 3)
     stacks = make_stack(1, *TO_SETUP, *OUTER) + make_stack(2, ("0x4021", "/home/u/plugin.so"))
@@ -65,11 +64,12 @@ def test_callers(
         make_call(40, 50, 3, callchainId=2 - shift),
         make_call(80, 90, 4, callchainId=1 - shift, nameId=None),
     ]
-    if is_apart:
+    if apart:
         without = [{**call, "callchainId": None} for call in calls]
         # Another process has the same correlation ids.
         calls = [{**calls[1], "correlationId": 1, "globalTid": make_global_tid(PID + 1)}, *calls]
         calls = [{**call, "eventClass": 67, "end": call["end"] + 2} for call in calls] + without
+        calls = [{**call, "row": (1 << 63) - row} for row, call in enumerate(calls, 1)]
     tables = {"CUPTI_ACTIVITY_KIND_RUNTIME": calls, "CUDA_CALLCHAINS": stacks[::-1]}
     trace = convert_stacks(tmp_path, tables)
     assert list_callers(trace, 1) == [
