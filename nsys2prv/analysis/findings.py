@@ -37,7 +37,7 @@ from nsys2prv.analysis.efficiency_times import MPI_TIME
 from nsys2prv.analysis.intervals import EMPTY, Spans, unite
 from nsys2prv.analysis.iterations import find_phases
 from nsys2prv.analysis.job_causes import describe_job_cause
-from nsys2prv.analysis.result import Context, Finding, JobRanks, Result, join_findings
+from nsys2prv.analysis.result import OUTSIDE, Context, Finding, JobRanks, Result, join_findings
 from nsys2prv.analysis.stacks import list_places, measure_places
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -293,13 +293,19 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
 
 
 def _order_limits(findings: list[Finding]) -> list[Finding]:
-    """Return findings, first limits that are much larger than all causes, unless these are some rank's."""
+    """Return findings, first limits that are much larger than all causes, unless these are some rank's.
+    What lies outside of a steady state has to be larger by far: it does not grow with the job.
+    """
     causes = [one for one in findings if not one.at_most]
     most = max((one.share for one in causes or findings[:1]), default=1.0)
-    least = time_use.LEAST_BESIDE_CAUSES * most
     if any(one.ranks for one in causes):
         return findings
-    return sorted(findings, key=lambda one: not (one.at_most and one.share > least))
+
+    def comes_first(one: Finding) -> bool:
+        times = time_use.HARDLY if one.kind in OUTSIDE else time_use.LEAST_BESIDE_CAUSES
+        return one.at_most and one.share > times * most
+
+    return sorted(findings, key=comes_first, reverse=True)
 
 
 def _choose_span(

@@ -101,10 +101,10 @@ def test_findings_as_text() -> None:
     more = "         more views: views/idle_gaps.cfg"
     assert format_findings([finding], full=True)[-3:] == [look, more, command]
     limit = replace(finding, share=0.2, at_most=True)
-    limits = format_findings([finding, limit, limit])
-    assert _order_limits([limit, large := replace(limit, share=0.5)]) == [large, limit]
-    assert limits.index("  Limits: at most this much is gained, as some of it has to stay") == 6
-    outside = format_findings([finding, replace(finding, kind="startup")], steady=True)
+    large, start = replace(limit, share=0.5), replace(limit, share=0.5, kind="startup")
+    assert _order_limits([limit, start, large]) == [large, limit, start]
+    assert format_findings([finding, limit, limit])[6].startswith("  Limits: at most this much is ")
+    outside = format_findings([finding, start], steady=True)
     assert outside[6] == "  Outside of the steady state, in % of the job:"
     assert "  Causes" in format_findings([limit, finding])[7]
     assert format_findings([finding] * 7)[-1] == "  and 4 more: --full"
