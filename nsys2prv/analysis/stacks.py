@@ -133,6 +133,10 @@ def find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, Sp
     (after it left the CPU for the last time, no call of it is recorded), and when this holds of all
     threads, while metrics of GPUs are recorded.
     """
+    return unit.remember(("states", thread), lambda: _find_states(unit, thread))
+
+
+def _find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, Spans]:
     nothing = (EMPTY,) * 4
     if not unit.has(*STATES_OF_THREADS):
         return nothing
