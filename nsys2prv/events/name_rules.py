@@ -32,7 +32,7 @@ T = TypeVar("T")
 #: Characters that are looked at, of a whole name and of the kernel's own, so that no name is slow.
 LONGEST_NAME, LONGEST_OWN_NAME = 2048, 512
 #: Names whose classes a process remembers.
-REMEMBERED = 1 << 14
+REMEMBERED = 1 << 17
 _CLASS_KEYS = ("class", "name", "full", "tensor_cores", "shape")
 #: YAML's booleans, as rules write them.
 _BOOLEANS = {True: "yes", False: "no"}
