@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from hashlib import sha256
 from pathlib import Path
+from runpy import run_path
 
 import yaml
 
@@ -28,12 +29,9 @@ def write_parsed_data(path: Path) -> None:
 
 def write_commit(checkout: Path, path: Path) -> bool:
     """Write the commit of a checkout, for `nsys2prv --version`; False where it is not known."""
-    sys.path.insert(0, str(ROOT))
-    try:
-        from nsys2prv._util import describe_commit
-    finally:
-        sys.path.remove(str(ROOT))
-    if commit := describe_commit(checkout):
+    # By its path: another checkout may be installed.
+    util = run_path(str(PACKAGE / "_util" / "__init__.py"))
+    if commit := util["describe_commit"](checkout):
         path.write_text(f"{commit}\n", encoding="utf-8")
     return bool(commit)
 
