@@ -56,7 +56,7 @@ LIMITS, CAUSES, BESIDE = (
 #: Characters of the name of a kernel in a sentence.
 LONGEST_NAME = 56
 #: Lines that are printed without --full, and rows of each table then.
-MOST_LINES, FEW_ROWS = 64, 5
+MOST_LINES, FEW_ROWS = 60, 5
 #: The analysis whose first table gets room before all others.
 FIRST_TABLES = "efficiencies"
 #: Lines at the end that name further tables.
