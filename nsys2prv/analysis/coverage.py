@@ -89,8 +89,9 @@ class Coverage(Struct, frozen=True):
                 "no moment is covered by the reports of all processes: efficiencies, overlap and "
                 f"idle times are not known{reports}"
             )
+        share = self.common.length / self.duration
         return (
-            f"efficiencies, overlap and idle times are of the {self.common.length / self.duration:.0%} of the time that the reports "
+            f"efficiencies, overlap and idle times are of the {share:.0%} of the time that the reports "
             f"of all processes cover, from {_format_spans(self.common)}{reports}"
         )
 
