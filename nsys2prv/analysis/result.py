@@ -370,7 +370,8 @@ class JobRanks(Struct, frozen=True):
 
     def name_task(self, task: int) -> str:
         """Return the name of a task for people."""
-        return str(self.tasks.filter(pl.col("task") == task)["who"][0])
+        who = str(self.tasks.filter(pl.col("task") == task)["who"][0])
+        return f"process {who}" if who.isdecimal() else who
 
     def list_devices(self, tasks: list[int]) -> tuple[str, ...]:
         """Return the devices of tasks, in their order."""

@@ -298,7 +298,7 @@ def test_of_several_processes_the_one_that_works(name: str, tmp_path: Path) -> N
         tables |= {"OSRT_API": [], "NVTX_EVENTS": [*ranges, make_nvtx_range(0, 99 * MS, "start")]}
     with nsys2prv.open(make_export(tmp_path / "one.sqlite", tables), quiet=True) as job:
         (finding,) = job.findings()
-    assert f"nor what {child} does" in finding.title
+    assert f"nor what process {child} does" in finding.title
     assert any("in NVTX range solve" in line for line in finding.evidence)
     assert "--sample=process-tree" in finding.advice
 
