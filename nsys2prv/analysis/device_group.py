@@ -248,6 +248,10 @@ class DeviceGroup:
         threads = self.work["thread"].to_numpy()
         return threads[self.work["device"].to_numpy() == device]
 
+    def list_device_tasks(self, device: int) -> list[int]:
+        """Return the tasks that a device works for, ascending."""
+        return np.unique(self.task_of[np.unique(self.list_device_threads(device))]).tolist()
+
     @property
     def useful(self) -> tuple[int, ...]:
         """Useful work of devices, as the options define it."""
@@ -463,7 +467,7 @@ def find_driving_threads(unit: DeviceGroup, device: int) -> list[int]:
     """Return host threads that launch work on a device, and the main threads of the tasks that it
     works for.
     """
-    tasks = np.unique(unit.task_of[np.unique(unit.list_device_threads(device))]).tolist()
+    tasks = unit.list_device_tasks(device)
     drivers = {unit.find_main_thread(task) for task in tasks if task in unit.tasks}
     drivers |= {sender for sender, thread in unit.launch_pairs if unit.device_of[thread] == device}
     return sorted(drivers)

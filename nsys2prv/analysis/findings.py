@@ -127,11 +127,7 @@ def _collect_hosts(
     """Collect what the threads of a task do. window: the time that counts; times: before, between and
     after the work of GPUs.
     """
-    devices = [
-        one
-        for one in unit.devices
-        if task in unit.task_of[np.unique(unit.list_device_threads(one))]
-    ]
+    devices = [one for one in unit.devices if task in unit.list_device_tasks(one)]
     drivers = [one for device in devices for one in find_driving_threads(unit, device)]
     threads = [
         host_time.choose_thread(unit, task),

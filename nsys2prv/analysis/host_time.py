@@ -82,7 +82,11 @@ def divide_host_time(
 
 
 def _find_computing(unit: DeviceGroup, thread: int) -> Spans:
-    return unite(find_states(unit, thread)[0], find_sampled_spans(unit, thread))
+    """Return when a thread computes, by its states and CPU samples."""
+    return unit.remember(
+        ("computing", thread),
+        lambda: unite(find_states(unit, thread)[0], find_sampled_spans(unit, thread)),
+    )
 
 
 def _find_others(unit: DeviceGroup, thread: int) -> Spans:
@@ -172,8 +176,8 @@ def list_activities(
     is the first call of CUDA in its process that takes SET_UP, begun before any work of GPUs). ranges: of
     this time, as :func:`sum_ranges` returns them. others: as for divide_host_time.
     """
-    first = _find_before_system(unit, thread)
-    outside, in_mpi = spans - unite(*first.values()), spans & first["mpi"]
+    before = _find_before_system(unit, thread)
+    outside, in_mpi = spans - unite(*before.values()), spans & before["mpi"]
     is_io = pl.col("name").is_in(list(unit.options.io))
     beside, frames = _find_others(unit, thread) if others else EMPTY, []
     listed = [*_list_calls(unit)]
@@ -182,8 +186,8 @@ def list_activities(
     owned = {"os": outside - beside, "cuda": spans - in_mpi, "mpi": in_mpi}
     for layout, part, calls in listed:
         own, pieces, reached = owned.get(part, spans), [], 0
-        for first in range(0, max(calls.height, 1), TOGETHER):
-            piece = calls[first : first + TOGETHER]
+        for start in range(0, max(calls.height, 1), TOGETHER):
+            piece = calls[start : start + TOGETHER]
             is_own = piece["thread"] == thread
             time = unit.measure_within(own, piece) * is_own
             if others and part == "cuda":
