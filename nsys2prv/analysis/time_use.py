@@ -182,7 +182,7 @@ def find_use(
 def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
     """Sort the processes (columns of `uses`, `starts`): last the one that works longest, in calls,
     samples and ranges rather than waiting for the system, and neither only starts others nor lives for
-    a short part of the time; of equal ones a process with NVTX ranges comes later.
+    a short part of the time of those that do not; of equal ones a process with NVTX ranges comes later.
     """
     sums = rows.select("task", in_ranges=pl.lit(None, pl.Int64))
     if activities.height:
@@ -193,8 +193,8 @@ def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFram
     in_ranges = (pl.col("in_ranges").fill_null(0) - pl.col("waiting")).clip(0)
     works = pl.sum_horizontal("mpi", "cuda", "computing", "compiling") + in_ranges
     has_ranges, waits = pl.col("in_ranges").is_not_null(), pl.col("waiting")
-    is_short = pl.col("ended") + pl.col("away") > (1 - EXPLAINS) * pl.col("length")
-    matters = ~(pl.col("starts") | is_short)
+    lives = (pl.col("length") - pl.sum_horizontal("ended", "away")).clip(1) * ~pl.col("starts")
+    matters = (lives > 0) & (lives >= EXPLAINS * lives.max())
     return rows.sort("length", matters, works, has_ranges, -waits, "task")
 
 

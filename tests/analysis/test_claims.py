@@ -284,9 +284,11 @@ def test_nothing_of_the_program_is_recorded(tmp_path: Path) -> None:
     assert "nothing that the program does is recorded: see whether it ran" in result.missing[0]
 
 
-@pytest.mark.parametrize("name", ["solver", "mpirun"])
+@pytest.mark.parametrize("name", ["solver", "mpirun", "mpirun.mpich"])
 def test_of_several_processes_the_one_that_works(name: str, tmp_path: Path) -> None:
-    """A process waits for its child, or starts it; what that does is recorded by its ranges alone."""
+    """A process waits for its child, or starts it, which may live for a tenth of the time alone; what
+    that does is recorded by its ranges alone.
+    """
     child, own = PID + 1, {"globalTid": make_global_tid(PID + 1, PID + 1)}
     tables = {
         "StringIds": make_strings("waitpid", "read"),
@@ -294,10 +296,17 @@ def test_of_several_processes_the_one_that_works(name: str, tmp_path: Path) -> N
         "OSRT_API": [make_os_call(0, 99 * MS, 1), make_os_call(50 * MS, 51 * MS, 2, **own)],
         "NVTX_EVENTS": (ranges := [make_nvtx_range(2 * MS, 98 * MS, "solve", **own)]),
     }
-    if name == "mpirun":
+    if name.startswith("mpirun"):
         tables |= {"OSRT_API": [], "NVTX_EVENTS": [*ranges, make_nvtx_range(0, 99 * MS, "start")]}
+    if name == "mpirun.mpich":
+        lives = make_states((50 * MS, 1, child), (60 * MS, 0, child), state=5)
+        states = [*make_states((0, 1, PID), (99 * MS, 0, PID)), *(row | own for row in lives)]
+        tables |= {"SCHED_EVENTS": states, "NVTX_EVENTS": []}
     with nsys2prv.open(make_export(tmp_path / "one.sqlite", tables), quiet=True) as job:
         (finding,) = job.findings()
+    if name == "mpirun.mpich":
+        assert f"Process {child} is computing for 10.00 ms" in finding.title
+        return
     assert f"nor what process {child} does" in finding.title
     assert any("in NVTX range solve" in line for line in finding.evidence)
     assert "--sample=process-tree" in finding.advice
