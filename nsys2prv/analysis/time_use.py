@@ -19,6 +19,7 @@ from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.analysis.stacks import describe_places
 from nsys2prv.analysis.text import format_nanoseconds, shorten_name
 from nsys2prv.events.catalogue import map_labels
+from nsys2prv.events.cuda import MEMSET
 from nsys2prv.events.stacks import strip_arguments
 from nsys2prv.replay.causes import SMALL_COPY
 from nsys2prv.replay.events import MIGRATIONS
@@ -308,7 +309,7 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
     shares = (
         (compute, "compute", most),
         (active - compute - copies, "only communicate", ""),
-        (copies, "only copy", ""),
+        (copies, f"only {_name_copying(frames['copies'])}", ""),
         (length - active, "draw, or are idle," if drawn else "are idle", ""),
     )
     parts: list[str] = []
@@ -433,7 +434,7 @@ def describe_loss(
     idle, communication = max(length * (1 - outside) - active, 0.0), active - compute - copies
     losses = {
         "idle": ("are idle, beside waits for requests," if outside else "are idle", idle),
-        "copies": ("copy, and do nothing else,", copies),
+        "copies": (f"{_name_copying(frames['copies'])}, and do nothing else,", copies),
         "communication": ("communicate, and do nothing else,", communication),
     }
     name, (does, lost) = max(losses.items(), key=lambda item: item[1][1])
@@ -494,13 +495,21 @@ def describe_loss(
     )
 
 
+def _name_copying(copies: pl.DataFrame) -> str:
+    """Return what GPUs do in operations of memory, by those that take most time."""
+    is_fill = copies.height and sum_copies(copies)["operation"][0] == MEMSET
+    return "fill memory" if is_fill else "copy"
+
+
 def _advise_copies(copies: pl.DataFrame) -> str:
     """Return what helps against the copies that take most time."""
-    advice = "copy less, keep data on the GPU, or copy while it computes"
+    advice = TEXTS["advice"]["copies_alone"]
     if not copies.height:
         return advice
     most = sum_copies(copies).row(0, named=True)
     size = most["bytes"] / most["count"]
+    if most["operation"] == MEMSET:
+        return TEXTS["advice"]["fills"]
     if size < SMALL_COPY:
         return f"copy in fewer, larger pieces: these have {format_size(size)} on average"
     if map_labels("memory_kind")["pageable"] in (most["source"], most["destination"]):
@@ -519,11 +528,13 @@ def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:
 
 def describe_copies(copies: pl.DataFrame) -> tuple[str, ...]:
     """Return what is copied most, by direction and kinds of memory. copies: as for sum_copies."""
-    kinds, operations = list_labels("memory_kind"), list_labels("memory_operation")
-    described = []
+    operations, described = list_labels("memory_operation"), []
+    kinds = {kind: one.lower() for kind, one in list_labels("memory_kind").items()}
     for operation, source, destination, count, moved, time in sum_copies(copies).head(2).rows():
-        places = [kinds.get(place, "Unknown").lower() for place in (source, destination)]
-        where = "" if places == ["unknown"] * 2 else f" from {places[0]} to {places[1]} memory"
+        places = {"from": source, "of" if operation == MEMSET else "to": destination}
+        named = ((word, kinds.get(place, "unknown")) for word, place in places.items())
+        known = [f" {word} {kind}" for word, kind in named if kind != "unknown"]
+        where = f"{''.join(known)} memory" if known else ""
         described.append(
             f"{operations.get(operation, 'copies').removeprefix('CUDA ')}: {count:,}{where}, "
             f"{moved / 1e9:,.2f} GB in {format_nanoseconds(time)}, {moved / max(time, 1):,.2f} GB/s"

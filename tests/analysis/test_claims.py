@@ -253,18 +253,25 @@ def test_nobody_gains_more_than_gpus_are_idle(tmp_path: Path) -> None:
     assert sum(one.share for one in findings if one.kind == "blocked_by_call") < 0.12
 
 
-def test_gpus_that_only_copy(tmp_path: Path) -> None:
-    """Copies of pinned memory, each after an unknown wait, so that no gain is stated."""
+@pytest.mark.parametrize("does", ["copy", "fill memory"])
+def test_gpus_that_only_copy(does: str, tmp_path: Path) -> None:
+    """Copies of pinned memory, or fills, each after an unknown wait, so that no gain is stated."""
     copies = [
         make_copy(begin, begin + 8 * MS, 80_000_000, 900 + number, 1)
         for number, begin in enumerate(range(0, 100 * MS, 10 * MS))
     ]
     calls = [(0, 10 * US, LAUNCH)]
-    findings = find(tmp_path, calls, {0: (98 * MS, 99 * MS)}, {MEMCPY: copies})
+    said = "memcpy Host-to-Device: 10 from pinned to device memory"
+    table = MEMCPY
+    if does != "copy":
+        copies = [{**one, "memKind": 4, "srcKind": None} for one in copies]
+        table, said = MEMCPY.replace("CPY", "SET"), "memset: 10 of managed memory"
+    findings = find(tmp_path, calls, {0: (98 * MS, 99 * MS)}, {table: copies})
     (loss,) = (one for one in findings if one.kind == "idle")
-    assert loss.title.startswith("GPUs copy, and do nothing else, for ")
+    assert loss.title.startswith(f"GPUs {does}, and do nothing else, for ")
     assert loss.views[0] == "basics/memory_operations.cfg"
-    assert "10 from pinned to device memory, 0.80 GB in 80.00 ms, 10.00 GB/s" in loss.evidence[0]
+    assert loss.evidence[0] == f"{said}, 0.80 GB in 80.00 ms, 10.00 GB/s"
+    assert does.split()[0] in loss.advice
 
 
 def test_a_short_start_up_beside_a_steady_state_without_causes(tmp_path: Path) -> None:
