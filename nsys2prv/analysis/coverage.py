@@ -27,6 +27,7 @@ from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans
 from nsys2prv.analysis.result import KERNEL_NAMES
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.quality import find_refusal
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.relations import all_relations
@@ -220,6 +221,8 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
         return f"no usable ones in {many}"
     recorded_by = TEXTS["recorded_by"]
     begin = next((begin for begin in recorded_by if named[0].startswith(begin)), "")
+    if begin == "CUPTI_" and (refusal := find_refusal(job.infos)):
+        return f'no report has {many}: "{refusal}"'
     if begin == "CUPTI_" and any(info.traces_cuda for info in job.infos):
         return (
             f"no report has {many}, though CUDA was traced: the program made no such work, or crashed "

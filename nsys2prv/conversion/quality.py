@@ -8,7 +8,7 @@ In: a job. Out: notes and warnings, for the summary of a conversion and for repo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -92,7 +92,8 @@ def assess_quality(job: Job) -> list[QualityNote]:
     notes += _note_differences(job.infos)
     notes += _note_stacks_without_names(job)
     notes += _quote_messages(job.infos)
-    unrecorded = list_unrecorded({table for info in job.infos for table in info.parts})
+    tables = {table for info in job.infos for table in info.parts}
+    unrecorded = list_unrecorded(tables | ({CUDA_CALLS} if find_refusal(job.infos) else set()))
     lines = "; ".join(f"no {what}: {how}" for what, how in unrecorded.items())
     return notes + _note("not_recorded", [lines] if lines else [])
 
@@ -162,7 +163,17 @@ def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> list[QualityNote]:
     tables = {table for info in infos for table in info.parts}
     has_gpus = len(idle) < len(infos) or any(info.gpus for info in infos)
     is_cpu_job = tables & {P2P, COLLECTIVES, START_WAIT, OTHER} and not has_gpus
-    return [] if is_cpu_job else _note("no_gpu_work", idle)
+    if is_cpu_job:
+        return []
+    refused = [info.name for info in infos if find_refusal([info]) and info.name in idle]
+    not_traced = [name for name in idle if name not in refused]
+    return _note("no_gpu_work", not_traced) + _note("cuda_refused", refused)
+
+
+def find_refusal(infos: Iterable[ReportInfo]) -> str:
+    """Return the message that CUDA could not be traced on a system; "" without one."""
+    messages = (message for info in infos for message in info.messages)
+    return next((message.text for message in messages if message.refused), "")
 
 
 def list_gpu_work(info: ReportInfo) -> list[str]:

@@ -183,6 +183,20 @@ def test_what_hosts_do_without_gpus(tmp_path: Path) -> None:
     assert "though CUDA was traced" in finding.evidence[-1]
 
 
+def test_cuda_that_cannot_be_traced(tmp_path: Path) -> None:
+    text = "The system is running in Protected Memory mode. CUDA tracing data was not collected."
+    tables = {
+        "StringIds": make_strings("read"),
+        "OSRT_API": [make_os_call(0, MS, 1)],
+        "DIAGNOSTIC_EVENT": [{"timestamp": 0, "severity": 3, "text": text}],
+    }
+    with nsys2prv.open(make_export(tmp_path / "one.sqlite", tables), quiet=True) as job:
+        (finding,) = job.findings()
+        said = (*finding.evidence, finding.advice, *map(str, job.quality))
+    assert text in finding.evidence[-1]
+    assert not any("--trace=cuda" in line for line in said)
+
+
 @pytest.mark.parametrize("blocks", [1, 64])
 def test_kernels_of_few_blocks(blocks: int, tmp_path: Path) -> None:
     size = dict.fromkeys(("gridY", "gridZ", "blockX", "blockY", "blockZ"), 1)
