@@ -17,7 +17,12 @@ from nsys2prv._util.memory import (
     return_large_blocks,
 )
 from nsys2prv.analysis.collectives import make_clock_table
-from nsys2prv.analysis.coverage import explain_absence, find_lossy_devices, name_lossy_processes
+from nsys2prv.analysis.coverage import (
+    explain_absence,
+    find_lossy_devices,
+    name_gpus,
+    name_lossy_processes,
+)
 from nsys2prv.analysis.device_group import ALL, WORK, AnalysisOptions, DeviceGroup
 from nsys2prv.analysis.host_time import NAMES, select_no_profiler
 from nsys2prv.analysis.nvtx_operations import RANGES
@@ -73,7 +78,7 @@ def run_analyses(
         iterations=iterations,
         synchronising=select_synchronising_calls(opened.labels["cuda_api"]),
         set_up_calls=[select_labels(opened.labels["cuda_api"], one) for one in NAMES["set_up"]],
-        gpus={gpu.name for info in job.infos for gpu in info.gpus.values()},
+        gpus=name_gpus(job, opened.reader),
         io=select_io_calls(opened.labels["osrt"]),
         shmem=select_labels(opened.labels["nvtx"], NAMES["shmem"]),
         compilers=select_labels(opened.labels["cpu_module"], NAMES["compilers"]),

@@ -12,7 +12,7 @@ that its processes are in.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import reduce
 from operator import and_
 
@@ -240,20 +240,37 @@ def name_lossy_processes(job: Job) -> str:
     return f"work of {names} is lost (see the quality of the capture)" if lossy else ""
 
 
+def name_gpus(job: Job, reader: EventReader) -> tuple[tuple[int, set[str]], ...]:
+    """Return each device with work, and its model; all that its process sees where it is one of these."""
+    names: dict[int, set[str]] = defaultdict(set)
+    for report, key, device in _list_streams(job, reader):
+        info = job.infos[report]
+        number = info.find_gpu(key.pid, key.device)
+        seen = info.list_gpus(key.pid) if number is None else [number]
+        names[device] |= {info.gpus[one].name for one in seen if one in info.gpus} - {""}
+    return (*names.items(),)
+
+
+def _list_streams(job: Job, reader: EventReader) -> Iterator[tuple[int, StreamKey, int]]:
+    """Yield the report of each stream, the stream, and its device."""
+    device_of = reader.rows.get_column("device")
+    for (report, key), thread in job.model.rows.items():
+        if isinstance(key, StreamKey):
+            yield report, key, int(device_of[thread])
+
+
 def find_lossy_devices(job: Job, reader: EventReader) -> tuple[int, ...]:
     """Return the devices of processes that have lost work: those with other work of theirs, or
     the only one that they see.
     """
-    infos, model = job.infos, job.model
-    machines = [placement.machine for placement in job.placements]
-    device_of = reader.rows.get_column("device")
+    infos, machines = job.infos, [placement.machine for placement in job.placements]
     devices: dict[tuple[object, ...], int] = {}
     users: dict[tuple[int, int], set[int]] = defaultdict(set)
-    for (report, key), thread in model.rows.items():
-        if isinstance(key, StreamKey):
-            gpu = identify_gpu(infos, machines, report, find_stream_device(infos[report], key))
-            devices[gpu] = int(device_of[thread])
-            users[report, key.pid].add(devices[gpu])
+    for report, key, device in _list_streams(job, reader):
+        devices[identify_gpu(infos, machines, report, find_stream_device(infos[report], key))] = (
+            device
+        )
+        users[report, key.pid].add(device)
     lossy: set[int] = set()
     for one in job.lost:
         if one.hides_idle_time:

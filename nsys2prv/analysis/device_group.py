@@ -121,8 +121,8 @@ class AnalysisOptions(Struct, frozen=True):
     synchronising: tuple[int, ...] = ()
     #: Values of the CUDA API calls of each of `set_up` of findings.yaml.
     set_up_calls: Sequence[tuple[int, ...]] = ((), (), ())
-    #: Names of the GPUs of the job's hosts, "" for none.
-    gpus: Collection[str] = ()
+    #: Models that the GPU of each device with work may be; none where not known.
+    gpus: Sequence[tuple[int, Collection[str]]] = ()
     #: Values of OS runtime calls that wait for files or the network.
     io: tuple[int, ...] = ()
     #: Values of NVTX ranges that libraries of shared memory make of their calls.

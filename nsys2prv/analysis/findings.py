@@ -85,7 +85,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     the GPUs does before their first work, after their last, and while they are idle; without such
     work, all the time, of MPI from MPI_Init to MPI_Finalize. `devices`, `kernels`, `copies`: what
     GPUs do, in all, by kernel and launch configuration, and by kind of copy. `products`: kernels that are matrix products
-    without tensor cores. `mpi`: the time in MPI. `failed`: calls of CUDA that failed. `unrecorded`: what
+    without tensor cores, on devices that have some. `mpi`: the time in MPI. `failed`: calls of CUDA that failed. `unrecorded`: what
     the reports do not record.
     """
     window = unit.options.covered_steady
@@ -112,8 +112,15 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         sums = sums.cast(pl.Int64)
         yield "kernels", sums.rename({"kernel": "name"})
     is_product = pl.col("class").is_in([GEMM, CONVOLUTION])
-    products = unit.work.filter(is_product & (pl.col("tensor") == TENSOR_NO))
-    yield "products", products.select(pl.col("name").cast(pl.Int64)).unique()
+    lacking = [
+        device
+        for device, models in unit.options.gpus
+        if models and all(host_time.lacks(model, "no_tensor_cores") for model in models)
+    ]
+    is_product &= (pl.col("tensor") == TENSOR_NO) & ~pl.col("device").is_in(lacking)
+    products = unit.work.filter(is_product)
+    task = pl.Series(unit.task_of[products["thread"].to_numpy()], dtype=pl.Int64)
+    yield "products", products.select("name", "device", task=task).cast(pl.Int64).unique()
     failed = unit.api.filter(pl.col("error") > 0)
     failed = failed.group_by("call", "error").agg(pl.len().cast(pl.Int64).alias("count"))
     yield "failed", failed.cast(pl.Int64)
@@ -382,13 +389,11 @@ def _list_names(frames: Mapping[str, pl.DataFrame], context: Context) -> Names:
         value: label for one in labels for value, label in one.select("value", "label").rows()
     }
     kinds = map_labels("memory_kind")
-    found = frames["products"]["name"].unique().to_list() if frames["products"].height else []
-    no_product, without = host_time.NAMES["no_product"], host_time.NAMES["no_tensor_cores"]
-    if (gpus := context.options.gpus) and all(re.search(without, gpu) for gpu in gpus):
-        found = []
-    products = {one for one in found if one in kernels and not re.search(no_product, kernels[one])}
-    is_steady = context.options.steady is not None
-    facts = KernelFacts(frozenset(products), kinds["pageable"], kinds["pinned"], is_steady)
+    rows = frames["products"].rows() if frames["products"].height else []
+    no_product, is_steady = host_time.NAMES["no_product"], context.options.steady is not None
+    found = ((one, task - 1) for one, _, task in rows if one in kernels)
+    pairs = {pair for pair in found if not re.search(no_product, kernels[pair[0]])}
+    facts = KernelFacts(pairs, kinds["pageable"], kinds["pinned"], is_steady)
     return Names(dict(ranks.rows()), kernels, facts)
 
 

@@ -283,6 +283,11 @@ def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFra
     return [pl.concat(one).group_by("group").agg(pl.all().sum()) for one in sums]
 
 
+def lacks(model: str, *what: str) -> bool:
+    """Return whether a model of GPU lacks some of `what`: keys of NAMES."""
+    return any(re.search(NAMES[one], model) for one in what)
+
+
 def select_no_profiler(labels: pl.DataFrame) -> tuple[int, ...]:
     """Return the values of overhead that is not the profiler's. labels: value and label."""
     is_other = re.compile(NAMES["no_profiler"]).search

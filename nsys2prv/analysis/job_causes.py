@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.text import capitalize, format_count, list_some
 from nsys2prv.analysis.cause_context import ADVICE, CALLS, CauseContext
-from nsys2prv.analysis.host_time import TEXTS, describe_parts, sum_parts
+from nsys2prv.analysis.host_time import TEXTS, describe_parts, lacks, sum_parts
 from nsys2prv.analysis.result import Finding
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.time_use import describe_copies
@@ -61,7 +61,7 @@ def describe_job_cause(cause: Cause, facts: CauseContext) -> Finding:
     title = titles["latency" if is_latency and cause.kind in OF_TIME else cause.kind]
     title = title.format(waiting=facts.waiting)
     worst = _list_named(cause, facts)
-    advice = _advise_hosts(facts) if cause.kind == "host_time" else ""
+    advice = _ADVISE[cause.kind](facts) if cause.kind in _ADVISE else ""
     return facts.make_finding(cause, cause.kind, title, measure(cause, facts), worst, advice=advice)
 
 
@@ -168,11 +168,21 @@ def _measure_products(cause: Cause, facts: CauseContext) -> Iterator[str]:
     )
 
 
+def _advise_products(facts: CauseContext) -> str:
+    """Say what makes matrix products use the tensor cores that the GPUs have."""
+    devices, gpus = {*facts.frames["products"]["device"]}, dict(facts.context.options.gpus)
+    models = {model for device in devices for model in gpus.get(device) or [""]}
+    modern = {model for model in models if not lacks(model, "no_tensor_cores", "no_tf32")}
+    is_sure = modern == models and "" not in models
+    return ADVICE["tf32" if is_sure else "some_tf32" if modern else "tensor_cores"]
+
+
 def _measure_calls(cause: Cause, facts: CauseContext) -> Iterator[str]:
     for (name, measured), _ in zip(_sum_by_name(cause, facts), range(2), strict=False):
         yield f"{facts.name_call(name)}: {measured}"
 
 
+_ADVISE = {"host_time": _advise_hosts, "tensor_cores": _advise_products}
 _MEASURE = {
     "imbalance": _measure_imbalance,
     "host_time": _measure_host_time,

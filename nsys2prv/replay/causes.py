@@ -101,8 +101,8 @@ class Cause(Struct, frozen=True):
 class KernelFacts(Struct, frozen=True):
     """Facts of kernels and memory, by their event values."""
 
-    #: Kernels that are matrix products without tensor cores.
-    without_tensor_cores: Collection[int] = ()
+    #: Kernels that are matrix products without tensor cores, and processes whose GPUs have some.
+    without_tensor_cores: Collection[tuple[int, int]] = ()
     #: Kinds of memory: pageable and pinned memory of the host.
     pageable: int = -2
     pinned: int = -2

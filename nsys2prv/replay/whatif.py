@@ -340,9 +340,10 @@ class Replay(Struct, frozen=True, dict=True):
         """Let the work of some edges take this share of its time."""
         return [(rows, factor)] if len(rows) else []
 
-    def use_tensor_cores(self, kernels: Collection[int]) -> Changes:
-        """Let kernels of these names, matrix products without tensor cores, run on these."""
-        return self.scale_rows(self.select(GPU, kernels), 1 / TENSOR_SPEED_UP)
+    def use_tensor_cores(self, kernels: Collection[tuple[int, int]]) -> Changes:
+        """Let kernels (name, process), matrix products without tensor cores, run on these."""
+        names, processes = ({pair[side] for pair in kernels} for side in (0, 1))
+        return self.scale_rows(self.select(GPU, names, processes), 1 / TENSOR_SPEED_UP)
 
     def balance(self, kinds: tuple[Kind, ...] = GPU) -> Changes:
         """Divide the k-th work of some kinds equally among the processes that do it."""

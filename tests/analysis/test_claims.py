@@ -355,11 +355,13 @@ def test_copies_that_would_be_faster_from_pinned_memory(stages: bool, tmp_path: 
     assert copied.share == pytest.approx(0.76, abs=0.03)
 
 
-@pytest.mark.parametrize(("gpu", "has_some"), [("NVIDIA A100", True), ("NVIDIA T1000", False)])
+@pytest.mark.parametrize(
+    ("gpu", "advised"), [("NVIDIA A100", [True]), ("Tesla V100", [False]), ("NVIDIA T1000", [])]
+)
 def test_a_copy_that_waits_for_kernels_does_not_hide_them(
-    gpu: str, has_some: bool, tmp_path: Path
+    gpu: str, advised: list[bool], tmp_path: Path
 ) -> None:
-    """Nor is anything said of tensor cores where there are none."""
+    """Nor is anything said of tensor cores where there are none, or of TF32, on the GPU that works."""
     calls, rows, copies = [], [], []
     for begin in range(0, 100 * MS, 5 * MS):
         for number in range(3):
@@ -369,9 +371,15 @@ def test_a_copy_that_waits_for_kernels_does_not_hide_them(
         end = begin + 3 * MS + 55 * US
         copies.append(make_copy(end - 2 * US, end, 4, len(calls), 0))
         calls.append((begin + 40 * US, end + 3 * US, 5))
-    more = {MEMCPY: copies, KERNEL: rows, "TARGET_INFO_GPU": [{"id": 0, "name": gpu}]}
+    more = {
+        MEMCPY: copies,
+        KERNEL: rows,
+        "TARGET_INFO_GPU": [{"id": 0, "name": gpu}, {"id": 1, "name": "NVIDIA H100"}],
+        "TARGET_INFO_CUDA_DEVICE": [{"gpuId": 0, "cudaId": 0, "pid": PID}],
+    }
     found = find(tmp_path, calls, {}, more, ["cudaMemcpyAsync_v3020", "ampere_sgemm_128x64_nn"])
-    assert ("no_tensor_cores" in {one.kind for one in found}) is has_some
+    advice = [one.advice for one in found if one.kind == "no_tensor_cores"]
+    assert ["TF32" in said for said in advice] == advised
 
 
 def test_launches_that_are_waited_for_one_by_one(tmp_path: Path) -> None:
