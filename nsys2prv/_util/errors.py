@@ -62,7 +62,7 @@ class ClockNote(str):
 
 
 @contextmanager
-def name_damaged_file(path: Path) -> Iterator[None]:
+def name_damaged_file(path: Path | str) -> Iterator[None]:
     """Turn an OSError into one line that names the file."""
     try:
         yield

@@ -380,7 +380,7 @@ def parse_yaml(text: str) -> Any:
 def read_rule_file(path: Path, what: str) -> str:
     """Return the text of a user's file; `what`: the kind of rules, for errors."""
     try:
-        with name_damaged_file(path):
+        with name_damaged_file(f"--{what.lower()}-rules {path}"):
             return read_given(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise Nsys2prvError(f"{path}: {what} rules must be UTF-8 text") from error

@@ -213,16 +213,10 @@ def test_what_is_wrong_is_one_line(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(
-            [
-                "--nvtx-rules",
-                str(tmp_path / "absent.yaml"),
-                "none.sqlite",
-                str(tmp_path / "out.prv"),
-            ]
-        )
-        == 1
-    )
-    assert "No such file" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("name", "status", "why"), [("absent.yaml", 1, "No such file"), ("-", 2, "give the name of a ")]
+)
+def test_no_file(name: str, status: int, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--nvtx-rules", "--kernel-rules"):
+        assert main([option, name, "none.sqlite", "out.prv"]) == status
+        assert f"{option} {name}: {why}" in capsys.readouterr().err
