@@ -220,6 +220,7 @@ def _make_process_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
         raise Nsys2prvError(
             f"worker processes cannot be started here ({error}); give --engine threads"
         ) from error
+    _collect_garbage_seldom()
     # A process starts where none is idle.
     pool = Pool(executor, jobs, end=_kill_processes, guard=_delay_interruptions)
     with pool.ensure_end():
@@ -229,9 +230,13 @@ def _make_process_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
 def _prepare_worker() -> None:
     """Prepare a worker process, which ends with the one that started it, however that ends."""
     keep_freed_memory()
-    # What a worker imports stays: it need not be looked through again and again.
-    gc.set_threshold(100_000)
+    _collect_garbage_seldom()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _collect_garbage_seldom() -> None:
+    """Leave imports and results of many tasks, which stay, from being looked through over and over."""
+    gc.set_threshold(100_000)
 
 
 def _end_with_parent() -> None:

@@ -67,9 +67,7 @@ OS_STACKS = "OSRT_CALLCHAINS"
 #: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a
 #: process began and ended.
 OS_CALLS = "coalesce({eventClass}, 27) = 27"
-OF_PTHREAD = (
-    "coalesce({nameId} IN (SELECT id FROM StringIds NOT INDEXED WHERE value GLOB 'pthread*'), 0)"
-)
+OF_PTHREAD = "coalesce({nameId} IN ({strings:pthread}), 0)"
 #: Calls that may wait for files or the network; locks and timers are no I/O.
 IO = (
     r"^(?:p?readv?2?(?:64)?|p?writev?2?(?:64)?|f?read|f?write|fgets?|fputs?|getc|getline|open(?:at)?(?:64)?|f?open(?:64)?|f?close|"

@@ -58,6 +58,7 @@ NO_TEXT = "(no text)"
 #: file.
 MARK, PUSHPOP = (load_catalogue().kinds[name]["where"] for name in ("nvtx_marks", "nvtx_on_gpu"))
 STARTEND = "{eventType} IN (60, 71)"
+MARK_TYPES = tuple(map(int, re.findall(r"\d+", MARK)))
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
 #: Largest number of pairs of ranges and calls that are looked at together.
 PAIRS = 1 << 20
@@ -72,11 +73,9 @@ WRAPPING = re.compile(r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)\
 REAL_PATH = re.compile(r"\.(?:float\d*|double)\Z")
 #: Columns of the numbers.
 NUMBER_COLUMNS = ("begin", "end", "thread", "domain", "mark", "whole", "fraction", "real")
-#: Columns with numbers.
-VALUE_COLUMNS = (
-    *("uint64Value", "int64Value", "uint32Value", "int32Value"),
-    *("doubleValue", "floatValue"),
-)
+#: Columns with numbers: of those of a row the first counts.
+WHOLE_COLUMNS = ("uint64Value", "int64Value", "uint32Value", "int32Value")
+REAL_COLUMNS = ("doubleValue", "floatValue")
 #: Path of the one number that an event carries in a column, as if it stood in JSON.
 PATH = "$.payload"
 
@@ -572,13 +571,27 @@ def _find_zeros(
 def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
     """Yield the one number that events carry in columns of the table."""
     database = extraction.database
-    if not any(database.has(TABLE, name) for name in VALUE_COLUMNS):
+    if not any(database.has(TABLE, name) for name in (*WHOLE_COLUMNS, *REAL_COLUMNS)):
         return
-    mark = database.make_condition(TABLE, MARK)
-    frame = query_part(database, part, "nvtx_plain_numbers", extraction.condition, mark=mark)
-    extraction.account.rows += frame.height
-    leaves = {name: frame[name].to_numpy() for name in NUMBER_COLUMNS}
-    beyond = (frame["large"].to_numpy() > 0) & (leaves["whole"] < 0)
-    leaves["whole"] = np.where(beyond, np.iinfo(np.int64).max, leaves["whole"])
-    leaves |= {"path": np.zeros(frame.height, np.int64), "real": leaves["real"] > 0}
+    integers = ("start", "end", "globalTid", "domainId", "eventType", *WHOLE_COLUMNS)
+    columns = database.read(part, integers, (), extraction.condition, REAL_COLUMNS)
+    extraction.account.rows += columns.rows
+    whole, fraction = np.full(columns.rows, NULL), np.full(columns.rows, np.nan)
+    for name in reversed(WHOLE_COLUMNS):
+        whole = np.where(columns[name] == NULL, whole, columns[name])
+    for name in reversed(REAL_COLUMNS):
+        fraction = np.where(np.isnan(columns[name]), fraction, columns[name])
+    # SQLite's integers are signed.
+    beyond = (columns["uint64Value"] != NULL) & (whole < 0)
+    leaves = {
+        "begin": columns["start"],
+        "end": columns["end"],
+        "thread": zero_nulls(columns["globalTid"]),
+        "domain": zero_nulls(columns["domainId"]),
+        "path": np.zeros(columns.rows, np.int64),
+        "mark": np.isin(columns["eventType"], MARK_TYPES),
+        "whole": np.where(beyond, np.iinfo(np.int64).max, zero_nulls(whole)),
+        "fraction": np.where(np.isnan(fraction), 0, fraction),
+        "real": whole == NULL,
+    }
     yield from make_payload_counters(extraction, leaves, [PATH])

@@ -96,11 +96,11 @@ def read_environment(database: Database) -> dict[str, set[str]]:
 
     META_DATA_CAPTURE holds one row a variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`.
     """
-    where = "{name} LIKE '%ENVIRONMENT_VARIABLE'"
-    rows = database.read_small_table("META_DATA_CAPTURE", "value", where=where, types=(str,))
+    rows = database.read_small_table("META_DATA_CAPTURE", "value", "name", types=(str, str))
     settings: dict[str, set[str]] = {}
-    for (setting,) in rows:
-        settings.setdefault(setting.partition("=")[0], set()).add(setting)
+    for setting, name in rows:
+        if name.upper().endswith("ENVIRONMENT_VARIABLE"):
+            settings.setdefault(setting.partition("=")[0], set()).add(setting)
     return settings
 
 
@@ -288,9 +288,8 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
         starts, key=lambda start: (start[0] is None, start[0] or 0), default=(None, None)
     )
     system: dict[str, str] = {}
-    where = "{name} IN ('Hostname', 'NvDriverVersion')"
-    for name, value in read("TARGET_INFO_SYSTEM_ENV", "name", "value", where=where):
-        if value:
+    for name, value in read("TARGET_INFO_SYSTEM_ENV", "name", "value"):
+        if value and name in ("Hostname", "NvDriverVersion"):
             system.setdefault(name, str(value))
     details = read("ANALYSIS_DETAILS", "duration")
     normalized = str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower()

@@ -7,19 +7,18 @@ Rows far outside the capture are damage: a single one would stretch a trace over
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.export.source import TIME_LIMIT, mask_usable, name_rows
+from nsys2prv.export.source import NULL, TIME_LIMIT, mask_usable
 from nsys2prv.export.sqlite import Database
 
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
-#: Rows of this table in SQL.
-MESSAGES = name_rows(DIAGNOSTICS)
 #: Values of ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and the value of ENUM_DIAGNOSTIC_SOURCE_TYPE for the
 #: profiled process.
 INFO, WARNING, ERROR = 1, 2, 3
@@ -121,23 +120,28 @@ class Diagnostic(NamedTuple):
 
     severity: int
     text: str
-    #: How often a report has it, and when first and last (local ns; damage may have anything).
+    #: How often a report has it, and when first and last (local ns; None where no time is known).
     count: int
-    first: object
-    last: object
+    first: int | None
+    last: int | None
 
 
 def read_diagnostics(database: Database) -> list[Diagnostic]:
     """Return the distinct messages of a report, warnings and errors first."""
     if not database.has(DIAGNOSTICS, "severity", "text"):
         return []
-    time = "timestamp" if database.has(DIAGNOSTICS, "timestamp") else "NULL"
-    rows = database.query(
-        f"SELECT severity, text, count(*), min({time}), max({time}) FROM {MESSAGES} "
-        "WHERE typeof(text) = 'text' GROUP BY 1, 2 "
-        f"ORDER BY severity IN ({WARNING}, {ERROR}) DESC, 1, 2 LIMIT {MOST_MESSAGES}"
-    )
-    return [Diagnostic(*row) for row in rows]
+    times: dict[tuple[int, str], list[object]] = defaultdict(list)
+    rows = database.read_small_table(DIAGNOSTICS, "text", "severity", "timestamp", types=(str,))
+    for text, severity, time in rows:
+        times[severity if _is_integer(severity) else 0, text].append(time)
+    found = sorted(times, key=lambda one: (one[0] not in (WARNING, ERROR), *one))[:MOST_MESSAGES]
+    known = {one: list(filter(_is_integer, times[one])) for one in found}
+    return [
+        Diagnostic(
+            *one, len(times[one]), min(known[one], default=None), max(known[one], default=None)
+        )
+        for one in found
+    ]
 
 
 def list_messages(diagnostics: Iterable[Diagnostic]) -> tuple[Message, ...]:
@@ -159,13 +163,14 @@ def find_main_process(database: Database) -> int | None:
     """
     if not database.has(DIAGNOSTICS, "timestamp", "source", "globalPid"):
         return None
-    of_process = (
-        f"(globalPid >> 24 & 16777215) NOT IN {NO_PROCESSES} AND typeof(globalPid) = 'integer'"
+    found = (
+        (source != INJECTION, time if _is_integer(time) else NULL, pid)
+        for pid, source, time in database.read_small_table(
+            DIAGNOSTICS, "globalPid", "source", "timestamp", types=(int,)
+        )
+        if pid >> 24 & 0xFFFFFF not in NO_PROCESSES
     )
-    rows = database.query(
-        f"SELECT globalPid FROM {MESSAGES} WHERE {of_process} ORDER BY source != {INJECTION}, timestamp, globalPid LIMIT 1"
-    )
-    return rows[0][0] if rows else None
+    return min(found, default=(None,))[-1]
 
 
 def find_capture_span(diagnostics: Sequence[Diagnostic], first: int, last: int) -> tuple[int, int]:
@@ -176,19 +181,19 @@ def find_capture_span(diagnostics: Sequence[Diagnostic], first: int, last: int) 
         [getattr(one, which) for one in diagnostics if one.text.lower().startswith(text)]
         for which, text in (("first", _STARTED), ("last", _STOPPED))
     )
-    started = max(first, min(filter(_is_integer, starts), default=first))
-    stopped = min(last, max(filter(_is_integer, stops), default=last))
+    started = max(first, min((time for time in starts if time is not None), default=first))
+    stopped = min(last, max((time for time in stops if time is not None), default=last))
     return (started, stopped) if started <= stopped else (first, last)
 
 
 def was_launched(diagnostics: Iterable[Diagnostic], span: tuple[int, int] | None) -> bool:
     """Return whether the processes were launched within the capture (local ns)."""
-    times = [one.first for one in diagnostics if _LAUNCHED.match(one.text)]
-    first = min(filter(_is_integer, times), default=None)
+    launches = (one.first for one in diagnostics if _LAUNCHED.match(one.text))
+    first = min((time for time in launches if time is not None), default=None)
     return span is not None and first is not None and span[0] <= first <= span[1]
 
 
-def _is_integer(value: object) -> bool:
+def _is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int)
 
 

@@ -27,8 +27,9 @@ NULL = np.iinfo(np.int64).min
 TIME_LIMIT = 1 << 61
 #: So many templates are useful; more only if there are so many texts for each.
 FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
-#: If fewer than one in so many rows of a part are wanted, they are read one by one.
-FEW_ROWS = 20
+#: If fewer than one in so many rows of a part are wanted, they are read one by one; but parts of so
+#: few rows are read as a whole.
+FEW_ROWS, SMALL_PART = 20, 10_000
 #: What reading a damaged file raises.
 DAMAGED_FILE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError
 #: Of the database: it is temporary.
@@ -312,8 +313,8 @@ class Shared(Struct, frozen=True):
         """Return the part, or of it the rows that meet a condition where they are few and their
         rowids are known, for further reading.
         """
-        rows = np.flatnonzero(self.mask_meeting(number))
-        if len(self.met) != self.part.rows or len(rows) * FEW_ROWS > len(self.met):
+        rows, of_part = np.flatnonzero(self.mask_meeting(number)), self.part.rows
+        if len(self.met) != of_part or max(len(rows) * FEW_ROWS, SMALL_PART) > of_part:
             return self.part
         rowids = tuple((rows + self.part.first).tolist())
         return SomeRows(*astuple(self.part), rowids)

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain, compress
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 from msgspec.structs import astuple
 
 from nsys2prv._util.errors import Nsys2prvError
@@ -44,6 +47,7 @@ from nsys2prv.export.source import (
     quote_name,
 )
 from nsys2prv.export.sqlite_pages import (
+    ROWID,
     SCHEMA,
     DamagedPage,
     SourceTable,
@@ -59,8 +63,10 @@ from nsys2prv.export.sqlite_pages import (
 BLOCK_ROWS = 50_000
 #: Columns of the conditions that a row meets, and of its values that are no integers.
 MET, DAMAGED_VALUES = "conditions met", "damaged values"
-#: A column of integers in SQL, NULL for values of other types; and one of texts and bytes.
+#: A column of integers in SQL, and one of reals, NULL for values of other types; and one of texts and
+#: bytes.
 _AS_INTEGER = "CASE typeof({0}) WHEN 'integer' THEN {0} END AS {0}"
+_AS_REAL = "CASE WHEN typeof({0}) IN ('integer', 'real') THEN CAST({0} AS REAL) END AS {0}"
 _AS_TEXT = "CASE typeof({0}) WHEN 'blob' THEN {0} ELSE CAST(COALESCE({0}, '') AS TEXT) END AS {0}"
 #: Rows of a table that are looked at together for the few that a condition wants.
 LONG_TABLE = 100_000
@@ -176,9 +182,10 @@ class Database:
 
     def make_condition(self, table: str, where: str) -> str:
         """Return a condition in SQL from one with the table's columns in braces: those that the
-        export lacks are NULL. "" is true.
+        export lacks are NULL, {strings:TEXT} the ids of registered strings that begin so. "" is true.
         """
-        return where.format_map(self.tables[table].sql_names) if where else "1"
+        names = self.tables[table].sql_names
+        return where.format_map(ChainMap({"strings": _StringIds(self)}, names)) if where else "1"
 
     def close(self) -> None:
         """Let go of the files."""
@@ -214,12 +221,24 @@ class Database:
         named = self.tables[table].sql_names
         expressions = ", ".join(named[column] for column in columns)
         condition = self.make_condition(table, where)
-        return [
-            row
-            for rows in self._select_rows_to_read(table, where)
-            for row in self.query(f"SELECT {expressions} FROM {rows} WHERE {condition}")
-            if all(map(isinstance, row, types))
-        ]
+        found = self._read_few_rows(table, columns, where)
+        if found is None:
+            selected = self._select_rows_to_read(table, where)
+            queries = (f"SELECT {expressions} FROM {rows} WHERE {condition}" for rows in selected)
+            found = list(chain.from_iterable(map(self.query, queries)))
+        return [row for row in found if all(map(isinstance, row, types))] if types else found
+
+    def _read_few_rows(self, table: str, columns: Sequence[str], where: str) -> list[tuple] | None:
+        """Return columns of the rows of a table that meet a condition, None where SQLite has to read
+        them, or look at them.
+        """
+        source = self.tables[table]
+        with self._explain_damage(table):
+            rows = source.read_rows(columns)
+        if not where or not rows:
+            return rows
+        pages = self._read_pages(source.everything, (), (), [where])
+        return None if pages is None else list(compress(rows, pages[1].tolist()))
 
     def _select_rows_to_read(self, table: str, where: str) -> Iterator[str]:
         """Yield table expressions in SQL that have all rows of a table that meet a condition. Of a
@@ -239,7 +258,7 @@ class Database:
         if not self.has("StringIds", "id", "value"):
             return {}
         if self.size <= SMALL_FILE:
-            known = self._strings
+            known = self.strings
             return {number: known[number] for number in map(int, ids) if number in known}
         return {
             number: _decode(value) if isinstance(value, bytes) else str(value)
@@ -251,7 +270,7 @@ class Database:
         }
 
     @cached_property
-    def _strings(self) -> dict[int, str]:
+    def strings(self) -> dict[int, str]:
         """The text of all ids of StringIds."""
         rows = self.read(self.tables["StringIds"].everything, ("id",), ("value",))
         codes, distinct = rows.texts["value"]
@@ -263,30 +282,37 @@ class Database:
         """Return the integers that a few rows all over some tables have in one column each.
         columns: by table.
         """
-        selects = []
+        sampled: list[tuple] = []
         for table, column in columns.items():
-            whole = self.tables[table].whole
+            whole, name = self.tables[table].whole, quote_name(column)
             if whole.rowid:
-                steps, length, name = SAMPLED_ROWS - 1, whole.last - whole.first, quote_name(column)
+                steps, length = SAMPLED_ROWS - 1, whole.last - whole.first
                 spread = {whole.first + length * step // steps for step in range(SAMPLED_ROWS)}
-                rows = SomeRows(*astuple(whole), tuple(sorted(spread)))
-                selects.append(
-                    f"SELECT {name} FROM {self.select_rows(rows)} WHERE typeof({name}) = 'integer'"
-                )
-        return [time for (time,) in self.query(" UNION ALL ".join(selects))] if selects else []
+                rows = self._read_few_rows(table, (column, ROWID), "")
+                if rows is None:
+                    some = self.select_rows(SomeRows(*astuple(whole), tuple(sorted(spread))))
+                    sampled += self.query(f"SELECT {name} FROM {some}")
+                else:
+                    sampled += (row for row in rows if row[1] in spread)
+        return [value for value, *_ in sampled if isinstance(value, int)]
 
     def read(
-        self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = ""
+        self,
+        part: Part,
+        integers: tuple[str, ...],
+        texts: tuple[str, ...] = (),
+        where: str = "",
+        reals: tuple[str, ...] = (),
     ) -> Columns:
         """Return columns of some rows, in their order: of those that meet `where`, a condition as
-        in :meth:`make_condition`.
+        in :meth:`make_condition`. reals: read as float64, NaN for what is no number.
 
         A column that the export lacks reads as NULL throughout.
         """
-        from_pages = self._read_pages(part, integers, texts, [where] if where else [])
+        from_pages = self._read_pages(part, integers, texts, [where] if where else [], reals)
         # Of damaged values it is not known here which rows they are in.
         if from_pages is None or (where and from_pages[0].damaged):
-            return self._read_by_sql(part, integers, texts, where)[0]
+            return self._read_by_sql(part, integers, texts, where, reals=reals)[0]
         columns, condition_bits = from_pages
         return columns.where(condition_bits != 0) if where else columns
 
@@ -296,6 +322,7 @@ class Database:
         integers: tuple[str, ...],
         texts: tuple[str, ...],
         conditions: Sequence[str],
+        reals: tuple[str, ...] = (),
     ) -> tuple[Columns, np.ndarray] | None:
         """Return columns of all rows of a part, and which conditions each row meets, as bits; None
         where SQLite has to read them.
@@ -304,7 +331,7 @@ class Database:
             return None
         with self._explain_damage(part.table):
             looked_at = find_condition_columns(tuple(conditions))
-            read = self.tables[part.table].read(part, integers, texts, looked_at)
+            read = self.tables[part.table].read(part, integers, texts, looked_at, reals)
             if read is None or not conditions:
                 return read and (read[0], np.zeros(0, np.int64))
             columns, values = read
@@ -322,6 +349,7 @@ class Database:
         texts: tuple[str, ...],
         where: str = "",
         conditions: Sequence[str] = (),
+        reals: tuple[str, ...] = (),
     ) -> tuple[Columns, np.ndarray]:
         """Return columns of the rows of a part that meet a condition, and which of others each of
         them meets, as bits.
@@ -334,13 +362,19 @@ class Database:
             f"{' + '.join(damaged) or 0} AS {quote_name(DAMAGED_VALUES)}",
             f"{select_condition_bits(met) or 0} AS {quote_name(MET)}",
             *map(_AS_INTEGER.format, map(quote_name, present)),
+            *map(_AS_REAL.format, (quote_name(name) for name in reals if name in have)),
             *(_AS_TEXT.format(quote_name(name)) for name in texts if name in have),
         ]
         frame = self.select(
             f"SELECT {', '.join(expressions)} FROM {self.select_rows(part)} WHERE {self.make_condition(part.table, where)}"
         )
         numbers = {name: frame[name].fill_null(NULL).to_numpy() for name in present}
-        lacking = np.full(frame.height, NULL)
+        numbers |= {
+            name: frame[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
+            for name in reals
+            if name in have
+        }
+        lacking, no_reals = np.full(frame.height, NULL), np.full(frame.height, np.nan)
         words = {}
         for name in texts:
             column = frame[name] if name in have else pl.Series([b""] * frame.height)
@@ -348,7 +382,8 @@ class Database:
             words[name] = codes, DistinctTexts(distinct)
         rows = Columns(
             frame.height,
-            {name: numbers.get(name, lacking) for name in integers},
+            {name: numbers.get(name, lacking) for name in integers}
+            | {name: numbers.get(name, no_reals) for name in reals},
             words,
             int(frame[DAMAGED_VALUES].sum()),
         )
@@ -415,6 +450,19 @@ class Database:
         finally:
             self.connection.text_factory = _decode
         return frame.with_columns(pl.col(pl.Null).cast(pl.Int64))
+
+
+class _StringIds(Struct):
+    """Makes lists of ids of registered strings in SQL."""
+
+    #: The report.
+    database: Database
+
+    def __format__(self, begin: str) -> str:
+        if self.database.size > SMALL_FILE:
+            return f"SELECT id FROM {name_rows('StringIds')} WHERE value GLOB '{begin}*'"
+        texts = self.database.strings.items()
+        return ", ".join(str(number) for number, text in texts if text.startswith(begin))
 
 
 def _decode(raw: bytes) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize_together
+from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv._util.native import core
 from nsys2prv.export.source import (
     FRAME_COLUMNS,
@@ -129,6 +129,12 @@ class RecordField(Struct, frozen=True):
         """
         place = (self.number, kind, self.is_rowid, self.affinity == "REAL", self.has_default)
         return (*place, NULL, *arrays)
+
+
+#: The rowid among the columns of :meth:`SourceTable.read_rows`, which no column is called.
+ROWID, ROWID_FIELD = "", RecordField(-1, "INTEGER", True, False)
+#: Of tables of at most so many pages with rows all of them are read.
+FEW_LEAVES = 64
 
 
 @cache
@@ -355,6 +361,7 @@ class SourceTable:
         integers: Sequence[str],
         texts: Sequence[str],
         looked_at: ConditionColumns,
+        reals: Sequence[str] = (),
     ) -> tuple[Columns, dict[str, np.ndarray]] | None:
         """Return columns of a part that goes by rowids, as of
         :meth:`nsys2prv.export.sqlite.Database.read`, and those that conditions look at: their types,
@@ -368,12 +375,16 @@ class SourceTable:
             *((name, INTEGERS) for name in dict.fromkeys([*integers, *looked_at.values])),
             *((name, TYPES) for name in looked_at.types),
             *((name, TEXTS) for name in texts),
+            *((name, REALS) for name in reals),
         )
         leaves = table.between(part.first, part.last)
         room = min(part.rows, table.most_rows(*leaves))
         # Each on its own, so that those go that only conditions look at.
         present = [
-            (name, kind, np.empty(room, np.int64), core.Texts() if kind == TEXTS else None)
+            (
+                *(name, kind, np.empty(room, np.float64 if kind == REALS else np.int64)),
+                core.Texts() if kind == TEXTS else None,
+            )
             for name, kind in wanted
             if name in fields
         ]
@@ -396,6 +407,8 @@ class SourceTable:
                 odd = odd if name in looked_at.values else 0
             elif kind == TYPES:
                 types[name] = values[:rows]
+            elif kind == REALS:
+                numbers[name], odd = values[:rows], 0
             else:
                 words[name] = values[:rows], DistinctTexts(read=of_texts)
             if odd:
@@ -403,12 +416,31 @@ class SourceTable:
         lacking, no_texts = np.full(rows, NULL), (np.zeros(rows, np.int64), NO_TEXTS)
         columns = Columns(
             rows,
-            {name: numbers.get(name, lacking) for name in integers},
+            {name: numbers.get(name, lacking) for name in integers}
+            | {name: numbers.get(name, np.full(rows, np.nan)) for name in reals},
             {name: words.get(name, no_texts) for name in texts},
             damaged,
         )
         values = {name: numbers[name] for name in looked_at.values if name in fields}
         return columns, values | types
+
+    def read_rows(self, columns: Sequence[str]) -> list[tuple] | None:
+        """Return the values of these columns of all rows, None for columns that are not there; ROWID
+        names the rowid. None where SQLite has to read them, or they are many. Raises DamagedPage.
+        """
+        if self._pages is None or self._pages.leaves > FEW_LEAVES:
+            return None
+        known, texts = {**self.fields, ROWID: ROWID_FIELD}, core.Texts()
+        present = [name for name in columns if name in known]
+        described = [known[name].column(VALUES, None, None, texts) for name in present]
+        try:
+            rows = self._pages.rows(described)
+        except core.StandAside:
+            return None
+        if len(present) == len(columns):
+            return rows
+        places = [present.index(name) if name in present else ABSENT for name in columns]
+        return [tuple((*row, None)[place] for place in places) for row in rows]
 
     def read_stacks(self, low: int, high: int) -> StackRows | None:
         """Return the call stacks of the table with ids from `low` to `high`; None where SQLite has to

@@ -307,7 +307,7 @@ static int take_column(PyObject *given, Column *column, Py_buffer *held, Py_ssiz
     PyObject *values, *types, *texts;
     if (!PyArg_ParseTuple(given, "iipppLOOO", &field, &kind, &is_rowid, &holds_reals, &has_default, &null, &values, &types, &texts))
         return -1;
-    if (field < ROWID || kind < INTEGERS || kind > VALUES || (kind == VALUES) == (types == Py_None)
+    if (field < ROWID || kind < INTEGERS || kind > VALUES || (kind == VALUES && values != Py_None) == (types == Py_None)
         || (kind >= TEXTS) != (Py_TYPE(texts) == texts_type)) {
         PyErr_SetString(PyExc_ValueError, "a column has a field, a kind, and types and texts as its kind needs them");
         return -1;
@@ -388,6 +388,85 @@ done:
     return result;
 }
 
+/* A value of a column of VALUES, as Python's driver of SQLite gives it; texts that are no UTF-8 with stand-ins. */
+static PyObject *make_value(const Column *column, size_t row) {
+    const int64_t number = ((const int64_t *)column->values)[row];
+    double real;
+    switch (column->types[row]) {
+    case NULL_TYPE:
+        return Py_NewRef(Py_None);
+    case INTEGER_TYPE:
+        return PyLong_FromLongLong(number);
+    case REAL_TYPE:
+        memcpy(&real, &number, 8);
+        return PyFloat_FromDouble(real);
+    }
+    const size_t *begins = column->texts->begins;
+    const char *bytes = (const char *)column->texts->bytes + begins[number];
+    Py_ssize_t length = (Py_ssize_t)(begins[number + 1] - begins[number]);
+    return column->types[row] == TEXT_TYPE ? PyUnicode_DecodeUTF8(bytes, length, "replace") : PyBytes_FromStringAndSize(bytes, length);
+}
+
+static PyObject *make_rows(const Asked *asked, size_t rows) {
+    PyObject *list = PyList_New((Py_ssize_t)rows);
+    for (size_t row = 0; list && row < rows; row++) {
+        PyObject *values = PyTuple_New(asked->count);
+        for (Py_ssize_t k = 0; values && k < asked->count; k++) {
+            PyObject *value = make_value(&asked->columns[k], row);
+            if (!value)
+                Py_CLEAR(values);
+            else
+                PyTuple_SetItem(values, k, value);
+        }
+        if (!values)
+            Py_CLEAR(list);
+        else
+            PyList_SetItem(list, (Py_ssize_t)row, values);
+    }
+    return list;
+}
+
+static PyObject *rows_of(TableObject *self, PyObject *arguments) {
+    PyObject *given, *result = NULL;
+    uint8_t *types = NULL;
+    int64_t *values = NULL;
+    Asked asked = {0};
+    Decoder *decoder = NULL;
+    Py_ssize_t none = -1;
+    size_t rows = 0;
+    uint32_t damaged = 0;
+    if (!PyArg_ParseTuple(arguments, "O!", &PyList_Type, &given))
+        return NULL;
+    /* No cell takes less than four bytes, with its pointer. */
+    const size_t room = self->leaves.count * (self->file->file.page_size / 4);
+    if (take_columns(given, &asked, &none) < 0)
+        goto done;
+    values = PyMem_Malloc(room * (size_t)asked.count * sizeof *values + 1);
+    types = PyMem_Malloc(room * (size_t)asked.count + 1);
+    if (!values || !types) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (Py_ssize_t k = 0; k < asked.count; k++) {
+        if (asked.columns[k].kind != VALUES || asked.columns[k].values) {
+            PyErr_SetString(PyExc_ValueError, "the columns of rows are of values, without buffers");
+            goto done;
+        }
+        asked.columns[k].values = values + room * (size_t)k;
+        asked.columns[k].types = types + room * (size_t)k;
+    }
+    Status status = new_decoder(&self->file->file, asked.columns, (size_t)asked.count, &decoder);
+    if (status == OK)
+        status = decode_leaves(decoder, &self->leaves, 0, self->leaves.count, INT64_MIN, INT64_MAX, &rows, room, &damaged);
+    free_decoder(decoder);
+    result = status == OK ? make_rows(&asked, rows) : raise_status(status, damaged);
+done:
+    PyMem_Free(types);
+    PyMem_Free(values);
+    release(&asked);
+    return result;
+}
+
 static PyObject *take_numbers(const Numbers *numbers) {
     return PyBytes_FromStringAndSize((const char *)numbers->values, (Py_ssize_t)(numbers->count * sizeof *numbers->values));
 }
@@ -440,6 +519,8 @@ static PyMethodDef TABLE_METHODS[] = {
      "and of each column how many are NULL and how many of another kind than the column.\n\n"
      "A column is (field, kind, is_rowid, holds_reals, has_default, null, values, types, texts), see records.h: values is a buffer of eight\n"
      "bytes a row, types, of VALUES, one of a byte a row, else None, and texts, of TEXTS and VALUES, a Texts. Raises StandAside, Damaged."},
+    {"rows", (PyCFunction)rows_of, METH_VARARGS,
+     "rows(columns): all rows as tuples of Python's values. columns: as of decode, of VALUES, without buffers. Raises StandAside, Damaged."},
     {"stacks", (PyCFunction)find_stacks, METH_VARARGS,
      "stacks(low, high, columns): read the call stacks with ids from low to high. columns: as of decode, without buffers: id, depth, symbol\n"
      "and module of frames. Returns as int64 the ids, the number of the distinct stack of each, and of the distinct stacks what tells\n"
