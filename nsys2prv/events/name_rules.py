@@ -22,11 +22,11 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util import files
-from nsys2prv._util.columns import ABSENT, factorize
+from nsys2prv._util.columns import ABSENT, factorize, join_pieces
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events.call_indexes import OPERATIONS
 from nsys2prv.events.catalogue import load_catalogue, map_labels
-from nsys2prv.export.source import DistinctTexts, decode_texts, number_distinct
+from nsys2prv.export.source import FEW_TEXTS, DistinctTexts, Texts, decode_texts, number_distinct
 
 T = TypeVar("T")
 #: Characters that are looked at, of a whole name and of the kernel's own, so that no name is slow.
@@ -63,8 +63,8 @@ _NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
 _FIRST = 10**17
 #: Instead of the place of a number: each text of the template has to be looked at.
 _EACH_APART = -2
-#: Up to FEW_TEXTS texts at a time are looked up among results, of which MOST_KNOWN are remembered.
-FEW_TEXTS, MOST_KNOWN = 1000, 100_000
+#: So many results of few texts are remembered.
+MOST_KNOWN = 100_000
 
 
 def _load_shipped(what: str) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class RenamedRanges(Struct):
     """Names that rules make of names."""
 
     #: The names that rules make, "" where nothing is left.
-    texts: pl.Series
+    texts: Texts
     #: Index of the new name of each given name.
     codes: np.ndarray
     #: Whether ranges of each name that was given stay (bool).
@@ -209,7 +209,7 @@ class RenamedRanges(Struct):
         codes, wanted, numbers = self.codes.copy(), self.wanted.copy(), self.numbers.copy()
         codes[names] = len(self.texts) + others.codes
         wanted[names], numbers[names] = others.wanted, others.numbers
-        return RenamedRanges(pl.concat([self.texts, others.texts]), codes, wanted, numbers)
+        return RenamedRanges(join_pieces([self.texts, others.texts]), codes, wanted, numbers)
 
 
 @lru_cache(256)
@@ -272,33 +272,31 @@ def rename_by_template(texts: DistinctTexts, rules: Sequence[NvtxRule]) -> Renam
     but numbers ("aten::mm, seq = 7" and "aten::mm, seq = 8"); None where that is not worth it, or
     where a rule may tell such texts apart.
     """
-    if not rules or not all(rule.any_digits for rule in rules):
+    if len(texts) <= FEW_TEXTS or not rules or not all(rule.any_digits for rule in rules):
         return None
     templates = texts.find_templates()
     if templates is None:
         return None
     firsts = list(map(_renumber, decode_texts(templates.firsts).to_list()))
-    renamed = _rename_known(firsts, rules)
-    outcomes = (firsts, renamed.texts.to_list(), renamed.numbers.tolist())
+    renamed = rename_texts(firsts, rules)
+    outcomes = (firsts, renamed.texts, renamed.numbers.tolist())
     places = np.array(list(map(_find_kept_number, *outcomes)), np.int64)[templates.codes]
     renamed = renamed.take(templates.codes)
     renamed.numbers = texts.read_numbers(np.maximum(places, ABSENT))
     alone = np.flatnonzero(places == _EACH_APART)
     if not len(alone):
         return renamed
-    return renamed.replace_some(alone, rename_texts(decode_texts(texts.take(alone)), rules))
+    return renamed.replace_some(
+        alone, rename_texts(DistinctTexts(texts.take(alone)).decode(), rules)
+    )
 
 
-def rename_texts(texts: pl.Series, rules: Sequence[NvtxRule]) -> RenamedRanges:
-    """Apply the rules as :func:`rename_ranges` does; what becomes of few texts is remembered."""
-    many = len(texts) > FEW_TEXTS
-    return rename_ranges(texts, rules) if many else _rename_known(texts.to_list(), rules)
-
-
-def _rename_known(texts: list[str], rules: Sequence[NvtxRule]) -> RenamedRanges:
-    """Apply the rules to texts and remember the results for later parts of reports, as compiling
-    patterns takes longer than renaming the texts of most parts.
+def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> RenamedRanges:
+    """Apply the rules as :func:`rename_ranges` does. What becomes of few texts is remembered for later
+    parts of reports, as compiling patterns takes longer than renaming the texts of most parts.
     """
+    if not isinstance(texts, list):
+        return rename_ranges(texts, rules)
     known = _get_known_texts(tuple(rules))
     if new := list(dict.fromkeys(text for text in texts if text not in known)):
         renamed = rename_ranges(pl.Series(new, dtype=pl.String), rules)
@@ -309,7 +307,7 @@ def _rename_known(texts: list[str], rules: Sequence[NvtxRule]) -> RenamedRanges:
     if len(known) > MOST_KNOWN:
         known.clear()
     return RenamedRanges(
-        pl.Series(names, dtype=pl.String),
+        names,
         np.arange(len(texts)),
         np.array(wanted, bool),
         np.array(numbers, np.int64),

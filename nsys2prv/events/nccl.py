@@ -328,7 +328,7 @@ def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
         return
     payloads = read_payloads(extraction, columns)
     texts, text_codes = nvtx.find_texts(extraction, columns)
-    operations = list(map(find_operation, texts.to_list()))
+    operations = list(map(find_operation, texts))
     operation = np.array(operations, np.int64)[text_codes]
     if layout == "nccl_call":
         _index_calls(extraction, columns, operation, payloads)

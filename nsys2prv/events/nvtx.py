@@ -28,6 +28,7 @@ from nsys2prv._util.columns import (
     factorize,
     factorize_together,
     group_rows,
+    join_pieces,
     number_rows,
     reduce_slices,
 )
@@ -41,7 +42,10 @@ from nsys2prv.export.source import (
     NULL,
     Columns,
     Part,
+    Texts,
     decode_texts,
+    gather_texts,
+    mask_empty,
     mask_usable,
     number_distinct,
     zero_nulls,
@@ -131,9 +135,7 @@ def name_ranges(extraction: Extraction, columns: Columns, field: str) -> NamedRa
     numbers = extraction.domains.number(domains)
     (names, domain_codes), name_of = factorize_together(renamed.codes, domain_of)
     own = ~np.isin(np.array(domains), load_catalogue().domains)[domain_of]
-    texts = renamed.texts[names]
-    if (is_empty := texts == "").any():
-        texts = texts.set(is_empty, NO_TEXT)
+    texts = gather_texts(renamed.texts, names, NO_TEXT)
     name = extraction.intern_names("nvtx", name_of, text=texts, domain=numbers[domain_codes])
     # 0 is the end of a range in a trace.
     number = np.where(renamed.numbers > 0, renamed.numbers, ABSENT)
@@ -174,7 +176,7 @@ def _rename_texts(
         texts, codes = find_texts(extraction, columns)
         return name_rules.rename_texts(texts, rules).take(codes)
     renamed = renamed.take(codes)
-    empty = (renamed.texts == "").to_numpy()[renamed.codes]
+    empty = mask_empty(renamed.texts)[renamed.codes]
     if not empty.any():
         return renamed
     # There is no text inline, or the rules have left nothing of it.
@@ -215,23 +217,22 @@ def find_domains(
     return names, codes
 
 
-def find_texts(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.ndarray]:
+def find_texts(extraction: Extraction, columns: Columns) -> tuple[Texts, np.ndarray]:
     """Return texts met, and each row's index into them, as they are in the report: inline text,
     else the registered string, else a stand-in.
     """
     codes, texts = columns.texts["text"]
-    inline = texts.series
-    rows = np.flatnonzero((inline.bin.size() == 0).to_numpy()[codes])
+    inline = texts.decode()
+    rows = np.flatnonzero(mask_empty(inline)[codes])
     if not len(rows):
-        return decode_texts(inline), codes
+        return inline, codes
     ids, id_codes = factorize(columns["textId"][rows])
-    texts = [text or NO_TEXT for text in extraction.read_strings(ids)]
-    registered = pl.Series(texts, dtype=pl.String)
+    registered = [text or NO_TEXT for text in extraction.read_strings(ids)]
     if len(rows) == len(codes):
         return registered, id_codes
     codes = codes.copy()
     codes[rows] = len(inline) + id_codes
-    return pl.concat([decode_texts(inline), registered]), codes
+    return join_pieces([inline, registered]), codes
 
 
 def _name_categories(extraction: Extraction, columns: Columns, domain: np.ndarray) -> np.ndarray:

@@ -25,6 +25,8 @@ from nsys2prv._util.files import hide_stderr
 NULL = np.iinfo(np.int64).min
 #: Times (ns) beyond it, in either direction, are damage, and would overflow sums of times.
 TIME_LIMIT = 1 << 61
+#: So many texts are few.
+FEW_TEXTS = 1000
 #: So many templates are useful; more only if there are so many texts for each.
 FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
 #: If fewer than one in so many rows of a part are wanted, they are read one by one; but parts of so
@@ -58,6 +60,26 @@ def are_all_usable(times: np.ndarray) -> bool:
 def zero_nulls(column: np.ndarray) -> np.ndarray:
     """Return the column with 0 for NULL."""
     return np.where(column == NULL, 0, column)
+
+
+#: Texts; a list where they are few, which then takes less time.
+Texts = list[str] | pl.Series
+
+
+def mask_empty(texts: Texts) -> np.ndarray:
+    """Return a mask (bool) of the empty texts."""
+    if isinstance(texts, list):
+        return np.array([not text for text in texts], bool)
+    return (texts == "").to_numpy()
+
+
+def gather_texts(texts: Texts, places: np.ndarray, instead: str) -> Texts:
+    """Return the texts at these places, others instead of empty ones."""
+    if isinstance(texts, list):
+        return [texts[place] or instead for place in places.tolist()]
+    texts = texts.gather(places)
+    is_empty = texts == ""
+    return texts.set(is_empty, instead) if is_empty.any() else texts
 
 
 class Templates(Struct, frozen=True):
@@ -113,6 +135,12 @@ class DistinctTexts:
         if self._read is None:
             return self.series.to_list()
         return self._read.as_list(*self._chosen)
+
+    def decode(self) -> Texts:
+        """Return all texts as such, with replacement characters for invalid bytes."""
+        if len(self) > FEW_TEXTS:
+            return decode_texts(self.series)
+        return [raw.decode("utf-8", "replace") for raw in self.as_list()]
 
     def select(self, used: np.ndarray) -> DistinctTexts:
         """Return some of the texts. used: a mask (bool)."""
