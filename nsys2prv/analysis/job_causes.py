@@ -30,6 +30,8 @@ LITTLE_DATA, LONG_TRANSFER = 1 << 16, 500_000
 #: What is lost to messages in chains is a pipeline's bubble if it is so many times what the formula
 #: says, or more, where that is not known this. So many stages are named.
 OF_FORMULA, USUAL_BUBBLE, MOST_STAGES = 0.5, 0.2, 4
+#: More is gained than a rank has of it on average if it is so many times as much.
+MORE = 1.1
 #: Part of the time of hosts from which on a place is named.
 LEAST_NAMED = 0.1
 #: Kinds of causes of all that hosts do; so much of it between launches and the begins of work is none of theirs.
@@ -192,6 +194,14 @@ _MEASURE = {
 }
 
 
+def _explain_gain(cause: Cause, facts: CauseContext, mean: float) -> str:
+    """Return why more is gained than a rank has of it on average (ns); "" where that is not so."""
+    gained = cause.gain * facts.replay.span
+    if gained < MORE * mean:
+        return ""
+    return f"; {format_nanoseconds(gained)} are gained, as delays pass from rank to rank"
+
+
 def _describe_transfers(cause: Cause, facts: CauseContext) -> Finding:
     """Describe what ranks wait in after the last of them has come: for data, where there is much."""
     columns = facts.replay.job.graph.edges
@@ -211,6 +221,7 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Finding:
             f"{facts.name_transfers(*of_names[-1])}: {format_nanoseconds(lasts / ranks)} per rank{of_all} in "
             f"{format_count(round(count / ranks), 'transfer')}, {format_nanoseconds(lasts / count)} each, from when the last rank has come"
         )
+    evidence[0] += _explain_gain(cause, facts, whole / ranks)
     channels = (facts.replay.job.channels[key][1] for key in work["key"].unique())
     between = {hosts for hosts in channels if len(hosts) > 1}
     if len(between) == 1:
@@ -243,9 +254,10 @@ def _describe_messages(cause: Cause, facts: CauseContext) -> Finding:
     met, _ = facts.find_times(waits)
     lasts = np.clip(met - begin, 0, None)
     longest = int(np.argmax(lasts))
-    mean = format_nanoseconds(lasts.sum() / len(facts.replay.processes))
+    mean = lasts.sum() / len(facts.replay.processes)
     evidence = [
-        f"{facts.name_transfers(waits, lasts)}: ranks wait {mean} on average until the other side has come"
+        f"{facts.name_transfers(waits, lasts)}: ranks wait {format_nanoseconds(mean)} on average until the "
+        f"other side has come{_explain_gain(cause, facts, mean)}"
     ]
     pipeline, key, title = facts.pipeline, "messages", TEXTS["titles"]["messages"]
     if pipeline and cause.gain > OF_FORMULA * (pipeline.bubble or USUAL_BUBBLE):
