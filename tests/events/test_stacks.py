@@ -161,7 +161,7 @@ def test_labels_of_frames(name: str, label: str) -> None:
     assert label_frame(name, APP) == label
 
 
-@pytest.mark.parametrize("order", ["ascending", "shuffled"])
+@pytest.mark.parametrize("order", ["ascending", "shuffled", "two runs"])
 def test_stacks_are_found_by_their_ids_in_any_order(tmp_path: Path, order: str) -> None:
     numbers = np.random.default_rng(1)
     rows = [
@@ -172,6 +172,8 @@ def test_stacks_are_found_by_their_ids_in_any_order(tmp_path: Path, order: str) 
     rows_of = {stack: list(of) for stack, of in itertools.groupby(rows, lambda row: row["id"])}
     if order == "shuffled":
         numbers.shuffle(rows)
+    if order == "two runs":
+        rows.sort(key=lambda row: row["stackDepth"] > 0)
     with Database(make_export(tmp_path / "r.sqlite", {"T": rows})) as database:
         stacks = database.read_stacks("T", 5, 2900)
         columns = database.read(database.tables["T"].whole, FRAME_COLUMNS, where="{id} >= 2000")

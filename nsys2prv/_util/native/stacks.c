@@ -13,6 +13,9 @@
 #define MIX_LAST 0x2545f4914f6cdd1du
 /* Records of frames that are kept before they are decoded, more than stacks have. */
 #define KEPT 512
+/* A table of no more leaves is read as a whole; of a larger one the order is looked at in about so many. */
+#define FEW_LEAVES 16
+#define SAMPLED_LEAVES 256
 
 /* Where each sum is among all: its number + 1, 0 where there is none. */
 typedef struct {
@@ -184,9 +187,9 @@ static inline bool read_id(const Row *row, int64_t *id, uint64_t *sum) {
 }
 
 /* Takes the frames of a leaf. before, upper: its rowids are above the one and up to the other. sorted: gets whether they are in the order
- * of their ids; done: whether one is beyond `high`. */
+ * of their ids; beyond: whether one is beyond `high`. */
 static Status take_leaf(Collector *collector, const uint8_t *page, uint32_t number, int64_t before, int64_t upper, int64_t low, int64_t high,
-                        bool *sorted, bool *done) {
+                        bool *sorted, bool *beyond) {
     const uint32_t page_size = collector->page_size;
     uint32_t header = header_offset(number), pointers = header + 8, cells = be16(page + header + 3), least = page_size;
     uint64_t of_cells = 0;
@@ -208,11 +211,12 @@ static Status take_leaf(Collector *collector, const uint8_t *page, uint32_t numb
             return OK;
         if (id != collector->id) {
             *sorted = id > collector->id;
-            if ((status = end_stack(collector)) != OK || !*sorted || (*done = id > high))
+            if ((status = end_stack(collector)) != OK || !*sorted)
                 return status;
             collector->id = id;
         }
-        if (id < low)
+        *beyond = id > high;
+        if (id < low || id > high)
             continue;
         collector->raw_sum += sum;
         collector->kept[collector->kept_count++] = (Cell){page, offset};
@@ -220,6 +224,22 @@ static Status take_leaf(Collector *collector, const uint8_t *page, uint32_t numb
             status = decode_kept(collector);
     }
     return status == OK && !fills_page(page, header, page_size, of_cells, least) ? DAMAGED : status;
+}
+
+/* Finds whether the first ids of leaves all over the table ascend: frames of one stack may also lie far apart. */
+static Status sample_order(Decoder *decoder, const Column *id, const Leaves *leaves, bool *sorted, uint32_t *damaged) {
+    int64_t before = INT64_MIN;
+    for (size_t leaf = 0; leaf < leaves->count && *sorted; leaf += 1 + leaves->count / SAMPLED_LEAVES) {
+        size_t row = 0;
+        Status status = decode_leaves(decoder, leaves, leaf, leaf + 1, INT64_MIN, INT64_MAX, &row, 1, damaged);
+        if (status != OK && status != NO_ROOM)
+            return status;
+        if (row) {
+            *sorted = *(const int64_t *)id->values >= before;
+            before = *(const int64_t *)id->values;
+        }
+    }
+    return OK;
 }
 
 /* Finds the first leaf that may hold a row with an id of `low` or above, by the first id of each. */
@@ -244,8 +264,8 @@ Status read_stacks(const PageFile *file, const Leaves *leaves, Column columns[FR
     int64_t values[FRAME_COLUMNS];
     Collector *collector = calloc(1, sizeof *collector);
     Block block = {.file = file};
-    size_t leaf, row = 0;
-    bool done = false;
+    size_t leaf = 0, row = 0;
+    bool beyond = false;
     if (!(*sorted = columns[STACK_ID].field == 0) || !collector) {
         free(collector);
         return *sorted ? NO_MEMORY : OK;
@@ -257,9 +277,11 @@ Status read_stacks(const PageFile *file, const Leaves *leaves, Column columns[FR
     collector->page_size = file->page_size;
     collector->id = INT64_MIN;
     Status status = new_decoder(file, columns, FRAME_COLUMNS, &collector->decoder);
-    if (status == OK)
+    if (status == OK && leaves->count > FEW_LEAVES)
+        status = sample_order(collector->decoder, &columns[STACK_ID], leaves, sorted, damaged);
+    if (status == OK && leaves->count > FEW_LEAVES)
         status = find_first_leaf(collector->decoder, &columns[STACK_ID], leaves, low, &leaf, damaged);
-    for (; status == OK && leaf < leaves->count && *sorted && !done; leaf++) {
+    for (; status == OK && leaf < leaves->count && *sorted && !(beyond && leaves->count > FEW_LEAVES); leaf++) {
         uint32_t number = *damaged = leaves->page[leaf], together = 1;
         if (number < block.first || number - block.first >= block.count) {
             /* What was kept goes when other pages come, those that follow each other in the file together. */
@@ -269,7 +291,7 @@ Status read_stacks(const PageFile *file, const Leaves *leaves, Column columns[FR
         }
         const uint8_t *page = status == OK ? page_in_block(&block, number, together, &status) : NULL;
         if (page)
-            status = take_leaf(collector, page, number, leaf ? leaves->last[leaf - 1] : INT64_MIN, leaves->last[leaf], low, high, sorted, &done);
+            status = take_leaf(collector, page, number, leaf ? leaves->last[leaf - 1] : INT64_MIN, leaves->last[leaf], low, high, sorted, &beyond);
     }
     if (status == OK && *sorted)
         status = end_stack(collector);
