@@ -78,8 +78,7 @@ def test_the_bubble_of_a_pipeline_is_nobodys_fault(tmp_path: Path) -> None:
     assert first.share == pytest.approx(bubble, rel=0.1)
     assert f"{bubble:.1%} with p = {STAGES} stages and m = {MICRO_BATCHES}" in first.evidence[0]
     # More than a rank waits on average.
-    gained = f"; {(STAGES - 1) * WORK * (STEPS - 1) // 1_000_000}.0"
-    assert gained in first.evidence[-1] and "from rank to rank" in more[0].evidence[0]
+    assert f"; {(STAGES - 1) * (STEPS - 1)}.01 ms are gained" in first.evidence[-1]
     assert not any(finding.ranks for finding in more)
     ((begin, end, _),) = first.moments
     assert end - begin > WORK
