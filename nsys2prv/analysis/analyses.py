@@ -155,9 +155,9 @@ def _collect_units(
     if len(opened.units) == 1:
         unit = make_device_group(options, opened.saved_reader, *opened.units)
         for analysis in able:
+            return_freed_memory()
             yield _collect_frames([analysis], unit)
             unit.forget()
-            return_freed_memory()
     else:
         names = [analysis.name for analysis in able]
         yield from opened.run_on_groups(partial(_collect_unit, names, options))

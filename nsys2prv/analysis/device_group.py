@@ -6,7 +6,7 @@ What several analyses need is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,12 +15,12 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.native import core
 from nsys2prv.analysis.intervals import (
     EMPTY,
     SIDES,
     Spans,
     merge_spans,
-    order_by_thread,
     take_first,
     unite,
 )
@@ -58,8 +58,11 @@ WORK = {
     "memory_operation": (MEMORY, {"name": "operation"}),
     "memory_decompression": (MEMORY, {"name": "what"}),
 }
-#: Columns of `DeviceGroup.work` that are 0 where a layout lacks the field.
-WORK_COLUMNS = {"name": pl.Int32, "class": pl.Int8, "tensor": pl.Int8, "operation": pl.Int8}
+#: Columns of `DeviceGroup.work`, of which the last are fields, 0 where a layout lacks them.
+WORK_COLUMNS = {
+    "begin": np.int64, "end": np.int64, "thread": np.int32, "device": np.int32, "what": np.int8,
+    "name": np.int32, "class": np.int8, "tensor": np.int8, "operation": np.int8,
+}  # fmt: skip
 _CLASSES, _TENSOR_CORES = map_labels("kernel_class"), map_labels("tensor_cores")
 #: Values of the catalogue: classes of kernels, and whether they use tensor cores.
 GEMM, CONVOLUTION = _CLASSES["gemm"], _CLASSES["convolution"]
@@ -196,6 +199,11 @@ class DeviceGroup:
         """
         return self.reader.read_begins(layout, fields, self.number, dtype=dtype)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether the job has no other unit."""
+        return not self.reader.rows.units.any()
+
     @cached_property
     def tasks(self) -> list[int]:
         """Tasks with host threads."""
@@ -204,7 +212,7 @@ class DeviceGroup:
     @cached_property
     def devices(self) -> list[int]:
         """Devices with work."""
-        return self.work["device"].unique().sort().to_list()
+        return sorted({device for device, *_ in self.work_counts})
 
     @cached_property
     def known_devices(self) -> list[int]:
@@ -216,41 +224,50 @@ class DeviceGroup:
         """Everything that devices executed, by begin: begin, end, thread, device, what, name
         (value), class, tensor, operation (memory operation, or that of an NCCL kernel).
         """
-        frames = []
-        for layout, (what, fields) in WORK.items():
-            columns = (
-                (pl.col(fields[name]) if name in fields else pl.lit(0)).cast(dtype).alias(name)
-                for name, dtype in WORK_COLUMNS.items()
-            )
-            thread, kind = pl.col("thread").cast(pl.Int32), pl.lit(what, pl.Int8).alias("what")
-            frame = self.read_begins(layout, [*fields.values()], np.int32)
-            frames.append(frame.select("begin", "end", thread, kind, *columns))
-        work = pl.concat(frames)
-        if self.options.useful != BSC:
-            others = (pl.col("what") == COMPUTE) & (pl.col("class") == COMMUNICATION)
-            what = pl.when(others).then(pl.lit(OTHER_COMMUNICATION, pl.Int8)).otherwise("what")
-            work = work.with_columns(what=what)
-        device = self.device_of.astype(np.int32)[work["thread"].to_numpy()]
-        return work.with_columns(device=pl.Series(device)).sort("begin", maintain_order=True)
+        fields = {layout: [*named.values()] for layout, (_, named) in WORK.items()}
+        return self.reader.read_joined(fields, self.number, WORK_COLUMNS, self._make_work)
+
+    def _make_work(self, layout: str, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        what, named = WORK[layout]
+        given = {
+            "what": np.full(len(columns["begin"]), what),
+            "device": self.device_of[columns["thread"]],
+        }
+        given |= {name: columns[name] for name in (*SIDES, "thread")}
+        given |= {name: columns[field] for name, field in named.items()}
+        if what == COMPUTE and self.options.useful != BSC:
+            given["what"][given["class"] == COMMUNICATION] = OTHER_COMMUNICATION
+        none = np.zeros_like(given["what"])
+        return {name: given.get(name, none).astype(dtype) for name, dtype in WORK_COLUMNS.items()}
 
     def find_device_spans(self, device: int, *what: int) -> Spans:
         """Return when a device executes any of these, of the covered time."""
+        return self.remember((device, what), lambda: self.merge_device_work(device, *what))
+
+    def merge_device_work(self, device: int, *what: int, among: np.ndarray | bool = True) -> Spans:
+        """Return when a device executes any of these, of the covered time; it is not kept. among: which
+        rows of work count.
+        """
         alike = (pl.col("device") == device) & pl.col("what").is_in(what)
+        chosen = self.work.select(alike).to_series().to_numpy() & among
+        sides = to_arrays(self.work, *SIDES)
+        return self.covered & merge_spans(
+            *sides if chosen.all() else (one[chosen] for one in sides)
+        )
 
-        def find() -> Spans:
-            chosen, sides = self.work.select(alike).to_series(), self.work.select(*SIDES)
-            return self.merge_rows(sides if chosen.all() else sides.filter(chosen))
+    @cached_property
+    def work_counts(self) -> list[tuple[int, int, int]]:
+        """Devices, their threads, and how many rows of work each has."""
+        return self.work.group_by("device", "thread").len().rows()
 
-        return self.remember((device, what), find)
-
-    def list_device_threads(self, device: int) -> np.ndarray:
-        """Return the thread of each row of work of a device."""
-        threads = self.work["thread"].to_numpy()
-        return threads[self.work["device"].to_numpy() == device]
+    @cached_property
+    def first_work(self) -> int | None:
+        """When the first work begins (ns), None where there is none."""
+        return self.work["begin"].min()
 
     def list_device_tasks(self, device: int) -> list[int]:
         """Return the tasks that a device works for, ascending."""
-        return np.unique(self.task_of[np.unique(self.list_device_threads(device))]).tolist()
+        return sorted({int(self.task_of[row]) for one, row, _ in self.work_counts if one == device})
 
     @property
     def useful(self) -> tuple[int, ...]:
@@ -337,11 +354,15 @@ class DeviceGroup:
         """Drop what was computed, but what devices executed, of a unit that is alone: the memory of one
         counts more than the time.
         """
-        if self.reader.rows.units.any():
-            return
-        self._computed.clear()
-        for name in ("api", "launches"):
-            self.__dict__.pop(name, None)
+        if self.is_alone:
+            self._computed.clear()
+            for name in ("api", "launches"):
+                self.__dict__.pop(name, None)
+
+    def forget_work(self) -> None:
+        """Drop what devices executed, of a unit that is alone; it is read again where it is needed."""
+        if self.is_alone:
+            self.__dict__.pop("work", None)
 
     def find_mpi_spans(self, threads: Sequence[int]) -> Spans:
         """Return when any of these threads is in MPI."""
@@ -361,14 +382,8 @@ class DeviceGroup:
         """Return the call that launched each row of `work`: `sent` (its begin) and `sender` (its
         thread), both null where no such call is known.
         """
-        lines = pl.concat(
-            [
-                self.reader.read_lines(
-                    kind, self.number, ("sent", "sender", "thread", "begin")
-                ).cast({"sender": pl.Int32, "thread": pl.Int32})
-                for kind in ("launch", "memory")
-            ]
-        )
+        names = ("begin", "thread", "sent", "sender")
+        lines = self.reader.read_lines(("launch", "memory"), self.number, names, np.int32)
         line = find_rows(
             *to_arrays(lines, "thread", "begin"), *to_arrays(self.work, "thread", "begin")
         )
@@ -432,19 +447,13 @@ def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
 def find_rows(
     thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
-    """Return for each (at_thread, at) the first row that has this thread and time, -1 for none."""
-    order, wanted = order_by_thread(thread, time), order_by_thread(at_thread, at)
-    first_rows = np.full(len(at), -1, np.int32)
-    thread, at_thread = thread[order], at_thread[wanted]
-    for number in np.unique(at_thread):
-        rows = order[slice(*np.searchsorted(thread, (number, number + 1)))]
-        wanted_times = wanted[slice(*np.searchsorted(at_thread, (number, number + 1)))]
-        if len(rows):
-            place = np.minimum(np.searchsorted(time[rows], at[wanted_times]), len(rows) - 1)
-            first_rows[wanted_times] = np.where(
-                time[rows[place]] == at[wanted_times], rows[place], -1
-            )
-    return first_rows
+    """Return for each (at_thread, at) the first row that has this thread (int32) and time, -1 for none.
+    Rows by time.
+    """
+    found, dtypes = np.empty(len(at), np.int32), (np.int32, np.int64) * 2
+    given = zip((thread, time, at_thread, at), dtypes, strict=True)
+    core.find_rows(*(np.ascontiguousarray(column, dtype) for column, dtype in given), found)
+    return found
 
 
 def list_labels(value_set: str) -> dict[int, str]:

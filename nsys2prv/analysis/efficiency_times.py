@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.native import core
 from nsys2prv.analysis.device_group import (
     ALL,
     BUSY,
@@ -20,7 +21,7 @@ from nsys2prv.analysis.device_group import (
     to_arrays,
 )
 from nsys2prv.analysis.host_time import choose_thread
-from nsys2prv.analysis.intervals import SIDES, Spans, merge_spans
+from nsys2prv.analysis.intervals import SIDES, Spans
 from nsys2prv.analysis.iterations import find_longest_threads, keep_outermost, read_ranges
 
 #: Layouts of time in which threads of OpenMP wait.
@@ -42,55 +43,51 @@ UNITS = {"MHz": 1e6, "GHz": 1e9}
 
 def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) -> list[pl.DataFrame]:
     """Return the times of a device: rows of PART, elapsed_ns and times of BUSY (ns)."""
-    work = unit.work.select("device", "what", *SIDES, iteration=unit.iteration_of_work)
-    work = work.with_row_index("row").filter(pl.col("device") == device)
-    steady, of_steady = unit.options.steady, work.filter(pl.col("iteration") >= 0)
-    parts = [(WHOLE_JOB, 0, unit.covered.length, work)]
+    work, steady = unit.work.select("device", "what", *SIDES), unit.options.steady
+    of_device, iteration = (work["device"] == device).to_numpy(), unit.iteration_of_work
+    parts = [(WHOLE_JOB, 0, unit.covered.length, of_device)]
     if steady is not None:
         begins = np.array(steady.iteration_begins)
         elapsed = np.append(begins[1:], steady.end) - begins
-        parts.append((STEADY, 0, int(elapsed.sum()), of_steady))
+        parts.append((STEADY, 0, int(elapsed.sum()), iteration >= 0))
     for region in regions:
-        execution = pl.Series("execution", region.executions_of_work[work["row"].to_numpy()])
-        own = work.with_columns(execution).filter(pl.col("execution") >= 0)
+        execution = np.where(of_device, region.executions_of_work, -1)
+        own = work.select(*SIDES, execution=execution).filter(pl.col("execution") >= 0)
         if own.height:
             bounds = own.group_by("execution").agg(pl.col("begin").min(), pl.col("end").max())
-            parts.append((REGION, region.key, unit.merge_rows(bounds).length, own))
+            length = unit.merge_rows(bounds).length
+            parts.append((REGION, region.key, length, execution >= 0))
     uses = {f"{name}_ns": what for name, what in BUSY.items()} | {"useful_ns": unit.useful}
     rows = []
-    for part, key, length, own in parts:
-        spans = {
-            what: unit.find_device_spans(device, *what)
-            if part == WHOLE_JOB
-            else unit.merge_rows(own.filter(pl.col("what").is_in(what)))
-            for what in {*uses.values()}
-        }
-        times = {name: spans[what].length for name, what in uses.items()}
-        if part == STEADY:
-            times |= _count_instructions(unit, device, spans[BUSY["compute"]])
-        rows.append({"part": part, "key": key, "elapsed_ns": length, **times})
+    for part, key, length, among in parts:
+        row = {"part": part, "key": key, "elapsed_ns": length}
+        for what in {*uses.values()}:
+            spans = unit.merge_device_work(device, *what, among=among)
+            row |= {name: spans.length for name, other in uses.items() if other == what}
+            if part == STEADY and what == BUSY["compute"]:
+                row |= _count_instructions(unit, device, spans)
+        rows.append(row)
     frames = [pl.DataFrame(rows, infer_schema_length=None)]
     if steady is not None:
-        sums = {
-            what: _sum_united(unit, of_steady.filter(pl.col("what").is_in(what)), steady.count)
-            for what in {*uses.values()}
-        }
-        each = {name: sums[what] for name, what in uses.items()}
+        group = np.where(of_device, iteration, np.int32(-1))
+        each = {name: _sum_united(work, group, what, steady.count) for name, what in uses.items()}
         numbers = pl.int_range(1, steady.count + 1, eager=True)
-        parts = {"part": ITERATION, "key": numbers, "elapsed_ns": elapsed}
-        frames.append(pl.DataFrame({**parts, **each}))
+        frames.append(
+            pl.DataFrame({"part": ITERATION, "key": numbers, "elapsed_ns": elapsed, **each})
+        )
     return [one.with_columns(device=pl.lit(device, pl.Int64)) for one in frames]
 
 
-def _sum_united(unit: DeviceGroup, work: pl.DataFrame, iterations: int) -> np.ndarray:
-    """Return for each iteration the time in which any of its rows of work runs."""
-    begin, end, group = to_arrays(work, *SIDES, "iteration")
-    # Each group in a time of its own.
-    apart = group * np.int64(unit.duration + 1)
-    spans = merge_spans(begin + apart, end + apart)
-    lengths = spans.end - spans.begin
-    sums = np.bincount(spans.begin // (unit.duration + 1), lengths, minlength=iterations)
-    return sums.astype(np.int64)
+def _sum_united(
+    work: pl.DataFrame, group: np.ndarray, what: Sequence[int], groups: int
+) -> np.ndarray:
+    """Return for each group, of so many, the time in which any of its rows of work runs that is
+    `what`. group: of each row, -1 for none.
+    """
+    sums, reached = np.zeros((2, groups), np.int64)
+    begin, end, kinds = to_arrays(work, *SIDES, "what")
+    core.sum_united(begin, end, group, kinds, sum(1 << one for one in what), reached, sums)
+    return sums
 
 
 def _count_instructions(unit: DeviceGroup, device: int, computing: Spans) -> dict[str, float]:

@@ -92,25 +92,11 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     before, after = _find_edges(unit, window)
     inner = window if unit.options.steady else window - before - after
     times = {"before": before, "after": after, "idle": inner}
-    for task in unit.tasks:
-        yield from _collect_hosts(unit, task, window, times)
-    unit.forget()
     for device in unit.devices:
         yield "devices", _measure_device(unit, device, window, inner)
-    unit.forget()
     yield "copies", _sum_copies(unit, window)
     if unit.has("cuda_kernel"):
-        kernels = unit.reader.read_begins(
-            "cuda_kernel", ("kernel", "class", "launch"), unit.number,
-            lambda columns: columns["class"] != COMMUNICATION, np.int32,
-        ).drop("thread", "class")  # fmt: skip
-        kernels = kernels.with_columns(time=unit.measure_within(window, kernels))
-        longest = pl.col("time").arg_max()
-        sums = kernels.group_by("kernel", "launch").agg(
-            pl.col("time").sum(), pl.col("begin", "end").get(longest)
-        )
-        sums = sums.cast(pl.Int64)
-        yield "kernels", sums.rename({"kernel": "name"})
+        yield "kernels", _sum_kernels(unit, window)
     is_product = pl.col("class").is_in([GEMM, CONVOLUTION])
     lacking = [
         device
@@ -118,9 +104,14 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         if models and all(host_time.lacks(model, "no_tensor_cores") for model in models)
     ]
     is_product &= (pl.col("tensor") == TENSOR_NO) & ~pl.col("device").is_in(lacking)
-    products = unit.work.filter(is_product)
+    products = unit.work.lazy().filter(is_product).select("name", "device", "thread")
+    products = products.unique().collect()
     task = pl.Series(unit.task_of[products["thread"].to_numpy()], dtype=pl.Int64)
     yield "products", products.select("name", "device", task=task).cast(pl.Int64).unique()
+    # What follows needs no more of the work than when devices are active.
+    unit.forget_work()
+    for task in unit.tasks:
+        yield from _collect_hosts(unit, task, window, times)
     failed = unit.api.filter(pl.col("error") > 0)
     failed = failed.group_by("call", "error").agg(pl.len().cast(pl.Int64).alias("count"))
     yield "failed", failed.cast(pl.Int64)
@@ -150,7 +141,7 @@ def _collect_hosts(
     outside = {thread: host_time.find_outside_calls(unit, thread, window) for thread in threads}
     parts = host_time.divide_host_time(unit, main, outside[main] - busy)
     yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
-    asked = times if unit.work.height else {"all": of_host}
+    asked = {"all": of_host} if unit.first_work is None else times
     asked = {when: time - busy for when, time in asked.items()}
     *of_asked, of_main = host_time.sum_ranges(unit, main, *asked.values(), outside[main])
     yield "ranges", of_main.with_columns(one)
@@ -170,24 +161,45 @@ def _measure_device(unit: DeviceGroup, device: int, window: Spans, inner: Spans)
     """Return what a device does in the time that counts. inner: of it, between the first and the last
     work of GPUs.
     """
-    spans = {
-        "compute": unit.find_device_spans(device, COMPUTE, GRAPH),
-        "active": unit.find_active_spans(device),
-        "working": unit.find_device_spans(device, COMPUTE, GRAPH, *COMMUNICATING),
-        "busy": unit.find_device_spans(device, COMPUTE, GRAPH, MEMORY),
-    }
-    row = {name: one.overlap(window) for name, one in spans.items()}
-    for name, time, busy, rest in (
-        ("idle", inner, inner, spans["active"]),
-        ("copies", window, spans["active"], spans["working"]),
-        ("communication", window, spans["working"], spans["compute"]),
-    ):
-        row[f"{name}_begin"], row[f"{name}_end"] = (time & (busy - rest)).find_longest()
-    counts = np.bincount(unit.list_device_threads(device), minlength=len(unit.task_of))
-    task = np.bincount(unit.task_of, counts).argmax()
-    row |= {"device": device, "task": int(task), "length": window.length, "inner": inner.length}
-    row["copies"] = row["active"] - row["working"]
+    row = {"device": device, "length": window.length, "inner": inner.length}
+    row["busy"] = unit.merge_device_work(device, COMPUTE, GRAPH, MEMORY).overlap(window)
+    compute = unit.merge_device_work(device, COMPUTE, GRAPH)
+    row["compute"] = compute.overlap(window)
+    working = unit.merge_device_work(device, COMPUTE, GRAPH, *COMMUNICATING)
+    row["working"] = working.overlap(window)
+    alone = window & (working - compute)
+    row["communication_begin"], row["communication_end"] = alone.find_longest()
+    del compute
+    active = unit.find_active_spans(device)
+    row["active"] = active.overlap(window)
+    row["copies_begin"], row["copies_end"] = (window & (active - working)).find_longest()
+    row["idle_begin"], row["idle_end"] = (inner - active).find_longest()
+    counts = np.zeros(int(unit.task_of.max()) + 1, np.int64)
+    for one, thread, count in unit.work_counts:
+        counts[unit.task_of[thread]] += count * (one == device)
+    row |= {"task": int(counts.argmax()), "copies": row["active"] - row["working"]}
     return pl.DataFrame([row])
+
+
+def _sum_kernels(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
+    """Return how long kernels that do not communicate run in some time (ns) by `name` and `launch`, and
+    `begin` and `end` of the longest.
+    """
+    fields, parts = ("kernel", "class", "launch"), []
+    for _, kernels in unit.reader.read_windows("cuda_kernel", fields, unit.number, np.int32):
+        kernels = kernels.filter(pl.col("class") != COMMUNICATION)
+        lasts = unit.measure_within(time, kernels)
+        parts.append(kernels.select("begin", "end", "launch", name="kernel", time=lasts))
+        parts[-1] = _sum_launches(parts[-1].with_columns(longest="time"))
+    return _sum_launches(pl.concat(parts)).drop("longest").cast(pl.Int64)
+
+
+def _sum_launches(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return the time of kernels by `name` and `launch`, and the longest with its begin and end."""
+    longest = pl.col("longest")
+    return kernels.group_by("name", "launch").agg(
+        pl.col("time").sum(), longest.max(), pl.col("begin", "end").get(longest.arg_max())
+    )
 
 
 def _sum_copies(unit: DeviceGroup, time: Spans) -> pl.DataFrame:

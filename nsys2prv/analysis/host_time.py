@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import chain
+from operator import sub
 
 import numpy as np
 import polars as pl
@@ -18,7 +20,7 @@ from nsys2prv._util.files import load_shipped_file
 from nsys2prv.analysis.device_group import OS, UCX, DeviceGroup, find_io_spans, to_arrays
 from nsys2prv.analysis.intervals import (
     EMPTY,
-    TOGETHER,
+    PART,
     Spans,
     find_parents,
     order_ranges,
@@ -75,8 +77,11 @@ def divide_host_time(
         "computing": _find_computing(unit, thread),
         "ended": ended,
     }
-    within = ((name, spans & where) for name, where in found.items())
-    parts = {name: part.length for name, part in take_first(chain(within, [("unknown", spans)]))}
+    parts = dict.fromkeys([*found, "unknown"], 0)
+    for some in spans.split():
+        within = ((name, some & where) for name, where in found.items())
+        for name, part in take_first(chain(within, [("unknown", some)])):
+            parts[name] += part.length
     parts["cuda"] += parts.pop("others")
     return parts
 
@@ -131,7 +136,11 @@ def describe_unrecorded(frames: Mapping[str, pl.DataFrame], context: Context) ->
 def list_unrecorded(unit: DeviceGroup) -> list[str]:
     """Return what would tell more about hosts, of what is not recorded: keys of TOLD_BY."""
     lacking = [what for what, names in TOLD_BY.items() if not unit.has(*names)]
-    return lacking if unit.work.height else [one for one in lacking if one != "calls of CUDA"]
+    return (
+        lacking
+        if unit.first_work is not None
+        else [one for one in lacking if one != "calls of CUDA"]
+    )
 
 
 def choose_thread(unit: DeviceGroup, task: int) -> int:
@@ -177,28 +186,33 @@ def list_activities(
     this time, as :func:`sum_ranges` returns them. others: as for divide_host_time.
     """
     before = _find_before_system(unit, thread)
-    outside, in_mpi = spans - unite(*before.values()), spans & before["mpi"]
+    mpi = before["mpi"]
     is_io = pl.col("name").is_in(list(unit.options.io))
     beside, frames = _find_others(unit, thread) if others else EMPTY, []
     listed = [*_list_calls(unit)]
     # What MPI copies and waits for by calls of CUDA is MPI's.
-    listed += [(*one, "mpi", rows) for *one, part, rows in listed if part == "cuda" and len(in_mpi)]
-    owned = {"os": outside - beside, "cuda": spans - in_mpi, "mpi": in_mpi}
+    listed += [(*one, "mpi", rows) for *one, part, rows in listed if part == "cuda" and len(mpi)]
     for layout, part, calls in listed:
-        own, pieces, reached = owned.get(part, spans), [], 0
-        for start in range(0, max(calls.height, 1), TOGETHER):
-            piece = calls[start : start + TOGETHER]
+        pieces, reached = [], 0
+        for start in range(0, max(calls.height, 1), PART):
+            piece = calls[start : start + PART]
+            begin, end = to_arrays(piece, "begin", "end")
+            own = time = spans.clip(begin.min(initial=unit.duration), end.max(initial=0))
+            outside = reduce(sub, before.values(), time)
+            if part == "mpi":
+                own = time & mpi
+            elif part in ("cuda", "os"):
+                own = time - mpi if part == "cuda" else outside - beside
             is_own = piece["thread"] == thread
-            time = unit.measure_within(own, piece) * is_own
+            lasts = pl.Series(own.within(begin, end), dtype=pl.Int64) * is_own
             if others and part == "cuda":
                 is_other = ~is_own & (unit.list_tasks(piece) == unit.task_of[thread])
                 # Where several threads are in calls, the call that began first counts.
-                begin, end = to_arrays(piece, "begin", "end")
                 until = np.maximum.accumulate(np.append(reached, end * is_other.to_numpy()))
                 reached = until[-1]
                 rest = (outside & beside).within(np.clip(until[:-1], begin, end), end)
-                time += pl.Series(rest) * is_other
-            sums = piece.select("begin", name=pl.col("call").cast(pl.Int64), time=time)
+                lasts += pl.Series(rest) * is_other
+            sums = piece.select("begin", name=pl.col("call").cast(pl.Int64), time=lasts)
             sums = sums.filter(pl.col("time") > 0).with_columns(longest="time")
             pieces.append(_sum_by_name(sums))
         sums = _sum_by_name(pl.concat(pieces))
@@ -230,15 +244,13 @@ def _find_set_up(unit: DeviceGroup, task: int) -> int:
     launch; else -2.
     """
     needs, launches, uses = (pl.col("call").is_in(list(one)) for one in unit.options.set_up_calls)
-    is_own = pl.lit(unit.list_tasks(unit.api) == task)
-    is_long = pl.col("end") - pl.col("begin") >= SET_UP
-    first = unit.api.filter(is_long & ~needs & is_own).head(1)
-    if not first.height or (unit.work.height and unit.work["begin"].min() < first["begin"][0]):
+    long = unit.api.filter((pl.col("end") - pl.col("begin") >= SET_UP) & ~needs)
+    first = long.filter(unit.list_tasks(long) == task).head(1)
+    begin = int(first["begin"][0]) if first.height else -2
+    if begin < 0 or (unit.first_work is not None and unit.first_work < begin):
         return -2
-    begin = int(first["begin"][0])
-    is_late = unit.api.filter(
-        uses & is_own & (pl.col("end") <= begin) & (pl.col("error") <= 0)
-    ).height
+    before = unit.api.filter(uses & (pl.col("end") <= begin) & (pl.col("error") <= 0))
+    is_late = (unit.list_tasks(before) == task).any()
     return -2 if is_late and not first.filter(launches).height else begin
 
 

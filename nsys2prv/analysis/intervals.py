@@ -21,6 +21,8 @@ from nsys2prv._util.native import core
 
 #: Executions (about) whose durations are in memory at a time, unless one group has more.
 TOGETHER = 1_000_000
+#: Intervals, or events, that are compared with sets of times together.
+PART = 250_000
 
 
 class Spans(Struct, frozen=True, eq=False):
@@ -68,6 +70,11 @@ class Spans(Struct, frozen=True, eq=False):
         if not len(self) or not len(other):
             return self
         return _compute(core.subtract_spans, self, other)
+
+    def split(self) -> Iterator[Spans]:
+        """Yield the set in parts of a few intervals, so that what is made of each needs little memory."""
+        for first in range(0, len(self), PART):
+            yield Spans(self.begin[first : first + PART], self.end[first : first + PART])
 
     def clip(self, begin: int, end: int) -> Spans:
         """Return the part of the set within [begin, end)."""

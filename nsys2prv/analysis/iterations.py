@@ -14,13 +14,13 @@ has. Where there are no such ranges, iterations are periods of the sequence of k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, factorize_together
+from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import suggest_range
 from nsys2prv.analysis.device_group import (
@@ -155,16 +155,16 @@ def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
         dict(zip(SIDES, to_arrays(ranges, *SIDES), strict=True)),
     )
     reached = {side: times.copy() for side, times in sides.items()}
-    for kind in ("launch", "memory"):
-        lines = unit.reader.read_lines(kind, unit.number, ("sent", "sender", "end"))
-        sent, sender, end = to_arrays(lines, "sent", "sender", "end")
-        for one in np.unique(task).tolist():
-            own, rows = unit.task_of[sender] == one, task == one
-            times, ended = sent[own], np.maximum.accumulate(end[own])
-            for side, latest in reached.items():
-                before = np.searchsorted(times, sides[side]) - 1
-                at = np.flatnonzero(rows & (before >= 0))
-                latest[at] = np.maximum(latest[at], ended[before[at]])
+    names = ("sent", "sender", "end")
+    lines = unit.reader.read_lines(("launch", "memory"), unit.number, names, np.int32)
+    sent, sender, end = to_arrays(lines, *names)
+    for one in np.unique(task).tolist():
+        own, rows = unit.task_of[sender] == one, task == one
+        times, ended = sent[own], np.maximum.accumulate(end[own])
+        for side, latest in reached.items():
+            before = np.searchsorted(times, sides[side]) - 1
+            at = np.flatnonzero(rows & (before >= 0))
+            latest[at] = np.maximum(latest[at], ended[before[at]])
     return ranges.with_columns(
         unit=pl.lit(unit.number, pl.Int64),
         iteration=pl.int_range(pl.len()).over("task"),
@@ -305,10 +305,12 @@ def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
         frame = reader.read_begins(layout, (field,), unit, dtype=np.int32).rename({field: "name"})
         # Names of graphs are numbered by themselves.
         frames.append(frame.with_columns(-pl.col("name") - 1) if layout == GRAPHS else frame)
-    frame = pl.concat(frames, how="vertical_relaxed")
+    frames = [one for one in frames if one.height] or frames[:1]
+    frame = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed")
     device = reader.rows.get_column("device")[frame["thread"].to_numpy()]
     of_first = device == device.min(initial=1 << 40)
-    return (frame if of_first.all() else frame.filter(pl.Series(of_first))).sort("begin")
+    frame = frame if of_first.all() else frame.filter(pl.Series(of_first))
+    return frame if len(frames) == 1 else frame.sort("begin")
 
 
 def _list_launches(reader: EventReader, unit: int) -> np.ndarray:
@@ -316,7 +318,7 @@ def _list_launches(reader: EventReader, unit: int) -> np.ndarray:
     known, when these begin.
     """
     kernels = _list_kernels(reader, unit)
-    lines = reader.read_lines("launch", unit, ("sent", "thread"))
+    lines = reader.read_lines(["launch"], unit, ("sent", "thread"), np.int32)
     streams = kernels["thread"].unique().to_list()
     sent = lines.filter(pl.col("thread").is_in(streams))["sent"].to_numpy()
     return sent if 2 * len(sent) > kernels.height else kernels["begin"].to_numpy()
@@ -337,9 +339,9 @@ def _list_ranges(
     unit: int,
     patterns: pl.DataFrame,
     layout: str,
-) -> pl.DataFrame:
-    """Return the ranges of a unit whose names are known: begin, end, thread, code (int32), and
-    whether they are numbered.
+) -> list[pl.DataFrame]:
+    """Return the ranges of a unit whose names are known, a frame for each window of the trace: begin,
+    end, thread, code (int32), and whether they are numbered.
     """
     values = patterns["value"].to_numpy()
     codes = np.zeros(int(values.max(initial=-1)) + 2, np.int32)
@@ -356,14 +358,14 @@ def _list_ranges(
             numbered=pl.col("number") != ABSENT,
         )
         frames.append(frame.filter(pl.col("code") > 0))
-    return pl.concat(frames)
+    return frames
 
 
 def _find_by_ranges(
-    ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray
+    ranges: Sequence[pl.DataFrame], patterns: pl.DataFrame, kernels: np.ndarray
 ) -> str | None:
     """Return the pattern of the names of the ranges that are iterations of one task, None for none.
-    ranges: by begin. kernels: when those of its device were launched.
+    ranges: by begin, in several frames. kernels: when those of its device were launched.
     """
     groups = _summarize_groups(ranges)
     with_numbers = patterns.filter(pl.col("pattern").str.contains("#", literal=True))["code"]
@@ -392,42 +394,42 @@ def _find_by_ranges(
         & (pl.col("count") >= MORE_OFTEN * best["count"])
     ).sort(["count", "covered"], descending=True, maintain_order=True)
     for row in pl.concat([often, groups]).head(MOST_TRIED).iter_rows(named=True):
-        same_ranges = ranges.filter(
-            (pl.col("thread") == row["thread"]) & (pl.col("code") == row["code"])
-        )
-        begins, ends = same_ranges["begin"].to_numpy(), same_ranges["end"].to_numpy()
+        is_same = (pl.col("thread") == row["thread"]) & (pl.col("code") == row["code"])
+        begins, ends = to_arrays(pl.concat(one.filter(is_same) for one in ranges), *SIDES)
         # Work of the last iteration may run after its range has ended.
         if _do_launch_alike(np.append(begins, ends[-1]), kernels):
             return str(patterns.filter(pl.col("code") == row["code"])["pattern"][0])
     return None
 
 
-def _summarize_groups(ranges: pl.DataFrame) -> pl.DataFrame:
+def _summarize_groups(ranges: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Return a row for each thread and code: count, covered (their lengths together), first begin
     and last end (ns), whether any overlaps the next one, whether any is numbered. ranges: by begin.
     """
-    names = ("thread", "code", "begin", "end", "numbered")
-    thread, code, begin, end, numbered = (ranges[name].to_numpy() for name in names)
-    (threads, codes), group = factorize_together(thread, code)
-    # Numbers of 16 bits are sorted without comparing them.
-    group = group.astype(np.uint16) if len(codes) < 1 << 16 else group
-    order = np.argsort(group, kind="stable")
-    counts = np.bincount(group, minlength=len(codes))
-    at = np.cumsum(counts) - counts
-    begin, end = begin[order], end[order]
-    overlaps = np.append(begin[1:] < end[:-1], False)
-    overlaps[at[1:] - 1] = False
-    return pl.DataFrame(
-        {
-            "thread": threads,
-            "code": codes,
-            "count": counts,
-            "covered": np.add.reduceat(end - begin, at) if len(at) else begin,
-            "first": begin[at],
-            "last": np.maximum.reduceat(end, at) if len(at) else end,
-            "overlaps": np.logical_or.reduceat(overlaps, at) if len(at) else overlaps[:0],
-            "numbered": np.bincount(group, numbered, len(codes)) > 0,
-        }
+    begin, end, overlaps = pl.col("begin"), pl.col("end"), pl.col("overlaps")
+    parts = [
+        frame.group_by("thread", "code").agg(
+            count=pl.len().cast(pl.Int64),
+            covered=(end - begin).sum(),
+            first=begin.first(),
+            last=end.max(),
+            until=end.last(),
+            overlaps=(begin.shift(-1) < end).any(),
+            numbered=pl.col("numbered").any(),
+        )
+        for frame in ranges
+    ]
+    follows = (pl.col("first").shift(-1) < pl.col("until")).any()
+    return (
+        pl.concat(parts)
+        .group_by("thread", "code")
+        .agg(
+            pl.col("count", "covered").sum(),
+            pl.col("first").first(),
+            pl.col("last").max(),
+            overlaps.any() | follows,
+            pl.col("numbered").any(),
+        )
     )
 
 

@@ -295,7 +295,7 @@ class OpenJob:
             raise UsageError(
                 f"{kind}: no such kind of line; there are {', '.join(load_catalogue().lines)}"
             )
-        return self.reader.read_lines(kind)
+        return self.reader.read_lines([kind])
 
     def samples(self, kind: str) -> Iterator[Samples]:
         """Yield the samples of a kind of counters (`gpu_metrics`, `nic_metrics`, ...), or of one of

@@ -174,7 +174,7 @@ def _gather_ends(kernels: pl.DataFrame, by: str) -> pl.DataFrame:
 
 def _join_nccl_messages(reader: EventReader, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the members of messages; kernels that exchange several meet once."""
-    lines = reader.read_lines("nccl_message").select("sent", "sender", "thread", until="begin")
+    lines = reader.read_lines(["nccl_message"]).select("sent", "sender", "thread", until="begin")
     places = kernels.with_row_index("place").select("place", "thread", "begin", "end")
     sides = lines.join(
         places.select("begin", "thread", first="place"),
@@ -202,7 +202,7 @@ def find_mpi_meetings(
     """
     frames = [*_find_collectives(reader, calls, labels), _match_set_up(calls, labels)]
     if "mpi_message" in reader.layouts:
-        lines = reader.read_lines("mpi_message").with_row_index("meeting")
+        lines = reader.read_lines(["mpi_message"]).with_row_index("meeting")
         is_start = pl.col("name").is_in(_list_names(labels, _STARTS))
         # A line leads to when its message was received.
         sides = {("sender", "sent"): ("thread", "begin"), ("thread", "begin"): ("thread", "end")}
@@ -375,7 +375,7 @@ def find_pipeline(reader: EventReader, begin: int, end: int, iterations: int) ->
     """
     task_of = reader.rows.get_column("task") - 1
     lines = pl.concat(
-        [reader.read_lines(kind).select("sent", "sender", "thread") for kind in MESSAGES]
+        [reader.read_lines([kind]).select("sent", "sender", "thread") for kind in MESSAGES]
     )
     lines = lines.filter(pl.col("sent").is_between(begin, end))
     pairs = lines.select(

@@ -137,9 +137,29 @@ class EventReader(Struct, dict=True):
             return {name: column[kept] for name, column in columns.items()}
 
         names = ("begin", "end", "thread", *fields)
-        frame = self._read_frame(BEGIN, layout, unit, make_columns, names)
+        frame = self._read_frame(BEGIN, [layout], unit, make_columns, names)
         # Where there are none no piece tells their types.
         types = dict.fromkeys(names[2:], pl.Series(np.zeros(0, dtype)).dtype)
+        return frame if frame.height else frame.cast(types)
+
+    def read_joined(
+        self,
+        fields: Mapping[str, Sequence[str]],
+        unit: int,
+        schema: Mapping[str, type[np.signedinteger]],
+        make: Callable[[str, Mapping[str, np.ndarray]], dict[str, np.ndarray]],
+    ) -> pl.DataFrame:
+        """Return events of several layouts as one frame, by its first column. fields: of each layout.
+        make: returns the columns of the schema, of a layout and of what :meth:`read_begins` has of
+        some of its events.
+        """
+
+        def make_columns(run: Run, records: windows.WindowRecords) -> dict[str, np.ndarray]:
+            layout = run.shape.name
+            return make(layout, self._make_begins(run.shape, records, fields[layout], np.int64))
+
+        frame = self._read_frame(BEGIN, [*fields], unit, make_columns, [*schema])
+        types = {name: pl.Series(np.zeros(0, dtype)).dtype for name, dtype in schema.items()}
         return frame if frame.height else frame.cast(types)
 
     def read_windows(
@@ -219,24 +239,29 @@ class EventReader(Struct, dict=True):
         return pl.concat(frames), pl.concat(texts)
 
     def read_lines(
-        self, kind: str, unit: int | None = None, names: Sequence[str] = LINE_COLUMNS
+        self,
+        kinds: Sequence[str],
+        unit: int | None = None,
+        names: Sequence[str] = LINE_COLUMNS,
+        dtype: type[np.signedinteger] = np.int64,
     ) -> pl.DataFrame:
-        """Return lines of a kind, by the first of the columns asked for: `sent` (when they are), `sender`
-        (thread), `begin`, `thread`, `end` (of the event that the line leads to), `bytes`.
+        """Return lines of some kinds, by the first of the columns asked for: `sent` (when they are),
+        `sender` (thread), `begin`, `thread`, `end` (of the event that the line leads to), `bytes`.
+        dtype: of threads.
         """
 
         def make_columns(_: Run, records: windows.WindowRecords) -> dict[str, np.ndarray]:
             make: dict[str, Callable[[], np.ndarray]] = {
                 "sent": lambda: records.times,
-                "sender": lambda: records.column("sender"),
+                "sender": lambda: records.column("sender").astype(dtype),
                 "begin": lambda: records.find_begins("receive", "until"),
-                "thread": lambda: records.column("receiver"),
+                "thread": lambda: records.column("receiver").astype(dtype),
                 "end": lambda: records.column("until"),
                 "bytes": lambda: records.column("size").astype(np.int64),
             }
             return {name: make[name]() for name in {*names, "thread"}}
 
-        return self._read_frame(LINE, kind, unit, make_columns, names)
+        return self._read_frame(LINE, kinds, unit, make_columns, names)
 
     def find_connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
         """Return the threads that lines of a kind connect: sender and receiver."""
@@ -280,16 +305,17 @@ class EventReader(Struct, dict=True):
     def _read_frame(
         self,
         stream: str,
-        name: str,
+        kinds: Sequence[str],
         unit: int | None,
         make_columns: Callable[[Run, windows.WindowRecords], dict[str, np.ndarray]],
         names: Sequence[str],
     ) -> pl.DataFrame:
-        """Return what is made of the records of a stream as one frame by its first column, of one
-        unit's threads alone. names: its columns.
+        """Return what is made of the records of a stream, of these layouts or kinds of lines, as one
+        frame by its first column, of one unit's threads alone. names: its columns.
         """
-        count = sum(run.rows for run in self._index.get((stream, name, unit), ()))
-        pieces = (make_columns(run, records) for run, records in self._read(stream, name, unit))
+        count = sum(run.rows for kind in kinds for run in self._index.get((stream, kind, unit), ()))
+        read = (one for kind in kinds for one in self._read(stream, kind, unit))
+        pieces = (make_columns(run, records) for run, records in read)
         return self._join_pieces(pieces, count, names, unit)
 
     def _join_pieces(

@@ -24,15 +24,16 @@ def make_kernels(names: list[int]) -> pl.DataFrame:
     return pl.DataFrame({"begin": begin, "end": begin + 9, "thread": 0, "name": names})
 
 
-def make_ranges(rows: list[tuple[int, int, int]]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return ranges (begin, end, name) of one thread, and their patterns."""
+def make_ranges(rows: list[tuple[int, int, int]]) -> tuple[list[pl.DataFrame], pl.DataFrame]:
+    """Return ranges (begin, end, name) of one thread in two frames, and their patterns."""
     labels = pl.DataFrame({"value": [1, 2, 3, 4], "label": ["epoch", "step 1", "step 2", "layer"]})
     frame = pl.DataFrame(
         rows, schema={"begin": pl.Int64, "end": pl.Int64, "range": pl.Int64}, orient="row"
     )
     patterns = iterations._make_patterns(labels)
     frame = frame.join(patterns.select("code", range="value"), on="range", maintain_order="left")
-    return frame.with_columns(thread=pl.lit(0), numbered=pl.lit(False)), patterns
+    frame = frame.with_columns(thread=pl.lit(0), numbered=pl.lit(False))
+    return [frame[:5], frame[5:]], patterns
 
 
 def test_the_period_of_kernels() -> None:
@@ -83,10 +84,10 @@ def test_calls_of_a_function_are_no_iterations() -> None:
     steps = [(100, 199, 2), (200, 299, 3)]
     assert iterations._find_by_ranges(*make_ranges(sorted([*steps, *calls])), kernels) == "step #"
     # The same where the number stands beside the name.
-    frame, patterns = make_ranges([(begin, end, 1) for begin, end, _ in steps])
-    assert iterations._find_by_ranges(frame, patterns, kernels) is None
-    frame = frame.with_columns(numbered=pl.lit(True))
-    assert iterations._find_by_ranges(frame, patterns, kernels) == "epoch"
+    frames, patterns = make_ranges([(begin, end, 1) for begin, end, _ in steps])
+    assert iterations._find_by_ranges(frames, patterns, kernels) is None
+    frames = [frame.with_columns(numbered=pl.lit(True)) for frame in frames]
+    assert iterations._find_by_ranges(frames, patterns, kernels) == "epoch"
 
 
 def test_the_first_iteration_is_warm_up_and_so_are_long_ones_behind_it() -> None:

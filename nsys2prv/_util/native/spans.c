@@ -37,16 +37,27 @@ static size_t count_until(const int64_t *values, size_t count, int64_t time, siz
     return low;
 }
 
+/* Of so many intervals the lengths are added up for each asked time; before these there are sums. */
+enum { TOGETHER = 32 };
+
 /* Sums wrap around, as numpy's do. */
 static void sum_before(const int64_t *begin, const int64_t *end, size_t count, const int64_t *times, size_t asked, uint64_t *sums, int64_t *out) {
-    sums[0] = 0;
-    for (size_t k = 0; k < count; k++)
-        sums[k + 1] = sums[k] + ((uint64_t)end[k] - (uint64_t)begin[k]);
+    uint64_t sum = 0;
+    for (size_t k = 0; k < count; k++) {
+        if (k % TOGETHER == 0)
+            sums[k / TOGETHER] = sum;
+        sum += (uint64_t)end[k] - (uint64_t)begin[k];
+    }
+    if (count % TOGETHER == 0)
+        sums[count / TOGETHER] = sum;
     size_t near = 0;
     for (size_t k = 0; k < asked; k++) {
         near = count_until(begin, count, times[k], near);
+        sum = sums[near / TOGETHER];
+        for (size_t other = near - near % TOGETHER; other < near; other++)
+            sum += (uint64_t)end[other] - (uint64_t)begin[other];
         uint64_t beyond = near && end[near - 1] > times[k] ? (uint64_t)end[near - 1] - (uint64_t)times[k] : 0;
-        out[k] = (int64_t)(sums[near] - beyond);
+        out[k] = (int64_t)(sum - beyond);
     }
 }
 
@@ -57,7 +68,7 @@ PyObject *time_before(PyObject *self, PyObject *arguments) {
         return NULL;
     size_t count = (size_t)begin.len / 8, asked = (size_t)times.len / 8;
     int fits = end.len == begin.len && out.len == times.len;
-    uint64_t *sums = fits ? malloc((count + 1) * sizeof *sums) : NULL;
+    uint64_t *sums = fits ? malloc((count / TOGETHER + 1) * sizeof *sums) : NULL;
     if (sums) {
         Py_BEGIN_ALLOW_THREADS
         sum_before(begin.buf, end.buf, count, times.buf, asked, sums, out.buf);
@@ -297,6 +308,66 @@ PyObject *subtract_inner(PyObject *self, PyObject *arguments) {
                     ((uint64_t *)value)[((int32_t *)parent)[k]] -= ((uint64_t *)value)[k];
             Py_END_ALLOW_THREADS
         }
+    }
+    release_buffers(&held);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* Adds to `sums` of each group in how much time any of its rows runs. Rows by begin; `reached` is until when those of each group did. */
+PyObject *sum_united(PyObject *self, PyObject *arguments) {
+    PyObject *begins, *ends, *groups, *whats, *reaches, *totals;
+    int chosen;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOOiOO", &begins, &ends, &groups, &whats, &chosen, &reaches, &totals))
+        return NULL;
+    Buffers held = {.count = 0};
+    int64_t count = -1, known = -1;
+    void *begin, *end, *group, *what, *reached, *sums;
+    if (get_column(&held, begins, 8, &count, &begin) && get_column(&held, ends, 8, &count, &end) && get_column(&held, groups, 4, &count, &group)
+        && get_column(&held, whats, 1, &count, &what) && get_column(&held, reaches, 8, &known, &reached) && get_column(&held, totals, 8, &known, &sums)) {
+        if (!are_within(group, count, -1, known - 1))
+            PyErr_SetString(PyExc_ValueError, "a group that there is not");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            for (int64_t k = 0; k < count; k++) {
+                int32_t one = ((int32_t *)group)[k];
+                if (one < 0 || !(chosen >> ((uint8_t *)what)[k] & 1))
+                    continue;
+                int64_t *until = (int64_t *)reached + one, last = ((int64_t *)end)[k], first = ((int64_t *)begin)[k];
+                if (last > *until) {
+                    ((int64_t *)sums)[one] += last - (first > *until ? first : *until);
+                    *until = last;
+                }
+            }
+            Py_END_ALLOW_THREADS
+        }
+    }
+    release_buffers(&held);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* Finds for each thread and time the first row that has these. Rows by time. */
+PyObject *find_rows(PyObject *self, PyObject *arguments) {
+    PyObject *threads, *times, *of_threads, *asked, *out;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOOO", &threads, &times, &of_threads, &asked, &out))
+        return NULL;
+    Buffers held = {.count = 0};
+    int64_t rows = -1, count = -1;
+    void *thread, *time, *of, *at, *found;
+    if (get_column(&held, threads, 4, &rows, &thread) && get_column(&held, times, 8, &rows, &time) && get_column(&held, of_threads, 4, &count, &of)
+        && get_column(&held, asked, 8, &count, &at) && get_column(&held, out, 4, &count, &found)) {
+        Py_BEGIN_ALLOW_THREADS
+        size_t near = 0;
+        for (int64_t k = 0; k < count; k++) {
+            int64_t wanted = ((int64_t *)at)[k];
+            near = count_until(time, (size_t)rows, wanted, near);
+            ((int32_t *)found)[k] = -1;
+            for (size_t row = near; row && ((int64_t *)time)[row - 1] == wanted; row--)
+                if (((int32_t *)thread)[row - 1] == ((int32_t *)of)[k])
+                    ((int32_t *)found)[k] = (int32_t)(row - 1);
+        }
+        Py_END_ALLOW_THREADS
     }
     release_buffers(&held);
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);

@@ -332,7 +332,7 @@ def _read_messages(
     frames = [pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))]
     for kind, on_gpu in MESSAGES.items():
         if kind in job.reader.layouts:
-            lines = job.reader.read_lines(kind)
+            lines = job.reader.read_lines([kind])
             sender, receiver = (lane_of_row[lines[name]] for name in ("sender", "thread"))
             frame = lines.select(begin="sent", end=pl.max_horizontal("sent", "end"), bytes="bytes")
             frame = frame.with_columns(
