@@ -357,5 +357,7 @@ class CauseContext(Struct, frozen=True, dict=True):
         if longest < 0:
             return None
         unit_of = self.context.reader.rows.units
-        unit = DeviceGroup(self.context.reader, int(unit_of[longest]), self.context.options, Path())
+        options = self.context.options
+        folder = Path(str(options.groups)).parent
+        unit = DeviceGroup(self.context.reader, int(unit_of[longest]), options, folder)
         return unit, longest, merge_spans(*self.find_times(edges[row == longest]))

@@ -21,6 +21,7 @@ from nsys2prv.analysis.intervals import (
     SIDES,
     Spans,
     merge_spans,
+    order_by_thread,
     take_first,
     unite,
 )
@@ -267,7 +268,12 @@ class DeviceGroup:
 
     def list_device_tasks(self, device: int) -> list[int]:
         """Return the tasks that a device works for, ascending."""
-        return sorted({int(self.task_of[row]) for one, row, _ in self.work_counts if one == device})
+
+        def find() -> list[int]:
+            rows = {row for one, row, _ in self.work_counts if one == device}
+            return np.unique(self.task_of[list(rows)]).tolist()
+
+        return self.remember(("tasks", device), find)
 
     @property
     def useful(self) -> tuple[int, ...]:
@@ -289,9 +295,19 @@ class DeviceGroup:
 
     def list_threads(self, task: int) -> list[int]:
         """Return the host threads of a task, without further rows of these."""
-        of_task = (pl.col("kind") == HOST) & (pl.col("task") == task)
-        threads = self._rows.filter(of_task)["thread"].sort().to_numpy()
-        return threads[self.reader.rows.main_rows[threads] == threads].tolist()
+        return self._host_threads.get(task, [])
+
+    def list_rows(self, task: int) -> list[int]:
+        """Return all threads of a task, with their further rows."""
+        return np.flatnonzero(self.task_of == task).tolist()
+
+    @cached_property
+    def _host_threads(self) -> dict[int, list[int]]:
+        is_main = (
+            pl.Series(self.reader.rows.main_rows)[self._rows["thread"]] == self._rows["thread"]
+        )
+        hosts = self._rows.filter((pl.col("kind") == HOST) & is_main).sort("thread")
+        return dict(hosts.group_by("task").agg("thread").rows())
 
     def find_thread_spans(
         self, threads: Sequence[int], *layouts: str, only: pl.Expr | None = None
@@ -311,8 +327,7 @@ class DeviceGroup:
 
     def find_spans_by_thread(self, layout: str, task: int) -> dict[int, Spans]:
         """Return the times of events of a layout for each thread of a task that has any."""
-        events = self.read_named(layout)
-        of_task = events.filter(self.list_tasks(events) == task)
+        of_task = self.select_events(layout, self.list_rows(task))
         main = pl.Series(self.reader.rows.main_rows[of_task["thread"].to_numpy()])
         return {
             thread: self.merge_rows(of_task.filter(main == thread))
@@ -341,8 +356,19 @@ class DeviceGroup:
     def select_events(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
         """Return the events of a layout that these threads have, by begin."""
         frame = self.read_named(layout)
-        of_threads = frame["thread"].is_in(list(threads))
-        return frame if of_threads.all() else frame.filter(of_threads)
+        thread, wanted = frame["thread"].to_numpy(), list(set(threads))
+        last = self.remember(
+            ("last", layout), lambda: np.bincount(thread, minlength=len(self.task_of)).cumsum()
+        )
+        first = np.append(0, last)
+        if (last[wanted] - first[wanted]).sum() == frame.height:
+            return frame
+        order = self.remember(
+            ("order", layout),
+            lambda: order_by_thread(thread, frame["begin"].to_numpy()).astype(np.uint32),
+        )
+        rows = [order[first[one] : last[one]] for one in wanted]
+        return frame[np.sort(np.concatenate([order[:0], *rows]))]
 
     def remember(self, key: object, compute: Callable[[], T]) -> T:
         """Return what is computed once for each key."""
@@ -406,6 +432,11 @@ class DeviceGroup:
         edges = np.searchsorted(rows[:, 0], (self.number, self.number + 1))
         return pl.DataFrame(rows[slice(*edges)], schema=ITERATION_COLUMNS, orient="row")
 
+    def list_iterations(self, task: int) -> pl.DataFrame:
+        """Return the iterations of the steady state of a task: ITERATION_COLUMNS."""
+        tasks = self.iterations["task"].to_numpy()
+        return self.iterations[slice(*np.searchsorted(tasks, (task, task + 1)))]
+
     @cached_property
     def iteration_of_work(self) -> np.ndarray:
         """The iteration of the steady state that each row of `work` belongs to, -1 for none: in which
@@ -419,7 +450,7 @@ class DeviceGroup:
         began, thread = to_arrays(self.work, "begin", "thread")
         task = self.task_of.astype(np.int32)[np.where(sender < 0, thread, sender)]
         for one in np.unique(task).tolist():
-            own = self.iterations.filter(pl.col("task") == one)
+            own = self.list_iterations(one)
             by_call = (sender >= 0) & (own.height > 0)
             for rows, time, *sides in (
                 (by_call, sent, "begin", "end"),
@@ -476,10 +507,14 @@ def find_driving_threads(unit: DeviceGroup, device: int) -> list[int]:
     """Return host threads that launch work on a device, and the main threads of the tasks that it
     works for.
     """
-    tasks = unit.list_device_tasks(device)
-    drivers = {unit.find_main_thread(task) for task in tasks if task in unit.tasks}
-    drivers |= {sender for sender, thread in unit.launch_pairs if unit.device_of[thread] == device}
-    return sorted(drivers)
+
+    def find() -> list[int]:
+        tasks = set(unit.list_device_tasks(device)).intersection(unit.tasks)
+        pairs = unit.launch_pairs
+        drivers = {sender for sender, thread in pairs if unit.device_of[thread] == device}
+        return sorted(drivers.union(map(unit.find_main_thread, tasks)))
+
+    return unit.remember(("drivers", device), find)
 
 
 def find_host_states(unit: DeviceGroup, device: int) -> dict[str, Spans]:

@@ -129,7 +129,7 @@ def measure_hosts(
     """Yield the times of each host thread of a task that counts: rows of PART, elapsed_ns,
     outside_mpi_ns and useful_ns, and of OpenMP.
     """
-    own = unit.iterations.filter(pl.col("task") == task)
+    own = unit.list_iterations(task)
     main = int(own["thread"][0]) if own.height else choose_thread(unit, task)
     steady, whole = unit.options.steady, unit.covered
     if not unit.has(*WORK) and (span := find_mpi_span(unit, main)):

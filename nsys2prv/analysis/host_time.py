@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
 from operator import sub
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -38,6 +39,7 @@ from nsys2prv.analysis.stacks import (
 )
 from nsys2prv.conversion.quality import WOULD_TELL
 from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.store.windows import WINDOW_RECORDS
 
 #: Layout of calls other than those of CUDA -> part of PARTS.
 CALLS = dict.fromkeys(MPI_LAYOUTS, "mpi") | dict.fromkeys(UCX, "ucx") | dict.fromkeys(OS, "os")
@@ -54,6 +56,8 @@ TOLD_BY: dict[str, Collection[str]] = {
     "states of threads": STATES_OF_THREADS,
     "CPU samples": SAMPLES,
 }
+#: An NVTX range in a file: times (ns), and the group of its name.
+RANGE = np.dtype([("begin", np.int64), ("end", np.int64), ("group", np.int32)])
 #: What sets CUDA up, or something of it, takes at least this (ns).
 SET_UP = 10_000_000
 
@@ -96,8 +100,8 @@ def _find_computing(unit: DeviceGroup, thread: int) -> Spans:
 
 def _find_others(unit: DeviceGroup, thread: int) -> Spans:
     """Return when other threads of a thread's process are in calls of CUDA while it computes nothing."""
-    of_task = np.flatnonzero(unit.task_of == unit.task_of[thread])
-    others = unit.find_thread_spans(of_task[of_task != thread].tolist(), "cuda_api")
+    others = [one for one in unit.list_rows(unit.task_of[thread]) if one != thread]
+    others = unit.find_thread_spans(others, "cuda_api")
     return others - _find_computing(unit, thread)
 
 
@@ -107,12 +111,12 @@ def _find_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
     in_ranges = ["nvtx_pushpop"] if unit.options.shmem else []
     is_profiler = ~pl.col("what").is_in(list(unit.options.no_profiler))
     # Functions of a host hold streams of its process.
-    of_task = np.flatnonzero(unit.task_of == unit.task_of[thread])
+    of_task = unit.list_rows(unit.task_of[thread])
     return {
         "mpi": unit.find_mpi_spans([thread]),
         "ucx": unit.find_thread_spans([thread], *UCX),
         "shmem": unit.find_thread_spans([thread], *in_ranges, only=is_shmem),
-        "callback": unit.find_thread_spans(of_task.tolist(), "graph_host_node"),
+        "callback": unit.find_thread_spans(of_task, "graph_host_node"),
         "jit": unit.find_thread_spans([thread], "jit"),
         "cuda": unit.find_thread_spans([thread], "cuda_api"),
         "profiler": unit.find_thread_spans([thread], "profiler_overhead", only=is_profiler),
@@ -149,12 +153,11 @@ def choose_thread(unit: DeviceGroup, task: int) -> int:
     operating system.
     """
     main = unit.find_main_thread(task)
-    frames = [rows for _, part, rows in _list_calls(unit) if part in ("cuda", "mpi")]
+    frames = [rows for _, part, rows in _list_calls(unit, task) if part in ("cuda", "mpi")]
     if any((rows["thread"] == main).any() for rows in frames):
         return main
     lasts = pl.col("end") - pl.col("begin")
-    own = [rows.filter(unit.list_tasks(rows) == task) for rows in frames]
-    calls = [rows.select(pl.col("thread").cast(pl.Int64), time=lasts) for rows in own]
+    calls = [rows.select(pl.col("thread").cast(pl.Int64), time=lasts) for rows in frames]
     sums = pl.concat(calls).group_by("thread").agg(pl.col("time").sum())
     for layout in () if sums.height else ("nvtx_pushpop", *SAMPLES, *OS):
         rows = unit.read_begins(layout)
@@ -165,11 +168,14 @@ def choose_thread(unit: DeviceGroup, task: int) -> int:
     return int(sums.sort("time", -pl.col("thread"))["thread"][-1]) if sums.height else main
 
 
-def _list_calls(unit: DeviceGroup) -> Iterator[tuple[str, str, pl.DataFrame]]:
-    """Yield layouts of calls, each with its part of PARTS and its events: thread, begin, end, call."""
+def _list_calls(unit: DeviceGroup, task: int) -> Iterator[tuple[str, str, pl.DataFrame]]:
+    """Yield layouts of calls, each with its part of PARTS and the events of a task: thread, begin, end,
+    call.
+    """
+    rows = unit.list_rows(task)
     for layout, part in {"cuda_api": "cuda", **CALLS}.items():
         if part == "cuda" or unit.has(layout):
-            yield layout, part, unit.read_named(layout)
+            yield layout, part, unit.select_events(layout, rows)
 
 
 def find_outside_calls(unit: DeviceGroup, thread: int, time: Spans) -> Spans:
@@ -189,7 +195,8 @@ def list_activities(
     mpi = before["mpi"]
     is_io = pl.col("name").is_in(list(unit.options.io))
     beside, frames = _find_others(unit, thread) if others else EMPTY, []
-    listed = [*_list_calls(unit)]
+    task = int(unit.task_of[thread])
+    listed = [*_list_calls(unit, task)]
     # What MPI copies and waits for by calls of CUDA is MPI's.
     listed += [(*one, "mpi", rows) for *one, part, rows in listed if part == "cuda" and len(mpi)]
     for layout, part, calls in listed:
@@ -206,12 +213,11 @@ def list_activities(
             is_own = piece["thread"] == thread
             lasts = pl.Series(own.within(begin, end), dtype=pl.Int64) * is_own
             if others and part == "cuda":
-                is_other = ~is_own & (unit.list_tasks(piece) == unit.task_of[thread])
                 # Where several threads are in calls, the call that began first counts.
-                until = np.maximum.accumulate(np.append(reached, end * is_other.to_numpy()))
+                until = np.maximum.accumulate(np.append(reached, end * ~is_own.to_numpy()))
                 reached = until[-1]
                 rest = (outside & beside).within(np.clip(until[:-1], begin, end), end)
-                lasts += pl.Series(rest) * is_other
+                lasts += pl.Series(rest) * ~is_own
             sums = piece.select("begin", name=pl.col("call").cast(pl.Int64), time=lasts)
             sums = sums.filter(pl.col("time") > 0).with_columns(longest="time")
             pieces.append(_sum_by_name(sums))
@@ -224,7 +230,7 @@ def list_activities(
         frame.select(part=pl.lit(part), names=pl.lit(name), name=frame.columns[0], time="time")
         for part, name, frame in (("where", "place", places), ("range", "range", ranges))
     ]
-    set_up = _find_set_up(unit, int(unit.task_of[thread]))
+    set_up = _find_set_up(unit, task)
     rows = pl.concat(frames, how="diagonal").filter(pl.col("time") > 0)
     is_first = (pl.col("part") == "cuda") & (pl.col("begin") == set_up)
     return rows.with_columns(first=is_first).drop("begin")
@@ -244,13 +250,12 @@ def _find_set_up(unit: DeviceGroup, task: int) -> int:
     launch; else -2.
     """
     needs, launches, uses = (pl.col("call").is_in(list(one)) for one in unit.options.set_up_calls)
-    long = unit.api.filter((pl.col("end") - pl.col("begin") >= SET_UP) & ~needs)
-    first = long.filter(unit.list_tasks(long) == task).head(1)
+    calls = unit.select_events("cuda_api", unit.list_rows(task))
+    first = calls.filter((pl.col("end") - pl.col("begin") >= SET_UP) & ~needs).head(1)
     begin = int(first["begin"][0]) if first.height else -2
     if begin < 0 or (unit.first_work is not None and unit.first_work < begin):
         return -2
-    before = unit.api.filter(uses & (pl.col("end") <= begin) & (pl.col("error") <= 0))
-    is_late = (unit.list_tasks(before) == task).any()
+    is_late = calls.filter(uses & (pl.col("end") <= begin) & (pl.col("error") <= 0)).height
     return -2 if is_late and not first.filter(launches).height else begin
 
 
@@ -263,19 +268,12 @@ def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFra
     sums = [[pl.DataFrame(schema=schema)] for _ in times]
     if not unit.has("nvtx_pushpop") or not any(map(len, times)):
         return [one[0] for one in sums]
-    groups = np.load(str(unit.options.groups), mmap_mode="r")
     # Ranges that reach into the next window, with what is left of each time in them.
     begin = end = group = np.zeros(0, np.int64)
     left = [begin] * len(times)
-    for until, frame in unit.reader.read_windows("nvtx_pushpop", ["range"], unit.number, np.int32):
+    for until, *more in _read_ranges(unit, thread):
         before = len(begin)
-        own = frame.filter(pl.col("thread") == thread)
-        more = [*to_arrays(own, "begin", "end"), groups[own["range"].to_numpy()]]
-        order = order_ranges(own["thread"].to_numpy(), *more[:2])
-        begin, end, group = (
-            np.append(column, one[order])
-            for column, one in zip((begin, end, group), more, strict=True)
-        )
+        begin, end, group = map(np.append, (begin, end, group), more)
         _, parent = find_parents(np.zeros(len(begin), np.int32), begin, end)
         parent[:before] = -1
         is_open = end >= until
@@ -293,6 +291,47 @@ def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFra
             sums[number].append(of_groups.cast(schema))
         begin, end, group = begin[is_open], end[is_open], group[is_open]
     return [pl.concat(one).group_by("group").agg(pl.all().sum()) for one in sums]
+
+
+def _read_ranges(
+    unit: DeviceGroup, thread: int
+) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield the NVTX ranges of a thread by begin, longer first, those of a window of the trace or of
+    several at a time: before when all of them begin (ns), and their begins, ends and groups.
+    """
+    path, windows = unit.remember("ranges", lambda: _store_ranges(unit))
+    pieces = [np.zeros(0, RANGE)]
+    with path.open("rb") as file:
+        for until, offset, threads, last in windows:
+            first, end = np.append(0, last)[np.searchsorted(threads, (thread, thread + 1))]
+            file.seek(offset + int(first) * RANGE.itemsize)
+            pieces.append(np.fromfile(file, RANGE, end - first))
+            if until > unit.duration or sum(map(len, pieces)) >= WINDOW_RECORDS // 2:
+                ranges = np.concatenate(pieces)
+                yield until, ranges["begin"], ranges["end"], ranges["group"]
+                pieces = [ranges[:0]]
+
+
+def _store_ranges(unit: DeviceGroup) -> tuple[Path, list[tuple[int, int, np.ndarray, np.ndarray]]]:
+    """Store the NVTX ranges of a unit by thread, a window of the trace after another, so that those of a
+    thread are found without reading the others: return the file, and of each window before when all
+    of it begins (ns), where it is in the file, its threads, and where the ranges of each end.
+    """
+    groups = np.load(str(unit.options.groups), mmap_mode="r")
+    path, windows = unit.folder / f"ranges-{unit.number}.bin", []
+    with path.open("wb") as file:
+        for until, frame in unit.reader.read_windows(
+            "nvtx_pushpop", ["range"], unit.number, np.int32
+        ):
+            thread, begin, end, name = to_arrays(frame, "thread", "begin", "end", "range")
+            threads, counts = np.unique(thread, return_counts=True)
+            windows.append((until, file.tell(), threads, counts.cumsum()))
+            order = order_ranges(thread, begin, end)
+            ranges = np.empty(len(order), RANGE)
+            ranges["begin"], ranges["end"] = begin[order], end[order]
+            ranges["group"] = groups[name[order]]
+            ranges.tofile(file)
+    return path, windows
 
 
 def lacks(model: str, *what: str) -> bool:

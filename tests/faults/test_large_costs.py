@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from tools.conversions import convert_and_read
 from tools.exports import (
+    KERNEL,
+    make_call,
     make_export,
     make_global_pid,
     make_global_tid,
+    make_kernel,
+    make_nvtx_range,
+    make_strings,
 )
 
 from nsys2prv._util.columns import FrameWriter
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.analysis.job import open_job
 from nsys2prv.events.attributes import MOST_METRICS
 from nsys2prv.events.call_indexes import CallKinds, Launches, LaunchIndex, save_launches
 from nsys2prv.events.catalogue import hash_to_numbers
@@ -37,6 +45,36 @@ def test_launches_of_many_processes_take_space_in_proportion(tmp_path: Path) -> 
         assert found.begin.tolist() == (numbers[::-1] * 10).tolist()
         assert found.get("thread").tolist() == threads[::-1]
     assert sizes[1] < 9 * sizes[0]
+
+
+def test_report_of_many_processes_takes_work_in_proportion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts, plain = [0], pl.DataFrame.filter
+
+    def count_rows(frame: pl.DataFrame, *args: Any, **more: Any) -> pl.DataFrame:
+        counts[-1] += frame.height
+        return plain(frame, *args, **more)
+
+    monkeypatch.setattr(pl.DataFrame, "filter", count_rows)
+    for processes in (4, 40):
+        own = [(n, 1_000 * n, make_global_tid(1, n % processes + 1)) for n in range(processes * 50)]
+        tables = {
+            "StringIds": make_strings("kern", "cudaLaunchKernel", "step"),
+            "TARGET_INFO_GPU": [{"id": 0, "name": "GPU", "uuid": "0"}],
+            "CUPTI_ACTIVITY_KIND_RUNTIME": [
+                make_call(t, t + 100, n, globalTid=i) for n, t, i in own
+            ],
+            KERNEL: [
+                make_kernel(t + 200, t + 700, correlationId=n, globalPid=i & ~0xFFFFFF)
+                for n, t, i in own
+            ],
+            "NVTX_EVENTS": [make_nvtx_range(t, t + 900, "step", globalTid=i) for _, t, i in own],
+        }
+        with open_job(make_export(tmp_path / "r.sqlite", tables), jobs=1, quiet=True) as job:
+            job.analyse("findings")
+        counts.append(0)
+    assert 0 < counts[1] < 15 * counts[0]
 
 
 def test_metrics_that_a_program_makes_up(tmp_path: Path) -> None:
