@@ -259,12 +259,12 @@ def join_pieces(pieces: Sequence[Sequence[str] | pl.Series | np.ndarray]) -> Any
 
 def read_columns(stored: StoredFrame, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Return the columns, or some of them, by their names, as they were stored."""
-    data = stored.data
-    if not data:
+    if stored.data:
+        columns = pickle.loads(stored.data)
+    else:
         with stored.path.open("rb") as file:
             file.seek(stored.offset)
-            data = file.read(stored.size)
-    columns = pickle.loads(data)
+            columns = pickle.load(file)
     return columns if names is None else {name: columns[name] for name in names}
 
 

@@ -353,10 +353,9 @@ def count_lost_launches(work: WholeWork, database: Database, end: int) -> list[L
         launches[process] += len(found)
         pairs = zip(calls.kinds.thread.tolist(), calls.kinds.name.tolist(), strict=True)
         kinds = [(process, *pair) for pair in pairs]
-        latest = np.full(len(kinds), NULL)
-        np.maximum.at(latest, calls.code[found], calls.begin[found])
-        for kind, time in zip(kinds, latest.tolist(), strict=True):
-            for known in (kind, kind[:1]) if time != NULL else ():
+        for code, own in group_rows(calls.code[found]):
+            time = int(calls.begin[found][own].max())
+            for known in (kinds[code], kinds[code][:1]):
                 last[known] = max(last.get(known, NULL), time)
         rows = np.flatnonzero(~found)
         for code, own in group_rows(calls.code[rows]):

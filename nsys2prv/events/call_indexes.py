@@ -34,7 +34,6 @@ from nsys2prv._util.columns import (
     factorize_together,
     find_places,
     group_rows,
-    is_sorted,
     mask_changes,
     number_rows,
     read_columns,
@@ -167,16 +166,18 @@ class LaunchIndex(Struct):
         for segment in self.segments:
             of_process[segment.process].append(segment)
         for process, own in group_rows(processes):
-            wanted, rows = correlations[own], np.arange(len(correlations))[own]
-            ascending = wanted if is_sorted(wanted) else np.sort(wanted)
+            places = np.arange(len(correlations))[own]
+            places = places[np.argsort(correlations[own], kind="stable")]
+            ascending = correlations[places]
             for segment in of_process[process]:
                 below = np.searchsorted(ascending, segment.low, "left")
-                if below == np.searchsorted(ascending, segment.high, "right"):
+                above = np.searchsorted(ascending, segment.high, "right")
+                if below == above:
                     continue
-                calls = segment.read()
-                place = find_places(calls.ids, wanted)
+                calls, rows = segment.read(), places[below:above]
+                place = find_places(calls.ids, ascending[below:above])
                 found = place >= 0
-                found &= (code[own] == 0) | (calls.begin[place] < begin[own])
+                found &= (code[rows] == 0) | (calls.begin[place] < begin[rows])
                 place, into = place[found], rows[found]
                 used, codes = factorize(calls.code[place])
                 begin[into], end[into] = calls.begin[place], calls.end[place]

@@ -304,13 +304,14 @@ def _classify(
     """Return the fields that follow from the names of kernels: class, tensor cores, and layout and
     tile (a name index). codes: index of each kernel's name.
     """
-    kinds, tensor_cores, shapes = extraction.classifier.classify_many(names)
-    known = sorted({*shapes, ""})
-    numbers = np.array([known.index(shape) for shape in shapes], np.int64)[codes]
+    classes = list(map(extraction.classifier.classify, names))
+    known = sorted({*(one.shape for one in classes), ""})
+    numbers = np.array([known.index(one.shape) for one in classes], np.int64)[codes]
     # The first of those known is "": no shape.
     shape = extraction.name_rows(
         "gemm", [numbers], lambda used: [known[number] for number in used], numbers > 0
     )
+    kinds, tensor_cores = np.array([one[:2] for one in classes], np.int64).reshape(-1, 2).T
     return {"class": kinds[codes], "tensor_cores": tensor_cores[codes], "gemm": shape}
 
 

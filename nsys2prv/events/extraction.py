@@ -443,7 +443,7 @@ class Extraction:
         one. Their names are what `make_texts` makes of the distinct values of the columns. domain:
         which of these is the NVTX domain that the names belong to, if any.
         """
-        rows = slice(None) if named is None else np.flatnonzero(named)
+        rows = slice(None) if named is None or named.all() else np.flatnonzero(named)
         result = np.full(len(columns[0]), ABSENT)
         if len(result[rows]):
             distinct, codes = factorize_together(*(column[rows] for column in columns))

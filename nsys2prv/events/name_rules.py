@@ -115,12 +115,6 @@ class Classifier:
         #: Returns the class of a kernel by its demangled name, or by any other name it has.
         self.classify = lru_cache(REMEMBERED)(self._classify)
 
-    def classify_many(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Return the classes of many kernels in columns: kinds, tensor cores, shapes."""
-        classes = [self.classify(name) for name in names]
-        numbers = np.array([one[:2] for one in classes], np.int64).reshape(-1, 2)
-        return numbers[:, 0], numbers[:, 1], [one.shape for one in classes]
-
     def _classify(self, name: str) -> KernelClass:
         full, own = normalize_name(name[:LONGEST_NAME])
         for rule in self._rules:
@@ -236,11 +230,7 @@ def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> RenamedRanges:
     wanted = np.ones(len(texts), bool)
     numbers = np.full(len(texts), ABSENT)
     for rule in rules:
-        # If only texts are wanted one search suffices: an unchanged text did not match.
-        only_replaced = rule.replace is not None and not rule.keeps
-        replaced = texts.str.replace_all(rule.match, rule.replace or "") if only_replaced else None
-        hit = texts.str.contains(rule.match) if replaced is None else replaced != texts
-        matching = hit.to_numpy()[codes] & wanted
+        matching = texts.str.contains(rule.match).to_numpy()[codes] & wanted
         if rule.keeps:  # a second number would be lost
             matching &= numbers == ABSENT
         rows = np.flatnonzero(matching)
@@ -255,11 +245,7 @@ def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> RenamedRanges:
             kept = chosen.str.extract_groups(rule.match).struct.field(NUMBER)
             kept = kept.cast(pl.Int64, strict=False).fill_null(ABSENT)
             numbers[rows] = kept.to_numpy()[of_row]
-        if replaced is None:
-            chosen = chosen.str.replace_all(rule.match, rule.replace)
-        else:
-            chosen = replaced.gather(changing)
-        renamed, of_changed = number_distinct(chosen)
+        renamed, of_changed = number_distinct(chosen.str.replace_all(rule.match, rule.replace))
         codes[rows] = len(texts) + of_changed[of_row]
         used, codes = factorize(codes)
         texts = pl.concat([texts, renamed.str.strip_chars()]).gather(used)
@@ -286,9 +272,9 @@ def rename_by_template(texts: DistinctTexts, rules: Sequence[NvtxRule]) -> Renam
     alone = np.flatnonzero(places == _EACH_APART)
     if not len(alone):
         return renamed
-    return renamed.replace_some(
-        alone, rename_texts(DistinctTexts(texts.take(alone)).decode(), rules)
-    )
+    distinct, of_alone = number_distinct(texts.take(alone))
+    others = rename_texts(DistinctTexts(distinct).decode(), rules).take(of_alone)
+    return renamed.replace_some(alone, others)
 
 
 def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> RenamedRanges:

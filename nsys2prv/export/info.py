@@ -30,6 +30,7 @@ from nsys2prv.export.recording import (
 )
 from nsys2prv.export.source import TIME_LIMIT, Part, load_folder, zero_nulls
 from nsys2prv.export.sqlite import Database
+from nsys2prv.export.sqlite_pages import select_values
 
 #: Variable with a rank -> variable with the number of ranks ("" if none), the most reliable first:
 #: inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
@@ -51,6 +52,8 @@ _VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){1,3}", re.ASCII)
 PROCESS_MASK = ~0xFFFFFF
 #: eventType of NVTX_EVENTS (documented in Nsight's ENUM_NSYS_EVENT_TYPE).
 NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
+NVTX_TABLE = "NVTX_EVENTS"
+NVTX_NAMES = "eventType", (NVTX_CATEGORY, NVTX_DOMAIN_CREATE)
 #: Nsight's id of a process: hardware id, virtual machine id and process id in bits 24 to 63.
 GlobalPid = NewType("GlobalPid", int)
 #: Nsight's id of a thread: the GlobalPid of its process, and its thread id in the lower 24 bits.
@@ -268,7 +271,7 @@ def read_report_info(path: str | Path, given_path: Path | None = None) -> Report
     if given_path is not None and given_path.is_dir():
         load_folder(given_path, Path(path))
     with Database(path) as database:
-        database.check()
+        database.check({NVTX_TABLE: NVTX_NAMES})
         return _inspect_database(database, given_path)
 
 
@@ -394,8 +397,7 @@ def _read_nvtx_names(
     good as another.
     """
     columns = ("eventType", "globalTid", "domainId", "category", "text", "textId")
-    where = f"{{eventType}} IN ({NVTX_CATEGORY}, {NVTX_DOMAIN_CREATE})"
-    rows = database.read_small_table("NVTX_EVENTS", *columns, where=where)
+    rows = database.read_small_table(NVTX_TABLE, *columns, where=select_values(*NVTX_NAMES))
     texts = database.read_strings(sorted({row[5] for row in rows if isinstance(row[5], int)}))
     domains, categories = {}, {}
     for kind, tid, domain, category, text, text_id in rows:

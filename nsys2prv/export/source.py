@@ -59,7 +59,7 @@ def are_all_usable(times: np.ndarray) -> bool:
 
 def zero_nulls(column: np.ndarray) -> np.ndarray:
     """Return the column with 0 for NULL."""
-    return np.where(column == NULL, 0, column)
+    return column if column.min(initial=0) > NULL else np.where(column == NULL, 0, column)
 
 
 #: Texts; a list where they are few, which then takes less time.

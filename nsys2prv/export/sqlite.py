@@ -16,7 +16,7 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import chain, compress
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -68,8 +68,6 @@ MET, DAMAGED_VALUES = "conditions met", "damaged values"
 _AS_INTEGER = "CASE typeof({0}) WHEN 'integer' THEN {0} END AS {0}"
 _AS_REAL = "CASE WHEN typeof({0}) IN ('integer', 'real') THEN CAST({0} AS REAL) END AS {0}"
 _AS_TEXT = "CASE typeof({0}) WHEN 'blob' THEN {0} ELSE CAST(COALESCE({0}, '') AS TEXT) END AS {0}"
-#: Rows of a table that are looked at together for the few that a condition wants.
-LONG_TABLE = 100_000
 #: Registered strings asked for in one statement.
 STRINGS = 500
 #: What SQLite's check says where a page is damaged, and not a value.
@@ -153,13 +151,17 @@ class Database:
         except (DamagedPage, *DAMAGE, pl.exceptions.PolarsError) as error:
             raise self.make_unreadable_error(error, table) from None
 
-    def check(self) -> None:
-        """Read all tables. Raises one clear line where the pages of one are damaged."""
+    def check(self, notes: Mapping[str, tuple[str, Sequence[int]]]) -> None:
+        """Read all tables. Raises one clear line where the pages of one are damaged.
+
+        notes: of tables a column, and integers; :meth:`read_small_table` finds at once the rows that
+        have one of these there.
+        """
         file = self._schema.file
         met = bytearray(file.pages // 8 + 1 if file else 0)
         for table in (self._schema, *self.tables.values()):
             with self._explain_damage(table.name):
-                if not (file and table.check(met)):
+                if not (file and table.check(met, *notes.get(table.name, ()))):
                     self._check_by_sql(table.name)
 
     def _check_by_sql(self, name: str) -> None:
@@ -220,12 +222,12 @@ class Database:
             return []
         named = self.tables[table].sql_names
         expressions = ", ".join(named[column] for column in columns)
-        condition = self.make_condition(table, where)
         found = self._read_few_rows(table, columns, where)
         if found is None:
-            selected = self._select_rows_to_read(table, where)
-            queries = (f"SELECT {expressions} FROM {rows} WHERE {condition}" for rows in selected)
-            found = list(chain.from_iterable(map(self.query, queries)))
+            noted = self.tables[table].noted.get(where)
+            rows = name_rows(table) if noted is None else self.select_rows(noted)
+            condition = self.make_condition(table, where)
+            found = self.query(f"SELECT {expressions} FROM {rows} WHERE {condition}")
         return [row for row in found if all(map(isinstance, row, types))] if types else found
 
     def _read_few_rows(self, table: str, columns: Sequence[str], where: str) -> list[tuple] | None:
@@ -239,19 +241,6 @@ class Database:
             return rows
         pages = self._read_pages(source.everything, (), (), [where])
         return None if pages is None else list(compress(rows, pages[1].tolist()))
-
-    def _select_rows_to_read(self, table: str, where: str) -> Iterator[str]:
-        """Yield table expressions in SQL that have all rows of a table that meet a condition. Of a
-        long table these are the rows themselves where they are few: its pages tell which they are
-        several times faster than SQLite does.
-        """
-        whole = self.tables[table].whole
-        if not where or whole.rows < LONG_TABLE:
-            yield name_rows(table)
-            return
-        for part in whole.split(LONG_TABLE):
-            pages = self._read_pages(part, (), (), [where])
-            yield self.select_rows(part if pages is None else Shared(part, *pages).narrow(0))
 
     def read_strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
         """Return the text of these ids of StringIds; an id without a row is absent."""
@@ -334,12 +323,12 @@ class Database:
             read = self.tables[part.table].read(part, integers, texts, looked_at, reals)
             if read is None or not conditions:
                 return read and (read[0], np.zeros(0, np.int64))
-            columns, values = read
+            columns, values, types = read
             in_sql = [self.make_condition(part.table, where) for where in conditions]
             # Some look other tables up.
             alone = not any("SELECT" in where for where in in_sql)
             asked = self._evaluate if alone else self.query
-            met = evaluate_conditions(asked, values, looked_at.types, columns.rows, in_sql)
+            met = evaluate_conditions(asked, values, types, columns.rows, in_sql)
         return None if met is None else (columns, met)
 
     def _read_by_sql(

@@ -9,13 +9,14 @@ are decided by SQLite, once for each distinct combination of the values they loo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv._util.native import core
@@ -26,6 +27,7 @@ from nsys2prv.export.source import (
     Columns,
     DistinctTexts,
     Part,
+    SomeRows,
     SqlNames,
     StackRows,
     name_rows,
@@ -41,6 +43,8 @@ FEW_COMBINATIONS, ROWS_PER_COMBINATION = 1000, 8
 _OF_TYPE = ("NULL", "0", "0.5", "''", "x''")
 #: Kinds of columns, as in native/records.h.
 INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
+#: The column with the types of several, so many bits of each, and no more of them, as there.
+ALL_TYPES, TYPE_BITS, MOST_TYPES = "all types", 3, 21
 #: Returns the answer of SQLite.
 Query = Callable[[str], list[tuple]]
 #: A page is against the file format: its number.
@@ -65,6 +69,11 @@ def find_condition_columns(conditions: tuple[str, ...]) -> ConditionColumns:
     return ConditionColumns(tuple(values), tuple(name for name in types if name not in values))
 
 
+def select_values(column: str, values: Sequence[int]) -> str:
+    """Return the condition on rows that have one of some integers in a column."""
+    return f"{{{column}}} IN ({', '.join(map(str, values))})"
+
+
 def select_condition_bits(conditions: Sequence[str]) -> str:
     """Return in SQL which of the conditions a row meets, as bits: 1 is the first."""
     return " + ".join(
@@ -83,22 +92,26 @@ def evaluate_conditions(
     """Return as bits which of the conditions each row meets: 1 is the first. None where the rows
     have too many combinations of values.
 
-    columns: those that the conditions look at (int64, NULL as :data:`NULL`). types: the ones of
-    them that hold numbers of types.
+    columns: those that the conditions look at by value (int64, NULL as :data:`NULL`), and in
+    ALL_TYPES together the numbers of types of the columns `types`.
     """
     # There is a table where conditions look at no column, too.
-    looked_at = columns or {"no column": np.zeros(rows, np.int64)}
-    values, codes = factorize_together(*looked_at.values())
-    count = len(values[0])
+    looked_at = columns or {ALL_TYPES: np.zeros(rows, np.int64)}
+    distinct, codes = factorize_together(*looked_at.values())
+    count = len(distinct[0])
     if count > max(FEW_COMBINATIONS, rows // ROWS_PER_COMBINATION):
         return None
-    literals = [
-        [_OF_TYPE[value] if name in types else _write_integer(value) for value in column.tolist()]
-        for name, column in zip(looked_at, values, strict=True)
-    ]
-    listed = [f"({', '.join(row)})" for row in zip(map(str, range(count)), *literals, strict=True)]
-    names = (f"column{place} AS {quote_name(name)}" for place, name in enumerate(looked_at, 2))
-    select = f"SELECT {select_condition_bits(conditions)} FROM (SELECT column1, {', '.join(names)}"
+    literals: dict[str, Iterable[str]] = {}
+    for name, values in zip(looked_at, map(np.ndarray.tolist, distinct), strict=True):
+        if name != ALL_TYPES:
+            literals[name] = map(_write_integer, values)
+            continue
+        for place, of_type in enumerate(types):
+            literals[of_type] = [_OF_TYPE[value >> TYPE_BITS * place & 7] for value in values]
+    rows_in_sql = zip(map(str, range(count)), *literals.values(), strict=True)
+    listed = [f"({', '.join(row)})" for row in rows_in_sql]
+    names = [f", column{place} AS {quote_name(name)}" for place, name in enumerate(literals, 2)]
+    select = f"SELECT {select_condition_bits(conditions)} FROM (SELECT column1{''.join(names)}"
     combination_bits: list[tuple] = []
     for first in range(0, count, FEW_COMBINATIONS):
         some = ", ".join(listed[first : first + FEW_COMBINATIONS])
@@ -232,6 +245,8 @@ class SourceTable:
         #: The pages of its database, None where SQLite has to read it; and their size (bytes).
         self.file, self.size = file, size
         self._sql, self._query = sql, query
+        #: Condition -> rows that meet it.
+        self.noted: dict[str, Part] = {}
 
     def __contains__(self, column: object) -> bool:
         return column in self.columns
@@ -325,9 +340,11 @@ class SourceTable:
             return Part(self.name, 1, rows, "")
         return Part(self.name, first, last, self.rowid)
 
-    def check(self, met: bytearray) -> bool:
+    def check(self, met: bytearray, column: str = "", values: Sequence[int] = ()) -> bool:
         """Read all of the table, note its pages as met, and find its whole; False where SQLite has to
         check it. Raises DamagedPage. Frames of call stacks are checked where they are read.
+
+        The rows that have one of some values in a column are noted, where they are few.
         """
         has_frames = not set(FRAME_COLUMNS).difference(self.columns)
         # The key may be the rowid, for which records have NULL; computed columns are in none.
@@ -339,12 +356,18 @@ class SourceTable:
                 if hidden != VIRTUAL
             ),
         )
+        field = self.fields.get(column) if column else None
+        notes = (field.number, np.array(values, np.int64)) if field and not field.is_rowid else ()
+        needed = None if has_frames else required
         try:
-            found = self.file.check(self.root, None if has_frames else required, met)
+            *found, noted = self.file.check(self.root, needed, met, *notes)
         except core.StandAside:
             return False
         if not has_frames:
             self.whole = self._bound_rows(*found)
+            if noted is not None and self.whole.rowid:
+                rowids = tuple(np.frombuffer(noted, np.int64).tolist())
+                self.noted[select_values(column, values)] = SomeRows(*astuple(self.whole), rowids)
         return True
 
     @cached_property
@@ -362,18 +385,17 @@ class SourceTable:
         texts: Sequence[str],
         looked_at: ConditionColumns,
         reals: Sequence[str] = (),
-    ) -> tuple[Columns, dict[str, np.ndarray]] | None:
+    ) -> tuple[Columns, dict[str, np.ndarray], list[str]] | None:
         """Return columns of a part that goes by rowids, as of
-        :meth:`nsys2prv.export.sqlite.Database.read`, and those that conditions look at: their types,
-        or their values, which are nothing but integers and NULL. None where SQLite has to read them.
-        Raises DamagedPage.
+        :meth:`nsys2prv.export.sqlite.Database.read`, and what conditions look at, as
+        :func:`evaluate_conditions` takes it: columns, whose values are nothing but integers and
+        NULL, and types. None where SQLite has to read them. Raises DamagedPage.
         """
         table, fields = self._pages, self.fields
-        if table is None:
+        if table is None or len(looked_at.types) > MOST_TYPES:
             return None
         wanted = (
             *((name, INTEGERS) for name in dict.fromkeys([*integers, *looked_at.values])),
-            *((name, TYPES) for name in looked_at.types),
             *((name, TEXTS) for name in texts),
             *((name, REALS) for name in reals),
         )
@@ -392,21 +414,22 @@ class SourceTable:
             fields[name].column(kind, values, None, of_texts)
             for name, kind, values, of_texts in present
         ]
+        types = [name for name in looked_at.types if name in fields]
+        all_types = np.empty(room if types else 0, np.int64)
+        described += (fields[name].column(TYPES, all_types, None, None) for name in types)
         try:
             rows, counts = table.decode(*leaves, part.first, part.last, described)
         except core.StandAside:
             return None
-        numbers, types, words = {}, {}, {}
+        numbers, words = {}, {}
         damaged = 0
-        for (name, kind, values, of_texts), (nulls, odd) in zip(present, counts, strict=True):
+        for (name, kind, values, of_texts), (nulls, odd) in zip(present, counts, strict=False):
             if kind == INTEGERS:
                 numbers[name] = values[:rows]
                 damaged += odd if name in integers else 0
                 # Of TEXT affinity, integers would become texts.
                 odd += fields[name].affinity == "TEXT" and nulls < rows
                 odd = odd if name in looked_at.values else 0
-            elif kind == TYPES:
-                types[name] = values[:rows]
             elif kind == REALS:
                 numbers[name], odd = values[:rows], 0
             else:
@@ -422,7 +445,7 @@ class SourceTable:
             damaged,
         )
         values = {name: numbers[name] for name in looked_at.values if name in fields}
-        return columns, values | types
+        return columns, values | ({ALL_TYPES: all_types[:rows]} if types else {}), types
 
     def read_rows(self, columns: Sequence[str]) -> list[tuple] | None:
         """Return the values of these columns of all rows, None for columns that are not there; ROWID

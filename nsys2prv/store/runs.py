@@ -92,7 +92,8 @@ class RecordFormat(Struct, frozen=True, dict=True):
     #: Name of the layout or of the kind of lines.
     name: str
     #: Of begins, and of their ends: a bit for every field of the layout that the begins carry; of
-    #: callers they may have fewer levels. Of samples: :attr:`value_bytes`.
+    #: callers they may have fewer levels. Of samples: bytes of each value, which is stored as value
+    #: + 1, 0 where there is none.
     field_mask: int = 0
     #: Metrics of samples, in the order of a record's values; none in other runs.
     metrics: tuple[Metric, ...] = ()
@@ -117,11 +118,6 @@ class RecordFormat(Struct, frozen=True, dict=True):
             return None
         return ABSENT if field.optional or field.values is not None else 0
 
-    @property
-    def value_bytes(self) -> int:
-        """Bytes of each value of samples, which is stored as value + 1, 0 where there is none."""
-        return self.field_mask
-
     @cached_property
     def dtype(self) -> np.dtype:
         """Return the columns of a record."""
@@ -136,7 +132,7 @@ def _make_dtype(shape: RecordFormat) -> np.dtype:
         has_tags = load_catalogue().lines[shape.name].tag is None
         return np.dtype([*_LINE_COLUMNS, ("tag", "<i8")] if has_tags else _LINE_COLUMNS)
     if shape.stream == COUNTER:
-        values = ("values", f"<u{shape.value_bytes}", (len(shape.metrics),))
+        values = ("values", f"<u{shape.field_mask}", (len(shape.metrics),))
         return np.dtype([("time", "<i8"), ("object", "<u4"), values])
     if shape.stream == STATE:
         return STATE_DTYPE

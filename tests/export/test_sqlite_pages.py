@@ -22,6 +22,7 @@ from nsys2prv._util.native import core
 from nsys2prv.export.source import NULL, Part, quote_name
 from nsys2prv.export.sqlite import Database
 from nsys2prv.export.sqlite_pages import (
+    ALL_TYPES,
     INTEGERS,
     REALS,
     TEXTS,
@@ -340,7 +341,7 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
             f"SELECT a, b, c, n FROM t WHERE rowid BETWEEN {first} AND {last} ORDER BY rowid"
         ).fetchall()
     with Database(gaps) as source:
-        columns, requested = source.tables["t"].read(
+        columns, requested, types = source.tables["t"].read(
             Part("t", first, last),
             ("a", "n", "lacking"),
             ("b", "other"),
@@ -353,13 +354,12 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
         == requested["n"].tolist()
         == [NULL if row[3] is None else row[3] for row in expected]
     )
-    assert requested["c"].tolist() == [REAL] * len(expected)
-    assert requested["b"].tolist() == [NONE if row[1] is None else TEXT for row in expected]
+    packed = [REAL + 8 * (NONE if row[1] is None else TEXT) for row in expected]
+    assert (types, requested[ALL_TYPES].tolist()) == (["c", "b"], packed)
     assert (columns["lacking"] == NULL).all()
     codes, texts = columns.texts["b"][0], columns.texts["b"][1].series
     assert texts.gather(codes).to_list() == [row[1] or b"" for row in expected]
-    assert texts.n_unique() == len(texts)
-    assert columns.damaged == 0
+    assert (texts.n_unique(), columns.damaged) == (len(texts), 0)
 
 
 def test_kinds_of_columns(gaps: Path) -> None:
@@ -497,7 +497,7 @@ def test_rows_of_another_table_are_damage(rows: list[str], tmp_path: Path) -> No
         Database(path) as source,
         pytest.raises(Nsys2prvError, match=r"malformed: table [ab], page"),
     ):
-        source.check()
+        source.check({})
 
 
 def test_indexes_and_free_pages_may_be_damaged(report: Path, tmp_path: Path) -> None:

@@ -81,7 +81,11 @@ static void read_table(const PageFile *file, uint32_t root) {
     uint32_t damaged;
     Extent all;
     uint8_t *met = calloc(file->pages / 8 + 1, 1);
-    Status checked = check_table(file, root, (const uint8_t[]){0, 1, 0, 1}, any(5), met, &all, &damaged), status = find_leaves(file, root, NULL, &leaves, &damaged);
+    int64_t wanted = (int64_t)any(4);
+    static Noted noted;
+    noted = (Noted){.wanted = &wanted, .wanted_count = 1};
+    noted.column = (Column){.field = (int32_t)any(4), .kind = INTEGERS, .values = &noted.value};
+    Status checked = check_table(file, root, (const uint8_t[]){0, 1, 0, 1}, any(5), any(2) ? &noted : NULL, met, &all, &damaged), status = find_leaves(file, root, NULL, &leaves, &damaged);
     free(met);
     statuses[checked]++;
     if (status != OK)
@@ -93,7 +97,7 @@ static void read_table(const PageFile *file, uint32_t root) {
         abort();
     for (size_t k = 0; k < count; k++)
         columns[k] = (Column){.field = (int32_t)any(24) - 1, .kind = (Kind)any(VALUES + 1), .is_rowid = !any(8), .holds_reals = !any(4),
-                              .has_default = !any(16), .null = INT64_MIN, .values = values[k], .types = types[k], .texts = &texts};
+                              .has_default = !any(16), .null = INT64_MIN, .values = values[any(2) ? k : 0], .types = types[k], .texts = &texts};
     Decoder *decoder;
     int64_t first = any(2) ? INT64_MIN : (int64_t)any(1000), last = any(2) ? INT64_MAX : first + (int64_t)any(1000);
     status = new_decoder(file, columns, count, &decoder);

@@ -14,6 +14,10 @@
 #define BUCKETS (1 << DIGIT)
 #define MOST_PASSES ((64 + DIGIT - 1) / DIGIT)
 
+/* Buckets of keys that lie near each other hold a few each; where on average a key has more than CROWDED beside it, digits are faster. */
+#define KEYS_PER_BUCKET 2
+#define CROWDED 24
+
 /* A line: its time since the first of all, and its batch and row. */
 typedef struct {
     uint64_t time, line;
@@ -92,6 +96,41 @@ static uint64_t *sort_keys(uint64_t *keys, uint64_t *spare, size_t count, int lo
     return keys;
 }
 
+/* Sorts keys of so many bits likewise, by their place in that range: those of a batch mostly ascend, so that they are put into places that follow each other.
+ * Returns NULL where too many lie together, or without memory. */
+static uint64_t *sort_near(uint64_t *keys, uint64_t *spare, size_t count, int bits) {
+    int shift = bits - bits_of(count / KEYS_PER_BUCKET);
+    shift = shift < 0 ? 0 : shift;
+    size_t buckets = ((size_t)1 << (bits - shift)) + 1, before = 0;
+    uint32_t *next = count < UINT32_MAX ? calloc(buckets, sizeof *next) : NULL;
+    if (!next)
+        return NULL;
+    for (size_t k = 0; k < count; k++)
+        next[keys[k] >> shift]++;
+    uint64_t beside = 0;
+    for (size_t bucket = 0; bucket < buckets; bucket++) {
+        uint64_t here = next[bucket];
+        next[bucket] = (uint32_t)before;
+        before += here;
+        beside += here * here;
+    }
+    if (beside / CROWDED > count) {
+        free(next);
+        return NULL;
+    }
+    for (size_t k = 0; k < count; k++)
+        spare[next[keys[k] >> shift]++] = keys[k];
+    free(next);
+    for (size_t k = 1; k < count; k++) {
+        uint64_t key = spare[k];
+        size_t to = k;
+        for (; to && spare[to - 1] > key; to--)
+            spare[to] = spare[to - 1];
+        spare[to] = key;
+    }
+    return spare;
+}
+
 /* Sorts, among lines of equal time, those that have ties by them; the others keep their places. out: gets the lines. -1: no memory. */
 static int sort_ties(const Lines *lines, size_t count, const Source *sources, uint64_t *out) {
     Tied *tied = NULL;
@@ -163,9 +202,11 @@ static int order_sources(const Source *sources, size_t batches, size_t count, ui
                 whole[filled] = (Line){time, (uint64_t)b << ROW_BITS | k};
         }
     }
-    if (fit)
-        lines.keys = sort_keys(keys, keys + count, count, below, lines.time_bits);
-    else
+    if (fit) {
+        lines.keys = sort_near(keys, keys + count, count, below + lines.time_bits);
+        if (!lines.keys)
+            lines.keys = sort_keys(keys, keys + count, count, below, lines.time_bits);
+    } else
         qsort(lines.lines = whole, count, sizeof *whole, compare_lines);
     for (size_t k = 0; k < count; k++)
         out[k] = line_at(&lines, k);

@@ -42,7 +42,9 @@ struct Decoder {
     const PageFile *file;
     Column *columns;
     size_t count;
-    size_t plain;                 /* of `ordered`, so many come first whose values are told by their places */
+    size_t plain;                 /* of `ordered`, so many come first whose values are told by their places, */
+    size_t shared;                /* and behind these so many whose types are in the values of `types` */
+    size_t types;
     Column **ordered;
     int64_t **plain_values;
     int32_t fields;               /* to look at in a record */
@@ -58,12 +60,28 @@ struct Decoder {
     const uint8_t *required;      /* then, whether each of so many fields cannot be NULL */
     int32_t required_fields;
     int64_t first_rowid, last_rowid;  /* met then */
+    Noted *noted;                 /* NULL: no rows are noted then */
 };
 
 /* ---- making and freeing ---- */
 
 static bool is_plain(const Column *column) {
-    return (column->kind == INTEGERS || column->kind == TYPES) && column->field != ROWID && !column->is_rowid;
+    return column->field != ROWID && (column->kind == TYPES || (column->kind == INTEGERS && !column->is_rowid));
+}
+
+/* Finds which columns of TYPES share the values of the first. Returns whether they have room there. */
+static bool share_types(Column *columns, size_t count) {
+    const Column *first = NULL;
+    size_t sharing = 0;
+    for (size_t k = 0; k < count; k++) {
+        columns[k].shift = 0;
+        if (columns[k].kind != TYPES || !is_plain(&columns[k]))
+            continue;
+        first = first ? first : &columns[k];
+        if (columns[k].values == first->values)
+            columns[k].shift = (uint8_t)(TYPE_BITS * sharing++);
+    }
+    return sharing <= MOST_TYPES;
 }
 
 Status new_decoder(const PageFile *file, Column *columns, size_t count, Decoder **made) {
@@ -74,9 +92,10 @@ Status new_decoder(const PageFile *file, Column *columns, size_t count, Decoder 
     decoder->file = decoder->block.file = decoder->chain.file = file;
     decoder->columns = columns;
     decoder->count = count;
+    bool fit = share_types(columns, count);
     for (size_t k = 0; k < count; k++) {
         columns[k].nulls = columns[k].odd = 0;
-        if (columns[k].field >= MOST_COLUMNS || count > MOST_COLUMNS) {
+        if (columns[k].field >= MOST_COLUMNS || count > MOST_COLUMNS || !fit) {
             free_decoder(decoder);
             return UNSUPPORTED;
         }
@@ -96,13 +115,19 @@ Status new_decoder(const PageFile *file, Column *columns, size_t count, Decoder 
     }
     for (size_t k = 0; k <= PLANS; k++)
         decoder->plans[k].places = decoder->places + k * count;
-    size_t placed = 0;
-    for (int plain = 1; plain >= 0; plain--) {
-        for (size_t k = 0; k < count; k++)
-            if (is_plain(&columns[k]) == plain)
-                decoder->ordered[placed++] = &columns[k];
-        if (plain)
+    size_t placed = 0, any_types = 0;
+    for (int turn = 0; turn < 3; turn++) {
+        for (size_t k = 0; k < count; k++) {
+            if (turn != (!is_plain(&columns[k]) ? 2 : columns[k].shift ? 1 : 0))
+                continue;
+            if (columns[k].kind == TYPES && !turn && !any_types++)
+                decoder->types = placed;
+            decoder->ordered[placed++] = &columns[k];
+        }
+        if (turn == 0)
             decoder->plain = placed;
+        if (turn == 1)
+            decoder->shared = placed - decoder->plain;
     }
     for (size_t k = 0; k < decoder->plain; k++)
         decoder->plain_values[k] = decoder->ordered[k]->values;
@@ -152,8 +177,9 @@ static Place place_of(const Column *column, uint64_t serial, uint64_t size, uint
         }
     }
     if (column->kind == TYPES) {
+        place.type = column->is_rowid && place.type == NULL_TYPE ? INTEGER_TYPE : place.type;
         place.mask = 0;
-        place.add = place.type;
+        place.add = (int64_t)place.type << column->shift;
         return place;
     }
     bool is_number = place.type == INTEGER_TYPE || place.type == REAL_TYPE, is_bytes = place.type == TEXT_TYPE || place.type == BLOB_TYPE;
@@ -202,6 +228,8 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
                 return UNSUPPORTED;
             plan->places[k] = place_of(decoder->ordered[k], 0, 0, 0);
         }
+    for (size_t k = decoder->plain; k < decoder->plain + decoder->shared; k++)
+        plan->places[decoder->types].add |= plan->places[k].add;
     plan->record_size = offset;
     return offset == record_size ? OK : DAMAGED;
 }
@@ -360,7 +388,7 @@ static Status put_value(Column *column, size_t row, int64_t rowid, const uint8_t
             values[row] = number_of_text(column->texts, record, 0);
             return values[row] < 0 ? NO_MEMORY : OK;
         }
-    } else if (column->kind == INTEGERS || column->kind == TYPES)
+    } else if (column->kind == INTEGERS)
         values[row] = integer_at(record, place);
     else if (type == TEXT_TYPE || type == BLOB_TYPE || column->kind == TEXTS) {
         bool is_bytes = type == TEXT_TYPE || type == BLOB_TYPE;
@@ -395,12 +423,18 @@ static inline Status put_row(Decoder *decoder, const Row *found, size_t place) {
     plan->rows++;
     for (size_t k = 0; k < decoder->plain; k++)
         decoder->plain_values[k][place] = integer_at(record, &plan->places[k]);
-    for (size_t k = decoder->plain; k < decoder->count && status == OK; k++)
+    for (size_t k = decoder->plain + decoder->shared; k < decoder->count && status == OK; k++)
         status = put_value(decoder->ordered[k], place, found->rowid, record, &plan->places[k]);
     return status;
 }
 
 Status decode_row(Decoder *decoder, const Row *found, size_t place) { return put_row(decoder, found, place); }
+
+static inline void note_row(Noted *noted, int64_t rowid) {
+    for (size_t k = 0; k < noted->wanted_count; k++)
+        if (noted->value == noted->wanted[k] && noted->count++ < MOST_NOTED)
+            noted->rowids[noted->count - 1] = rowid;
+}
 
 /* Decodes the rows of a leaf whose rowids are from `first` to `last`. */
 static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *leaves, size_t leaf, int64_t first, int64_t last,
@@ -440,10 +474,13 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
             decoder->first_rowid = *row ? decoder->first_rowid : found.rowid;
             decoder->last_rowid = found.rowid;
         }
-        if ((status = put_row(decoder, &found, *row)) != OK)
+        /* Where all of a table is checked there is room for the value of one row. */
+        if ((status = put_row(decoder, &found, decoder->met ? 0 : *row)) != OK)
             return status;
         if (decoder->met && found.overflow_page && (status = check_chain(decoder, &found)) != OK)
             return status;
+        if (decoder->noted)
+            note_row(decoder->noted, found.rowid);
         ++*row;
     }
     return fills_page(page, header, page_size, of_cells, least) ? OK : DAMAGED;
@@ -473,14 +510,15 @@ Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t
     return status;
 }
 
-Status check_table(const PageFile *file, uint32_t root, const uint8_t *required, size_t fields, uint8_t *met, Extent *found,
+Status check_table(const PageFile *file, uint32_t root, const uint8_t *required, size_t fields, Noted *noted, uint8_t *met, Extent *found,
                    uint32_t *damaged) {
     Decoder *decoder = NULL;
     Leaves leaves;
     Status status = find_leaves(file, root, met, &leaves, damaged);
     *found = (Extent){0};
-    if (status == OK && required && (status = new_decoder(file, NULL, 0, &decoder)) == OK) {
+    if (status == OK && required && (status = new_decoder(file, noted ? &noted->column : NULL, noted ? 1 : 0, &decoder)) == OK) {
         decoder->met = met;
+        decoder->noted = noted;
         decoder->required = required;
         decoder->required_fields = (int32_t)fields;
         status = decode_leaves(decoder, &leaves, 0, leaves.count, INT64_MIN, INT64_MAX, &found->rows, SIZE_MAX, damaged);

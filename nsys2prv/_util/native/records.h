@@ -11,13 +11,16 @@
 typedef enum {
     INTEGERS,  /* int64_t: `null` for NULL and for what is no integer */
     REALS,     /* double: NaN for NULL and for texts and blobs */
-    TYPES,     /* int64_t: what type each value has */
+    TYPES,     /* int64_t: what type each value has; columns that share the values of the first of them have TYPE_BITS each, upwards */
     TEXTS,     /* int64_t: numbers of texts or blobs; those of no bytes for NULL and for numbers */
     VALUES,    /* int64_t: an integer, the bits of a real, or the number of a text or blob, as `types` says */
 } Kind;
 
 /* What TYPES have, and what `types` says of a row. */
 enum { NULL_TYPE, INTEGER_TYPE, REAL_TYPE, TEXT_TYPE, BLOB_TYPE };
+
+#define TYPE_BITS 3
+#define MOST_TYPES (63 / TYPE_BITS)
 
 /* The field of a column that is the rowid itself. */
 #define ROWID (-1)
@@ -33,6 +36,7 @@ typedef struct {
     void *values;
     uint8_t *types;      /* of VALUES only */
     Texts *texts;        /* of TEXTS and VALUES */
+    uint8_t shift;       /* of TYPES that share values: where theirs stand; decoders set it */
     uint64_t nulls, odd; /* found: rows with NULL, and rows whose value is of another kind than the column */
 } Column;
 
@@ -100,9 +104,20 @@ typedef struct {
     int64_t first, last;
 } Extent;
 
+/* Rows to note: those that have one of some integers in a column. There are `count`, of which the first are noted. */
+#define MOST_NOTED 10000
+typedef struct {
+    Column column;
+    const int64_t *wanted;
+    size_t wanted_count, count;
+    int64_t value, rowids[MOST_NOTED];  /* value: of the row at hand, where the column has room for one */
+} Noted;
+
 /* Reads all of a table and finds its extent: whether each of its pages is met once and full of cells, each header says how long its record
  * is, and each record ends where its chain of overflow pages does and has values for the table's columns. required: for each of `fields` of
- * them whether it cannot be NULL; NULL: the interior pages alone are read, and nothing is found. met, damaged: as of find_leaves. */
-Status check_table(const PageFile *, uint32_t root, const uint8_t *required, size_t fields, uint8_t *met, Extent *found, uint32_t *damaged);
+ * them whether it cannot be NULL; NULL: the interior pages alone are read, and nothing is found. noted: NULL for none. met, damaged: as of
+ * find_leaves. */
+Status check_table(const PageFile *, uint32_t root, const uint8_t *required, size_t fields, Noted *noted, uint8_t *met, Extent *found,
+                   uint32_t *damaged);
 
 #endif

@@ -201,21 +201,42 @@ static PyObject *check(FileObject *self, PyObject *arguments) {
     uint32_t damaged = 0;
     Extent found;
     Status status;
-    Py_buffer met, required;
-    if (!PyArg_ParseTuple(arguments, "Iz*w*", &root, &required, &met))
+    Py_buffer met, required, wanted = {0};
+    int field = 0;
+    if (!PyArg_ParseTuple(arguments, "Iz*w*|iy*", &root, &required, &met, &field, &wanted))
         return NULL;
-    if ((size_t)met.len <= self->file.pages / 8 || required.len > INT32_MAX) {
-        PyBuffer_Release(&met);
-        PyBuffer_Release(&required);
-        PyErr_SetString(PyExc_ValueError, "there must be a bit for each page");
-        return NULL;
+    PyObject *result = NULL;
+    Noted *noted = wanted.obj ? PyMem_Malloc(sizeof *noted) : NULL;
+    if ((size_t)met.len <= self->file.pages / 8 || required.len > INT32_MAX || field < 0) {
+        PyErr_SetString(PyExc_ValueError, "there must be a bit for each page, and a field");
+        goto done;
+    }
+    if (wanted.obj && !noted) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (noted) {
+        noted->column = (Column){.field = field, .kind = INTEGERS, .null = INT64_MIN, .values = &noted->value};
+        noted->wanted = wanted.buf;
+        noted->wanted_count = (size_t)wanted.len / sizeof *noted->wanted;
+        noted->count = 0;
     }
     Py_BEGIN_ALLOW_THREADS
-    status = check_table(&self->file, root, required.buf, (size_t)required.len, met.buf, &found, &damaged);
+    status = check_table(&self->file, root, required.buf, (size_t)required.len, noted, met.buf, &found, &damaged);
     Py_END_ALLOW_THREADS
+    if (status != OK)
+        result = raise_status(status, damaged);
+    else {
+        bool all = noted && !noted->column.odd && noted->count <= MOST_NOTED;
+        result = Py_BuildValue("nLLy#", (Py_ssize_t)found.rows, (long long)found.first, (long long)found.last, all ? (char *)noted->rowids : NULL,
+                               all ? (Py_ssize_t)(noted->count * sizeof *noted->rowids) : 0);
+    }
+done:
+    PyMem_Free(noted);
     PyBuffer_Release(&met);
     PyBuffer_Release(&required);
-    return status == OK ? Py_BuildValue("nLL", (Py_ssize_t)found.rows, (long long)found.first, (long long)found.last) : raise_status(status, damaged);
+    PyBuffer_Release(&wanted);
+    return result;
 }
 
 static PyObject *pages_of(FileObject *self, void *none) {
@@ -518,7 +539,8 @@ static PyMethodDef TABLE_METHODS[] = {
      "decode(from, to, first, last, columns): put rows of leaves from .. to - 1 with rowids first .. last into columns; returns how many,\n"
      "and of each column how many are NULL and how many of another kind than the column.\n\n"
      "A column is (field, kind, is_rowid, holds_reals, has_default, null, values, types, texts), see records.h: values is a buffer of eight\n"
-     "bytes a row, types, of VALUES, one of a byte a row, else None, and texts, of TEXTS and VALUES, a Texts. Raises StandAside, Damaged."},
+     "bytes a row, types, of VALUES, one of a byte a row, else None, and texts, of TEXTS and VALUES, a Texts. Columns of TYPES that share\n"
+     "their values have three bits each there, the first the lowest. Raises StandAside, Damaged."},
     {"rows", (PyCFunction)rows_of, METH_VARARGS,
      "rows(columns): all rows as tuples of Python's values. columns: as of decode, of VALUES, without buffers. Raises StandAside, Damaged."},
     {"stacks", (PyCFunction)find_stacks, METH_VARARGS,
@@ -543,10 +565,11 @@ static PyType_Spec TABLE_SPEC = {"nsys2prv._util.native._core.Table", sizeof(Tab
 static PyMethodDef FILE_METHODS[] = {
     {"table", (PyCFunction)open_table, METH_VARARGS, "table(root): the table with this root page. Raises StandAside, Damaged."},
     {"check", (PyCFunction)check, METH_VARARGS,
-     "check(root, required, met): read all of the table with this root page, return how many rows it has and their least and greatest\n"
-     "rowid (anything without rows), and set the bits of its pages in\n"
-     "`met`, in which those of other tables are set. required: for each column a byte, 1 if it cannot be NULL; None: its interior pages\n"
-     "alone are read, and the numbers mean nothing. Raises StandAside, Damaged."},
+     "check(root, required, met, [field, wanted]): read all of the table with this root page, and set the bits of its pages in `met`, in\n"
+     "which those of other tables are set. Returns how many rows it has, their least and greatest rowid (anything without rows), and as\n"
+     "bytes the rowids of those that have one of the `wanted` integers (int64) in a field; None where they are many, or where it has other\n"
+     "values than integers. required: for each column a byte, 1 if it cannot be NULL; None: its interior pages alone are read, and what is\n"
+     "returned means nothing. Raises StandAside, Damaged."},
     {NULL, NULL, 0, NULL},
 };
 
