@@ -180,9 +180,11 @@ def _fold_line(line: str, width: int | None, hang: int) -> list[str]:
     if indent > width // 2:
         indent = len(line) - len(line.lstrip()) + hang
     # Words that are too long, such as paths, are to be copied whole.
+    text = line.lstrip()
     return textwrap.wrap(
-        line,
+        text,
         width,
+        initial_indent=line[: len(line) - len(text)],
         subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,

@@ -159,7 +159,7 @@ def _sum_by_name(cause: Cause, facts: CauseContext) -> Iterator[tuple[int, str]]
     edges = cause.changes[0][0]
     sums = sum_lasts(facts.replay.list_work(edges, facts.measure(edges)), "key")
     for name, lasts, count in sums.rows():
-        yield name, f"{format_nanoseconds(float(lasts))} in {count:,} calls"
+        yield name, f"{format_nanoseconds(float(lasts))} in {format_count(count, 'call')}"
 
 
 def _measure_products(cause: Cause, facts: CauseContext) -> Iterator[str]:

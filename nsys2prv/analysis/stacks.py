@@ -33,6 +33,8 @@ STATES_OF_THREADS = ("thread_state", "thread_state_reason")
 #: Whose code samples are in: values of the catalogue.
 _STATES = map_labels("thread_state")
 PROFILER, SYSTEM = (map_labels("code_owner")[whose] for whose in ("the profiler", "the system"))
+#: What happens within this time (ns) happens together.
+ALIKE = 1_000_000
 #: A call of MPI in the text of a stack.
 MPI_CALL = r"(^|;)P?MPI_[A-Z]\w+"
 #: A sample stands for the time since the one before on its thread, at most for this multiple of the
@@ -154,8 +156,13 @@ def _find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, S
             last = max(last, int(calls.end[-1]))
     end = np.append(begin[1:], last)
     off = ~runs & ~ends
-    goes_on = (of_all.group_by("thread").last()["state"] == _STATES["running"]).any()
+    lasts = of_all.group_by("thread").last()
+    later = lasts["begin"] - last
+    # The threads of a process that exits end together, but for the one that frees what it had.
+    is_exit = (later > ALIKE).sum() <= 1 and (later.abs() <= ALIKE).sum() > 2
+    goes_on = not is_exit and (lasts["state"] == _STATES["running"]).any()
     begun, final = min(first, int(of_all["begin"][0])), max(last, int(of_all["begin"][-1]))
+    final = last if is_exit else final
     ended, away = (
         merge_spans(np.array([0, since]), np.array([until, since if lives else unit.duration]))
         for until, since, lives in ((first, last, runs[-1]), (begun, final, goes_on))

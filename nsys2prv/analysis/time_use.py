@@ -537,6 +537,6 @@ def describe_copies(copies: pl.DataFrame) -> tuple[str, ...]:
         where = f"{''.join(known)} memory" if known else ""
         described.append(
             f"{operations.get(operation, 'copies').removeprefix('CUDA ')}: {count:,}{where}, "
-            f"{moved / 1e9:,.2f} GB in {format_nanoseconds(time)}, {moved / max(time, 1):,.2f} GB/s"
+            f"{format_size(moved)} in {format_nanoseconds(time)}, {moved / max(time, 1):,.2f} GB/s"
         )
     return tuple(described)

@@ -284,7 +284,7 @@ def test_gpus_that_only_copy(does: str, tmp_path: Path) -> None:
     (loss,) = (one for one in findings if one.kind == "idle")
     assert loss.title.startswith(f"GPUs {does}, and do nothing else, for ")
     assert loss.views[0] == "basics/memory_operations.cfg"
-    assert loss.evidence[0] == f"{said}, 0.80 GB in 80.00 ms, 10.00 GB/s"
+    assert loss.evidence[0] == f"{said}, 800.0 MB in 80.00 ms, 10.00 GB/s"
     assert does.split()[0] in loss.advice
 
 
@@ -349,7 +349,7 @@ def test_copies_that_would_be_faster_from_pinned_memory(stages: bool, tmp_path: 
     (copied, *_) = find(tmp_path, calls, kernels, {MEMCPY: copies}, ["cudaMemcpyAsync_v3020"])
     assert copied.kind == "exposed_copies"
     assert re.search(
-        r"from pageable to device memory, 0.2\d GB in 1\d\d.\d\d ms, 2.00 GB/s", copied.evidence[0]
+        r"from pageable to device memory, 2\d\d.0 MB in 1\d\d.\d\d ms, 2.00 GB/s", copied.evidence[0]
     )
     assert "20.0 GB/s, a usual one of pinned memory" in copied.evidence[1]
     assert copied.share == pytest.approx(0.76, abs=0.03)
@@ -435,6 +435,16 @@ def test_a_thread_without_further_events(state: int | None, end: int, tmp_path: 
     )
     assert ("11% off the CPU" in shutdown.evidence[0]) is is_off
     assert shutdown.share == pytest.approx(95 / end, abs=0.01)
+
+
+def test_what_a_process_leaves_is_no_gain(tmp_path: Path) -> None:
+    """Its threads end together, but for one, which frees what the process had."""
+    ends = [20 * MS, 20 * MS + US, 20 * MS + US, 100 * MS]
+    changes = [(at, at == 0, PID + number) for number, end in enumerate(ends) for at in (0, end)]
+    rows = make_states(*sorted(changes))
+    findings = find(tmp_path, [(0, US, LAUNCH)], {0: (2 * US, 5 * MS)}, {"SCHED_EVENTS": rows})
+    (shutdown,) = (one for one in findings if one.kind == "shutdown")
+    assert shutdown.share == pytest.approx(0.15, abs=0.001)
 
 
 def test_nothing_is_said_of_gpus_whose_work_is_lost(tmp_path: Path) -> None:

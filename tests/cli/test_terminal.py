@@ -98,4 +98,5 @@ def test_folded_lines_hang_below_their_column() -> None:
     ]
     path = f"/{'p' * 50}"
     assert fold_lines([f"  written: {path}"], 20) == ["  written:", f"      {path}"]
+    assert fold_lines([f"  {path}: x"], 20) == [f"  {path}:", "      x"]
     assert f"{PLAIN}x" not in fold_lines([f"{PLAIN}x"], None)
