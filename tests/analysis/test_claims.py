@@ -349,7 +349,8 @@ def test_copies_that_would_be_faster_from_pinned_memory(stages: bool, tmp_path: 
     (copied, *_) = find(tmp_path, calls, kernels, {MEMCPY: copies}, ["cudaMemcpyAsync_v3020"])
     assert copied.kind == "exposed_copies"
     assert re.search(
-        r"from pageable to device memory, 2\d\d.0 MB in 1\d\d.\d\d ms, 2.00 GB/s", copied.evidence[0]
+        r"from pageable to device memory, 2\d\d.0 MB in 1\d\d.\d\d ms, 2.00 GB/s",
+        copied.evidence[0],
     )
     assert "20.0 GB/s, a usual one of pinned memory" in copied.evidence[1]
     assert copied.share == pytest.approx(0.76, abs=0.03)
