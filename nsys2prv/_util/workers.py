@@ -16,9 +16,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
@@ -162,21 +164,25 @@ class Pool(Struct):
             if self.executor is not None:
                 self.end(self.executor)
 
-    def run_in_order(self, function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
-        """Yield results in the order of the tasks, with at most two tasks for each worker submitted
-        beyond the one awaited. Raises LostWorker where a worker process was killed.
+    def run_in_order(
+        self, function: Callable[[T], R], tasks: Iterable[T], together: int = 1
+    ) -> Iterator[R]:
+        """Yield results in the order of the tasks. together: so many go to a worker at a time, with
+        at most two times as many for each submitted beyond those awaited (:meth:`limit_together`).
+        Raises LostWorker where a worker process was killed.
         """
         if self.executor is None:
             yield from map(function, tasks)
             return
-        waiting: deque[Future[R]] = deque()
+        waiting: deque[Future[Outcome]] = deque()
+        left = iter(tasks)
         try:
-            for task in tasks:
-                waiting.append(self._submit(function, task))
+            while batch := list(islice(left, together)):
+                waiting.append(self._submit(partial(run_batch, function), batch))
                 if len(waiting) > 2 * self.jobs:
-                    yield self._await_result(waiting.popleft())
+                    yield from self._await_results(waiting.popleft())
             while waiting:
-                yield self._await_result(waiting.popleft())
+                yield from self._await_results(waiting.popleft())
         except self.lost:
             raise LostWorker(
                 "a worker process was killed, most likely for lack of memory; try fewer workers, -j 1"
@@ -184,6 +190,10 @@ class Pool(Struct):
         finally:
             for future in waiting:
                 future.cancel()
+
+    def limit_together(self, tasks: int, most: int) -> int:
+        """Return how many of small tasks, `most` at most, go together so that all workers have some."""
+        return max(1, min(most, tasks // (4 * self.jobs)))
 
     def _submit(self, function: Callable[[T], R], task: T) -> Future[R]:
         try:
@@ -197,12 +207,29 @@ class Pool(Struct):
                 f"a further worker cannot be started: {reason}; try fewer, -j 1"
             ) from error
 
-    def _await_result(self, future: Future[R]) -> R:
+    def _await_results(self, future: Future[Outcome]) -> Iterator[Any]:
         # The library waits for the rest of a result whose worker was killed as it sent it.
         while not wait([future], CHECK_SECONDS).done:
             if any(not process.is_alive() for process in _list_processes(self.executor)):
                 _kill_processes(self.executor)
-        return future.result()
+        results, error = future.result()
+        yield from results
+        if error is not None:
+            raise error
+
+
+#: Results of tasks that went to a worker together, up to the first that failed, and its error.
+Outcome = tuple[list, Nsys2prvError | None]
+
+
+def run_batch(function: Callable[[T], R], tasks: Iterable[T]) -> Outcome:
+    """Run the function on each task."""
+    results: list[R] = []
+    try:
+        results.extend(map(function, tasks))
+    except Nsys2prvError as error:
+        return results, error
+    return results, None
 
 
 @contextmanager

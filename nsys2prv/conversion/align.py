@@ -158,7 +158,7 @@ def _correct_rows(job: Job) -> list[str]:
             advice += "; if the capture is empty, profile the program itself, until it ends"
         raise NothingToWrite(f"{names}: nothing to write: no events {missing}{why}; {advice}")
     warnings = samples.scale_fractions(job.results, job.folder)
-    separate_overlaps(job.results, job.run)
+    separate_overlaps(job.results, job.run_small)
     return warnings
 
 

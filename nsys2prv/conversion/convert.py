@@ -20,7 +20,7 @@ from nsys2prv._util.text import PREPARING, Progress
 from nsys2prv._util.workers import Pool, is_worth_parallelizing
 from nsys2prv.clock.maps import place_reports
 from nsys2prv.conversion.align import align_reports
-from nsys2prv.conversion.job import Job, open_workplace
+from nsys2prv.conversion.job import MOST_TOGETHER, Job, open_workplace
 from nsys2prv.conversion.options import DEFAULTS, CutOptions, Options, Plan, choose_reports
 from nsys2prv.conversion.read import list_wanted_parts, read_reports
 from nsys2prv.conversion.summary import Summary
@@ -221,7 +221,9 @@ def inspect_reports(
     cannot be exported.
     """
     exports = _prepare_exports(paths, folder, keep_going)
-    return pool.run_in_order(inspect_report, exports)
+    return pool.run_in_order(
+        inspect_report, exports, pool.limit_together(len(paths), MOST_TOGETHER)
+    )
 
 
 def inspect_report(export: Export) -> ReportInfo | Nsys2prvError:

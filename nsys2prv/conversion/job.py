@@ -6,7 +6,7 @@ The stages `open`, `read` and `align` fill in its fields; then it can be cut, wr
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -33,6 +33,8 @@ from nsys2prv.writers.rows import ObjectModel
 
 #: Latest time (UTC, ns) at which a trace may begin.
 END_OF_DATES = 250_000_000_000_000_000_000
+#: At most so many short tasks, of about so many rows, go to a worker together.
+MOST_TOGETHER, ROWS_TOGETHER = 16, 200_000
 
 
 @contextmanager
@@ -166,6 +168,12 @@ class Job:
     def run(self, function: Callable, tasks: Iterable) -> Iterator:
         """Run a pure function over files on each task, and return the results in order."""
         return self.pool.run_in_order(function, tasks)
+
+    def run_small(self, function: Callable, tasks: Sequence, rows: int = 1) -> Iterator:
+        """Do the same, where tasks are short. rows: of all."""
+        most = min(MOST_TOGETHER, ROWS_TOGETHER * len(tasks) // max(1, rows))
+        together = self.pool.limit_together(len(tasks), most)
+        return self.pool.run_in_order(function, tasks, together)
 
     def find_threads(self, result: WorkResult) -> np.ndarray:
         """Return the thread index of each local object of a result."""

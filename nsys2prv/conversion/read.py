@@ -107,7 +107,7 @@ def _read_kinds(job: Job, groups: Sequence[Group], left_out: Sequence[str]) -> l
             planned = add_indexes(tasks, results) if number else tasks
             waiting = iter(planned)
             try:
-                for result in job.run(read_task, planned):
+                for result in job.run_small(read_task, planned, rows):
                     next(waiting)
                     result.beside.task = result.task + sum(map(len, stages))
                     results.append(result)

@@ -270,7 +270,7 @@ def _make_metadata(job: Job, summary: Summary, clock: str | None) -> str:
     there is one.
     """
     options, ledger = job.plan.options, summary.ledger
-    inputs = job.run(describe_input, [info.given for info in job.infos])
+    inputs = job.run_small(describe_input, [info.given for info in job.infos])
     content = {
         "nsys2prv": __version__,
         "trace": {

@@ -53,6 +53,10 @@ class Block(Struct, frozen=True):
 
     def read(self, low: int | None = None, high: int | None = None) -> pl.DataFrame:
         """Return the rows with low <= ordinal < high (None: without a limit)."""
+        return read_blocks([self], low, high)
+
+    def read_rows(self, low: int | None = None, high: int | None = None) -> np.ndarray:
+        """Return the same as an array of rows."""
         first, last = 0, self.rows
         if low is not None:
             first = int(np.searchsorted(self._map_rows()[:, 0], low))
@@ -60,8 +64,7 @@ class Block(Struct, frozen=True):
             last = int(np.searchsorted(self._map_rows()[:, 0], high))
         width = len(self.columns)
         count, offset = (last - first) * width, (self.first + first) * width * 8
-        rows = np.fromfile(self.path, np.int64, count, offset=offset).reshape(-1, width)
-        return pl.DataFrame(rows, self.columns, orient="row")
+        return np.fromfile(self.path, np.int64, count, offset=offset).reshape(-1, width)
 
     def sample_ordinals(self, count: int) -> np.ndarray:
         """Return a number of its ordinals, evenly spread."""
@@ -98,7 +101,8 @@ def write_buckets(path: Path, bucket: np.ndarray, rows: pl.DataFrame) -> tuple[B
 
 def read_blocks(blocks: Sequence[Block], *span: int | None) -> pl.DataFrame:
     """Return the rows of all blocks, one after the other, with low <= ordinal < high."""
-    return pl.concat([block.read(*span) for block in blocks])
+    rows = [block.read_rows(*span) for block in blocks]
+    return pl.DataFrame(np.concatenate(rows), blocks[0].columns, orient="row")
 
 
 def hash_rows(*columns: np.ndarray) -> np.ndarray:

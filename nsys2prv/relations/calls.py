@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 from msgspec import Struct
 from msgspec.structs import astuple, replace
@@ -31,6 +32,7 @@ from nsys2prv.relations.blocks import (
     Block,
     group_blocks,
     hash_signatures,
+    read_blocks,
     write_blocks,
 )
 from nsys2prv.relations.nccl_collectives import EQUAL_COLUMNS, find_role, keep_sound_kernels
@@ -184,11 +186,10 @@ class CallPortion(Struct, frozen=True):
     def read_calls(self) -> pl.DataFrame:
         """Return all calls. Where the report numbers those of a communicator, it does by function."""
         others = {block.group for block in self.blocks if not block.numbered}
-        calls = pl.concat(
-            block.read().with_columns(
-                communicator=pl.lit(block.group), numbered=pl.lit(block.group not in others)
-            )
-            for block in self.blocks
+        groups = np.array([block.group for block in self.blocks])
+        groups = np.repeat(groups, [block.rows for block in self.blocks])
+        calls = read_blocks(self.blocks).with_columns(
+            communicator=pl.Series(groups), numbered=pl.Series(~np.isin(groups, list(others)))
         )
         function = pl.when("numbered").then("function").otherwise(0)
         group = pl.struct("communicator", function).rank("dense").cast(pl.Int64) - 1

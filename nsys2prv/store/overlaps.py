@@ -51,10 +51,10 @@ TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
 
 def separate_overlaps(
-    results: Sequence[WorkResult], run_tasks: Callable[[Callable, Sequence], Iterable]
+    results: Sequence[WorkResult], run_tasks: Callable[[Callable, Sequence, int], Iterable]
 ) -> None:
     """Move overlapping rows of the results to lanes; the runs' files are changed in place.
-    run_tasks: maps over tasks.
+    run_tasks: maps over tasks of so many rows.
     """
     grouped = list_overlap_groups()
     tasks: dict[int, list[WorkResult]] = defaultdict(list)
@@ -68,7 +68,8 @@ def separate_overlaps(
             moving.add(result.report)
     by_task = {result.task: result for result in results}
     reports = [tasks[report] for report in sorted(moving)]
-    for change in chain.from_iterable(run_tasks(separate_overlaps_of_report, reports)):
+    rows = sum(result.rows for result in results)
+    for change in chain.from_iterable(run_tasks(separate_overlaps_of_report, reports, rows)):
         result = by_task[change.task]
         result.objects = change.objects
         if change.crowded:

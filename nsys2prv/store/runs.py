@@ -124,6 +124,10 @@ class RecordFormat(Struct, frozen=True, dict=True):
         return _make_dtype(self)
 
 
+#: Returns the format, one object for all that are equal in this process.
+get_format = lru_cache(MOST_FORMATS)(RecordFormat)
+
+
 @lru_cache(MOST_FORMATS)
 def _make_dtype(shape: RecordFormat) -> np.dtype:
     """Return the columns of a record, one object for all formats that are equal."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, StoredFrame, is_sorted, read_frame
+from nsys2prv._util.native import core
 from nsys2prv.events.call_indexes import Segment
 from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, Layout, Metric, load_catalogue
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey
@@ -26,17 +27,16 @@ from nsys2prv.store.runs import (
     COUNTER,
     END,
     LINE,
+    MOST_FORMATS,
     RecordFormat,
     Run,
     Span,
     SpillWriter,
-    list_present_fields,
+    get_format,
 )
 
 #: The greatest number that is stored in 32 bits.
 GREATEST_NARROW = (1 << 32) - 1
-#: Records among which several objects are mostly seen.
-LOOKED_AT = 64
 
 
 class WorkResult(Struct):
@@ -151,12 +151,10 @@ def spill_rows(
     layout = load_catalogue().layouts[rows.layout]
     kept, end = repair_times(rows, open_ended, account)
     if isinstance(kept, slice) or len(kept):
-        plain = _NonNegativeColumns(rows.columns)
         ascending = rows.selection is None and bool((rows.begin[1:] > rows.begin[:-1]).all())
         mask = writer.field_masks.get(layout.name, -1)
-        for present, unknown, chosen in _split_by_fields(layout, rows.columns, kept, mask):
-            shape = RecordFormat(BEGIN, layout.name, present, unknown=unknown)
-            yield from _spill_events(rows, shape, chosen, end, ascending, plain, writer)
+        for split in _split_by_fields(layout, rows.columns, kept, mask):
+            yield from _spill_events(rows, layout, split, end, ascending, writer)
     if rows.lines is not None:
         yield from spill_lines(rows.lines, writer)
 
@@ -186,7 +184,7 @@ def append_samples(
     """Store samples of an object, ascending by time. stored: value + 1 of each metric (a column
     each), 0 where there is none.
     """
-    shape = RecordFormat(COUNTER, layout, 4 if int(stored.max()) <= GREATEST_NARROW else 8, metrics)
+    shape = get_format(COUNTER, layout, 4 if int(stored.max()) <= GREATEST_NARROW else 8, metrics)
     records = np.empty(len(time), shape.dtype)
     records["time"], records["object"], records["values"] = time, object_, stored
     count = int(np.count_nonzero(stored))
@@ -292,80 +290,70 @@ def _split_by_fields(
         yield own & known, own >> fields, _select_rows(kept, chosen)
 
 
-class _NonNegativeColumns(dict):
-    """Columns without negative values, which Paraver's tools do not know: 0 in their place, and
-    `RecordFormat.unknown` says where.
-
-    narrow: the names of those of which no number needs more than 32 bits.
-    """
-
-    def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
-        super().__init__()
-        self.source = columns
-        self.narrow: set[str] = set()
-
-    def __missing__(self, name: str) -> np.ndarray:
-        column = np.ascontiguousarray(self.source[name], np.int64)
-        # As unsigned numbers, negative ones are the greatest.
-        if int(column.view(np.uint64).max()) > GREATEST_NARROW:
-            column = np.maximum(column, 0)
-        if int(column.max()) <= GREATEST_NARROW:
-            self.narrow.add(name)
-        self[name] = column
-        return column
-
-    def is_wide(self, name: str, rows: slice | np.ndarray) -> bool:
-        """True if one of these rows needs more than 32 bits."""
-        column = self[name]
-        return name not in self.narrow and int(column[rows].max()) > GREATEST_NARROW
-
-
 def _spill_events(
     rows: Rows,
-    shape: RecordFormat,
-    kept: slice | np.ndarray,
+    layout: Layout,
+    split: tuple[int, int, slice | np.ndarray],
     end: np.ndarray,
     ascending: bool,
-    plain: _NonNegativeColumns,
     writer: SpillWriter,
 ) -> Iterator[Run]:
-    """Store the `kept` rows. shape: theirs, but for `wide`. end: of all rows. ascending: True if
-    each of these begins after the one before.
+    """Store rows of a layout. split: as :func:`_split_by_fields` yields it. end: of all rows.
+    ascending: True if each of these begins after the one before.
     """
-    layout, present = load_catalogue().layouts[shape.name], shape.field_mask
-    order, ends = slice(None), end[kept]
+    present, unknown, kept = split
     if not ascending:
-        order = _order_outer_first(rows.begin[kept], ends)
-        kept, ends = _select_rows(kept, order), ends[order]
-    stored = present & ~layout.callers_mask
-    wide = sum(
-        1 << bit
-        for bit, field in enumerate(layout.fields)
-        if stored >> bit & 1 and plain.is_wide(field.name, kept)
-    )
-    columns = {
-        "time": rows.begin,
-        "end": end,
-        "object": rows.object,
-        "domain": rows.domain,
-        CALLERS: rows.columns.get(CALLERS),
-        **{field.name: plain[field.name] for field in list_present_fields(layout, stored)},
-    }
-    object_ = find_only_object(rows.object, kept)
-    greatest = int(ends.max())
-    if greatest == OPEN:
-        greatest = int(ends[ends != OPEN].max(initial=NULL))
+        kept = _select_rows(kept, _order_outer_first(rows.begin[kept], end[kept]))
+    fields = list_numbered_fields(layout.name, present & ~layout.callers_mask)
+    columns = {name: np.ascontiguousarray(rows.columns[name], np.int64) for _, name in fields}
+    greatest, object_, wide, negative = measure_rows(end, rows.object, columns, kept)
+    for place, (_, name) in enumerate(fields) if negative else ():
+        if negative >> place & 1:
+            # Paraver's tools do not know negative numbers; `unknown` says where they are.
+            columns[name] = np.maximum(columns[name], 0)
+    wide = sum(1 << bit for place, (bit, _) in enumerate(fields) if wide >> place & 1)
+    columns |= {"time": rows.begin, "end": end, "object": rows.object, "domain": rows.domain}
+    columns[CALLERS] = rows.columns.get(CALLERS)
     last = len(rows.begin) - 1 if isinstance(kept, slice) else kept[-1]
     greatest = max(greatest, int(rows.begin[last]) + 1)
-    yield writer.append_columns(replace(shape, wide=wide), columns, kept, greatest, object_)
-    shape = RecordFormat(END, layout.name, present)
+    shape = get_format(BEGIN, layout.name, present, (), wide, unknown)
+    yield writer.append_columns(shape, columns, kept, greatest, object_)
+    shape = get_format(END, layout.name, present)
     if layout.is_state:
         yield writer.append(
             shape, _make_closing_records(rows.object[kept], shape), greatest, object_
         )
     else:
-        kept = _select_rows(kept, _order_by_time(ends))
+        kept = _select_rows(kept, _order_by_time(end[kept]))
         yield writer.append_columns(shape, {**columns, "time": end}, kept, greatest, object_)
+
+
+@lru_cache(MOST_FORMATS)
+def list_numbered_fields(name: str, field_mask: int) -> list[tuple[int, str]]:
+    """Return bit and name of the fields of a layout whose bit is set."""
+    fields = enumerate(load_catalogue().layouts[name].fields)
+    return [(bit, one.name) for bit, one in fields if field_mask >> bit & 1]
+
+
+def measure_rows(
+    end: np.ndarray,
+    objects: np.ndarray,
+    columns: Mapping[str, np.ndarray],
+    rows: slice | np.ndarray,
+) -> tuple[int, int, int, int]:
+    """Return of some rows (indices, or a slice for all) the greatest end that is not OPEN, the one
+    object, -1 for several, and of which columns one needs more than 32 bits, and is negative (a bit
+    each).
+    """
+    if core is None:
+        own, some = [column[rows] for column in columns.values()], end[rows]
+        wide = (1 << bit for bit, one in enumerate(own) if one.max() > GREATEST_NARROW)
+        negative = (1 << bit for bit, one in enumerate(own) if one.min() < 0)
+        greatest = int(some[some != OPEN].max(initial=NULL))
+        return greatest, find_only_object(objects[rows]), sum(wide), sum(negative)
+    every = isinstance(rows, slice)
+    given = (np.ascontiguousarray(one, np.int64) for one in (end, objects, *columns.values()))
+    return core.measure_rows(tuple(given), None if every else rows)
 
 
 def append_events(
@@ -379,18 +367,16 @@ def append_events(
     each; greatest_time: as in :class:`Run`.
     """
     object_ = find_only_object(begins["object"])
-    end_shape = RecordFormat(END, shape.name, shape.field_mask)
+    end_shape = get_format(END, shape.name, shape.field_mask)
     return (
         writer.append(shape, begins, greatest_time, object_),
         writer.append(end_shape, make_end_records(begins, end, end_shape), greatest_time, object_),
     )
 
 
-def find_only_object(objects: np.ndarray, rows: slice | np.ndarray = slice(None)) -> int:
-    """Return the one object of these rows, -1 for several."""
-    some = objects[rows if isinstance(rows, slice) else rows[:LOOKED_AT]][:LOOKED_AT]
-    first = int(some[0])
-    return first if (some == first).all() and (objects[rows] == first).all() else -1
+def find_only_object(objects: np.ndarray) -> int:
+    """Return the one object of some rows, -1 for several."""
+    return int(objects[0]) if (objects == objects[0]).all() else -1
 
 
 def make_end_records(begins: np.ndarray, end: np.ndarray, shape: RecordFormat) -> np.ndarray:
@@ -455,7 +441,7 @@ def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> Iterator[Run]
     send = lines.send[kept]
     greatest = max(int(send.max()), int(lines.receive[kept].max()))
     kept = _select_rows(kept, _order_by_time(send))
-    yield writer.append_columns(RecordFormat(LINE, lines.kind), columns, kept, greatest)
+    yield writer.append_columns(get_format(LINE, lines.kind), columns, kept, greatest)
 
 
 class CommonNumbers:

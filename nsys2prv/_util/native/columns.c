@@ -306,6 +306,66 @@ PyObject *look_up(PyObject *self, PyObject *arguments) {
     return fits ? Py_NewRef(Py_None) : NULL;
 }
 
+/* The least and the greatest of some rows of a column, leaving out `not_this`. */
+static void find_range(const int64_t *values, const int64_t *rows, size_t count, int64_t not_this, int64_t *least, int64_t *greatest) {
+    *least = INT64_MAX;
+    *greatest = INT64_MIN;
+    for (size_t k = 0; k < count; k++) {
+        int64_t value = values[rows ? (size_t)rows[k] : k];
+        *least = value < *least ? value : *least;
+        *greatest = value > *greatest && value != not_this ? value : *greatest;
+    }
+}
+
+PyObject *measure_rows(PyObject *self, PyObject *arguments) {
+    PyObject *given, *chosen, *result = NULL;
+    Py_buffer rows = {0}, *columns = NULL;
+    Py_ssize_t taken = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "O!O", &PyTuple_Type, &given, &chosen))
+        return NULL;
+    Py_ssize_t width = PyTuple_Size(given);
+    if (chosen != Py_None && PyObject_GetBuffer(chosen, &rows, PyBUF_SIMPLE) < 0)
+        return NULL;
+    if (!(columns = PyMem_Calloc((size_t)width + 1, sizeof *columns))) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (; taken < width; taken++)
+        if (PyObject_GetBuffer(PyTuple_GetItem(given, taken), &columns[taken], PyBUF_SIMPLE) < 0)
+            goto done;
+    const int64_t *places = rows.buf;
+    size_t known = width ? (size_t)columns[0].len / 8 : 0, count = places ? (size_t)rows.len / 8 : known;
+    bool fits = width >= 2 && width - 2 <= 62;
+    for (Py_ssize_t k = 0; k < width; k++)
+        fits = fits && (size_t)columns[k].len == 8 * known;
+    for (size_t k = 0; places && k < count; k++)
+        fits = fits && (uint64_t)places[k] < known;
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "ends, objects and at most 62 columns of int64, all of one length, and rows of these");
+        goto done;
+    }
+    int64_t least, greatest, last_end, object;
+    uint64_t wide = 0, negative = 0;
+    Py_BEGIN_ALLOW_THREADS
+    find_range(columns[0].buf, places, count, INT64_MAX, &least, &last_end);
+    find_range(columns[1].buf, places, count, INT64_MAX, &least, &greatest);
+    object = least == greatest ? least : -1;
+    for (Py_ssize_t k = 2; k < width; k++) {
+        find_range(columns[k].buf, places, count, INT64_MIN, &least, &greatest);
+        wide |= (uint64_t)(greatest > UINT32_MAX) << (k - 2);
+        negative |= (uint64_t)(least < 0) << (k - 2);
+    }
+    Py_END_ALLOW_THREADS
+    result = Py_BuildValue("LLKK", (long long)last_end, (long long)object, (unsigned long long)wide, (unsigned long long)negative);
+done:
+    for (Py_ssize_t k = 0; columns && k < taken; k++)
+        PyBuffer_Release(&columns[k]);
+    PyMem_Free(columns);
+    PyBuffer_Release(&rows);
+    return result;
+}
+
 /* A field of records, and the column of int64 that it is taken from. */
 typedef struct {
     Py_ssize_t offset, size;

@@ -22,6 +22,9 @@ static PyMethodDef FUNCTIONS[] = {
     {"number_distinct", number_distinct, METH_VARARGS,
      "number_distinct(columns, codes): put into `codes` (int64) the number of each row among the distinct rows of a tuple of columns (int64),\n"
      "in ascending order; returns the first row of each as bytes (int64). Raises ValueError where something does not fit."},
+    {"measure_rows", measure_rows, METH_VARARGS,
+     "measure_rows((ends, objects, *columns), rows): of some rows (None: all; all int64) the greatest end that is not the greatest number,\n"
+     "the one object, -1 for several, and of which of the columns one needs more than 32 bits, and is negative (a bit each)."},
     {"fill_records", fill_records, METH_VARARGS,
      "fill_records(records, itemsize, fields, rows, first): fill records with the values of the rows at rows[first:], or from row `first` on\n"
      "where `rows` is None.\n\n"

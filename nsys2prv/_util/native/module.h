@@ -40,6 +40,7 @@ PyObject *number_distinct(PyObject *self, PyObject *arguments);
 PyObject *find_among(PyObject *self, PyObject *arguments);
 PyObject *look_up(PyObject *self, PyObject *arguments);
 PyObject *fill_records(PyObject *self, PyObject *arguments);
+PyObject *measure_rows(PyObject *self, PyObject *arguments);
 
 /* trace.c */
 PyObject *open_trace(PyObject *self, PyObject *arguments);
