@@ -105,7 +105,7 @@ class Ledger(Struct):
         kinds: dict[str, Account] = defaultdict(Account)
         for kind, account in (item for one in job.results for item in one.accounts.items()):
             if account.rows or account.synthesized:
-                kinds[kind] += account
+                kinds[kind].add(account)
         events, lines, tables, taken = (
             sum_counters(getattr(result, name) for result in job.results)
             for name in ("events", "lines", "tables", "of_table")

@@ -287,13 +287,14 @@ class Account(Struct):
         accounted = self.records + self.dropped.total() + self.skipped.total()
         return self.rows + self.synthesized.total() - accounted
 
-    def __add__(self, other: Account) -> Account:
-        counts = (
-            (getattr(self, name), getattr(other, name)) for name in self.__struct_fields__[2:]
-        )
-        # Most are empty, and to add Counters takes long.
-        summed = (mine + its if its else mine for mine, its in counts)
-        return Account(self.rows + other.rows, self.records + other.records, *summed)
+    def add(self, other: Account) -> None:
+        """Add another account."""
+        self.rows += other.rows
+        self.records += other.records
+        for name in self.__struct_fields__[2:]:
+            # Most are empty.
+            if counts := getattr(other, name):
+                getattr(self, name).update(+counts)
 
 
 #: Key -> text, of reasons that are routine and of those that are not.

@@ -134,7 +134,7 @@ def name_ranges(extraction: Extraction, columns: Columns, field: str) -> NamedRa
     renamed = _rename(extraction, columns, domains, domain_of)
     numbers = extraction.domains.number(domains)
     (names, domain_codes), name_of = factorize_together(renamed.codes, domain_of)
-    own = ~np.isin(np.array(domains), load_catalogue().domains)[domain_of]
+    own = np.array([one not in load_catalogue().domains for one in domains], bool)[domain_of]
     texts = gather_texts(renamed.texts, names, NO_TEXT)
     name = extraction.intern_names("nvtx", name_of, text=texts, domain=numbers[domain_codes])
     # 0 is the end of a range in a trace.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeGuard
 
 import numpy as np
@@ -101,6 +102,7 @@ class Message(Struct, frozen=True):
         return bool(_UNUSED.fullmatch(self.text))
 
 
+@lru_cache(1000)
 def shorten_message(text: str) -> str:
     """Return a message as a label: one line, files without their folders (which name users and
     machines), the first sentences.

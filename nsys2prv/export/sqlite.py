@@ -220,13 +220,12 @@ class Database:
         """
         if table not in self.tables:
             return []
-        named = self.tables[table].sql_names
-        expressions = ", ".join(named[column] for column in columns)
         found = self._read_few_rows(table, columns, where)
         if found is None:
+            named, condition = self.tables[table].sql_names, self.make_condition(table, where)
+            expressions = ", ".join(named[column] for column in columns)
             noted = self.tables[table].noted.get(where)
             rows = name_rows(table) if noted is None else self.select_rows(noted)
-            condition = self.make_condition(table, where)
             found = self.query(f"SELECT {expressions} FROM {rows} WHERE {condition}")
         return [row for row in found if all(map(isinstance, row, types))] if types else found
 

@@ -13,9 +13,11 @@ from functools import cache, cached_property, lru_cache
 from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.memory import find_limit
@@ -103,6 +105,10 @@ class RecordFormat(Struct, frozen=True, dict=True):
     #: known in these.
     unknown: int = 0
 
+    def __reduce__(self) -> tuple:
+        # One object for all that are equal in a process.
+        return get_format, astuple(self)
+
     def find_constant(self, name: str) -> int | None:
         """Return what all begins have in a field that they do not hold, None where they hold it:
         ABSENT, also of a field that the layout has not, or 0 for a known number, which is stored
@@ -124,8 +130,10 @@ class RecordFormat(Struct, frozen=True, dict=True):
         return _make_dtype(self)
 
 
-#: Returns the format, one object for all that are equal in this process.
-get_format = lru_cache(MOST_FORMATS)(RecordFormat)
+@lru_cache(MOST_FORMATS)
+def get_format(*fields: Any) -> RecordFormat:
+    """Return the format, one object for all that are equal."""
+    return RecordFormat(*fields)
 
 
 @lru_cache(MOST_FORMATS)

@@ -91,7 +91,7 @@ class WorkResult(Struct):
 
     def add(self, kind: str, account: Account) -> None:
         """Add to the account of a kind of event."""
-        self.accounts[kind] = self.accounts.get(kind, Account()) + account
+        self.accounts.setdefault(kind, Account()).add(account)
 
     def add_found(self, kind: str, account: Account) -> None:
         """Add to the account what no row by itself is a record of."""
