@@ -16,13 +16,8 @@ from nsys2prv._util.memory import (
     return_freed_memory,
     return_large_blocks,
 )
+from nsys2prv.analysis import coverage
 from nsys2prv.analysis.collectives import make_clock_table
-from nsys2prv.analysis.coverage import (
-    explain_absence,
-    find_lossy_devices,
-    name_gpus,
-    name_lossy_processes,
-)
 from nsys2prv.analysis.device_group import ALL, WORK, AnalysisOptions, DeviceGroup
 from nsys2prv.analysis.host_time import NAMES, select_no_profiler
 from nsys2prv.analysis.nvtx_operations import RANGES
@@ -49,6 +44,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "kernel names": (KERNEL_NAMES,),
     "collectives": ("nccl_kernel", *MPI_LAYOUTS),
     "NVTX ranges": RANGES,
+    "MPI": MPI_LAYOUTS,
     ON_DEMAND: (ON_DEMAND,),
 }
 #: All analyses, in the order of their tables.
@@ -72,13 +68,13 @@ def run_analyses(
     # Columns of a single unit may be most of the memory; many units use blocks again and again.
     (return_large_blocks if len(opened.units) == 1 else keep_freed_memory)()
     steady, iterations = (None, None) if asked.whole else opened.find_steady(pattern)
-    lost_work = name_lossy_processes(job)
+    lost_work = coverage.name_lossy_processes(job)
     options = replace(
         asked,
         iterations=iterations,
         synchronising=select_synchronising_calls(opened.labels["cuda_api"]),
         set_up_calls=[select_labels(opened.labels["cuda_api"], one) for one in NAMES["set_up"]],
-        gpus=name_gpus(job, opened.reader),
+        gpus=coverage.name_gpus(job, opened.reader),
         io=select_io_calls(opened.labels["osrt"]),
         shmem=select_labels(opened.labels["nvtx"], NAMES["shmem"]),
         compilers=select_labels(opened.labels["cpu_module"], NAMES["compilers"]),
@@ -86,7 +82,7 @@ def run_analyses(
         groups=opened.group_table,
         steady=steady,
         covered=opened.coverage.common,
-        lossy_devices=find_lossy_devices(job, opened.reader),
+        lossy_devices=coverage.find_lossy_devices(job, opened.reader),
         lost_work=lost_work,
         regions=ALL
         if regions == (ALL,)
@@ -102,7 +98,7 @@ def run_analyses(
 
     def explain(layouts: Sequence[str]) -> str:
         is_lost = lost_work and set(layouts) & set(WORK) & opened.reader.layouts
-        return lost_work if is_lost else explain_absence(job, layouts)
+        return lost_work if is_lost else coverage.explain_absence(job, layouts)
 
     context = Context(
         opened.reader,
@@ -118,7 +114,7 @@ def run_analyses(
     for analysis in (one for one in ANALYSES if one.name in wanted):
         groups = [GROUPS[name] for name in analysis.needs]
         absent = [group for group in groups if not opened.available & set(group)]
-        missing = [f"{analysis.title}: {explain_absence(job, group)}" for group in absent]
+        missing = [f"{analysis.title}: {coverage.explain_absence(job, group)}" for group in absent]
         if analysis.covered and not len(opened.coverage.common):
             missing.insert(0, opened.coverage.describe())
         results[analysis.name] = Result(analysis.name, analysis.title, missing=missing)
@@ -139,6 +135,9 @@ def run_analyses(
                 joined[key] = pl.concat(kept, how="diagonal_relaxed")
             result = results[analysis.name]
             find_function(analysis.conclude, __package__)(joined, context, result)
+            for table, (said, group) in analysis.absent.items():
+                if table not in result.tables:
+                    result.missing.append(said.format(why=explain(GROUPS.get(group, (group,)))))
             is_said = any(lost_work in line for line in (*result.missing, *result.notes))
             if lost_work and analysis.covered and not is_said:
                 result.missing.append(f"figures of all GPUs: {lost_work}")

@@ -26,7 +26,7 @@ from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.analysis.stacks import describe_places, measure_places
 from nsys2prv.analysis.text import shorten_name
 from nsys2prv.replay.causes import Cause
-from nsys2prv.replay.graph import KIND_NAMES, TRANSFERS, Edges, Graph, Kind, split_size
+from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
 from nsys2prv.replay.meetings import Pipeline, find_pipeline
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import Replay, sum_lasts
@@ -203,7 +203,7 @@ class CauseContext(Struct, frozen=True, dict=True):
     def name_transfer(self, kind: Kind, name: int) -> str:
         """Return the label of what transfers: a kernel of NCCL or a call of MPI."""
         if name <= 0:
-            return KIND_NAMES[kind]
+            return TEXTS["work"][kind.name]
         return self.name_kernel(name) if kind == Kind.NCCL else self.name_call(name)
 
     def name_transfers(self, edges: np.ndarray, weights: np.ndarray) -> str:
@@ -227,7 +227,7 @@ class CauseContext(Struct, frozen=True, dict=True):
         if kind == Kind.LAUNCH:
             return f"from {self.name_call(key // 2)} to the begin of its work"
         if kind != Kind.GAP:
-            return f"in {KIND_NAMES[kind]}"
+            return f"in {TEXTS['work'][kind.name]}"
         before, after = split_place(key)
         if before == after:
             return f"between calls of {self.name_call(before)}"

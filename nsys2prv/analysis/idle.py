@@ -10,7 +10,6 @@ import polars as pl
 from nsys2prv.analysis.device_group import (
     MEMORY,
     STATES,
-    WORK,
     DeviceGroup,
     find_host_states,
     find_rows,
@@ -90,15 +89,10 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     """Add tables of gaps, latencies, calls and memory operations."""
     if frames["gaps"].height:
         _add_gap_tables(frames, context, result)
-    else:
-        result.missing.append(f"gaps of devices: {context.explain_absence(tuple(WORK))}")
     for name in ("latencies", "queued"):
         if frames[name].height:
             by_task = make_statistics(frames[name], ["task"]).drop("time_ns").sort("task")
             result.add(name, context.label_tasks(by_task))
-    absent = context.explain_absence(("cuda_api",))
-    if not frames["latencies"].height:
-        result.missing.append(f"launch latencies: {absent}, or no kernel that its calls launched")
     if frames["calls"].height:
         rows = make_statistics(frames["calls"], ["call"])
         rows = context.label_names(rows, "call", "cuda_api").select(
@@ -109,14 +103,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             pl.exclude("call", "count", "time_ns"),
         )
         result.add("calls", rows)
-    else:
-        result.missing.append(f"CUDA API calls: {absent}")
     if frames["memory"].height:
         result.add("memory", _sum_moves(frames["memory"]))
-    else:
-        result.missing.append(
-            f"memory operations: {context.explain_absence(('memory_operation',))}"
-        )
 
 
 def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.text import capitalize, format_count, list_some
 from nsys2prv.analysis.cause_context import ADVICE, CALLS, CauseContext
-from nsys2prv.analysis.host_time import TEXTS, describe_parts, lacks, sum_parts
+from nsys2prv.analysis.host_time import NAMES, TEXTS, describe_parts, lacks, sum_parts
 from nsys2prv.analysis.result import Finding
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.time_use import describe_copies
@@ -43,14 +43,6 @@ NEARLY_ALL = 0.9
 #: Fewer pauses of a process tell nothing of requests, which come at random: the longest wait is so many
 #: times as long as the median, or more.
 FEWEST_PAUSES, REGULAR = 10, 4
-#: What is said of hosts that wait most of the time, where it is not known for what.
-OFF_CPU = re.compile(r"the host is \d+% off the CPU")
-#: Calls that wait for another thread, where they are most of what hosts do.
-OF_THREADS = re.compile(
-    r"^([6-9]\d|100)% of it in (futex|sem_\w*wait|pthread_(cond_\w*wait|join|\w*lock)|\w*barrier\w*)"
-)
-#: A pause that is spent in such a call waits for requests, or for another process.
-WAITS = re.compile(r" in (poll|ppoll|epoll_\w+|p?select\w*|accept\w*|recv\w*)$")
 
 
 def describe_job_cause(cause: Cause, facts: CauseContext) -> Finding:
@@ -342,15 +334,15 @@ def _describe_pause(
     pauses = [*facts.describe_pauses(edges)]
     advice = _advise_once(lasts) or ADVICE["gap"]
     title = f"{facts.waiting} wait for hosts {where}."
-    if pauses and OFF_CPU.match(pauses[0]):
+    if pauses and re.match(NAMES["off_cpu"], pauses[0]):
         advice = ADVICE["off_cpu"]
-    if pauses and OF_THREADS.match(pauses[-1]):
+    if pauses and re.match(NAMES["of_threads"], pauses[-1]):
         advice = ADVICE["threads"]
     # A place that hardly any other rank has cannot be compared with the others'.
     process = np.maximum(facts.replay.job.graph.edges.process[edges], 0)
     by_process = np.bincount(process, lasts)
     tasks: list[int] = []
-    if waits := WAITS.search(pauses[-1]) if pauses else None:
+    if waits := re.search(NAMES["waits"], pauses[-1]) if pauses else None:
         advice = ADVICE["waits"]
         title = f"{facts.waiting} wait for hosts that wait in {waits[1]}: for requests, or another process."
     elif len(facts.replay.processes) > 2 and by_process.max() >= NEARLY_ALL * lasts.sum():

@@ -59,6 +59,8 @@ class Analysis(Struct, frozen=True):
     covered: bool = False
     #: Name of a table -> its title, or its title and what it shows.
     tables: dict[str, str | tuple[str, str]] = field(default_factory=dict)
+    #: Name of a table -> what is said where it is absent, and the layouts that it needs, or their group.
+    absent: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: Tables that terminals do not show, and those that pages draw, which terminals do not show either.
     hidden: frozenset[str] = frozenset()
     drawn: frozenset[str] = frozenset()

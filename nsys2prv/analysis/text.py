@@ -25,6 +25,7 @@ from nsys2prv._util.text import (
     list_some,
     shorten,
 )
+from nsys2prv.analysis.host_time import TEXTS
 from nsys2prv.analysis.result import NOTHING, OUTSIDE, Finding, Result
 from nsys2prv.analysis.study.model import format_efficiency, list_known_rows, name_metrics
 
@@ -48,11 +49,7 @@ TEXT_WIDTH = 110
 #: Findings that are printed without --full, and measurements that are printed of the first.
 MOST_SHORT, MOST_EVIDENCE = 3, 2
 #: Lines above limits, causes behind these, and what lies outside of a steady state.
-LIMITS, CAUSES, BESIDE = (
-    "  Limits: at most this much is gained, as some of it has to stay",
-    "  Causes: this much is gained without each of them",
-    "  Outside of the steady state, in % of the job:",
-)
+LIMITS, CAUSES, BESIDE = TEXTS["headings"]
 #: Characters of the name of a kernel in a sentence.
 LONGEST_NAME = 56
 #: Lines that are printed without --full, and rows of each table then.
@@ -64,15 +61,7 @@ LAST_LINES = 3
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 #: Column that ranks or devices are compared by, in order of preference -> whether its highest value
 #: is the worst.
-WORST = {
-    "parallel_efficiency": False,
-    "idle_share": True,
-    "exposed_share_of_elapsed": True,
-    "others_waited_ns": True,
-    "total_late_ns": True,
-    "median_ns": True,
-    "outside_mpi_share": False,
-}
+WORST: dict[str, bool] = TEXTS["worst"]
 PLACES = ("rank", "device", "node")
 #: Label of a row for all devices together.
 ALL = "all"

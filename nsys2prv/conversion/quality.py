@@ -7,6 +7,7 @@ In: a job. Out: notes and warnings, for the summary of a conversion and for repo
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -57,6 +58,8 @@ _DECLARED = load_shipped_file(__package__, "quality.yaml")
 #: Data that would say more about hosts and GPUs -> its `tables`, the `option` that records it, and what that
 #: `tells`.
 WOULD_TELL: dict[str, dict[str, Any]] = _DECLARED["would_tell"]
+#: What Nsight Systems says of a system on which CUDA cannot be traced.
+REFUSED = re.compile(r"\bCUDA trac(e|ing) .*\bnot (be )?(collected|supported)\b", re.IGNORECASE)
 #: Classes of messages of Nsight Systems, the worst first.
 CLASSES = ("loss", "fallback", "error", "warning")
 
@@ -163,17 +166,15 @@ def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> list[QualityNote]:
     tables = {table for info in infos for table in info.parts}
     has_gpus = len(idle) < len(infos) or any(info.gpus for info in infos)
     is_cpu_job = tables & {P2P, COLLECTIVES, START_WAIT, OTHER} and not has_gpus
-    if is_cpu_job:
-        return []
-    refused = [info.name for info in infos if find_refusal([info]) and info.name in idle]
-    not_traced = [name for name in idle if name not in refused]
-    return _note("no_gpu_work", not_traced) + _note("cuda_refused", refused)
+    return (
+        [] if is_cpu_job else _note("cuda_refused" if find_refusal(infos) else "no_gpu_work", idle)
+    )
 
 
 def find_refusal(infos: Iterable[ReportInfo]) -> str:
     """Return the message that CUDA could not be traced on a system; "" without one."""
-    messages = (message for info in infos for message in info.messages)
-    return next((message.text for message in messages if message.refused), "")
+    texts = (message.text for info in infos for message in info.messages)
+    return next(filter(REFUSED.search, texts), "")
 
 
 def list_gpu_work(info: ReportInfo) -> list[str]:

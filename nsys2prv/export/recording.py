@@ -39,7 +39,6 @@ _FALLBACK = re.compile(
     r"\b(instead|legacy|fall(ing|s)? back|fell back|inaccurate|libraries for driver version)\b",
     re.IGNORECASE,
 )
-_REFUSED = re.compile(r"\bCUDA trac(e|ing) .*\bnot (be )?(collected|supported)\b", re.IGNORECASE)
 #: Beginnings of the messages that tell when the capture started and stopped.
 _STARTED, _STOPPED = "profiling has started", "profiling has stopped"
 _LAUNCHED = re.compile(r"Process .* launched by the profiler", re.IGNORECASE | re.DOTALL)
@@ -90,11 +89,6 @@ class Message(Struct, frozen=True):
     def fallback(self) -> bool:
         """True if the message says that something was recorded in another way than asked for."""
         return bool(_FALLBACK.search(self.text))
-
-    @property
-    def refused(self) -> bool:
-        """True if the message says that CUDA could not be traced on this system."""
-        return bool(_REFUSED.search(self.text))
 
     @property
     def unused(self) -> bool:

@@ -56,24 +56,6 @@ class Kind(IntEnum):
     OUTSIDE = 14
 
 
-#: Kind -> what people call it.
-KIND_NAMES = {
-    Kind.KERNEL: "kernels",
-    Kind.COPY: "copies",
-    Kind.GAP: "host between calls",
-    Kind.CALL: "calls",
-    Kind.NCCL: "NCCL transfer",
-    Kind.MPI: "MPI transfer",
-    Kind.LAUNCH: "launch latency",
-    Kind.RETURN: "return of synchronising calls",
-    Kind.STREAM: "stream order",
-    Kind.EVENT: "wait for an event",
-    Kind.MEET: "meeting of ranks",
-    Kind.HANDOFF: "hand-off between threads",
-    Kind.QUEUE: "full launch queue",
-    Kind.OTHER: "another stream of the device",
-    Kind.OUTSIDE: "outside of the job",
-}
 TRANSFERS = (Kind.NCCL, Kind.MPI)
 #: Kinds whose weight is work, which a what-if may change; all others but meetings are latencies.
 WORK = (Kind.KERNEL, Kind.COPY, Kind.GAP, Kind.CALL, *TRANSFERS)
