@@ -142,11 +142,10 @@ class DistinctTexts:
             return decode_texts(self.series)
         return [raw.decode("utf-8", "replace") for raw in self.as_list()]
 
-    def select(self, used: np.ndarray) -> DistinctTexts:
-        """Return some of the texts. used: a mask (bool)."""
+    def select(self, kept: np.ndarray) -> DistinctTexts:
+        """Return some of the texts, by their numbers."""
         if self._read is None:
-            return DistinctTexts(self.series.filter(pl.Series(used)))
-        kept = np.flatnonzero(used)
+            return DistinctTexts(self.series.gather(kept))
         kept = kept if self._kept is None else self._kept[kept]
         return DistinctTexts(read=self._read, kept=kept)
 
@@ -224,7 +223,9 @@ def _keep_used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, 
     used[codes] = True
     if used.all():
         return codes, distinct
-    return (np.cumsum(used) - 1)[codes], distinct.select(used)
+    kept, places = np.flatnonzero(used), np.empty(len(used), np.int64)
+    places[kept] = np.arange(len(kept))
+    return places[codes], distinct.select(kept)
 
 
 def number_distinct(series: pl.Series) -> tuple[pl.Series, np.ndarray]:

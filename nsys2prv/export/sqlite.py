@@ -315,7 +315,7 @@ class Database:
         """Return columns of all rows of a part, and which conditions each row meets, as bits; None
         where SQLite has to read them.
         """
-        if isinstance(part, SomeRows) or not part.rowid:
+        if not part.rowid:
             return None
         with self._explain_damage(part.table):
             looked_at = find_condition_columns(tuple(conditions))

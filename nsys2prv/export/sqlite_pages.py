@@ -400,7 +400,8 @@ class SourceTable:
             *((name, REALS) for name in reals),
         )
         leaves = table.between(part.first, part.last)
-        room = min(part.rows, table.most_rows(*leaves))
+        chosen = (np.array(part.rowids, np.int64),) if isinstance(part, SomeRows) else ()
+        room = len(chosen[0]) if chosen else min(part.rows, table.most_rows(*leaves))
         # Each on its own, so that those go that only conditions look at.
         present = [
             (
@@ -418,7 +419,7 @@ class SourceTable:
         all_types = np.empty(room if types else 0, np.int64)
         described += (fields[name].column(TYPES, all_types, None, None) for name in types)
         try:
-            rows, counts = table.decode(*leaves, part.first, part.last, described)
+            rows, counts = table.decode(*leaves, part.first, part.last, described, *chosen)
         except core.StandAside:
             return None
         numbers, words = {}, {}

@@ -70,7 +70,7 @@ def to_begin_times(begin: np.ndarray, end: np.ndarray, clock: ClockMap) -> np.nd
     A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it
     begins: it begins 1 ns earlier.
     """
-    times = clock.to_global(begin)
+    times = to_trace_times(begin, clock, OPEN)
     if clock.slack:
         rows = np.flatnonzero(end <= begin + SHORT)
         own = times[rows]
@@ -82,9 +82,11 @@ def to_trace_times(times: np.ndarray, clock: ClockMap, opened: int) -> np.ndarra
     """Return trace times (ns) of local ones; `opened` for those that are OPEN, as the ends of
     ranges that last to the end of the trace are.
     """
+    if core is not None and np.ndim(clock.offset) == 0:
+        mapped, drift = np.empty(len(times), np.int64), float(clock.drift)
+        core.map_times(times, OPEN, opened, int(clock.offset), drift, int(clock.pivot), mapped)
+        return mapped
     lasting = times == OPEN
-    if not lasting.any():
-        return clock.to_global(times)
     return np.where(lasting, opened, clock.to_global(np.where(lasting, 0, times)))
 
 

@@ -4,6 +4,7 @@
  */
 #include "module.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -220,6 +221,36 @@ done:
     free(known.first);
     free(known.slots);
     return result;
+}
+
+PyObject *map_times(PyObject *self, PyObject *arguments) {
+    PyObject *given;
+    Py_buffer times = {0}, out;
+    long long open, opened, offset, pivot;
+    double drift;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OLLLdLw*", &given, &open, &opened, &offset, &drift, &pivot, &out))
+        return NULL;
+    size_t count = (size_t)out.len / 8;
+    if (PyObject_GetBuffer(given, &times, PyBUF_STRIDES) == 0) {
+        if (times.ndim != 1 || times.itemsize != 8 || (size_t)times.shape[0] != count)
+            PyErr_SetString(PyExc_ValueError, "times of int64, and room for as many");
+        else {
+            const Strided column = {times.buf, times.strides[0]};
+            uint64_t *mapped = out.buf;
+            Py_BEGIN_ALLOW_THREADS
+            for (size_t k = 0; k < count; k++) {
+                int64_t time = value_at(&column, k);
+                mapped[k] = time == open ? (uint64_t)opened : (uint64_t)time + (uint64_t)offset;
+                if (drift != 0 && time != open)
+                    mapped[k] += (uint64_t)(int64_t)floor((double)(int64_t)((uint64_t)time - (uint64_t)pivot) * drift);
+            }
+            Py_END_ALLOW_THREADS
+        }
+    }
+    PyBuffer_Release(&times);
+    PyBuffer_Release(&out);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 /* The first place whose number is not below `wanted`: a few steps from `near`, where it is near. */

@@ -19,6 +19,9 @@ static PyMethodDef FUNCTIONS[] = {
     {"look_up", look_up, METH_VARARGS,
      "look_up(table, starts, which, local, out): put table[starts[which] + local] of each row into `out`. local: uint32 or int64, at any distance;\n"
      "which: int32; all else int64. Raises ValueError where something does not fit."},
+    {"map_times", map_times, METH_VARARGS,
+     "map_times(times, open, opened, offset, drift, pivot, out): put time + offset + floor((time - pivot) * drift) of each time into `out`, but\n"
+     "`opened` for those that are `open`. times: int64, at any distance; out: int64. Raises ValueError where something does not fit."},
     {"number_distinct", number_distinct, METH_VARARGS,
      "number_distinct(columns, codes): put into `codes` (int64) the number of each row among the distinct rows of a tuple of columns (int64),\n"
      "in ascending order; returns the first row of each as bytes (int64). Raises ValueError where something does not fit."},

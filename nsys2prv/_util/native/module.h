@@ -39,6 +39,7 @@ void make_small_texts(void);
 PyObject *number_distinct(PyObject *self, PyObject *arguments);
 PyObject *find_among(PyObject *self, PyObject *arguments);
 PyObject *look_up(PyObject *self, PyObject *arguments);
+PyObject *map_times(PyObject *self, PyObject *arguments);
 PyObject *fill_records(PyObject *self, PyObject *arguments);
 PyObject *measure_rows(PyObject *self, PyObject *arguments);
 

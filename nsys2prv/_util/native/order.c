@@ -121,8 +121,13 @@ static uint64_t *sort_near(uint64_t *keys, uint64_t *spare, size_t count, int bi
     for (size_t k = 0; k < count; k++)
         spare[next[keys[k] >> shift]++] = keys[k];
     free(next);
-    for (size_t k = 1; k < count; k++) {
+    uint64_t greatest = 0;
+    for (size_t k = 0; k < count; k++) {
         uint64_t key = spare[k];
+        if (key >= greatest) {
+            greatest = key;
+            continue;
+        }
         size_t to = k;
         for (; to && spare[to - 1] > key; to--)
             spare[to] = spare[to - 1];

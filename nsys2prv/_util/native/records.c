@@ -61,6 +61,7 @@ struct Decoder {
     int32_t required_fields;
     int64_t first_rowid, last_rowid;  /* met then */
     Noted *noted;                 /* NULL: no rows are noted then */
+    const int64_t *chosen, *chosen_end;  /* the rowids of the rows to come, NULL for all rows */
 };
 
 /* ---- making and freeing ---- */
@@ -142,6 +143,11 @@ Status new_decoder(const PageFile *file, Column *columns, size_t count, Decoder 
         }
     }
     return OK;
+}
+
+void choose_rows(Decoder *decoder, const int64_t *rowids, size_t count) {
+    decoder->chosen = rowids;
+    decoder->chosen_end = rowids + count;
 }
 
 void free_decoder(Decoder *decoder) {
@@ -468,6 +474,10 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
             continue;
         if (found.rowid > last)
             return OK;
+        while (decoder->chosen != decoder->chosen_end && *decoder->chosen < found.rowid)
+            decoder->chosen++;
+        if (decoder->chosen_end && (decoder->chosen == decoder->chosen_end || *decoder->chosen != found.rowid))
+            continue;
         if (*row >= room)
             return NO_ROOM;
         if (decoder->met) {
@@ -495,10 +505,12 @@ Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t
     decoder->overflow_pages = 0;
     for (size_t leaf = from; leaf < to && status == OK; leaf++) {
         uint32_t number = *damaged = leaves->page[leaf];
+        if (decoder->chosen_end && (decoder->chosen == decoder->chosen_end || *decoder->chosen > leaves->last[leaf]))
+            continue;
         /* Leaves that follow each other in the file are read together. */
         if (together > 1)
             together--;
-        else
+        else if (!decoder->chosen_end)
             while (leaf + together < to && together < pages_of_block(decoder->file) && leaves->page[leaf + together] == number + together)
                 together++;
         const uint8_t *page = page_in_block(&decoder->block, number, together, &status);

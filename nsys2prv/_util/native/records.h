@@ -89,6 +89,8 @@ typedef struct Decoder Decoder;
 /* The columns must outlive the decoder. */
 Status new_decoder(const PageFile *, Column *columns, size_t count, Decoder **);
 void free_decoder(Decoder *);
+/* Has it decode the rows with these rowids alone, which ascend, in the ranges that follow. */
+void choose_rows(Decoder *, const int64_t *rowids, size_t count);
 /* Puts the rows of leaves from..to - 1 whose rowids are from `first` to `last` into the columns, the first of them at index *row, and
  * leaves there the index behind the last. room: rows that the columns have room for. damaged: gets the leaf that a status other than OK is
  * about. */

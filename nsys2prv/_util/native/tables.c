@@ -364,11 +364,12 @@ static PyObject *decode(TableObject *self, PyObject *arguments) {
     long long first, last;
     PyObject *given, *result = NULL;
     Asked asked = {0};
-    if (!PyArg_ParseTuple(arguments, "nnLLO!", &from, &to, &first, &last, &PyList_Type, &given))
+    Py_buffer chosen = {0};
+    if (!PyArg_ParseTuple(arguments, "nnLLO!|y*", &from, &to, &first, &last, &PyList_Type, &given, &chosen))
         return NULL;
     if (from < 0 || to < from || (size_t)to > self->leaves.count) {
         PyErr_SetString(PyExc_ValueError, "the table has no such leaves");
-        return NULL;
+        goto done;
     }
     if (take_columns(given, &asked, &room) < 0)
         goto done;
@@ -383,6 +384,8 @@ static PyObject *decode(TableObject *self, PyObject *arguments) {
     Decoder *decoder;
     Py_BEGIN_ALLOW_THREADS
     status = new_decoder(&self->file->file, asked.columns, (size_t)asked.count, &decoder);
+    if (status == OK && chosen.obj)
+        choose_rows(decoder, chosen.buf, (size_t)chosen.len / sizeof(int64_t));
     if (status == OK) {
         /* Without columns rows are but counted. */
         status = decode_leaves(decoder, &self->leaves, (size_t)from, (size_t)to, first, last, &rows, room < 0 ? SIZE_MAX : (size_t)room,
@@ -405,6 +408,7 @@ static PyObject *decode(TableObject *self, PyObject *arguments) {
     if (counts)
         result = Py_BuildValue("nN", (Py_ssize_t)rows, counts);
 done:
+    PyBuffer_Release(&chosen);
     release(&asked);
     return result;
 }
@@ -536,8 +540,8 @@ static PyMethodDef TABLE_METHODS[] = {
      "between(first, last): (from, to), the leaves that can hold rowids from first to last."},
     {"most_rows", (PyCFunction)most_rows, METH_VARARGS, "most_rows(from, to): leaves from .. to - 1 have no more rows."},
     {"decode", (PyCFunction)decode, METH_VARARGS,
-     "decode(from, to, first, last, columns): put rows of leaves from .. to - 1 with rowids first .. last into columns; returns how many,\n"
-     "and of each column how many are NULL and how many of another kind than the column.\n\n"
+     "decode(from, to, first, last, columns, [rowids]): put rows of leaves from .. to - 1 with rowids first .. last, and of these only those\n"
+     "with some rowids (int64, ascending) where they are given, into columns; returns how many, and of each column how many are NULL and how many of another kind than the column.\n\n"
      "A column is (field, kind, is_rowid, holds_reals, has_default, null, values, types, texts), see records.h: values is a buffer of eight\n"
      "bytes a row, types, of VALUES, one of a byte a row, else None, and texts, of TEXTS and VALUES, a Texts. Columns of TYPES that share\n"
      "their values have three bits each there, the first the lowest. Raises StandAside, Damaged."},
