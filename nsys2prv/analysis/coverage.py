@@ -224,10 +224,7 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
     if begin == "CUPTI_" and (refusal := find_refusal(job.infos)):
         return f'no report has {many}: "{refusal}"'
     if begin == "CUPTI_" and any(info.traces_cuda for info in job.infos):
-        return (
-            f"no report has {many}, though CUDA was traced: the program made no such work, or crashed "
-            "or was killed before all was collected"
-        )
+        return TEXTS["reasons"]["traced"].format(tables=many)
     by = f" (nsys profile {recorded_by[begin]})" if begin else ""
     return f"not recorded: no report has {many}{by}"
 

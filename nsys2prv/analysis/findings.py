@@ -98,11 +98,8 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     if unit.has("cuda_kernel"):
         yield "kernels", _sum_kernels(unit, window)
     is_product = pl.col("class").is_in([GEMM, CONVOLUTION])
-    lacking = [
-        device
-        for device, models in unit.options.gpus
-        if models and all(host_time.lacks(model, "no_tensor_cores") for model in models)
-    ]
+    gpus, lack = unit.options.gpus, "no_tensor_cores"
+    lacking = [one for one, known in gpus if known and not host_time.select_gpus(known, lack)]
     is_product &= (pl.col("tensor") == TENSOR_NO) & ~pl.col("device").is_in(lacking)
     products = unit.work.lazy().filter(is_product).select("name", "device", "thread")
     products = products.unique().collect()

@@ -334,9 +334,9 @@ def _store_ranges(unit: DeviceGroup) -> tuple[Path, list[tuple[int, int, np.ndar
     return path, windows
 
 
-def lacks(model: str, *what: str) -> bool:
-    """Return whether a model of GPU lacks some of `what`: keys of NAMES."""
-    return any(re.search(NAMES[one], model) for one in what)
+def select_gpus(models: Collection[str], *lacking: str) -> set[str]:
+    """Return the models of GPUs that have what others lack. lacking: keys of NAMES for these."""
+    return {one for one in models if not any(re.search(NAMES[key], one) for key in lacking)}
 
 
 def select_no_profiler(labels: pl.DataFrame) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.text import capitalize, format_count, list_some
 from nsys2prv.analysis.cause_context import ADVICE, CALLS, CauseContext
-from nsys2prv.analysis.host_time import NAMES, TEXTS, describe_parts, lacks, sum_parts
+from nsys2prv.analysis.host_time import NAMES, TEXTS, describe_parts, select_gpus, sum_parts
 from nsys2prv.analysis.result import Finding
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.time_use import describe_copies
@@ -166,7 +166,7 @@ def _advise_products(facts: CauseContext) -> str:
     """Say what makes matrix products use the tensor cores that the GPUs have."""
     devices, gpus = {*facts.frames["products"]["device"]}, dict(facts.context.options.gpus)
     models = {model for device in devices for model in gpus.get(device) or [""]}
-    modern = {model for model in models if not lacks(model, "no_tensor_cores", "no_tf32")}
+    modern = select_gpus(models, "no_tensor_cores", "no_tf32")
     is_sure = modern == models and "" not in models
     return ADVICE["tf32" if is_sure else "some_tf32" if modern else "tensor_cores"]
 

@@ -309,7 +309,7 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
     shares = (
         (compute, "compute", most),
         (active - compute - copies, "only communicate", ""),
-        (copies, f"only {_name_copying(frames['copies'])}", ""),
+        (copies, f"only {_judge_copies(frames['copies'])[0]}", ""),
         (length - active, "draw, or are idle," if drawn else "are idle", ""),
     )
     parts: list[str] = []
@@ -432,12 +432,17 @@ def describe_loss(
     length = max(int(devices["inner"].sum()), 1)
     compute, active, copies = (devices[one].sum() for one in ("compute", "active", "copies"))
     idle, communication = max(length * (1 - outside) - active, 0.0), active - compute - copies
+    copying, advice = _judge_copies(frames["copies"])
     losses = {
-        "idle": ("are idle, beside waits for requests," if outside else "are idle", idle),
-        "copies": (f"{_name_copying(frames['copies'])}, and do nothing else,", copies),
-        "communication": ("communicate, and do nothing else,", communication),
+        "idle": (f"are idle{', beside waits for requests,' if outside else ''}", idle, ELSEWHERE),
+        "copies": (f"{copying}, and do nothing else,", copies, advice),
+        "communication": (
+            "communicate, and do nothing else,",
+            communication,
+            TEXTS["advice"]["alone"],
+        ),
     }
-    name, (does, lost) = max(losses.items(), key=lambda item: item[1][1])
+    name, (does, lost, advice) = max(losses.items(), key=lambda item: item[1][1])
     share = lost / max(devices["length"].sum(), 1)
     transfers = facts.replay.select((Kind.NCCL,))
     unmatched = transfers[graph.edges.key[transfers] == 0]
@@ -450,9 +455,9 @@ def describe_loss(
     is_steady = context.options.steady is not None
     when = "of the steady state" if is_steady else "between their first and last work"
     tasks: list[int] = []
-    most, evidence, where, advice = "", (), "", "overlap communication with computation"
+    most, evidence, where = "", (), ""
     if name == "idle":
-        use, advice = find_use("idle", frames, context, job), ELSEWHERE
+        use = find_use("idle", frames, context, job)
         # The host of the GPUs that idle longest may be unknown.
         if use is not None and 2 * use.length >= lost / devices.height:
             most, evidence, where = use.describe_most(), use.list_evidence(), use.where
@@ -462,20 +467,15 @@ def describe_loss(
                 advice = next((text for part, text in calls if part and part in named), ELSEWHERE)
     elif name == "copies":
         evidence = describe_copies(frames["copies"])
-        advice = _advise_copies(frames["copies"])
     elif is_unmatched:
-        reason = (
-            f"{len(unmatched):,} of {format_count(len(transfers), 'NCCL kernel')} could not be matched "
-            "with those of other ranks: whether they wait for ranks or for data cannot be told"
-        )
+        of_all = f"{len(unmatched):,} of {format_count(len(transfers), 'NCCL kernel')}"
+        reason = TEXTS["reasons"]["unmatched"].format(kernels=of_all)
         for one, _ in list_slow_processes(facts.replay, "gpu"):
             tasks += [process + 1 for process in one.processes]
             ranks = job.describe_ranks([process + 1 for process in one.processes])
             slower = f"kernels of {ranks} take {one.ratio - 1:.1%} longer than the others' do"
             evidence = (*evidence, slower)
-        advice = (
-            "record payloads, which name communicators: --trace=cuda,nvtx with NCCL 2.25.1 or later"
-        )
+        advice = TEXTS["advice"]["payloads"]
     mean = format_nanoseconds(lost / devices.height)
     longest = devices.sort(pl.col(f"{name}_end") - pl.col(f"{name}_begin")).row(-1, named=True)
     return Finding(
@@ -495,26 +495,20 @@ def describe_loss(
     )
 
 
-def _name_copying(copies: pl.DataFrame) -> str:
-    """Return what GPUs do in operations of memory, by those that take most time."""
-    is_fill = copies.height and sum_copies(copies)["operation"][0] == MEMSET
-    return "fill memory" if is_fill else "copy"
-
-
-def _advise_copies(copies: pl.DataFrame) -> str:
-    """Return what helps against the copies that take most time."""
+def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
+    """Return what GPUs do in operations of memory, by those that take most time, and what helps."""
     advice = TEXTS["advice"]["copies_alone"]
     if not copies.height:
-        return advice
+        return "copy", advice
     most = sum_copies(copies).row(0, named=True)
     size = most["bytes"] / most["count"]
     if most["operation"] == MEMSET:
-        return TEXTS["advice"]["fills"]
+        return "fill memory", TEXTS["advice"]["fills"]
     if size < SMALL_COPY:
-        return f"copy in fewer, larger pieces: these have {format_size(size)} on average"
-    if map_labels("memory_kind")["pageable"] in (most["source"], most["destination"]):
-        return f"{TEXTS['advice']['pageable']}; or {advice}"
-    return advice
+        advice = f"copy in fewer, larger pieces: these have {format_size(size)} on average"
+    elif map_labels("memory_kind")["pageable"] in (most["source"], most["destination"]):
+        advice = f"{TEXTS['advice']['pageable']}; or {advice}"
+    return "copy", advice
 
 
 def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:
@@ -529,11 +523,11 @@ def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:
 def describe_copies(copies: pl.DataFrame) -> tuple[str, ...]:
     """Return what is copied most, by direction and kinds of memory. copies: as for sum_copies."""
     operations, described = list_labels("memory_operation"), []
-    kinds = {kind: one.lower() for kind, one in list_labels("memory_kind").items()}
+    labels = list_labels("memory_kind").items()
+    kinds = {kind: one.lower() for kind, one in labels if one != "Unknown"}
     for operation, source, destination, count, moved, time in sum_copies(copies).head(2).rows():
         places = {"from": source, "of" if operation == MEMSET else "to": destination}
-        named = ((word, kinds.get(place, "unknown")) for word, place in places.items())
-        known = [f" {word} {kind}" for word, kind in named if kind != "unknown"]
+        known = [f" {word} {kinds[one]}" for word, one in places.items() if one in kinds]
         where = f"{''.join(known)} memory" if known else ""
         described.append(
             f"{operations.get(operation, 'copies').removeprefix('CUDA ')}: {count:,}{where}, "

@@ -21,23 +21,8 @@ ANALYSES = [analysis.name for analysis in job.ANALYSES if analysis.name != job.O
 
 
 def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(
-            [
-                "report",
-                *TRAINING,
-                "--align",
-                "utc",
-                "--json",
-                str(tmp_path / "r.json"),
-                "--iterations",
-                "iteration*",
-                "-q",
-                "--full",
-            ]
-        )
-        == 0
-    )
+    options = ["--align", "utc", "--iterations", "iteration*", "-q", "--full", "--json"]
+    assert main(["report", *TRAINING, *options, str(tmp_path / "r.json")]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^4 ranks on 2 hosts, 4 GPUs; [\d.]+ ms; [\d,]+ events\n", out)
     written = json.loads((tmp_path / "r.json").read_text())

@@ -217,23 +217,8 @@ def test_a_cut_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     convert(reports, tmp_path / "whole.prv")
     trace = cut_filter.parse_trace(tmp_path / "whole.prv")
     ranges = ["--time", "40%:41%"]
-    assert (
-        main(
-            [
-                "-q",
-                "-j",
-                "2",
-                *ranges,
-                "--no-args",
-                "--no-lines",
-                "--sample",
-                "all=100",
-                *map(str, reports),
-                str(tmp_path / "cut.prv"),
-            ]
-        )
-        == 0
-    )
+    options = ["-q", "-j", "2", "--no-args", "--no-lines", "--sample", "all=100"]
+    assert main([*options, *ranges, *map(str, reports), str(tmp_path / "cut.prv")]) == 0
     check_cut(
         tmp_path / "cut.prv",
         trace,

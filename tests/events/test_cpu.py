@@ -201,14 +201,8 @@ def test_counters_stand_over_their_intervals_on_rows_of_components(
 ) -> None:
     tables = {
         counts: [
-            {
-                "start": start,
-                "end": start + 10,
-                "componentId": core,
-                "eventId": event,
-                "count": value,
-            }
-            for start, core, event, value in [
+            {"start": at, "end": at + 10, "componentId": core, "eventId": event, "count": value}
+            for at, core, event, value in [
                 (20, 7, 1, 500),
                 (10, 7, 1, 400),
                 (10, 7, 2, 90),

@@ -201,30 +201,9 @@ def test_no_report_is_written_over(
 def test_rules_are_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "other.row").write_text("rules: []\n")
     before = read_folder(tmp_path)
-    assert (
-        main(
-            [
-                "-q",
-                "--kernel-rules",
-                str(tmp_path / "other.row"),
-                str(GRAPHS),
-                str(tmp_path / "other"),
-            ]
-        )
-        == 2
-    )
-    assert (
-        main(
-            [
-                "-q",
-                "--nvtx-rules",
-                str(tmp_path / "other.row"),
-                str(GRAPHS),
-                str(tmp_path / "other"),
-            ]
-        )
-        == 2
-    )
+    for option in ("--kernel-rules", "--nvtx-rules"):
+        rules = [option, str(tmp_path / "other.row")]
+        assert main(["-q", *rules, str(GRAPHS), str(tmp_path / "other")]) == 2
     assert read_folder(tmp_path) == before
 
 
