@@ -25,21 +25,31 @@ ABSENT = -1
 OPEN = np.iinfo(np.int64).max
 
 
+def find_bounds(values: np.ndarray) -> tuple[int, int]:
+    """Return the least and the greatest of some numbers (int64); without any the greatest and the
+    least that there are.
+    """
+    if core is not None:
+        return core.find_bounds(np.ascontiguousarray(values, np.int64))
+    limits = np.iinfo(np.int64)
+    return int(values.min(initial=limits.max)), int(values.max(initial=limits.min))
+
+
 def blank_negative(column: np.ndarray) -> np.ndarray:
     """Return the column with ABSENT for NULL and negative values."""
-    return column if column.min(initial=0) >= 0 else np.where(column < 0, ABSENT, column)
+    return column if find_bounds(column)[0] >= 0 else np.where(column < 0, ABSENT, column)
 
 
 def blank_nonpositive(column: np.ndarray) -> np.ndarray:
     """Return the column with ABSENT for NULL, negative values and 0."""
-    return column if column.min(initial=1) > 0 else np.where(column <= 0, ABSENT, column)
+    return column if find_bounds(column)[0] > 0 else np.where(column <= 0, ABSENT, column)
 
 
 def fill_with_zero(column: np.ndarray) -> np.ndarray:
     """Return the column with 0 for NULL and negative values. Most records are written without such
     a number where it is 0.
     """
-    return column if column.min(initial=0) >= 0 else np.maximum(column, 0)
+    return column if find_bounds(column)[0] >= 0 else np.maximum(column, 0)
 
 
 def factorize(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -167,9 +177,12 @@ def number_linked(sets: Iterable[Iterable[Hashable]]) -> list[int]:
     return [numbers.setdefault(find_leader(first), len(numbers)) for first in firsts]
 
 
-def is_sorted(values: np.ndarray) -> bool:
-    """True if no value is less than the one before it."""
-    return bool((values[1:] >= values[:-1]).all())
+def is_sorted(values: np.ndarray, strictly: bool = False) -> bool:
+    """True if no value (int64) is less than the one before it; strictly: nor equal to it."""
+    if core is not None:
+        return core.ascends(np.ascontiguousarray(values, np.int64), strictly)
+    before, after = values[:-1], values[1:]
+    return bool((after > before).all() if strictly else (after >= before).all())
 
 
 class Table(Struct, frozen=True):

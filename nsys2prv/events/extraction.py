@@ -268,18 +268,24 @@ class Extraction:
             columns = self.database.read(part, integers, texts, condition)
         if where is None:
             self.account.rows += columns.rows
-        self.account.repaired[Reason.NOT_INTEGER] += columns.damaged
-        capture = self.report.capture
-        far = [capture.mask_far(columns[name]) for name in set(times) & columns.integers.keys()]
-        if part.table in GPU_TABLES and {"start", "end"} <= columns.integers.keys():
-            far.append(capture.mask_far_work(columns["start"], columns["end"]))
+        if columns.damaged:
+            self.account.repaired[Reason.NOT_INTEGER] += columns.damaged
+        capture, known = self.report.capture, columns.integers
+        is_range = {"start", "end"} <= known.keys()
+        is_work = is_range and part.table in GPU_TABLES
+        far = [
+            capture.mask_far(known[name]) for name in times if not capture.holds(known.get(name))
+        ]
+        if is_work and not (
+            capture.holds(known["start"], *capture.gpu)
+            and capture.holds(known["end"], *capture.gpu)
+        ):
+            far.append(capture.mask_far_work(known["start"], known["end"]))
         if far and where is None:
             columns = self.drop_rows(columns, np.logical_or.reduce(far), Reason.FAR_FROM_CAPTURE)
         elif far:
             columns = columns.where(~np.logical_or.reduce(far))
-        if not short and {"start", "end"} <= columns.integers.keys():
-            columns = self.drop_short(columns)
-        return columns
+        return columns if short or not is_range else self.drop_short(columns)
 
     def drop_rows(self, columns: Columns, unusable: np.ndarray, reason: Reason) -> Columns:
         """Return the rows without those in a mask, which are counted as dropped."""
@@ -288,6 +294,8 @@ class Extraction:
 
     def drop_short(self, columns: Columns, begin: str = "start", end: str = "end") -> Columns:
         """Return the rows that :meth:`mask_long_enough` leaves, with times in these columns."""
+        if not self.min_duration:
+            return columns
         return columns.where(self.mask_long_enough(columns[begin], columns[end]))
 
     def mask_long_enough(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -307,15 +315,17 @@ class Extraction:
 
     def drop_far_rows(self, rows: Rows | Counters) -> Rows | Counters:
         """Return rows or samples without those far outside the capture, which are counted."""
-        mask_far = self.report.capture.mask_far
+        capture, mask_far = self.report.capture, self.report.capture.mask_far
         if isinstance(rows, Counters):
-            far = mask_far(rows.time)
-            if not far.any():
+            if capture.holds(rows.time):
                 return rows
+            far = mask_far(rows.time)
             self.account.dropped[Reason.FAR_FROM_CAPTURE] += int(
                 np.count_nonzero(rows.values[far] != ABSENT)
             )
             return replace(rows, time=rows.time[~far], values=rows.values[~far])
+        if capture.holds(rows.begin) and capture.holds(rows.end):
+            return rows
         far = mask_far(rows.begin) | mask_far(rows.end)
         self.account.dropped[Reason.FAR_FROM_CAPTURE] += int(rows.get_chosen(far).sum())
         return rows.where(~far)

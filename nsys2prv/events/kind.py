@@ -219,7 +219,7 @@ class Rows(Struct):
 
     def where(self, keep: np.ndarray) -> Rows:
         """Return the selected rows for which `keep` is true, with all lines."""
-        if keep.all():
+        if np.count_nonzero(keep) == len(keep):
             return self
         rows = np.flatnonzero(keep) if self.selection is None else self.selection
         return replace(self, selection=rows[keep[rows]])

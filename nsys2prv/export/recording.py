@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.columns import find_bounds
 from nsys2prv.export.source import NULL, TIME_LIMIT, mask_usable
 from nsys2prv.export.sqlite import Database
 
@@ -216,13 +217,20 @@ class Capture(Struct, frozen=True):
     #: Earliest and latest time of work on GPUs (local ns).
     gpu: tuple[int, int] = (-TIME_LIMIT, TIME_LIMIT)
 
+    def holds(
+        self, times: np.ndarray | None, first: int | None = None, last: int | None = None
+    ) -> bool:
+        """True if times, where there are any, are from `first` (by default that of the range) to
+        `last`, as they usually are.
+        """
+        if times is None:
+            return True
+        least, greatest = find_bounds(times)
+        first, last = self.first if first is None else first, self.last if last is None else last
+        return least >= first and greatest <= last
+
     def mask_far(self, times: np.ndarray) -> np.ndarray:
         """Mark times far outside, except those that no trace can hold."""
-        if (
-            times.min(initial=self.first) >= self.first
-            and times.max(initial=self.last) <= self.last
-        ):
-            return np.zeros(len(times), bool)  # the usual case
         return ((times < self.first) | (times > self.last)) & mask_usable(times)
 
     def mask_far_work(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from nsys2prv._util.columns import mask_changes
+from nsys2prv._util.columns import find_bounds, mask_changes
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import hide_stderr
 
@@ -29,9 +29,8 @@ TIME_LIMIT = 1 << 61
 FEW_TEXTS = 1000
 #: So many templates are useful; more only if there are so many texts for each.
 FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
-#: If fewer than one in so many rows of a part are wanted, they are read one by one; but parts of so
-#: few rows are read as a whole.
-FEW_ROWS, SMALL_PART = 20, 10_000
+#: If fewer than one in so many rows of a part are wanted, they are read one by one.
+FEW_ROWS = 20
 #: What reading a damaged file raises.
 DAMAGED_FILE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError
 #: Of the database: it is temporary.
@@ -54,12 +53,13 @@ def mask_usable(times: np.ndarray) -> np.ndarray:
 
 def are_all_usable(times: np.ndarray) -> bool:
     """True if there are times and a trace can hold all of them, without looking at each one."""
-    return bool(len(times)) and int(times.min()) > -TIME_LIMIT and int(times.max()) < TIME_LIMIT
+    least, greatest = find_bounds(times)
+    return -TIME_LIMIT < least <= greatest < TIME_LIMIT
 
 
 def zero_nulls(column: np.ndarray) -> np.ndarray:
     """Return the column with 0 for NULL."""
-    return column if column.min(initial=0) > NULL else np.where(column == NULL, 0, column)
+    return column if find_bounds(column)[0] > NULL else np.where(column == NULL, 0, column)
 
 
 #: Texts; a list where they are few, which then takes less time.
@@ -200,7 +200,7 @@ class Columns(Struct):
 
     def where(self, keep: np.ndarray) -> Columns:
         """Return the rows for which `keep` is true, with the texts that they have."""
-        if keep.all():
+        if np.count_nonzero(keep) == len(keep):
             return self
         rows = np.flatnonzero(keep)
         integers = {name: column[rows] for name, column in self.integers.items()}
@@ -221,7 +221,7 @@ def _keep_used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, 
     """Return codes and their meanings, without unused meanings."""
     used = np.zeros(len(distinct), bool)
     used[codes] = True
-    if used.all():
+    if np.count_nonzero(used) == len(used):
         return codes, distinct
     kept, places = np.flatnonzero(used), np.empty(len(used), np.int64)
     places[kept] = np.arange(len(kept))
@@ -342,8 +342,8 @@ class Shared(Struct, frozen=True):
         """Return the part, or of it the rows that meet a condition where they are few and their
         rowids are known, for further reading.
         """
-        rows, of_part = np.flatnonzero(self.mask_meeting(number)), self.part.rows
-        if len(self.met) != of_part or max(len(rows) * FEW_ROWS, SMALL_PART) > of_part:
+        rows = np.flatnonzero(self.mask_meeting(number))
+        if len(self.met) != self.part.rows or len(rows) * FEW_ROWS > len(self.met):
             return self.part
         rowids = tuple((rows + self.part.first).tolist())
         return SomeRows(*astuple(self.part), rowids)

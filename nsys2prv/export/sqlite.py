@@ -47,7 +47,6 @@ from nsys2prv.export.source import (
     quote_name,
 )
 from nsys2prv.export.sqlite_pages import (
-    ROWID,
     SCHEMA,
     DamagedPage,
     SourceTable,
@@ -270,19 +269,15 @@ class Database:
         """Return the integers that a few rows all over some tables have in one column each.
         columns: by table.
         """
-        sampled: list[tuple] = []
+        sampled: list[int] = []
         for table, column in columns.items():
-            whole, name = self.tables[table].whole, quote_name(column)
+            whole = self.tables[table].whole
             if whole.rowid:
                 steps, length = SAMPLED_ROWS - 1, whole.last - whole.first
                 spread = {whole.first + length * step // steps for step in range(SAMPLED_ROWS)}
-                rows = self._read_few_rows(table, (column, ROWID), "")
-                if rows is None:
-                    some = self.select_rows(SomeRows(*astuple(whole), tuple(sorted(spread))))
-                    sampled += self.query(f"SELECT {name} FROM {some}")
-                else:
-                    sampled += (row for row in rows if row[1] in spread)
-        return [value for value, *_ in sampled if isinstance(value, int)]
+                rows = SomeRows(*astuple(whole), tuple(sorted(spread)))
+                sampled += self.read(rows, (column,))[column].tolist()
+        return [value for value in sampled if value != NULL]
 
     def read(
         self,

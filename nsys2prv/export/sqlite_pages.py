@@ -144,8 +144,6 @@ class RecordField(Struct, frozen=True):
         return (*place, NULL, *arrays)
 
 
-#: The rowid among the columns of :meth:`SourceTable.read_rows`, which no column is called.
-ROWID, ROWID_FIELD = "", RecordField(-1, "INTEGER", True, False)
 #: Of tables of at most so many pages with rows all of them are read.
 FEW_LEAVES = 64
 
@@ -449,12 +447,12 @@ class SourceTable:
         return columns, values | ({ALL_TYPES: all_types[:rows]} if types else {}), types
 
     def read_rows(self, columns: Sequence[str]) -> list[tuple] | None:
-        """Return the values of these columns of all rows, None for columns that are not there; ROWID
-        names the rowid. None where SQLite has to read them, or they are many. Raises DamagedPage.
+        """Return the values of these columns of all rows, None for columns that are not there. None
+        where SQLite has to read them, or they are many. Raises DamagedPage.
         """
         if self._pages is None or self._pages.leaves > FEW_LEAVES:
             return None
-        known, texts = {**self.fields, ROWID: ROWID_FIELD}, core.Texts()
+        known, texts = self.fields, core.Texts()
         present = [name for name in columns if name in known]
         described = [known[name].column(VALUES, None, None, texts) for name in present]
         try:

@@ -123,10 +123,10 @@ class IdTable(Struct):
     @classmethod
     def from_columns(cls, columns: Sequence[np.ndarray]) -> IdTable:
         """Make the table of the global numbers of each task."""
-        greatest = max((int(column.max(initial=-1)) for column in columns), default=-1)
-        every = [*columns, np.arange(greatest + 1)]
+        known = np.concatenate([np.zeros(0, np.int64), *columns])
+        every = [*columns, np.arange(known.max(initial=-1) + 1)]
         lengths = np.array([len(column) for column in every], np.int64)
-        return cls(np.cumsum(lengths) - lengths, np.concatenate(every))
+        return cls(np.cumsum(lengths) - lengths, np.append(known, every[-1]))
 
     @property
     def tasks(self) -> int:

@@ -151,7 +151,7 @@ def spill_rows(
     layout = load_catalogue().layouts[rows.layout]
     kept, end = repair_times(rows, open_ended, account)
     if isinstance(kept, slice) or len(kept):
-        ascending = rows.selection is None and bool((rows.begin[1:] > rows.begin[:-1]).all())
+        ascending = rows.selection is None and is_sorted(rows.begin, strictly=True)
         mask = writer.field_masks.get(layout.name, -1)
         for split in _split_by_fields(layout, rows.columns, kept, mask):
             yield from _spill_events(rows, layout, split, end, ascending, writer)
@@ -403,7 +403,7 @@ def _make_closing_records(objects: np.ndarray, shape: RecordFormat) -> np.ndarra
 
 def _order_outer_first(begin: np.ndarray, end: np.ndarray) -> slice | np.ndarray:
     """Return the order by begin, the longer first among equals."""
-    if (begin[1:] > begin[:-1]).all():
+    if is_sorted(begin, strictly=True):
         return slice(None)
     order = np.argsort(begin, kind="stable")
     sorted_begin = begin[order]

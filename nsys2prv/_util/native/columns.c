@@ -348,6 +348,30 @@ static void find_range(const int64_t *values, const int64_t *rows, size_t count,
     }
 }
 
+PyObject *find_bounds(PyObject *self, PyObject *values) {
+    Py_buffer column;
+    int64_t least, greatest;
+    (void)self;
+    if (PyObject_GetBuffer(values, &column, PyBUF_SIMPLE) < 0)
+        return NULL;
+    find_range(column.buf, NULL, (size_t)column.len / 8, INT64_MIN, &least, &greatest);
+    PyBuffer_Release(&column);
+    return Py_BuildValue("LL", (long long)least, (long long)greatest);
+}
+
+PyObject *ascends(PyObject *self, PyObject *arguments) {
+    Py_buffer column;
+    int strictly, sorted = 1;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "y*p", &column, &strictly))
+        return NULL;
+    const int64_t *values = column.buf;
+    for (size_t k = 1; k < (size_t)column.len / 8 && sorted; k++)
+        sorted = strictly ? values[k - 1] < values[k] : values[k - 1] <= values[k];
+    PyBuffer_Release(&column);
+    return PyBool_FromLong(sorted);
+}
+
 PyObject *measure_rows(PyObject *self, PyObject *arguments) {
     PyObject *given, *chosen, *result = NULL;
     Py_buffer rows = {0}, *columns = NULL;

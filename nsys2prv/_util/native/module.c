@@ -25,6 +25,10 @@ static PyMethodDef FUNCTIONS[] = {
     {"number_distinct", number_distinct, METH_VARARGS,
      "number_distinct(columns, codes): put into `codes` (int64) the number of each row among the distinct rows of a tuple of columns (int64),\n"
      "in ascending order; returns the first row of each as bytes (int64). Raises ValueError where something does not fit."},
+    {"find_bounds", find_bounds, METH_O,
+     "find_bounds(values): the least and the greatest of int64 numbers; without any the greatest and the least that there are."},
+    {"ascends", ascends, METH_VARARGS,
+     "ascends(values, strictly): whether no int64 number is less than the one before it; strictly: nor equal to it."},
     {"measure_rows", measure_rows, METH_VARARGS,
      "measure_rows((ends, objects, *columns), rows): of some rows (None: all; all int64) the greatest end that is not the greatest number,\n"
      "the one object, -1 for several, and of which of the columns one needs more than 32 bits, and is negative (a bit each)."},

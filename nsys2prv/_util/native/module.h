@@ -41,6 +41,8 @@ PyObject *find_among(PyObject *self, PyObject *arguments);
 PyObject *look_up(PyObject *self, PyObject *arguments);
 PyObject *map_times(PyObject *self, PyObject *arguments);
 PyObject *fill_records(PyObject *self, PyObject *arguments);
+PyObject *find_bounds(PyObject *self, PyObject *values);
+PyObject *ascends(PyObject *self, PyObject *arguments);
 PyObject *measure_rows(PyObject *self, PyObject *arguments);
 
 /* trace.c */
