@@ -563,7 +563,8 @@ def _make_layout_views() -> Iterator[tuple[str, tuple[int, ...], str, Spec]]:
         for place, field in enumerate(layout.fields):
             types = (field.code,)
             if isinstance(field.code, DomainCode):
-                if field.code.only_named or any(f.name == "any_domain" for f in layout.fields[:2]):
+                has_all = any(f.name == "any_domain" for f in layout.fields[:2])
+                if field.code.only_named or (place == 0 and has_all):
                     continue
                 types = _list_domain_types(layout, field)
             name = layout.name if place == 0 else f"{layout.name}_{field.name}"

@@ -394,6 +394,7 @@ OPENED = {
     "model/device_parallel_efficiency.cfg",
     "analysis/nvtx_time_2dh.cfg",
     "extra/analysis/nccl_call_category_time_2dh.cfg",
+    "extra/analysis/nccl_operation_category_time_2dh.cfg",
     "extra/analysis/nvtx_pushpop_calls_2dh.cfg",
     "extra/analysis/nvtx_pushpop_time_2dh.cfg",
 }
