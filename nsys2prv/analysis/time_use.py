@@ -54,6 +54,8 @@ SETS_UP = ", which sets CUDA up"
 #: Least length (ns) of a single call that most of the time in I/O or CUDA is spent in; the remark
 #: on it.
 LONG_CALL, IN_ONE_CALL = 500_000_000, ", most of it in one call"
+#: Share of the time of copies and fills that is not worth a word.
+FEW = 0.1
 #: Parts of time that are not the program's.
 NO_CAUSE = ("profiler", "away")
 ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
@@ -496,19 +498,22 @@ def describe_loss(
 
 
 def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
-    """Return what GPUs do in operations of memory, by those that take most time, and what helps."""
+    """Return what GPUs do in operations of memory, and what helps against those that take most time."""
     advice = TEXTS["advice"]["copies_alone"]
     if not copies.height:
         return "copy", advice
     most = sum_copies(copies).row(0, named=True)
     size = most["bytes"] / most["count"]
+    fills = copies.filter(operation=MEMSET)["time"].sum() / max(copies["time"].sum(), 1)
+    is_copy, is_fill = fills < FEW, fills > 1 - FEW
+    does = "copy" if is_copy else "fill memory" if is_fill else "copy or fill memory"
     if most["operation"] == MEMSET:
-        return "fill memory", TEXTS["advice"]["fills"]
-    if size < SMALL_COPY:
+        advice = TEXTS["advice"]["fills"]
+    elif size < SMALL_COPY:
         advice = f"copy in fewer, larger pieces: these have {format_size(size)} on average"
     elif map_labels("memory_kind")["pageable"] in (most["source"], most["destination"]):
         advice = f"{TEXTS['advice']['pageable']}; or {advice}"
-    return "copy", advice
+    return does, advice
 
 
 def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:
