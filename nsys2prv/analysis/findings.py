@@ -240,12 +240,15 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     covered = context.options.covered_steady
     job = JobRanks.from_job(context, devices)
     if not context.reader.layouts & {*WORK, *MPI_LAYOUTS}:
-        absence = context.explain_absence(tuple(WORK))
+        texts, absence = host_time.TEXTS, context.explain_absence(tuple(WORK))
         # Nothing of the program itself.
         if context.reader.layouts <= {"diagnostic", "profiler_overhead"}:
-            result.missing.append(f"{host_time.TEXTS['advice']['nothing']}. {capitalize(absence)}")
-        elif finding := time_use.describe_hosts(frames, context, job, absence):
-            result.findings.append(finding)
+            result.missing.append(f"{texts['advice']['nothing']}. {capitalize(absence)}")
+        elif finding := time_use.describe_hosts(
+            frames, context, job, texts["reasons"]["failed"] if failed else absence
+        ):
+            advice = texts["advice"]["failed"] if failed else finding.advice
+            result.findings.append(structs.replace(finding, advice=advice))
         else:
             result.missing.append(f"{NO_VERDICT} without work on GPUs or calls of MPI: {absence}")
         return

@@ -232,8 +232,9 @@ def test_calls_that_fail(tmp_path: Path) -> None:
     strings = [{"id": LAUNCH, "value": NAMES[LAUNCH - 1]}]
     report = make_export(tmp_path / "r.sqlite", {RUNTIME: calls, "StringIds": strings})
     with nsys2prv.open(report, quiet=True, jobs=1) as job:
-        (note,) = job.analyse("findings")["findings"].notes
-    assert "failed: cudaLaunchKernel 2 times (Unsupported PTX version)" in note
+        result = job.analyse("findings")["findings"]
+    assert "failed: cudaLaunchKernel 2 times (Unsupported PTX version)" in result.notes[0]
+    assert "calls of CUDA that failed" in result.findings[0].advice
 
 
 @pytest.mark.parametrize(
