@@ -238,8 +238,7 @@ class DeviceGroup:
         given |= {name: columns[field] for name, field in named.items()}
         if what == COMPUTE and self.options.useful != BSC:
             given["what"][given["class"] == COMMUNICATION] = OTHER_COMMUNICATION
-        none = np.zeros_like(given["what"])
-        return {name: given.get(name, none).astype(dtype) for name, dtype in WORK_COLUMNS.items()}
+        return dict.fromkeys(WORK_COLUMNS, np.zeros_like(given["what"])) | given
 
     def find_device_spans(self, device: int, *what: int) -> Spans:
         """Return when a device executes any of these, of the covered time."""

@@ -393,10 +393,8 @@ def describe_small_grids(frames: Mapping[str, pl.DataFrame], context: Context) -
 
 def describe_migrations(frames: Mapping[str, pl.DataFrame]) -> Finding | None:
     """Return the finding of managed memory that moves between hosts and GPUs, if that takes long."""
-    labels = list_labels("memory_operation").items()
-    migrations = [value for value, label in labels if MIGRATIONS.search(label)]
     moved, devices = frames["copies"], frames["devices"]
-    moved = moved.filter(pl.col("operation").is_in(migrations))
+    moved = moved.filter(pl.col("operation").is_in(MIGRATIONS))
     share = moved["time"].sum() / max(devices["length"].sum(), 1) if devices.height else 0.0
     if share < LEAST_LOSS:
         return None

@@ -5,7 +5,7 @@ operations of devices, and rows that say what a call or a stream waits for.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
@@ -47,14 +47,22 @@ _OPERATIONS = {
     "memory_operation": (Kind.COPY, "operation", ("bytes", "source", "destination")),
     "cuda_graph": (Kind.KERNEL, "execution", ()),
 }
-_CALL_COLUMNS = (np.int64, np.int64, np.int32, np.int32, bool, np.int64)
+_CALL_COLUMNS = {
+    "begin": np.int64, "end": np.int64, "thread": np.int32, "name": np.int32, "is_mpi": np.uint8,
+    "correlation": np.int64,
+}  # fmt: skip
 #: Added to event values of calls of MPI, which CUDA's may be equal to. Twice as many there are at most.
 MPI_NAMES = 1 << 14
-_OPERATION_COLUMNS = (
-    np.int64, np.int64, np.int32, np.int32, np.uint8, np.int32, np.int64, np.int16, np.int16,
-)  # fmt: skip
+_OPERATION_COLUMNS = {
+    "begin": np.int64, "end": np.int64, "thread": np.int32, "name": np.int32, "kind": np.uint8,
+    "correlation": np.int64, "bytes": np.int64, "source": np.int16, "destination": np.int16,
+}  # fmt: skip
 #: Operations that belong to no stream and no call.
-MIGRATIONS = re.compile(r"(?i)unified|migrat|page")
+MIGRATIONS = [
+    value
+    for value, label in load_catalogue().value_sets["memory_operation"].labels
+    if re.search(r"(?i)unified|migrat|page", label)
+]
 
 
 class Calls(Struct, frozen=True):
@@ -121,41 +129,23 @@ class Launches(Struct, frozen=True):
 
 def read_calls(reader: EventReader, unit: int) -> tuple[Calls, Launches]:
     """Return the outermost calls of CUDA and MPI of a unit, and which operations they launched."""
-    columns: list[list[np.ndarray]] = []
-    for layout in ("cuda_api", *MPI_LAYOUTS):
-        if layout not in reader.layouts:
-            continue
-        is_mpi = layout != "cuda_api"
-        frame = reader.read_begins(layout, ("call",) if is_mpi else ("call", "correlation"), unit)
-        name = np.minimum(frame["call"].to_numpy(), MPI_NAMES - 1) + MPI_NAMES * is_mpi
-        columns.append(
-            [
-                frame["begin"].to_numpy(),
-                frame["end"].to_numpy(),
-                frame["thread"].to_numpy().astype(np.int32),
-                name.astype(np.int32),
-                np.full(len(name), is_mpi),
-                np.full(len(name), ABSENT) if is_mpi else frame["correlation"].to_numpy(),
-            ]
-        )
-    if not columns:
-        columns = [[np.zeros(0, dtype) for dtype in _CALL_COLUMNS]]
-    joined = [_join(parts) for parts in zip(*columns, strict=True)]
-    del columns
-    begin, end = joined[:2]
-    if (
-        before := (begin[1:] < begin[:-1]) | ((begin[1:] == begin[:-1]) & (end[1:] > end[:-1]))
-    ).any():
+    fields = {"cuda_api": ("call", "correlation"), **dict.fromkeys(MPI_LAYOUTS, ("call",))}
+    frame = reader.read_joined(fields, unit, _CALL_COLUMNS, _make_calls)
+    columns = {name: frame[name].to_numpy() for name in frame.columns}
+    del frame
+    begin, end = columns["begin"], columns["end"]
+    if ((begin[1:] == begin[:-1]) & (end[1:] > end[:-1])).any():
         order = np.lexsort((-end, begin))
-        joined = [column[order] for column in joined]
-    del begin, end, before
-    begin, end, thread, name, is_mpi, correlation = joined
+        columns = {name: column[order] for name, column in columns.items()}
+    begin, end, thread, name, is_mpi, correlation = columns.values()
+    is_mpi = is_mpi.view(bool)
+    del columns
     end = np.maximum(end, begin)
     outer = np.empty(len(begin), np.int32)
     count = core.find_outermost((begin, end, thread), len(reader.rows.units), outer)
-    known = np.flatnonzero(correlation >= 0)
-    tasks = reader.rows.get_column("task").astype(np.int32)[thread[known]]
-    launches = Launches(tasks, correlation[known], outer[known])
+    launches = Launches(reader.rows.get_column("task").astype(np.int32)[thread], correlation, outer)
+    if not (known := correlation >= 0).all():
+        launches = Launches(launches.task[known], correlation[known], outer[known])
     if count == len(begin):
         return Calls(begin, end, thread, name, is_mpi), launches
     first = np.full(count, -1, np.int64)
@@ -163,8 +153,11 @@ def read_calls(reader: EventReader, unit: int) -> tuple[Calls, Launches]:
     return Calls(*(column[first] for column in (begin, end, thread, name, is_mpi))), launches
 
 
-def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _make_calls(layout: str, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the columns of calls of a layout: _CALL_COLUMNS."""
+    is_mpi, none = layout != "cuda_api", np.full(len(columns["begin"]), ABSENT)
+    name = np.minimum(columns["call"], MPI_NAMES - 1) + MPI_NAMES * is_mpi
+    return {"correlation": none, **columns, "name": name, "is_mpi": none * 0 + is_mpi}
 
 
 def describe_calls(calls: Calls, labels: Mapping[int, str], operations: Operations) -> np.ndarray:
@@ -185,52 +178,42 @@ def describe_calls(calls: Calls, labels: Mapping[int, str], operations: Operatio
 
 def read_operations(reader: EventReader, unit: int, calls: Calls, launches: Launches) -> Operations:
     """Return the operations of the devices of a unit."""
-    names = load_catalogue().value_sets["memory_operation"].labels
-    migrations = [value for value, label in names if MIGRATIONS.search(label)]
-    columns: list[list[np.ndarray]] = []
-    task_of = reader.rows.get_column("task").astype(np.int32)
-    for layout, (kind, name, fields) in _OPERATIONS.items():
-        if layout not in reader.layouts:
-            continue
-        frame = reader.read_begins(layout, (name, "correlation", *fields), unit)
-        if layout == "memory_operation":
-            frame = frame.filter(~pl.col(name).is_in(migrations))
-        begin, thread = frame["begin"].to_numpy(), frame["thread"].to_numpy().astype(np.int32)
-        call = find_launches(launches, task_of[thread], frame["correlation"].to_numpy())
-        known = np.flatnonzero(call >= 0)
-        call[known[calls.begin[call[known]] > begin[known] + CLOCKS_APART]] = -1
-
-        def get_field(field: str, dtype: type, frame: pl.DataFrame = frame) -> np.ndarray:
-            if field not in frame.columns:
-                return np.full(frame.height, -1, dtype)
-            return np.maximum(frame[field].to_numpy(), -1).astype(dtype)
-
-        columns.append(
-            [
-                begin,
-                np.maximum(frame["end"].to_numpy(), begin),
-                thread,
-                frame[name].to_numpy().astype(np.int32),
-                _find_kinds(frame, layout, kind),
-                call,
-                get_field("bytes", np.int64),
-                get_field("source", np.int16),
-                get_field("destination", np.int16),
-            ]
-        )
-        del frame
-    if not columns:
-        columns = [[np.zeros(0, dtype) for dtype in _OPERATION_COLUMNS]]
-    joined = [_join(parts) for parts in zip(*columns, strict=True)]
-    del columns
-    begin, call = joined[0], _order_unlaunched(joined[5], joined[2], joined[0], calls)
-    joined[5] = call
+    fields = {
+        layout: (name, "correlation", *more) for layout, (_, name, more) in _OPERATIONS.items()
+    }
+    frame = reader.read_joined(fields, unit, _OPERATION_COLUMNS, _make_operations)
+    columns = {name: frame[name].to_numpy() for name in frame.columns}
+    del frame
+    begin, stream = columns["begin"], columns["thread"]
+    tasks = reader.rows.get_column("task").astype(np.int32)[stream]
+    call = find_launches(launches, tasks, columns.pop("correlation"))
+    known = np.flatnonzero(call >= 0)
+    call[known[calls.begin[call[known]] > begin[known] + CLOCKS_APART]] = -1
+    columns["call"] = call = _order_unlaunched(call, stream, begin, calls)
     launched = np.where(call >= 0, calls.begin[call] if len(calls.begin) else begin, begin)
-    order = np.lexsort((begin, launched))
-    del begin, call, launched
-    for number, column in enumerate(joined):
-        joined[number] = column[order]
-    return Operations(*joined)
+    order = np.argsort(launched, kind="stable")
+    del tasks, known, begin, stream, call, launched
+    for name in columns:
+        columns[name] = columns[name][order]
+    return Operations(stream=columns.pop("thread"), **columns)
+
+
+def _make_operations(layout: str, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the columns of operations of a layout: _OPERATION_COLUMNS."""
+    kind, name, _ = _OPERATIONS[layout]
+    none = np.full(len(columns["begin"]), -1)
+    made = {**columns, "name": columns[name], "kind": none * 0 + kind}
+    made["end"] = np.maximum(columns["end"], columns["begin"])
+    for field in ("bytes", "source", "destination"):
+        made[field] = np.maximum(columns.get(field, none), -1)
+    if layout == "cuda_kernel":
+        # Kernels that communicate without NCCL are as NCCL's.
+        is_nccl = columns["class"] == map_labels("kernel_class")["communication"]
+        made["kind"][is_nccl] = Kind.NCCL
+    if layout == "memory_operation":
+        kept = ~np.isin(columns[name], MIGRATIONS)
+        made = {field: column[kept] for field, column in made.items()}
+    return made
 
 
 def _order_unlaunched(
@@ -249,14 +232,6 @@ def _order_unlaunched(
     rows = rows[calls.begin[following[rows]] < begin[rows]]
     call[rows] = following[rows]
     return call
-
-
-def _find_kinds(frame: pl.DataFrame, layout: str, kind: Kind) -> np.ndarray:
-    """Return the kind of operations of a layout: kernels that communicate without NCCL, as NCCL's."""
-    kinds = np.full(frame.height, kind, np.uint8)
-    if layout == "cuda_kernel":
-        kinds[frame["class"].to_numpy() == map_labels("kernel_class")["communication"]] = Kind.NCCL
-    return kinds
 
 
 def find_launches(launches: Launches, tasks: np.ndarray, correlations: np.ndarray) -> np.ndarray:

@@ -5,7 +5,6 @@ edges of graphs, by what is typical of their kinds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import numpy as np
 import polars as pl
@@ -98,45 +97,51 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
         reader.rows.get_column(name).astype(np.int32) for name in ("task", "device")
     )
     does = describe_calls(calls, labels, operations)
-    count = len(operations.begin)
-    nodes_of = np.empty(2 * (count + len(calls.begin)), np.int32)
     is_copy, work = operations.kind == Kind.COPY, operations.name
     if is_copy.any():
         copied = operations.name * 1000 + classify_size(operations.bytes).astype(np.int32)
         work = np.where(is_copy, copied, work)
-    arranged, contradictions, cycles = core.build_unit(
-        (calls.begin, calls.end, calls.thread, calls.name, does, calls.is_mpi.view(np.uint8)),
-        (
-            operations.begin,
-            operations.end,
-            operations.stream,
-            operations.call,
-            work,
-            operations.kind,
-        ),
-        (markers.time, markers.says, markers.thread, markers.stream, markers.event),
-        (np.maximum(task_of - 1, 0), device_of),
-        nodes_of,
+    of_nccl, of_copies, of_mpi, polls = map(
+        np.flatnonzero, (operations.kind == Kind.NCCL, is_copy, calls.is_mpi, does & POLLS)
     )
-    del work, markers
-    columns = Columns(zip(_COLUMNS, (*arranged[0], *arranged[1]), strict=True))
-    begins = (
-        (nodes_of[:count], operations), (nodes_of[2 * count :][: len(calls.begin)], calls)
-    )  # fmt: skip
-    find_long = partial(_find_lasts, begins, len(columns.view("time")))
-    lasts = make_durations(columns.view("lasts"), find_long)
-    del begins, find_long
-    moments = nodes_of * 2
-    of_nccl, of_copies = np.flatnonzero(operations.kind == Kind.NCCL), np.flatnonzero(is_copy)
-    kernels = _list_nodes(operations, operations.stream, of_nccl, moments)
+    kernels = _list_events(operations, operations.stream, of_nccl)
     kernels = kernels.with_columns(bytes=pl.Series(operations.bytes[of_nccl]))
-    mpi = _list_nodes(calls, calls.thread, np.flatnonzero(calls.is_mpi), moments[2 * count :])
-    copies = {"edge": nodes_of[of_copies]} | {
-        name: getattr(operations, name)[of_copies] for name in ("bytes", "source", "destination")
-    }
-    polls = np.flatnonzero(does & POLLS)
-    idle_nodes = nodes_of[2 * count + np.append(polls, len(calls.begin) + polls)]
-    del calls, operations, moments, nodes_of, does
+    mpi = _list_events(calls, calls.thread, of_mpi)
+    names = ("bytes", "source", "destination")
+    copies = pl.DataFrame({name: getattr(operations, name)[of_copies] for name in names})
+    (long_operations, lengths), (long_calls, more) = map(_find_long, (operations, calls))
+    lengths = np.append(lengths, more)
+    of_calls = (
+        calls.begin, calls.end, calls.thread, calls.name, does, calls.is_mpi.view(np.uint8)
+    )  # fmt: skip
+    of_operations = (
+        operations.begin, operations.end, operations.stream, operations.call, work, operations.kind
+    )  # fmt: skip
+    of_markers = (markers.time, markers.says, markers.thread, markers.stream, markers.event)
+    # The moments of operations come first.
+    first_call, calls_end = 2 * len(operations.begin), len(calls.begin)
+    nodes_of = np.empty(first_call + 2 * calls_end, np.int32)
+    # What is not needed while the graph is built is freed.
+    del calls, operations, markers, is_copy, work, does
+    arranged, contradictions, cycles = core.build_unit(
+        of_calls, of_operations, of_markers, (np.maximum(task_of - 1, 0), device_of), nodes_of
+    )
+    del of_calls, of_operations, of_markers
+    columns = Columns(zip(_COLUMNS, (*arranged[0], *arranged[1]), strict=True))
+    del arranged
+    nodes_of, nodes_of_calls = np.split(nodes_of, [first_call])
+    places = np.append(nodes_of[long_operations], nodes_of_calls[long_calls])
+    order = np.argsort(places)
+
+    def find_lengths(nodes: np.ndarray) -> np.ndarray:
+        return lengths[order[np.searchsorted(places, nodes, sorter=order)]]
+
+    lasts = make_durations(columns.view("lasts"), find_lengths)
+    idle_nodes = nodes_of_calls[np.append(polls, calls_end + polls)]
+    kernels = _place_events(kernels, nodes_of, of_nccl)
+    mpi = _place_events(mpi, nodes_of_calls, of_mpi)
+    copies = copies.with_columns(edge=pl.Series(nodes_of[of_copies]))
+    del nodes_of, nodes_of_calls
     groups = mark_clear(columns, lasts, np.append(task_of - 1, np.int32(-1)))
     return UnitGraph(
         columns,
@@ -144,38 +149,33 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
         groups,
         kernels,
         mpi,
-        pl.DataFrame(copies).cast(pl.Int64).sort("edge"),
+        copies.cast(pl.Int64).sort("edge"),
         idle_nodes[idle_nodes >= 0],
         {Kind(kind): number for kind, number in enumerate(contradictions) if number},
         cycles,
     )
 
 
-def _find_lasts(
-    begins: tuple[tuple[np.ndarray, Operations | Calls], ...], count: int, nodes: np.ndarray
-) -> np.ndarray:
-    """Return how long the events that begin at `nodes` last (ns). begins: the nodes of all events."""
-    lasts = np.zeros(count if len(nodes) else 0, np.int64)
-    for places, events in begins if len(nodes) else ():
-        lasts[places] = events.end - events.begin
-    return lasts[nodes]
+def _find_long(events: Operations | Calls) -> tuple[np.ndarray, np.ndarray]:
+    """Return the events that last LONG or longer, and how long that is (ns)."""
+    lasts = events.end - events.begin
+    long = np.flatnonzero(lasts >= LONG)
+    return long, lasts[long]
 
 
-def _list_nodes(
-    events: Operations | Calls, thread: np.ndarray, rows: np.ndarray, moments: np.ndarray
-) -> pl.DataFrame:
-    """Return thread, begin, end, node_begin, node_end and name of some operations or calls. moments:
-    of the begins of all, then of their ends.
+def _list_events(events: Operations | Calls, thread: np.ndarray, rows: np.ndarray) -> pl.DataFrame:
+    """Return thread, begin, end and name of some operations or calls."""
+    columns = {"thread": thread, "begin": events.begin, "end": events.end, "name": events.name}
+    return pl.DataFrame({name: column[rows].astype(np.int64) for name, column in columns.items()})
+
+
+def _place_events(events: pl.DataFrame, nodes: np.ndarray, rows: np.ndarray) -> pl.DataFrame:
+    """Return some events with their moments: node_begin, node_end. nodes: of the begins of all, then
+    of their ends.
     """
-    return pl.DataFrame(
-        {
-            "thread": thread[rows].astype(np.int64),
-            "begin": events.begin[rows],
-            "end": events.end[rows],
-            "node_begin": moments[rows].astype(np.int64),
-            "node_end": moments[len(thread) + rows].astype(np.int64),
-            "name": events.name[rows].astype(np.int64),
-        }
+    moments = {"node_begin": nodes[rows], "node_end": nodes[len(nodes) // 2 + rows]}
+    return events.with_columns(
+        pl.Series(name, 2 * column.astype(np.int64)) for name, column in moments.items()
     )
 
 

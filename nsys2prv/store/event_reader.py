@@ -146,7 +146,7 @@ class EventReader(Struct, dict=True):
         self,
         fields: Mapping[str, Sequence[str]],
         unit: int,
-        schema: Mapping[str, type[np.signedinteger]],
+        schema: Mapping[str, type[np.integer]],
         make: Callable[[str, Mapping[str, np.ndarray]], dict[str, np.ndarray]],
     ) -> pl.DataFrame:
         """Return events of several layouts as one frame, by its first column. fields: of each layout.
@@ -156,7 +156,8 @@ class EventReader(Struct, dict=True):
 
         def make_columns(run: Run, records: windows.WindowRecords) -> dict[str, np.ndarray]:
             layout = run.shape.name
-            return make(layout, self._make_begins(run.shape, records, fields[layout], np.int64))
+            made = make(layout, self._make_begins(run.shape, records, fields[layout], np.int64))
+            return {name: made[name].astype(dtype, copy=False) for name, dtype in schema.items()}
 
         frame = self._read_frame(BEGIN, [*fields], unit, make_columns, [*schema])
         types = {name: pl.Series(np.zeros(0, dtype)).dtype for name, dtype in schema.items()}

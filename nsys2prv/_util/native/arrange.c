@@ -79,9 +79,10 @@ int32_t *sort_moments(const Unit *in, int32_t *moments, int32_t *spare, int64_t 
 }
 
 /* An order of the nodes in which every source is before its targets, and that keeps to that of their numbers as far as edges allow. Sources are
- * moments of nodes: twice their number, one more for the end. Returns how many nodes were placed; the others, which are on cycles, stand behind them. */
+ * moments of nodes: twice their number, one more for the end. Returns how many nodes were placed; the others, which are on cycles, stand behind them.
+ * Nodes that can be placed wait at the end of `out`. work: room for two numbers of each node, and one of each edge. */
 static int64_t place_nodes(int64_t nodes, int64_t edges, const int32_t *source, const int32_t *target, int32_t *out, int32_t *work) {
-    int32_t *degree = work, *head = work + nodes, *stack = head + nodes, *next = stack + nodes;
+    int32_t *degree = work, *head = work + nodes, *next = head + nodes, *last = out + nodes;
     int64_t placed = 0;
     memset(degree, 0, (size_t)nodes * 4);
     for (int64_t node = 0; node < nodes; node++)
@@ -96,13 +97,13 @@ static int64_t place_nodes(int64_t nodes, int64_t edges, const int32_t *source, 
         int64_t top = 0;
         degree[k] |= 1;
         if (degree[k] == 1)
-            stack[top++] = (int32_t)k;
+            last[-++top] = (int32_t)k;
         while (top) {
-            int32_t node = stack[--top];
+            int32_t node = last[-top--];
             out[placed++] = node;
             for (int32_t edge = head[node]; edge >= 0; edge = next[edge])
                 if ((degree[target[edge]] -= 2) == 1)
-                    stack[top++] = target[edge];
+                    last[-++top] = target[edge];
         }
     }
     int64_t rest = placed;
@@ -119,15 +120,14 @@ static bool is_ordered(const Edges *edges) {
     return true;
 }
 
-/* Puts into `order` the nodes with sources before targets, without the edges on cycles, of which those whose source is not earlier go first. `moments`:
- * of each node, which `order` has then. Returns how many edges were on cycles, -1 without memory. */
-static int64_t order_nodes(Edges *edges, const Unit *in, int32_t *moments, int64_t nodes) {
+/* Orders the nodes with sources before targets, without the edges on cycles, of which those whose source is not earlier go first. `moments`: of each
+ * node, which are in this order then; `number`: room for as many. Returns how many edges were on cycles, -1 without memory. */
+static int64_t order_nodes(Edges *edges, const Unit *in, int32_t *moments, int64_t nodes, int32_t *number) {
     if (is_ordered(edges))
         return 0;
     int64_t cycles = 0;
-    int32_t *order = malloc((size_t)(nodes + 1) * 4), *number = malloc((size_t)(nodes + 1) * 4);
-    int32_t *work = malloc((size_t)(3 * nodes + edges->count + 1) * 4);
-    for (int64_t placed = -1; order && number && work;) {
+    int32_t *order = malloc((size_t)(nodes + 1) * 4), *work = malloc((size_t)(2 * nodes + edges->count + 1) * 4);
+    for (int64_t placed = -1; order && work;) {
         placed = place_nodes(nodes, edges->count, edges->source, edges->target, order, work);
         for (int64_t k = 0; k < nodes; k++)
             number[order[k]] = (int32_t)k;
@@ -150,7 +150,7 @@ static int64_t order_nodes(Edges *edges, const Unit *in, int32_t *moments, int64
             edges->count = kept;
         }
     }
-    if (order && number && work) {
+    if (order && work) {
         for (int64_t k = 0; k < nodes; k++)
             order[k] = moments[order[k]];
         memcpy(moments, order, (size_t)nodes * 4);
@@ -161,7 +161,6 @@ static int64_t order_nodes(Edges *edges, const Unit *in, int32_t *moments, int64
     } else
         cycles = -1;
     free(order);
-    free(number);
     free(work);
     return cycles;
 }
@@ -295,9 +294,9 @@ PyObject *build_unit(PyObject *self, PyObject *arguments) {
             edges.source[k] = node_of[source] >= 0 ? node_of[source] * 2 : node_of[find_begin(&in, source)] * 2 + 1;
             edges.target[k] = node_of[edges.target[k]];
         }
-        cycles = order_nodes(&edges, &in, sorted, nodes);
-        number_nodes(sorted, nodes, node_of);
         int32_t **other = sorted == moments ? &spare : &moments;
+        cycles = order_nodes(&edges, &in, sorted, nodes, *other);
+        number_nodes(sorted, nodes, node_of);
         place = place_edges(&edges, nodes, *other);
         free(*other);
         *other = NULL;
@@ -309,6 +308,8 @@ PyObject *build_unit(PyObject *self, PyObject *arguments) {
     }
     PyObject *target = move_column(place, edges.count, 4, &edges.target), *source = move_column(place, edges.count, 4, &edges.source);
     PyObject *kind = move_column(place, edges.count, 1, &edges.kind), *typical = move_column(place, edges.count, 4, &edges.typical);
+    free(place);
+    place = NULL;
     PyObject *time = make_column(nodes, 8, &out.time), *row = make_column(nodes, 4, &out.row), *work = make_column(nodes, 1, &out.work);
     PyObject *lasts = make_column(nodes, 4, &out.lasts), *name = make_column(nodes, 4, &out.name);
     columns = Py_BuildValue("(NNNN)(NNNNN)", time, row, work, lasts, target, source, kind, typical, name);
@@ -345,7 +346,7 @@ PyObject *order_all(PyObject *self, PyObject *arguments) {
     if (get_columns(&held, given, "44", &edges, columns) && get_column(&held, numbers, 4, &nodes, order)) {
         if (!are_within(columns[0], edges, 0, nodes - 1) || !are_within(columns[1], edges, 0, 2 * nodes - 1))
             PyErr_SetString(PyExc_ValueError, "a node that there is not");
-        else if (!(work = malloc((size_t)(3 * nodes + edges + 1) * 4)))
+        else if (!(work = malloc((size_t)(2 * nodes + edges + 1) * 4)))
             PyErr_NoMemory();
         else {
             Py_BEGIN_ALLOW_THREADS
