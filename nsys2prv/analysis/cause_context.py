@@ -29,7 +29,7 @@ from nsys2prv.replay.causes import Cause
 from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
 from nsys2prv.replay.meetings import Pipeline, find_pipeline
 from nsys2prv.replay.unit_graph import split_place
-from nsys2prv.replay.whatif import Replay, sum_lasts
+from nsys2prv.replay.whatif import Replay
 from nsys2prv.store.event_reader import HOST
 
 #: A range, a function or a place explains a cause from this share of it on.
@@ -86,7 +86,7 @@ class CauseContext(Struct, frozen=True, dict=True):
         """
         path, kinds = self.replay.path, self.replay.job.graph.edges.kind
         path = path[np.isin(kinds[path], (Kind.CALL, Kind.GAP, Kind.LAUNCH))]
-        sums = sum_lasts(self.replay.list_work(path), "kind", "key")
+        sums = self.replay.sum_work(path, "kind", "key")
         share = pl.col("lasts") / max(sums["lasts"].sum(), 1)
         return sums.select("kind", "key", share).rows()
 
@@ -154,7 +154,7 @@ class CauseContext(Struct, frozen=True, dict=True):
         return edges[own], saved[own]
 
     def _find_longest_name(self, edges: np.ndarray, lasts: np.ndarray, *by: str) -> tuple:
-        return sum_lasts(self.replay.list_work(edges, lasts), *by).row(0)
+        return self.replay.sum_work(edges, *by, lasts=lasts).row(0)
 
     def find_moment(
         self, edges: np.ndarray, saved: np.ndarray, ranks: tuple[int, ...] = ()
@@ -325,11 +325,13 @@ class CauseContext(Struct, frozen=True, dict=True):
         if (longest := self._find_longest(edges)) is None:
             return
         unit, row, spans = longest
+        # Ranges first: while all calls are in memory these would need more.
+        ranges = sum_ranges(unit, row, spans)
         parts = divide_host_time(unit, row, spans)
         whole = max(sum(parts.values()), 1)
         if (described := describe_parts(parts)) and parts["unknown"] < whole:
             yield f"the host is {described}"
-        rows = list_activities(unit, row, spans, *sum_ranges(unit, row, spans))
+        rows = list_activities(unit, row, spans, *ranges)
         rows = rows.sort("time", descending=True)
         for what, of_parts in SAID.items():
             alike = rows.filter(

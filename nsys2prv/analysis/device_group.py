@@ -28,7 +28,7 @@ from nsys2prv.analysis.intervals import (
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
-from nsys2prv.store.event_reader import HOST, EventReader
+from nsys2prv.store.event_reader import HOST, EventReader, make_frame
 
 T = TypeVar("T")
 #: Layouts of calls of UCX, and of the operating system.
@@ -226,7 +226,8 @@ class DeviceGroup:
         (value), class, tensor, operation (memory operation, or that of an NCCL kernel).
         """
         fields = {layout: [*named.values()] for layout, (_, named) in WORK.items()}
-        return self.reader.read_joined(fields, self.number, WORK_COLUMNS, self._make_work)
+        columns = self.reader.read_joined(fields, self.number, WORK_COLUMNS, self._make_work)
+        return make_frame(columns)
 
     def _make_work(self, layout: str, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         what, named = WORK[layout]

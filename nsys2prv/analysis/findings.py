@@ -147,6 +147,7 @@ def _collect_hosts(
         labelled = (one, pl.lit(when).alias("when"))
         yield "uses", pl.DataFrame([row]).cast(pl.Int64).with_columns(labelled)
         activities = host_time.list_activities(unit, main, time, ranges, others=True)
+        activities = host_time.mark_set_up(unit, task, activities)
         yield "activities", activities.with_columns(labelled)
     for thread, time in outside.items():
         yield "places", measure_places(unit, thread, time - busy).with_columns(one)
@@ -216,9 +217,9 @@ def _find_edges(unit: DeviceGroup, window: Spans) -> tuple[Spans, Spans]:
     """Return the covered time before the first work of GPUs, and after the last; before the steady state
     and after it, where there is one (window).
     """
-    if not unit.work.height:
+    if (first := unit.first_work) is None:
         return EMPTY, EMPTY
-    first, last = int(unit.work["begin"].min()), int(unit.work["end"].max())
+    last = int(unit.work["end"].max())
     if unit.options.steady and len(window):
         first, last = max(first, int(window.begin[0])), min(last, int(window.end[-1]))
     return unit.covered.clip(0, first), unit.covered.clip(last, unit.duration)

@@ -187,9 +187,8 @@ def list_activities(
     unit: DeviceGroup, thread: int, spans: Spans, ranges: pl.DataFrame, others: bool = False
 ) -> pl.DataFrame:
     """Return what a thread does in some time by name: `part` (of PARTS, `range` or `where`), `names` (a
-    name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), `first` (whether the longest
-    is the first call of CUDA in its process that takes SET_UP, begun before any work of GPUs). ranges: of
-    this time, as :func:`sum_ranges` returns them. others: as for divide_host_time.
+    name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns) and its `begin`.
+    ranges: of this time, as :func:`sum_ranges` returns them. others: as for divide_host_time.
     """
     before = _find_before_system(unit, thread)
     mpi = before["mpi"]
@@ -204,21 +203,23 @@ def list_activities(
         for start in range(0, max(calls.height, 1), PART):
             piece = calls[start : start + PART]
             begin, end = to_arrays(piece, "begin", "end")
-            own = time = spans.clip(begin.min(initial=unit.duration), end.max(initial=0))
-            outside = reduce(sub, before.values(), time)
-            if part == "mpi":
-                own = time & mpi
-            elif part in ("cuda", "os"):
-                own = time - mpi if part == "cuda" else outside - beside
-            is_own = piece["thread"] == thread
-            lasts = pl.Series(own.within(begin, end), dtype=pl.Int64) * is_own
-            if others and part == "cuda":
-                # Where several threads are in calls, the call that began first counts.
-                until = np.maximum.accumulate(np.append(reached, end * ~is_own.to_numpy()))
-                reached = until[-1]
-                rest = (outside & beside).within(np.clip(until[:-1], begin, end), end)
-                lasts += pl.Series(rest) * ~is_own
-            sums = piece.select("begin", name=pl.col("call").cast(pl.Int64), time=lasts)
+            is_own = (piece["thread"] == thread).to_numpy()
+            # Where several threads are in calls, the call that began first counts.
+            until = np.maximum.accumulate(np.append(reached, end * ~is_own))
+            reached, since = until[-1], np.clip(until[:-1], begin, end)
+            lasts, last = np.zeros(len(begin), np.int64), end.max(initial=0)
+            for time in spans.split():
+                if not len(begin) or time.end[-1] <= begin[0] or time.begin[0] >= last:
+                    continue
+                outside, own = reduce(sub, before.values(), time), time
+                if part == "mpi":
+                    own = time & mpi
+                elif part in ("cuda", "os"):
+                    own = time - mpi if part == "cuda" else outside - beside
+                lasts += own.within(begin, end) * is_own
+                if others and part == "cuda":
+                    lasts += (outside & beside).within(since, end) * ~is_own
+            sums = piece.select("begin", name=pl.col("call").cast(pl.Int64), time=pl.Series(lasts))
             sums = sums.filter(pl.col("time") > 0).with_columns(longest="time")
             pieces.append(_sum_by_name(sums))
         sums = _sum_by_name(pl.concat(pieces))
@@ -230,10 +231,15 @@ def list_activities(
         frame.select(part=pl.lit(part), names=pl.lit(name), name=frame.columns[0], time="time")
         for part, name, frame in (("where", "place", places), ("range", "range", ranges))
     ]
-    set_up = _find_set_up(unit, task)
-    rows = pl.concat(frames, how="diagonal").filter(pl.col("time") > 0)
-    is_first = (pl.col("part") == "cuda") & (pl.col("begin") == set_up)
-    return rows.with_columns(first=is_first).drop("begin")
+    return pl.concat(frames, how="diagonal").filter(pl.col("time") > 0)
+
+
+def mark_set_up(unit: DeviceGroup, task: int, activities: pl.DataFrame) -> pl.DataFrame:
+    """Mark in what a thread of a task does (:func:`list_activities`) where the longest call is the
+    first of CUDA in its process that takes SET_UP, begun before any work of GPUs (`first`).
+    """
+    is_first = (pl.col("part") == "cuda") & (pl.col("begin") == _find_set_up(unit, task))
+    return activities.with_columns(first=is_first).drop("begin")
 
 
 def _sum_by_name(times: pl.DataFrame) -> pl.DataFrame:

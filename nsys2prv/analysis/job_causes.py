@@ -149,7 +149,7 @@ def describe_copies_of(cause: Cause, facts: CauseContext) -> tuple[str, ...]:
 def _sum_by_name(cause: Cause, facts: CauseContext) -> Iterator[tuple[int, str]]:
     """Yield the names of what a cause changes, and how long these last, the longest first."""
     edges = cause.changes[0][0]
-    sums = sum_lasts(facts.replay.list_work(edges, facts.measure(edges)), "key")
+    sums = facts.replay.sum_work(edges, "key", lasts=facts.measure(edges))
     for name, lasts, count in sums.rows():
         yield name, f"{format_nanoseconds(float(lasts))} in {format_count(count, 'call')}"
 
@@ -201,7 +201,7 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Finding:
     edges = work["edge"].to_numpy()
     name, of_bytes, _ = split_size(columns.size[edges])
     work = work.with_columns(name=pl.Series(name), bytes=pl.Series(2.0 ** (of_bytes / 4)))
-    sums = sum_lasts(work, "kind", "name")
+    sums = sum_lasts(work.with_columns(count=1), "kind", "name")
     ranks, evidence, of_names = max(len(facts.replay.processes), 1), [], []
     whole = float(sums["lasts"].sum())
     for kind, value, lasts, count in sums.head(2).rows():

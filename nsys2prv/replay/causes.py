@@ -203,7 +203,7 @@ def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[C
     if culprit.is_link or culprit.ratio or not len(edges):
         return [], 0.0
     # How often a process does the work that saves most.
-    key = sum_lasts(replay.list_work(edges, saved), "key")["key"][0]
+    key = replay.sum_work(edges, "key", lasts=saved)["key"][0]
     work = replay.list_work(np.concatenate([rows for rows, _ in changes]))
     repetitions = (work["key"] == key).sum() // work["process"].n_unique()
     few = min(max(1, int(HICCUP_TIMES * repetitions)), MOST_HICCUPS)
@@ -355,7 +355,7 @@ def remove_long_pauses(replay: Replay) -> Changes:
 
 def _list_places(replay: Replay, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int]]:
     """Return calls, and places between calls, by their time on the critical path."""
-    path = replay.list_work(replay.path).with_columns(
+    path = replay.sum_work(replay.path, "kind", "key").with_columns(
         pl.col("kind").replace(int(Kind.RETURN), int(Kind.CALL))
     )
     places = sum_lasts(path.filter(pl.col("kind").is_in(kinds)), "kind", "key")

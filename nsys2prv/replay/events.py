@@ -130,9 +130,7 @@ class Launches(Struct, frozen=True):
 def read_calls(reader: EventReader, unit: int) -> tuple[Calls, Launches]:
     """Return the outermost calls of CUDA and MPI of a unit, and which operations they launched."""
     fields = {"cuda_api": ("call", "correlation"), **dict.fromkeys(MPI_LAYOUTS, ("call",))}
-    frame = reader.read_joined(fields, unit, _CALL_COLUMNS, _make_calls)
-    columns = {name: frame[name].to_numpy() for name in frame.columns}
-    del frame
+    columns = reader.read_joined(fields, unit, _CALL_COLUMNS, _make_calls)
     begin, end = columns["begin"], columns["end"]
     if ((begin[1:] == begin[:-1]) & (end[1:] > end[:-1])).any():
         order = np.lexsort((-end, begin))
@@ -181,9 +179,7 @@ def read_operations(reader: EventReader, unit: int, calls: Calls, launches: Laun
     fields = {
         layout: (name, "correlation", *more) for layout, (_, name, more) in _OPERATIONS.items()
     }
-    frame = reader.read_joined(fields, unit, _OPERATION_COLUMNS, _make_operations)
-    columns = {name: frame[name].to_numpy() for name in frame.columns}
-    del frame
+    columns = reader.read_joined(fields, unit, _OPERATION_COLUMNS, _make_operations)
     begin, stream = columns["begin"], columns["thread"]
     tasks = reader.rows.get_column("task").astype(np.int32)[stream]
     call = find_launches(launches, tasks, columns.pop("correlation"))

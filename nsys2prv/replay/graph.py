@@ -34,6 +34,8 @@ US = 1_000
 NO_WEIGHT, LONG = np.iinfo(np.int64).min, np.iinfo(np.int32).max
 #: How far host and device times of one report may be apart (ns).
 CLOCKS_APART = 20 * US
+#: Edges that are looked at together, which bounds memory.
+PART = 1 << 18
 
 
 class Kind(IntEnum):
@@ -72,13 +74,21 @@ Changes = list[tuple[np.ndarray, np.ndarray | float]]
 
 
 class Column:
-    """A column whose values are looked up by the indices of rows."""
+    """A column whose values are looked up by the indices of rows, of PART of them at a time."""
 
     def __init__(self, look_up: Callable[[np.ndarray], np.ndarray]) -> None:
         self._look_up = look_up
 
     def __getitem__(self, rows: np.ndarray | int) -> np.ndarray:
-        return self._look_up(np.asarray(rows))
+        rows = np.asarray(rows)
+        if rows.size <= PART:
+            return self._look_up(rows)
+        first = self._look_up(rows[:PART])
+        found = np.empty(len(rows), first.dtype)
+        found[:PART] = first
+        for start in range(PART, len(rows), PART):
+            found[start : start + PART] = self._look_up(rows[start : start + PART])
+        return found
 
 
 class Durations(Struct, frozen=True):
@@ -141,7 +151,9 @@ class Times(Struct, frozen=True):
     weight: Durations
 
     def __getitem__(self, moments: np.ndarray | int) -> np.ndarray:
-        moments = np.asarray(moments)
+        return Column(self._look_up)[moments]
+
+    def _look_up(self, moments: np.ndarray) -> np.ndarray:
         node = moments >> 1
         first = len(self.weight) - len(self.nodes)
         return self.nodes[node] + np.where(moments & 1, self.weight[first + node], 0)

@@ -13,10 +13,10 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv.replay.events import CALL_NAMES, MPI_NAMES, SYNCHRONISES
-from nsys2prv.replay.graph import TRANSFERS, US, Kind, Times
+from nsys2prv.replay.graph import TRANSFERS, US, Column, Kind, Times
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.meetings import MEETING_CALL
-from nsys2prv.replay.whatif import PART, Replay
+from nsys2prv.replay.whatif import Replay
 
 #: A latency beyond what is usual by less (ns) is nothing to explain.
 SLACK = 10 * US
@@ -151,8 +151,7 @@ class IdealNetwork(Struct, frozen=True):
     def rows(self) -> np.ndarray:
         """Row of the trace of each kernel, -1 of meetings."""
         graph = self.graph.graph
-        parts = np.split(self.kernels, range(PART, len(self.kernels), PART))
-        return np.concatenate([graph.row[graph.find_nodes(part)] for part in parts])
+        return Column(lambda edges: graph.row[graph.find_nodes(edges)])[self.kernels]
 
     def take(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return begin and end (ns) of some of the kernels, and whether they compute."""

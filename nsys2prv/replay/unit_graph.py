@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.native import core
 from nsys2prv.replay.events import (
     POLLS,
@@ -123,6 +124,7 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
     nodes_of = np.empty(first_call + 2 * calls_end, np.int32)
     # What is not needed while the graph is built is freed.
     del calls, operations, markers, is_copy, work, does
+    return_freed_memory()
     arranged, contradictions, cycles = core.build_unit(
         of_calls, of_operations, of_markers, (np.maximum(task_of - 1, 0), device_of), nodes_of
     )

@@ -14,6 +14,7 @@ from nsys2prv._util.native import core
 from nsys2prv.replay.graph import (
     LONG,
     NO_WEIGHT,
+    PART,
     TRANSFERS,
     WORK,
     Changes,
@@ -32,8 +33,8 @@ HOST_TIME = (*HOST, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF)
 TENSOR_SPEED_UP = 3.0
 #: Latencies that tell what is usual, at most.
 CASES = 200_000
-#: Edges that are looked at together, which bounds memory, and a span that all lie in.
-PART, ALWAYS = 1 << 20, (-(1 << 62), 1 << 62)
+#: A span that all edges lie in.
+ALWAYS = (-(1 << 62), 1 << 62)
 #: Work that is longer than usual is far beyond what this share differs by at most.
 USUALLY = 0.97
 #: Work of one iteration may be longer for one reason: chance is judged by so many parts of the time.
@@ -261,15 +262,31 @@ class Replay(Struct, frozen=True, dict=True):
             | {name: getattr(columns, name)[edges] for name in ("kind", "key", "process")}
         )
 
+    def sum_work(
+        self, edges: np.ndarray, *by: str, lasts: np.ndarray | None = None
+    ) -> pl.DataFrame:
+        """Return `lasts` (ns; default: their weights) and `count` of edges by these columns of
+        :meth:`list_work`, the longest first, of equal ones that with the lowest values.
+        """
+        parts = []
+        for start in range(0, max(len(edges), 1), PART):
+            part = slice(start, start + PART)
+            work = self.list_work(edges[part], None if lasts is None else lasts[part])
+            parts.append(sum_lasts(work.with_columns(count=1), *by))
+        return sum_lasts(pl.concat(parts), *by)
+
     def list_saved(self, changes: Changes) -> tuple[np.ndarray, np.ndarray]:
         """Return the edges that get shorter, and by how much (ns)."""
         weight, parts = self.job.graph.weight, []
         for edges, new in changes:
-            before = weight[edges]
-            left = (before * new).astype(np.int64) if isinstance(new, float) else new
-            parts.append((edges, np.where(left > -(1 << 62), before - left, 0)))
+            for start in range(0, max(len(edges), 1), PART):
+                some = edges[start : start + PART]
+                before = weight[some]
+                left = new[start : start + PART] if isinstance(new, np.ndarray) else before * new
+                saved = np.where(left > -(1 << 62), before - left.astype(np.int64), 0)
+                parts.append((some[saved > 0], saved[saved > 0]))
         edges, saved = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        return edges[saved > 0], saved[saved > 0]
+        return edges, saved
 
     def find_first_calls(self, names: Collection[int]) -> np.ndarray:
         """Return the edges of the first call of each of these names in each process."""
@@ -467,13 +484,18 @@ class Replay(Struct, frozen=True, dict=True):
 
 def sum_lasts(work: pl.DataFrame, *by: str) -> pl.DataFrame:
     """Return `lasts` (ns) and `count` of work by these columns, the longest first, of equal ones that
-    with the lowest values. work: with a column `lasts`.
+    with the lowest values. work: with columns `lasts` and `count`.
     """
-    sums = work.group_by(by).agg(pl.col("lasts").sum(), count=pl.len())
+    sums = work.group_by(by).agg(pl.col("lasts", "count").sum())
     return sums.sort(-pl.col("lasts"), *by)
 
 
 def _measure(weight: Durations, path: np.ndarray) -> int:
     """Return the length of a path (ns), least of all where an edge does not hold."""
-    lasts = weight[path]
-    return int(lasts.sum()) if lasts.min(initial=0) > NO_WEIGHT else -(1 << 62)
+    length = 0
+    for start in range(0, len(path), PART):
+        lasts = weight[path[start : start + PART]]
+        if lasts.min() <= NO_WEIGHT:
+            return -(1 << 62)
+        length += int(lasts.sum())
+    return length

@@ -137,7 +137,7 @@ class EventReader(Struct, dict=True):
             return {name: column[kept] for name, column in columns.items()}
 
         names = ("begin", "end", "thread", *fields)
-        frame = self._read_frame(BEGIN, [layout], unit, make_columns, names)
+        frame = make_frame(self._read_columns(BEGIN, [layout], unit, make_columns, names))
         # Where there are none no piece tells their types.
         types = dict.fromkeys(names[2:], pl.Series(np.zeros(0, dtype)).dtype)
         return frame if frame.height else frame.cast(types)
@@ -148,8 +148,8 @@ class EventReader(Struct, dict=True):
         unit: int,
         schema: Mapping[str, type[np.integer]],
         make: Callable[[str, Mapping[str, np.ndarray]], dict[str, np.ndarray]],
-    ) -> pl.DataFrame:
-        """Return events of several layouts as one frame, by its first column. fields: of each layout.
+    ) -> dict[str, np.ndarray]:
+        """Return the columns of events of several layouts together, by the first. fields: of each layout.
         make: returns the columns of the schema, of a layout and of what :meth:`read_begins` has of
         some of its events.
         """
@@ -159,9 +159,9 @@ class EventReader(Struct, dict=True):
             made = make(layout, self._make_begins(run.shape, records, fields[layout], np.int64))
             return {name: made[name].astype(dtype, copy=False) for name, dtype in schema.items()}
 
-        frame = self._read_frame(BEGIN, [*fields], unit, make_columns, [*schema])
-        types = {name: pl.Series(np.zeros(0, dtype)).dtype for name, dtype in schema.items()}
-        return frame if frame.height else frame.cast(types)
+        columns = self._read_columns(BEGIN, [*fields], unit, make_columns, [*schema])
+        # Where there are none no piece tells their types.
+        return {name: columns.pop(name).astype(schema[name], copy=False) for name in schema}
 
     def read_windows(
         self, layout: str, fields: Sequence[str], unit: int, dtype: type[np.signedinteger]
@@ -176,8 +176,8 @@ class EventReader(Struct, dict=True):
             for first, last in pairwise(bounds):
                 read = reader.read(first, last)
                 pieces = (self._make_begins(*one, fields, dtype) for one in read.items())
-                frame = self._join_pieces(pieces, sum(map(len, read.values())), names, unit)
-                yield self.duration + 1 if last is None else last, frame
+                columns = self._join_pieces(pieces, sum(map(len, read.values())), names, unit)
+                yield self.duration + 1 if last is None else last, make_frame(columns)
 
     def _make_begins(
         self,
@@ -262,7 +262,7 @@ class EventReader(Struct, dict=True):
             }
             return {name: make[name]() for name in {*names, "thread"}}
 
-        return self._read_frame(LINE, kinds, unit, make_columns, names)
+        return make_frame(self._read_columns(LINE, kinds, unit, make_columns, names))
 
     def find_connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
         """Return the threads that lines of a kind connect: sender and receiver."""
@@ -303,16 +303,16 @@ class EventReader(Struct, dict=True):
                 *_merge_instants(time[order], values[order]),
             )
 
-    def _read_frame(
+    def _read_columns(
         self,
         stream: str,
         kinds: Sequence[str],
         unit: int | None,
         make_columns: Callable[[Run, windows.WindowRecords], dict[str, np.ndarray]],
         names: Sequence[str],
-    ) -> pl.DataFrame:
-        """Return what is made of the records of a stream, of these layouts or kinds of lines, as one
-        frame by its first column, of one unit's threads alone. names: its columns.
+    ) -> dict[str, np.ndarray]:
+        """Return the columns that are made of the records of a stream, of these layouts or kinds of
+        lines, by the first column, of one unit's threads alone. names: of the columns.
         """
         count = sum(run.rows for kind in kinds for run in self._index.get((stream, kind, unit), ()))
         read = (one for kind in kinds for one in self._read(stream, kind, unit))
@@ -325,8 +325,10 @@ class EventReader(Struct, dict=True):
         count: int,
         names: Sequence[str],
         unit: int | None,
-    ) -> pl.DataFrame:
-        """Return pieces, which may come one by one, as one frame. count: of their rows, at most."""
+    ) -> dict[str, np.ndarray]:
+        """Return columns in pieces, which may come one by one, as whole ones by the first. count: of
+        their rows, at most.
+        """
         columns, filled = {name: np.zeros(0, np.int64) for name in names}, 0
         for piece in pieces:
             if unit is not None and not (own := self.rows.units[piece["thread"]] == unit).all():
@@ -341,7 +343,7 @@ class EventReader(Struct, dict=True):
             order = np.argsort(times, kind="stable")
         del times
         # A column at a time: with all of them the memory would be twice as much.
-        return pl.DataFrame([pl.Series(name, columns.pop(name)[order]) for name in names])
+        return {name: columns.pop(name)[order] for name in names}
 
     def _read(
         self, stream: str, name: str, unit: int | None
@@ -370,6 +372,11 @@ class EventReader(Struct, dict=True):
             for unit in (None, *units):
                 index.setdefault((run.shape.stream, run.shape.name, unit), []).append(run)
         return index
+
+
+def make_frame(columns: dict[str, np.ndarray]) -> pl.DataFrame:
+    """Return columns as a frame; takes them over one by one, as both would be much memory."""
+    return pl.DataFrame([pl.Series(name, columns.pop(name)) for name in [*columns]])
 
 
 def _merge_instants(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -80,9 +80,9 @@ int32_t *sort_moments(const Unit *in, int32_t *moments, int32_t *spare, int64_t 
 
 /* An order of the nodes in which every source is before its targets, and that keeps to that of their numbers as far as edges allow. Sources are
  * moments of nodes: twice their number, one more for the end. Returns how many nodes were placed; the others, which are on cycles, stand behind them.
- * Nodes that can be placed wait at the end of `out`. work: room for two numbers of each node, and one of each edge. */
-static int64_t place_nodes(int64_t nodes, int64_t edges, const int32_t *source, const int32_t *target, int32_t *out, int32_t *work) {
-    int32_t *degree = work, *head = work + nodes, *next = head + nodes, *last = out + nodes;
+ * Nodes that can be placed wait at the end of `out`. head: room for a number of each node; work: of each node and of each edge. */
+static int64_t place_nodes(int64_t nodes, int64_t edges, const int32_t *source, const int32_t *target, int32_t *out, int32_t *head, int32_t *work) {
+    int32_t *degree = work, *next = work + nodes, *last = out + nodes;
     int64_t placed = 0;
     memset(degree, 0, (size_t)nodes * 4);
     for (int64_t node = 0; node < nodes; node++)
@@ -121,14 +121,14 @@ static bool is_ordered(const Edges *edges) {
 }
 
 /* Orders the nodes with sources before targets, without the edges on cycles, of which those whose source is not earlier go first. `moments`: of each
- * node, which are in this order then; `number`: room for as many. Returns how many edges were on cycles, -1 without memory. */
-static int64_t order_nodes(Edges *edges, const Unit *in, int32_t *moments, int64_t nodes, int32_t *number) {
+ * node, which are in this order then; `number`, `head`: room for as many. Returns how many edges were on cycles, -1 without memory. */
+static int64_t order_nodes(Edges *edges, const Unit *in, int32_t *moments, int64_t nodes, int32_t *number, int32_t *head) {
     if (is_ordered(edges))
         return 0;
     int64_t cycles = 0;
-    int32_t *order = malloc((size_t)(nodes + 1) * 4), *work = malloc((size_t)(2 * nodes + edges->count + 1) * 4);
+    int32_t *order = malloc((size_t)(nodes + 1) * 4), *work = malloc((size_t)(nodes + edges->count + 1) * 4);
     for (int64_t placed = -1; order && work;) {
-        placed = place_nodes(nodes, edges->count, edges->source, edges->target, order, work);
+        placed = place_nodes(nodes, edges->count, edges->source, edges->target, order, head, work);
         for (int64_t k = 0; k < nodes; k++)
             number[order[k]] = (int32_t)k;
         if (placed == nodes)
@@ -295,7 +295,8 @@ PyObject *build_unit(PyObject *self, PyObject *arguments) {
             edges.target[k] = node_of[edges.target[k]];
         }
         int32_t **other = sorted == moments ? &spare : &moments;
-        cycles = order_nodes(&edges, &in, sorted, nodes, *other);
+        cycles = order_nodes(&edges, &in, sorted, nodes, *other, node_of);
+        memset(node_of, 0xff, (size_t)in.moments * 4);
         number_nodes(sorted, nodes, node_of);
         place = place_edges(&edges, nodes, *other);
         free(*other);
@@ -350,7 +351,7 @@ PyObject *order_all(PyObject *self, PyObject *arguments) {
             PyErr_NoMemory();
         else {
             Py_BEGIN_ALLOW_THREADS
-            placed = place_nodes(nodes, edges, columns[1], columns[0], order[0], work);
+            placed = place_nodes(nodes, edges, columns[1], columns[0], order[0], work, work + nodes);
             Py_END_ALLOW_THREADS
         }
     }
