@@ -33,7 +33,7 @@ from nsys2prv.analysis.device_group import (
 )
 from nsys2prv.analysis.intervals import SIDES, Spans, take_first
 from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
-from nsys2prv.analysis.result import KERNEL_NAMES, Context, Result
+from nsys2prv.analysis.result import DECLARED, KERNEL_NAMES, Context, Result
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.store.event_reader import EventReader
@@ -69,20 +69,8 @@ PERIOD = "the period of the sequence of kernels"
 LEAST_STEADY = 0.05
 #: Tasks are in the same iteration at a time, but for so many on average, or serve different requests.
 MOST_APART = 1.0
-#: Description of the tables.
-ABOUT = """The iterations of the steady state: how long each takes, and what the devices do in it.
-
-Times are means over devices. Of each moment of a device the first counts that applies: computing
-(kernels that do not communicate, graphs), communication between ranks alone, memory operations alone, idle. The iterations are
-those of the phases of `findings`: an iteration lasts until the next one begins on the devices.
-"""
-#: Columns of what devices do -> names for people.
-PARTS = {
-    "compute_ns": "computing",
-    "exposed_nccl_ns": "communication alone (exposed)",
-    "exposed_memory_ns": "memory operations alone",
-    "idle_ns": "idle",
-}
+#: Description of the tables; columns of what devices do -> names for people.
+ABOUT, PARTS = (DECLARED["iterations"].terms[name] for name in ("about", "parts"))
 
 
 class _Found(Struct, frozen=True):
