@@ -127,9 +127,7 @@ def ignore_signals() -> None:
     _set_handler(signal.SIG_IGN)
 
 
-def _set_handler(
-    handler: Callable[[int, FrameType | None], object] | signal.Handlers,
-) -> None:
+def _set_handler(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
     for number in _handled:
         signal.signal(number, handler)
 

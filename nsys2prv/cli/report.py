@@ -19,11 +19,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import check_folder, write_complete_file
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.analyses import ON_DEMAND
-from nsys2prv.analysis.comparison import (
-    compare_jobs,
-    describe_change,
-    warn_of_differences,
-)
+from nsys2prv.analysis.comparison import compare_jobs, describe_change, warn_of_differences
 from nsys2prv.analysis.finished_job import JSON, FinishedJob
 from nsys2prv.analysis.job import OpenJob, open_job
 from nsys2prv.analysis.result import Result

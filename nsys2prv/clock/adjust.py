@@ -72,10 +72,7 @@ class Precedences(Table, frozen=True):
 
     def correct(self, corrections: Corrections) -> tuple[np.ndarray, np.ndarray]:
         """Return the begins and the ends by corrected clocks."""
-        return (
-            corrections.apply(self.begin, self.before),
-            corrections.apply(self.end, self.after),
-        )
+        return (corrections.apply(self.begin, self.before), corrections.apply(self.end, self.after))
 
     def find_slack(self) -> np.ndarray:
         """Return by how much clocks of devices within a host may contradict each other, ns."""

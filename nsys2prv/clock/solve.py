@@ -222,11 +222,7 @@ def _find_unconnected_hosts(
 
 
 def _to_host_clock(
-    estimate: Estimate,
-    reference: str,
-    pivot: int,
-    span: tuple[int, int],
-    sure: bool,
+    estimate: Estimate, reference: str, pivot: int, span: tuple[int, int], sure: bool
 ) -> HostClock:
     # A host that is only the reference of others has no known error against the trace's reference.
     is_aligned = (

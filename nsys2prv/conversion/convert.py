@@ -210,10 +210,7 @@ def open_reports(
 
 
 def inspect_reports(
-    paths: Sequence[Path],
-    folder: Path,
-    keep_going: bool,
-    pool: Pool,
+    paths: Sequence[Path], folder: Path, keep_going: bool, pool: Pool
 ) -> Iterator[ReportInfo | Nsys2prvError]:
     """Yield the metadata of the reports, in their order, or the error of one that cannot be read.
 

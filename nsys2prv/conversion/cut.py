@@ -73,11 +73,7 @@ def _find_window(job: Job, plan: CutPlan) -> CutWindow:
 
 
 def _cut_runs(
-    job: Job,
-    window: CutWindow,
-    model: ObjectModel,
-    threads: list[np.ndarray],
-    plan: CutPlan,
+    job: Job, window: CutWindow, model: ObjectModel, threads: list[np.ndarray], plan: CutPlan
 ) -> tuple[Job, int]:
     """Return the job with its runs cut, and how many ranges were clipped."""
     tasks = [

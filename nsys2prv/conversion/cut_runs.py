@@ -287,9 +287,7 @@ class _Cutter:
                 count = int(np.count_nonzero(own))
                 self.out.left_out[states.run.shape.name, Reason.OUTSIDE_CUT] -= count
                 self._append_states(
-                    states.run,
-                    take_records(states.records, own),
-                    np.full(count, self.window.first),
+                    states.run, take_records(states.records, own), np.full(count, self.window.first)
                 )
 
     # Lines

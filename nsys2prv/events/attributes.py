@@ -88,10 +88,7 @@ def list_row_columns(kind: EventKind, *layouts: str) -> tuple[str, ...]:
 
 
 def read_fields(
-    extraction: Extraction,
-    layout: str,
-    columns: Columns | Mapping[str, np.ndarray],
-    mask: int = -1,
+    extraction: Extraction, layout: str, columns: Columns | Mapping[str, np.ndarray], mask: int = -1
 ) -> dict[str, np.ndarray]:
     """Read the fields of a layout that name a column; return them by name. mask: bits of those
     wanted.

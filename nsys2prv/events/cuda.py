@@ -37,14 +37,7 @@ from nsys2prv.events.kind import Counters, Reason, Rows
 from nsys2prv.events.name_rules import is_nccl_kernel
 from nsys2prv.events.nccl import attach_payloads
 from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, add_callers, name_lines, strip_version
-from nsys2prv.export.source import (
-    NULL,
-    Columns,
-    DistinctTexts,
-    Part,
-    decode_texts,
-    mask_usable,
-)
+from nsys2prv.export.source import NULL, Columns, DistinctTexts, Part, decode_texts, mask_usable
 from nsys2prv.export.sqlite import Database
 
 #: Class of the rows that repeat a call, which has a row of its own, with its stack; reports have

@@ -293,10 +293,7 @@ def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> RenamedRanges:
     if len(known) > MOST_KNOWN:
         known.clear()
     return RenamedRanges(
-        names,
-        np.arange(len(texts)),
-        np.array(wanted, bool),
-        np.array(numbers, np.int64),
+        names, np.arange(len(texts)), np.array(wanted, bool), np.array(numbers, np.int64)
     )
 
 

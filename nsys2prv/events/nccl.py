@@ -358,10 +358,7 @@ def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray
 
 
 def _index_calls(
-    extraction: Extraction,
-    columns: Columns,
-    operation: np.ndarray,
-    payloads: dict[str, np.ndarray],
+    extraction: Extraction, columns: Columns, operation: np.ndarray, payloads: dict[str, np.ndarray]
 ) -> None:
     """Add the calls to the index of NCCL calls, and store as facts what they say about
     communicators.

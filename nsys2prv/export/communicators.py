@@ -160,9 +160,7 @@ class _Team(Struct):
         return _shorten([self.places.get(place, NOT_REPORTED) for place in range(self.size)])
 
 
-def name_communicators(
-    reports: Sequence[Sequence[Communicator]],
-) -> list[tuple[Communicator, ...]]:
+def name_communicators(reports: Sequence[Sequence[Communicator]]) -> list[tuple[Communicator, ...]]:
     """Return the communicators of each report (in the order of their times) with names, keys and
     members, those that are known.
     """

@@ -487,10 +487,7 @@ def _add_instance(gpus: dict[GpuNumber, Gpu], uuid: str) -> GpuNumber:
 
 
 def _find_visible(
-    database: Database,
-    gpus: dict[GpuNumber, Gpu],
-    order: tuple[GpuNumber, ...],
-    setting: str = "",
+    database: Database, gpus: dict[GpuNumber, Gpu], order: tuple[GpuNumber, ...], setting: str = ""
 ) -> tuple[GpuNumber, ...]:
     """Return the GPU of each CUDA ordinal, from the order of GPUs and CUDA_VISIBLE_DEVICES at the
     program's start; nothing if a process may have changed that variable. An instance that it names

@@ -507,9 +507,7 @@ def _goes_on(before: tuple[int, int], after: tuple[int, int]) -> bool:
 
 
 def _number_runs(
-    by_machine: Mapping[int, Sequence[int]],
-    chains: Sequence[Chain],
-    recorded: Mapping[int, Span],
+    by_machine: Mapping[int, Sequence[int]], chains: Sequence[Chain], recorded: Mapping[int, Span]
 ) -> tuple[dict[int, int], int]:
     """Return the run that each report is of, and the shortest time between two."""
     whole = {}

@@ -99,10 +99,7 @@ class DistinctTexts:
     """
 
     def __init__(
-        self,
-        series: pl.Series | None = None,
-        read: Any = None,
-        kept: np.ndarray | None = None,
+        self, series: pl.Series | None = None, read: Any = None, kept: np.ndarray | None = None
     ) -> None:
         """Take a series of bytes, or what the core has read (`_core.Texts`), of which some are kept
         (their numbers; None for all).

@@ -332,7 +332,7 @@ def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
             .then(RECEIVE)
             .when(pl.col("sends") == pl.col("matched"))
             .then(SEND)
-            .otherwise(SEND_RECEIVE),
+            .otherwise(SEND_RECEIVE)
         )
     )
     kernels = measure_waits(kernels)

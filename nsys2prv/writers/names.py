@@ -90,8 +90,7 @@ def make_kernel_labels(texts: list[str], shorts: list[str]) -> list[str]:
     alone is useless.
     """
     return make_labels_unique(
-        [make_kernel_label(text, short) for text, short in zip(texts, shorts, strict=True)],
-        texts,
+        [make_kernel_label(text, short) for text, short in zip(texts, shorts, strict=True)], texts
     )
 
 

@@ -18,12 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from nsys2prv._util.files import (
-    load_shipped,
-    load_shipped_file,
-    read_data_text,
-    read_data_texts,
-)
+from nsys2prv._util.files import load_shipped, load_shipped_file, read_data_text, read_data_texts
 
 DOMAIN_STEP = 100
 #: Domains numbered by their text take these numbers; lower ones belong to the fixed names, see
@@ -298,12 +293,7 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
                 "optional": True,
                 "level": level,
             }
-        return {
-            "title": self.label,
-            "nests": not self.queue,
-            "fields": fields,
-            "state": self.state,
-        }
+        return {"title": self.label, "nests": not self.queue, "fields": fields, "state": self.state}
 
 
 class Catalogue(Struct, frozen=True):
