@@ -116,7 +116,8 @@ def evaluate_conditions(
     for first in range(0, count, FEW_COMBINATIONS):
         some = ", ".join(listed[first : first + FEW_COMBINATIONS])
         combination_bits += query(f"{select} FROM (VALUES {some})) ORDER BY column1")
-    return np.fromiter((bits for (bits,) in combination_bits), np.int64, count)[codes]
+    smallest = np.min_scalar_type((1 << len(conditions)) - 1)
+    return np.fromiter((bits for (bits,) in combination_bits), smallest, count)[codes]
 
 
 def _write_integer(value: int) -> str:

@@ -37,11 +37,12 @@ static inline int64_t value_at(const Strided *column, size_t row) {
 
 static inline uint64_t hash_of(const int64_t *key, size_t width) {
     uint64_t hash = 0;
+    /* No product waits for another one. */
     for (size_t c = 0; c < width; c++) {
-        hash = (hash ^ (uint64_t)key[c]) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 32;
+        uint64_t product = (uint64_t)key[c] * 0x9e3779b97f4a7c15u;
+        hash += product << (11 * c & 63) | product >> ((64 - 11 * c) & 63);
     }
-    return hash * 0x9e3779b97f4a7c15u;
+    return (hash ^ hash >> 32) * 0x9e3779b97f4a7c15u;
 }
 
 static inline bool same_key(const int64_t *one, const int64_t *other, size_t width) {

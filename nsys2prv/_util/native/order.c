@@ -23,14 +23,6 @@ typedef struct {
     uint64_t time, line;
 } Line;
 
-/* Lines by time, those of equal time by batch and row: as keys of the time, the batch and the row in so many bits, from the highest down,
- * where these fit into one number; else as they are. */
-typedef struct {
-    uint64_t *keys;
-    Line *lines;
-    int time_bits, batch_bits, row_bits;
-} Lines;
-
 /* A line among those of equal time. place: where it stands among them. */
 typedef struct {
     int64_t tie;
@@ -59,17 +51,6 @@ static int compare_tied(const void *first, const void *second) {
 
 static int bits_of(uint64_t greatest) { return greatest ? 64 - __builtin_clzll(greatest) : 0; }
 
-static inline uint64_t time_at(const Lines *lines, size_t k) {
-    return lines->keys ? lines->keys[k] >> lines->batch_bits >> lines->row_bits : lines->lines[k].time;
-}
-
-static inline uint64_t line_at(const Lines *lines, size_t k) {
-    if (!lines->keys)
-        return lines->lines[k].line;
-    uint64_t rows = ((uint64_t)1 << lines->row_bits) - 1, batches = ((uint64_t)1 << lines->batch_bits) - 1;
-    return (lines->keys[k] >> lines->row_bits & batches) << ROW_BITS | (lines->keys[k] & rows);
-}
-
 /* Sorts keys by so many bits from the bit `low` on, the highest that they have; returns where they are then: `keys` or `spare`, which has as much room. */
 static uint64_t *sort_keys(uint64_t *keys, uint64_t *spare, size_t count, int low, int bits) {
     size_t counts[MOST_PASSES][BUCKETS];
@@ -97,14 +78,14 @@ static uint64_t *sort_keys(uint64_t *keys, uint64_t *spare, size_t count, int lo
 }
 
 /* Sorts keys of so many bits likewise, by their place in that range: those of a batch mostly ascend, so that they are put into places that follow each other.
- * Returns NULL where too many lie together, or without memory. */
-static uint64_t *sort_near(uint64_t *keys, uint64_t *spare, size_t count, int bits) {
+ * Returns whether they are in `spare` then: not where too many lie together, or without memory. */
+static bool sort_near(uint64_t *keys, uint64_t *spare, size_t count, int bits) {
     int shift = bits - bits_of(count / KEYS_PER_BUCKET);
     shift = shift < 0 ? 0 : shift;
     size_t buckets = ((size_t)1 << (bits - shift)) + 1, before = 0;
     uint32_t *next = count < UINT32_MAX ? calloc(buckets, sizeof *next) : NULL;
     if (!next)
-        return NULL;
+        return false;
     for (size_t k = 0; k < count; k++)
         next[keys[k] >> shift]++;
     uint64_t beside = 0;
@@ -116,7 +97,7 @@ static uint64_t *sort_near(uint64_t *keys, uint64_t *spare, size_t count, int bi
     }
     if (beside / CROWDED > count) {
         free(next);
-        return NULL;
+        return false;
     }
     for (size_t k = 0; k < count; k++)
         spare[next[keys[k] >> shift]++] = keys[k];
@@ -133,45 +114,53 @@ static uint64_t *sort_near(uint64_t *keys, uint64_t *spare, size_t count, int bi
             spare[to] = spare[to - 1];
         spare[to] = key;
     }
-    return spare;
+    return true;
 }
 
-/* Sorts, among lines of equal time, those that have ties by them; the others keep their places. out: gets the lines. -1: no memory. */
-static int sort_ties(const Lines *lines, size_t count, const Source *sources, uint64_t *out) {
-    Tied *tied = NULL;
-    size_t room = 0;
-    for (size_t first = 0, end; first < count; first = end) {
-        uint64_t time = time_at(lines, first);
-        for (end = first + 1; end < count && time_at(lines, end) == time; end++) {}
-        if (end - first < 2)
-            continue;
-        if (end - first > room) {
-            room = 2 * (end - first);
-            Tied *larger = realloc(tied, room * sizeof *tied);
-            if (!larger) {
-                free(tied);
-                return -1;
-            }
-            tied = larger;
-        }
-        size_t found = 0;
-        for (size_t k = first; k < end; k++) {
-            const Source *source = &sources[out[k] >> ROW_BITS];
-            if (source->ties.buf) {
-                const int64_t *ties = source->ties.buf;
-                tied[found] = (Tied){ties[out[k] & ROW_MASK], k, out[k]};
-                found++;
-            }
-        }
-        if (found < 2)
-            continue;
-        qsort(tied, found, sizeof *tied, compare_tied);
-        size_t taken = 0;
-        for (size_t k = first; taken < found && k < end; k++)
-            if (sources[out[k] >> ROW_BITS].ties.buf)
-                out[k] = tied[taken++].line;
+/* Lines of equal time that have ties. */
+typedef struct {
+    Tied *lines;
+    size_t room;
+} Ties;
+
+/* Sorts, among `count` lines of equal time, those that have ties by them; the others keep their places. -1: no memory. */
+static int sort_ties(const Source *sources, uint64_t *lines, size_t count, Ties *ties) {
+    if (count > ties->room) {
+        Tied *larger = realloc(ties->lines, 2 * count * sizeof *larger);
+        if (!larger)
+            return -1;
+        ties->lines = larger;
+        ties->room = 2 * count;
     }
-    free(tied);
+    size_t found = 0, taken = 0;
+    for (size_t k = 0; k < count; k++) {
+        const int64_t *own = sources[lines[k] >> ROW_BITS].ties.buf;
+        if (own)
+            ties->lines[found++] = (Tied){own[lines[k] & ROW_MASK], k, lines[k]};
+    }
+    if (found > 1)
+        qsort(ties->lines, found, sizeof *ties->lines, compare_tied);
+    for (size_t k = 0; taken < found && k < count; k++)
+        if (sources[lines[k] >> ROW_BITS].ties.buf)
+            lines[k] = ties->lines[taken++].line;
+    return 0;
+}
+
+/* Makes lines of keys, which are sorted, where they are. -1: no memory. */
+static int make_lines(const Source *sources, uint64_t *keys, size_t count, int batch_bits, int row_bits, Ties *ties) {
+    const uint64_t rows = ((uint64_t)1 << row_bits) - 1, batches = ((uint64_t)1 << batch_bits) - 1;
+    uint64_t time = 0;
+    for (size_t k = 0, first = 0; k <= count; k++) {
+        uint64_t key = k < count ? keys[k] : 0, own = key >> row_bits >> batch_bits;
+        if (k == count || own != time) {
+            if (ties && k - first > 1 && sort_ties(sources, keys + first, k - first, ties) < 0)
+                return -1;
+            first = k;
+            time = own;
+        }
+        if (k < count)
+            keys[k] = (key >> row_bits & batches) << ROW_BITS | (key & rows);
+    }
     return 0;
 }
 
@@ -189,34 +178,45 @@ static int order_sources(const Source *sources, size_t batches, size_t count, ui
         longest = sources[b].count > longest ? sources[b].count : longest;
         tied |= sources[b].ties.buf != NULL;
     }
-    Lines lines = {.time_bits = count ? bits_of((uint64_t)last - (uint64_t)first) : 0, .batch_bits = bits_of(batches), .row_bits = bits_of(longest)};
-    const int below = lines.batch_bits + lines.row_bits;
-    const bool fit = lines.time_bits + below <= 64;
-    /* Keys are sorted from one half to the other; lines take both. */
-    uint64_t *room = malloc((2 * count + 1) * sizeof *room), *keys = fit ? room : NULL;
-    Line *whole = (Line *)room;
-    if (!room)
+    const int time_bits = count ? bits_of((uint64_t)last - (uint64_t)first) : 0, batch_bits = bits_of(batches), row_bits = bits_of(longest);
+    const int below = batch_bits + row_bits;
+    const bool fit = time_bits + below <= 64;
+    Ties ties = {0};
+    /* Keys of the time, the batch and the row, from the highest bits down, are sorted into `out`; where they do not fit into one number,
+     * lines are sorted as they are. */
+    uint64_t *keys = malloc((fit ? 1 : 2) * (count + 1) * sizeof *keys);
+    Line *whole = (Line *)keys;
+    if (!keys)
         return -1;
     for (size_t b = 0; b < batches; b++) {
         const int64_t *times = sources[b].times.buf;
         for (size_t k = 0; k < sources[b].count; k++, filled++) {
             uint64_t time = (uint64_t)times[k] - (uint64_t)first;
             if (fit)
-                keys[filled] = time << below | (uint64_t)b << lines.row_bits | k;
+                keys[filled] = time << below | (uint64_t)b << row_bits | k;
             else
                 whole[filled] = (Line){time, (uint64_t)b << ROW_BITS | k};
         }
     }
+    int status = 0;
     if (fit) {
-        lines.keys = sort_near(keys, keys + count, count, below + lines.time_bits);
-        if (!lines.keys)
-            lines.keys = sort_keys(keys, keys + count, count, below, lines.time_bits);
-    } else
-        qsort(lines.lines = whole, count, sizeof *whole, compare_lines);
-    for (size_t k = 0; k < count; k++)
-        out[k] = line_at(&lines, k);
-    int status = tied ? sort_ties(&lines, count, sources, out) : 0;
-    free(room);
+        if (!sort_near(keys, out, count, below + time_bits) && sort_keys(keys, out, count, below, time_bits) != out)
+            memcpy(out, keys, count * sizeof *keys);
+        status = make_lines(sources, out, count, batch_bits, row_bits, tied ? &ties : NULL);
+    } else {
+        qsort(whole, count, sizeof *whole, compare_lines);
+        for (size_t k = 0, from = 0; k <= count; k++) {
+            if (k == count || whole[k].time != whole[from].time) {
+                if (tied && status == 0 && k - from > 1)
+                    status = sort_ties(sources, out + from, k - from, &ties);
+                from = k;
+            }
+            if (k < count)
+                out[k] = whole[k].line;
+        }
+    }
+    free(keys);
+    free(ties.lines);
     return status;
 }
 
