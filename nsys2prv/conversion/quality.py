@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import load_shipped_file
@@ -275,7 +276,9 @@ def _quote_messages(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
             alike.setdefault(tuple(counts), []).append(f'"{text}"{times}')
         for where, texts in alike.items():
             quoted = f"{list_some(texts, MOST_MESSAGES)} (in {list_some(where)})"
-            yield from _note(f"nsight_{name}", [quoted])
+            remedies = [do for what, do in _DECLARED["remedies"].items() if re.search(what, quoted)]
+            for note in _note(f"nsight_{name}", [quoted]):
+                yield replace(note, advice="; ".join(remedies) or note.advice)
 
 
 def collect_notes(job: Job) -> list[str]:

@@ -188,13 +188,17 @@ def test_cuda_that_cannot_be_traced(tmp_path: Path) -> None:
     tables = {
         "StringIds": make_strings("read"),
         "OSRT_API": [make_os_call(0, MS, 1)],
-        "DIAGNOSTIC_EVENT": [{"timestamp": 0, "severity": 3, "text": text}],
+        "DIAGNOSTIC_EVENT": [
+            {"timestamp": 0, "severity": 3, "text": one}
+            for one in (text, "Sampling disabled. perf event paranoid level is 3.")
+        ],
     }
     with nsys2prv.open(make_export(tmp_path / "one.sqlite", tables), quiet=True) as job:
         (finding,) = job.findings()
         said = (*finding.evidence, finding.advice, *map(str, job.quality))
     assert text in finding.evidence[-1]
     assert not any("--trace=cuda" in line for line in said)
+    assert any("sudo sysctl kernel.perf_event_paranoid=1" in line for line in said)
 
 
 @pytest.mark.parametrize("blocks", [1, 64])

@@ -20,12 +20,7 @@ def test_a_pipe_is_refused_and_not_waited_for(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert (
-        main(
-            [option, str(tmp_path / "pipe"), str(tmp_path / "r.sqlite"), str(tmp_path / "out.prv")]
-        )
-        == 1
-    )
+    assert main([option, str(tmp_path / "pipe"), "r.sqlite", "out.prv"]) == 1
     assert (
         capsys.readouterr().err
         == f"nsys2prv: error: {tmp_path}/pipe: is not a regular file; give the name of a file\n"
@@ -38,12 +33,7 @@ def test_a_huge_file_is_refused(
 ) -> None:
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(files.LARGEST_TEXT + 1)
-    assert (
-        main(
-            [option, str(tmp_path / "huge"), str(tmp_path / "r.sqlite"), str(tmp_path / "out.prv")]
-        )
-        == 1
-    )
+    assert main([option, str(tmp_path / "huge"), "r.sqlite", "out.prv"]) == 1
     assert "is larger than 32.0 MB" in capsys.readouterr().err
 
 
