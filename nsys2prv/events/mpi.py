@@ -320,13 +320,13 @@ def _extract_collectives(calls: _CallRows) -> Iterator[Rows]:
         is_root=(root == calls.columns["rank"]) & (root != UNKNOWN),
         signature=((size & 0xFFFFFFFFFFFF) << 8) | function,
     )
-    sent, received = _find_sizes(calls)
-    yield from _make_rows(calls, root=blank_negative(root), sent=sent, received=received)
+    sizes = _find_sizes(calls) if calls.extraction.stores else {}
+    yield from _make_rows(calls, root=blank_negative(root), **sizes)
 
 
-def _find_sizes(calls: _CallRows) -> tuple[np.ndarray, np.ndarray]:
+def _find_sizes(calls: _CallRows) -> dict[str, np.ndarray]:
     """Return the bytes that each collective sends and receives by the counts of its arguments,
-    ABSENT where they are not known.
+    ABSENT where they are not known, as fields.
 
     Nsight counts what all members get or give together: with MPI_IN_PLACE without the caller's own
     part, which shows where the others' does not divide evenly, or the root has no other size. It
@@ -352,7 +352,7 @@ def _find_sizes(calls: _CallRows) -> tuple[np.ndarray, np.ndarray]:
         share = np.where(parts > 0, size // np.maximum(parts, 1), ABSENT)
         even = size % np.maximum(parts, 1) == 0
         shares.append(np.where((size == ABSENT) | ~even, ABSENT, share))
-    return shares[0], shares[1]
+    return {"sent": shares[0], "received": shares[1]}
 
 
 def _save_requests(calls: _CallRows, role: np.ndarray) -> None:
@@ -479,6 +479,11 @@ def _make_rows(
     if wanted is None:
         wanted = np.ones(len(calls.codes), bool)
     extraction, own_layout = calls.extraction, TABLES[calls.table]["layout"]
+    if not extraction.stores:
+        # Their times count, and the threads that they are on.
+        start, end, thread = (calls.columns[name] for name in ("start", "end", "globalTid"))
+        yield Rows(own_layout, start, end, extraction.intern_threads(thread), {}).where(wanted)
+        return
     if fields:
         fields["communicator"] = _name_communicators(calls)
         fields |= read_fields(extraction, own_layout, calls.columns)
