@@ -274,6 +274,19 @@ def _digest_host() -> str:
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
+@contextmanager
+def create_temporary_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file of a temporary folder. Raises one clear line where it cannot be written."""
+    try:
+        with path.open("wb") as file:
+            yield file
+    except OSError as error:
+        # numpy does not say why it cannot write all of an array.
+        reason = (error.strerror or os.strerror(errno.ENOSPC)).lower()
+        place = str(path).partition(PREFIX)[0]
+        raise Nsys2prvError(f"{place}: {reason}; give another folder with --tmp DIR") from error
+
+
 def describe_write_error(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2prvError:
     """Return one line that describes an error met while `target` was made from temporary files in
     these folders.

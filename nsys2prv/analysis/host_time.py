@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.files import create_temporary_file, load_shipped_file
 from nsys2prv.analysis.device_group import OS, UCX, DeviceGroup, find_io_spans, to_arrays
 from nsys2prv.analysis.intervals import (
     EMPTY,
@@ -325,7 +325,7 @@ def _store_ranges(unit: DeviceGroup) -> tuple[Path, list[tuple[int, int, np.ndar
     """
     groups = np.load(str(unit.options.groups), mmap_mode="r")
     path, windows = unit.folder / f"ranges-{unit.number}.bin", []
-    with path.open("wb") as file:
+    with create_temporary_file(path) as file:
         for until, frame in unit.reader.read_windows(
             "nvtx_pushpop", ["range"], unit.number, np.int32
         ):

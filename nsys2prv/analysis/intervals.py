@@ -17,6 +17,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import LEAST_COUNT, NO_MODES, find_modes, is_sorted
+from nsys2prv._util.files import create_temporary_file
 from nsys2prv._util.native import core
 
 #: Executions (about) whose durations are in memory at a time, unless one group has more.
@@ -250,7 +251,8 @@ def spill_durations(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.Da
     `file`, `start`, where they lie.
     """
     durations = frame.select(*by, duration=pl.col("end") - pl.col("begin")).sort(by)
-    path.write_bytes(durations["duration"].to_numpy().astype("<i8"))
+    with create_temporary_file(path) as file:
+        file.write(durations["duration"].to_numpy().astype("<i8").data)
     groups = durations.group_by(by, maintain_order=True).agg(
         count=pl.len().cast(pl.Int64),
         time_ns=pl.col("duration").sum(),

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util import workers
 from nsys2prv._util.errors import Detail, Nsys2prvError, UsageError
-from nsys2prv._util.files import check_folder, make_temporary_folder
+from nsys2prv._util.files import check_folder, create_temporary_file, make_temporary_folder
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.text import Progress, format_count
 from nsys2prv.analysis.analyses import ANALYSES, ON_DEMAND, make_device_group, run_analyses
@@ -346,7 +346,7 @@ class OpenJob:
     def group_table(self) -> Path:
         """The file of the group of each NVTX name, for workers."""
         path = self.prepared.folder / "groups.npy"
-        with path.open("wb") as file:
+        with create_temporary_file(path) as file:
             np.save(file, make_group_table(self.folded))
         return path
 
@@ -476,7 +476,7 @@ class OpenJob:
             path = self.prepared.folder / f"iterations-{len(self._steady)}.npy"
             self._steady[pattern] = (found[0], path) if found else (None, None)
             if found:
-                with path.open("wb") as file:
+                with create_temporary_file(path) as file:
                     np.save(file, found[1].to_numpy())
         return self._steady[pattern]
 

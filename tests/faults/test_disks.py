@@ -8,15 +8,17 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from tools.commands import GRAPHS, SAMPLES, read_error, read_folder, run_command
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import create_temporary_file
 from nsys2prv.conversion import read as reading
 from nsys2prv.conversion import write
 from nsys2prv.store import runs, work_result
@@ -125,6 +127,17 @@ def test_every_writer_on_a_full_disk(
         convert(REPORTS[:2], tmp_path / "out.prv", Options())
     assert "\n" not in str(raised.value)
     assert read_folder(tmp_path) == before
+
+
+@pytest.mark.parametrize("write", [np.save, lambda file, array: file.write(array.data)])
+def test_a_temporary_file_of_an_analysis_on_a_full_disk(write: Callable) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    with (
+        pytest.raises(Nsys2prvError, match=r"^/dev/full: no space left on device; .* --tmp DIR$"),
+        create_temporary_file(Path("/dev/full")) as file,
+    ):
+        write(file, np.zeros(100_000))
 
 
 def test_an_output_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
