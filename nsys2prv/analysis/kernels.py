@@ -21,17 +21,14 @@ from nsys2prv.analysis.device_group import (
     to_arrays,
 )
 from nsys2prv.analysis.intervals import count_durations, make_statistics, spill_durations
-from nsys2prv.analysis.result import Context, Result, divide_columns
+from nsys2prv.analysis.result import DECLARED, Context, Result, divide_columns
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.store.event_reader import UNKNOWN, Samples
 
 #: Columns that identify a kernel.
 KERNEL_KEY = ["what", "name", "class", "tensor"]
 #: Column -> label of the GPU metric (percent) that is averaged while kernels run.
-METRICS = {
-    "tensor_active": "Tensor Active [Throughput %]",
-    "sm_active": "SMs Active [Throughput %]",
-}
+METRICS: dict[str, str] = DECLARED["kernels"].terms
 
 #: Samples that a kernel must last for its metrics to be known.
 FEWEST_SAMPLES = 3

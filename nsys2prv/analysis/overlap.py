@@ -19,18 +19,12 @@ from nsys2prv.analysis.device_group import (
     to_arrays,
 )
 from nsys2prv.analysis.intervals import unite
-from nsys2prv.analysis.result import Context, Result, divide_columns
+from nsys2prv.analysis.result import DECLARED, Context, Result, divide_columns
 
 #: Layout of operations of UCX.
 UCX = "ucx_transfers"
 #: Shares in the table of devices: the part, and the whole.
-SHARES = {
-    "exposed_share_of_communication": ("exposed_ns", "communication_ns"),
-    "overlapped_share_of_communication": ("overlapped_ns", "communication_ns"),
-    "exposed_share_of_elapsed": ("exposed_ns", "elapsed"),
-    "overlapped_share_of_elapsed": ("overlapped_ns", "elapsed"),
-    "exposed_share_of_nccl": ("nccl_exposed_ns", "nccl_ns"),
-}
+SHARES: dict[str, list[str]] = DECLARED["overlap"].terms
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:

@@ -14,6 +14,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv.analysis.device_group import (
     ATTENTION,
     COMMUNICATION,
@@ -41,30 +42,15 @@ from nsys2prv.store.event_reader import HOST, load_event_reader
 if TYPE_CHECKING:
     from nsys2prv.analysis.job import OpenJob
 
-#: Classes of events; each has a colour in page.css.
-CLASSES = (
-    *("gemm", "gemm-slow", "attention", "kernel", "nccl", "copy"),
-    *("sync", "launch", "ncclcall", "mpi", "io", "os", "nvtx"),
-)
-#: Columns of the events of each kind of track, as the page has them, behind begin and length: on GPUs
-#: kernels, NCCL and copies; calls and NVTX ranges of hosts. `before`: how long before its begin the
-#: call began that launched it (ns), `collective` and what it waited for: 0 where that is not known.
-COLUMNS = {
-    "k": ("name", "before", "stream"),
-    "n": ("name", "before", "stream", "bytes", "communicator", "collective", "late", "wait"),
-    "m": ("name", "before", "stream", "bytes"),
-    "h": ("name", "thread", "collective", "late", "wait"),
-    "x": ("name", "thread"),
-    # Messages are lines from a lane to another.
-    "messages": ("from", "to", "bytes", "on_gpu"),
+_DECLARED = load_shipped_file(__package__, "events.yaml")
+#: Classes of events.
+CLASSES: tuple[str, ...] = tuple(_DECLARED["classes"])
+#: Kind of track -> columns of its events, behind begin and length.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    one: (*names,) for one, names in _DECLARED["columns"].items()
 }
 #: Layouts of work on GPUs: kind of track, field of its name, further fields.
-WORK_LAYOUTS = {
-    "cuda_kernel": ("k", "kernel", ("class", "tensor_cores")),
-    "cuda_graph": ("k", "execution", ()),
-    "nccl_kernel": ("n", "kernel", ("operation", "bytes", "communicator")),
-    "memory_operation": ("m", "operation", ("bytes",)),
-}
+WORK_LAYOUTS: dict[str, tuple[str, str, list[str]]] = _DECLARED["work"]
 KERNEL_CLASSES = {GEMM: "gemm", CONVOLUTION: "gemm", ATTENTION: "attention", COMMUNICATION: "nccl"}
 #: Layouts of calls of hosts -> the class of their events.
 CALL_CLASSES = {

@@ -13,6 +13,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv.analysis.host_time import TEXTS
 from nsys2prv.analysis.page.events import (
     CALL_CLASSES,
     RANGES,
@@ -47,11 +48,6 @@ LATER = 2_000_000
 #: with few lanes, and with more than MANY_LANES.
 VISIBLE, VISIBLE_OF_MANY = 1 / 500, 1 / 100
 MANY_LANES = 16
-#: Kinds of findings whose moment is seen at the collective that ranks wait at.
-AT_COLLECTIVES = (
-    *("straggler", "slow_host", "slow_link", "hiccup", "imbalance"),
-    *("serialisation", "exposed_communication", "pipeline_bubble"),
-)
 
 
 class Moment(Struct, frozen=True):
@@ -162,7 +158,7 @@ class _Places:
         own = [lane for (task, _), lane in self._lanes.items() if self._rank[task] in wanted]
         culprits = tuple(own[:MOST_CULPRITS])
         collective, members = 0, pl.DataFrame()
-        if finding.kind in AT_COLLECTIVES and self._collectives.height and own:
+        if finding.kind in TEXTS["at_collectives"] and self._collectives.height and own:
             collective, members = self._find_collective(finding, begin, end, own)
         first, last = begin, end
         if members.height:
