@@ -83,13 +83,11 @@ def _list_named(cause: Cause, facts: CauseContext) -> tuple[np.ndarray, np.ndarr
     """Return the edges of the name that most of what a cause saves has, and what they save (ns): of
     the time of hosts, those that the evidence names.
     """
-    edges, saved = facts.replay.list_saved(cause.changes)
     if cause.kind in OF_TIME and facts.host_places:
         kind, key, _ = facts.host_places[0]
-        columns = facts.replay.job.graph.edges
-        own = (columns.kind[edges] == kind) & (columns.key[edges] == key)
-        return (edges[own], saved[own]) if own.any() else (edges, saved)
-    return facts.keep_name(edges, saved)
+        edges, saved = facts.replay.list_saved(cause.changes, kind=kind, key=key)
+        return (edges, saved) if len(edges) else facts.replay.list_saved(cause.changes)
+    return facts.keep_name(*facts.replay.list_saved(cause.changes))
 
 
 def _measure_imbalance(cause: Cause, facts: CauseContext) -> Iterator[str]:

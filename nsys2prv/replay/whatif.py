@@ -275,16 +275,19 @@ class Replay(Struct, frozen=True, dict=True):
             parts.append(sum_lasts(work.with_columns(count=1), *by))
         return sum_lasts(pl.concat(parts), *by)
 
-    def list_saved(self, changes: Changes) -> tuple[np.ndarray, np.ndarray]:
-        """Return the edges that get shorter, and by how much (ns)."""
-        weight, parts = self.job.graph.weight, []
+    def list_saved(self, changes: Changes, **only: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the edges that get shorter, and by how much (ns). only: values of columns of edges."""
+        weight, columns, parts = self.job.graph.weight, self.job.graph.edges, []
         for edges, new in changes:
             for start in range(0, max(len(edges), 1), PART):
                 some = edges[start : start + PART]
                 before = weight[some]
                 left = new[start : start + PART] if isinstance(new, np.ndarray) else before * new
                 saved = np.where(left > -(1 << 62), before - left.astype(np.int64), 0)
-                parts.append((some[saved > 0], saved[saved > 0]))
+                kept = saved > 0
+                for name, value in only.items():
+                    kept &= getattr(columns, name)[some] == value
+                parts.append((some[kept], saved[kept]))
         edges, saved = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         return edges, saved
 
