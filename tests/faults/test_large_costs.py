@@ -22,6 +22,7 @@ from tools.exports import (
 
 from nsys2prv._util.columns import FrameWriter
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.analysis.device_group import find_rows
 from nsys2prv.analysis.job import open_job
 from nsys2prv.events.attributes import MOST_METRICS
 from nsys2prv.events.call_indexes import CallKinds, Launches, LaunchIndex, save_launches
@@ -75,6 +76,12 @@ def test_report_of_many_processes_takes_work_in_proportion(
             job.analyse("findings")
         counts.append(0)
     assert 0 < counts[1] < 15 * counts[0]
+
+
+def test_rows_that_all_have_one_time_are_found_at_once() -> None:
+    thread, time = np.arange(200_000) % 8, np.zeros(200_000)
+    assert (find_rows(thread, time, thread, time) == thread).all()
+    assert (find_rows(thread, time, thread, time + 1) == -1).all()
 
 
 def test_metrics_that_a_program_makes_up(tmp_path: Path) -> None:

@@ -361,11 +361,11 @@ PyObject *find_rows(PyObject *self, PyObject *arguments) {
         size_t near = 0;
         for (int64_t k = 0; k < count; k++) {
             int64_t wanted = ((int64_t *)at)[k];
-            near = count_until(time, (size_t)rows, wanted, near);
-            ((int32_t *)found)[k] = -1;
-            for (size_t row = near; row && ((int64_t *)time)[row - 1] == wanted; row--)
-                if (((int32_t *)thread)[row - 1] == ((int32_t *)of)[k])
-                    ((int32_t *)found)[k] = (int32_t)(row - 1);
+            near = count_until(time, (size_t)rows, (int64_t)((uint64_t)wanted - 1), near);
+            size_t row = near;
+            while (row < (size_t)rows && ((int64_t *)time)[row] == wanted && ((int32_t *)thread)[row] != ((int32_t *)of)[k])
+                row++;
+            ((int32_t *)found)[k] = row < (size_t)rows && ((int64_t *)time)[row] == wanted ? (int32_t)row : -1;
         }
         Py_END_ALLOW_THREADS
     }
