@@ -4,7 +4,7 @@ their traces', in the same run.
     python benchmarks/run.py                                        1 M and 10 M rows of 8 ranks
     python benchmarks/run.py --sizes 1m --ranks 1,8,64,256,1000     over ranks
     python benchmarks/run.py --peers 1m,4m --peer-runs 1            other converters too, from the package index, on the same reports
-    python benchmarks/run.py --results benchmarks/RESULTS.md        and write what was found to this file
+    python benchmarks/run.py --results FILE                        and write what was found to this file
 
 Machines are noisy: compare the ratios of one run, never absolute figures of two. Needs Linux
 (/proc).

@@ -17,7 +17,7 @@ from peers import Comparison
 
 INTRODUCTION = """# Measured
 
-Written by `python benchmarks/run.py --results benchmarks/RESULTS.md`. Compare the figures of one run with each other, not those of two
+Written by `python benchmarks/run.py --results FILE`. Compare the figures of one run with each other, not those of two
 runs: machines differ, and so does their load. A row is one of an event table that the conversion reads; by default all kinds of events are
 written. The floors are what reading the reports' bytes and writing the trace's bytes cost, and nothing else. Other converters get the same
 report and write the kinds that all of them know, without NCCL's calls; `nsys_stats.py` answers what nsys2prv asks of `nsys stats`.
