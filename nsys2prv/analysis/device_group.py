@@ -181,6 +181,8 @@ class DeviceGroup:
         self._rows = reader.rows.threads.filter(pl.Series(reader.rows.units == number))
         self.device_of = reader.rows.get_column("device")
         self.task_of = reader.rows.get_column("task")
+        is_main = reader.rows.main_rows == np.arange(len(self.task_of))
+        self._is_host = (reader.rows.threads["kind"] == HOST).to_numpy() & is_main
         self._computed: dict[object, Any] = {}
 
     def list_tasks(self, events: pl.DataFrame) -> pl.Series:
@@ -270,8 +272,8 @@ class DeviceGroup:
         """Return the tasks that a device works for, ascending."""
 
         def find() -> list[int]:
-            rows = {row for one, row, _ in self.work_counts if one == device}
-            return np.unique(self.task_of[list(rows)]).tolist()
+            rows = [row for one, row, _ in self.work_counts if one == device]
+            return np.unique(self.task_of[rows]).tolist()
 
         return self.remember(("tasks", device), find)
 
@@ -295,19 +297,11 @@ class DeviceGroup:
 
     def list_threads(self, task: int) -> list[int]:
         """Return the host threads of a task, without further rows of these."""
-        return self._host_threads.get(task, [])
+        return np.flatnonzero(self._is_host & (self.task_of == task)).tolist()
 
     def list_rows(self, task: int) -> list[int]:
         """Return all threads of a task, with their further rows."""
         return np.flatnonzero(self.task_of == task).tolist()
-
-    @cached_property
-    def _host_threads(self) -> dict[int, list[int]]:
-        is_main = (
-            pl.Series(self.reader.rows.main_rows)[self._rows["thread"]] == self._rows["thread"]
-        )
-        hosts = self._rows.filter((pl.col("kind") == HOST) & is_main).sort("thread")
-        return dict(hosts.group_by("task").agg("thread").rows())
 
     def find_thread_spans(
         self, threads: Sequence[int], *layouts: str, only: pl.Expr | None = None
