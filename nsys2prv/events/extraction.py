@@ -271,21 +271,17 @@ class Extraction:
         if columns.damaged:
             self.account.repaired[Reason.NOT_INTEGER] += columns.damaged
         capture, known = self.report.capture, columns.integers
-        is_range = {"start", "end"} <= known.keys()
-        is_work = is_range and part.table in GPU_TABLES
-        far = [
-            capture.mask_far(known[name]) for name in times if not capture.holds(known.get(name))
-        ]
-        if is_work and not (
-            capture.holds(known["start"], *capture.gpu)
-            and capture.holds(known["end"], *capture.gpu)
-        ):
-            far.append(capture.mask_far_work(known["start"], known["end"]))
+        ranges = [known[name] for name in ("start", "end") if name in known]
+        present = (known[name] for name in times if name in known)
+        far = [capture.mask_far(column) for column in present if not capture.holds(column)]
+        is_work = len(ranges) == 2 and part.table in GPU_TABLES
+        if is_work and not all(capture.holds(column, capture.gpu) for column in ranges):
+            far.append(capture.mask_far_work(*ranges))
         if far and where is None:
             columns = self.drop_rows(columns, np.logical_or.reduce(far), Reason.FAR_FROM_CAPTURE)
         elif far:
             columns = columns.where(~np.logical_or.reduce(far))
-        return columns if short or not is_range else self.drop_short(columns)
+        return columns if short or len(ranges) < 2 else self.drop_short(columns)
 
     def drop_rows(self, columns: Columns, unusable: np.ndarray, reason: Reason) -> Columns:
         """Return the rows without those in a mask, which are counted as dropped."""

@@ -217,16 +217,9 @@ class Capture(Struct, frozen=True):
     #: Earliest and latest time of work on GPUs (local ns).
     gpu: tuple[int, int] = (-TIME_LIMIT, TIME_LIMIT)
 
-    def holds(
-        self, times: np.ndarray | None, first: int | None = None, last: int | None = None
-    ) -> bool:
-        """True if times, where there are any, are from `first` (by default that of the range) to
-        `last`, as they usually are.
-        """
-        if times is None:
-            return True
-        least, greatest = find_bounds(times)
-        first, last = self.first if first is None else first, self.last if last is None else last
+    def holds(self, times: np.ndarray, span: tuple[int, int] | None = None) -> bool:
+        """True if all times lie in a span, by default the range, as they usually do."""
+        (first, last), (least, greatest) = span or (self.first, self.last), find_bounds(times)
         return least >= first and greatest <= last
 
     def mask_far(self, times: np.ndarray) -> np.ndarray:

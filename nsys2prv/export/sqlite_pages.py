@@ -179,13 +179,11 @@ SCHEMA = "sqlite_master"
 _SCHEMA_COLUMNS = [
     (place, name, kind, 0, None, 0, 0)
     for place, (name, kind) in enumerate(
-        {
-            "type": "TEXT",
-            "name": "TEXT",
-            "tbl_name": "TEXT",
-            "rootpage": "INT",
-            "sql": "TEXT",
-        }.items()
+        (
+            *((name, "TEXT") for name in ("type", "name", "tbl_name")),
+            ("rootpage", "INT"),
+            ("sql", "TEXT"),
+        )
     )
 ]
 #: No row takes less space (bytes); a table whose rowids span more than the file can hold has gaps.
