@@ -188,16 +188,9 @@ def _sum_kernels(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
         kernels = kernels.filter(pl.col("class") != COMMUNICATION)
         lasts = unit.measure_within(time, kernels)
         parts.append(kernels.select("begin", "end", "launch", name="kernel", time=lasts))
-        parts[-1] = _sum_launches(parts[-1].with_columns(longest="time"))
-    return _sum_launches(pl.concat(parts)).drop("longest").cast(pl.Int64)
-
-
-def _sum_launches(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the time of kernels by `name` and `launch`, and the longest with its begin and end."""
-    longest = pl.col("longest")
-    return kernels.group_by("name", "launch").agg(
-        pl.col("time").sum(), longest.max(), pl.col("begin", "end").get(longest.arg_max())
-    )
+        parts[-1] = host_time.sum_times(parts[-1].with_columns(longest="time"), "name", "launch")
+    sums = host_time.sum_times(pl.concat(parts), "name", "launch")
+    return sums.drop("longest").cast(pl.Int64)
 
 
 def _sum_copies(unit: DeviceGroup, time: Spans) -> pl.DataFrame:

@@ -221,8 +221,8 @@ def list_activities(
                     lasts += (outside & beside).within(since, end) * ~is_own
             sums = piece.select("begin", name=pl.col("call").cast(pl.Int64), time=pl.Series(lasts))
             sums = sums.filter(pl.col("time") > 0).with_columns(longest="time")
-            pieces.append(_sum_by_name(sums))
-        sums = _sum_by_name(pl.concat(pieces))
+            pieces.append(sum_times(sums, "name"))
+        sums = sum_times(pl.concat(pieces), "name")
         kind = pl.when(is_io if part == "os" else False).then(pl.lit("io")).otherwise(pl.lit(part))
         names = pl.lit("ucx" if layout in UCX else layout)
         frames.append(sums.select(kind.alias("part"), names.alias("names"), pl.all()))
@@ -242,12 +242,10 @@ def mark_set_up(unit: DeviceGroup, task: int, activities: pl.DataFrame) -> pl.Da
     return activities.with_columns(first=is_first).drop("begin")
 
 
-def _sum_by_name(times: pl.DataFrame) -> pl.DataFrame:
-    """Return the sums of times by name, with the longest one and its begin."""
-    longest = pl.col("longest")
-    return times.group_by("name").agg(
-        pl.col("time").sum(), longest.max(), pl.col("begin").get(longest.arg_max())
-    )
+def sum_times(times: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """Return the sums of times by some columns, with the longest one and all else of that."""
+    others = pl.exclude("time", "longest").get(pl.col("longest").arg_max())
+    return times.group_by(by).agg(pl.col("time").sum(), pl.col("longest").max(), others)
 
 
 def _find_set_up(unit: DeviceGroup, task: int) -> int:
