@@ -11,6 +11,7 @@ import pytest
 from tools.conversions import convert_and_read
 from tools.exports import (
     KERNEL,
+    RUNTIME,
     make_call,
     make_export,
     make_global_pid,
@@ -59,18 +60,16 @@ def test_report_of_many_processes_takes_work_in_proportion(
 
     monkeypatch.setattr(pl.DataFrame, "filter", count_rows)
     for processes in (4, 40):
-        own = [(n, 1_000 * n, make_global_tid(1, n % processes + 1)) for n in range(processes * 50)]
+        own = [(n, make_global_tid(1, n % processes + 1)) for n in range(processes * 50)]
         tables = {
             "StringIds": make_strings("kern", "cudaLaunchKernel", "step"),
             "TARGET_INFO_GPU": [{"id": 0, "name": "GPU", "uuid": "0"}],
-            "CUPTI_ACTIVITY_KIND_RUNTIME": [
-                make_call(t, t + 100, n, globalTid=i) for n, t, i in own
-            ],
+            RUNTIME: [make_call(9 * n, 9 * n + 1, n, globalTid=tid) for n, tid in own],
             KERNEL: [
-                make_kernel(t + 200, t + 700, correlationId=n, globalPid=i & ~0xFFFFFF)
-                for n, t, i in own
+                make_kernel(9 * n + 2, 9 * n + 7, correlationId=n, globalPid=tid - 1)
+                for n, tid in own
             ],
-            "NVTX_EVENTS": [make_nvtx_range(t, t + 900, "step", globalTid=i) for _, t, i in own],
+            "NVTX_EVENTS": [make_nvtx_range(9 * n, 9 * n + 8, "step", globalTid=t) for n, t in own],
         }
         with open_job(make_export(tmp_path / "r.sqlite", tables), jobs=1, quiet=True) as job:
             job.analyse("findings")
