@@ -541,7 +541,7 @@ def test_a_file_cut_while_it_is_open_is_no_crash(report: Path) -> None:
 
 @pytest.mark.slow
 def test_thousands_of_damaged_pages_under_sanitizers(tmp_path: Path) -> None:
-    compiler = shutil.which("clang") or shutil.which("gcc")
+    compiler = shutil.which("gcc") or shutil.which("clang")
     native = ROOT / "nsys2prv" / "_util" / "native"
     if compiler is None or sys.platform != "linux":
         pytest.skip("no compiler, or no memfd_create")
