@@ -100,7 +100,10 @@ static void read_table(const PageFile *file, uint32_t root) {
                               .has_default = !any(16), .null = INT64_MIN, .values = values[any(2) ? k : 0], .types = types[k], .texts = &texts};
     Decoder *decoder;
     int64_t first = any(2) ? INT64_MIN : (int64_t)any(1000), last = any(2) ? INT64_MAX : first + (int64_t)any(1000);
+    static const int64_t chosen[] = {1, 2, 5, 40, 41, 300};
     status = new_decoder(file, columns, count, &decoder);
+    if (status == OK && any(2))
+        choose_rows(decoder, chosen, any(7));
     if (status == OK)
         status = decode_leaves(decoder, &leaves, from, to, first, last, &row, MOST_ROWS, &damaged);
     statuses[status]++;
