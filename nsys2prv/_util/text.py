@@ -73,11 +73,17 @@ def suggest_range(wanted: str, names: Sequence[str]) -> str:
 
 def format_size(size: float) -> str:
     """Return bytes for people, in units of 1000."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
+    return format_scaled(size, ("B", "KB", "MB", "GB", "TB"), 1)
+
+
+def format_scaled(value: float, units: Sequence[str], decimals: int = 2) -> str:
+    """Return a value in the largest unit in which it is 1 or more; each is 1000 times the one
+    before.
+    """
+    place = 0
+    while abs(value) >= 1000 and place < len(units) - 1:
+        value, place = value / 1000, place + 1
+    return f"{value:.{decimals if place else 0}f} {units[place]}"
 
 
 def parse_duration(text: str) -> int:

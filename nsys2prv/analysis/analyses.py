@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.memory import (
-    keep_freed_memory,
-    return_freed_memory,
-    return_large_blocks,
-)
+from nsys2prv._util.memory import keep_freed_memory, return_freed_memory, return_large_blocks
 from nsys2prv.analysis import coverage
 from nsys2prv.analysis.collectives import make_clock_table
 from nsys2prv.analysis.device_group import ALL, WORK, AnalysisOptions, DeviceGroup

@@ -11,13 +11,7 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.device_group import DeviceGroup, label_values
-from nsys2prv.analysis.result import (
-    Context,
-    Result,
-    divide_columns,
-    name_communicators,
-    sum_known,
-)
+from nsys2prv.analysis.result import Context, Result, divide_columns, name_communicators, sum_known
 from nsys2prv.conversion.clocks import is_aligned
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.mpi import MPI_LAYOUTS

@@ -27,13 +27,7 @@ from nsys2prv.analysis.device_group import AnalysisOptions, Steady
 from nsys2prv.analysis.efficiencies import HOST_THREADS, USEFUL
 from nsys2prv.analysis.iterations import find_steady_state, list_task_iterations
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
-from nsys2prv.analysis.result import (
-    KERNEL_NAMES,
-    Finding,
-    Result,
-    Results,
-    join_findings,
-)
+from nsys2prv.analysis.result import KERNEL_NAMES, Finding, Result, Results, join_findings
 from nsys2prv.conversion.convert import prepare
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.job_reader import make_event_reader
@@ -78,13 +72,15 @@ class OpenJob:
     """
 
     def __init__(self, job: Job, stack: ExitStack | None = None) -> None:
-        self.prepared, self._stack = job, stack or ExitStack()
+        self.prepared = job
         self.reader = make_event_reader(job)
         self.saved_reader = job.folder / "reader"
         self.reader.save(self.saved_reader)
         self.units = sorted(set(self.reader.rows.units.tolist()))
         self._steady: dict[str, tuple[Steady | None, Path | None]] = {}
         self._results: dict[tuple[object, ...], dict[str, Result]] = {}
+        # The last that is done here: where it fails, whoever opened the job tidies up.
+        self._stack = stack.pop_all() if stack else ExitStack()
 
     def __enter__(self) -> OpenJob:
         return self
@@ -330,12 +326,7 @@ class OpenJob:
     @cached_property
     def labels(self) -> dict[str, pl.DataFrame]:
         """Name set -> frame of value and label."""
-        return {
-            name: name_values.labels.cast(LABELS)
-            if name_values.labels.height
-            else pl.DataFrame(schema=LABELS)
-            for name, name_values in self.prepared.values.items()
-        }
+        return {name: one.labels.cast(LABELS) for name, one in self.prepared.values.items()}
 
     @cached_property
     def folded(self) -> pl.DataFrame:
@@ -531,26 +522,23 @@ def open_job(
     plan = Plan.from_options(replace(options, report=True))
     if options.tmp:
         check_folder(Path(options.tmp))
-    stack = ExitStack()
     try:
-        pool = stack.enter_context(
-            workers.make_pool(options.engine, options.jobs, options.scheduler, len(paths))
-        )
-        folder = stack.enter_context(
-            make_temporary_folder(Path(options.tmp or tempfile.gettempdir()))
-        )
-        stack.enter_context(pool.ensure_end())
-        job = prepare(paths, plan, folder, pool, options.quiet, ("analysing", "page")[: 1 + page])
-        if runs := job.captures.describe_runs(job.infos):
-            raise Nsys2prvError(
-                f"{runs}: report each run alone, or compare two with `nsys2prv diff`"
+        with ExitStack() as stack:
+            pool = stack.enter_context(
+                workers.make_pool(options.engine, options.jobs, options.scheduler, len(paths))
             )
-        return OpenJob(job, stack)
+            folder = stack.enter_context(
+                make_temporary_folder(Path(options.tmp or tempfile.gettempdir()))
+            )
+            stack.enter_context(pool.ensure_end())
+            phases = ("analysing", "page")[: 1 + page]
+            job = prepare(paths, plan, folder, pool, options.quiet, phases)
+            if runs := job.captures.describe_runs(job.infos):
+                raise Nsys2prvError(
+                    f"{runs}: report each run alone, or compare two with `nsys2prv diff`"
+                )
+            return OpenJob(job, stack)
     except OSError as error:
-        stack.close()
         raise Nsys2prvError(
             f"{error.filename or options.tmp or 'temporary files'}: {error.strerror or error}"
         ) from error
-    except BaseException:
-        stack.close()
-        raise

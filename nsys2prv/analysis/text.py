@@ -21,6 +21,7 @@ from nsys2prv._util.text import (
     find_width,
     fold_command,
     fold_lines,
+    format_scaled,
     lay_out_table,
     list_some,
     shorten,
@@ -134,17 +135,6 @@ def format_nanoseconds(value: float) -> str:
 def use_micro_sign(text: str) -> str:
     """Return a text with times in µs rather than us."""
     return re.sub(r"(?<=\d )us\b", "µs", text)
-
-
-def format_scaled(value: float, units: tuple[str, ...]) -> str:
-    """Return a value in the largest unit in which it is 1 or more; each is 1000 times the one
-    before.
-    """
-    place = 0
-    while abs(value) >= 1000 and place < len(units) - 1:
-        value, place = value / 1000, place + 1
-    unit = units[place]
-    return f"{value:.0f} {unit}" if unit == units[0] else f"{value:.2f} {unit}"
 
 
 def format_machine_line(facts: dict[str, object]) -> str:

@@ -34,12 +34,7 @@ from nsys2prv.events.extraction import (
     ThreadKey,
     identify_gpu,
 )
-from nsys2prv.export.info import (
-    PROCESS_MASK,
-    ReportInfo,
-    pid_of,
-    tid_of,
-)
+from nsys2prv.export.info import PROCESS_MASK, ReportInfo, pid_of, tid_of
 from nsys2prv.export.ranks import (
     FILE_NAMES,
     ProcessKey,

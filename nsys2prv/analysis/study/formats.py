@@ -92,8 +92,8 @@ def _list_runs(study: Study, style: Style) -> list[str]:
 def _list_efficiencies(study: Study, style: Style) -> list[str]:
     figures = study.list_figures()
     first = Column("", [])
-    columns = [Column(head, [], False) for head in figures.heads]
-    for row, values in figures.rows:
+    columns = [Column(head, [], False) for head in study.name_runs()]
+    for row, values in figures:
         if row.depth == 0 and row.is_efficiency and "." in row.path:
             for column in (first, *columns):
                 column.cells.append("")
@@ -101,7 +101,7 @@ def _list_efficiencies(study: Study, style: Style) -> list[str]:
         for column, value in zip(columns, values, strict=True):
             column.cells.append(format_signed(row, value))
     legend = f"  -: below {100 * GOOD:.0f} %, worth a look (POP); !: below {100 * FAIR:.0f} %"
-    if any(row.path.startswith("host") for row, _ in figures.rows):
+    if any(row.path.startswith("host") for row, _ in figures):
         legend += "; hosts: no fault where they wait for GPUs"
     return [*_lay_out_blocks([first], columns, style), "", *_wrap([legend], style, 0)]
 
@@ -189,9 +189,9 @@ def format_csv(study: Study) -> str:
     lines.writerow(["figure", *(run.title for run in study.runs)])
     for key in ("devices", "nodes", "ranks"):
         lines.writerow([key, *(getattr(run, key) for run in study.runs)])
-    for row, values in study.list_figures().rows:
+    for row, values in study.list_figures():
         lines.writerow([row.path, *map(_write_number, values)])
-    by_run = [dict(figures.rows) for _, figures in study.list_region_figures()]
+    by_run = [dict(figures) for _, figures in study.list_region_figures()]
     for number, name in enumerate(study.regions):
         for row in ROW_OF.values():
             of_runs = [rows[row][number] if row in rows else None for rows in by_run]

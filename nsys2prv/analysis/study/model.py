@@ -76,6 +76,8 @@ class Row(Struct, frozen=True):
 #: All figures, in the order in which they are shown.
 ROWS = tuple(Row(path, *rest) for path, rest in load_shipped_file(__package__, "rows.yaml").items())
 ROW_OF = {row.path: row for row in ROWS}
+#: Figures side by side: of each row one for each run, or region.
+Figures = list[tuple[Row, list[float | None]]]
 
 
 def list_factors(path: str) -> list[str]:
@@ -96,7 +98,7 @@ def format_efficiency(value: float | None) -> str:
     return f"{100 * value:.1f} %{SIGNS[rate_efficiency(value)]:1}" if value is not None else "- "
 
 
-def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> list[tuple[Row, list[float | None]]]:
+def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> Figures:
     """Return the rows of which any of these runs or regions has a figure, with their figures; those
     within and between nodes where there are several nodes.
     """
@@ -202,15 +204,6 @@ class _Figures(Struct):
 _COMPUTED = Annotated[
     list[tuple[_Figures, _Figures, Annotated[int, Meta(ge=0)]]], Meta(min_length=1)
 ]
-
-
-class Figures(Struct, frozen=True):
-    """Figures side by side."""
-
-    #: What the columns are: runs, or regions.
-    heads: list[str]
-    #: A figure for each column.
-    rows: list[tuple[Row, list[float | None]]]
 
 
 class Scaling(Struct, frozen=True):
@@ -395,7 +388,7 @@ class Study(Struct):
             above = [depth for depth in above if depth < row.depth]
             rows.append((replace(row, depth=len(above)), values))
             above += [row.depth] if "." in row.path else []
-        return Figures(self.name_runs(), rows)
+        return rows
 
     def list_region_figures(self) -> list[tuple[str, Figures]]:
         """Return the figures of the regions side by side, for each run, with what it is called. Times
@@ -404,14 +397,13 @@ class Study(Struct):
         if not self.regions:
             return []
         each = [[_find_region(run, name) for name in self.regions] for run in self.runs]
-        figures = [Figures(self.region_heads, list_known_rows(regions)) for regions in each]
-        return [*zip(self.name_runs(False), figures, strict=True)]
+        return [*zip(self.name_runs(False), map(list_known_rows, each), strict=True)]
 
     def group_regions(self) -> list[tuple[Row, str, str, list[float | None]]]:
         """Return the figures of regions by row, then by run that has any: row, its name (of the first
         of its runs), run, a figure for each region.
         """
-        regions = [(head, dict(figures.rows)) for head, figures in self.list_region_figures()]
+        regions = [(head, dict(figures)) for head, figures in self.list_region_figures()]
         lines = []
         for row in ROWS:
             name = row.name
