@@ -461,8 +461,9 @@ class Extraction:
 
 def join_facts(pieces: Sequence[Mapping[str, np.ndarray | pl.Series]]) -> Mapping[str, Any]:
     """Return the rows of all pieces as columns; what a piece lacks is null."""
-    if len(pieces) == 1:
-        return pieces[0]
+    first = pieces[0]
+    if all(piece.keys() == first.keys() for piece in pieces):
+        return {name: join_pieces([piece[name] for piece in pieces]) for name in first}
     return pl.concat(map(pl.DataFrame, pieces), how="diagonal").to_dict()
 
 

@@ -17,7 +17,6 @@ from functools import cache, cached_property
 from itertools import chain
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -121,12 +120,11 @@ class Communicators:
         self._start = np.cumsum(self.sizes) - self.sizes
         self._table = np.array([*chain.from_iterable(members), UNKNOWN], np.int64)
         self._handles = _list_handles(rows)
-        table = pl.DataFrame(
-            [(row.rank, row.uid, index) for index, row in enumerate(rows) if row.uid is not None],
-            schema=dict.fromkeys(("rank", "uid", "by_uid"), pl.Int64),
-            orient="row",
-        )
-        self._uids = table.unique(["rank", "uid"], keep="first", maintain_order=True)
+        # Of several with one number the first counts.
+        uids = [
+            (row.rank, row.uid, 0, index) for index, row in enumerate(rows) if row.uid is not None
+        ]
+        self._uids = np.array(uids[::-1], np.int64).reshape(-1, 4).T
 
     def find_own_ranks(self, processes: np.ndarray) -> np.ndarray:
         """Return the rank in MPI_COMM_WORLD of each of these processes (globalPid), UNKNOWN where it
@@ -142,18 +140,11 @@ class Communicators:
         commUid, and when. UNKNOWN where none is known. A handle that was freed may come again, so
         the latest of its handle at that time counts.
         """
-        calls = pl.DataFrame({"rank": ranks, "handle": handles, "uid": uids, "time": times})
-        calls = calls.with_row_index("row").sort("time")
-        found = (
-            calls.join_asof(self._handles, on="time", by=["rank", "handle"], check_sortedness=False)
-            .join(self._uids, on=["rank", "uid"], how="left")
-            .sort("row")
-        )
-        indices = found.select(pl.coalesce("by_uid", "index", UNKNOWN)).to_series().to_numpy()
-        indices = np.where(
-            (indices == UNKNOWN) & (handles == MPICH_WORLD), self._mpich_world, indices
-        )
-        return np.where(self.keys[indices] != 0, indices, UNKNOWN)
+        by_uid = _find_latest(self._uids, ranks, uids, np.zeros_like(times))
+        by_handle = _find_latest(self._handles, ranks, handles, times)
+        found = np.where(by_uid == UNKNOWN, by_handle, by_uid)
+        found = np.where((found == UNKNOWN) & (handles == MPICH_WORLD), self._mpich_world, found)
+        return np.where(self.keys[found] != 0, found, UNKNOWN)
 
     def to_world_ranks(self, communicators: np.ndarray, ranks: np.ndarray) -> np.ndarray:
         """Return ranks in communicators as ranks in MPI_COMM_WORLD: UNKNOWN for numbers that are no
@@ -178,21 +169,35 @@ class Communicators:
         return np.array([*places, UNKNOWN, UNKNOWN], np.int64)
 
 
-def _list_handles(rows: tuple[Communicator, ...]) -> pl.DataFrame:
-    """Return `rank`, `handle`, `time` (local ns) from which it means the communicator, and the
-    `index` of that, by time. Those that no call made are there from the beginning.
+def _list_handles(rows: tuple[Communicator, ...]) -> np.ndarray:
+    """Return rank, handle, time (local ns) from which it means the communicator, and the index of
+    that: an array each. Those that no call made are there from the beginning.
     """
-    predefined = {WORLD, SELF}
-    columns = dict.fromkeys(("rank", "handle", "time", "index"), pl.Int64)
-    return pl.DataFrame(
-        [
-            (row.rank, row.handle, NULL if row.name in predefined else row.time, index)
-            for index, row in enumerate(rows)
-            if row.handle is not None
-        ],
-        schema=columns,
-        orient="row",
-    ).sort("time", maintain_order=True)
+    handles = [
+        (row.rank, row.handle, NULL if row.name in {WORLD, SELF} else row.time, index)
+        for index, row in enumerate(rows)
+        if row.handle is not None
+    ]
+    return np.array(handles, np.int64).reshape(-1, 4).T
+
+
+def _find_latest(
+    known: np.ndarray, ranks: np.ndarray, numbers: np.ndarray, times: np.ndarray
+) -> np.ndarray:
+    """Return the index of the latest that is known of each rank and number at a time, the last of
+    several at once; UNKNOWN where there is none. known: ranks, numbers, times and indices.
+    """
+    _, codes = factorize_together(*map(np.append, known[:2], (ranks, numbers)))
+    moments = np.unique(known[2])
+    # A number for each code and moment, ascending.
+    keys = codes * (len(moments) + 1)
+    keys += np.searchsorted(moments, np.append(known[2], times), "right")
+    own, wanted = np.split(keys, [len(known[2])])
+    order = np.argsort(own, kind="stable")
+    own, index = np.append(-1, own[order]), np.append(UNKNOWN, known[3][order])
+    place = np.searchsorted(own, wanted, "right") - 1
+    is_known = own[place] // (len(moments) + 1) == wanted // (len(moments) + 1)
+    return np.where(is_known, index[place], UNKNOWN)
 
 
 class _CallRows(Struct, dict=True):
