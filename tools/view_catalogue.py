@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 from msgspec.structs import replace
-from view_conditions import list_conditions, write_headline
+from view_conditions import CfgError, list_conditions, write_headline
 
 from nsys2prv._util.files import parse_yaml
 from nsys2prv.events.catalogue import (
@@ -36,7 +36,6 @@ from nsys2prv.writers.paraver.cfg import (
     NO_VALUE,
     VIEW_SUFFIX,
     Cfg,
-    CfgError,
     Composed,
     Filter,
     Function,

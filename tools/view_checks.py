@@ -13,19 +13,17 @@ from pathlib import Path
 from types import MappingProxyType
 
 from view_catalogue import load_views
+from view_conditions import COMMUNICATION_FUNCTIONS, STATE_FUNCTIONS, CfgError
 
 from nsys2prv.writers.paraver.cfg import (
-    COMMUNICATION_FUNCTIONS,
     COMPOSE_PLACES,
     DEFAULT_FUNCTIONS,
     FILTER_NAMES,
     LOOKS,
     PROCESS_LEVELS,
     SINGLE_ONLY_PLACES,
-    STATE_FUNCTIONS,
     VIEW_SUFFIX,
     Cfg,
-    CfgError,
     Composed,
     Histogram,
     Single,

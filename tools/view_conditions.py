@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv.writers.paraver.cfg import (
-    COMMUNICATION_FUNCTIONS,
     COMPOSE_PLACES,
     DEFAULT_FUNCTIONS,
-    STATE_FUNCTIONS,
     Cfg,
     Composed,
     Function,
@@ -26,6 +26,10 @@ from nsys2prv.writers.paraver.cfg import (
     make_contents,
 )
 
+_WORDS = load_shipped_file("nsys2prv.writers.paraver", "words.yaml")
+#: Functions of states, and of communications; all others are of events or rows.
+STATE_FUNCTIONS = frozenset(_WORDS["state_functions"])
+COMMUNICATION_FUNCTIONS = frozenset(_WORDS["communication_functions"])
 #: The function of the row alone, independent of its records.
 ROW_FUNCTION = "Thread ID"
 #: The function that adds a number to the value.
@@ -53,6 +57,10 @@ CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
 MOST_SENTENCE = 90
 #: Whatever the trace has meets it.
 NOTHING_NEEDED = Need("all")
+
+
+class CfgError(Nsys2prvError):
+    """A view that cannot be made, or that Paraver would refuse, misunderstand or crash on."""
 
 
 def list_conditions(cfg: Cfg) -> tuple[Need, ...]:

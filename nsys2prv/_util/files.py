@@ -126,18 +126,6 @@ def make_temporary_folder(parent: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextmanager
-def make_working_folder(staging: Path, elsewhere: Path | None) -> Iterator[Path]:
-    """Create a folder for intermediate files: in `staging`, or `elsewhere`."""
-    if elsewhere:
-        with make_temporary_folder(elsewhere) as folder:
-            yield folder
-    else:
-        folder = staging / "work"
-        folder.mkdir()
-        yield folder
-
-
 def put_in_place(staging: Path, finals: Sequence[Path]) -> None:
     """Move the files of `staging` to their final paths, all or none; they are on its file system,
     and named as there.

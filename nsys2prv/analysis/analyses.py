@@ -45,9 +45,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 #: All analyses, in the order of their tables.
 ANALYSES = [analysis for analysis in DECLARED.values() if analysis.conclude]
-for _one in ANALYSES:
-    if _unknown := set(_one.needs) - GROUPS.keys():
-        raise ValueError(f"analyses.yaml, {_one.name}: needs {_unknown}; there are {[*GROUPS]}")
 
 
 def run_analyses(
@@ -117,7 +114,7 @@ def run_analyses(
         able += [] if missing else [analysis]
     collected: dict[str, dict[str, list[pl.DataFrame]]] = defaultdict(lambda: defaultdict(list))
     units = len(opened.units)
-    with opened.progress.show_phase(
+    with job.progress.show_phase(
         "analysing", len(able) + (units if units > 1 else len(able))
     ) as advance:
         for frames in _collect_units(opened, able, options):

@@ -20,7 +20,7 @@ from nsys2prv._util import workers
 from nsys2prv._util.errors import Detail, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, create_temporary_file, make_temporary_folder
 from nsys2prv._util.memory import return_freed_memory
-from nsys2prv._util.text import Progress, format_count
+from nsys2prv._util.text import format_count
 from nsys2prv.analysis.analyses import ANALYSES, ON_DEMAND, make_device_group, run_analyses
 from nsys2prv.analysis.coverage import Coverage, find_coverage
 from nsys2prv.analysis.device_group import AnalysisOptions, Steady
@@ -88,11 +88,6 @@ class OpenJob:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def progress(self) -> Progress:
-        """Return the object that shows progress."""
-        return self.prepared.progress
-
     def __repr__(self) -> str:
         return (
             f"<job of {format_count(len(self.prepared.infos), 'report')}: {self.prepared.model.describe_processes()} on "
@@ -152,7 +147,7 @@ class OpenJob:
             "covered_ns": self.coverage.common.length,
             "processes": rows["paraver_task"].n_unique(),
             "ranks": rows["rank"].drop_nulls().n_unique(),
-            "ranks_by": self.rank_sources,
+            "ranks_by": self.prepared.model.rank_sources,
             "devices": self.devices.height,
             "nodes": self.rows["node"].unique(maintain_order=True).to_list(),
             "records": self.layouts,
@@ -161,11 +156,6 @@ class OpenJob:
             "notes": [note for note in self.notes if not isinstance(note, Detail)],
             "warnings": self.warnings,
         }
-
-    @property
-    def rank_sources(self) -> list[str]:
-        """Sources of the ranks, as in "MPI" or "file names"."""
-        return self.prepared.model.rank_sources
 
     @property
     def warnings(self) -> list[str]:

@@ -144,7 +144,7 @@ def _finish_job(
     """Return the job; is_drawn: with what a page shows of its events."""
     if not is_drawn:
         return FinishedJob(job.describe(reports, name), results)
-    with job.progress.show_phase("page", 1):
+    with job.prepared.progress.show_phase("page", 1):
         excerpts = _import_page().choose_excerpts(job, results, typical=typical)
     return FinishedJob(job.describe(reports, name), results, excerpts)
 

@@ -51,7 +51,7 @@ def open_workplace(
         with (
             make_pool(options.engine, options.jobs, options.scheduler, reports) as pool,
             files.make_temporary_folder(target.parent) as staging,
-            files.make_working_folder(staging, options.tmp) as working,
+            files.make_temporary_folder(options.tmp or staging) as working,
             pool.ensure_end(),
         ):
             yield pool, staging, working

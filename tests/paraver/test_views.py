@@ -19,6 +19,7 @@ from tools.view_reader import read_cfg
 from view_catalogue import CATALOGUE, MENUS, load_menus, load_views
 from view_catalogue import load_codes as codes_named
 from view_checks import check_view, load_checked_views
+from view_conditions import CfgError
 
 from nsys2prv import Options, convert
 from nsys2prv.events import all_kinds
@@ -34,7 +35,6 @@ from nsys2prv.events.catalogue import (
 from nsys2prv.relations import all_relations
 from nsys2prv.writers.paraver.cfg import (
     Cfg,
-    CfgError,
     Composed,
     Filter,
     Function,

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from view_checks import check_view
+from view_conditions import CfgError
 
 from nsys2prv.writers.paraver.cfg import (
     COMPOSE_PLACES,
@@ -16,7 +17,6 @@ from nsys2prv.writers.paraver.cfg import (
     FILTER_NAMES,
     LOOKS,
     Cfg,
-    CfgError,
     Composed,
     Filter,
     Function,

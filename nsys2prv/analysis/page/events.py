@@ -211,8 +211,7 @@ def _list_work(
 
 def _find_names(layout: str, name: str) -> str:
     """Return the name set, or the fixed set of values, of a field."""
-    (values,) = (one.values for one in load_catalogue().layouts[layout].fields if one.name == name)
-    return values.name
+    return load_catalogue().layouts[layout].by_name[name].values.name
 
 
 def _classify_work(layout: str) -> pl.Expr:

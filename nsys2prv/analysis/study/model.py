@@ -276,28 +276,27 @@ class Study(Struct):
         """A row for each run: run, devices, nodes, ranks, and its figures, named as in
         `device_parallel`.
         """
-        names = ("devices", "nodes", "ranks")
         rows = [
             {
                 "run": run.label,
-                **{name: getattr(run, name) for name in names},
+                **{name: getattr(run, name) for name in ("devices", "nodes", "ranks")},
                 "iterations": run.interval.iterations,
-                **_flatten(run.metrics),
+                **run.metrics,
             }
             for run in self.runs
         ]
-        return pl.DataFrame(rows, infer_schema_length=None)
+        return pl.json_normalize(rows, separator="_", infer_schema_length=None)
 
     @property
     def region_table(self) -> pl.DataFrame:
         """A row for each run and region, with its figures."""
         rows = [
-            {"run": run.label, "devices": run.devices, "region": name, **_flatten(figures)}
+            {"run": run.label, "devices": run.devices, "region": name, **figures}
             for run in self.runs
             for name in self.regions
             if (figures := run.regions.get(name)) is not None
         ]
-        return pl.DataFrame(rows, infer_schema_length=None)
+        return pl.json_normalize(rows, separator="_", infer_schema_length=None)
 
     @property
     def iterations(self) -> pl.DataFrame:
@@ -423,14 +422,6 @@ def _find_region(run: Run, name: str) -> Metrics:
     if elapsed is None:
         return region
     return {**region, "elapsed_ns": elapsed / max(1, run.interval.iterations)}
-
-
-def _flatten(metrics: Metrics, prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in metrics.items():
-        is_part = isinstance(value, dict)
-        flat |= _flatten(value, f"{name}_") if is_part else {f"{prefix}{name}": value}
-    return flat
 
 
 def name_metrics(device: Mapping[str, Any], host: Mapping[str, Any]) -> Metrics:

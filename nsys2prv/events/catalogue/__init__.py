@@ -175,6 +175,11 @@ class Layout(Struct, frozen=True, dict=True):
     state: StateRule | None = None
 
     @cached_property
+    def by_name(self) -> dict[str, Field]:
+        """The fields by their names."""
+        return {field.name: field for field in self.fields}
+
+    @cached_property
     def usual_mask(self) -> int:
         """Bits of the fields that are written unless others are asked for."""
         return sum(1 << bit for bit, field in enumerate(self.fields) if not field.detail)

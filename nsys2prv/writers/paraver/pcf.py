@@ -127,12 +127,7 @@ def make_event_types(
     fields = _list_fields(layouts)
     beside = [] if GPU_LAYOUTS.isdisjoint(layouts) else [*DECLARED_BESIDE_GPU_WORK]
     beside += [] if LAYOUTS_THAT_VIEWS_COMPUTE_FROM.isdisjoint(layouts) else [TYPE_OF_VIEW_NAMES]
-    fields += [
-        field
-        for layout, name in beside
-        for field in load_catalogue().layouts[layout].fields
-        if field.name == name
-    ]
+    fields += [load_catalogue().layouts[layout].by_name[name] for layout, name in beside]
     for field in fields:
         for event_type in _make_field_types(field, values, domains):
             types.setdefault(event_type.code, event_type)

@@ -112,11 +112,8 @@ class ParaverWriter(Struct, dict=True):
         )
 
     @cached_property
-    def _domain_choices(self) -> dict[tuple[DomainCode, bytes], Choice]:
-        return {}
-
-    @cached_property
-    def _caller_choices(self) -> dict[tuple, Choice]:
+    def _further_choices(self) -> dict[tuple, Choice]:
+        """Codes by NVTX domain, and callers by row, as windows have needed them."""
         return {}
 
     def _make_batches(self, records: dict[RecordFormat, WindowRecords]) -> list[Batch]:
@@ -129,18 +126,12 @@ class ParaverWriter(Struct, dict=True):
             BEGIN: self._make_begin_batch,
             LINE: self._make_line_batch,
         }
-        order = [*makers]
+        shapes = sorted(records, key=lambda shape: (shape.name, shape.field_mask, shape.wide))
         return [
-            makers[shape.stream](shape, records[shape])
-            for shape in sorted(
-                (shape for shape in records if shape.stream in makers),
-                key=lambda shape: (
-                    order.index(shape.stream),
-                    shape.name,
-                    shape.field_mask,
-                    shape.wide,
-                ),
-            )
+            make(shape, records[shape])
+            for stream, make in makers.items()
+            for shape in shapes
+            if shape.stream == stream
         ]
 
     def _make_state_batch(self, _: RecordFormat, records: WindowRecords) -> Batch:
@@ -186,11 +177,11 @@ class ParaverWriter(Struct, dict=True):
         """Return `:code` and what follows it."""
         if not isinstance(code, DomainCode):
             return b":%d%s" % (code, behind)
-        if (code, behind) not in self._domain_choices:
+        if (code, behind) not in self._further_choices:
             codes = (code.code_of(*domain) for domain in self.domain_codes)
             texts = tuple(b":%d%s" % (number, behind) for number in codes)
-            self._domain_choices[code, behind] = Choice(texts)
-        return self._domain_choices[code, behind], _read_column(records, "domain")
+            self._further_choices[code, behind] = Choice(texts)
+        return self._further_choices[code, behind], _read_column(records, "domain")
 
     def _make_callers(
         self, shape: RecordFormat, first: Field, records: WindowRecords
@@ -202,7 +193,7 @@ class ParaverWriter(Struct, dict=True):
         if first != callers[0]:
             return []
         key = shape.stream, *(one.code for one in callers)
-        if key not in self._caller_choices:
+        if key not in self._further_choices:
             values = records.callers[:, [one.level - 1 for one in callers]].tolist()
             zero = shape.stream == END
             texts = (
@@ -213,8 +204,8 @@ class ParaverWriter(Struct, dict=True):
                 )
                 for row in values
             )
-            self._caller_choices[key] = Choice(tuple(map(str.encode, texts)))
-        return [(self._caller_choices[key], _read_column(records, CALLERS))]
+            self._further_choices[key] = Choice(tuple(map(str.encode, texts)))
+        return [(self._further_choices[key], _read_column(records, CALLERS))]
 
     def _make_line_batch(self, shape: RecordFormat, records: WindowRecords) -> Batch:
         sender, receiver, size = (

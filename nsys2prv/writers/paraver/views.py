@@ -46,10 +46,7 @@ MOST_VIEWS_LISTED = 10
 NO_MENU_TITLE = "In no menu (those of extra/ are written with --all)"
 #: Event types that name a kernel, and its class.
 KERNEL_TYPE, CLASS_TYPE = (
-    next(
-        field.code for field in load_catalogue().layouts["cuda_kernel"].fields if field.name == name
-    )
-    for name in ("kernel", "class")
+    load_catalogue().layouts["cuda_kernel"].by_name[name].code for name in ("kernel", "class")
 )
 #: Bytes at the start of a trace that are searched for the kernel to show. One with bimodal
 #: durations is preferred if it takes at least this share of the time of the most costly kernel.

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _WORDS = load_shipped_file("nsys2prv.writers.paraver", "words.yaml")
-STATE_FUNCTIONS = frozenset(_WORDS["state_functions"])
-COMMUNICATION_FUNCTIONS = frozenset(_WORDS["communication_functions"])
 DEFAULT_FUNCTIONS: dict[str, str] = _WORDS["default_functions"]
 FILTER_NAMES: list[str] = _WORDS["filter_names"]
 PROCESS_LEVELS: list[str] = _WORDS["process_levels"]
@@ -55,10 +53,6 @@ NAMED_BY_VIEWS = 1_000_001
 LONG_LIST = 20
 #: If there are more types than this only the first and the last are named.
 MOST_TYPES_NAMED = 3
-
-
-class CfgError(Nsys2prvError):
-    """A view that cannot be made, or that Paraver would refuse, misunderstand or crash on."""
 
 
 class Function(Struct, frozen=True, omit_defaults=True):
