@@ -114,9 +114,8 @@ def run_analyses(
         able += [] if missing else [analysis]
     collected: dict[str, dict[str, list[pl.DataFrame]]] = defaultdict(lambda: defaultdict(list))
     units = len(opened.units)
-    with job.progress.show_phase(
-        "analysing", len(able) + (units if units > 1 else len(able))
-    ) as advance:
+    steps = len(able) + (units if units > 1 else len(able))
+    with job.progress.show_phase("analysing", steps) as advance:
         for frames in _collect_units(opened, able, options):
             for name, key, frame in frames:
                 collected[name][key].append(frame)

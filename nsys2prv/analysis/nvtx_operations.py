@@ -30,6 +30,8 @@ from nsys2prv.analysis.intervals import (
 )
 from nsys2prv.analysis.result import Context, Result, divide_columns
 
+#: Row (a number for each thread and sort of ranges), begin, end, group of the name of some ranges.
+Ranges = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 #: Layouts of ranges.
 RANGES = ("nvtx_pushpop", "nvtx_startend")
 #: Text that frameworks append to an operation's name (PyTorch's emit_nvtx).
@@ -95,7 +97,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     work = unit.list_launched_work(columns).sort("sender", "sent", maintain_order=True)
     names = []
     for number, ranges in enumerate(_list_ranges(unit)):
-        of_names, tree = _sum_ranges(unit, work, *ranges)
+        of_names, tree = _sum_ranges(unit, work, ranges)
         names.append(of_names)
         # Paths are numbered anew each time.
         yield "tree", tree.with_columns(unit=pl.lit((number << 32) + unit.number, pl.Int64))
@@ -104,16 +106,12 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _sum_ranges(
-    unit: DeviceGroup,
-    work: pl.DataFrame,
-    row: np.ndarray,
-    begin: np.ndarray,
-    end: np.ndarray,
-    group: np.ndarray,
+    unit: DeviceGroup, work: pl.DataFrame, ranges: Ranges
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the sums of some ranges, as :func:`_list_ranges` yields them, by task and name, and by
     path of names. work: by the thread that launched it, and when.
     """
+    row, begin, end, group = ranges
     thread = unit.reader.rows.main_rows[row // len(RANGES)]
     depth, parent = find_parents(row, begin, end)
     path = _number_paths(group, depth, parent)
@@ -153,12 +151,9 @@ def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarra
     return np.bincount(groups, values, count).clip(-GREATEST_SUM, GREATEST_SUM).astype(np.int64)
 
 
-def _list_ranges(
-    unit: DeviceGroup,
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield ranges by row, begin, longer first, some at a time, with all that lie within each:
-    row (a number for each thread and sort of ranges), begin, end, group of the name. NCCL's are not
-    operations of the program.
+def _list_ranges(unit: DeviceGroup) -> Iterator[Ranges]:
+    """Yield ranges by row, begin, longer first, some at a time, with all that lie within each.
+    NCCL's are not operations of the program.
     """
     rows = pl.col("thread") * len(RANGES)
     kinds = (unit.read_begins(layout, ("range",), np.int32) for layout in RANGES)

@@ -78,9 +78,8 @@ def assign_values(
         if labeller := labellers.get(name_set.name):
             made = labeller(labels.to_list(), distinct["short"].to_list())
             labels = pl.Series(made, dtype=pl.String)
-        values.labels = make_labels_safe(
-            pl.DataFrame({"value": distinct["value"], "label": labels})
-        )
+        labelled = pl.DataFrame({"value": distinct["value"], "label": labels})
+        values.labels = make_labels_safe(labelled)
         _look_up(values, name_set.name, named, distinct)
     return result
 
@@ -103,18 +102,11 @@ def _number_names(name_set: NameSet, first: int, distinct: pl.DataFrame) -> pl.D
     """Return the distinct names with `value`, and `known`: the value that the catalogue fixes, null for
     others.
     """
-    known = pl.LazyFrame(
-        list(name_set.list_known_values().items()),
-        schema={"text": pl.String, "known": pl.Int64},
-        orient="row",
-    )
+    pairs = list(name_set.list_known_values().items())
+    known = pl.DataFrame(pairs, {"text": pl.String, "known": pl.Int64}, orient="row")
     numbers = first - 1 + pl.col("known").is_null().cum_sum().cast(pl.Int64)
-    return (
-        distinct.lazy()
-        .join(known, on="text", how="left", maintain_order="left")
-        .with_columns(value=pl.coalesce("known", numbers))
-        .collect()
-    )
+    joined = distinct.join(known, on="text", how="left", maintain_order="left")
+    return joined.with_columns(value=pl.coalesce("known", numbers))
 
 
 def _find_distinct(name: str, results: Sequence[WorkResult]) -> pl.DataFrame:
@@ -140,11 +132,9 @@ def _look_up(
     """Fill in every task's values, and the values met per domain."""
     by_domain: dict[str, list[np.ndarray]] = {}
     for batch in _read_batches(name, results):
-        column = (
-            _join_names([names for _, names in batch])
-            .join(distinct, on="text", how="left", maintain_order="left")["value"]
-            .to_numpy()
-        )
+        texts = _join_names([names for _, names in batch])
+        joined = texts.join(distinct, on="text", how="left", maintain_order="left")
+        column = joined["value"].to_numpy()
         start = 0
         for result, names in batch:
             part = values.by_task[result.task] = column[start : start + len(names["text"])]

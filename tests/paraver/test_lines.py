@@ -12,19 +12,13 @@ import pytest
 
 from nsys2prv import Options, convert
 from nsys2prv.writers.paraver import prv
-from nsys2prv.writers.paraver.prv import (
-    NUMBER,
-    ROW_BITS,
-    Batch,
-    Choice,
-    Indices,
-    make_program,
-    merge_lines,
-)
+from nsys2prv.writers.paraver.prv import NUMBER, Batch, Choice, Indices, make_program, merge_lines
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 TYPES = [np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.uint64, np.int64]
 Write = Callable[[list[Batch]], str]
+#: A line is one number: its row in so many bits, its batch above them.
+ROW_BITS = 40
 
 
 def _write_text(batches: list[Batch]) -> str:

@@ -46,9 +46,7 @@ _DECLARED = load_shipped_file(__package__, "events.yaml")
 #: Classes of events.
 CLASSES: tuple[str, ...] = tuple(_DECLARED["classes"])
 #: Kind of track -> columns of its events, behind begin and length.
-COLUMNS: dict[str, tuple[str, ...]] = {
-    one: (*names,) for one, names in _DECLARED["columns"].items()
-}
+COLUMNS: dict[str, list[str]] = _DECLARED["columns"]
 #: Layouts of work on GPUs: kind of track, field of its name, further fields.
 WORK_LAYOUTS: dict[str, tuple[str, str, list[str]]] = _DECLARED["work"]
 KERNEL_CLASSES = {GEMM: "gemm", CONVOLUTION: "gemm", ATTENTION: "attention", COMMUNICATION: "nccl"}

@@ -94,14 +94,10 @@ def choose_excerpts(
     moments = [places.place(finding) for finding in findings]
     if typical:
         moments, budget = [places.place_typical(results)], budget // 3
-    total = sum(
-        count
-        for layout, count in job.layouts.items()
-        if layout in (*WORK_LAYOUTS, *CALL_CLASSES, *RANGES)
-    )
-    windows = [
-        *_choose_windows(job, results, [one for one in moments if one], len(lanes), total, budget)
-    ]
+    shown = {*WORK_LAYOUTS, *CALL_CLASSES, *RANGES}
+    total = sum(job.layouts.get(layout, 0) for layout in shown)
+    wanted = [one for one in moments if one]
+    windows = [*_choose_windows(job, results, wanted, len(lanes), total, budget)]
     events = read_events(job, lanes, windows, collectives)
     # How many there are in a window was an estimate.
     while (carried := _count(events)) > 1.3 * budget and len(windows) > 1:

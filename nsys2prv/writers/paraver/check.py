@@ -207,12 +207,8 @@ def read_header(line: str, file: str, findings: CheckFindings) -> Header | None:
         or len(found) != int(count)
         or any(announced != len(tasks) for announced, tasks in found)
     ):
-        findings.add(
-            "header-syntax",
-            file,
-            1,
-            "numbers of nodes, applications or tasks that are not those listed",
-        )
+        example = "numbers of nodes, applications or tasks that are not those listed"
+        findings.add("header-syntax", file, 1, example)
         return None
     if unit not in UNITS:
         findings.add("unit", file, 1, unit)
@@ -312,9 +308,8 @@ def check_row(path: Path, header: Header, findings: CheckFindings) -> None:
 
     def close_level() -> None:
         if level and names != size:
-            findings.add(
-                "row-size", path.name, line_of_level, f"{level} SIZE {size}, {names} names"
-            )
+            example = f"{level} SIZE {size}, {names} names"
+            findings.add("row-size", path.name, line_of_level, example)
         elif level and size != objects[level] and header.nodes:
             example = f"{level} SIZE {size}, {objects[level]} in the header"
             findings.add("row-count", path.name, line_of_level, example)
@@ -384,19 +379,12 @@ class TraceReader:
 
     def __init__(self, blocks: Iterator[bytes], header: Header, labels: Labels) -> None:
         require_core("reading traces")
+        values = [(k, one) for k, known in enumerate(labels.sets) for one in known if one < 1 << 31]
         trace = core.open_trace(
             np.array(header.applications, "<i8"),
             np.array(header.list_task_columns(), "<i8"),
             np.array([*labels.set_of_type.items()], "<i8"),
-            np.array(
-                [
-                    (k, value)
-                    for k, known in enumerate(labels.sets)
-                    for value in known
-                    if value < 1 << 31
-                ],
-                "<i8",
-            ),
+            np.array(values, "<i8"),
             header.duration,
             header.communicators,
         )

@@ -35,8 +35,6 @@ from nsys2prv.writers.rows import ObjectTree
 
 #: Padding behind texts: the compiled writer copies 16 bytes at once.
 _BEHIND = bytes(16)
-#: A line among several batches is one number: its row in the lowest 40 bits, its batch above them.
-ROW_BITS = 40
 #: Bytes of text that the compiled writer makes at a time; many times the length of a line.
 TEXT_BYTES = 1 << 24
 
@@ -65,19 +63,15 @@ class ParaverWriter(Struct, dict=True):
         """Return the header, and what is known of the clocks as comments."""
         self.addresses, self.duration = content.model.tree.addresses, content.duration
         self.field_masks = content.layouts
-        self.domain_codes, self.counter_codes = (
-            content.domain_codes,
-            number_metrics(content.metrics),
-        )
+        self.domain_codes = content.domain_codes
+        self.counter_codes = number_metrics(content.metrics)
         self.closings = [
             (row, tuple(sorted({self.counter_codes[metric] for metric in metrics})))
             for row, metrics in sorted(content.sampled.items())
         ]
         # From the reports, so that the same reports always give the same bytes.
         date = content.begin_utc or datetime.fromtimestamp(0, timezone.utc)
-        header = _format_header(
-            content.model.tree, date.strftime("%d/%m/%Y at %H:%M"), content.duration
-        )
+        header = _format_header(content.model.tree, date, content.duration)
         return (header + content.comments).encode()
 
     def window(
@@ -241,13 +235,12 @@ class ParaverWriter(Struct, dict=True):
         ]
 
 
-def _format_header(tree: ObjectTree, date: str, duration: int) -> str:
-    """Return the first line of the .prv: `date` as dd/mm/yyyy at hh:mm, `duration` in ns."""
+def _format_header(tree: ObjectTree, date: datetime, duration: int) -> str:
+    """Return the first line of the .prv; `duration` in ns."""
     cpus = ",".join(map(str, tree.cpus_per_node))
     tasks = ",".join(f"{len(task.threads)}:{task.node + 1}" for task in tree.tasks)
-    return (
-        f"#Paraver ({date}):{duration}_ns:{len(tree.nodes)}({cpus}):1:{len(tree.tasks)}({tasks})\n"
-    )
+    objects = f"{len(tree.nodes)}({cpus}):1:{len(tree.tasks)}({tasks})"
+    return f"#Paraver ({date:%d/%m/%Y at %H:%M}):{duration}_ns:{objects}\n"
 
 
 def _read_column(records: WindowRecords, name: str) -> Column:
@@ -338,7 +331,7 @@ def _to_integers(values: np.ndarray | None) -> np.ndarray | None:
 
 def _format_by_core(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the text of the lines of all batches in this order, in pieces (uint8), by the compiled
-    writer. order: of each line, its batch and row, see :data:`ROW_BITS`.
+    writer. order: of each line its row, in the lowest 40 bits, and its batch above them.
     """
     programs = [
         (make_program(batch.pieces), tuple(batch.columns), len(batch.times)) for batch in batches

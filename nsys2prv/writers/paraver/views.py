@@ -95,19 +95,16 @@ def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = Fals
     shown, empty = [fit for fit in fits if not fit.lacking], [fit for fit in fits if fit.lacking]
     listed = shown if everything else _choose_listed_views(shown)
     widths = [len(fit.path) for fit in (*listed, *(empty if everything else ()))]
-    return (
-        load_templates(__package__)
-        .get_template("views.txt")
-        .render(
-            trace=trace,
-            fits=fits,
-            shown=shown,
-            empty=empty,
-            everything=everything,
-            menus=_group_by_menu(listed),
-            more=len(shown) - len(listed),
-            line=f"  %-{max(widths, default=0)}s  %s",
-        )
+    template = load_templates(__package__).get_template("views.txt")
+    return template.render(
+        trace=trace,
+        fits=fits,
+        shown=shown,
+        empty=empty,
+        everything=everything,
+        menus=_group_by_menu(listed),
+        more=len(shown) - len(listed),
+        line=f"  %-{max(widths, default=0)}s  %s",
     )
 
 
@@ -312,10 +309,8 @@ def _read_workspaces(path: Path) -> list[Workspace]:
         return []
     try:
         root = ElementTree.parse(path).getroot()
-        return [
-            _read_workspace(item)
-            for item in root.iterfind("workspace_manager/workspaces/item/second")
-        ]
+        items = root.iterfind("workspace_manager/workspaces/item/second")
+        return [*map(_read_workspace, items)]
     except (OSError, ElementTree.ParseError, ValueError, AttributeError, TypeError) as error:
         raise Nsys2prvError(
             f"{path}: Paraver's workspaces cannot be read ({error}); move the file away, and try again"

@@ -365,9 +365,8 @@ def make_contents(types: Iterable[int]) -> Contents:
     from nsys2prv.events.catalogue import load_catalogue
 
     all_types = frozenset(types)
-    return Contents(
-        all_types, all_types, frozenset(line.tag or 0 for line in load_catalogue().lines.values())
-    )
+    tags = frozenset(line.tag or 0 for line in load_catalogue().lines.values())
+    return Contents(all_types, all_types, tags)
 
 
 def explain_empty_view(view: View, trace: Contents, names: Mapping[int, str]) -> str:
