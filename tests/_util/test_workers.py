@@ -26,12 +26,7 @@ from tools.commands import ENVIRONMENT, wait_for
 from nsys2prv import Options, convert
 from nsys2prv._util import workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.workers import (
-    MOST_REPORTS_OF_THREADS,
-    MOST_THREADS,
-    Pool,
-    count_available_cpus,
-)
+from nsys2prv._util.workers import MOST_REPORTS_OF_THREADS, MOST_THREADS, Pool, count_available_cpus
 from nsys2prv.conversion import convert as opening
 from nsys2prv.conversion.write import append_window, prepare_pieces
 

@@ -9,15 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tools.exports import (
-    KERNEL,
-    PID,
-    Row,
-    make_export,
-    make_global_tid,
-    make_kernel,
-    make_strings,
-)
+from tools.exports import KERNEL, PID, Row, make_export, make_global_tid, make_kernel, make_strings
 
 import nsys2prv
 from nsys2prv.cli import main
@@ -108,10 +100,7 @@ def test_efficiencies_are_of_the_time_that_all_reports_cover(case: str, tmp_path
     options, begin, end = CASES[case]
     options = {"busy": LATE, **options}
     calls = options.pop("of_other", ())
-    reports = [
-        export_rank(tmp_path, 0, OTHER, barriers=calls),
-        export_rank(tmp_path, 1, **options),
-    ]
+    reports = [export_rank(tmp_path, 0, OTHER, barriers=calls), export_rank(tmp_path, 1, **options)]
     useful = [
         sum(max(min(last, end) - max(first, begin), 0) for first, last in busy)
         for busy in (OTHER, options["busy"])

@@ -31,66 +31,84 @@ def test_every_ending_that_is_written_is_that_of_a_trace() -> None:
     assert not WRITERS.keys() & NO_TRACES.keys()
 
 
+#: Command lines that are refused, and such as cannot be carried out, with words of the answers.
+MISTAKES = [
+    (
+        ["-t", REPORT, "out.prv"],
+        ["-t takes kinds of events", "nsys2prv -t kernels,nvtx", "leave -t out"],
+    ),
+    (["-t", "kernels", "nvtx", REPORT, "out.prv"], ["join kinds by commas: -t kernels,nvtx"]),
+    (
+        [REPORT, "a.prv", "b.prv"],
+        ["a.prv: is a trace, not a report", "comes last: nsys2prv REPORT... b.prv"],
+    ),
+    ([REPORT], ["REPORT... OUTPUT", f"as in `nsys2prv {REPORT} out.prv`"]),
+    ([REPORT, REPORT], ["add a name, as in out.prv"]),
+    (["report", "out.prv"], ["is a trace", "takes the reports that it was made of"]),
+    (["reprot", REPORT], ["did you mean `nsys2prv report`?"]),
+    (["help", "zzzz"], ["the commands are report, study, cfgs, diff"]),
+    (["diff", "--html"], ["--html takes a value; write --html FILE; `nsys2prv help diff`"]),
+    (["--time", "", REPORT, "o"], ["--time is given an empty value", "write --time FROM:TO"]),
+    (["report", REPORT, "--only="], ["--only is given an empty value", "write --only NAMES"]),
+    (["--time"], ["--time takes a value; write --time FROM:TO"]),
+    (["report", REPORT, "--json", "-"], ["--json -: give the name of a file"]),
+    (["-j", "0", REPORT, "o"], ["-j 0: give a whole number, 1 or more"]),
+    (["out.prv", REPORT], ["the trace to write comes last: nsys2prv REPORT... out.prv"]),
+    (["--kernel-name", "full", REPORT, "o"], ["did you mean --kernel-names?"]),
+    (["--html", "page.html", REPORT, "o"], ["nsys2prv report REPORT... --html FILE"]),
+    (
+        ["--min-duration", "kernel=10us", REPORT, "o"],
+        ["--min-duration kernel=10 us: no such kind", "is it kernels?"],
+    ),
+    (["cfgs", __file__], ["is the name of a file; give the folder to copy the views to"]),
+    (["list", REPORT], ["write `nsys2prv --list REPORT...`"]),
+    (["convert", REPORT, "out.prv"], ["write `nsys2prv REPORT... OUTPUT`"]),
+    (
+        ["-o", "out.prv", REPORT],
+        ["-o is not an option of nsys2prv: the trace to write is the last argument"],
+    ),
+    (["check", REPORT], ["is a report; nsys2prv check takes the trace"]),
+    (["check", str(GRAPHS)], ["is a folder; it has no traces"]),
+    ([REPORT, str(GRAPHS)], ["is a folder; give the name of the trace to write"]),
+    ([REPORT, "out.html"], ["such as out.prv", "nsys2prv report REPORT... --html FILE"]),
+    ([REPORT, ""], ["an argument is empty", "the trace to write"]),
+    (["-x", REPORT, "o"], ["-x is not an option of nsys2prv"]),
+    (["--kernel-names", "long", REPORT, "o"], ["--kernel-names long: give short or full"]),
+    (["--engine", "fast", REPORT, "o"], ["no such engine; give one of local"]),
+    (["diff", REPORT, REPORT, REPORT], ["one argument too many", "nsys2prv diff A B"]),
+    (["diff", REPORT, REPORT, "--html", str(GRAPHS)], ["--html", "is a folder", "job.html"]),
+    (["open", "job.prv"], ["write `wxparaver out.prv`"]),
+    (["cfgs", "nccl_wiat"], ["the view views/nccl_wait.cfg", "`nsys2prv cfgs views`"]),
+    (["-q", "report", REPORT], ["give a command before its options", "nsys2prv report"]),
+    (["report", REPORT, "page.html"], ["to write it, give --html page.html"]),
+    (["--args", "kernles=class", REPORT, "o"], ["no such kind of event; is it kernels?"]),
+    (["--list"], ["write `nsys2prv --list REPORT...`"]),
+    (
+        ["report", REPORT, "--iterations", "stpe"],
+        ["--iterations stpe: no NVTX range has such a name; "],
+    ),
+]
+FAILURES = [
+    (["check", __file__], ["not a Paraver trace", "give a .prv"]),
+    (["--region", "iteratoin", REPORT, "o"], ["did you mean iteration?"]),
+    (["--region", "zzzz", REPORT, "o"], ["--only operations` lists the names"]),
+    (["--region", "iteration:99", REPORT, "o"], ["give a number from 1 to 2"]),
+    (["--align", "sun", REPORT, "o"], ["give auto, utc, mpi, nccl, none or a clock file"]),
+    (["--tmp", __file__, REPORT, "o"], ["is not a folder"]),
+    (["", "o"], ["an argument is empty"]),
+    ([str(GRAPHS.parent / "grpahs"), "o"], [f"no such file; did you mean {GRAPHS}?"]),
+    ([str(GRAPHS / "rank11.sqlite"), "o"], ["no such file; did you mean ", "rank1.sqlite?"]),
+    ([str(GRAPHS.parent / "x" / "rank1.sqlite"), "o"], ["rank1.sqlite: no such file"]),
+    (["report", REPORT, "--html", "nowhere/x.html"], ["nowhere: no such folder"]),
+]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "answers"),
-    [
-        (
-            ["-t", REPORT, "out.prv"],
-            ["-t takes kinds of events", "nsys2prv -t kernels,nvtx", "leave -t out"],
-        ),
-        (["-t", "kernels", "nvtx", REPORT, "out.prv"], ["join kinds by commas: -t kernels,nvtx"]),
-        (
-            [REPORT, "a.prv", "b.prv"],
-            ["a.prv: is a trace, not a report", "comes last: nsys2prv REPORT... b.prv"],
-        ),
-        ([REPORT], ["REPORT... OUTPUT", f"as in `nsys2prv {REPORT} out.prv`"]),
-        ([REPORT, REPORT], ["add a name, as in out.prv"]),
-        (["report", "out.prv"], ["is a trace", "takes the reports that it was made of"]),
-        (["reprot", REPORT], ["did you mean `nsys2prv report`?"]),
-        (["help", "zzzz"], ["the commands are report, study, cfgs, diff"]),
-        (["diff", "--html"], ["--html takes a value; write --html FILE; `nsys2prv help diff`"]),
-        (["--time", "", REPORT, "o"], ["--time is given an empty value", "write --time FROM:TO"]),
-        (["report", REPORT, "--only="], ["--only is given an empty value", "write --only NAMES"]),
-        (["--time"], ["--time takes a value; write --time FROM:TO"]),
-        (["report", REPORT, "--json", "-"], ["--json -: give the name of a file"]),
-        (["-j", "0", REPORT, "o"], ["-j 0: give a whole number, 1 or more"]),
-        (["out.prv", REPORT], ["the trace to write comes last: nsys2prv REPORT... out.prv"]),
-        (["--kernel-name", "full", REPORT, "o"], ["did you mean --kernel-names?"]),
-        (["--html", "page.html", REPORT, "o"], ["nsys2prv report REPORT... --html FILE"]),
-        (
-            ["--min-duration", "kernel=10us", REPORT, "o"],
-            ["--min-duration kernel=10 us: no such kind", "is it kernels?"],
-        ),
-        (["cfgs", __file__], ["is the name of a file; give the folder to copy the views to"]),
-        (["list", REPORT], ["write `nsys2prv --list REPORT...`"]),
-        (["convert", REPORT, "out.prv"], ["write `nsys2prv REPORT... OUTPUT`"]),
-        (
-            ["-o", "out.prv", REPORT],
-            ["-o is not an option of nsys2prv: the trace to write is the last argument"],
-        ),
-        (["check", REPORT], ["is a report; nsys2prv check takes the trace"]),
-        (["check", str(GRAPHS)], ["is a folder; it has no traces"]),
-        ([REPORT, str(GRAPHS)], ["is a folder; give the name of the trace to write"]),
-        ([REPORT, "out.html"], ["such as out.prv", "nsys2prv report REPORT... --html FILE"]),
-        ([REPORT, ""], ["an argument is empty", "the trace to write"]),
-        (["-x", REPORT, "o"], ["-x is not an option of nsys2prv"]),
-        (["--kernel-names", "long", REPORT, "o"], ["--kernel-names long: give short or full"]),
-        (["--engine", "fast", REPORT, "o"], ["no such engine; give one of local"]),
-        (["diff", REPORT, REPORT, REPORT], ["one argument too many", "nsys2prv diff A B"]),
-        (["diff", REPORT, REPORT, "--html", str(GRAPHS)], ["--html", "is a folder", "job.html"]),
-        (["open", "job.prv"], ["write `wxparaver out.prv`"]),
-        (["cfgs", "nccl_wiat"], ["the view views/nccl_wait.cfg", "`nsys2prv cfgs views`"]),
-        (["-q", "report", REPORT], ["give a command before its options", "nsys2prv report"]),
-        (["report", REPORT, "page.html"], ["to write it, give --html page.html"]),
-        (["--args", "kernles=class", REPORT, "o"], ["no such kind of event; is it kernels?"]),
-        (["--list"], ["write `nsys2prv --list REPORT...`"]),
-        (
-            ["report", REPORT, "--iterations", "stpe"],
-            ["--iterations stpe: no NVTX range has such a name; "],
-        ),
-    ],
+    ("status", "arguments", "answers"),
+    [*((2, *one) for one in MISTAKES), *((1, *one) for one in FAILURES)],
 )
-def test_mistakes_are_answered(
+def test_mistakes_are_answered_in_one_line(
+    status: int,
     arguments: list[str],
     answers: list[str],
     tmp_path: Path,
@@ -98,37 +116,7 @@ def test_mistakes_are_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert all(answer in line for answer in answers), line
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "answers"),
-    [
-        (["check", __file__], ["not a Paraver trace", "give a .prv"]),
-        (["--region", "iteratoin", REPORT, "o"], ["did you mean iteration?"]),
-        (["--region", "zzzz", REPORT, "o"], ["--only operations` lists the names"]),
-        (["--region", "iteration:99", REPORT, "o"], ["give a number from 1 to 2"]),
-        (["--align", "sun", REPORT, "o"], ["give auto, utc, mpi, nccl, none or a clock file"]),
-        (["--tmp", __file__, REPORT, "o"], ["is not a folder"]),
-        (["", "o"], ["an argument is empty"]),
-        ([str(GRAPHS.parent / "grpahs"), "o"], [f"no such file; did you mean {GRAPHS}?"]),
-        ([str(GRAPHS / "rank11.sqlite"), "o"], ["no such file; did you mean ", "rank1.sqlite?"]),
-        ([str(GRAPHS.parent / "x" / "rank1.sqlite"), "o"], ["rank1.sqlite: no such file"]),
-        (["report", REPORT, "--html", "nowhere/x.html"], ["nowhere: no such folder"]),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(
-    arguments: list[str],
-    answers: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 1
+    assert main(arguments) == status
     printed = capsys.readouterr()
     (line,) = printed.err.splitlines()
     assert all(answer in line for answer in answers), line

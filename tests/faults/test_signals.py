@@ -32,6 +32,13 @@ class Finder:
 
 sys.meta_path.insert(0, Finder())
 """
+#: Programs that are ended by exceptions begin so.
+PREPARED = """
+import signal, threading
+from nsys2prv._util import errors
+errors.end_on_signal()
+errors.raise_on_signal()
+"""
 
 
 def run_and_signal(program: str) -> tuple[int, str, str]:
@@ -82,26 +89,23 @@ def test_workers_are_not_interrupted_even_as_they_start(
 
 
 def test_signals_are_delayed_while_a_worker_starts() -> None:
-    assert run_and_signal("""
-import signal
-from nsys2prv._util import errors
-errors.end_on_signal()
-errors.raise_on_signal()
+    assert run_and_signal(
+        PREPARED
+        + """
 try:
     with errors.delay_signals():
         signal.raise_signal(signal.SIGTERM)
         print("started")
 except errors.EndedBySignal as ended:
     print(ended.exit_code)
-""") == (0, "started\n143\n", "")
+"""
+    ) == (0, "started\n143\n", "")
 
 
 def test_what_cannot_be_raised_is_raised_later() -> None:
-    assert run_and_signal("""
-import signal, threading
-from nsys2prv._util import errors
-errors.end_on_signal()
-errors.raise_on_signal()
+    assert run_and_signal(
+        PREPARED
+        + """
 
 class Interrupting:
     def __del__(self):
@@ -112,15 +116,14 @@ try:
     threading.Event().wait(60)
 except errors.EndedBySignal as ended:
     print(ended.exit_code)
-""") == (0, "143\n", "")
+"""
+    ) == (0, "143\n", "")
 
 
 def test_who_interrupts_again_lets_it_tidy_up() -> None:
-    assert run_and_signal("""
-import signal
-from nsys2prv._util import errors
-errors.end_on_signal()
-errors.raise_on_signal()
+    assert run_and_signal(
+        PREPARED
+        + """
 try:
     signal.raise_signal(signal.SIGINT)
 except errors.EndedBySignal:
@@ -130,7 +133,8 @@ except errors.EndedBySignal:
         signal.raise_signal(signal.SIGINT)
     except errors.EndedBySignal:
         print("it takes too long")
-""") == (0, "it takes too long\n", "")
+"""
+    ) == (0, "it takes too long\n", "")
 
 
 @pytest.mark.slow
