@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.text import format_count, list_some
+from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.text import list_some
 from nsys2prv.analysis.device_group import ALL
 from nsys2prv.analysis.efficiencies import HOST_THREADS, USEFUL
 from nsys2prv.analysis.finished_job import JSON, FinishedJob
@@ -39,6 +40,8 @@ MIDDLE, UNCLEAR = 0.5, (0.25, 0.75)
 #: Runs on equally many devices of one model do different work if an iteration computes longer by this
 #: factor: clocks and instructions per cycle differ by less.
 OTHER_WORK = 1.5
+#: What is said of runs that do not compare.
+WARNINGS: dict[str, str] = load_shipped_file(__package__, "warnings.yaml")
 
 
 def make_study(
@@ -276,11 +279,12 @@ def compare_runs(
         *_compare_recordings(runs),
     ]
     if not (why or scaling) and len({run.units for run in runs}) > 1:
-        warnings.append("note: how work grows is not known, taken as strong: give --scaling")
+        warnings.append(WARNINGS["unknown_scaling"])
     if not (is_clear or scaling):
-        warnings.append(f"note: scaling is unclear ({why}): give --scaling")
+        warnings.append(WARNINGS["unclear_scaling"].format(why=why))
     if scaling and detected and scaling != detected:
-        warnings.append(f"note: --scaling {scaling}, but it looks like {detected} scaling: {why}")
+        said = WARNINGS["other_scaling"]
+        warnings.append(said.format(given=scaling, detected=detected, why=why))
     return Study(Scaling(detected, used, why), first.name, warnings, runs, list(regions))
 
 
@@ -400,31 +404,22 @@ def _compare_machines(runs: Sequence[Run]) -> list[str]:
     named = "; ".join(
         f"{run.label}: {', '.join(one)}" for run, one in zip(runs, models, strict=True)
     )
-    return [
-        f"warning: different GPU models ({named}): times, speed-up and scalability compare "
-        "machines, not scaling"
-    ]
+    return [WARNINGS["machines"].format(named=named)]
 
 
 def _compare_intervals(runs: Sequence[Run]) -> list[str]:
     bare = [run.label for run in runs if not run.interval.iterations]
     if len(bare) == len(runs):
         wholes = {run.interval.what for run in runs}
-        return [f"note: no iterations are counted: times are of {', '.join(sorted(wholes))}"]
+        return [WARNINGS["no_iterations"].format(wholes=", ".join(sorted(wholes)))]
     warnings = []
     if bare:
-        warnings.append(
-            f"warning: no steady state in {list_some(bare)}: there are no iterations to count, so nothing "
-            "of it is compared with the others; --iterations names the NVTX ranges that are iterations"
-        )
+        warnings.append(WARNINGS["some_without_iterations"].format(runs=list_some(bare)))
     whole = [run for run in runs if run.interval.iterations]
     if differing := _list_differing(whole, lambda run: str(run.sums.get("found_by", ""))):
-        warnings.append(
-            f"warning: iterations are not the same ({differing}): they may hold different work; "
-            "--iterations names the NVTX ranges that are iterations"
-        )
+        warnings.append(WARNINGS["other_iterations"].format(differing=differing))
     if differing := _list_differing(whole, lambda run: f"{run.interval.iterations}"):
-        warnings.append(f"note: different numbers of iterations ({differing}): figures are of one")
+        warnings.append(WARNINGS["iteration_counts"].format(differing=differing))
     return warnings
 
 
@@ -432,13 +427,13 @@ def _compare_work(runs: Sequence[Run]) -> Iterator[str]:
     """Say which runs on the same number of devices do different work in an iteration: by instructions
     where both have them, else by useful time on GPUs of one model.
     """
-    groups: dict[tuple[Any, ...], list[Run]] = {}
+    groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         if run.interval.iterations:
             measured = run.useful if run.devices else run.threads
-            groups.setdefault((run.units, bool(run.devices), measured), []).append(run)
-    for (units, has_devices, _), alike in groups.items():
-        key = "useful_ns" if has_devices else "host_useful_ns"
+            groups.setdefault((run.size, measured), []).append(run)
+    for (size, _), alike in groups.items():
+        key = "useful_ns" if alike[0].devices else "host_useful_ns"
         if all(run.sums.get("instructions") for run in alike):
             key = "instructions"
         elif len({tuple(sorted(run.gpu_models)) for run in alike}) > 1:
@@ -446,12 +441,8 @@ def _compare_work(runs: Sequence[Run]) -> Iterator[str]:
         known = sorted((run for run in alike if run.sums.get(key)), key=lambda run: run.sums[key])
         if not known or (times := known[-1].sums[key] / known[0].sums[key]) < OTHER_WORK:
             continue
-        work = "execute" if key == "instructions" else "compute"
-        yield (
-            f"warning: {format_count(units, 'GPU' if has_devices else 'rank')} {work} {times:.1f} × as "
-            f"{'much' if key == 'instructions' else 'long'} in an iteration of {known[-1].label} as in one of "
-            f"{known[0].label}: runs on as many that do different work are not of one study of scaling"
-        )
+        said = WARNINGS["execute" if key == "instructions" else "compute"]
+        yield said.format(units=size, times=times, most=known[-1].label, least=known[0].label)
 
 
 def _compare_recordings(runs: Sequence[Run]) -> list[str]:
