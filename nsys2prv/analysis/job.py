@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from html import escape
@@ -239,10 +239,7 @@ class OpenJob:
             if known.fields or len(layouts) == 1
         }
         every = dict.fromkeys(name for names in declared.values() for name in names)
-        if unknown := [name for name in columns if name not in every]:
-            raise UsageError(
-                f"{', '.join(sorted(unknown))}: no field of {kind}; it has {', '.join(every)}"
-            )
+        _check_names(columns, every, f"no field of {kind}; it has")
         frames = [
             self._read_layout(
                 layout, {name: of[name] for name in columns or of if name in of}, labels
@@ -277,10 +274,7 @@ class OpenJob:
         `mpi_message`), a row for each: sent (ns) and sender (`thread` of :attr:`rows`), begin and
         end (ns) of the event that the line leads to and its thread, bytes.
         """
-        if kind not in load_catalogue().lines:
-            raise UsageError(
-                f"{kind}: no such kind of line; there are {', '.join(load_catalogue().lines)}"
-            )
+        _check_names([kind], load_catalogue().lines, "no such kind of line; there are")
         return self.reader.read_lines([kind])
 
     def samples(self, kind: str) -> Iterator[Samples]:
@@ -363,10 +357,7 @@ class OpenJob:
         carry their units. Raises UsageError for an unknown name.
         """
         known = [analysis.name for analysis in ANALYSES]
-        if unknown := set(names) - set(known):
-            raise UsageError(
-                f"{', '.join(sorted(unknown))}: no such analysis; there are {', '.join(known)}"
-            )
+        _check_names(names, known, "no such analysis; there are")
         for option, value, values in (
             ("useful", useful, USEFUL),
             ("host_threads", host_threads, HOST_THREADS),
@@ -478,6 +469,12 @@ class OpenJob:
         workers run it.
         """
         return iter(self.prepared.run(partial(function, self.saved_reader), self.units))
+
+
+def _check_names(names: Iterable[str], known: Collection[str], said: str) -> None:
+    """Raise UsageError where some names are not known. said: what stands before those that are."""
+    if unknown := sorted({*names}.difference(known)):
+        raise UsageError(f"{', '.join(unknown)}: {said} {', '.join(known)}")
 
 
 def _list_unit_iterations(names: NamePattern, saved: Path, number: int) -> pl.DataFrame:

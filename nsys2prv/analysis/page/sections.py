@@ -134,14 +134,12 @@ def compare_findings(first: FinishedJob, second: FinishedJob) -> list[dict[str, 
     ]
 
 
-def list_efficiencies(job: FinishedJob) -> list[tuple[Row, float | None, str]]:
+def list_efficiencies(job: FinishedJob) -> list[tuple[Row, float, str]]:
     """Return the efficiencies of the steady state, or of the whole job where none was found: each is the
     product of those one step deeper behind it. With its value, and how it is rated.
     """
-    return [
-        (row, value, "unknown" if value is None else rate_efficiency(value))
-        for row, (value,) in list_known_rows([job.metrics])
-    ]
+    known = list_known_rows([job.metrics])
+    return [(row, value, rate_efficiency(value)) for row, (value,) in known]
 
 
 def list_plotted(study: Study) -> dict[str, Any]:

@@ -217,22 +217,16 @@ class ParaverWriter(Struct, dict=True):
         parts = [part for code, column in values for part in (b":%d:" % code, column)]
         return _make_batch(table.time, [(self._choices[1], table.object), table.time, *parts])
 
-    def _make_closing_batches(self) -> list[Batch]:
-        """Return zeros for every sampled number at the end of the trace."""
+    def _make_closing_batches(self) -> Iterator[Batch]:
+        """Yield zeros for every sampled number at the end of the trace."""
         by_codes: dict[tuple[int, ...], list[int]] = {}
         for thread, codes in self.closings:
             by_codes.setdefault(codes, []).append(thread)
-        return [
-            self._make_sample_batch(
-                SampleTable(
-                    np.array(codes),
-                    np.full(len(threads), self.duration),
-                    np.array(threads),
-                    np.ones((len(threads), len(codes)), np.int64),
-                )
-            )
-            for codes, threads in sorted(by_codes.items())
-        ]
+        for codes, threads in sorted(by_codes.items()):
+            end = np.full(len(threads), self.duration)
+            zeros = np.ones((len(threads), len(codes)), np.int64)
+            table = SampleTable(np.array(codes), end, np.array(threads), zeros)
+            yield self._make_sample_batch(table)
 
 
 def _format_header(tree: ObjectTree, date: datetime, duration: int) -> str:

@@ -73,6 +73,10 @@ class Filter(Struct, frozen=True, omit_defaults=True):
     values: tuple[float, ...] = ()
 
 
+#: The filter that all pass.
+PASS_ALL = Filter("All")
+
+
 class Look(Struct, frozen=True, omit_defaults=True):
     """Appearance of a timeline."""
 
@@ -119,7 +123,7 @@ class Single(Window, frozen=True, tag=True):
     @property
     def types(self) -> Filter:
         """Return the filter of event types."""
-        return self.filters.get("evt_type", Filter("All"))
+        return self.filters.get("evt_type", PASS_ALL)
 
     @property
     def guards(self) -> bool:
@@ -304,10 +308,8 @@ def format_cfg(
         }
         chosen = _name_functions(window, usual)
         if is_single:
-            chosen |= {
-                name: window.filters[name].condition if name in window.filters else "All"
-                for name in FILTER_NAMES
-            }
+            filters = {name: window.filters.get(name, PASS_ALL) for name in FILTER_NAMES}
+            chosen |= {name: one.condition for name, one in filters.items()}
         composes = _name_functions(window, dict.fromkeys(COMPOSE_PLACES, "As Is"))
         windows.append((window, chosen, composes))
     template = load_environment().get_template("view.cfg")
@@ -393,7 +395,7 @@ def _explain_need(
         return ["" if window.guards else f"no {_name_types(window.types, names)}"]
     if need.kind == "events":
         return list(_explain_events(window, trace, names))
-    wanted = window.filters.get("tag_msg", Filter("All"))
+    wanted = window.filters.get("tag_msg", PASS_ALL)
     if _apply_filter(wanted, trace.tags):
         return []
     tags = ", ".join(f"{tag:.0f}" for tag in wanted.values)
@@ -424,7 +426,7 @@ def narrow_types(view: View, present: Collection[int]) -> View:
 
 
 def _narrow_window(window: Window, present: Collection[int]) -> Window:
-    types = window.types if isinstance(window, Single) else Filter("All")
+    types = window.types if isinstance(window, Single) else PASS_ALL
     values = tuple(code for code in types.values if code in present)
     if types.condition != "=" or len(types.values) <= LONG_LIST or not values:
         return window
@@ -459,7 +461,7 @@ def remove_empty_rows(view: View, rows: Mapping[str, Sequence[Contents]]) -> Vie
 
 def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
     """Return lists of event values; a window shows only values that are in all of them."""
-    values = window.filters.get("evt_value", Filter("All"))
+    values = window.filters.get("evt_value", PASS_ALL)
     function = window.functions.get("compose_thread", Function("As Is"))
     return [
         *([values.values] if values.condition == "=" else []),
