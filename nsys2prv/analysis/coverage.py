@@ -260,13 +260,12 @@ def find_lossy_devices(job: Job, reader: EventReader) -> tuple[int, ...]:
     """Return the devices of processes that have lost work: those with other work of theirs, or
     the only one that they see.
     """
-    infos, machines = job.infos, [placement.machine for placement in job.placements]
+    infos, machines = job.infos, job.machines
     devices: dict[tuple[object, ...], int] = {}
     users: dict[tuple[int, int], set[int]] = defaultdict(set)
     for report, key, device in _list_streams(job, reader):
-        devices[identify_gpu(infos, machines, report, find_stream_device(infos[report], key))] = (
-            device
-        )
+        gpu = identify_gpu(infos, machines, report, find_stream_device(infos[report], key))
+        devices[gpu] = device
         users[report, key.pid].add(device)
     lossy: set[int] = set()
     for one in job.lost:

@@ -49,12 +49,10 @@ ALL = "all"
 #: The useful time that BSC's tools mean: of all kernels but NCCL's.
 BSC = "bsc"
 #: Layouts of work on devices -> what it is, and the fields of columns of `DeviceGroup.work`.
+_OF_KERNELS = {"name": "kernel", "class": "class", "tensor": "tensor_cores"}
 WORK = {
-    "cuda_kernel": (COMPUTE, {"name": "kernel", "class": "class", "tensor": "tensor_cores"}),
-    "nccl_kernel": (
-        NCCL,
-        {"name": "kernel", "class": "class", "tensor": "tensor_cores", "operation": "operation"},
-    ),
+    "cuda_kernel": (COMPUTE, _OF_KERNELS),
+    "nccl_kernel": (NCCL, {**_OF_KERNELS, "operation": "operation"}),
     "cuda_graph": (GRAPH, {"name": "execution"}),
     "memory_operation": (MEMORY, {"name": "operation"}),
     "memory_decompression": (MEMORY, {"name": "what"}),
@@ -450,10 +448,8 @@ class DeviceGroup:
                 (by_call, sent, "begin", "end"),
                 (~by_call, began, "since", "until"),
             ):
-                edges, numbers = (
-                    np.append(steady.iteration_begins, steady.end),
-                    np.arange(steady.count),
-                )
+                edges = np.append(steady.iteration_begins, steady.end)
+                numbers = np.arange(steady.count)
                 if own.height:
                     begin, end, numbers = to_arrays(own, *sides, "iteration")
                     edges = np.append(begin, end[-1])

@@ -140,11 +140,7 @@ def describe_unrecorded(frames: Mapping[str, pl.DataFrame], context: Context) ->
 def list_unrecorded(unit: DeviceGroup) -> list[str]:
     """Return what would tell more about hosts, of what is not recorded: keys of TOLD_BY."""
     lacking = [what for what, names in TOLD_BY.items() if not unit.has(*names)]
-    return (
-        lacking
-        if unit.first_work is not None
-        else [one for one in lacking if one != "calls of CUDA"]
-    )
+    return [one for one in lacking if unit.first_work is not None or one != "calls of CUDA"]
 
 
 def choose_thread(unit: DeviceGroup, task: int) -> int:

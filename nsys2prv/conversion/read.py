@@ -38,7 +38,6 @@ from nsys2prv.events.call_indexes import (
     NcclCallIndex,
     Segment,
     save_launches,
-    save_nccl_calls,
 )
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction, ReadingSettings
@@ -92,7 +91,8 @@ def read_reports(job: Job) -> None:
         if EARLY_WORK in result.facts
         for row in read_frame(result.facts[EARLY_WORK]).rows()
     ]
-    job.results += derive_events(job, kinds, job.results, job.folder)
+    # Events that follow from several tables of one report, by the facts that reading it set aside.
+    job.results += job.run(derive_task, list(_plan_derive_tasks(kinds, job.results, job.folder)))
 
 
 def _read_kinds(job: Job, groups: Sequence[Group], left_out: Sequence[str]) -> list[WorkResult]:
@@ -260,7 +260,7 @@ def read_task(task: ReadingWork) -> WorkResult:
             extraction = beside if one.use == BESIDE else own
             extraction.stores = one.use == STORED
             if one.asks and not (launch_index.segments or own.nccl_calls):
-                result.nccl_calls = save_nccl_calls(finder.found_nccl_calls, launches)
+                result.nccl_calls = list(map(launches.append, finder.found_nccl_calls))
                 launch_index.segments += result.launches + result.beside.launches
                 own.nccl_calls = beside.nccl_calls = NcclCallIndex(result.nccl_calls)
                 launches.flush()
@@ -271,7 +271,7 @@ def read_task(task: ReadingWork) -> WorkResult:
                     indexing.launches += save_launches(launched, launches)
                 extraction.launched = []
         if not result.nccl_calls:
-            result.nccl_calls = save_nccl_calls(finder.found_nccl_calls, launches)
+            result.nccl_calls = list(map(launches.append, finder.found_nccl_calls))
         if task.left_out is not None:
             launches.flush()
             of_report = task.report, task.info, task.left_out, task.settings, [result]
@@ -474,16 +474,6 @@ class DeriveWork(Struct, frozen=True):
     sources: list[WorkResult]
     #: Folder for its runs.
     folder: Path
-
-
-def derive_events(
-    job: Job, kinds: Iterable[EventKind], results: Sequence[WorkResult], folder: Path
-) -> list[WorkResult]:
-    """Return the events of these kinds that follow from several tables of one report: from the
-    facts that reading it set aside (:meth:`nsys2prv.events.extraction.Extraction.add_fact`). Memory
-    is that of one report's facts.
-    """
-    return list(job.run(derive_task, list(_plan_derive_tasks(kinds, results, folder))))
 
 
 def _plan_derive_tasks(

@@ -214,13 +214,6 @@ def save_launches(launches: Launches, frames: FrameWriter) -> list[Segment]:
     ]
 
 
-def save_nccl_calls(
-    calls: Sequence[Mapping[str, np.ndarray]], frames: FrameWriter
-) -> list[StoredFrame]:
-    """Store the NCCL calls that one task found."""
-    return list(map(frames.append, calls))
-
-
 class NcclCallIndex:
     """The NCCL calls of one report, by thread and by group. Read when first asked. Columns are
     arrays of int64, by name.

@@ -81,15 +81,9 @@ DECOMPRESSIONS = "CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS"
 COPIES, SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 _OPERATIONS = map_labels("memory_operation")
 #: Values of the catalogue's set `memory_operation`; a copy from device to device is within a GPU.
-UNKNOWN_OPERATION, DEVICE_TO_DEVICE, PEER_TO_PEER, MEMSET = (
-    _OPERATIONS[f"cuda {operation}"]
-    for operation in (
-        "memcpy of unknown kind",
-        "memcpy device-to-device",
-        "memcpy peer-to-peer",
-        "memset",
-    )
-)
+UNKNOWN_OPERATION, MEMSET = _OPERATIONS["cuda memcpy of unknown kind"], _OPERATIONS["cuda memset"]
+DEVICE_TO_DEVICE = _OPERATIONS["cuda memcpy device-to-device"]
+PEER_TO_PEER = _OPERATIONS["cuda memcpy peer-to-peer"]
 #: Nsight's ENUM_CUDA_MEMCPY_OPER (by index) -> value of that set.
 OPERATIONS = np.array(
     [UNKNOWN_OPERATION, 5, 4, 7, 8, 9, 10, 11, DEVICE_TO_DEVICE, 12, PEER_TO_PEER, 14, 15, 16]

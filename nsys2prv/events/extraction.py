@@ -398,11 +398,8 @@ class Extraction:
         """Return objects of the queues of this word by globalPid or globalTid and number of the
         GPU.
         """
-
-        def make_key(pid: int, gpu: int) -> QueueKey:
-            return QueueKey(pid, queue, gpu)
-
-        return self.number_objects(make_key, find_processes(ids), blank_negative(gpus))
+        keys = find_processes(ids), blank_negative(gpus)
+        return self.number_objects(lambda pid, gpu: QueueKey(pid, queue, gpu), *keys)
 
     def number_device(self, key: DeviceKey) -> int:
         """Return the object of a device."""

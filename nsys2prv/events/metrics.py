@@ -44,11 +44,8 @@ COMPONENTS, CPU_METRIC_NAMES = "TARGET_INFO_COMPONENT", "TARGET_INFO_PERF_METRIC
 #: Component within component: more than any machine has, so that a circle in damaged tables ends.
 DEEPEST = 8
 #: Generic events; the values of their fields; the names and types of these.
-EVENTS, EVENT_FIELDS, TYPE_FIELDS = (
-    "GENERIC_EVENTS",
-    "GENERIC_EVENT_DATA",
-    "GENERIC_EVENT_TYPE_FIELDS",
-)
+EVENTS, EVENT_FIELDS = "GENERIC_EVENTS", "GENERIC_EVENT_DATA"
+TYPE_FIELDS = "GENERIC_EVENT_TYPE_FIELDS"
 GENERIC_LAYOUT = "generic_counter"
 #: ENUM_NSYS_GENERIC_EVENT_GROUP: 1 FTrace, 2 NvMedia, 3 Hypervisor, 4 ETW. What plugins sample has
 #: none.

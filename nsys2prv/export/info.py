@@ -68,10 +68,8 @@ GpuNumber = NewType("GpuNumber", int)
 _UUID_PREFIX = re.compile(r"(?:MIG-)?(?:GPU-)?", re.IGNORECASE)
 MIG = "MIG-"
 #: Tables with a row for each CUDA context or stream of a process.
-CONTEXT_TABLES = (
-    "TARGET_INFO_CUDA_CONTEXT_INFO",
-    "TARGET_INFO_CUDA_NULL_STREAM",
-    "TARGET_INFO_CUDA_STREAM",
+CONTEXT_TABLES = tuple(
+    f"TARGET_INFO_CUDA_{name}" for name in ("CONTEXT_INFO", "NULL_STREAM", "STREAM")
 )
 
 

@@ -37,12 +37,8 @@ from nsys2prv.export.source import name_rows
 from nsys2prv.export.sqlite import Database
 
 #: What tells ranks, in the order of trust.
-NCCL_RANKS, MPI_RANKS, LAUNCHER, FILE_NAMES = (
-    "NCCL's payloads",
-    "MPI",
-    "the launcher's environment",
-    "file names",
-)
+NCCL_RANKS, MPI_RANKS = "NCCL's payloads", "MPI"
+LAUNCHER, FILE_NAMES = "the launcher's environment", "file names"
 #: A rank in the name of a report.
 _RANK_IN_NAME = re.compile(r"rank[-_.=]?(\d{1,9})", re.IGNORECASE)
 #: Reports of one job overlap in time, but for clocks of hosts that differ; those further apart (ns)

@@ -206,13 +206,8 @@ def check_file(path: Path) -> int:
 
 def should_parallelize(paths: Sequence[Path], jobs: int) -> bool:
     """True if these reports are enough work for this number of workers."""
-    work = sum(count_bytes(path) + REPORT_BYTES for path in paths)
-    return is_worth_parallelizing(jobs, work, SMALL_JOB_BYTES)
-
-
-def count_bytes(path: Path) -> int:
-    """Return the size of a file, or of all files of a folder; 0 if there is none."""
-    return sum(size for _, _, _, size, _ in make_file_signature(path))
+    sizes = (size for path in paths for _, _, _, size, _ in make_file_signature(path))
+    return is_worth_parallelizing(jobs, sum(sizes) + REPORT_BYTES * len(paths), SMALL_JOB_BYTES)
 
 
 def find_nsys() -> str | None:

@@ -166,10 +166,13 @@ def open_pages(path: Path) -> Any:
     """Return the file of a database to which nothing else belongs (`core.TableFile`); None where
     SQLite has to read it.
     """
-    if core is None:
-        return None
+    return ask_core(core.TableFile, path) if core else None
+
+
+def ask_core(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what the core answers, None where SQLite has to."""
     try:
-        return core.TableFile(path)
+        return function(*arguments)
     except core.StandAside:
         return None
 
@@ -177,14 +180,8 @@ def open_pages(path: Path) -> Any:
 #: The table of the other tables, and its columns, as SQLite says it of others.
 SCHEMA = "sqlite_master"
 _SCHEMA_COLUMNS = [
-    (place, name, kind, 0, None, 0, 0)
-    for place, (name, kind) in enumerate(
-        (
-            *((name, "TEXT") for name in ("type", "name", "tbl_name")),
-            ("rootpage", "INT"),
-            ("sql", "TEXT"),
-        )
-    )
+    (place, name, "INT" if name == "rootpage" else "TEXT", 0, None, 0, 0)
+    for place, name in enumerate(("type", "name", "tbl_name", "rootpage", "sql"))
 ]
 #: No row takes less space (bytes); a table whose rowids span more than the file can hold has gaps.
 LEAST_ROW_BYTES = 4
@@ -356,11 +353,11 @@ class SourceTable:
         field = self.fields.get(column) if column else None
         notes = (field.number, np.array(values, np.int64)) if field and not field.is_rowid else ()
         needed = None if has_frames else required
-        try:
-            *found, noted = self.file.check(self.root, needed, met, *notes)
-        except core.StandAside:
+        checked = ask_core(self.file.check, self.root, needed, met, *notes)
+        if checked is None:
             return False
         if not has_frames:
+            *found, noted = checked
             self.whole = self._bound_rows(*found)
             if noted is not None and self.whole.rowid:
                 rowids = tuple(np.frombuffer(noted, np.int64).tolist())
@@ -370,10 +367,7 @@ class SourceTable:
     @cached_property
     def _pages(self) -> Any:
         """The table's pages (`core.Table`); None where SQLite has to read them."""
-        try:
-            return self.file.table(self.root) if self.file and self.fields else None
-        except core.StandAside:
-            return None
+        return ask_core(self.file.table, self.root) if self.file and self.fields else None
 
     def read(
         self,
@@ -415,12 +409,11 @@ class SourceTable:
         types = [name for name in looked_at.types if name in fields]
         all_types = np.empty(room if types else 0, np.int64)
         described += (fields[name].column(TYPES, all_types, None, None) for name in types)
-        try:
-            rows, counts = table.decode(*leaves, part.first, part.last, described, *chosen)
-        except core.StandAside:
+        decoded = ask_core(table.decode, *leaves, part.first, part.last, described, *chosen)
+        if decoded is None:
             return None
-        numbers, words = {}, {}
-        damaged = 0
+        rows, counts = decoded
+        numbers, words, damaged = {}, {}, 0
         for (name, kind, values, of_texts), (nulls, odd) in zip(present, counts, strict=False):
             if kind == INTEGERS:
                 numbers[name] = values[:rows]
@@ -454,11 +447,8 @@ class SourceTable:
         known, texts = self.fields, core.Texts()
         present = [name for name in columns if name in known]
         described = [known[name].column(VALUES, None, None, texts) for name in present]
-        try:
-            rows = self._pages.rows(described)
-        except core.StandAside:
-            return None
-        if len(present) == len(columns):
+        rows = ask_core(self._pages.rows, described)
+        if rows is None or len(present) == len(columns):
             return rows
         places = [present.index(name) if name in present else ABSENT for name in columns]
         return [tuple((*row, None)[place] for place in places) for row in rows]
@@ -470,10 +460,7 @@ class SourceTable:
         if self._pages is None:
             return None
         columns = [self.fields[one].column(INTEGERS, None, None, None) for one in FRAME_COLUMNS]
-        try:
-            read = self._pages.stacks(low, high, columns)
-        except core.StandAside:
-            return None
+        read = ask_core(self._pages.stacks, low, high, columns)
         if read is None:
             return None
         *numbers, frames = (np.frombuffer(one, np.int64) for one in read)

@@ -275,20 +275,14 @@ def _translate_facts(
     for name in ("report", "host", "clock_group", "capture"):
         columns[name] = np.repeat(np.array([getattr(file, name) for file in files]), heights)
     if COMMUNICATOR in columns and columns["capture"].any():
-        columns[COMMUNICATOR] = separate_captures(
-            np.asarray(columns[COMMUNICATOR]), columns["capture"]
-        )
+        # Numbered apart for each capture, as data of different times are not to be compared. Those
+        # of the first capture stay as they are; 0 is unknown.
+        known = np.asarray(columns[COMMUNICATOR])
+        apart = known ^ (columns["capture"].astype(np.int64) * CAPTURE_BITS)
+        columns[COMMUNICATOR] = np.where(known == 0, 0, apart)
     if "process" in columns:
         columns["task"] = by_file("process", find_tasks)
     return pl.DataFrame(columns)
-
-
-def separate_captures(communicators: np.ndarray, captures: np.ndarray) -> np.ndarray:
-    """Return communicators (0: unknown), numbered apart for each capture, so that data of different
-    times are not compared. Those of the first capture stay as they are.
-    """
-    mixed = communicators ^ (captures.astype(np.int64) * CAPTURE_BITS)
-    return np.where(communicators == 0, 0, mixed)
 
 
 def _to_trace_times(file: FactFile, times: np.ndarray) -> np.ndarray:

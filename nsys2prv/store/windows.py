@@ -60,6 +60,8 @@ SMALL_RUN = 32_768
 JOINED_RECORDS = 200_000
 #: A clock that is slowed down leaves something of ranges that are longer than this (ns).
 SHORT = 4
+#: Columns of records with times besides the one that sorts them; OPEN stays as it is in these.
+TIMES_BESIDE = ("end", "receive", "until")
 #: File with what the times and indices of runs that are joined mean.
 GLOBAL_IDS = "global_ids"
 
@@ -184,13 +186,6 @@ class GlobalIds(Struct):
         """Save it for :func:`load_global_ids`."""
         with path.open("wb") as file:
             pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
-
-
-def holds_times(column: str) -> bool:
-    """True if a column of records holds times besides the one that sorts them; OPEN stays as it is
-    in it.
-    """
-    return column in ("end", "receive", "until")
 
 
 @lru_cache(1)
@@ -321,7 +316,7 @@ class WindowRecords:
         if level := self._shape.stream == BEGIN and find_level(self._shape.name, name):
             return self.callers[self.column(CALLERS), level - 1]
         column = self._records[name]
-        if holds_times(name):
+        if name in TIMES_BESIDE:
             return to_trace_times(column, self._clock, OPEN)
         lookup = self._global_ids.find_table(self._shape, name)
         return column if lookup is None else lookup(column, self._tasks, self._which)
