@@ -85,31 +85,8 @@ class Noise(Struct, frozen=True):
 
 #: Noise of each kind of observations.
 NOISE = {NoiseKind[name]: Noise(**noise) for name, noise in _DECLARED["noise"].items()}
-#: Calls of collectives, a row for each member and call.
-CALLS = {
-    # NoiseKind.
-    "noise_kind": pl.Int64,
-    # Communicator.
-    "group": pl.Int64,
-    # Participant, unique in its group.
-    "member": pl.Int64,
-    # Host, 0..hosts-1.
-    "clock": pl.Int32,
-    # Sequence number that the report knows exactly, or -1.
-    "number": pl.Int64,
-    # Hash of operation and size, equal on all members; 0 if unknown.
-    "signature": pl.Int64,
-    # Role.
-    "role": pl.Int8,
-    # True for the root of a rooted collective.
-    "is_root": pl.Boolean,
-    # Placed times, ns.
-    "begin": pl.Int64,
-    "end": pl.Int64,
-    # True if the member's report has the beginning of the communicator, so that its first call is the
-    # first.
-    "began": pl.Boolean,
-}
+#: Calls of collectives, a row for each member and call: the columns.
+CALLS = {name: getattr(pl, kind) for name, kind in _DECLARED["calls"].items()}
 #: Messages, a row for each: its receive cannot end before its send begins. Kind of noise, clock of the
 #: sender and placed time of the send's begin (ns), clock of the receiver and time of the receive's end.
 MESSAGES = dict.fromkeys(("noise_kind", "before", "begin", "after", "end"), pl.Int64)

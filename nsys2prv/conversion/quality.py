@@ -59,6 +59,7 @@ _DECLARED = load_shipped_file(__package__, "quality.yaml")
 #: Data that would say more about hosts and GPUs -> its `tables`, the `option` that records it, and what that
 #: `tells`.
 WOULD_TELL: dict[str, dict[str, Any]] = _DECLARED["would_tell"]
+_WARNINGS: dict[str, str] = _DECLARED["warnings"]
 #: What Nsight Systems says of a system on which CUDA cannot be traced.
 REFUSED = re.compile(r"\bCUDA trac(e|ing) .*\bnot (be )?(collected|supported)\b", re.IGNORECASE)
 #: Classes of messages of Nsight Systems, the worst first.
@@ -152,14 +153,12 @@ def _note_early_work(job: Job) -> list[QualityNote]:
         before = counts.get(gpu, (0, 0))
         counts[gpu] = before[0] + count, max(before[1], most)
     worst_first = sorted(counts.items(), key=lambda item: -item[1][1])
-    return _note(
-        "work_before_launch",
-        [
-            f"{count:,} on {gpu}, by up to {most / 1000:,.1f} us"
-            for gpu, (count, most) in worst_first
-            if most >= LEAST_EARLY
-        ],
-    )
+    lines = [
+        f"{count:,} on {gpu}, by up to {most / 1000:,.1f} us"
+        for gpu, (count, most) in worst_first
+        if most >= LEAST_EARLY
+    ]
+    return _note("work_before_launch", lines)
 
 
 def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> list[QualityNote]:
@@ -167,9 +166,8 @@ def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> list[QualityNote]:
     tables = {table for info in infos for table in info.parts}
     has_gpus = len(idle) < len(infos) or any(info.gpus for info in infos)
     is_cpu_job = tables & {P2P, COLLECTIVES, START_WAIT, OTHER} and not has_gpus
-    return (
-        [] if is_cpu_job else _note("cuda_refused" if find_refusal(infos) else "no_gpu_work", idle)
-    )
+    kind = "cuda_refused" if find_refusal(infos) else "no_gpu_work"
+    return [] if is_cpu_job else _note(kind, idle)
 
 
 def find_refusal(infos: Iterable[ReportInfo]) -> str:
@@ -305,18 +303,13 @@ def collect_warnings(job: Job) -> list[str]:
         elif info.begin_ns is not None:
             offsets.append(placement.map.offset + info.begin_ns)
     if unplaced and len(infos) > 1:
-        warnings.append(
-            f"{list_some(unplaced)}: no clock in the report; placed at the start of the others"
-        )
+        warnings.append(_WARNINGS["unplaced"].format(list_some(unplaced)))
     apart = max(offsets, default=0) - min(offsets, default=0)
     if apart > FAR_APART:
-        warnings.append(
-            f"the reports begin up to {apart / 86_400e9:.1f} days apart: are they of one job?"
-        )
+        warnings.append(_WARNINGS["apart"].format(apart / 86_400e9))
     if job.duration > EXACT_TIMES:
-        warnings.append(
-            f"the trace spans {job.duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"
-        )
+        days = (time / 86_400e9 for time in (job.duration, EXACT_TIMES))
+        warnings.append(_WARNINGS["long"].format(*days))
     return warnings
 
 

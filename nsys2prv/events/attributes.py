@@ -222,15 +222,9 @@ def make_launch_lines(
     _save_early_work(extraction, columns, launches)
     kinds, codes = factorize(launches.code[hit])
     senders = extraction.intern_threads(launches.kinds.thread[kinds])[codes]
-    return CommunicationLines(
-        kind,
-        launches.begin[hit],
-        senders,
-        columns["start"][hit],
-        objects[hit],
-        columns["end"][hit],
-        size[hit],
-    )
+    start, end = columns["start"][hit], columns["end"][hit]
+    sent = launches.begin[hit], senders
+    return CommunicationLines(kind, *sent, start, objects[hit], end, size[hit])
 
 
 def query_part(

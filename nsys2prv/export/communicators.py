@@ -83,19 +83,11 @@ def read_communicators(database: Database) -> tuple[Communicator, ...]:
         numbers = (value if isinstance(value, int) else None for value in values)
         rank, time, handle, parent, local, size, root, root_uid, uid = numbers
         size = size if size is not None and 0 < size <= MOST_RANKS else None
-        rows.append(
-            Communicator(
-                rank,
-                NULL if time is None else time,
-                handle,
-                parent or None,
-                local,
-                size,
-                None if root is None or root_uid is None else (root, root_uid),
-                uid,
-                _parse_members(text, rank, local, size),
-            )
-        )
+        time = NULL if time is None else time
+        made_by = None if root is None or root_uid is None else (root, root_uid)
+        listed = _parse_members(text, rank, local, size)
+        own = Communicator(rank, time, handle, parent or None, local, size, made_by, uid, listed)
+        rows.append(own)
     return tuple(sorted(rows, key=lambda row: row.time))
 
 

@@ -480,12 +480,9 @@ def match_ucx_messages(
     )
     sends, receives = rows.filter("is_send"), rows.filter(~pl.col("is_send"))
     pairs = sends.join(receives, on=(*UCX_CHANNEL, "turn"), maintain_order="left")
-    columns = (
-        *("time_begin", "object_thread", "time_end_right", "object_thread_right"),
-        "bytes",
-        "tag",
-    )
-    send, sender, receive, receiver, size, tag = (pairs[name].to_numpy() for name in columns)
+    sides = ("time_begin", "object_thread", "time_end_right", "object_thread_right")
+    columns = (pairs[name].to_numpy() for name in (*sides, "bytes", "tag"))
+    send, sender, receive, receiver, size, tag = columns
     lines = CommunicationLines("ucx_message", send, sender, receive, receiver, receive, size, tag)
     result = write_result("ucx_messages", number, folder, lines=[lines] if pairs.height else [])
     if alone := rows.height - 2 * pairs.height:
