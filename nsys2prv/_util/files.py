@@ -24,7 +24,7 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from nsys2prv._util.errors import Nsys2prvError, UsageError, name_damaged_file
 from nsys2prv._util.text import format_size
@@ -36,6 +36,7 @@ try:
 except ImportError:  # not on every system
     fcntl = None  # type: ignore[assignment]
 
+AnyClosable = TypeVar("AnyClosable", bound="Closable")
 #: Endings of files that only nsys reads, and of every file that is a report.
 NOT_EXPORTED = {".nsys-rep", ".qdrep"}
 FILE_ENDINGS = {".sqlite", *NOT_EXPORTED}
@@ -58,6 +59,20 @@ UNLOCKED = ".unlocked"
 UNLOCKED_SECONDS = 60.0
 #: Errors of a file system without space.
 FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Closable:
+    """What `with` closes at its end."""
+
+    def __enter__(self: AnyClosable) -> AnyClosable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        raise NotImplementedError
 
 
 def has_report_name(path: Path) -> bool:

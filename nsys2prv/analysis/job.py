@@ -18,7 +18,12 @@ from msgspec.structs import replace
 
 from nsys2prv._util import workers
 from nsys2prv._util.errors import Detail, Nsys2prvError, UsageError
-from nsys2prv._util.files import check_folder, create_temporary_file, make_temporary_folder
+from nsys2prv._util.files import (
+    Closable,
+    check_folder,
+    create_temporary_file,
+    make_temporary_folder,
+)
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.analyses import ANALYSES, ON_DEMAND, make_device_group, run_analyses
@@ -59,7 +64,7 @@ STACK_COLUMNS = pl.Schema(
 PLACE = ("rank", "row", "node", "device", "stream")
 
 
-class OpenJob:
+class OpenJob(Closable):
     """The events of a job, on one timeline. :func:`nsys2prv.open` returns it.
 
         with nsys2prv.open("run/rank*.sqlite") as job:
@@ -81,12 +86,6 @@ class OpenJob:
         self._results: dict[tuple[object, ...], dict[str, Result]] = {}
         # The last that is done here: where it fails, whoever opened the job tidies up.
         self._stack = stack.pop_all() if stack else ExitStack()
-
-    def __enter__(self) -> OpenJob:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return (

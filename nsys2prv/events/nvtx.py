@@ -53,10 +53,8 @@ from nsys2prv.export.source import (
 
 TABLE = "NVTX_EVENTS"
 #: Columns that tell the names and places of ranges and marks.
-NAME_COLUMNS, NAME_TEXTS = (
-    ("start", "end", "globalTid", "domainId", "category", "textId"),
-    ("text",),
-)
+NAME_COLUMNS = ("start", "end", "globalTid", "domainId", "category", "textId")
+NAME_TEXTS = ("text",)
 NO_TEXT = "(no text)"
 #: eventType, as in Nsight's ENUM_NSYS_EVENT_TYPE; the second of each is the same from an nvtxt
 #: file.

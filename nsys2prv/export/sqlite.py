@@ -25,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import Closable
 from nsys2prv.export.report_files import (
     DAMAGE,
     check_file,
@@ -82,7 +83,7 @@ _EVALUATED: dict[str, list[tuple]] = {}
 MOST_EVALUATED = 64
 
 
-class Database:
+class Database(Closable):
     """One export opened for reading. Raises :class:`Nsys2prvError` when it is not one, and whatever
     reads where it is damaged.
 
@@ -170,12 +171,6 @@ class Database:
                 raise DamagedPage(page[1])
             if text.startswith("NULL value"):
                 raise sqlite3.DatabaseError("malformed")
-
-    def __enter__(self) -> Database:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def has(self, table: str, *columns: str) -> bool:
         """True if the table exists with all these columns."""

@@ -191,14 +191,11 @@ def write_result(
     """
     result = WorkResult(number, TRACE, 0)
     account = Account()
-    writer = SpillWriter(folder / f"runs-{number}.bin", TRACE, number)
-    try:
+    with SpillWriter(folder / f"runs-{number}.bin", TRACE, number) as writer:
         for piece in rows:
             result.store(piece, writer, account)
         for piece in lines:
             result.store_lines(piece, writer)
-    finally:
-        writer.close()
     result.add_found(name, account)
     return result
 

@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from nsys2prv._util.columns import ABSENT, factorize
+from nsys2prv._util.files import Closable
 from nsys2prv._util.memory import find_limit
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import CALLERS, Layout, Metric, NameSet, load_catalogue
@@ -232,7 +233,7 @@ def choose_chunks(runs: Sequence[Run], records: int) -> list[int]:
     return factorize(samples[step::step])[0].tolist()
 
 
-class SpillWriter:
+class SpillWriter(Closable):
     """Appends runs to one spill file. field_masks: layout -> bits of the fields that events keep
     there; all of a layout that is not in it.
     """
@@ -294,12 +295,6 @@ class SpillWriter:
         """Close the file."""
         self._open_file.close()
 
-    def __enter__(self) -> SpillWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def fill_records(
     records: np.ndarray, columns: Mapping[str, np.ndarray], rows: np.ndarray | None, first: int
@@ -351,7 +346,7 @@ def rewrite_run(run: Run, records: np.ndarray) -> None:
         file.write(memoryview(records).cast("B"))
 
 
-class SpillReader:
+class SpillReader(Closable):
     """Reads slices of runs from their files, with a bounded number of open files."""
 
     def __init__(self) -> None:
@@ -383,12 +378,6 @@ class SpillReader:
         for file in self._files.values():
             file.close()
         self._files.clear()
-
-    def __enter__(self) -> SpillReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _read(self, run: Run, start: int, stop: int) -> np.ndarray:
         """Return the records from one place in a run to another."""

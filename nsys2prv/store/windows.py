@@ -26,6 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, factorize
+from nsys2prv._util.files import Closable
 from nsys2prv._util.native import core
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import CALLERS, load_catalogue
@@ -195,7 +196,7 @@ def load_global_ids(path: Path) -> GlobalIds:
         return pickle.load(file)
 
 
-class WindowReader:
+class WindowReader(Closable):
     """Reads the records of a trace window by window, in trace time and in the trace's own numbers.
     Writers of any format go through it.
     """
@@ -230,12 +231,6 @@ class WindowReader:
     def close(self) -> None:
         """Close the files of the runs."""
         self._reader.close()
-
-    def __enter__(self) -> WindowReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _to_trace_time(self, run: Run, time: int) -> int:
         if time == OPEN:
