@@ -110,10 +110,9 @@ def count_occurrences(codes: np.ndarray) -> np.ndarray:
     :func:`factorize` gives them.
     """
     counts = np.bincount(codes)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
     place = np.empty(len(codes), np.int64)
-    place[np.argsort(codes, kind="stable")] = np.arange(len(codes)) - np.repeat(
-        np.cumsum(counts) - counts, counts
-    )
+    place[np.argsort(codes, kind="stable")] = np.arange(len(codes)) - first
     return place
 
 

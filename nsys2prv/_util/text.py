@@ -256,10 +256,8 @@ def _align(columns: Sequence[Column], lines: int) -> list[str]:
     padded = []
     for head, column in zip(heads, columns, strict=True):
         texts = [*[""] * (height - len(head)), *head, *column.cells]
-        width = max(map(len, texts))
-        padded.append(
-            [f"{text:<{width}}" if column.is_text else f"{text:>{width}}" for text in texts]
-        )
+        width, side = max(map(len, texts)), "<" if column.is_text else ">"
+        padded.append([f"{text:{side}{width}}" for text in texts])
     return ["  ".join(["", *line]).rstrip() for line in zip(*padded, strict=True)]
 
 
@@ -294,18 +292,12 @@ def _split(
 def _fold_cells(names: Sequence[Column], column: Column, width: int) -> list[Column]:
     """Return the columns with further rows below those whose texts are wider than `width`."""
     folded = [textwrap.wrap(cell, width) or [""] for cell in column.cells]
-    beside = [
-        Column(
-            one.head,
-            [
-                text
-                for cell, lines in zip(one.cells, folded, strict=True)
-                for text in (cell, *[""] * (len(lines) - 1))
-            ],
-            one.is_text,
-        )
-        for one in names
-    ]
+
+    def spread(cells: Sequence[str]) -> list[str]:
+        rows = zip(cells, folded, strict=True)
+        return [text for cell, lines in rows for text in (cell, *[""] * (len(lines) - 1))]
+
+    beside = [Column(one.head, spread(one.cells), one.is_text) for one in names]
     return [*beside, Column(column.head, [line for lines in folded for line in lines])]
 
 

@@ -76,9 +76,8 @@ def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
     names = names.with_columns(pattern=pl.col("base").str.replace_all(NUMBER, "*"))
     apart = pl.col("base").n_unique().over("pattern") <= MOST_APART
     names = names.with_columns(operation=pl.when(apart).then("base").otherwise("pattern"))
-    return names.select(
-        "value", (pl.col("operation").rank("dense").cast(pl.Int32) - 1).alias("group"), "operation"
-    )
+    number = pl.col("operation").rank("dense").cast(pl.Int32) - 1
+    return names.select("value", number.alias("group"), "operation")
 
 
 def make_group_table(names: pl.DataFrame) -> np.ndarray:
@@ -198,10 +197,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     result.add("operations", operations)
     tree = _compute_figures(_merge_trees(frames["tree"], texts), ["path", "depth"], has_work)
     # In the order of a tree, whatever characters are in names.
-    tree = tree.sort("path").with_columns(
-        pl.col("path").str.replace_all("\0", BETWEEN, literal=True)
-    )
-    result.add("tree", tree)
+    path = pl.col("path").str.replace_all("\0", BETWEEN, literal=True)
+    result.add("tree", tree.sort("path").with_columns(path))
     per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
     by_rank = context.label_tasks(_compute_figures(per_rank, ["task", "operation"], has_work))
     result.add("by_rank", by_rank)
@@ -241,8 +238,7 @@ def _merge_trees(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
             full.rename({"path": "above", "text": "outer"}), on=["unit", "above"], how="inner"
         ).select("unit", "path", text=pl.format("{}\0{}", "outer", "operation"))
         everything.append(full)
-    named = tree.join(pl.concat(everything), on=["unit", "path"], how="inner").drop(
-        "path", "unit", "group", "above"
-    )
+    named = tree.join(pl.concat(everything), on=["unit", "path"], how="inner")
+    named = named.drop("path", "unit", "group", "above")
     merged = named.group_by(path="text", maintain_order=True)
     return merged.agg(pl.col("depth").min(), pl.exclude("text", "depth").sum())

@@ -89,11 +89,10 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             result.missing.append(f"overlap: {absent}")
         return
     result.add("devices", _compute_exposed(devices.sort("device"), context))
+    operation = label_values("operation", "nccl_operation", "operation unknown")
     label = (
         pl.when(pl.col("what") == NCCL)
-        .then(
-            pl.format("NCCL {}", label_values("operation", "nccl_operation", "operation unknown"))
-        )
+        .then(pl.format("NCCL {}", operation))
         .when(pl.col("what") == OTHER_COMMUNICATION)
         .then(pl.lit("kernels other than NCCL's"))
         .otherwise(label_values("name", "memory_operation", "memory operation"))

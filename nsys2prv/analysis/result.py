@@ -208,9 +208,8 @@ class Result(Struct, frozen=True):
         return DECLARED.get(self.name, Analysis(self.name, self.title))
 
     def __repr__(self) -> str:
-        return (
-            f"<Result {self.name}: {self.title}; .tables has {', '.join(self.tables) or 'nothing'}>"
-        )
+        tables = ", ".join(self.tables) or "nothing"
+        return f"<Result {self.name}: {self.title}; .tables has {tables}>"
 
     def _repr_html_(self) -> str:
         """Return the findings and tables, then the notes, for notebooks."""
@@ -292,12 +291,10 @@ class Context(Struct, frozen=True):
     def label_devices(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the frame with numbers of devices replaced by their names, and `node`."""
         names = self.devices.select(pl.col("device").cast(frame["device"].dtype), "label", "node")
-        joined = frame.drop("node", strict=False).join(
-            names, on="device", how="left", maintain_order="left"
-        )
-        return joined.select(
-            "node", pl.col("label").alias("device"), pl.exclude("node", "device", "label")
-        )
+        frame = frame.drop("node", strict=False)
+        joined = frame.join(names, on="device", how="left", maintain_order="left")
+        others = pl.exclude("node", "device", "label")
+        return joined.select("node", pl.col("label").alias("device"), others)
 
     def label_tasks(self, frame: pl.DataFrame, *places: str) -> pl.DataFrame:
         """Return the frame with tasks replaced by names of ranks, and columns of `tasks` that say
@@ -305,9 +302,8 @@ class Context(Struct, frozen=True):
         """
         names = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "who", *places)
         joined = frame.join(names, on="task", how="left", maintain_order="left")
-        return joined.select(
-            pl.col("who").alias("rank"), *places, pl.exclude("task", "who", *places)
-        )
+        others = pl.exclude("task", "who", *places)
+        return joined.select(pl.col("who").alias("rank"), *places, others)
 
     def find_label(self, value: int, *names: str) -> str:
         """Return the label of a value in the first of these name sets that has it (`range`: groups of
@@ -327,11 +323,8 @@ class Context(Struct, frozen=True):
         """Return the frame with values of some name sets replaced by their labels. unknown: for
         those without one; default: their numbers.
         """
-        labels = (
-            pl.concat([self.labels[one] for one in sets])
-            .unique("value")
-            .select(pl.col("value").cast(frame[column].dtype), "label")
-        )
+        known = pl.concat([self.labels[one] for one in sets]).unique("value")
+        labels = known.select(pl.col("value").cast(frame[column].dtype), "label")
         joined = frame.join(
             labels, left_on=column, right_on="value", how="left", maintain_order="left"
         )
@@ -400,9 +393,8 @@ class JobRanks(Struct, frozen=True):
             return f"{rows['who'][0]} ({', '.join(self.list_devices(tasks)) or rows['node'][0]})"
         ranks = sorted(self.list_ranks(tasks))
         nodes = rows["node"].unique(maintain_order=True).to_list()
-        where = ", ".join(nodes[:3]) + (
-            f" and {format_count(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""
-        )
+        more = f" and {format_count(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""
+        where = ", ".join(nodes[:3]) + more
         unnamed = rows["who"].filter(rows["rank"].is_null()).to_list()
         if unnamed:
             return f"{list_some([*(f'rank {rank}' for rank in ranks), *unnamed])} ({where})"

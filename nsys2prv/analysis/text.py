@@ -247,9 +247,8 @@ def _fit_blocks(
     first = names.index(FIRST_TABLES) if FIRST_TABLES in names else 0
     kept = set()
     # Those of findings come last, which say the most important of them.
-    for number in sorted(
-        range(len(blocks)), key=lambda number: (number != first, names[number] == "findings")
-    ):
+    order = sorted(range(len(blocks)), key=lambda at: (at != first, names[at] == "findings"))
+    for number in order:
         if len(blocks[number][1]) < room:
             kept.add(number)
             room -= len(blocks[number][1]) + 1
@@ -405,7 +404,5 @@ def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int
         parts.append(values.with_columns(pl.lit(f"{statistic} of {of_each.height:,}").alias(place)))
     worst = of_each.sort(by, descending=WORST[by], nulls_last=True, maintain_order=True)
     shown = worst.head(max(rows - len(parts), LEAST_SHOWN))
-    return (
-        pl.concat([*parts, shown], how="diagonal").select(frame.columns),
-        of_each.height - shown.height,
-    )
+    abridged = pl.concat([*parts, shown], how="diagonal").select(frame.columns)
+    return abridged, of_each.height - shown.height

@@ -445,9 +445,8 @@ def _place_devices(
                 owner = next(iter(apart_on.values())) if key.kind == SWITCH else apart_on[machine]
             name = key.name if gpu is None else GPU_ROW_NAMES[key.kind].format(number)
             by_identity[identity] = Device(name, [])
-            placed[owner.report, owner.pid].append(
-                (_make_device_sort_key(key, number), by_identity[identity])
-            )
+            place = _make_device_sort_key(key, number)
+            placed[owner.report, owner.pid].append((place, by_identity[identity]))
         by_identity[identity].found.append((report, key))
     return {
         owner: [device for _, device in sorted(task_devices, key=lambda item: item[0])]

@@ -155,9 +155,8 @@ def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str,
         numbered = frame.join(
             names, ["source", "name", "class"], "left", maintain_order="left"
         ).with_columns(name="number")
-        for (lane,), events in numbered.partition_by(
-            "lane", as_dict=True, maintain_order=True
-        ).items():
+        by_lane = numbered.partition_by("lane", as_dict=True, maintain_order=True)
+        for (lane,), events in by_lane.items():
             columns = _to_differences(events)
             columns += [events[name].to_numpy() for name in COLUMNS[kind]]
             tracks.append((int(lane), kind, events.height, pack.add_columns(columns)))
@@ -198,9 +197,8 @@ def _pack_metrics(pack: Pack, job: FinishedJob) -> Iterator[dict[str, Any]]:
         return
     greatest = frame.group_by("metric", maintain_order=True).agg(pl.col("mean").max())
     for metric, top in greatest.filter(pl.col("mean") > 0).head(MOST_MAPS).rows():
-        own = frame.filter(metric=metric).with_columns(
-            row=pl.concat_str("node", "device", separator=" ")
-        )
+        name = pl.concat_str("node", "device", separator=" ")
+        own = frame.filter(metric=metric).with_columns(row=name)
         labels = own["row"].unique(maintain_order=True).to_list()[:MOST_MAP_ROWS]
         own = own.filter(pl.col("row").is_in(labels))
         values = np.zeros((len(labels), int(frame["bin"].max()) + 1), np.uint8)

@@ -452,9 +452,8 @@ def check_trace(path: str | Path) -> CheckResult:
         *counts, first, last, end, _ = trace.counts
         types = np.sort(trace.types["code"][trace.types["pairs"] > 0]).tolist()
         unit = header.unit.removeprefix("_") or "us"
-        contents = CheckedContents(
-            *counts, tuple(types), first, last, end, unit, header.count_objects()
-        )
+        objects = header.count_objects()
+        contents = CheckedContents(*counts, tuple(types), first, last, end, unit, objects)
     order = [*Severity]
     findings.sort(key=lambda one: (order.index(one.severity), one.file, one.line, one.rule))
     return CheckResult(path, findings, contents)
@@ -496,9 +495,8 @@ def _report_whole_trace(
     paired = ranged & (3 * trace.types["zeros"] > trace.types["pairs"])
     unbalanced = is_event & (entries["value"] == 0) & (entries["depth"] > 0)
     unbalanced[is_event] &= paired[entries["type"][is_event]]
-    _report(
-        findings, "range-unbalanced", file, entries["line"][unbalanced], trace.numbers[unbalanced]
-    )
+    lines = entries["line"][unbalanced]
+    _report(findings, "range-unbalanced", file, lines, trace.numbers[unbalanced])
 
 
 def _report(
@@ -512,9 +510,8 @@ def _report(
     """Report a rule that types or states break. lines, counts: where first, and how often."""
     if len(lines):
         named = [*dict.fromkeys(numbers[np.argsort(lines)].tolist())]
-        example = ", ".join(map(str, named[:MOST_EXAMPLES])) + (
-            ", ..." if len(named) > MOST_EXAMPLES else ""
-        )
+        more = ", ..." if len(named) > MOST_EXAMPLES else ""
+        example = ", ".join(map(str, named[:MOST_EXAMPLES])) + more
         count = len(lines) if counts is None else int(counts.sum())
         findings.add(rule, file, int(lines.min()), example, count)
 

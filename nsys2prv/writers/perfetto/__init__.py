@@ -299,9 +299,8 @@ class PerfettoWriter(Struct, dict=True):
     ) -> tuple[list[Packets], Packets]:
         """Return the packets of begins, and before them those of names that they alone have."""
         numbers = load_numbers()
-        fields = list_present_fields(
-            load_catalogue().layouts[shape.name], shape.field_mask & self.field_masks[shape.name]
-        )
+        mask = shape.field_mask & self.field_masks[shape.name]
+        fields = list_present_fields(load_catalogue().layouts[shape.name], mask)
         names: list[Packets] = []
         kind = Event.INSTANT if shape.name in numbers.points else Event.SLICE_BEGIN
         event: list[Field] = [

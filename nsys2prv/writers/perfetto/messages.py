@@ -97,11 +97,8 @@ def _lay_out(fields: Iterable[Field]) -> tuple[bytes, list[_Column]]:
             columns.append(_Column(len(template), width, spread))
             template += bytes(width)
         else:
-            inner, own = (
-                (value.encode("utf-8", "replace"), [])
-                if isinstance(value, str)
-                else _lay_out(value)
-            )
+            is_text = isinstance(value, str)
+            inner, own = (value.encode("utf-8", "replace"), []) if is_text else _lay_out(value)
             template += encode_varint(number << 3 | BYTES) + encode_varint(len(inner))
             columns += (one._replace(offset=len(template) + one.offset) for one in own)
             template += inner
