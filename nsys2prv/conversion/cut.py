@@ -76,18 +76,11 @@ def _cut_runs(
     job: Job, window: CutWindow, model: ObjectModel, threads: list[np.ndarray], plan: CutPlan
 ) -> tuple[Job, int]:
     """Return the job with its runs cut, and how many ranges were clipped."""
-    tasks = [
-        CutWork(
-            tuple(runs),
-            job.clocks[report],
-            job.duration,
-            {run.task: threads[run.task] for run in runs},
-            plan,
-            window,
-            job.folder / f"cut-{report}.bin",
-        )
-        for report, runs in sorted(group_by_report(job.runs).items())
-    ]
+    tasks = []
+    for report, runs in sorted(group_by_report(job.runs).items()):
+        clock, spill_file = job.clocks[report], job.folder / f"cut-{report}.bin"
+        own = {run.task: threads[run.task] for run in runs}
+        tasks.append(CutWork(tuple(runs), clock, job.duration, own, plan, window, spill_file))
     cut = list(job.run(cut_task, tasks))
     parts = [part for part, _ in cut]
     left_out = sum_counters(part.left_out for part in parts)

@@ -346,18 +346,11 @@ def _read_operations(
     task: DeviceStateWork, operations: Mapping[RecordFormat, WindowRecords]
 ) -> np.ndarray:
     """Return an array with the rows GPU, bit, begin and end."""
-    columns = [
-        np.array(
-            [
-                task.gpu_of[records.column("object")],
-                np.full(len(records), BITS[shape.name]),
-                records.times,
-                records.column("end"),
-            ]
-        )
-        for shape, records in operations.items()
-    ]
-    return np.concatenate([np.zeros((4, 0), np.int64), *columns], axis=1)
+    columns = [np.zeros((4, 0), np.int64)]
+    for shape, records in operations.items():
+        gpu, bits = task.gpu_of[records.column("object")], np.full(len(records), BITS[shape.name])
+        columns.append(np.array([gpu, bits, records.times, records.column("end")]))
+    return np.concatenate(columns, axis=1)
 
 
 class GpuStates:

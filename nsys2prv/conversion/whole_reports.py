@@ -85,15 +85,10 @@ def plan_whole_work(
         lines=False, kernel_rules=asked.kernel_rules, nvtx_rules=asked.nvtx_rules
     )
     noted = [span for result in results for span in result.spans.values()]
-    return WholeWork(
-        report,
-        info,
-        tuple(left_out),
-        settings,
-        _unite_spans(*_list_spans_of_runs(results, _list_layouts_about_profiler()), *noted),
-        _unite_spans(*_list_spans_of_runs(results)),
-        tuple(chain.from_iterable(result.launches for result in results)),
-    )
+    own = _list_spans_of_runs(results, _list_layouts_about_profiler())
+    known, stored = _unite_spans(*own, *noted), _unite_spans(*_list_spans_of_runs(results))
+    launches = tuple(chain.from_iterable(result.launches for result in results))
+    return WholeWork(report, info, tuple(left_out), settings, known, stored, launches)
 
 
 def _list_spans_of_runs(results: Sequence[WorkResult], but: Collection[str] = ()) -> list[Span]:

@@ -223,16 +223,11 @@ class CallPortion(Struct, frozen=True):
         by_member: dict[int, list[MemberBlock]] = {}
         for block in self.blocks:
             by_member.setdefault(block.member, []).append(replace(block, numbered=False))
-        members = [
-            Member(
-                member,
-                sum(block.rows for block in blocks),
-                partial(_load_calls, replace(self, blocks=tuple(blocks)), pivot),
-                all(block.began for block in blocks),
-                blocks[0].host,
-            )
-            for member, blocks in sorted(by_member.items())
-        ]
+        members = []
+        for member, blocks in sorted(by_member.items()):
+            rows, began = sum(block.rows for block in blocks), all(block.began for block in blocks)
+            load = partial(_load_calls, replace(self, blocks=tuple(blocks)), pivot)
+            members.append(Member(member, rows, load, began, blocks[0].host))
         return gather_by_member(members, self.noise_kind, 1 + self.number * MOST_GROUPS)
 
 

@@ -151,11 +151,8 @@ def sort_sides(
     """Sort the messages of some reports into this many buckets by receiver; one that may be sent or
     received comes to the bucket of either.
     """
-    sides, unprepared = _find_sides(
-        read_fact(messages, tasks, COLUMNS["mpi_message_facts"]),
-        read_fact(requests, tasks),
-        processes,
-    )
+    calls = read_fact(messages, tasks, COLUMNS["mpi_message_facts"])
+    sides, unprepared = _find_sides(calls, read_fact(requests, tasks), processes)
     bucket, back = (
         assign_buckets(buckets, sides[rank].to_numpy()) for rank in ("destination", "source")
     )

@@ -296,12 +296,8 @@ class EventReader(Struct, dict=True):
             scale = 10.0 ** np.array([metric.precision for metric in metrics])
             values = np.where(values == UNKNOWN, UNKNOWN, values / scale)
             order = np.argsort(time, kind="stable")
-            yield Samples(
-                thread,
-                layout,
-                tuple(metric.name for metric in metrics),
-                *_merge_instants(time[order], values[order]),
-            )
+            names = tuple(metric.name for metric in metrics)
+            yield Samples(thread, layout, names, *_merge_instants(time[order], values[order]))
 
     def _read_columns(
         self,
@@ -364,11 +360,9 @@ class EventReader(Struct, dict=True):
         ]
         index: dict[tuple[str, str, int | None], list[Run]] = {}
         for run in self.runs:
-            units = (
-                units_of_task[run.task]
-                if run.object < 0
-                else [int(self.rows.units[self._find_thread(run)])]
-            )
+            units = units_of_task[run.task]
+            if run.object >= 0:
+                units = [int(self.rows.units[self._find_thread(run)])]
             for unit in (None, *units):
                 index.setdefault((run.shape.stream, run.shape.name, unit), []).append(run)
         return index
