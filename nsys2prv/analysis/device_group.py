@@ -7,7 +7,8 @@ What several analyses need is computed once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -249,12 +250,10 @@ class DeviceGroup:
         """Return when a device executes any of these, of the covered time; it is not kept. among: which
         rows of work count.
         """
-        alike = (pl.col("device") == device) & pl.col("what").is_in(what)
-        chosen = self.work.select(alike).to_series().to_numpy() & among
-        sides = to_arrays(self.work, *SIDES)
-        return self.covered & merge_spans(
-            *sides if chosen.all() else (one[chosen] for one in sides)
-        )
+        kinds, devices = to_arrays(self.work, "what", "device")
+        chosen = reduce(or_, (kinds == one for one in what)) & (devices == device) & among
+        rows = slice(None) if chosen.all() else chosen
+        return self.covered & merge_spans(*(one[rows] for one in to_arrays(self.work, *SIDES)))
 
     @cached_property
     def work_counts(self) -> list[tuple[int, int, int]]:

@@ -109,11 +109,9 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     unit.forget_work()
     for task in unit.tasks:
         yield from _collect_hosts(unit, task, window, times)
-    failed = unit.api.filter(pl.col("error") > 0)
-    failed = failed.group_by("call", "error").agg(pl.len().cast(pl.Int64).alias("count"))
-    yield "failed", failed.cast(pl.Int64)
-    unrecorded = host_time.list_unrecorded(unit)
-    yield "unrecorded", pl.DataFrame({"what": unrecorded}, schema={"what": pl.String})
+    failed = unit.api.filter(pl.col("error") > 0).group_by("call", "error")
+    yield "failed", failed.agg(count=pl.len()).cast(pl.Int64)
+    yield "unrecorded", pl.Series("what", host_time.list_unrecorded(unit), pl.String).to_frame()
 
 
 def _collect_hosts(
@@ -124,13 +122,10 @@ def _collect_hosts(
     """
     devices = [one for one in unit.devices if task in unit.list_device_tasks(one)]
     drivers = [one for device in devices for one in find_driving_threads(unit, device)]
-    threads = [
-        host_time.choose_thread(unit, task),
-        *(one for one in drivers if unit.task_of[one] == task),
-    ]
+    main = host_time.choose_thread(unit, task)
+    threads = [main, *(one for one in drivers if unit.task_of[one] == task)]
     busy = unite(*(unit.find_active_spans(one) for one in devices))
     one = pl.lit(task, pl.Int64).alias("task")
-    main = threads[0]
     of_host = unit.covered
     if span := find_mpi_span(unit, main):
         of_host = window if unit.options.steady else unit.covered.clip(*span)
@@ -187,8 +182,8 @@ def _sum_kernels(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
     for _, kernels in unit.reader.read_windows("cuda_kernel", fields, unit.number, np.int32):
         kernels = kernels.filter(pl.col("class") != COMMUNICATION)
         lasts = unit.measure_within(time, kernels)
-        parts.append(kernels.select("begin", "end", "launch", name="kernel", time=lasts))
-        parts[-1] = host_time.sum_times(parts[-1].with_columns(longest="time"), "name", "launch")
+        sums = kernels.select("begin", "end", "launch", name="kernel", time=lasts, longest=lasts)
+        parts.append(host_time.sum_times(sums, "name", "launch"))
     sums = host_time.sum_times(pl.concat(parts), "name", "launch")
     return sums.drop("longest").cast(pl.Int64)
 
@@ -200,9 +195,7 @@ def _sum_copies(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
     keys = ("operation", "source", "destination")
     copies = unit.read_begins("memory_operation", (*keys, "bytes"))
     copies = copies.with_columns(time=unit.measure_within(time, copies)).filter(pl.col("time") > 0)
-    sums = copies.group_by(keys).agg(
-        pl.len().cast(pl.Int64).alias("count"), pl.col("bytes", "time").sum()
-    )
+    sums = copies.group_by(keys).agg(pl.len().alias("count"), pl.col("bytes", "time").sum())
     return sums.cast(pl.Int64)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.columns import factorize
 from nsys2prv._util.files import create_temporary_file, load_shipped_file
 from nsys2prv.analysis.device_group import OS, UCX, DeviceGroup, find_io_spans, to_arrays
 from nsys2prv.analysis.intervals import (
@@ -107,6 +108,10 @@ def _find_others(unit: DeviceGroup, thread: int) -> Spans:
 
 def _find_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
     """Return when a thread is in each of PARTS to which calls of the system within it belong."""
+    return unit.remember(("before system", thread), lambda: _list_before_system(unit, thread))
+
+
+def _list_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
     is_shmem = pl.col("range").is_in(list(unit.options.shmem))
     in_ranges = ["nvtx_pushpop"] if unit.options.shmem else []
     is_profiler = ~pl.col("what").is_in(list(unit.options.no_profiler))
@@ -188,15 +193,14 @@ def list_activities(
     """
     before = _find_before_system(unit, thread)
     mpi = before["mpi"]
-    is_io = pl.col("name").is_in(list(unit.options.io))
     beside, frames = _find_others(unit, thread) if others else EMPTY, []
     task = int(unit.task_of[thread])
     listed = [*_list_calls(unit, task)]
     # What MPI copies and waits for by calls of CUDA is MPI's.
     listed += [(*one, "mpi", rows) for *one, part, rows in listed if part == "cuda" and len(mpi)]
     for layout, part, calls in listed:
-        pieces, reached = [], 0
-        for start in range(0, max(calls.height, 1), PART):
+        reached = 0
+        for start in range(0, calls.height, PART):
             piece = calls[start : start + PART]
             begin, end = to_arrays(piece, "begin", "end")
             is_own = (piece["thread"] == thread).to_numpy()
@@ -205,7 +209,7 @@ def list_activities(
             reached, since = until[-1], np.clip(until[:-1], begin, end)
             lasts, last = np.zeros(len(begin), np.int64), end.max(initial=0)
             for time in spans.split():
-                if not len(begin) or time.end[-1] <= begin[0] or time.begin[0] >= last:
+                if time.end[-1] <= begin[0] or time.begin[0] >= last:
                     continue
                 outside, own = reduce(sub, before.values(), time), time
                 if part == "mpi":
@@ -215,33 +219,38 @@ def list_activities(
                 lasts += own.within(begin, end) * is_own
                 if others and part == "cuda":
                     lasts += (outside & beside).within(since, end) * ~is_own
-            sums = piece.select("begin", name=pl.col("call").cast(pl.Int64), time=pl.Series(lasts))
-            sums = sums.filter(pl.col("time") > 0).with_columns(longest="time")
-            pieces.append(sum_times(sums, "name"))
-        sums = sum_times(pl.concat(pieces), "name")
-        kind = pl.when(is_io if part == "os" else False).then(pl.lit("io")).otherwise(pl.lit(part))
-        names = pl.lit("ucx" if layout in UCX else layout)
-        frames.append(sums.select(kind.alias("part"), names.alias("names"), pl.all()))
+            rows = np.flatnonzero(lasts > 0)
+            if not len(rows):
+                continue
+            name, lasts = piece["call"].to_numpy()[rows].astype(np.int64), lasts[rows]
+            times = {"name": name, "begin": begin[rows], "time": lasts, "longest": lasts}
+            sums = sum_times(pl.DataFrame(times), "name")
+            is_io = pl.col("name").is_in(list(unit.options.io) if part == "os" else [])
+            kind = pl.when(is_io).then(pl.lit("io")).otherwise(pl.lit(part))
+            names = pl.lit("ucx" if layout in UCX else layout)
+            frames.append(sums.select(kind.alias("part"), names.alias("names"), pl.all()))
     places = measure_places(unit, thread, spans)
-    frames += [
-        frame.select(part=pl.lit(part), names=pl.lit(name), name=frame.columns[0], time="time")
-        for part, name, frame in (("where", "place", places), ("range", "range", ranges))
-    ]
-    return pl.concat(frames, how="diagonal").filter(pl.col("time") > 0)
+    for part, layout, frame in (("where", "place", places), ("range", "range", ranges)):
+        of_part = {"part": pl.lit(part), "names": pl.lit(layout), "name": frame.columns[0]}
+        sums = frame.select(**of_part, time="time", longest="time", begin=pl.lit(-1, pl.Int64))
+        frames.append(sums.filter(pl.col("time") > 0))
+    return sum_times(pl.concat(frames), "part", "names", "name")
 
 
 def mark_set_up(unit: DeviceGroup, task: int, activities: pl.DataFrame) -> pl.DataFrame:
     """Mark in what a thread of a task does (:func:`list_activities`) where the longest call is the
     first of CUDA in its process that takes SET_UP, begun before any work of GPUs (`first`).
     """
-    is_first = (pl.col("part") == "cuda") & (pl.col("begin") == _find_set_up(unit, task))
+    set_up = unit.remember(("set up", task), lambda: _find_set_up(unit, task))
+    is_first = (pl.col("part") == "cuda") & (pl.col("begin") == set_up)
     return activities.with_columns(first=is_first).drop("begin")
 
 
 def sum_times(times: pl.DataFrame, *by: str) -> pl.DataFrame:
     """Return the sums of times by some columns, with the longest one and all else of that."""
     others = pl.exclude("time", "longest").get(pl.col("longest").arg_max())
-    return times.group_by(by).agg(pl.col("time").sum(), pl.col("longest").max(), others)
+    groups = times.group_by(by, maintain_order=True)
+    return groups.agg(pl.col("time").sum(), pl.col("longest").max(), others)
 
 
 def _find_set_up(unit: DeviceGroup, task: int) -> int:
@@ -264,14 +273,12 @@ def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFra
     `group` of names as the options have them, `time` (ns); and how many there are from the begin of
     the time to its end (`count`), and how long they last together (`lasts`, ns).
     """
-    schema = dict.fromkeys(("group", "time", "lasts", "count"), pl.Int64)
-    sums = [[pl.DataFrame(schema=schema)] for _ in times]
-    if not unit.has("nvtx_pushpop") or not any(map(len, times)):
-        return [one[0] for one in sums]
+    sums = [np.zeros((4, 0), np.int64) for _ in times]
+    has_ranges = unit.has("nvtx_pushpop") and any(map(len, times))
     # Ranges that reach into the next window, with what is left of each time in them.
     begin = end = group = np.zeros(0, np.int64)
     left = [begin] * len(times)
-    for until, *more in _read_ranges(unit, thread):
+    for until, *more in _read_ranges(unit, thread) if has_ranges else ():
         before = len(begin)
         begin, end, group = map(np.append, (begin, end, group), more)
         _, parent = find_parents(np.zeros(len(begin), np.int32), begin, end)
@@ -285,12 +292,19 @@ def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFra
             inside = take_off_inner(np.append(left[number], inside), parent)
             left[number] = inside[is_open]
             counts = ~is_open & (begin < time.end[-1]) & (end > time.begin[0])
-            columns = {"group": group[counts], "time": np.maximum(inside[counts], 0)}
-            rows = pl.DataFrame(columns | {"lasts": (end - begin)[counts]})
-            of_groups = rows.group_by("group").agg(pl.all().sum(), count=pl.len())
-            sums[number].append(of_groups.cast(schema))
+            own = (group, np.maximum(inside, 0), end - begin, np.ones_like(begin))
+            rows = np.stack([column[counts] for column in own])
+            sums[number] = _sum_by_first(np.hstack((sums[number], rows)))
         begin, end, group = begin[is_open], end[is_open], group[is_open]
-    return [pl.concat(one).group_by("group").agg(pl.all().sum()) for one in sums]
+    names = ("group", "time", "lasts", "count")
+    return [pl.DataFrame(dict(zip(names, one, strict=True))) for one in sums]
+
+
+def _sum_by_first(columns: np.ndarray) -> np.ndarray:
+    """Return the sums of the other columns for each value of the first."""
+    distinct, codes = factorize(columns[0])
+    sums = (np.bincount(codes, column, len(distinct)) for column in columns[1:])
+    return np.stack([distinct, *sums]).astype(np.int64)
 
 
 def _read_ranges(

@@ -5,6 +5,7 @@ samples outside of these calls. The stack of a call also stands for calls within
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -176,18 +177,14 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
     """
     samples, calls = None, []
     for layout in filter(unit.has, CALLS):
-        called = unit.remember(
-            f"callers of {layout}",
-            lambda layout=layout: unit.reader.read_begins(
-                layout,
-                ("caller_1", "caller_2"),
-                unit.number,
-                keep=lambda columns: columns["caller_1"] >= 0,
-            ),
-        ).filter(pl.col("thread") == thread)
-        owners = _find_owners(unit, layout, called)
-        place = _join(*to_arrays(called, "caller_1", "caller_2"), owners)
-        calls.append(called.with_columns(place=pl.Series(place)))
+        read = partial(unit.reader.read_begins, layout, ("caller_1", "caller_2"), unit.number)
+        find = partial(read, keep=lambda columns: columns["caller_1"] >= 0)
+        callers = unit.remember(f"callers of {layout}", find)
+        if callers.height:
+            called = callers.filter(pl.col("thread") == thread)
+            owners = _find_owners(unit, layout, called)
+            place = _join(*to_arrays(called, "caller_1", "caller_2"), owners)
+            calls.append(called.with_columns(place=pl.Series(place)))
     if unit.has(*SAMPLES):
         samples = read_samples(unit, thread, with_place=True)
         # That calls of CUDA are in the driver is no place.
@@ -201,6 +198,8 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
         lasts = lasts - find_states(unit, thread)[1].within(begin - lasts, begin)
         samples = samples.with_columns(place=pl.Series(place), lasts=pl.Series(lasts))
         samples = _forget_rare(samples.filter(pl.Series(spans.contains(begin))))
+    if samples is None and not calls:
+        return pl.DataFrame(schema=SCHEMA)
     return divide_time(spans, calls, samples).filter(pl.col("place") != 0).drop("count")
 
 

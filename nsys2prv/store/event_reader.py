@@ -137,10 +137,10 @@ class EventReader(Struct, dict=True):
             return {name: column[kept] for name, column in columns.items()}
 
         names = ("begin", "end", "thread", *fields)
-        frame = make_frame(self._read_columns(BEGIN, [layout], unit, make_columns, names))
+        columns = self._read_columns(BEGIN, [layout], unit, make_columns, names)
         # Where there are none no piece tells their types.
-        types = dict.fromkeys(names[2:], pl.Series(np.zeros(0, dtype)).dtype)
-        return frame if frame.height else frame.cast(types)
+        columns |= {name: columns[name].astype(dtype, copy=False) for name in names[2:]}
+        return make_frame(columns)
 
     def read_joined(
         self,
