@@ -349,10 +349,8 @@ def _describe_longest_kernel(kernels: pl.DataFrame, context: Context) -> str:
     """
     labels = context.labels["kernels"].select(pl.col("value").alias("name"), "label")
     sums = kernels.group_by("name").agg(pl.col("time").sum()).join(labels, on="name", how="left")
-    functions = [_strip_template(label) for label in sums["label"].fill_null("")]
-    sums = sums.group_by(function=pl.Series(functions, dtype=pl.String)).agg(
-        pl.col("time").sum(), count=pl.len()
-    )
+    functions = pl.Series(map(_strip_template, sums["label"].fill_null("")), dtype=pl.String)
+    sums = sums.group_by(function=functions).agg(pl.col("time").sum(), count=pl.len())
     function, lasts, count = sums.sort("time", "function").row(-1)
     if not function:
         return ""

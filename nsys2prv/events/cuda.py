@@ -291,7 +291,7 @@ def _classify(
     """Return the fields that follow from the names of kernels: class, tensor cores, and layout and
     tile (a name index). codes: index of each kernel's name.
     """
-    classes = list(map(extraction.classifier.classify, names))
+    classes = extraction.classifier.classify(names)
     known = sorted({*(one.shape for one in classes), ""})
     numbers = np.array([known.index(one.shape) for one in classes], np.int64)[codes]
     # The first of those known is "": no shape.

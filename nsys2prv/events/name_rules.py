@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from timeit import repeat
 from typing import Any, NamedTuple, TypeVar
@@ -107,17 +107,36 @@ class Classifier:
     """Applies rules in their order; remembers the names it has seen."""
 
     def __init__(self, rules: Iterable[ClassRule]) -> None:
-        self._rules = tuple(rules)
-        self._gemm = map_labels("kernel_class")["gemm"]
-        self._unknown = KernelClass(
-            map_labels("kernel_class")["other"], map_labels("tensor_cores")["unknown"]
+        #: Words of which each text that a shipped pattern matches has one, found while the package
+        #: was built.
+        known = _load_shipped("kernel").get("words", {})
+        self._rules = [(rule, known.get(rule.name or rule.full, ())) for rule in rules]
+        self._words = list(chain(("<",), *known.values()))  # polars asks for one at least
+        kinds, tensor_cores = map_labels("kernel_class"), map_labels("tensor_cores")
+        self._gemm, self._unknown = (
+            kinds["gemm"],
+            KernelClass(kinds["other"], tensor_cores["unknown"]),
         )
-        #: Returns the class of a kernel by its demangled name, or by any other name it has.
-        self.classify = lru_cache(REMEMBERED)(self._classify)
+        self._classes: dict[str, KernelClass] = {}
+        self._select = lru_cache(REMEMBERED)(self._select_rules)
 
-    def _classify(self, name: str) -> KernelClass:
-        full, own = normalize_name(name[:LONGEST_NAME])
-        for rule in self._rules:
+    def classify(self, names: Sequence[str]) -> list[KernelClass]:
+        """Return the classes of kernels by their demangled names, or by any other names they have."""
+        if len(self._classes) > REMEMBERED:
+            self._classes.clear()
+        if new := list({name for name in names if name not in self._classes}):
+            texts = [normalize_name(name[:LONGEST_NAME]) for name in new]
+            fulls = pl.Series([full.encode("utf-8", "replace") for full, _ in texts]).cast(
+                pl.String
+            )
+            words = fulls.str.extract_many(self._words, overlapping=True).to_list()
+            self._classes.update(zip(new, map(self._apply, texts, words), strict=True))
+        return [self._classes[name] for name in names]
+
+    def _apply(self, texts: tuple[str, str], words: list[str]) -> KernelClass:
+        """Return the class by the texts of :func:`normalize_name` and the words of rules in them."""
+        full, own = texts
+        for rule in self._select(frozenset(words)):
             if _compile(rule.name).search(own) and _compile(rule.full).search(full):
                 shaped = rule.shape and rule.kind == self._gemm
                 match = _compile(rule.shape).search(full) if shaped else None
@@ -126,6 +145,10 @@ class Classifier:
                 shape = " ".join(filter(None, (found.get("layout"), tile)))
                 return KernelClass(rule.kind, rule.tensor_cores, shape)
         return self._unknown
+
+    def _select_rules(self, found: frozenset[str]) -> list[ClassRule]:
+        """Return the rules that may match names with these words."""
+        return [rule for rule, words in self._rules if not words or found.intersection(words)]
 
 
 def normalize_name(name: str) -> tuple[str, str]:
@@ -153,10 +176,8 @@ def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
-@lru_cache(maxsize=4)
-def get_classifier(rules: tuple[ClassRule, ...]) -> Classifier:
-    """Return the classifier of these rules, made once in a process."""
-    return Classifier(rules)
+#: Returns the classifier of a tuple of rules, made once in a process.
+get_classifier = lru_cache(maxsize=4)(Classifier)
 
 
 # ---- names of NVTX ranges ------------------------------------------------------------------------
@@ -351,9 +372,9 @@ class NamePattern(Struct, frozen=True):
         """Return the names that match. labels: value and label of all NVTX names."""
         labels = labels.select(pl.col("value").cast(pl.Int64), "label")
         expression, begin = translate_glob(pattern), re.match(r"[^*?[]*", pattern)[0]
-        matching = pl.col("label").str.contains(expression)
-        alike = pl.col("label").str.starts_with(begin)
-        alike |= pl.lit(begin).str.starts_with(pl.col("label"))
+        label, start = pl.col("label"), pl.lit(begin)
+        matching = label.str.contains(expression)
+        alike = label.str.starts_with(start) | start.str.starts_with(label)
         return cls(expression, labels.filter(matching), labels.filter(~matching & alike))
 
     def may_match(self, values: np.ndarray) -> bool:
@@ -367,8 +388,7 @@ class NamePattern(Struct, frozen=True):
         found = np.isin(values, self.names["value"].to_numpy())
         if not self.numbered.height:
             return found
-        ranges = pl.DataFrame({"value": values, "number": np.maximum(numbers, 0)})
-        ranges = ranges.cast(pl.Int64)
+        ranges = pl.DataFrame({"value": values, "number": np.maximum(numbers, 0)}).cast(pl.Int64)
         pairs = ranges.unique().join(self.numbered, on="value", how="inner")
         texts = (
             pl.concat_str("label", pl.lit(before), "number", pl.lit(behind))

@@ -53,6 +53,7 @@ _MET = threading.local()
 _BEHIND = re.compile(r"(?:::h[0-9a-f]{16})?(?: const)?(?: \[clone .*\])?$")
 _BARE_NAME = re.compile(r"(\w+)(?:<.*)?$", re.DOTALL)
 _VERSION = re.compile(r"_v\d{4,}$")
+_BRACKET_OR_BLANK = re.compile("[()<> ]")
 _UNNAMED_SPACE = "(anonymous namespace)::"
 #: A lambda is of the function that has it; the arguments of that.
 LAMBDA = "::{lambda"
@@ -372,7 +373,7 @@ def strip_arguments(name: str) -> str:
     if LAMBDA in name:
         name = _OUTER_ARGUMENTS.sub("::", name).partition(LAMBDA)[0]
     depth, end = 0, len(name)
-    for place in range(len(name) - 1, -1, -1):
+    for place in [found.start() for found in _BRACKET_OR_BLANK.finditer(name)][::-1]:
         letter = name[place]
         depth += {")": 1, ">": 1, "(": -1, "<": -1}.get(letter, 0)
         if letter == "(" and not depth and end == len(name) and name.endswith(")"):

@@ -88,9 +88,7 @@ def make_kernel_labels(texts: list[str], shorts: list[str]) -> list[str]:
     """Return short kernel names that are still distinctive: the functor stays where the short name
     alone is useless.
     """
-    return make_labels_unique(
-        [make_kernel_label(text, short) for text, short in zip(texts, shorts, strict=True)], texts
-    )
+    return make_labels_unique(list(map(make_kernel_label, texts, shorts)), texts)
 
 
 def strip_folders(texts: list[str], _: list[str]) -> list[str]:
@@ -145,10 +143,8 @@ def _look_up(
             for domain in np.unique(names["domain"]).tolist():
                 own = part[names["domain"] == domain]
                 by_domain.setdefault(result.domains[domain], []).append(own)
-    values.domains = {
-        domain: pl.DataFrame({"value": factorize(np.concatenate(domain_values))[0]})
-        for domain, domain_values in by_domain.items()
-    }
+    met = {domain: factorize(np.concatenate(parts))[0] for domain, parts in by_domain.items()}
+    values.domains = {domain: pl.DataFrame({"value": column}) for domain, column in met.items()}
 
 
 def _read_batches(name: str, results: Sequence[WorkResult]) -> Iterator[Batch]:

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 import yaml
-from make_package_data import PACKAGE, write_parsed_data
+from make_package_data import PACKAGE, find_words, write_parsed_data
 
 from nsys2prv._util import files
 from nsys2prv._util.files import load_shipped
@@ -36,8 +36,22 @@ def test_built_data_is_what_the_files_say(
     expected = [yaml.safe_load(text) for text in texts]
     with monkeypatch.context() as without_yaml:
         without_yaml.setitem(sys.modules, "yaml", None)
-        assert [load_shipped(text) for text in texts] == expected
+        built = [load_shipped(text) for text in texts]
+    rules = next(data for data in built if {"nccl_kernels", "rules"} <= set(data))
+    assert rules.pop("words")
+    assert built == expected
     assert len(built_module.PARSED) == len(texts)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("ab?cd|(?:ef|(?:gh)+i)K", "cd ef gh"), (r"fo{2}[\]|b]ar|x(?!yy)zz", "ar zz"),
+        ("(?:c.)*de(?<=mm)", "de"), (r"\x6dy_k", ""), ("(?:Lo(?:ng)?|short)N", "lo short"), ("a|bc", ""),
+    ],
+)  # fmt: skip
+def test_words_of_patterns(pattern: str, words: str) -> None:
+    assert find_words(pattern) == {*words.split()}
 
 
 def test_a_changed_file_is_parsed(built_module: ModuleType) -> None:

@@ -49,7 +49,7 @@ NAMED = {
 
 
 def classify(name: str, classifier: Classifier = SHIPPED) -> tuple[str, str, str]:
-    kernel_class = classifier.classify(name)
+    kernel_class = classifier.classify([name])[0]
     return (
         LABELS[CLASS][kernel_class.kind],
         LABELS[TENSOR][kernel_class.tensor_cores],
