@@ -279,9 +279,8 @@ def _format_path(path: list[NamePart], depth: int) -> str:
         return name
     if library:
         return _format_library_template(library, last.text, name, args, depth)
-    return _append_arguments(
-        name, [text for arg in args if (text := _format_argument(arg, depth - 1))]
-    )
+    texts = [text for arg in args if (text := _format_argument(arg, depth - 1))]
+    return _append_arguments(name, texts)
 
 
 def _format_library_template(
@@ -313,11 +312,8 @@ def _format_eigen(template: str, args: list[Expr], depth: int) -> str:
     """Return an Eigen expression as the formula it is:
     ``sum(Tensor<float,1>,Broadcasting(Tensor<float,1>))``.
     """
-    texts = [
-        text
-        for arg in args
-        if (text := _format_argument(arg, depth - 1)) and not text.startswith("array")
-    ]
+    texts = [_format_argument(arg, depth - 1) for arg in args]
+    texts = [text for text in texts if text and not text.startswith("array")]
     if template == "TensorAssignOp" and texts and texts[0].startswith("Tensor<"):
         return ",".join(texts[1:])
     if template == "Tensor" or not template.endswith("Op"):
@@ -487,10 +483,8 @@ def _find_differing_places(exprs: Sequence[Expr]) -> Iterator[list[str]]:
     """Yield the places where some of the names differ, outermost first, with what each has there."""
     if all(expr == exprs[0] for expr in exprs):
         return
-    if (
-        len({(expr.path[-1].text, expr.path[-1].ordinal) if expr.path else None for expr in exprs})
-        > 1
-    ):
+    last = {(expr.path[-1].text, expr.path[-1].ordinal) if expr.path else None for expr in exprs}
+    if len(last) > 1:
         yield [_format_argument(expr, 2) or _format_plainly(expr, 1) for expr in exprs]
         yield [_format_plainly(expr, 2) for expr in exprs]
         return

@@ -394,9 +394,8 @@ class NamePattern(Struct, frozen=True):
             pl.concat_str("label", pl.lit(before), "number", pl.lit(behind))
             for before, behind in NUMBERED
         )
-        pairs = pairs.filter(
-            pl.any_horizontal(text.str.contains(self.expression) for text in texts)
-        ).select("value", "number", hit=True)
+        matching = pl.any_horizontal(text.str.contains(self.expression) for text in texts)
+        pairs = pairs.filter(matching).select("value", "number", hit=True)
         hits = ranges.join(pairs, on=["value", "number"], how="left", maintain_order="left")["hit"]
         return found | hits.fill_null(False).to_numpy()
 
