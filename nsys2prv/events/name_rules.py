@@ -313,9 +313,8 @@ def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> RenamedRanges:
     names, wanted, numbers = ([known[text][item] for text in texts] for item in range(3))
     if len(known) > MOST_KNOWN:
         known.clear()
-    return RenamedRanges(
-        names, np.arange(len(texts)), np.array(wanted, bool), np.array(numbers, np.int64)
-    )
+    columns = np.array(wanted, bool), np.array(numbers, np.int64)
+    return RenamedRanges(names, np.arange(len(texts)), *columns)
 
 
 @cache

@@ -151,8 +151,7 @@ def _read_batches(name: str, results: Sequence[WorkResult]) -> Iterator[Batch]:
     """Yield the names of a set that tasks met, in the order of their local indices, a bounded number
     of rows at a time.
     """
-    batch: Batch = []
-    rows = 0
+    batch, rows = [], 0
     for result in results:
         batch.append((result, read_columns(result.names[name])))
         rows += len(batch[-1][1]["text"])
