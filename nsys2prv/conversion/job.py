@@ -176,9 +176,7 @@ class Job:
         return self.pool.run_in_order(function, tasks, together)
 
     def find_threads(self, result: WorkResult) -> np.ndarray:
-        """Return the thread index of each local object of a result."""
-        if result.report == TRACE:
-            return np.arange(self.model.tree.threads)
+        """Return the thread index of each local object of a report's result."""
         return np.array([self.model.rows[result.report, key] for key in result.objects], np.int64)
 
     def settle(self) -> None:
@@ -191,7 +189,11 @@ class Job:
             for result in self.results
             for run in result.runs
         ]
-        self.threads = [self.find_threads(result) for result in by_task]
+        # One array for all results of the trace: with each of many ranks there are more of both.
+        every = np.arange(self.model.tree.threads)
+        self.threads = [
+            every if result.report == TRACE else self.find_threads(result) for result in by_task
+        ]
         domains = {name: index for index, (name, _) in enumerate(self.domain_codes)}
         self.domains = [
             np.array([domains[domain] for domain in result.domains], np.int64) for result in by_task

@@ -118,18 +118,24 @@ class IdTable(Struct):
     RESOLVED, has the identity.
     """
 
-    #: Where the indices of each task begin.
+    #: Where the indices of each task begin, and how many it has.
     start: np.ndarray
+    length: np.ndarray
     #: Global numbers of all tasks.
     table: np.ndarray
 
     @classmethod
     def from_columns(cls, columns: Sequence[np.ndarray]) -> IdTable:
-        """Make the table of the global numbers of each task."""
-        known = np.concatenate([np.zeros(0, np.int64), *columns])
-        every = [*columns, np.arange(known.max(initial=-1) + 1)]
-        lengths = np.array([len(column) for column in every], np.int64)
-        return cls(np.cumsum(lengths) - lengths, np.append(known, every[-1]))
+        """Make the table of the global numbers of each task. An array that several tasks share is in it
+        once.
+        """
+        shared = {id(column): column for column in columns}
+        known = np.concatenate([np.zeros(0, np.int64), *shared.values()])
+        every = [*shared.values(), np.arange(known.max(initial=-1) + 1)]
+        length = np.array([len(column) for column in every], np.int64)
+        places = dict(zip(shared, range(len(shared)), strict=True))
+        rows = [*(places[id(column)] for column in columns), len(shared)]
+        return cls((np.cumsum(length) - length)[rows], length[rows], np.append(known, every[-1]))
 
     @property
     def tasks(self) -> int:
@@ -138,8 +144,7 @@ class IdTable(Struct):
 
     def get_table(self, task: int) -> np.ndarray:
         """Return the table from local indices of a task to global numbers."""
-        last = None if task == RESOLVED else self.start[task + 1]
-        return self.table[self.start[task] : last]
+        return self.table[self.start[task] :][: self.length[task]]
 
     def __call__(
         self, local: np.ndarray, tasks: np.ndarray, which: np.ndarray | None
