@@ -43,6 +43,10 @@ def list_leftovers(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.name.startswith(files.PREFIX)]
 
 
+def list_working_folders(folder: Path) -> list[Path]:
+    return [working for own in list_leftovers(folder) for working in list_leftovers(own)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status", "says"),
@@ -58,10 +62,7 @@ def test_signals_that_ask_to_end(
     (tmp_path / "out.prv").write_text("earlier")
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     child = start_command(tmp_path, "-j", "1", large_report, "out.prv")
-    wait_for(
-        lambda: any((folder / "work").exists() for folder in list_leftovers(tmp_path)),
-        "no temporary folder",
-    )
+    wait_for(lambda: list_working_folders(tmp_path), "no temporary folder")
     child.send_signal(number)
     _, stderr = child.communicate(timeout=60)
     assert child.returncode == status
@@ -81,16 +82,13 @@ def test_a_terminal_interrupts_all_processes_and_one_line_comes(
     )
     if not early:
         wait_for(
-            lambda: any(list(folder.glob("work/*/runs-*")) for folder in list_leftovers(tmp_path)),
+            lambda: any(list(one.glob("*/runs-*")) for one in list_working_folders(tmp_path)),
             "no worker",
         )
     elif engine == "dask":
         wait_for(lambda: len(list_group(child.pid)) > 2, "no workers")
     else:
-        wait_for(
-            lambda: any((folder / "work").exists() for folder in list_leftovers(tmp_path)),
-            "no temporary folder",
-        )
+        wait_for(lambda: list_working_folders(tmp_path), "no temporary folder")
     os.killpg(child.pid, signal.SIGINT)
     _, stderr = child.communicate(timeout=60)
     assert (child.returncode, stderr) == (
@@ -104,10 +102,7 @@ def test_a_terminal_interrupts_all_processes_and_one_line_comes(
 @pytest.mark.slow
 def test_what_a_killed_run_leaves_goes_at_the_next_run(large_report: Path, tmp_path: Path) -> None:
     child = start_command(tmp_path, "-j", "1", large_report, "out.prv")
-    wait_for(
-        lambda: any((folder / "work").exists() for folder in list_leftovers(tmp_path)),
-        "no temporary folder",
-    )
+    wait_for(lambda: list_working_folders(tmp_path), "no temporary folder")
     child.kill()
     child.communicate()
     assert child.returncode == -signal.SIGKILL
