@@ -62,7 +62,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Closable:
-    """What `with` closes at its end."""
+    """Closes itself at the end of a `with` block."""
 
     def __enter__(self: AnyClosable) -> AnyClosable:
         return self

@@ -203,7 +203,7 @@ class DeviceGroup:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the job has no other unit."""
+        """Return whether the job has no other unit."""
         return not self.reader.rows.units.any()
 
     @cached_property

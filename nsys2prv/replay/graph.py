@@ -19,7 +19,7 @@ half a gigabyte. The loops are in `native/replay.c`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import IntEnum
 from functools import cached_property
 
@@ -89,6 +89,12 @@ class Column:
         for start in range(PART, len(rows), PART):
             found[start : start + PART] = self._look_up(rows[start : start + PART])
         return found
+
+
+def split_rows(count: int) -> Iterator[slice]:
+    """Yield so many rows in parts of PART, which bounds memory; one part at least."""
+    for start in range(0, max(count, 1), PART):
+        yield slice(start, start + PART)
 
 
 class Durations(Struct, frozen=True):

@@ -14,7 +14,6 @@ from nsys2prv._util.native import core
 from nsys2prv.replay.graph import (
     LONG,
     NO_WEIGHT,
-    PART,
     TRANSFERS,
     WORK,
     Changes,
@@ -22,6 +21,7 @@ from nsys2prv.replay.graph import (
     Graph,
     Kind,
     Times,
+    split_rows,
 )
 from nsys2prv.replay.job_graph import JobGraph
 
@@ -269,8 +269,7 @@ class Replay(Struct, frozen=True, dict=True):
         :meth:`list_work`, the longest first, of equal ones that with the lowest values.
         """
         parts = []
-        for start in range(0, max(len(edges), 1), PART):
-            part = slice(start, start + PART)
+        for part in split_rows(len(edges)):
             work = self.list_work(edges[part], None if lasts is None else lasts[part])
             parts.append(sum_lasts(work.with_columns(count=1), *by))
         return sum_lasts(pl.concat(parts), *by)
@@ -279,10 +278,10 @@ class Replay(Struct, frozen=True, dict=True):
         """Return the edges that get shorter, and by how much (ns). only: values of columns of edges."""
         weight, columns, parts = self.job.graph.weight, self.job.graph.edges, []
         for edges, new in changes:
-            for start in range(0, max(len(edges), 1), PART):
-                some = edges[start : start + PART]
+            for part in split_rows(len(edges)):
+                some = edges[part]
                 before = weight[some]
-                left = new[start : start + PART] if isinstance(new, np.ndarray) else before * new
+                left = new[part] if isinstance(new, np.ndarray) else before * new
                 saved = np.where(left > -(1 << 62), before - left.astype(np.int64), 0)
                 kept = saved > 0
                 for name, value in only.items():
@@ -496,9 +495,9 @@ def sum_lasts(work: pl.DataFrame, *by: str) -> pl.DataFrame:
 def _measure(weight: Durations, path: np.ndarray) -> int:
     """Return the length of a path (ns), least of all where an edge does not hold."""
     length = 0
-    for start in range(0, len(path), PART):
-        lasts = weight[path[start : start + PART]]
-        if lasts.min() <= NO_WEIGHT:
+    for part in split_rows(len(path)):
+        lasts = weight[path[part]]
+        if lasts.min(initial=0) <= NO_WEIGHT:
             return -(1 << 62)
         length += int(lasts.sum())
     return length
