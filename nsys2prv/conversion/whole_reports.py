@@ -348,16 +348,18 @@ def count_lost_launches(work: WholeWork, database: Database, end: int) -> list[L
         launches[process] += len(found)
         pairs = zip(calls.kinds.thread.tolist(), calls.kinds.name.tolist(), strict=True)
         kinds = [(process, *pair) for pair in pairs]
+        begins = calls.begin[found]
         for code, own in group_rows(calls.code[found]):
-            time = int(calls.begin[found][own].max())
+            time = int(begins[own].max())
             for known in (kinds[code], kinds[code][:1]):
                 last[known] = max(last.get(known, NULL), time)
         rows = np.flatnonzero(~found)
+        begins = calls.begin[rows]
         for code, own in group_rows(calls.code[rows]):
-            missing[kinds[code]].append(calls.begin[rows][own])
+            missing[kinds[code]].append(begins[own])
     lost = dict.fromkeys(launches, 0)
-    for key, begins in missing.items():
-        process, begin = key[0], np.concatenate(begins)
+    for key, parts in missing.items():
+        process, begin = key[0], np.concatenate(parts)
         # Work may begin after the report: of processes that are busy to its end, that of calls after
         # the last one of the same function and thread, or of any, whose work is there.
         if end - done[process].last <= done[process].longest:

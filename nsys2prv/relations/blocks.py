@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.columns import join_pieces
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.kind import CommunicationLines
 from nsys2prv.relations import FactFile, RelationContext, write_result
@@ -101,8 +102,8 @@ def write_buckets(path: Path, bucket: np.ndarray, rows: pl.DataFrame) -> tuple[B
 
 def read_blocks(blocks: Sequence[Block], *span: int | None) -> pl.DataFrame:
     """Return the rows of all blocks, one after the other, with low <= ordinal < high."""
-    rows = [block.read_rows(*span) for block in blocks]
-    return pl.DataFrame(np.concatenate(rows), blocks[0].columns, orient="row")
+    rows = join_pieces([block.read_rows(*span) for block in blocks])
+    return pl.DataFrame(rows, blocks[0].columns, orient="row")
 
 
 def hash_rows(*columns: np.ndarray) -> np.ndarray:

@@ -14,7 +14,13 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import StoredFrame, factorize_together, mask_changes, read_frame
+from nsys2prv._util.columns import (
+    StoredFrame,
+    factorize_together,
+    is_sorted,
+    mask_changes,
+    read_frame,
+)
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.export.source import mask_usable
 from nsys2prv.store import windows
@@ -335,7 +341,7 @@ class EventReader(Struct, dict=True):
                     columns[name] = np.empty(count, piece[name].dtype)
                 columns[name][since:filled] = piece[name]
         times, order = columns[names[0]][:filled], slice(filled)
-        if (times[1:] < times[:-1]).any():
+        if not is_sorted(times):
             order = np.argsort(times, kind="stable")
         del times
         # A column at a time: with all of them the memory would be twice as much.
