@@ -70,7 +70,9 @@ def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) ->
     frames = [pl.DataFrame(rows, infer_schema_length=None)]
     if steady is not None:
         group = np.where(of_device, iteration, np.int32(-1))
-        each = {name: _sum_united(work, group, what, steady.count) for name, what in uses.items()}
+        kinds = {*uses.values()}
+        sums = {what: _sum_united(work, group, what, steady.count) for what in kinds}
+        each = {name: sums[what] for name, what in uses.items()}
         numbers = pl.int_range(1, steady.count + 1, eager=True)
         frames.append(
             pl.DataFrame({"part": ITERATION, "key": numbers, "elapsed_ns": elapsed, **each})

@@ -154,7 +154,8 @@ def choose_thread(unit: DeviceGroup, task: int) -> int:
     operating system.
     """
     main = unit.find_main_thread(task)
-    frames = [rows for _, part, rows in _list_calls(unit, task) if part in ("cuda", "mpi")]
+    layouts, threads = ("cuda_api", *filter(unit.has, MPI_LAYOUTS)), unit.list_rows(task)
+    frames = [unit.select_events(layout, threads) for layout in layouts]
     if any((rows["thread"] == main).any() for rows in frames):
         return main
     lasts = pl.col("end") - pl.col("begin")
@@ -211,7 +212,9 @@ def list_activities(
             for time in spans.split():
                 if time.end[-1] <= begin[0] or time.begin[0] >= last:
                     continue
-                outside, own = reduce(sub, before.values(), time), time
+                outside = own = time
+                if part == "os" or (others and part == "cuda"):
+                    outside = reduce(sub, before.values(), time)
                 if part == "mpi":
                     own = time & mpi
                 elif part in ("cuda", "os"):

@@ -143,9 +143,9 @@ def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
         dict(zip(SIDES, to_arrays(ranges, *SIDES), strict=True)),
     )
     reached = {side: times.copy() for side, times in sides.items()}
-    names = ("sent", "sender", "end")
-    lines = unit.reader.read_lines(("launch", "memory"), unit.number, names, np.int32)
-    sent, sender, end = to_arrays(lines, *names)
+    fields = ("sent", "sender", "end")
+    lines = unit.reader.read_lines(("launch", "memory"), unit.number, fields, np.int32)
+    sent, sender, end = to_arrays(lines, *fields)
     for one in np.unique(task).tolist():
         own, rows = unit.task_of[sender] == one, task == one
         times, ended = sent[own], np.maximum.accumulate(end[own])

@@ -265,13 +265,15 @@ class Replay(Struct, frozen=True, dict=True):
     def sum_work(
         self, edges: np.ndarray, *by: str, lasts: np.ndarray | None = None
     ) -> pl.DataFrame:
-        """Return `lasts` (ns; default: their weights) and `count` of edges by these columns of
-        :meth:`list_work`, the longest first, of equal ones that with the lowest values.
+        """Return `lasts` (ns; default: their weights) and `count` of edges by these columns, the longest
+        first, of equal ones that with the lowest values.
         """
-        parts = []
+        graph, parts = self.job.graph, []
         for part in split_rows(len(edges)):
-            work = self.list_work(edges[part], None if lasts is None else lasts[part])
-            parts.append(sum_lasts(work.with_columns(count=1), *by))
+            some = edges[part]
+            columns = {name: getattr(graph.edges, name)[some] for name in by}
+            columns["lasts"] = graph.weight[some] if lasts is None else lasts[part]
+            parts.append(sum_lasts(pl.DataFrame(columns).with_columns(count=1), *by))
         return sum_lasts(pl.concat(parts), *by)
 
     def list_saved(self, changes: Changes, **only: int) -> tuple[np.ndarray, np.ndarray]:
