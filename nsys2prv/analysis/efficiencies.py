@@ -39,6 +39,11 @@ RECORDED = {
     "MPI": MPI_LAYOUTS,
     "OpenMP": ("openmp_parallel",),
 }
+#: Why OpenMP's waiting is taken from longer events than the waiting itself.
+WHOLE_SYNCS = (
+    "OpenMP: SYNC_REGION_WAIT was not recorded; time in barriers and other synchronization "
+    "(SYNC_REGION), up to the end of the parallel region, counts as waiting"
+)
 #: Regions of less of the elapsed time are left out where all are asked for.
 LEAST_REGION = 0.01
 
@@ -71,6 +76,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         hosts = hosts.filter(pl.col("takes_part") | ~pl.col("takes_part").any())
         rated["host_regions"] = _add_host_tables(hosts, context, result, span)
         result.notes.append(f"hosts: {HOST_THREADS[context.options.host_threads]}")
+        if "openmp_whole_syncs" in hosts.columns and hosts["openmp_whole_syncs"].sum():
+            result.notes.append(WHOLE_SYNCS)
     if rated:
         _add_focus(_select_parts(next(iter(rated.values()))), span, context, result)
         _add_regions(rated, context, result)
@@ -300,7 +307,10 @@ def _rate_groups(rows: pl.DataFrame, by: Sequence[str], members: str, *kinds: st
     if "openmp" in kinds:
         sums = sums.with_columns(
             openmp_with_serial=pl.col("openmp_useful") + pl.col("openmp_serial"),
-            openmp_without_waits=pl.col("openmp_all") - pl.col("openmp_waits"),
+            openmp_without_syncs=pl.col("openmp_all") - pl.col("openmp_syncs"),
+            openmp_without_waits=pl.col("openmp_all")
+            - pl.col("openmp_syncs")
+            - pl.col("openmp_locks"),
         )
     pairs = {name: pair for kind in kinds for name, pair in TERMS[kind].items()}
     ratios = (divide_columns(*pair).alias(name) for name, pair in pairs.items())

@@ -21,11 +21,12 @@ from nsys2prv.analysis.device_group import (
     to_arrays,
 )
 from nsys2prv.analysis.host_time import choose_thread
-from nsys2prv.analysis.intervals import SIDES, Spans
+from nsys2prv.analysis.intervals import SIDES, Spans, merge_spans
 from nsys2prv.analysis.iterations import find_longest_threads, keep_outermost, read_ranges
 
-#: Layouts of time in which threads of OpenMP wait.
-OPENMP_WAITS = ("openmp_sync_wait", "openmp_mutex_wait")
+#: Layouts of time in which threads of OpenMP wait in barriers and other synchronization, and of the
+#: whole calls of these, which count where no waiting was recorded.
+OPENMP_WAITS, OPENMP_SYNC = ("openmp_sync_wait",), ("openmp_barrier", "openmp_sync_region")
 #: Parts of the job that have figures; each row of the last two has the number of an iteration, or the
 #: key of a region.
 STEADY, WHOLE_JOB, ITERATION, REGION = "steady state", "whole job", "iteration", "region"
@@ -180,20 +181,41 @@ def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> 
     tasks = unit.find_spans_by_thread("openmp_implicit_task", task)
     if not tasks:
         return {}
-    parallel = outside & unit.find_thread_spans([main], "openmp_parallel")
+    regions = unit.find_thread_spans([main], "openmp_parallel")
+    parallel = outside & regions
     serial = outside.length - parallel.length
-    working, waiting = 0, 0
+    has_waits = any(len(unit.find_thread_spans([thread], *OPENMP_WAITS)) for thread in tasks)
+    layouts = OPENMP_WAITS if has_waits else OPENMP_SYNC
+    working, syncing, locking = 0, 0, 0
     for thread, spans in tasks.items():
-        waits = unit.find_thread_spans([thread], *OPENMP_WAITS)
         inside = spans & parallel
-        waiting += (inside & waits).length
-        working += (inside - waits).length
+        syncs = inside & _find_syncs(unit, thread, layouts, regions)
+        locks = (inside & unit.find_thread_spans([thread], "openmp_mutex_wait")) - syncs
+        syncing += syncs.length
+        locking += locks.length
+        working += inside.length - syncs.length - locks.length
     return {
         "openmp_useful": serial + working,
         "openmp_serial": (len(tasks) - 1) * serial,
-        "openmp_waits": waiting,
+        "openmp_syncs": syncing,
+        "openmp_locks": locking,
         "openmp_all": len(tasks) * outside.length,
+        "openmp_whole_syncs": 0 if has_waits else syncing,
     }
+
+
+def _find_syncs(unit: DeviceGroup, thread: int, layouts: Sequence[str], regions: Spans) -> Spans:
+    """Return when a thread synchronizes in a parallel region, each time until that region's end at the
+    latest: a thread leaves the last barrier of a region only when the next one begins.
+    """
+    events = [unit.select_events(one, [thread]) for one in layouts if unit.has(one)]
+    begin, end = (
+        np.concatenate([regions.begin[:0], *(one[side].to_numpy() for one in events)])
+        for side in ("begin", "end")
+    )
+    region = np.searchsorted(regions.begin, begin, "right") - 1
+    closes = np.append(regions.end, 0)[region]
+    return unit.covered & merge_spans(begin, np.maximum(np.minimum(end, closes), begin))
 
 
 # ---- regions --------------------------------------------------------------------------------------

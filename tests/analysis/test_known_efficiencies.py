@@ -262,6 +262,11 @@ def test_the_steady_state_is_of_the_work_that_its_iterations_launched(tmp_path: 
     assert result.tables["host_regions"].frame["elapsed_ns"].to_list() == [80]
 
 
+def make_openmp(start: int, end: int, tid: int = PID, **columns: object) -> Row:
+    place = {"globalTid": make_global_tid(tid), "nameId": 1, "eventClass": 78}
+    return {"start": start, "end": end, **place, "parallelId": 1, **columns}
+
+
 @pytest.mark.parametrize(
     ("others", "host_threads"),
     [([], "main"), ([], "all"), ([{RUNTIME: [make_call(0, 400, 1)]}], "main")],
@@ -272,20 +277,16 @@ def test_openmp(tmp_path: Path, others: list[dict[str, list[Row]]], host_threads
     other thread lasts until its next region.
     """
 
-    def make_event(start: int, end: int, tid: int = PID, **columns: object) -> Row:
-        place = {"globalTid": make_global_tid(tid), "nameId": 1, "eventClass": 78}
-        return {"start": start, "end": end, **place, "parallelId": 1, **columns}
-
     tables = {
         RUNTIME: [make_call(0, 0, 1), make_call(390, 400, 2)],
-        "OPENMP_EVENT_KIND_PARALLEL": [make_event(100, 200)],
+        "OPENMP_EVENT_KIND_PARALLEL": [make_openmp(100, 200)],
         "OPENMP_EVENT_KIND_TASK": [
-            make_event(100, 200, kind=2),
-            make_event(100, 300, PID + 1, kind=2),
+            make_openmp(100, 200, kind=2),
+            make_openmp(100, 300, PID + 1, kind=2),
         ],
         "OPENMP_EVENT_KIND_SYNC_REGION_WAIT": [
-            make_event(180, 200, kind=2),
-            make_event(150, 200, PID + 1, kind=2),
+            make_openmp(180, 200, kind=2),
+            make_openmp(150, 200, PID + 1, kind=2),
         ],
     }
     results = analyze_tables(tmp_path, [tables, *others], host_threads=host_threads)
@@ -294,6 +295,45 @@ def test_openmp(tmp_path: Path, others: list[dict[str, list[Row]]], host_threads
     expected = {"parallel": 430 / 800, "serialisation": 430 / 730, "load_balance": 730 / 800}
     for name, value in {**expected, "scheduling": 1}.items():
         assert row[f"openmp_{name}_efficiency"] == pytest.approx(value, rel=EXACT)
+
+
+def test_openmp_without_waiting_of_barriers(tmp_path: Path) -> None:
+    """400 ns with two regions of 100 on two threads. The other thread waits for a critical section for
+    30, and leaves the last barrier of the first region only within the second.
+    """
+    tables = {
+        RUNTIME: [make_call(0, 0, 1), make_call(390, 400, 2)],
+        "OPENMP_EVENT_KIND_PARALLEL": [
+            make_openmp(100, 200),
+            make_openmp(250, 350, parallelId=2),
+        ],
+        "OPENMP_EVENT_KIND_TASK": [
+            make_openmp(100, 200, kind=2),
+            make_openmp(100, 260, PID + 1, kind=2),
+            make_openmp(250, 350, kind=2, parallelId=2),
+            make_openmp(260, 390, PID + 1, kind=2, parallelId=2),
+        ],
+        "OPENMP_EVENT_KIND_SYNC_REGION": [
+            make_openmp(180, 200, kind=2),
+            make_openmp(150, 260, PID + 1, kind=2),
+        ],
+        "OPENMP_EVENT_KIND_MUTEX_WAIT": [
+            {**make_openmp(300, 330, PID + 1, kind=5), "parallelId": None},
+        ],
+    }
+    result = analyze_tables(tmp_path, [tables])["efficiencies"]
+    row = result.tables["host"].frame.row(0, named=True)
+    # Of 800 ns of both threads, 200 idle in the serial part, 70 in barriers, 30 waiting for the lock.
+    expected = {
+        "parallel": 500 / 800,
+        "serialisation": 500 / 700,
+        "scheduling": 1,
+        "lock": 700 / 730,
+        "load_balance": 730 / 800,
+    }
+    for name, value in expected.items():
+        assert row[f"openmp_{name}_efficiency"] == pytest.approx(value, rel=EXACT)
+    assert any("SYNC_REGION_WAIT was not recorded" in note for note in result.notes)
 
 
 def test_missing_inputs_are_named(tmp_path: Path) -> None:
