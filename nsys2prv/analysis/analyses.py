@@ -19,6 +19,7 @@ from nsys2prv.analysis.host_time import NAMES, select_no_profiler
 from nsys2prv.analysis.nvtx_operations import RANGES
 from nsys2prv.analysis.result import DECLARED, KERNEL_NAMES, Analysis, Context, Result
 from nsys2prv.analysis.time_division import CRITICAL_PATH
+from nsys2prv.conversion.quality import lacks_mpi
 from nsys2prv.events.attributes import select_labels
 from nsys2prv.events.cuda import select_synchronising_calls
 from nsys2prv.events.host import select_io_calls
@@ -77,6 +78,8 @@ def run_analyses(
         covered=opened.coverage.common,
         lossy_devices=coverage.find_lossy_devices(job, opened.reader),
         lost_work=lost_work,
+        lacks_mpi=any(map(lacks_mpi, job.infos)),
+        unrecorded_mpi=coverage.list_unrecorded_mpi(job, opened.reader.layouts),
         regions=ALL
         if regions == (ALL,)
         else tuple((name, NamePattern.from_glob(name, labels)) for name in regions),

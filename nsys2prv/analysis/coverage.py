@@ -27,7 +27,7 @@ from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans
 from nsys2prv.analysis.result import KERNEL_NAMES
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.quality import find_refusal
+from nsys2prv.conversion.quality import find_refusal, lacks_mpi
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.relations import all_relations
@@ -223,10 +223,25 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
     begin = next((begin for begin in recorded_by if named[0].startswith(begin)), "")
     if begin == "CUPTI_" and (refusal := find_refusal(job.infos)):
         return f'no report has {many}: "{refusal}"'
+    if begin == "MPI_" and any(map(lacks_mpi, job.infos)):
+        return TEXTS["reasons"]["mpi_traced"].format(tables=many)
     if begin == "CUPTI_" and any(info.traces_cuda for info in job.infos):
         return TEXTS["reasons"]["traced"].format(tables=many)
     by = f" (nsys profile {recorded_by[begin]})" if begin else ""
     return f"not recorded: no report has {many}{by}"
+
+
+def list_unrecorded_mpi(job: Job, layouts: Collection[str]) -> tuple[str, ...]:
+    """Return the MPI calls that the program may make and Nsight Systems does not record, where the
+    reports show their like. layouts: those with events.
+    """
+    calls = []
+    if "mpi_point_to_point" in layouts:
+        calls += ["MPI_Probe", "MPI_Test that returns false"]
+    made = (one for info in job.infos for one in info.communicators)
+    if any(one.parent is not None for one in made):
+        calls.append("MPI_Comm_split and others that make communicators")
+    return tuple(calls)
 
 
 def name_lossy_processes(job: Job) -> str:

@@ -146,6 +146,10 @@ class AnalysisOptions(Struct, frozen=True):
     lossy_devices: tuple[int, ...] = ()
     #: Whose work is lost, a sentence; empty where none is.
     lost_work: str = ""
+    #: MPI was to be traced in a report that has none of its calls.
+    lacks_mpi: bool = False
+    #: MPI calls that Nsight Systems does not record and the program may make.
+    unrecorded_mpi: tuple[str, ...] = ()
     #: Regions that have figures: the names that are asked for with their patterns, or ALL.
     regions: Sequence[tuple[str, NamePattern]] | str = ()
     #: Which host threads count in efficiencies: `main` or ALL.

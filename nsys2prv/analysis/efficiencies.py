@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.text import list_some
 from nsys2prv.analysis.device_group import ALL, WORK, DeviceGroup
 from nsys2prv.analysis.efficiency_times import (
     ITERATION,
@@ -39,6 +40,8 @@ RECORDED = {
     "MPI": MPI_LAYOUTS,
     "OpenMP": ("openmp_parallel",),
 }
+#: MPI calls that are not counted, as they are in no report.
+UNRECORDED_MPI = "Nsight Systems does not record {calls}: their time counts as outside MPI"
 #: Why OpenMP's waiting is taken from longer events than the waiting itself.
 WHOLE_SYNCS = (
     "OpenMP: SYNC_REGION_WAIT was not recorded; time in barriers and other synchronization "
@@ -214,6 +217,8 @@ def _add_host_tables(
     of_time = f"the time from {MPI_TIME}" if is_whole else f"the {of_job['part'][0]}"
     if times:
         result.add("hosts", context.label_tasks(focus), threads=whose, span=of_time)
+    if unrecorded := options.unrecorded_mpi if has_mpi else ():
+        result.notes.append(UNRECORDED_MPI.format(calls=list_some(unrecorded)))
     if not has_mpi:
         result.missing.append(f"MPI efficiencies: {context.explain_absence(MPI_LAYOUTS)}")
     if not has_api and layouts & set(WORK):

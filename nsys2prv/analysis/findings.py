@@ -39,6 +39,7 @@ from nsys2prv.analysis.iterations import find_phases
 from nsys2prv.analysis.job_causes import describe_job_cause
 from nsys2prv.analysis.result import OUTSIDE, Context, Finding, JobRanks, Result, join_findings
 from nsys2prv.analysis.stacks import list_places, measure_places
+from nsys2prv.analysis.untraced_mpi import count_mpi_samples, describe_untraced_mpi
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.causes import (
@@ -85,7 +86,8 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     the GPUs does before their first work, after their last, and while they are idle; without such
     work, all the time, of MPI from MPI_Init to MPI_Finalize. `devices`, `kernels`, `copies`: what
     GPUs do, in all, by kernel and launch configuration, and by kind of copy. `products`: kernels that are matrix products
-    without tensor cores, on devices that have some. `mpi`: the time in MPI. `failed`: calls of CUDA that failed. `unrecorded`: what
+    without tensor cores, on devices that have some. `mpi_samples`: CPU samples of main
+    threads by MPI call, where MPI was not traced. `mpi`: the time in MPI. `failed`: calls of CUDA that failed. `unrecorded`: what
     the reports do not record.
     """
     window = unit.options.covered_steady
@@ -130,6 +132,7 @@ def _collect_hosts(
     if span := find_mpi_span(unit, main):
         of_host = window if unit.options.steady else unit.covered.clip(*span)
         yield "mpi", pl.DataFrame([span], schema=["begin", "end"], orient="row")
+    yield "mpi_samples", count_mpi_samples(unit, main, window).with_columns(one)
     outside = {thread: host_time.find_outside_calls(unit, thread, window) for thread in threads}
     parts = host_time.divide_host_time(unit, main, outside[main] - busy)
     yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
@@ -287,7 +290,11 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
             before = [one for one in ahead if one.share >= edge.share]
             findings.insert(0 if steady else len(before), edge)
     result.notes.extend(_describe_trust(context, unexplained))
-    limits = (time_use.describe_small_grids(frames, context), time_use.describe_migrations(frames))
+    limits = (
+        time_use.describe_small_grids(frames, context),
+        time_use.describe_migrations(frames),
+        describe_untraced_mpi(frames["mpi_samples"], context, job),
+    )
     findings = join_findings([findings, [*filter(None, limits)]])
     result.findings.extend(_order_limits(findings))
     if not result.findings:

@@ -34,6 +34,7 @@ from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.stacks import (
     SAMPLES,
     STATES_OF_THREADS,
+    find_mpi_samples,
     find_sampled_spans,
     find_states,
     measure_places,
@@ -118,7 +119,7 @@ def _list_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
     # Functions of a host hold streams of its process.
     of_task = unit.list_rows(unit.task_of[thread])
     return {
-        "mpi": unit.find_mpi_spans([thread]),
+        "mpi": unite(unit.find_mpi_spans([thread]), find_mpi_samples(unit, thread)),
         "ucx": unit.find_thread_spans([thread], *UCX),
         "shmem": unit.find_thread_spans([thread], *in_ranges, only=is_shmem),
         "callback": unit.find_thread_spans(of_task, "graph_host_node"),

@@ -5,7 +5,7 @@ samples outside of these calls. The stack of a call also stands for calls within
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,7 @@ import polars as pl
 from nsys2prv.analysis.device_group import OS, DeviceGroup, to_arrays
 from nsys2prv.analysis.intervals import EMPTY, Spans, measure_exclusive, merge_spans
 from nsys2prv.analysis.result import DECLARED, Context
-from nsys2prv.events.catalogue import map_labels
+from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 
@@ -36,8 +36,8 @@ _STATES = map_labels("thread_state")
 PROFILER, SYSTEM = (map_labels("code_owner")[whose] for whose in ("the profiler", "the system"))
 #: What happens within this time (ns) happens together.
 ALIKE = 1_000_000
-#: A call of MPI in the text of a stack.
-MPI_CALL = r"(^|;)P?MPI_[A-Z]\w+"
+#: CPU samples in MPI: when, the time that each stands for (ns), and the function without MPI_.
+MPI_SAMPLES = {"begin": pl.Int64, "lasts": pl.Int64, "call": pl.String}
 #: A sample stands for the time since the one before on its thread, at most for this multiple of the
 #: usual time.
 LONGEST_SAMPLE = 4.0
@@ -68,6 +68,51 @@ def read_samples(unit: DeviceGroup, thread: int, with_place: bool = False) -> pl
     return samples.with_columns(lasts=weigh_samples(samples["begin"])).filter(
         (pl.col("owner") != PROFILER) & (pl.col("state") <= 0)
     )
+
+
+@cache
+def _match_mpi_call() -> str:
+    """Return a regular expression whose group is the name of an MPI function in the text of a stack:
+    in C, and as Fortran compilers write it.
+    """
+    sets = load_catalogue().name_sets
+    labels = {label for layout in MPI_LAYOUTS for label in sets[layout].list_known_values()}
+    names = "|".join(sorted(label.removeprefix("MPI_") for label in labels))
+    return rf"(?i)(?:^|;)P?MPI_({names})_{{0,2}}(?:;|$| \()"
+
+
+def read_mpi_samples(unit: DeviceGroup, thread: int) -> pl.DataFrame:
+    """Return the CPU samples of a thread with known stacks, where MPI was not traced: `begin`, `lasts`
+    (ns, the time that each stands for), `call` (the MPI function that it is in, null outside MPI).
+    """
+    if unit.has(*MPI_LAYOUTS) or not unit.has(*SAMPLES):
+        return pl.DataFrame(schema=MPI_SAMPLES)
+    return unit.remember(("MPI samples", thread), lambda: _read_mpi_samples(unit, thread))
+
+
+def _read_mpi_samples(unit: DeviceGroup, thread: int) -> pl.DataFrame:
+    layouts = [STACK_LAYOUTS.index(layout) for layout in SAMPLES]
+    rows, texts = unit.reader.read_stacks(unit.number, layouts)
+    known = pl.DataFrame(
+        {
+            "text": pl.int_range(len(texts), dtype=rows.schema["text"], eager=True),
+            "call": texts.str.extract(_match_mpi_call()),
+            "is_whole": texts.str.contains(SEPARATOR, literal=True),
+        }
+    )
+    stacks = rows.filter(pl.col("thread") == thread).unique("begin", keep="first")
+    stacks = stacks.join(known, on="text").select("begin", "call", "is_whole")
+    samples = read_samples(unit, thread).select("begin")
+    samples = samples.join(stacks, on="begin", maintain_order="left")
+    samples = keep_whole_stacks(samples, samples["is_whole"])
+    return samples.with_columns(lasts=weigh_samples(samples["begin"])).select(*MPI_SAMPLES)
+
+
+def find_mpi_samples(unit: DeviceGroup, thread: int) -> Spans:
+    """Return when CPU samples show that a thread is in MPI, where MPI was not traced."""
+    in_mpi = read_mpi_samples(unit, thread).drop_nulls("call")
+    begin, lasts = to_arrays(in_mpi, "begin", "lasts")
+    return merge_spans(begin - lasts, begin)
 
 
 def divide_time(
@@ -213,7 +258,7 @@ def _find_owners(unit: DeviceGroup, layout: str, calls: pl.DataFrame) -> np.ndar
     rows, texts = unit.remember(
         f"stacks of {layout}", lambda: unit.reader.read_stacks(unit.number, layouts)
     )
-    is_mpi = pl.Series(texts.str.contains(MPI_CALL).gather(rows["text"]))
+    is_mpi = pl.Series(texts.str.contains(_match_mpi_call()).gather(rows["text"]))
     found = rows.filter(is_mpi & (pl.col("thread") == calls["thread"][0]))
     in_mpi = calls["begin"].is_in(found["begin"].implode()).to_numpy()
     return in_mpi * map_labels("code_owner")["mpi"]

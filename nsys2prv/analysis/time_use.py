@@ -257,7 +257,11 @@ def describe_hosts(
     part, length = use.own, format_nanoseconds(use.parts[use.own])
     lost = ", though the program launches some" if context.options.lost_work else ""
     title = f"No work of a GPU is recorded{lost}. {capitalize(who)} is {PARTS[part]} for {length}{use.name_most(part)}."
-    if part == "unknown":
+    advice = TEXTS["advice"]["lost"] if lost and part == "cuda" else use.advice
+    if context.options.lacks_mpi:
+        title = f"No MPI call was recorded, although MPI tracing was on. {capitalize(who)} is {PARTS[part]} for {length}{use.name_most(part)}."
+        advice = TEXTS["advice"]["no_mpi"]
+    elif part == "unknown":
         title = f"No work of a GPU is recorded{lost}, nor what {use.who or 'the host'} does for {length}."
     return Finding(
         "no_gpu_work",
@@ -265,7 +269,7 @@ def describe_hosts(
         use.parts[part] / max(context.options.covered.length, 1),
         evidence=(*use.list_evidence(), context.options.lost_work or why),
         where=use.where,
-        advice=TEXTS["advice"]["lost"] if lost and part == "cuda" else use.advice,
+        advice=advice,
         views=tuple(
             view for layout, view in TEXTS["host_views"].items() if layout in context.reader.layouts
         ),

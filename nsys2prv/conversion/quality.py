@@ -40,6 +40,8 @@ from nsys2prv.export.recording import ERROR, INFO, TIMES, Message
 from nsys2prv.export.sqlite import Database
 from nsys2prv.store.work_result import WorkResult
 
+#: Tables of MPI calls.
+MPI_CALLS = {P2P, COLLECTIVES, START_WAIT, OTHER}
 #: Largest number of notes that are shown unless all are asked for.
 MOST_SHOWN = 5
 #: Name sets of the strings in StringIds, and the label of a string that is missing there.
@@ -82,7 +84,8 @@ class QualityNote(Struct, frozen=True):
 
 def assess_quality(job: Job) -> list[QualityNote]:
     """Return notes on missing data in the reports of a job, causes before their consequences."""
-    notes = [*_note_unused_tables(job.infos), *_note_missing_names(job)]
+    notes = [*_note_missing_mpi(job.infos), *_note_unused_tables(job.infos)]
+    notes += _note_missing_names(job)
     if any(kind.gpu_work for kind in job.selection.kinds):
         lossy = {one.report for one in job.lost}
         idle = [info for number, info in enumerate(job.infos) if number not in lossy]
@@ -165,9 +168,19 @@ def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> list[QualityNote]:
     idle = [info.name for info in infos if not list_gpu_work(info)]
     tables = {table for info in infos for table in info.parts}
     has_gpus = len(idle) < len(infos) or any(info.gpus for info in infos)
-    is_cpu_job = tables & {P2P, COLLECTIVES, START_WAIT, OTHER} and not has_gpus
+    is_cpu_job = (tables & MPI_CALLS or any(map(lacks_mpi, infos))) and not has_gpus
     kind = "cuda_refused" if find_refusal(infos) else "no_gpu_work"
     return [] if is_cpu_job else _note(kind, idle)
+
+
+def _note_missing_mpi(infos: Sequence[ReportInfo]) -> list[QualityNote]:
+    """Return a note on reports without any MPI call though MPI was to be traced."""
+    return _note("mpi_not_recorded", [info.name for info in infos if lacks_mpi(info)])
+
+
+def lacks_mpi(info: ReportInfo) -> bool:
+    """Return whether a report has no MPI call though MPI was to be traced."""
+    return info.traces_mpi and info.parts.keys().isdisjoint(MPI_CALLS)
 
 
 def find_refusal(infos: Iterable[ReportInfo]) -> str:

@@ -21,6 +21,7 @@ from nsys2prv.export.recording import (
     Capture,
     Message,
     find_capture_span,
+    is_setting_on,
     list_messages,
     read_capture,
     read_diagnostics,
@@ -163,6 +164,8 @@ class ReportInfo(Struct, frozen=True):
     launched: bool = False
     #: CUDA was traced, though nothing of it may have been recorded.
     traces_cuda: bool = False
+    #: MPI was to be traced, though no call may have been recorded.
+    traces_mpi: bool = False
     #: Only ranges of the capture were exported (--times).
     is_part: bool = False
     #: The rows of every table that has any.
@@ -322,6 +325,7 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
         stated_span=stated_span,
         launched=was_launched(diagnostics, stated_span),
         traces_cuda=was_cuda_traced(database, parts),
+        traces_mpi=is_setting_on(database, "COLLECT_MPI_TRACE"),
         is_part=bool(export.get("EXPORT_PARAM_TIMES_TO_EXPORT")),
         parts=parts,
         processes={

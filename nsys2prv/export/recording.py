@@ -194,15 +194,21 @@ def _is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int)
 
 
+def is_setting_on(database: Database, setting: str) -> bool:
+    """Return whether a setting of the capture is on for any process, such as COLLECT_MPI_TRACE."""
+    where = f"{{name}} LIKE '%{setting}'"
+    return ("true",) in database.read_small_table("META_DATA_CAPTURE", "value", where=where)
+
+
 def was_cuda_traced(database: Database, tables: Collection[str]) -> bool:
     """Return whether CUDA was traced: by tables of its events, the settings, or the overhead of
     tracing.
     """
     if any(table.startswith("CUPTI_") for table in tables):
         return True
-    setting, cost = "{name} LIKE '%COLLECT_CUDA_TRACE'", "{value} LIKE 'CUDA profiling init%'"
-    if ("true",) in database.read_small_table("META_DATA_CAPTURE", "value", where=setting):
+    if is_setting_on(database, "COLLECT_CUDA_TRACE"):
         return True
+    cost = "{value} LIKE 'CUDA profiling init%'"
     ids = database.read_small_table("StringIds", "id", where=cost)
     return bool(ids) and "PROFILER_OVERHEAD" in tables
 
