@@ -130,6 +130,7 @@ def run_analyses(
                 joined[key] = pl.concat(kept, how="diagonal_relaxed")
             result = results[analysis.name]
             find_function(analysis.conclude, __package__)(joined, context, result)
+            result.findings[:] = [one.confine(options.covered) for one in result.findings]
             for table, (said, group) in analysis.absent.items():
                 if table not in result.tables:
                     result.missing.append(said.format(why=explain(GROUPS.get(group, (group,)))))

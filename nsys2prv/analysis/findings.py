@@ -34,10 +34,18 @@ from nsys2prv.analysis.device_group import (
     find_mpi_span,
 )
 from nsys2prv.analysis.efficiency_times import MPI_TIME
-from nsys2prv.analysis.intervals import EMPTY, Spans, unite
+from nsys2prv.analysis.intervals import EMPTY, SIDES, Spans, unite
 from nsys2prv.analysis.iterations import find_phases
 from nsys2prv.analysis.job_causes import describe_job_cause
-from nsys2prv.analysis.result import OUTSIDE, Context, Finding, JobRanks, Result, join_findings
+from nsys2prv.analysis.overhead import collect_overhead, find_overhead
+from nsys2prv.analysis.result import (
+    MOST_FINDINGS,
+    Context,
+    Finding,
+    JobRanks,
+    Result,
+    join_findings,
+)
 from nsys2prv.analysis.stacks import list_places, measure_places
 from nsys2prv.analysis.untraced_mpi import count_mpi_samples, describe_untraced_mpi
 from nsys2prv.events.catalogue import map_labels
@@ -111,6 +119,8 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     unit.forget_work()
     for task in unit.tasks:
         yield from _collect_hosts(unit, task, window, times)
+    for overhead in collect_overhead(unit):
+        yield "overhead", overhead
     failed = unit.api.filter(pl.col("error") > 0).group_by("call", "error")
     yield "failed", failed.agg(count=pl.len()).cast(pl.Int64)
     yield "unrecorded", pl.Series("what", host_time.list_unrecorded(unit), pl.String).to_frame()
@@ -137,11 +147,13 @@ def _collect_hosts(
     parts = host_time.divide_host_time(unit, main, outside[main] - busy)
     yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
     asked = {"all": of_host} if unit.first_work is None else times
+    moments = {when: time.find_longest() for when, time in asked.items()}
     asked = {when: time - busy for when, time in asked.items()}
     *of_asked, of_main = host_time.sum_ranges(unit, main, *asked.values(), outside[main])
     yield "ranges", of_main.with_columns(one)
     for (when, time), ranges in zip(asked.items(), of_asked, strict=True):
-        row = {"length": time.length, **host_time.divide_host_time(unit, main, time, others=True)}
+        row = dict(zip(SIDES, moments[when], strict=True)) | {"length": time.length}
+        row |= host_time.divide_host_time(unit, main, time, others=True)
         labelled = (one, pl.lit(when).alias("when"))
         yield "uses", pl.DataFrame([row]).cast(pl.Int64).with_columns(labelled)
         activities = host_time.list_activities(unit, main, time, ranges, others=True)
@@ -252,6 +264,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     times = ("before", "after") if devices.height else ()
     edges = [edge for when in times if (edge := time_use.describe_edge(when, frames, context, job))]
     replay = Replay(graph, *_choose_span(graph, frames, context))
+    replay = structs.replace(replay, kept=find_overhead(replay, frames["overhead"]))
     names = _list_names(frames, context)
     if asked := parse_what_ifs(context.options.what_ifs):
         answers = replay_what_ifs(asked, replay, names)
@@ -274,21 +287,6 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     told = sum(one.share for one in findings)
     if loss := time_use.describe_loss(frames, context, facts, reason, outside, told):
         findings.insert(0, loss)
-    # What lies outside of the time that is replayed stands before what costs the job less; beside a
-    # steady state it is first or last, as it is longer than that or not, if it is long or costs more.
-    nothing, whole, last = _describe_nothing(frames), context.options.covered.length, len(findings)
-    if steady:
-        told = sum(one.share for one in findings) * covered.length / whole
-        edges = [one for one in edges if one.share >= min(told, time_use.LEAST_BESIDE_STEADY)]
-        if edges and not findings:
-            result.notes[0] += f" In the steady state: {nothing}."
-    for edge in sorted(edges, key=lambda one: one.share):
-        if steady and edge.share * whole < covered.length:
-            findings.insert(last, structs.replace(edge, at_most=True))
-        else:
-            ahead = (one for one in findings if one is loss or not one.at_most)
-            before = [one for one in ahead if one.share >= edge.share]
-            findings.insert(0 if steady else len(before), edge)
     result.notes.extend(_describe_trust(context, unexplained))
     limits = (
         time_use.describe_small_grids(frames, context),
@@ -296,23 +294,21 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         describe_untraced_mpi(frames["mpi_samples"], context, job),
     )
     findings = join_findings([findings, [*filter(None, limits)]])
-    result.findings.extend(_order_limits(findings))
-    if not result.findings:
-        result.missing.append(nothing)
+    if not findings:
+        result.missing.append(_describe_nothing(frames, bool(edges)))
+    edges.sort(key=lambda one: -one.share)
+    result.findings.extend((*_order_limits(findings)[: MOST_FINDINGS - len(edges)], *edges))
 
 
 def _order_limits(findings: list[Finding]) -> list[Finding]:
-    """Return findings, first limits that are much larger than all causes, unless these are some rank's.
-    What lies outside of a steady state has to be larger by far: it does not grow with the job.
-    """
+    """Return findings, first limits that are much larger than all causes, unless these are some rank's."""
     causes = [one for one in findings if not one.at_most]
     most = max((one.share for one in causes or findings[:1]), default=1.0)
     if any(one.ranks for one in causes):
         return findings
 
     def comes_first(one: Finding) -> bool:
-        times = time_use.HARDLY if one.kind in OUTSIDE else time_use.LEAST_BESIDE_CAUSES
-        return one.at_most and one.share > times * most
+        return one.at_most and one.share > time_use.LEAST_BESIDE_CAUSES * most
 
     return sorted(findings, key=comes_first, reverse=True)
 
@@ -419,14 +415,17 @@ def _describe_unexplained(share: float) -> str:
     return f"{share:.1%} of the critical path waits for something that the reports do not show"
 
 
-def _describe_nothing(frames: Mapping[str, pl.DataFrame]) -> str:
-    """Return what is said where no cause gains enough."""
+def _describe_nothing(frames: Mapping[str, pl.DataFrame], is_beside: bool) -> str:
+    """Return what is said where no cause gains enough. is_beside: beside what happens once."""
     text, devices = "nothing found that would gain 2 %", frames["devices"]
+    text += " beside start-up and shut-down" if is_beside else ""
     if devices.height and devices["compute"].sum() > MOSTLY * devices["length"].sum():
         text += " but faster kernels: Nsight Compute (ncu) says what holds these back"
         edges = 1 - devices["inner"].sum() / devices["length"].sum()
         if edges >= LEAST_GAIN:
             text += f"; GPUs have not begun or have ended for {edges:.1%}"
+    elif is_beside:
+        return text
     elif described := host_time.describe_parts(host_time.sum_parts(frames["hosts"])):
         text += f"; outside of calls of CUDA and MPI, hosts are {described}"
     return text

@@ -94,6 +94,11 @@ class FinishedJob(Struct, frozen=True):
         return self.results["findings"].findings if "findings" in self.results else []
 
     @property
+    def bottlenecks(self) -> Sequence[Finding]:
+        """The findings, but for what happens once."""
+        return [one for one in self.findings if not one.happens_once]
+
+    @property
     def metrics(self) -> Metrics:
         """The efficiencies by part; none where they were not computed."""
         device, host = (self.find_frame("efficiencies", part) for part in ("device", "host"))

@@ -70,13 +70,14 @@ def divide_host_time(
     """Return how long a thread is in each of PARTS within some time (ns). others: calls of CUDA of the
     other threads of its process count where it neither computes nor does I/O: it waits for them.
     """
-    _, off_cpu, ended, away = find_states(unit, thread)
+    runs, off_cpu, ended, away = find_states(unit, thread)
     is_compiler = pl.col("module").is_in(list(unit.options.compilers))
     found = {
         **_find_before_system(unit, thread),
         "io": find_io_spans(unit, [thread]),
         "others": _find_others(unit, thread) if others else EMPTY,
         "os": unit.find_thread_spans([thread], *OS),
+        "exiting": unite(runs, off_cpu) - find_recorded_life(unit, int(unit.task_of[thread])),
         "away": away,
         "off_cpu": off_cpu,
         "compiling": find_sampled_spans(unit, thread, is_compiler),
@@ -90,6 +91,23 @@ def divide_host_time(
             parts[name] += part.length
     parts["cuda"] += parts.pop("others")
     return parts
+
+
+def find_recorded_life(unit: DeviceGroup, task: int) -> Spans:
+    """Return the time up to the last call, sample or NVTX range of any thread of a task: what its
+    threads do later, by their states alone, is the exit of the process. Everything where neither CPU
+    samples nor calls of the system, which a process makes as long as it lives, are recorded.
+    """
+
+    def find() -> Spans:
+        if not unit.has(*SAMPLES, *OS):
+            return unit.covered
+        rows = unit.list_rows(task)
+        layouts = filter(unit.has, ("cuda_api", *CALLS, *SAMPLES, "nvtx_pushpop"))
+        ends = [unit.select_events(layout, rows)["end"].max() for layout in layouts]
+        return unit.covered.clip(0, max((end for end in ends if end is not None), default=0))
+
+    return unit.remember(("life", task), find)
 
 
 def _find_computing(unit: DeviceGroup, thread: int) -> Spans:
@@ -115,18 +133,31 @@ def _find_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
 def _list_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
     is_shmem = pl.col("range").is_in(list(unit.options.shmem))
     in_ranges = ["nvtx_pushpop"] if unit.options.shmem else []
-    is_profiler = ~pl.col("what").is_in(list(unit.options.no_profiler))
     # Functions of a host hold streams of its process.
     of_task = unit.list_rows(unit.task_of[thread])
     return {
+        "profiler": find_profiler_spans(unit, thread),
         "mpi": unite(unit.find_mpi_spans([thread]), find_mpi_samples(unit, thread)),
         "ucx": unit.find_thread_spans([thread], *UCX),
         "shmem": unit.find_thread_spans([thread], *in_ranges, only=is_shmem),
         "callback": unit.find_thread_spans(of_task, "graph_host_node"),
         "jit": unit.find_thread_spans([thread], "jit"),
         "cuda": unit.find_thread_spans([thread], "cuda_api"),
-        "profiler": unit.find_thread_spans([thread], "profiler_overhead", only=is_profiler),
     }
+
+
+def find_profiler_spans(unit: DeviceGroup, thread: int) -> Spans:
+    """Return when the profiler works on a thread, in its calls and between them. Rows within which the
+    thread makes a whole call are no time of the thread.
+    """
+    if not unit.has("profiler_overhead"):
+        return EMPTY
+    rows = unit.select_events("profiler_overhead", [thread])
+    rows = rows.filter(~pl.col("what").is_in(list(unit.options.no_profiler)))
+    begin, end = to_arrays(unit.select_events("cuda_api", [thread]), "begin", "end")
+    following = np.searchsorted(begin, rows["begin"].to_numpy())
+    ends = np.append(end, np.iinfo(np.int64).max)[following]
+    return unit.merge_rows(rows.filter(pl.col("end") < pl.Series(ends)))
 
 
 def sum_parts(hosts: pl.DataFrame) -> dict[str, float]:
@@ -210,7 +241,7 @@ def list_activities(
             until = np.maximum.accumulate(np.append(reached, end * ~is_own))
             reached, since = until[-1], np.clip(until[:-1], begin, end)
             lasts, last = np.zeros(len(begin), np.int64), end.max(initial=0)
-            for time in spans.split():
+            for time in (spans - before["profiler"]).split():
                 if time.end[-1] <= begin[0] or time.begin[0] >= last:
                     continue
                 outside = own = time

@@ -49,6 +49,10 @@ class Spans(Struct, frozen=True, eq=False):
         longest = int(np.argmax(self.end - self.begin))
         return int(self.begin[longest]), int(self.end[longest])
 
+    def find_hull(self) -> tuple[int, int]:
+        """Return when the first interval begins and the last one ends; zeros of none."""
+        return (int(self.begin[0]), int(self.end[-1])) if len(self) else (0, 0)
+
     def until(self, times: np.ndarray) -> np.ndarray:
         """Return how much of the set lies before each time."""
         times = np.ascontiguousarray(times, np.int64)

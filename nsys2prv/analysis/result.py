@@ -13,16 +13,19 @@ from typing import Any
 
 import polars as pl
 from msgspec import Struct, convert, field, to_builtins
+from msgspec.structs import replace
 
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import choose_decimals, format_count, list_some
 from nsys2prv.analysis.device_group import AnalysisOptions
+from nsys2prv.analysis.intervals import Spans
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.store.event_reader import EventReader
 from nsys2prv.writers.paraver.cfg import make_view_command
 from nsys2prv.writers.rows import BY_FILE_NAME
 
-#: Kinds of findings outside the steady state, whose shares are of the whole job.
+#: Kinds of findings of what happens once in a job, however long it is: their shares are of the whole job,
+#: and they come last.
 OUTSIDE = ("startup", "shutdown")
 #: Names of the parts of a moment in JSON.
 MOMENT = ("begin_ns", "end_ns", "ranks")
@@ -106,6 +109,8 @@ class Finding(Struct, frozen=True):
     at_most: bool = False
     #: Where in the program it is, by call stacks; empty where these do not show it.
     where: str = ""
+    #: The recorded part of the trace, which commands stay within: begin and end (ns).
+    within: tuple[int, int] = (0, 1 << 62)
 
     def __repr__(self) -> str:
         at_most = "at most " if self.at_most else ""
@@ -116,6 +121,17 @@ class Finding(Struct, frozen=True):
             f"<li>{escape(line)}</li>" for line in (*self.evidence, self.where, self.advice) if line
         )
         return f"<p><b>{escape(self.title)}</b> ({'at most ' if self.at_most else ''}{self.share:.1%} of the time)</p><ul>{lines}</ul>"
+
+    @property
+    def happens_once(self) -> bool:
+        """Return whether it happens once in a job, so that a longer one gains less without it."""
+        return self.kind in OUTSIDE
+
+    def confine(self, covered: Spans) -> Finding:
+        """Return the finding with moments within the time that is recorded."""
+        parts = ((covered.clip(begin, end), ranks) for begin, end, ranks in self.moments)
+        moments = ((*part.find_hull(), ranks) for part, ranks in parts if len(part))
+        return replace(self, moments=tuple(moments), within=covered.find_hull())
 
     @property
     def look_at(self) -> str:
@@ -140,7 +156,7 @@ class Finding(Struct, frozen=True):
         span = None
         for begin, end, _ in self.moments[:1]:
             around = max((end - begin) // 4, 1)
-            span = max(begin - around, 0), end + around
+            span = max(begin - around, self.within[0]), min(end + around, self.within[1])
         return make_view_command("job.prv", self.views[0], span)
 
     def as_dict(self) -> dict[str, Any]:
@@ -233,10 +249,11 @@ def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
     joined: list[Finding] = []
     for number, findings in enumerate(lists):
         for one in findings:
+            order = not one.happens_once, not one.at_most, one.share
             less = (
                 at
                 for at, other in enumerate(joined)
-                if number and (not other.at_most, other.share) < (not one.at_most, one.share)
+                if number and (not other.happens_once, not other.at_most, other.share) < order
             )
             joined.insert(next(less, len(joined)), one)
     return joined[:MOST_FINDINGS]

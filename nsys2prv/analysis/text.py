@@ -27,7 +27,7 @@ from nsys2prv._util.text import (
     shorten,
 )
 from nsys2prv.analysis.host_time import TEXTS
-from nsys2prv.analysis.result import NOTHING, OUTSIDE, Finding, Result
+from nsys2prv.analysis.result import NOTHING, Finding, Result
 from nsys2prv.analysis.study.model import format_efficiency, list_known_rows, name_metrics
 
 #: Rows of a table that are printed; JSON has all.
@@ -49,8 +49,8 @@ COLUMNS_IN_DETAIL = ("communicator_hash",)
 TEXT_WIDTH = 110
 #: Findings that are printed without --full, and measurements that are printed of the first.
 MOST_SHORT, MOST_EVIDENCE = 3, 2
-#: Lines above limits, causes behind these, and what lies outside of a steady state.
-LIMITS, CAUSES, BESIDE = TEXTS["headings"]
+#: Lines above limits, causes behind these, and what happens once in a job.
+LIMITS, CAUSES, ONCE = TEXTS["headings"]
 #: Characters of the name of a kernel in a sentence.
 LONGEST_NAME = 56
 #: Lines that are printed without --full, and rows of each table then.
@@ -261,41 +261,52 @@ def format_findings(
     width: int = TEXT_WIDTH,
     full: bool = False,
     nothing: str = NOTHING,
-    steady: bool = False,
 ) -> list[str]:
     """Return the lines of the findings: of each its cost and title, measurements, advice, and
-    where to look. full: all findings with all measurements. nothing: the sentence where there are
-    none. steady: whether costs are shares of a steady state.
+    where to look; last what happens once in a job, a line each. full: all findings with all
+    measurements. nothing: the sentence where there are none.
     """
-    if not findings:
-        return _wrap_text(f"  {capitalize(nothing)}", width, 2)
-    width = min(width, TEXT_WIDTH)
-    lines: list[str] = []
-    shown, above = findings if full else findings[:MOST_SHORT], CAUSES
+    width, lines, above = min(width, TEXT_WIDTH), [], CAUSES
+    once = [one for one in findings if one.happens_once]
+    others = [one for one in findings if not one.happens_once]
+    shown = others if full else others[:MOST_SHORT]
+    if not shown:
+        lines += _wrap_text(f"  {capitalize(nothing)}", width, 2)
     for number, finding in enumerate(shown):
         heading = LIMITS if finding.at_most else CAUSES
-        if steady and finding.kind in OUTSIDE:
-            heading = BESIDE
         if heading != above:
             lines += _wrap_text(heading, width, 2)
         above = heading
-        lines += _wrap_text(f"{100 * finding.share:5.1f} %  {finding.title}", width, 9)
-        most = len(finding.evidence) if full else 1 if number else MOST_EVIDENCE
-        details = [
-            *(("measured", text) for text in finding.evidence[:most]),
-            ("where", finding.where),
-            ("do", finding.advice),
-            ("look at", finding.look_at),
-            ("more views", ", ".join(finding.views[1:]) if full else ""),
-        ]
-        for label, text in details:
-            if text:
-                lines += _wrap_text(f"         {label}: {text}", width, 11 + len(label))
-        if finding.command:
-            lines += fold_command(f"         {finding.command}", width)
-    if len(findings) > len(shown):
-        lines.append(f"  and {len(findings) - len(shown)} more: --full")
+        lines += _format_finding(finding, width, full, 1 if number else MOST_EVIDENCE)
+    if len(others) > len(shown):
+        lines.append(f"  and {len(others) - len(shown)} more: --full")
+    lines += _wrap_text(ONCE, width, 2) if once else []
+    for finding in once:
+        lines += _format_finding(finding, width, full, 0) if full else _format_title(finding, width)
     return lines
+
+
+def _format_finding(finding: Finding, width: int, full: bool, most: int) -> list[str]:
+    """Return the lines of a finding. most: measurements, unless all are shown."""
+    lines = _format_title(finding, width)
+    details = [
+        *(("measured", text) for text in finding.evidence[: None if full else most]),
+        ("where", finding.where),
+        ("do", finding.advice),
+        ("look at", finding.look_at),
+        ("more views", ", ".join(finding.views[1:]) if full else ""),
+    ]
+    for label, text in details:
+        if text:
+            lines += _wrap_text(f"         {label}: {text}", width, 11 + len(label))
+    if finding.command:
+        lines += fold_command(f"         {finding.command}", width)
+    return lines
+
+
+def _format_title(finding: Finding, width: int) -> list[str]:
+    share = f"{100 * finding.share:5.1f} %" if finding.share else ""
+    return _wrap_text(f"{share}  {finding.title}", width, len(share) + 2)
 
 
 def _wrap_text(text: str, width: int, indent: int) -> list[str]:
@@ -312,13 +323,18 @@ def _format_findings(result: Result, style: Style, width: int, whole: str) -> li
         repeats = f"{steady['iterations']:,} iterations, {steady['time_share']:.0%} of the job"
         legend = f"  %: how much shorter the steady state gets ({repeats})"
     trace = ["  job.prv: the trace that `nsys2prv REPORT... job.prv` writes, for Paraver"]
-    nothing = (result.missing or [NOTHING])[0]
+    nothing, shown = (result.missing or [NOTHING])[0], result.findings
+    lines = format_findings(shown, width, style.full, nothing)
     return [
         *style.format_title("What holds the job back"),
         *[line for note in result.notes[:1] for line in _wrap_text(f"  {note}", width, 2)],
-        *(fold_lines([legend], width) if result.findings else []),
-        *format_findings(result.findings, width, style.full, nothing, phases is not None),
-        *(fold_lines(trace, width) if any(one.command for one in result.findings) else []),
+        *(
+            fold_lines([legend], width)
+            if any(one.share and not one.happens_once for one in shown)
+            else []
+        ),
+        *lines,
+        *(fold_lines(trace, width) if any("job.prv" in line for line in lines) else []),
     ]
 
 
@@ -332,7 +348,9 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
             notes += _wrap_text(f"note: {note}", width, 6)
     if style.full or style.chosen:
         # Without findings the first reason is printed in their place.
-        for lack in result.missing[result.name == "findings" and not result.findings :]:
+        for lack in result.missing[
+            result.name == "findings" and all(one.happens_once for one in result.findings) :
+        ]:
             notes += _wrap_text(f"not available: {lack}", width, 6)
     blocks = [_format_tree(result, style)]
     for name, table in result.tables.items():

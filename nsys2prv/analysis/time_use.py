@@ -26,9 +26,8 @@ from nsys2prv.replay.events import MIGRATIONS
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.suspects import list_slow_processes
 
-#: Least share of the job for time before the first work of GPUs, or after the last, to be a
-#: finding, and beside findings of a steady state that cost more.
-LEAST_EDGE, LEAST_BESIDE_STEADY = 0.05, 0.2
+#: Least share of the job for time before the first work of GPUs, or after the last, to be told.
+LEAST_EDGE = 0.05
 #: Least share of their time in which GPUs are idle, or only copy, to be a finding.
 LEAST_LOSS = 0.1
 #: Least share of the job that the profiler takes of such time to be told.
@@ -58,6 +57,8 @@ LONG_CALL, IN_ONE_CALL = 500_000_000, ", most of it in one call"
 FEW = 0.1
 #: Parts of time that are not the program's.
 NO_CAUSE = ("profiler", "away")
+#: Parts in which a thread or its process is no more.
+OVER = ("ended", "exiting")
 ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
 
 
@@ -66,8 +67,9 @@ class TimeUse(Struct, frozen=True):
 
     #: Which time: before, after, idle, all.
     when: str
-    #: Length of the time (ns).
+    #: Length of the time (ns), and its longest stretch: begin and end (ns of the trace).
     length: int
+    moment: tuple[int, int]
     #: Part of PARTS -> its time (ns).
     parts: Mapping[str, int]
     #: Part -> the calls or functions that most of it is spent in: `cudaMalloc 193.77 ms`.
@@ -98,9 +100,9 @@ class TimeUse(Struct, frozen=True):
     @property
     def own(self) -> str:
         """The longest part that is the program's, unless that is short."""
-        rest = {part: time for part, time in self.parts.items() if part not in (*NO_CAUSE, "ended")}
+        rest = {part: time for part, time in self.parts.items() if part not in (*NO_CAUSE, *OVER)}
         part = max(rest, key=lambda one: rest[one])
-        length, gone = sum(rest.values()), ("away", "ended") if self.when == "all" else ("away",)
+        length, gone = sum(rest.values()), ("away", *OVER) if self.when == "all" else ("away",)
         whole = self.length - sum(self.parts[one] for one in gone)
         matters = rest[part] > WORTH_RECORDING * length > WORTH_RECORDING**2 * whole
         return part if matters else self.largest
@@ -179,7 +181,8 @@ def find_use(
         named[part] = f"{named[part]}; {text}" if part in named else text
     who = job.name_task(row["task"]) if job.tasks.height > 1 else ""
     lacking = describe_unrecorded(frames, context)
-    return TimeUse(when, int(row["length"]), parts, named, inside, where, who, lacking)
+    moment = int(row["begin"]), int(row["end"])
+    return TimeUse(when, int(row["length"]), moment, parts, named, inside, where, who, lacking)
 
 
 def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
@@ -196,7 +199,7 @@ def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFram
     in_ranges = (pl.col("in_ranges").fill_null(0) - pl.col("waiting")).clip(0)
     works = pl.sum_horizontal("mpi", "cuda", "computing", "compiling") + in_ranges
     has_ranges, waits = pl.col("in_ranges").is_not_null(), pl.col("waiting")
-    lives = (pl.col("length") - pl.sum_horizontal("ended", "away")).clip(1) * ~pl.col("starts")
+    lives = (pl.col("length") - pl.sum_horizontal("away", *OVER)).clip(1) * ~pl.col("starts")
     matters = (lives > 0) & (lives >= EXPLAINS * lives.max())
     return rows.sort("length", matters, works, has_ranges, -waits, "task")
 
@@ -221,26 +224,22 @@ def describe_edge(
     own = ""
     if profiler >= LEAST_PROFILER * covered:
         own = f" ({format_nanoseconds(profiler)} of it the profiler's own, which is no gain)"
-    is_before, steady = when == "before", context.options.covered_steady
-    begin, end = (0, use.length) if is_before else (context.duration - use.length, context.duration)
-    what = "their first work" if is_before else "their last work"
+    is_before = when == "before"
+    what = "the GPUs' first work" if is_before else "the GPUs' last work"
     if context.options.steady:
-        begin, end = (0, int(steady.begin[0])) if is_before else (int(steady.end[-1]), end)
         what = "the steady state"
     advice = use.advice
-    nothing = "nothing but draw" if context.reader.layouts & GRAPHICS else "nothing"
     if is_before:
         advice += "; --capture-range leaves this time out of the capture"
     return Finding(
         "startup" if is_before else "shutdown",
-        f"GPUs do {nothing} for {use.length / covered:.1%} of {_name_time(context)}: {format_nanoseconds(use.length)} "
-        f"{when} {what}{own}{use.describe_most()}.",
+        f"{'Start-up' if is_before else 'Shut-down'}: {format_nanoseconds(use.length)} {when} {what}{own}{use.describe_most()}.",
         share,
         evidence=use.list_evidence(),
         where=use.where,
         advice=advice,
         views=("views/cuda_activities.cfg",),
-        moments=((begin, end, ()),),
+        moments=((*use.moment, ()),),
     )
 
 
@@ -266,7 +265,7 @@ def describe_hosts(
     return Finding(
         "no_gpu_work",
         title,
-        use.parts[part] / max(context.options.covered.length, 1),
+        0.0,
         evidence=(*use.list_evidence(), context.options.lost_work or why),
         where=use.where,
         advice=advice,

@@ -153,6 +153,9 @@ class Replay(Struct, frozen=True, dict=True):
     end: int
     #: What is changed already: gains are of what is changed beyond.
     done: tuple[tuple[np.ndarray, np.ndarray | float], ...] = ()
+    #: Edges that no change makes shorter than so (ascending, ns): the profiler works in them, which is
+    #: no gain.
+    kept: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int32), np.zeros(0, np.int64))
 
     @cached_property
     def counts(self) -> np.ndarray:
@@ -201,7 +204,21 @@ class Replay(Struct, frozen=True, dict=True):
         return times, max(last, self.begin)
 
     def _apply(self, changes: Changes) -> Durations:
-        return self.job.graph.weight.change([*self.done, *changes])
+        return self.job.graph.weight.change(self._keep([*self.done, *changes]))
+
+    def _keep(self, changes: Changes) -> Changes:
+        """Return the changes with no edge shorter than it is kept."""
+        places, least = self.kept
+        made: Changes = []
+        for edges, new in changes if len(places) else ():
+            at = np.searchsorted(places, edges)
+            own = np.append(places, -1)[at] == edges
+            lasts = (
+                new[own] if isinstance(new, np.ndarray) else self.job.graph.weight[edges[own]] * new
+            )
+            made.append((edges[~own], new[~own] if isinstance(new, np.ndarray) else new))
+            made.append((edges[own], np.maximum(lasts, least[at[own]]).astype(np.int64)))
+        return made or changes
 
     def compute_gain(self, changes: Changes, least: float = 0.0) -> float:
         """Return the share of the recorded span that these changes save, beyond those done; 0 where it is
@@ -227,7 +244,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     def change(self, changes: Changes) -> Replay:
         """Return the replay with these changes done."""
-        changed = Replay(self.job, self.begin, self.end, (*self.done, *changes))
+        changed = Replay(self.job, self.begin, self.end, (*self.done, *changes), self.kept)
         # What was recorded stays the same.
         for name in _KEPT:
             changed.__dict__[name] = getattr(self, name)
@@ -279,7 +296,7 @@ class Replay(Struct, frozen=True, dict=True):
     def list_saved(self, changes: Changes, **only: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the edges that get shorter, and by how much (ns). only: values of columns of edges."""
         weight, columns, parts = self.job.graph.weight, self.job.graph.edges, []
-        for edges, new in changes:
+        for edges, new in self._keep(changes):
             for part in split_rows(len(edges)):
                 some = edges[part]
                 before = weight[some]

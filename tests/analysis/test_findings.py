@@ -101,11 +101,16 @@ def test_findings_as_text() -> None:
     more = "         more views: views/idle_gaps.cfg"
     assert format_findings([finding], full=True)[-3:] == [look, more, command]
     limit = replace(finding, share=0.2, at_most=True)
-    large, start = replace(limit, share=0.5), replace(limit, share=0.5, kind="startup")
-    assert _order_limits([limit, start, large]) == [large, limit, start]
+    large = replace(limit, share=0.5)
+    assert _order_limits([limit, large]) == [large, limit]
     assert format_findings([finding, limit, limit])[6].startswith("  Limits: at most this much is ")
-    outside = format_findings([finding, start], steady=True)
-    assert outside[6] == "  Outside of the steady state, in % of the job:"
+    start = replace(finding, share=0.5, kind="startup")
+    once = ["  One-time costs, in % of this job:", " 50.0 %  Rank 1 (n GPU0) is late."]
+    assert format_findings([finding, start])[6:] == once
+    assert format_findings([start], nothing="none")[:3] == ["  None", *once]
+    assert len(format_findings([start], full=True)) == 7 + 2
+    alone = replace(finding, share=0.0, kind="no_gpu_work")
+    assert format_findings([alone])[0] == "  Rank 1 (n GPU0) is late."
     assert "  Causes" in format_findings([limit, finding])[7]
     assert format_findings([finding] * 7)[-1] == "  and 4 more: --full"
     assert all(

@@ -84,4 +84,4 @@ def test_nothing_is_found_that_was_not_put_in(job: OpenJob, findings: dict[str, 
             assert min(compute[rank] for rank in finding.ranks) > max(others)
     put_in = {"straggler", "hiccup", "exposed_communication", "no_tensor_cores"}
     # Hosts that load batches and stop leave their GPUs idle: the same causes, seen from the GPUs.
-    assert put_in <= findings.keys() <= {*put_in, "host_work"}
+    assert put_in <= findings.keys() <= {*put_in, "host_work", "startup"}
