@@ -51,6 +51,7 @@ from nsys2prv.export.sqlite_pages import (
     SCHEMA,
     DamagedPage,
     SourceTable,
+    ask_core,
     evaluate_conditions,
     find_condition_columns,
     list_tables,
@@ -72,6 +73,8 @@ _AS_TEXT = "CASE typeof({0}) WHEN 'blob' THEN {0} ELSE CAST(COALESCE({0}, '') AS
 STRINGS = 500
 #: What SQLite's check says where a page is damaged, and not a value.
 PAGE_IN_CHECK = re.compile(r"(?i)\bpage (\d+)")
+#: What it says of a page that nothing refers to.
+LOST_PAGE = re.compile(r"(?i)page (\d+)(?: is|:) never used")
 #: What comes with a database is data: nothing in it is run.
 DISTRUST = "PRAGMA trusted_schema = OFF"
 #: So many rows of a table, spread all over it, tell where its times lie.
@@ -99,7 +102,7 @@ class Database(Closable):
         with self._explain_damage(SCHEMA):
             alone = not (has_log(self.path) or has_journal(self.path))
             self._schema = open_schema(open_pages(self.path) if alone else None, self.size)
-            self.tables = list_tables(self._schema, self.query)
+            self.tables, self._others = list_tables(self._schema, self.query)
 
     @cached_property
     def connection(self) -> sqlite3.Connection:
@@ -133,7 +136,8 @@ class Database(Closable):
         is_plain = re.fullmatch(r"[A-Za-z_]\w{,60}", table, re.ASCII)
         named = f"table {table}" if is_plain else "a table"
         if isinstance(error, DamagedPage):
-            reason = f"malformed: {named}, page {error}"
+            of_table = f"{named}, page {error}" if table else f"page {error} is in no table"
+            reason = f"malformed: {of_table}"
         elif isinstance(error, UnicodeError):
             reason = "names that are no text"
         else:
@@ -152,17 +156,37 @@ class Database(Closable):
             raise self.make_unreadable_error(error, table) from None
 
     def check(self, notes: Mapping[str, tuple[str, Sequence[int]]]) -> None:
-        """Read all tables. Raises one clear line where the pages of one are damaged.
+        """Read all tables. Raises one clear line where the pages of one are damaged, or where pages
+        are lost: nothing of the file refers to them.
 
         notes: of tables a column, and integers; :meth:`read_small_table` finds at once the rows that
         have one of these there.
         """
         file = self._schema.file
         met = bytearray(file.pages // 8 + 1 if file else 0)
+        not_all_read = self._others.copy()
         for table in (self._schema, *self.tables.values()):
             with self._explain_damage(table.name):
-                if not (file and table.check(met, *notes.get(table.name, ()))):
+                checked = file and table.check(met, *notes.get(table.name, ()))
+                if not checked:
                     self._check_by_sql(table.name)
+                if not checked or table.has_frames:
+                    not_all_read.append(table.root)
+        with self._explain_damage():
+            if lost := self._find_lost_page(met, not_all_read):
+                raise DamagedPage(lost)
+
+    def _find_lost_page(self, met: bytearray, roots: Sequence[int]) -> int:
+        """Return a page that belongs to nothing, 0 where there is none. met: the pages of tables that
+        were read; roots: the first pages of other trees.
+        """
+        if file := self._schema.file:
+            return ask_core(file.lost_page, met, np.array(roots, np.uint32)) or 0
+        said = "\n".join(text for (text,) in self.connection.execute("PRAGMA quick_check"))
+        # Where SQLite finds damage elsewhere, lost pages may have been of an index, or free.
+        pages = [line for line in said.splitlines() if PAGE_IN_CHECK.search(line)]
+        lost = [match for match in map(LOST_PAGE.match, pages) if match]
+        return int(lost[0][1]) if lost and len(lost) == len(pages) else 0
 
     def _check_by_sql(self, name: str) -> None:
         """Check the pages of a table by SQLite, which checks those of its indexes, too."""

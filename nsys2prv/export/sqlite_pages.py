@@ -9,6 +9,7 @@ are decided by SQLite, once for each distinct combination of the values they loo
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -45,6 +46,8 @@ _OF_TYPE = ("NULL", "0", "0.5", "''", "x''")
 INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
 #: The column with the types of several, so many bits of each, and no more of them, as there.
 ALL_TYPES, TYPE_BITS, MOST_TYPES = "all types", 3, 21
+#: The place of the rowid in records, as there.
+ROWID = -1
 #: Returns the answer of SQLite.
 Query = Callable[[str], list[tuple]]
 #: A page is against the file format: its number.
@@ -128,12 +131,10 @@ def _write_integer(value: int) -> str:
 class RecordField(Struct, frozen=True):
     """Position of a column in the records of its table, and how to read its values."""
 
-    #: Place of the column in records.
+    #: Place of the column in records, :data:`ROWID` where it is the rowid itself, whatever the records hold.
     number: int
     #: As SQLite derives it from the declared type.
     affinity: str
-    #: Whether the column is the rowid itself.
-    is_rowid: bool
     #: Whether rows that lack it have a default value.
     has_default: bool
 
@@ -141,7 +142,7 @@ class RecordField(Struct, frozen=True):
         """Return the argument of the compiled reader: a kind, and arrays of values, types and texts
         to fill, None for those not wanted.
         """
-        place = (self.number, kind, self.is_rowid, self.affinity == "REAL", self.has_default)
+        place = (self.number, kind, self.affinity == "REAL", self.has_default)
         return (*place, NULL, *arrays)
 
 
@@ -187,6 +188,11 @@ _SCHEMA_COLUMNS = [
 LEAST_ROW_BYTES = 4
 #: Names of the rowid; a table may use some of them for columns of its own.
 ROWIDS = ("rowid", "_rowid_", "oid")
+#: What a declaration begins with, and the name of a table in it, as SQLite writes them.
+_DECLARATION = re.compile(
+    rb"CREATE (?:UNIQUE |VIRTUAL )?(TABLE|INDEX|VIEW|TRIGGER) "
+    rb"""("(?:[^"]|"")*"|`(?:[^`]|``)*`|'(?:[^']|'')*'|\[[^]]*]|[^\s("'`[]*)"""
+)
 _WITHOUT_ROWID = re.compile(rb"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
 _VIRTUAL_TABLE = re.compile(rb"\s*CREATE\s+VIRTUAL", re.IGNORECASE)
 #: What SQLite says of a computed column that is not stored.
@@ -203,27 +209,57 @@ def open_schema(file: Any, size: int) -> SourceTable:
     return SourceTable(SCHEMA, 1, b"", file, size, lambda _: _SCHEMA_COLUMNS)
 
 
-def list_tables(schema: SourceTable, query: Query) -> dict[str, SourceTable]:
-    """Return the tables of a database. Views and virtual tables are left alone: reading them would
-    run code that came with the file.
+def list_tables(schema: SourceTable, query: Query) -> tuple[dict[str, SourceTable], list[int]]:
+    """Return the tables of a database, and the first pages of what else it has. Views and virtual
+    tables are left alone: reading them would run code that came with the file. Raises DatabaseError
+    where a declaration is of something else than the schema says.
     """
     file, size = schema.file, schema.size
     texts = ("type", "name", "sql")
     read = schema.read(schema.everything, ("rootpage",), texts, ConditionColumns((), ()))
     if read is None:
-        in_sql = query(f"SELECT {', '.join(texts)}, rootpage FROM {SCHEMA} WHERE type = 'table'")
-        rows = [(*(text.encode("utf-8") for text in row[:3]), row[3]) for row in in_sql]
+        in_sql = query(f"SELECT {', '.join(texts)}, rootpage FROM {SCHEMA}")
+        rows = [(*(str(text or "").encode() for text in row[:3]), row[3]) for row in in_sql]
     else:
         columns = []
         for codes, distinct in read[0].texts.values():
             known = distinct.as_list()
             columns.append([known[code] for code in codes.tolist()])
         rows = list(zip(*columns, read[0]["rootpage"].tolist(), strict=True))
-    return {
-        (text := name.decode("utf-8", "replace")): SourceTable(text, root, sql, file, size, query)
-        for kind, name, sql, root in rows
-        if kind == b"table" and not name.startswith(b"sqlite_") and not _VIRTUAL_TABLE.match(sql)
-    }
+    tables, others = {}, []
+    names = [name.lower() for kind, name, _, _ in rows if kind == b"table"]
+    sound = len({*names}) == len(names)
+    for kind, name, sql, root in rows:
+        has_pages = kind in (b"table", b"index") and not _VIRTUAL_TABLE.match(sql)
+        if not (sound and _is_declared(kind, name, sql) and (not has_pages or _is_page(root))):
+            raise sqlite3.DatabaseError("malformed database schema")
+        if has_pages and kind == b"table" and not name.startswith(b"sqlite_"):
+            text = name.decode("utf-8", "replace")
+            tables[text] = SourceTable(text, root, sql, file, size, query)
+        elif has_pages:
+            others.append(root)
+    return tables, others
+
+
+def _is_page(number: object) -> bool:
+    """Return whether this can be the number of a page."""
+    return isinstance(number, int) and 0 < number < 1 << 32
+
+
+def _is_declared(kind: bytes, name: bytes, sql: bytes) -> bool:
+    """Return whether SQLite, which goes by the declaration, sees what the schema says."""
+    declared = _DECLARATION.match(sql)
+    if declared is None:
+        return kind == b"index" and not sql  # of a key
+    declared_kind, declared_name = declared.groups()
+    if kind != b"table":
+        return kind == declared_kind.lower()
+    quote = declared_name[:1]
+    if quote in b"\"`'":
+        declared_name = declared_name[1:-1].replace(quote * 2, quote)
+    elif quote == b"[":
+        declared_name = declared_name[1:-1]
+    return declared_kind == b"TABLE" and declared_name == name
 
 
 class SourceTable:
@@ -302,9 +338,16 @@ class SourceTable:
             indices = self._describe("index_list")
             alias = "" if any(origin == "pk" for _, _, _, origin, *_ in indices) else keys[0][0]
         return {
-            name: RecordField(number, find_affinity(kind), name == alias, default is not None)
+            name: RecordField(
+                ROWID if name == alias else number, find_affinity(kind), default is not None
+            )
             for number, name, kind, _, default, _, _ in described
         }
+
+    @property
+    def has_frames(self) -> bool:
+        """True if it has the frames of call stacks."""
+        return not set(FRAME_COLUMNS).difference(self.columns)
 
     @property
     def everything(self) -> Part:
@@ -340,7 +383,6 @@ class SourceTable:
 
         The rows that have one of some values in a column are noted, where they are few.
         """
-        has_frames = not set(FRAME_COLUMNS).difference(self.columns)
         # The key may be the rowid, for which records have NULL; computed columns are in none.
         required = self._find_once(
             "required",
@@ -351,12 +393,12 @@ class SourceTable:
             ),
         )
         field = self.fields.get(column) if column else None
-        notes = (field.number, np.array(values, np.int64)) if field and not field.is_rowid else ()
-        needed = None if has_frames else required
+        notes = (field.number, np.array(values, np.int64)) if field and field.number != ROWID else ()
+        needed = None if self.has_frames else required
         checked = ask_core(self.file.check, self.root, needed, met, *notes)
         if checked is None:
             return False
-        if not has_frames:
+        if not self.has_frames:
             *found, noted = checked
             self.whole = self._bound_rows(*found)
             if noted is not None and self.whole.rowid:

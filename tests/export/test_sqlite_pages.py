@@ -371,9 +371,9 @@ def test_kinds_of_columns(gaps: Path) -> None:
         table.leaves,
         *ALL,
         [
-            (3, INTEGERS, False, False, False, NULL, integers, None, None),
-            (3, REALS, False, False, False, NULL, reals, None, None),
-            (1, INTEGERS, False, False, False, -7, texts, None, None),
+            (3, INTEGERS, False, False, NULL, integers, None, None),
+            (3, REALS, False, False, NULL, reals, None, None),
+            (1, INTEGERS, False, False, -7, texts, None, None),
         ],
     )
     with closing(sqlite3.connect(gaps)) as connection:
@@ -391,14 +391,14 @@ def test_kinds_of_columns(gaps: Path) -> None:
 
 def test_what_does_not_fit_is_refused(gaps: Path) -> None:
     table = core.TableFile(gaps).table(find_roots(gaps)["t"])
-    column = (0, INTEGERS, False, False, False, NULL, np.empty(10, np.int64), None, None)
+    column = (0, INTEGERS, False, False, NULL, np.empty(10, np.int64), None, None)
     with pytest.raises(core.StandAside, match="more rows"):
         table.decode(0, table.leaves, *ALL, [column])
     for invalid in (
         (-2, *column[1:]),
         (0, 9, *column[2:]),
-        (*column[:6], np.empty(9, np.uint8), None, None),
-        (*column[:6], None, None, None),
+        (*column[:5], np.empty(9, np.uint8), None, None),
+        (*column[:5], None, None, None),
         (0, TEXTS, *column[2:]),
         (0, VALUES, *column[2:]),
     ):

@@ -96,7 +96,7 @@ static void read_table(const PageFile *file, uint32_t root) {
     if (init_texts(&texts, any(UINT64_MAX)) < 0)
         abort();
     for (size_t k = 0; k < count; k++)
-        columns[k] = (Column){.field = (int32_t)any(24) - 1, .kind = (Kind)any(VALUES + 1), .is_rowid = !any(8), .holds_reals = !any(4),
+        columns[k] = (Column){.field = (int32_t)any(24) - 1, .kind = (Kind)any(VALUES + 1), .holds_reals = !any(4),
                               .has_default = !any(16), .null = INT64_MIN, .values = values[any(2) ? k : 0], .types = types[k], .texts = &texts};
     Decoder *decoder;
     int64_t first = any(2) ? INT64_MIN : (int64_t)any(1000), last = any(2) ? INT64_MAX : first + (int64_t)any(1000);
@@ -112,7 +112,7 @@ static void read_table(const PageFile *file, uint32_t root) {
     free_texts(&texts);
     Column frames[FRAME_COLUMNS];
     for (size_t k = 0; k < FRAME_COLUMNS; k++)
-        frames[k] = (Column){.field = any(2) ? (int32_t)k : (int32_t)any(12) - 1, .kind = INTEGERS, .is_rowid = !any(8), .null = INT64_MIN};
+        frames[k] = (Column){.field = any(2) ? (int32_t)k : (int32_t)any(12) - 1, .kind = INTEGERS, .null = INT64_MIN};
     Stacks stacks = {0};
     bool sorted;
     statuses[read_stacks(file, &leaves, frames, first, last, &stacks, &sorted, &damaged)]++;

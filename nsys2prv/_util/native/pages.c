@@ -17,8 +17,7 @@
 #endif
 /* SQLite goes no deeper. */
 #define MOST_LEVELS 20
-/* SQLite locks bytes from here on; the page that holds them is left out of every table. */
-#define LOCK_BYTE 0x40000000u
+#define LEAST_FREE_BLOCK 4
 
 const char *status_text(Status status) {
     static const char *const texts[] = {"read", "cannot be read", "no memory", "not for this reader", "damaged", "more rows than expected"};
@@ -129,9 +128,20 @@ void free_block(Block *block) {
     *block = (Block){.file = block->file};
 }
 
+Status follow_chain(Block *block, uint32_t next, uint64_t bytes, uint8_t *met) {
+    Status status = OK;
+    uint32_t part = block->file->page_size - 4;
+    for (uint64_t have = 0; have < bytes && status == OK; have += part) {
+        const uint8_t *page = page_in_block(block, next, 1, &status);
+        if (page && (status = meet_page(met, next)) == OK)
+            next = be32(page);
+    }
+    return status == OK && next ? DAMAGED : status;
+}
+
 /* ---- the leaves of a table ---- */
 
-static Status add_page(Leaves *level, uint32_t page, int64_t last) {
+Status add_page(Leaves *level, uint32_t page, int64_t last) {
     if (level->count == level->room) {
         size_t room = level->room ? 2 * level->room : 64;
         uint32_t *pages = realloc(level->page, room * sizeof *pages);
@@ -149,26 +159,25 @@ static Status add_page(Leaves *level, uint32_t page, int64_t last) {
     return OK;
 }
 
-bool fills_page(const uint8_t *page, uint32_t header, uint32_t page_size, uint64_t of_cells, uint32_t least) {
-    uint32_t content = be16(page + header + 5), fragments = page[header + 7], block = be16(page + header + 1), before = 0;
-    uint64_t used = of_cells + fragments;
-    content = content ? content : 65536;
+bool fills_page(const uint8_t *page, uint32_t header, uint32_t page_size, TakenBytes *taken) {
+    uint32_t content = be16(page + header + 5), block = be16(page + header + 1), fragments = page[header + 7], before = 0;
+    content = content ? content : LARGEST_PAGE;
     while (block) {
-        if (block <= before || block < content || block + 4 > page_size || block + be16(page + block + 2) > page_size)
+        uint32_t size = block + 4 > page_size ? 0 : be16(page + block + 2);
+        if (block <= before || size < LEAST_FREE_BLOCK || !take_bytes(taken, block, size, page_size))
             return false;
-        used += be16(page + block + 2);
         before = block;
         block = be16(page + block);
     }
-    return content <= page_size && least >= content && used == page_size - content;
+    return content <= page_size && taken->first >= content && taken->count + fragments == page_size - content;
 }
 
 /* Adds the children of an interior page, whose rowids are beyond `before` and not beyond `last`, to the level below it. */
 static Status add_children(const uint8_t *page, uint32_t number, uint32_t page_size, int64_t before, int64_t last, Leaves *below) {
-    uint32_t header = header_offset(number), pointers = header + 12, least = page_size;
-    uint32_t cells = be16(page + header + 3);
-    uint64_t of_cells = 0;
+    uint32_t header = header_offset(number), pointers = header + 12, cells = be16(page + header + 3);
     Status status = OK;
+    TakenBytes taken;
+    begin_page(&taken, page_size);
     if (page[header] != INTERIOR_PAGE || pointers + 2 * cells > page_size || (!cells && number != 1))
         return DAMAGED;
     for (uint32_t cell = 0; cell < cells && status == OK; cell++) {
@@ -177,15 +186,15 @@ static Status add_children(const uint8_t *page, uint32_t number, uint32_t page_s
         const uint8_t *end;
         if (offset < pointers + 2 * cells || offset + 5 > page_size || !(end = read_varint(page + offset + 4, page + page_size, &key)))
             return DAMAGED;
-        of_cells += (uint64_t)(end - page) - offset;
-        least = offset < least ? offset : least;
+        if (!take_bytes(&taken, offset, (uint32_t)(end - page) - offset, page_size))
+            return DAMAGED;
         /* Strictly ascending keys make it certain that each row is met once and in its place. */
         if ((int64_t)key > last || ((int64_t)key <= before && before != INT64_MIN))
             return DAMAGED;
         before = (int64_t)key;
         status = add_page(below, be32(page + offset), before);
     }
-    if (status == OK && !fills_page(page, header, page_size, of_cells, least))
+    if (status == OK && !fills_page(page, header, page_size, &taken))
         return DAMAGED;
     return status == OK ? add_page(below, be32(page + header + 8), last) : status;
 }

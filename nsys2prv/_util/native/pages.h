@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef enum {
     OK = 0,
@@ -22,7 +23,10 @@ typedef enum {
 /* What a status means, for people. */
 const char *status_text(Status);
 
-enum { LEAF_PAGE = 13, INTERIOR_PAGE = 5, INDEX_LEAF_PAGE = 10, INDEX_INTERIOR_PAGE = 2 };
+enum { LEAF_PAGE = 13, INTERIOR_PAGE = 5, INDEX_LEAF_PAGE = 10, INDEX_INTERIOR_PAGE = 2, LARGEST_PAGE = 65536 };
+
+/* SQLite locks bytes from here on; the page that holds them is left out of every table. */
+#define LOCK_BYTE 0x40000000u
 
 /* An open file. It does not change, so that many threads may read from it at once. */
 typedef struct {
@@ -57,20 +61,66 @@ typedef struct {
     size_t count, room;
 } Leaves;
 
-/* The pages that were met so far, a bit each: no page is in a file's tables twice. */
+/* Adds a page to some. */
+Status add_page(Leaves *, uint32_t page, int64_t last);
+
+/* The pages that were met so far, a bit each. */
+static inline bool is_met(const uint8_t *met, uint32_t page) { return met[page / 8] >> page % 8 & 1; }
+static inline void mark_page(uint8_t *met, uint32_t page) { met[page / 8] |= (uint8_t)(1 << page % 8); }
+
+/* Meets a page that must not have been met before: no page is in a file's tables twice. */
 static inline Status meet_page(uint8_t *met, uint32_t page) {
-    uint8_t bit = (uint8_t)(1 << page % 8);
     if (!met)
         return OK;
-    if (met[page / 8] & bit)
+    if (is_met(met, page))
         return DAMAGED;
-    met[page / 8] |= bit;
+    mark_page(met, page);
     return OK;
 }
 
-/* Whether the cells of a page, its free blocks and its fragments are all that there is from the first cell to the end of the page.
- * of_cells: bytes of all cells; least: the place of the first one. */
-bool fills_page(const uint8_t *page, uint32_t header, uint32_t page_size, uint64_t of_cells, uint32_t least);
+/* The bytes of a page that are part of a cell or of a free block, a bit each; how many they are, and the first of them. */
+typedef struct {
+    uint32_t count, first;
+    uint64_t bits[LARGEST_PAGE / 64];
+} TakenBytes;
+
+static inline void begin_page(TakenBytes *taken, uint32_t page_size) {
+    taken->count = 0;
+    taken->first = page_size;
+    memset(taken->bits, 0, page_size / 8);
+}
+
+/* Takes bytes first..first + size - 1, one at least; false where they are not all in the page and free. */
+static inline bool take_bytes(TakenBytes *taken, uint32_t first, uint32_t size, uint32_t page_size) {
+    uint32_t last = first + size - 1;
+    if (last >= page_size)
+        return false;
+    for (uint32_t word = first / 64; word <= last / 64; word++) {
+        uint64_t bits = UINT64_MAX;
+        if (word == first / 64)
+            bits <<= first % 64;
+        if (word == last / 64)
+            bits &= UINT64_MAX >> (63 - last % 64);
+        if (taken->bits[word] & bits)
+            return false;
+        taken->bits[word] |= bits;
+    }
+    taken->count += size;
+    taken->first = first < taken->first ? first : taken->first;
+    return true;
+}
+
+/* Whether the cells of a page, its free blocks and its fragments are all that there is behind the pointers to the cells, and no two of
+ * them overlap. taken: the bytes of the cells. */
+bool fills_page(const uint8_t *page, uint32_t header, uint32_t page_size, TakenBytes *taken);
+
+/* Meets the overflow pages from `page` on that `bytes` of a record go on in. */
+Status follow_chain(Block *, uint32_t page, uint64_t bytes, uint8_t *met);
+
+/* Finds a page that has no use, 0 where there is none: one of no table, no index, and not free. met: the pages of the tables that were
+ * read; gets the others. roots: the first pages of what else there is, and of tables of which the leaves were not read. Where indexes or
+ * the list of free pages are damaged, nobody knows what they had: then it finds pages that cannot have been theirs. */
+Status find_lost_page(const PageFile *, const uint32_t *roots, size_t count, uint8_t *met, uint32_t *lost);
 
 /* Finds them by the interior pages alone: that the leaves are leaves is seen when they are read. met: the pages met so far, or NULL.
  * damaged: gets the page that a status other than OK is about. */

@@ -67,7 +67,7 @@ struct Decoder {
 /* ---- making and freeing ---- */
 
 static bool is_plain(const Column *column) {
-    return column->field != ROWID && (column->kind == TYPES || (column->kind == INTEGERS && !column->is_rowid));
+    return column->kind == TYPES || (column->kind == INTEGERS && column->field != ROWID);
 }
 
 /* Finds which columns of TYPES share the values of the first. Returns whether they have room there. */
@@ -183,7 +183,6 @@ static Place place_of(const Column *column, uint64_t serial, uint64_t size, uint
         }
     }
     if (column->kind == TYPES) {
-        place.type = column->is_rowid && place.type == NULL_TYPE ? INTEGER_TYPE : place.type;
         place.mask = 0;
         place.add = (int64_t)place.type << column->shift;
         return place;
@@ -206,6 +205,9 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
         return DAMAGED;
     plan->rows = 0;
     plan->values_end = 0;
+    for (size_t k = 0; k < decoder->count; k++)
+        if (decoder->ordered[k]->field == ROWID)
+            plan->places[k] = (Place){.type = INTEGER_TYPE, .add = (int64_t)INTEGER_TYPE << decoder->ordered[k]->shift};
     int32_t field = 0;
     for (; at < end; field++) {
         if (decoder->required && field == decoder->required_fields)
@@ -244,8 +246,6 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
 static void count_rows(const Decoder *decoder, Plan *plan) {
     for (size_t k = 0; k < decoder->count && plan->rows; k++) {
         Column *column = decoder->ordered[k];
-        if (column->field == ROWID || (column->is_rowid && plan->places[k].type == NULL_TYPE))
-            continue;
         column->nulls += plan->places[k].type == NULL_TYPE ? plan->rows : 0;
         column->odd += plan->places[k].odd ? plan->rows : 0;
     }
@@ -320,18 +320,6 @@ static const uint8_t *gathered(Decoder *decoder, const Row *row, uint64_t wanted
     return decoder->record + BEFORE;
 }
 
-/* Follows the overflow pages of a row to their end. */
-static Status check_chain(Decoder *decoder, const Row *row) {
-    Status status = OK;
-    uint32_t next = row->overflow_page, part = decoder->file->page_size - 4;
-    for (uint64_t have = row->local; have < row->size && status == OK; have += part) {
-        const uint8_t *page = page_in_block(&decoder->chain, next, 1, &status);
-        if (page && (status = meet_page(decoder->met, next)) == OK)
-            next = be32(page);
-    }
-    return status == OK && next ? DAMAGED : status;
-}
-
 /* ---- rows ---- */
 
 /* The plan of a row's record: remembered, or made. */
@@ -384,9 +372,8 @@ static inline int64_t integer_at(const uint8_t *record, const Place *place) {
 static Status put_value(Column *column, size_t row, int64_t rowid, const uint8_t *record, const Place *place) {
     int64_t *values = column->values;
     uint8_t type = place->type;
-    if (column->field == ROWID || (column->is_rowid && type == NULL_TYPE)) {
-        type = INTEGER_TYPE;
-        values[row] = column->kind == TYPES ? INTEGER_TYPE : rowid;
+    if (column->field == ROWID) {
+        values[row] = rowid;
         if (column->kind == REALS)
             ((double *)column->values)[row] = (double)rowid;
         else if (column->kind == TEXTS) {
@@ -451,11 +438,11 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
     const int64_t upper = leaves->last[leaf];
     int64_t before = leaf ? leaves->last[leaf - 1] : INT64_MIN;
     bool any_before = leaf > 0;
-    uint64_t of_cells = 0;
-    uint32_t least = page_size;
     Status status = OK;
+    TakenBytes taken;
     if (page[header] != LEAF_PAGE || pointers + 2 * cells > page_size)
         return DAMAGED;
+    begin_page(&taken, page_size);
     /* Only a table without rows has an empty leaf. */
     if (!cells && leaves->count > 1)
         return DAMAGED;
@@ -468,8 +455,8 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
             return DAMAGED;
         before = found.rowid;
         any_before = true;
-        of_cells += found.cell;
-        least = offset < least ? offset : least;
+        if (!take_bytes(&taken, offset, found.cell, page_size))
+            return DAMAGED;
         if (found.rowid < first)
             continue;
         if (found.rowid > last)
@@ -487,13 +474,14 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
         /* Where all of a table is checked there is room for the value of one row. */
         if ((status = put_row(decoder, &found, decoder->met ? 0 : *row)) != OK)
             return status;
-        if (decoder->met && found.overflow_page && (status = check_chain(decoder, &found)) != OK)
+        if (decoder->met && found.overflow_page
+            && (status = follow_chain(&decoder->chain, found.overflow_page, found.size - found.local, decoder->met)) != OK)
             return status;
         if (decoder->noted)
             note_row(decoder->noted, found.rowid);
         ++*row;
     }
-    return fills_page(page, header, page_size, of_cells, least) ? OK : DAMAGED;
+    return fills_page(page, header, page_size, &taken) ? OK : DAMAGED;
 }
 
 Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t to, int64_t first, int64_t last, size_t *row,

@@ -22,14 +22,13 @@ enum { NULL_TYPE, INTEGER_TYPE, REAL_TYPE, TEXT_TYPE, BLOB_TYPE };
 #define TYPE_BITS 3
 #define MOST_TYPES (63 / TYPE_BITS)
 
-/* The field of a column that is the rowid itself. */
+/* The field of a column that is the rowid itself (INTEGER PRIMARY KEY): whatever the records hold there means nothing. */
 #define ROWID (-1)
 
 /* What is wanted of a column, where it goes, and what is found. */
 typedef struct {
     int32_t field;       /* its place in a record, from 0 */
     Kind kind;
-    bool is_rowid;       /* INTEGER PRIMARY KEY: the records hold NULL and mean the rowid */
     bool holds_reals;    /* of REAL affinity: integers in the records stand for reals */
     bool has_default;    /* records that end before the field do not mean NULL: the reader stands aside */
     int64_t null;
@@ -45,7 +44,7 @@ typedef struct {
 /* SQLite reserves no less for a cell. */
 #define LEAST_CELL 4
 
-/* A row as its leaf has it. */
+/* A row, or an entry of an index, as its page has it. */
 typedef struct {
     int64_t rowid;
     uint64_t size;           /* of the whole record */
@@ -54,6 +53,15 @@ typedef struct {
     const uint8_t *at;
     uint32_t overflow_page;  /* where it goes on */
 } Row;
+
+/* Bytes of a record that stand in its page, where that has at most `most` of them. */
+static inline uint32_t count_local(uint64_t size, uint32_t most, uint32_t page_size) {
+    uint32_t least = (page_size - 12) * 32 / 255 - 23;
+    if (size <= most)
+        return (uint32_t)size;
+    uint32_t fits = least + (uint32_t)((size - least) % (page_size - 4));
+    return fits <= most ? fits : least;
+}
 
 /* Reads a cell of a leaf; false where it is not inside of the page. */
 static inline bool read_row(const uint8_t *page, uint32_t page_size, uint32_t offset, Row *row) {
@@ -73,9 +81,7 @@ static inline bool read_row(const uint8_t *page, uint32_t page_size, uint32_t of
     }
     if (row->size > LONGEST_RECORD)
         return false;
-    uint32_t least = (page_size - 12) * 32 / 255 - 23;
-    uint32_t fits = least + (uint32_t)((row->size - least) % (page_size - 4));
-    row->local = fits <= most ? fits : least;
+    row->local = count_local(row->size, most, page_size);
     if (row->local + 4 > (uint64_t)(end - at))
         return false;
     row->overflow_page = be32(at + row->local);

@@ -191,22 +191,21 @@ static inline bool read_id(const Row *row, int64_t *id, uint64_t *sum) {
 static Status take_leaf(Collector *collector, const uint8_t *page, uint32_t number, int64_t before, int64_t upper, int64_t low, int64_t high,
                         bool *sorted, bool *beyond) {
     const uint32_t page_size = collector->page_size;
-    uint32_t header = header_offset(number), pointers = header + 8, cells = be16(page + header + 3), least = page_size;
-    uint64_t of_cells = 0;
+    uint32_t header = header_offset(number), pointers = header + 8, cells = be16(page + header + 3);
+    TakenBytes taken;
     Status status = OK;
     if (page[header] != LEAF_PAGE || pointers + 2 * cells > page_size)
         return DAMAGED;
+    begin_page(&taken, page_size);
     for (uint32_t cell = 0; cell < cells && status == OK; cell++) {
         uint32_t offset = be16(page + pointers + 2 * cell);
         Row row;
         int64_t id;
         uint64_t sum;
         if (offset < pointers + 2 * cells || offset >= page_size || !read_row(page, page_size, offset, &row) || row.rowid <= before
-            || row.rowid > upper)
+            || row.rowid > upper || !take_bytes(&taken, offset, row.cell, page_size))
             return DAMAGED;
         before = row.rowid;
-        of_cells += row.cell;
-        least = offset < least ? offset : least;
         if (!(*sorted = read_id(&row, &id, &sum)))
             return OK;
         if (id != collector->id) {
@@ -223,7 +222,7 @@ static Status take_leaf(Collector *collector, const uint8_t *page, uint32_t numb
         if (collector->kept_count == KEPT)
             status = decode_kept(collector);
     }
-    return status == OK && !fills_page(page, header, page_size, of_cells, least) ? DAMAGED : status;
+    return status == OK && !fills_page(page, header, page_size, &taken) ? DAMAGED : status;
 }
 
 /* Finds whether the first ids of leaves all over the table ascend: frames of one stack may also lie far apart. */

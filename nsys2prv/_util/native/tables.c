@@ -239,6 +239,26 @@ done:
     return result;
 }
 
+static PyObject *lost_page(FileObject *self, PyObject *arguments) {
+    Py_buffer met, roots;
+    uint32_t lost;
+    Status status = OK;
+    PyObject *result = NULL;
+    if (!PyArg_ParseTuple(arguments, "w*y*", &met, &roots))
+        return NULL;
+    if ((size_t)met.len <= self->file.pages / 8)
+        PyErr_SetString(PyExc_ValueError, "there must be a bit for each page");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        status = find_lost_page(&self->file, roots.buf, (size_t)roots.len / sizeof(uint32_t), met.buf, &lost);
+        Py_END_ALLOW_THREADS
+        result = status == OK ? PyLong_FromUnsignedLong(lost) : raise_status(status, 0);
+    }
+    PyBuffer_Release(&met);
+    PyBuffer_Release(&roots);
+    return result;
+}
+
 static PyObject *pages_of(FileObject *self, void *none) {
     (void)none;
     return PyLong_FromUnsignedLong(self->file.pages);
@@ -321,19 +341,19 @@ static int take_buffer(PyObject *object, Py_buffer *held, Py_ssize_t size, Py_ss
     return 0;
 }
 
-/* A column from (field, kind, is_rowid, holds_reals, has_default, null, values, types, texts). values: None where none are put. */
+/* A column from (field, kind, holds_reals, has_default, null, values, types, texts). values: None where none are put. */
 static int take_column(PyObject *given, Column *column, Py_buffer *held, Py_ssize_t *rows) {
-    int field, kind, is_rowid, holds_reals, has_default;
+    int field, kind, holds_reals, has_default;
     long long null;
     PyObject *values, *types, *texts;
-    if (!PyArg_ParseTuple(given, "iipppLOOO", &field, &kind, &is_rowid, &holds_reals, &has_default, &null, &values, &types, &texts))
+    if (!PyArg_ParseTuple(given, "iippLOOO", &field, &kind, &holds_reals, &has_default, &null, &values, &types, &texts))
         return -1;
     if (field < ROWID || kind < INTEGERS || kind > VALUES || (kind == VALUES && values != Py_None) == (types == Py_None)
         || (kind >= TEXTS) != (Py_TYPE(texts) == texts_type)) {
         PyErr_SetString(PyExc_ValueError, "a column has a field, a kind, and types and texts as its kind needs them");
         return -1;
     }
-    *column = (Column){.field = field, .kind = (Kind)kind, .is_rowid = is_rowid, .holds_reals = holds_reals, .has_default = has_default,
+    *column = (Column){.field = field, .kind = (Kind)kind, .holds_reals = holds_reals, .has_default = has_default,
                        .null = null};
     if (values != Py_None && take_buffer(values, &held[0], 8, rows) < 0)
         return -1;
@@ -542,7 +562,7 @@ static PyMethodDef TABLE_METHODS[] = {
     {"decode", (PyCFunction)decode, METH_VARARGS,
      "decode(from, to, first, last, columns, [rowids]): put rows of leaves from .. to - 1 with rowids first .. last, and of these only those\n"
      "with some rowids (int64, ascending) where they are given, into columns; returns how many, and of each column how many are NULL and how many of another kind than the column.\n\n"
-     "A column is (field, kind, is_rowid, holds_reals, has_default, null, values, types, texts), see records.h: values is a buffer of eight\n"
+     "A column is (field, kind, holds_reals, has_default, null, values, types, texts), see records.h; the field of the rowid is -1. values is a buffer of eight\n"
      "bytes a row, types, of VALUES, one of a byte a row, else None, and texts, of TEXTS and VALUES, a Texts. Columns of TYPES that share\n"
      "their values have three bits each there, the first the lowest. Raises StandAside, Damaged."},
     {"rows", (PyCFunction)rows_of, METH_VARARGS,
@@ -574,6 +594,10 @@ static PyMethodDef FILE_METHODS[] = {
      "bytes the rowids of those that have one of the `wanted` integers (int64) in a field; None where they are many, or where it has other\n"
      "values than integers. required: for each column a byte, 1 if it cannot be NULL; None: its interior pages alone are read, and what is\n"
      "returned means nothing. Raises StandAside, Damaged."},
+    {"lost_page", (PyCFunction)lost_page, METH_VARARGS,
+     "lost_page(met, roots): the first page that is of no table, of no index and not free, 0 where there is none. met: the pages of tables\n"
+     "that were read, as of check; gets others. roots: the first pages (uint32) of indexes, and of tables of which not all was read.\n"
+     "Raises StandAside."},
     {NULL, NULL, 0, NULL},
 };
 
