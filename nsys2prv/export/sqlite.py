@@ -193,7 +193,7 @@ class Database(Closable):
         for (text,) in self.connection.execute(f"PRAGMA quick_check({quote_name(name)})"):
             if page := PAGE_IN_CHECK.search(text):
                 raise DamagedPage(page[1])
-            if text.startswith("NULL value"):
+            if text.startswith(("NULL value", "row not in PRIMARY KEY order")):
                 raise sqlite3.DatabaseError("malformed")
 
     def has(self, table: str, *columns: str) -> bool:
@@ -414,6 +414,8 @@ class Database(Closable):
         source = self.tables[table]
         with self._explain_damage(table):
             stacks = None if of_all or not source.rowid else source.read_stacks(low, high)
+            if stacks is None:
+                source.check_rows()
         if stacks is None:
             where = f"{{id}} BETWEEN {low} AND {high}"
             rows = self._read_by_sql(source.whole, FRAME_COLUMNS, (), where)[0]

@@ -275,6 +275,7 @@ class SourceTable:
         #: The pages of its database, None where SQLite has to read it; and their size (bytes).
         self.file, self.size = file, size
         self._sql, self._query = sql, query
+        self._rows_checked = False
         #: Condition -> rows that meet it.
         self.noted: dict[str, Part] = {}
 
@@ -379,22 +380,16 @@ class SourceTable:
 
     def check(self, met: bytearray, column: str = "", values: Sequence[int] = ()) -> bool:
         """Read all of the table, note its pages as met, and find its whole; False where SQLite has to
-        check it. Raises DamagedPage. Frames of call stacks are checked where they are read.
+        check it. Raises DamagedPage. Frames of call stacks are checked where they are read:
+        :meth:`check_rows` does so before SQLite reads them.
 
         The rows that have one of some values in a column are noted, where they are few.
         """
-        # The key may be the rowid, for which records have NULL; computed columns are in none.
-        required = self._find_once(
-            "required",
-            lambda: bytes(
-                bool(not_null) and default is None and not key
-                for _, _, _, not_null, default, key, hidden in self._describe("table_xinfo")
-                if hidden != VIRTUAL
-            ),
-        )
         field = self.fields.get(column) if column else None
-        notes = (field.number, np.array(values, np.int64)) if field and field.number != ROWID else ()
-        needed = None if self.has_frames else required
+        notes = (
+            (field.number, np.array(values, np.int64)) if field and field.number != ROWID else ()
+        )
+        needed = None if self.has_frames else self._required
         checked = ask_core(self.file.check, self.root, needed, met, *notes)
         if checked is None:
             return False
@@ -405,6 +400,26 @@ class SourceTable:
                 rowids = tuple(np.frombuffer(noted, np.int64).tolist())
                 self.noted[select_values(column, values)] = SomeRows(*astuple(self.whole), rowids)
         return True
+
+    @property
+    def _required(self) -> bytes:
+        """For each column of a record 1 if it cannot be NULL, else 0."""
+        # The key may be the rowid, for which records have NULL; computed columns are in none.
+        return self._find_once(
+            "required",
+            lambda: bytes(
+                bool(not_null) and default is None and not key
+                for _, _, _, not_null, default, key, hidden in self._describe("table_xinfo")
+                if hidden != VIRTUAL
+            ),
+        )
+
+    def check_rows(self) -> None:
+        """Read all of a table of which the interior pages were checked, once. Raises DamagedPage."""
+        if self.file and not self._rows_checked:
+            self._rows_checked = True
+            met = bytearray(self.file.pages // 8 + 1)
+            ask_core(self.file.check, self.root, self._required, met)
 
     @cached_property
     def _pages(self) -> Any:

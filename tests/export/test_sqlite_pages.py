@@ -7,19 +7,20 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tools.commands import SAMPLES
+from tools.core_rows import ALL, compare_tables
 from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.native import core
-from nsys2prv.export.source import NULL, Part, quote_name
+from nsys2prv.export.source import NULL, Part
 from nsys2prv.export.sqlite import Database
 from nsys2prv.export.sqlite_pages import (
     ALL_TYPES,
@@ -27,98 +28,20 @@ from nsys2prv.export.sqlite_pages import (
     REALS,
     TEXTS,
     VALUES,
-    SourceTable,
     find_condition_columns,
 )
 
 pytestmark = pytest.mark.skipif(core is None, reason="installed without a compiler")
 ROOT = Path(__file__).parents[2]
 CORPUS = sorted(Path(os.environ.get("NSYS2PRV_CORPUS", "/nowhere")).glob("*.sqlite"))
-ALL = -(2**63), 2**63 - 1
 #: Types by their numbers; SQLite's text comes as bytes.
 NONE, INTEGER, REAL, TEXT, BLOB = range(5)
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    connection.text_factory = lambda raw: ("text", raw)
-    return connection
 
 
 def find_roots(path: Path) -> dict[str, int]:
     """Return the first page of each table."""
     with Database(path) as source:
         return {name: table.root for name, table in source.tables.items()}
-
-
-def read_rows_by_pages(source: SourceTable) -> list[tuple] | None:
-    """Return all rows of a table with all its columns; None where SQLite has to read it."""
-    table, fields = source._pages, source.fields
-    if table is None:
-        return None
-    room = table.most_rows(0, table.leaves)
-    columns = [(np.empty(room, np.int64), np.empty(room, np.uint8), core.Texts()) for _ in fields]
-    try:
-        rows, _ = table.decode(
-            0,
-            table.leaves,
-            *ALL,
-            [
-                field.column(VALUES, *column)
-                for field, column in zip(fields.values(), columns, strict=True)
-            ],
-        )
-    except core.StandAside:
-        return None
-    return list(
-        zip(
-            *(
-                to_plain_values(values[:rows], types[:rows], texts.as_list())
-                for values, types, texts in columns
-            ),
-            strict=True,
-        )
-    )
-
-
-def to_plain_values(values: np.ndarray, types: np.ndarray, texts: list[bytes]) -> Iterable[object]:
-    """Return values as the sqlite3 module has them."""
-    conversions: tuple[Callable[[int, float], object], ...] = (
-        lambda value, real: None,
-        lambda value, real: value,
-        lambda value, real: real,
-        lambda value, real: ("text", texts[value]),
-        lambda value, real: texts[value],
-    )
-    return [
-        conversions[kind](value, real)
-        for value, real, kind in zip(
-            values.tolist(), values.view(np.float64).tolist(), types.tolist(), strict=True
-        )
-    ]
-
-
-def compare_tables(path: Path) -> tuple[int, list[str]]:
-    """Return how many values of all tables are as SQLite has them, and the tables that it has to
-    read.
-    """
-    values, aside = 0, []
-    with closing(connect(path)) as connection, Database(path) as source:
-        for name, table in source.tables.items():
-            actual = read_rows_by_pages(table)
-            if actual is None:
-                aside.append(name)
-                continue
-            expected = connection.execute(
-                f"SELECT * FROM {quote_name(name)} ORDER BY rowid"
-            ).fetchall()
-            assert actual == expected, name
-            # 1 and 1.0 are equal, and not the same.
-            assert [tuple(map(type, row)) for row in actual] == [
-                tuple(map(type, row)) for row in expected
-            ], name
-            values += sum(map(len, expected))
-    return values, aside
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,15 @@ always, many with ``pytest -m fuzz``.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from . import pages, runner
+from nsys2prv._util.native import core
+
+from . import against_sqlite, pages, runner
 from .bases import ROOT, make_bases
 
 FEW, MANY = 40, 2000
@@ -58,3 +62,32 @@ def test_a_few_damaged_pages_without_the_compiled_reader(
 @pytest.mark.fuzz
 def test_a_thousand_damaged_pages(tmp_path: Path) -> None:
     check_damages(range(1000), tmp_path, 300)
+
+
+def check_against_sqlite(seeds: range, folder: Path, reports: Sequence[Path] = ()) -> None:
+    bases = against_sqlite.make_bases(folder, reports)
+    for base in bases:
+        (folder / "sound.sqlite").write_bytes(base.data)
+        assert not against_sqlite.compare_reading(folder / "sound.sqlite")
+    results, faults = against_sqlite.try_seeds(seeds, bases, folder)
+    assert not faults
+    # Files that are all refused, or all sound, would show nothing.
+    came = Counter(result for _, result in results.elements())
+    assert min(came["refused"], came["equal"]) > len(seeds) // 10
+
+
+@pytest.mark.skipif(core is None, reason="installed without a compiler")
+def test_the_core_equals_sqlite_on_a_few_damaged_files(tmp_path: Path) -> None:
+    check_against_sqlite(range(80), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(core is None, reason="installed without a compiler")
+def test_the_core_equals_sqlite_on_damaged_files(tmp_path: Path) -> None:
+    check_against_sqlite(range(80, 400), tmp_path, DAMAGED)
+
+
+@pytest.mark.fuzz
+@pytest.mark.skipif(core is None, reason="installed without a compiler")
+def test_the_core_equals_sqlite_on_thousands_of_damaged_files(tmp_path: Path) -> None:
+    check_against_sqlite(range(1000, 11_000), tmp_path, DAMAGED)

@@ -57,6 +57,7 @@ struct Decoder {
     size_t record_room;
     uint32_t overflow_pages;      /* read by this decoder: a table has each page once */
     uint8_t *met;                 /* pages of the file that were met, where all of a table is checked */
+    TakenBytes taken;             /* then, those of the page at hand */
     const uint8_t *required;      /* then, whether each of so many fields cannot be NULL */
     int32_t required_fields;
     int64_t first_rowid, last_rowid;  /* met then */
@@ -439,10 +440,10 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
     int64_t before = leaf ? leaves->last[leaf - 1] : INT64_MIN;
     bool any_before = leaf > 0;
     Status status = OK;
-    TakenBytes taken;
     if (page[header] != LEAF_PAGE || pointers + 2 * cells > page_size)
         return DAMAGED;
-    begin_page(&taken, page_size);
+    if (decoder->met)
+        begin_page(&decoder->taken, page_size);
     /* Only a table without rows has an empty leaf. */
     if (!cells && leaves->count > 1)
         return DAMAGED;
@@ -455,7 +456,7 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
             return DAMAGED;
         before = found.rowid;
         any_before = true;
-        if (!take_bytes(&taken, offset, found.cell, page_size))
+        if (decoder->met && !take_bytes(&decoder->taken, offset, found.cell, page_size))
             return DAMAGED;
         if (found.rowid < first)
             continue;
@@ -481,7 +482,7 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
             note_row(decoder->noted, found.rowid);
         ++*row;
     }
-    return fills_page(page, header, page_size, &taken) ? OK : DAMAGED;
+    return !decoder->met || fills_page(page, header, page_size, &decoder->taken) ? OK : DAMAGED;
 }
 
 Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t to, int64_t first, int64_t last, size_t *row,
