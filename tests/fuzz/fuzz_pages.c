@@ -2,7 +2,7 @@
  * number in the file.
  *
  *     cc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -DBLOCK_BYTES=1 -I nsys2prv/_util/native \
- *         tests/fuzz/fuzz_pages.c nsys2prv/_util/native/pages.c nsys2prv/_util/native/records.c nsys2prv/_util/native/stacks.c nsys2prv/_util/native/texts.c -lm -o fuzz_pages
+ *         tests/fuzz/fuzz_pages.c nsys2prv/_util/native/pages.c nsys2prv/_util/native/records.c nsys2prv/_util/native/lost.c nsys2prv/_util/native/stacks.c nsys2prv/_util/native/texts.c -lm -o fuzz_pages
  *     ./fuzz_pages PAGES SEED FILE...
  *
  * Mutates pages of these databases until so many were. With BLOCK_BYTES=1 pages are read one by one into buffers of just their size, so that
@@ -86,6 +86,8 @@ static void read_table(const PageFile *file, uint32_t root) {
     noted = (Noted){.wanted = &wanted, .wanted_count = 1};
     noted.column = (Column){.field = (int32_t)any(4), .kind = INTEGERS, .values = &noted.value};
     Status checked = check_table(file, root, (const uint8_t[]){0, 1, 0, 1}, any(5), any(2) ? &noted : NULL, met, &all, &damaged), status = find_leaves(file, root, NULL, &leaves, &damaged);
+    uint32_t lost, roots[] = {1 + (uint32_t)any(file->pages), 1 + (uint32_t)any(file->pages), (uint32_t)any(UINT32_MAX)};
+    statuses[find_lost_page(file, roots, any(4), met, &lost)]++;
     free(met);
     statuses[checked]++;
     if (status != OK)
@@ -142,6 +144,10 @@ int main(int arguments, char **argument) {
         uint64_t pages = size / page_size;
         for (uint64_t k = any(MOST_MUTATIONS) + 1; k; k--)
             mutate_page(data + any(pages) * page_size, page_size);
+        if (!any(8)) {  /* a page that refers to others, or is referred to, in the place of another */
+            mutated++;
+            memmove(data + any(pages) * page_size, data + any(pages) * page_size, page_size);
+        }
         /* Mostly a file whose header says nothing wrong: there is more to see behind it. */
         if (any(16)) {
             memcpy(data, "SQLite format 3", 16);
