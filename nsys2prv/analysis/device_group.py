@@ -432,36 +432,6 @@ class DeviceGroup:
         tasks = self.iterations["task"].to_numpy()
         return self.iterations[slice(*np.searchsorted(tasks, (task, task + 1)))]
 
-    @cached_property
-    def iteration_of_work(self) -> np.ndarray:
-        """The iteration of the steady state that each row of `work` belongs to, -1 for none: in which
-        the call was made that launched it; where that is not known, in which it runs.
-        """
-        number = np.full(self.work.height, -1, np.int32)
-        steady = self.options.steady
-        if steady is None:
-            return number
-        sent, sender = (self.launches[name].fill_null(-1).to_numpy() for name in ("sent", "sender"))
-        began, thread = to_arrays(self.work, "begin", "thread")
-        task = self.task_of.astype(np.int32)[np.where(sender < 0, thread, sender)]
-        for one in np.unique(task).tolist():
-            own = self.list_iterations(one)
-            by_call = (sender >= 0) & (own.height > 0)
-            for rows, time, *sides in (
-                (by_call, sent, "begin", "end"),
-                (~by_call, began, "since", "until"),
-            ):
-                edges = np.append(steady.iteration_begins, steady.end)
-                numbers = np.arange(steady.count)
-                if own.height:
-                    begin, end, numbers = to_arrays(own, *sides, "iteration")
-                    edges = np.append(begin, end[-1])
-                rows = np.flatnonzero(rows & (task == one))
-                place = np.searchsorted(edges, time[rows], "right") - 1
-                inside = (place >= 0) & (place < len(numbers))
-                number[rows[inside]] = numbers[place[inside]]
-        return number
-
 
 def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
     """Return columns without nulls as arrays."""

@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.native import core
 from nsys2prv.analysis.device_group import (
     ALL,
     BUSY,
@@ -43,54 +42,39 @@ UNITS = {"MHz": 1e6, "GHz": 1e9}
 
 
 def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) -> list[pl.DataFrame]:
-    """Return the times of a device: rows of PART, elapsed_ns and times of BUSY (ns)."""
-    work, steady = unit.work.select("device", "what", *SIDES), unit.options.steady
-    of_device, iteration = (work["device"] == device).to_numpy(), unit.iteration_of_work
-    parts = [(WHOLE_JOB, 0, unit.covered.length, of_device)]
+    """Return the times of a device: rows of PART, elapsed_ns and times of BUSY (ns). Of the steady
+    state and its iterations that is what runs in them: ranks are in different ones at a time.
+    """
+    work, steady = unit.work.select("device", *SIDES), unit.options.steady
+    of_device = (work["device"] == device).to_numpy()
+    parts = [(WHOLE_JOB, 0, unit.covered, of_device)]
+    edges = np.zeros(0, np.int64)
     if steady is not None:
-        begins = np.array(steady.iteration_begins)
-        elapsed = np.append(begins[1:], steady.end) - begins
-        parts.append((STEADY, 0, int(elapsed.sum()), iteration >= 0))
+        edges = np.append(steady.iteration_begins, steady.end)
+        parts.append((STEADY, 0, unit.options.covered_steady, of_device))
     for region in regions:
         execution = np.where(of_device, region.executions_of_work, -1)
         own = work.select(*SIDES, execution=execution).filter(pl.col("execution") >= 0)
         if own.height:
             bounds = own.group_by("execution").agg(pl.col("begin").min(), pl.col("end").max())
-            length = unit.merge_rows(bounds).length
-            parts.append((REGION, region.key, length, execution >= 0))
+            parts.append((REGION, region.key, unit.merge_rows(bounds), execution >= 0))
     uses = {f"{name}_ns": what for name, what in BUSY.items()} | {"useful_ns": unit.useful}
-    rows = []
-    for part, key, length, among in parts:
-        row = {"part": part, "key": key, "elapsed_ns": length}
+    rows, each = [], {"elapsed_ns": unit.covered.within(edges[:-1], edges[1:])}
+    for part, key, time, among in parts:
+        row = {"part": part, "key": key, "elapsed_ns": time.length}
         for what in {*uses.values()}:
-            spans = unit.merge_device_work(device, *what, among=among)
-            row |= {name: spans.length for name, other in uses.items() if other == what}
-            if part == STEADY and what == BUSY["compute"]:
-                row |= _count_instructions(unit, device, spans)
+            spans = time & unit.merge_device_work(device, *what, among=among)
+            named = [name for name, other in uses.items() if other == what]
+            row |= dict.fromkeys(named, spans.length)
+            if part == STEADY:
+                each |= dict.fromkeys(named, spans.within(edges[:-1], edges[1:]))
+                if what == BUSY["compute"]:
+                    row |= _count_instructions(unit, device, spans)
         rows.append(row)
-    frames = [pl.DataFrame(rows, infer_schema_length=None)]
-    if steady is not None:
-        group = np.where(of_device, iteration, np.int32(-1))
-        kinds = {*uses.values()}
-        sums = {what: _sum_united(work, group, what, steady.count) for what in kinds}
-        each = {name: sums[what] for name, what in uses.items()}
-        numbers = pl.int_range(1, steady.count + 1, eager=True)
-        frames.append(
-            pl.DataFrame({"part": ITERATION, "key": numbers, "elapsed_ns": elapsed, **each})
-        )
+    numbers = pl.int_range(1, len(edges), eager=True)
+    iterations = pl.DataFrame({"part": ITERATION, "key": numbers, **each})
+    frames = [pl.DataFrame(rows, infer_schema_length=None), iterations]
     return [one.with_columns(device=pl.lit(device, pl.Int64)) for one in frames]
-
-
-def _sum_united(
-    work: pl.DataFrame, group: np.ndarray, what: Sequence[int], groups: int
-) -> np.ndarray:
-    """Return for each group, of so many, the time in which any of its rows of work runs that is
-    `what`. group: of each row, -1 for none.
-    """
-    sums, reached = np.zeros((2, groups), np.int64)
-    begin, end, kinds = to_arrays(work, *SIDES, "what")
-    core.sum_united(begin, end, group, kinds, sum(1 << one for one in what), reached, sums)
-    return sums
 
 
 def _count_instructions(unit: DeviceGroup, device: int, computing: Spans) -> dict[str, float]:

@@ -198,7 +198,8 @@ def replay_without_transfers(
     source, target = edges.source[in_mpi], edges.target[in_mpi]
     span = max(replay.span, 1)
     times, last = replay.run([(gone, 0.0)])
-    lasts = times[target] - np.maximum(times[source], begin)
+    # Without transfers a call may be over before the span begins.
+    lasts = np.maximum(times[target], begin) - np.maximum(times[source], begin)
     kernels = np.concatenate([rows[kind] for kind in on_device])
     ideal = last - begin
     of_row = np.bincount(graph.rows[target], lasts)

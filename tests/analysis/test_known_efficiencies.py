@@ -5,7 +5,9 @@ definitions, not from the program.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
+from random import Random
 
 import pytest
 from tools.exports import (
@@ -227,9 +229,10 @@ def test_gaps(two: dict[str, dict[str, Result]]) -> None:
     assert rows.select(columns).rows() == [("< 1 us", 3, 650, 200, 0, 450)]
 
 
-def test_the_steady_state_is_of_the_work_that_its_iterations_launched(tmp_path: Path) -> None:
+def test_all_ranks_have_the_same_iterations(tmp_path: Path) -> None:
     """Three steps on each rank, whose hosts run ahead. What the first launched ends at 120 and 128, the
-    last ends at 360; each launches a kernel and one of NCCL that overlaps it on rank 0.
+    last ends at 360; each launches a kernel and one of NCCL that overlaps it on rank 0. In the steady
+    state, from 120, runs the end of the first kernel of rank 1.
     """
 
     def make_rank(first: int, computes: int) -> dict[str, list[Row]]:
@@ -249,17 +252,63 @@ def test_the_steady_state_is_of_the_work_that_its_iterations_launched(tmp_path: 
     options = {"iterations": "st?p", "regions": ("step",)}
     result = analyze_tables(tmp_path, ranks, **options)["efficiencies"]
     row = result.tables["device"].frame.row(0, named=True)
-    assert (row["part"], row["elapsed_ns"], row["useful_ns"]) == ("steady state", 240, 360)
-    assert row["load_balance_efficiency"] == pytest.approx(180 / 200, rel=EXACT)
-    assert row["communication_efficiency"] == pytest.approx(200 / 230, rel=EXACT)
-    assert row["orchestration_efficiency"] == pytest.approx(230 / 240, rel=EXACT)
+    assert (row["part"], row["elapsed_ns"], row["useful_ns"]) == ("steady state", 240, 368)
+    assert row["load_balance_efficiency"] == pytest.approx(184 / 200, rel=EXACT)
+    assert row["communication_efficiency"] == pytest.approx(200 / 238, rel=EXACT)
+    assert row["orchestration_efficiency"] == pytest.approx(238 / 240, rel=EXACT)
+    # 120-260 and 260-360: of each what runs in it.
     each = result.tables["iterations"].frame
-    assert each.select("elapsed_ns", "useful_ns").rows() == [(140, 180), (100, 180)]
+    assert each.select("elapsed_ns", "useful_ns").rows() == [(140, 248), (100, 120)]
     host = result.tables["host"].frame.row(0, named=True)
     assert host["offload_efficiency"] == pytest.approx(1 - 6 / 240, rel=EXACT)
     region = result.tables["regions"].frame.row(0, named=True)
     assert (region["region"], region["elapsed_ns"], region["useful_ns"]) == ("step", 230, 360)
     assert result.tables["host_regions"].frame["elapsed_ns"].to_list() == [80]
+
+
+def list_shares(result: Result) -> dict[tuple[str, str, int], float]:
+    """Return all efficiencies and shares by table, column and row; of the spread its extremes."""
+    shares = {
+        (name, column, row): value
+        for name, table in result.tables.items()
+        for column in table.frame.columns
+        if column.endswith(("_efficiency", "_share"))
+        for row, value in enumerate(table.frame[column])
+        if value is not None
+    }
+    spread = result.tables["over_iterations"].frame
+    rows = spread.filter(spread["figure"].str.ends_with("efficiency")).rows(named=True)
+    return shares | {(row["figure"], one, 0): row[one] for row in rows for one in ("min", "max")}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_efficiency_exceeds_1_and_parts_make_the_whole(seed: int, tmp_path: Path) -> None:
+    """Stages of a pipeline are in different iterations at a time, and do not need the same time for each."""
+    random = Random(seed)
+    ranks, number = [], 0
+    for stage in range(3):
+        tables: dict[str, list[Row]] = {KERNEL: [], RUNTIME: [], "NVTX_EVENTS": []}
+        free = 100 + 60 * stage
+        for step in range(5):
+            tables["NVTX_EVENTS"].append(make_range(100 * step, 100 * step + 90))
+            for at in range(5, 85, 20):
+                number += 1
+                host = 100 * step + at
+                tables[RUNTIME].append(make_call(host, host + 3, number))
+                begin = max(free, host + 5) + random.choice((0, 0, 30 * stage))
+                free = begin + random.choice((10, 20, 30, 80))
+                make = random.choice((make_kernel, make_nccl_kernel))
+                tables[KERNEL].append(make(begin, free, correlationId=number))
+        ranks.append(tables)
+    result = analyze_tables(tmp_path, ranks, iterations="step")["efficiencies"]
+    assert {"iterations", "iterations_of_devices", "over_iterations"} <= result.tables.keys()
+    wrong = {key: one for key, one in list_shares(result).items() if not -EXACT < one < 1 + EXACT}
+    assert not wrong
+    factors = ("load_balance", "communication", "orchestration")
+    for table in ("device", "iterations"):
+        for row in result.tables[table].frame.rows(named=True):
+            product = prod(row[f"{name}_efficiency"] for name in factors)
+            assert product == pytest.approx(row["parallel_efficiency"], rel=EXACT)
 
 
 def make_openmp(start: int, end: int, tid: int = PID, **columns: object) -> Row:

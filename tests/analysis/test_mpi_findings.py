@@ -250,3 +250,34 @@ def test_ranks_meet_where_they_open_a_file(tmp_path: Path) -> None:
     transfers = found["exposed_communication"]
     assert "MPI_File_open" in transfers.title
     assert "little data" in transfers.title
+
+
+def test_what_ends_before_the_span_in_the_replay_takes_no_time_of_it(tmp_path: Path) -> None:
+    """Rank 1 leaves its first call when the iterations that count have begun; without transfers it would
+    have left before.
+    """
+    reports = []
+    for rank in range(2):
+        thread = make_global_tid(7 + rank, 7 + rank)
+        tables: dict[str, list] = {
+            "StringIds": make_strings(*NAMES),
+            "MPI_RANKS": [{"globalTid": thread, "rank": rank}],
+            "MPI_OTHER_EVENTS": [make_row("MPI_Init", 0, 1_000, thread)],
+            "MPI_COLLECTIVES_EVENTS": [],
+            "NVTX_EVENTS": [],
+        }
+        left = 80_000 * (1 - rank) + 1_000
+        for end in range(100_000, 900_000, 200_000):
+            arrived, returned = (left + 10_000, end - 6_000)[rank], end
+            if rank and end == 100_000:
+                arrived, returned = 20_000, end + 60_000
+            call = make_row("MPI_Allreduce", arrived, returned, thread)
+            tables["MPI_COLLECTIVES_EVENTS"].append({**call, "commHandle": 1})
+            step = make_nvtx_range(left, returned, "step", globalTid=thread)
+            tables["NVTX_EVENTS"].append(step)
+            left = returned
+        reports.append(make_export(tmp_path / f"rank{rank}.sqlite", tables))
+    with nsys2prv.open(reports, align="none") as job:
+        row = job.analyse("efficiencies")["efficiencies"].tables["host"].frame.row(0, named=True)
+    assert row["part"] == "steady state"
+    assert row["mpi_communication_efficiency"] < row["mpi_serialisation_efficiency"] <= 1

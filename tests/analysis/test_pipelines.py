@@ -90,3 +90,26 @@ def test_a_stage_that_computes_more_is_named(told: bool, tmp_path: Path) -> None
     found = {finding.kind: finding for finding in list_findings(tmp_path, work, told)}
     assert (found["straggler"].ranks, found["straggler"].share > 0.35) == ((2,), True)
     assert ("stage 3 of 3" in found["straggler"].title) == ("pipeline_bubble" in found) == told
+
+
+def test_serialisation_is_never_worse_than_what_was_measured(tmp_path: Path) -> None:
+    """Without the first transfer both kernels compute at once, for half as long in all, while the wait
+    for rank 1 stays: fewer transfers make nobody less efficient.
+    """
+    reports = []
+    for number in range(2):
+        rank, late = Rank(10 + number, names=NAMES), 100_000 * number
+        payload = f'{{"{COMM}":7,"No. of ranks":2,"Rank":{number}}}'
+        rank.add_range(1, 2, "ncclCommInitRank", jsonText=payload)
+        rank.add_kernel(1_000, 2_000, 102_000, ADD, streamId=8)
+        rank.add_collective(1_500, 2_000, 102_000, format_payload(7, 4096))
+        rank.add_kernel(1_900, 103_000, 203_000, ADD)
+        begin = 204_000 + late
+        rank.add_collective(begin - 2_000, begin, 306_000, format_payload(7, 4096))
+        reports.append(rank.write(tmp_path / f"rank{number}.sqlite"))
+    with nsys2prv.open(reports, align="none", jobs=1) as job:
+        row = job.analyse("efficiencies")["efficiencies"].tables["device"].frame.row(0, named=True)
+    measured = 200 / 302
+    assert row["communication_efficiency"] == pytest.approx(measured)
+    assert row["serialisation_efficiency"] == pytest.approx(measured)
+    assert row["transfer_efficiency"] == pytest.approx(1)

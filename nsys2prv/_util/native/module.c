@@ -53,9 +53,6 @@ static PyMethodDef FUNCTIONS[] = {
      "subtract_inner(parent, values): take off the values (int64) of ranges those of the ranges within. Parents (int32, -1 for none) stand before them."},
     {"find_rows", find_rows, METH_VARARGS,
      "find_rows(thread, time, at_thread, at, found): put into `found` (int32) the first row of each (at_thread, at), -1 for none. Rows by time; threads int32."},
-    {"sum_united", sum_united, METH_VARARGS,
-     "sum_united(begin, end, group, what, chosen, reached, sums): add to `sums` in how much time any row of each group runs whose `what` (int8) is a bit of\n"
-     "`chosen`. Rows by begin, group int32, -1 for none; `reached`, of each group, starts as zeros."},
     {"find_outermost", find_outermost, METH_VARARGS,
      "find_outermost((begin, end, thread), rows, out): put into `out` (int32) the number of the outermost call that each call lies in; returns how\n"
      "many there are. Calls by begin, of equal ones the longest first (int64); thread: below `rows` (int32)."},

@@ -54,7 +54,6 @@ PyObject *close_trace(PyObject *self, PyObject *capsule);
 PyObject *time_before(PyObject *self, PyObject *arguments);
 PyObject *find_parents(PyObject *self, PyObject *arguments);
 PyObject *subtract_inner(PyObject *self, PyObject *arguments);
-PyObject *sum_united(PyObject *self, PyObject *arguments);
 PyObject *find_rows(PyObject *self, PyObject *arguments);
 PyObject *intersect_spans(PyObject *self, PyObject *arguments);
 PyObject *subtract_spans(PyObject *self, PyObject *arguments);

@@ -313,39 +313,6 @@ PyObject *subtract_inner(PyObject *self, PyObject *arguments) {
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-/* Adds to `sums` of each group in how much time any of its rows runs. Rows by begin; `reached` is until when those of each group did. */
-PyObject *sum_united(PyObject *self, PyObject *arguments) {
-    PyObject *begins, *ends, *groups, *whats, *reaches, *totals;
-    int chosen;
-    (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOOiOO", &begins, &ends, &groups, &whats, &chosen, &reaches, &totals))
-        return NULL;
-    Buffers held = {.count = 0};
-    int64_t count = -1, known = -1;
-    void *begin, *end, *group, *what, *reached, *sums;
-    if (get_column(&held, begins, 8, &count, &begin) && get_column(&held, ends, 8, &count, &end) && get_column(&held, groups, 4, &count, &group)
-        && get_column(&held, whats, 1, &count, &what) && get_column(&held, reaches, 8, &known, &reached) && get_column(&held, totals, 8, &known, &sums)) {
-        if (!are_within(group, count, -1, known - 1))
-            PyErr_SetString(PyExc_ValueError, "a group that there is not");
-        else {
-            Py_BEGIN_ALLOW_THREADS
-            for (int64_t k = 0; k < count; k++) {
-                int32_t one = ((int32_t *)group)[k];
-                if (one < 0 || !(chosen >> ((uint8_t *)what)[k] & 1))
-                    continue;
-                int64_t *until = (int64_t *)reached + one, last = ((int64_t *)end)[k], first = ((int64_t *)begin)[k];
-                if (last > *until) {
-                    ((int64_t *)sums)[one] += last - (first > *until ? first : *until);
-                    *until = last;
-                }
-            }
-            Py_END_ALLOW_THREADS
-        }
-    }
-    release_buffers(&held);
-    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-}
-
 /* Finds for each thread and time the first row that has these. Rows by time. */
 PyObject *find_rows(PyObject *self, PyObject *arguments) {
     PyObject *threads, *times, *of_threads, *asked, *out;
