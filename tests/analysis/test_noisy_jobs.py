@@ -153,3 +153,34 @@ def test_nobody_is_blamed_where_nobody_is_slower(
     kind: str, seed: int, tail: float, tmp_path: Path
 ) -> None:
     assert not list_blamed(tmp_path, kind, Draw(seed, tail))
+
+
+def test_a_rank_is_not_blamed_for_what_balancing_gains(tmp_path: Path) -> None:
+    """In each step another rank has twice the work; rank 2 is slower by a fifth. It is told what it costs
+    by itself, not what it would save of all that is uneven.
+    """
+    count, work = 4, 1_000 * US
+    ranks = [Rank(10 + number, names=NAMES) for number in range(count)]
+    now, lasts, without = 100 * US, 0, 0
+    for step in range(16):
+        heavy = {number: work * (1 + (step % count == number)) for number in range(count)}
+        without += max(heavy.values())
+        heavy[2] += heavy[2] // 5
+        lasts += max(heavy.values())
+        end = now + 10 * US + max(heavy.values()) + TRANSFER
+        for number, rank in enumerate(ranks):
+            free = now + 10 * US + heavy[number]
+            rank.add_kernel(now + 1 * US, now + 10 * US, free, 5)
+            rank.add_collective(now + 3 * US, free, end, format_payload(7, 4096))
+            thread = {"globalTid": make_global_tid(rank.pid, rank.pid)}
+            rank.calls.append(
+                make_call(now + 40 * US, end + 5 * US, 0, nameId=len(NAMES), **thread)
+            )
+            rank.nvtx.append(make_nvtx_range(now, end + 6 * US, f"step {step}", **thread))
+        now = end + 10 * US
+    reports = [rank.write(tmp_path / f"rank{number}.sqlite") for number, rank in enumerate(ranks)]
+    with nsys2prv.open(reports, align="none", jobs=1) as job:
+        found = {finding.kind: finding for finding in job.findings()}
+    assert [*found] == ["imbalance", "straggler"]
+    assert found["straggler"].ranks == (2,)
+    assert found["straggler"].share == pytest.approx(1 - without / lasts, abs=0.01)
