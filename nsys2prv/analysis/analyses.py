@@ -58,7 +58,7 @@ def run_analyses(
     """Return the results of analyses by name. pattern: of the NVTX names of iterations, "" to find
     them. regions: names or glob patterns of NVTX ranges.
     """
-    job, labels = opened.prepared, opened.labels["nvtx"]
+    job, plain = opened.prepared, opened.plain_labels
     # Columns of a single unit may be most of the memory; many units use blocks again and again.
     (return_large_blocks if len(opened.units) == 1 else keep_freed_memory)()
     steady, iterations = (None, None) if asked.whole else opened.find_steady(pattern)
@@ -66,13 +66,13 @@ def run_analyses(
     options = replace(
         asked,
         iterations=iterations,
-        synchronising=select_synchronising_calls(opened.labels["cuda_api"]),
-        set_up_calls=[select_labels(opened.labels["cuda_api"], one) for one in NAMES["set_up"]],
+        synchronising=select_synchronising_calls(plain["cuda_api"]),
+        set_up_calls=[select_labels(plain["cuda_api"], one) for one in NAMES["set_up"]],
         gpus=coverage.name_gpus(job, opened.reader),
-        io=select_io_calls(opened.labels["osrt"]),
-        shmem=select_labels(opened.labels["nvtx"], NAMES["shmem"]),
-        compilers=select_labels(opened.labels["cpu_module"], NAMES["compilers"]),
-        no_profiler=select_no_profiler(opened.labels["profiler_overhead"]),
+        io=select_io_calls(plain["osrt"]),
+        shmem=select_labels(plain["nvtx"], NAMES["shmem"]),
+        compilers=select_labels(plain["cpu_module"], NAMES["compilers"]),
+        no_profiler=select_no_profiler(plain["profiler_overhead"]),
         groups=opened.group_table,
         steady=steady,
         covered=opened.coverage.common,
@@ -82,7 +82,7 @@ def run_analyses(
         unrecorded_mpi=coverage.list_unrecorded_mpi(job, opened.reader.layouts),
         regions=ALL
         if regions == (ALL,)
-        else tuple((name, NamePattern.from_glob(name, labels)) for name in regions),
+        else tuple((name, NamePattern.from_glob(name, plain["nvtx"])) for name in regions),
         unmatched=tuple(
             dict.fromkeys(
                 job.infos[report].name

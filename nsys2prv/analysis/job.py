@@ -136,7 +136,8 @@ class OpenJob(Closable):
 
     def describe(self, reports: Sequence[str | Path] = (), name: str = "") -> dict[str, Any]:
         """Return the description of the job in JSON, without notes that need no action."""
-        reports = reports or [info.name for info in self.prepared.infos]
+        if not reports or self.prepared.plan.options.anonymous:
+            reports = [info.name for info in self.prepared.infos]
         rows = self.rows.filter(self.rows["kind"] != SAMPLED)
         more = f" and {len(reports) - 1} more" if len(reports) > 1 else ""
         return {
@@ -312,6 +313,12 @@ class OpenJob(Closable):
         return {name: one.labels.cast(LABELS) for name, one in self.prepared.values.items()}
 
     @cached_property
+    def plain_labels(self) -> Mapping[str, pl.DataFrame]:
+        """Labels as the reports have them, for decisions that depend on names."""
+        plain = self.prepared.plain_labels
+        return {name: one.cast(LABELS) for name, one in plain.items()} or self.labels
+
+    @cached_property
     def folded(self) -> pl.DataFrame:
         """NVTX names brought together: value, group, operation (the group's name)."""
         return fold_labels(self.labels["nvtx"])
@@ -442,7 +449,7 @@ class OpenJob(Closable):
         iterations, "" to find them.
         """
         if pattern not in self._steady:
-            labels, covered = self.labels["nvtx"], self.coverage.common
+            labels, covered = self.plain_labels["nvtx"], self.coverage.common
             found = find_steady_state(self.reader, labels, pattern, covered, self._list_iterations)
             path = self.prepared.folder / f"iterations-{len(self._steady)}.npy"
             self._steady[pattern] = (found[0], path) if found else (None, None)

@@ -43,7 +43,7 @@ from nsys2prv.replay.causes import parse_what_ifs
 #: Analyses that a terminal shows first; others follow while at least this number of lines is free.
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
 #: Options of all that reads reports.
-RUNNING = ("kernel_rules", "align", "jobs", "tmp", "quiet")
+RUNNING = ("kernel_rules", "align", "jobs", "tmp", "quiet", "anonymous")
 #: Exit status of a difference where the second job is slower by more than is allowed.
 SLOWER = 4
 

@@ -103,12 +103,16 @@ def prepare(
     progress = Progress(quiet, (*PREPARING, *phases))
     job = _open_and_read([Path(report) for report in reports], plan, folder, pool, progress)
     align_reports(job)
-    if plan.cut.options == CutOptions():
-        return job
-    # Imported only where it is needed.
-    from nsys2prv.conversion.cut import cut_job
+    # Imported only where they are needed.
+    if plan.cut.options != CutOptions():
+        from nsys2prv.conversion.cut import cut_job
 
-    return cut_job(job, plan.cut)
+        job = cut_job(job, plan.cut)
+    if plan.options.anonymous:
+        from nsys2prv.conversion.anonymous import hide_names
+
+        hide_names(job)
+    return job
 
 
 def _open_and_read(

@@ -6,12 +6,14 @@ The stages `open`, `read` and `align` fill in its fields; then it can be cut, wr
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
+import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util import files
@@ -108,6 +110,8 @@ class Job:
     model: ObjectModel
     #: Name set -> labels of the values that `names` refers to.
     values: dict[str, NameValues]
+    #: Labels as the reports have them, where those of `values` are pseudonyms; else empty.
+    plain_labels: Mapping[str, pl.DataFrame] = MappingProxyType({})
     #: (name, number) of every NVTX domain, sorted.
     domain_codes: list[tuple[str, int]]
     #: (report, process) whose NCCL kernels lack the payloads that other reports have -> number of

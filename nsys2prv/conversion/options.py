@@ -340,6 +340,7 @@ class Options(Struct, frozen=True):
     report: also analyse the job: tables in the summary's `report`, and OUTPUT.report.json and .html.
     keep_going: convert what can be read; the summary's `unread` lists the other reports.
     without_paths: write file names without folders, of the reports and of files the program accessed.
+    anonymous: replace names of hosts, reports, processes, ranges, functions and files by pseudonyms.
     """
 
     kinds: tuple[str, ...] = ()
@@ -362,6 +363,7 @@ class Options(Struct, frozen=True):
     report: bool = False
     keep_going: bool = False
     without_paths: bool = False
+    anonymous: bool = False
 
 
 #: What is done unless something else is asked for.

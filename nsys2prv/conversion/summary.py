@@ -276,7 +276,7 @@ class Summary(Struct, dict=True):
 def _describe_placements(job: Job) -> list[str]:
     earliest = min(placement.map.offset for placement in job.placements)
     return [
-        f"{info.given}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
+        f"{info.alias or info.given}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
         f"after the first report's, by {placement.method}"
         for info, placement in zip(job.infos, job.placements, strict=True)
     ]

@@ -288,7 +288,7 @@ def _make_metadata(job: Job, summary: Summary, clock: str | None) -> str:
         "checksum": CHECKSUM,
         "inputs": [
             {
-                "name": info.given.name if options.without_paths else str(info.given),
+                "name": info.alias or (info.name if options.without_paths else str(info.given)),
                 **files,
                 "host": info.host,
                 "schema": info.schema,
@@ -349,6 +349,8 @@ def _describe_options(options: Options) -> dict[str, Any]:
         align=Path(options.align).name,
         nvtx_rules=options.nvtx_rules and Path(options.nvtx_rules).name,
     )
+    if options.anonymous:
+        named = replace(named, cut=replace(options.cut, region="", hosts=()))
     given, usual = (to_builtins(one, enc_hook=lambda path: path.name) for one in (named, DEFAULTS))
     return _find_changes(
         {name: value for name, value in given.items() if name not in UNRECORDED}, usual

@@ -139,6 +139,8 @@ class ReportInfo(Struct, frozen=True):
     path: Path
     #: The report as the user gave it, where that is another file.
     given_path: Path | None = None
+    #: Pseudonym of the file's name; empty where its name is shown.
+    alias: str = ""
     #: Version of the export's schema, empty before 2.7.
     schema: str = ""
     #: Version of Nsight Systems.
@@ -201,8 +203,8 @@ class ReportInfo(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name of the report's file."""
-        return self.given.name
+        """The name of the report's file, or its pseudonym."""
+        return self.alias or self.given.name
 
     @property
     def given(self) -> Path:

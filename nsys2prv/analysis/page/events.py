@@ -93,8 +93,8 @@ def read_events(
     :func:`read_collectives` returns them.
     """
     options = AnalysisOptions(
-        synchronising=select_synchronising_calls(job.labels["cuda_api"]),
-        io=select_io_calls(job.labels["osrt"]),
+        synchronising=select_synchronising_calls(job.plain_labels["cuda_api"]),
+        io=select_io_calls(job.plain_labels["osrt"]),
         covered=job.coverage.common,
     )
     read = partial(_read_group, options, lanes, windows)

@@ -1,0 +1,200 @@
+"""Replace texts that tell of users, machines and programs by pseudonyms, in a job that is ready to be
+written or analysed: names of hosts, reports, processes, threads, NVTX ranges, functions, modules and files.
+
+A pseudonym follows from the text alone, so that the same text has the same one in every trace. Names
+of CUDA, MPI and the operating system, of kernels, GPUs and metrics stay: classes of kernels, findings and views
+depend on them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+
+import polars as pl
+from msgspec.structs import replace
+
+from nsys2prv._util.columns import FrameWriter, read_columns
+from nsys2prv._util.files import load_shipped_file
+from nsys2prv.clock.maps import ClockRecord
+from nsys2prv.conversion.job import Job
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.stacks import SEPARATOR, STACK_TEXTS
+from nsys2prv.export.info import ReportInfo
+from nsys2prv.writers.rows import ObjectTree
+
+_DECLARED = load_shipped_file(__package__, "anonymous.yaml")
+#: Name set -> what a pseudonym of one of its names begins with.
+PRIVATE_SETS: dict[str, str] = _DECLARED["private"]
+#: Sort of name -> those that everybody has.
+_PUBLIC = {what: re.compile(pattern) for what, pattern in _DECLARED["public"].items()}
+#: The label of a function: its name, and its module in brackets where that is known.
+_FUNCTION = re.compile(r"(?s)(.*?)(?: \(([^()]*)\))?")
+_NUMBER = re.compile(r"\d+")
+#: Words of Nsight's messages that may hold a path, a setting or a number of the program's.
+_TELLING_WORD = re.compile(r"\S*[\d/\\=@:~'\"]\S*")
+#: Longer numbers may be keys; they are part of what is hidden.
+LONGEST_NUMBER = 6
+
+
+@lru_cache(100_000)
+def make_pseudonym(kind: str, text: str) -> str:
+    """Return the pseudonym of a text, as in `range-5f3a91c2-12`: short numbers of the text stay, in
+    their order, for names that differ by them belong together.
+    """
+    numbers = [one for one in _NUMBER.findall(text) if len(one) <= LONGEST_NUMBER]
+    pattern = _NUMBER.sub(lambda one: "#" if len(one[0]) <= LONGEST_NUMBER else one[0], text)
+    digest = hashlib.blake2b(pattern.encode("utf-8", "replace"), digest_size=4).hexdigest()
+    return "-".join((kind, digest, *numbers))
+
+
+class Pseudonyms:
+    """The names of a job's reports, and the pseudonyms that replace them in any text."""
+
+    def __init__(self, infos: Iterable[ReportInfo]) -> None:
+        self._of: dict[str, str] = {}
+        for info in infos:
+            # Longer texts first, as they contain the shorter ones.
+            self._add("report", (str(info.given), info.given.name))
+            self._add("folder", (str(info.given.parent),))
+            self._add("host", (info.host,))
+            for kind, names in (("process", info.processes), ("thread", info.threads)):
+                self._add(
+                    kind, (one for one in names.values() if not _PUBLIC["programs"].match(one))
+                )
+        longest_first = sorted(self._of, key=lambda text: (-len(text), text))
+        self._pattern = re.compile(
+            rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)" if self._of else "(?!)"
+        )
+
+    def _add(self, kind: str, texts: Iterable[str]) -> None:
+        for text in texts:
+            if text.strip("./"):
+                self._of.setdefault(text, make_pseudonym(kind, text))
+
+    def find(self, text: str) -> str:
+        """Return the pseudonym of a name, or the name itself where everybody has it."""
+        return self._of.get(text, text)
+
+    def hide(self, text: str) -> str:
+        """Return a text with all names in it replaced."""
+        return self._pattern.sub(lambda match: self._of[match[0]], text)
+
+    def hide_message(self, text: str) -> str:
+        """Return a message of Nsight Systems without names and words that may be the program's."""
+        return self.hide(_TELLING_WORD.sub("...", text))
+
+    def hide_lines(self, lines: Iterable[str]) -> list[str]:
+        """Return lines with all names in them replaced; notes stay of their sort."""
+        return [type(line)(self.hide(line)) for line in lines]
+
+
+def hide_names(job: Job) -> None:
+    """Replace what is private in a prepared job by pseudonyms. `job.plain_labels` keeps the labels of
+    names, for decisions that depend on them.
+    """
+    names = Pseudonyms(job.infos)
+    job.infos = [_hide_report(info, names) for info in job.infos]
+    job.notes, job.warnings, job.unread = (
+        names.hide_lines(lines) for lines in (job.notes, job.warnings, job.unread)
+    )
+    for result in job.results:
+        result.notes[:] = names.hide_lines(result.notes)
+        for account in result.accounts.values():
+            # Reasons name processes that were not profiled.
+            account.dropped, account.skipped = (
+                Counter({type(key)(names.hide(key)): count for key, count in reasons.items()})
+                for reasons in (account.dropped, account.skipped)
+            )
+    tree = job.model.tree
+    tasks = (
+        replace(task, name=names.hide(task.name), threads=tuple(map(names.hide, task.threads)))
+        for task in tree.tasks
+    )
+    job.model = replace(
+        job.model, tree=ObjectTree(tuple(map(names.hide, tree.nodes)), tuple(tasks))
+    )
+    if job.clock_record:
+        job.clock_record = _hide_clocks(job.clock_record, names)
+    domains = {name: hide_domain(name) for name, _ in job.domain_codes}
+    job.domain_codes = [(domains[name], number) for name, number in job.domain_codes]
+    job.plain_labels = {name: values.labels for name, values in job.values.items()}
+    job.values = {
+        name: replace(
+            values,
+            labels=_hide_labels(name, values.labels, names),
+            domains={domains.get(one, one): frame for one, frame in values.domains.items()},
+        )
+        for name, values in job.values.items()
+    }
+    _hide_stacks(job)
+
+
+def hide_domain(name: str) -> str:
+    """Return the pseudonym of an NVTX domain that is no well-known library's."""
+    return name if not name or _PUBLIC["domains"].match(name) else make_pseudonym("domain", name)
+
+
+def _hide_report(info: ReportInfo, names: Pseudonyms) -> ReportInfo:
+    return replace(
+        info,
+        alias=names.find(info.given.name),
+        host=names.find(info.host),
+        processes={pid: names.find(name) for pid, name in info.processes.items()},
+        threads={tid: names.find(name) for tid, name in info.threads.items()},
+        messages=tuple(replace(one, text=names.hide_message(one.text)) for one in info.messages),
+    )
+
+
+def _hide_clocks(record: ClockRecord, names: Pseudonyms) -> ClockRecord:
+    hosts = {
+        names.hide(name): replace(clock, reference=names.hide(clock.reference))
+        for name, clock in record.hosts.items()
+    }
+    notes, warnings = (tuple(names.hide_lines(one)) for one in (record.notes, record.warnings))
+    return replace(record, hosts=hosts, notes=notes, warnings=warnings)
+
+
+def _hide_labels(name_set: str, labels: pl.DataFrame, names: Pseudonyms) -> pl.DataFrame:
+    kind = PRIVATE_SETS.get(name_set)
+    if kind is None or not labels.height:
+        return labels
+    known = load_catalogue().name_sets[name_set].list_known_values()
+    texts = labels["label"].to_list()
+    if kind == "message":
+        hidden = list(map(names.hide_message, texts))
+    else:
+        hidden = [one if one in known else _hide_label(kind, one) for one in texts]
+    return labels.with_columns(label=pl.Series(hidden, dtype=pl.String))
+
+
+def _hide_label(kind: str, label: str) -> str:
+    if kind == "function":
+        return _hide_function(label)
+    is_public = kind == "module" and _PUBLIC["modules"].match(label)
+    return label if is_public else make_pseudonym(kind, label)
+
+
+def _hide_function(label: str) -> str:
+    """Return the label of a function, as in `solve (app)` or `[libc.so.6]`, without private names."""
+    function, module = _FUNCTION.fullmatch(label).groups()
+    if module is None and function.startswith("["):
+        return f"[{_hide_label('module', function.strip('[]'))}]"
+    if not _PUBLIC["functions"].match(function):
+        function = make_pseudonym("function", function)
+    return function if module is None else f"{function} ({_hide_label('module', module)})"
+
+
+def _hide_stacks(job: Job) -> None:
+    """Store the texts of call stacks anew, without private names."""
+    with FrameWriter(job.folder / "anonymous-stacks") as frames:
+        for result in job.results:
+            if stored := result.facts.get(STACK_TEXTS):
+                columns = read_columns(stored)
+                texts = (text.split(SEPARATOR) for text in columns["text"])
+                hidden = [SEPARATOR.join(map(_hide_function, functions)) for functions in texts]
+                columns["text"] = pl.Series(hidden, dtype=pl.String)
+                result.facts[STACK_TEXTS] = frames.append(columns)

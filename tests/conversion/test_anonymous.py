@@ -1,0 +1,155 @@
+"""`--anonymous`: nothing that tells of users, machines and programs is in any output, and the figures
+stay.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tools.exports import (
+    PID,
+    make_call,
+    make_export,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_nvtx_range,
+    make_os_call,
+    make_strings,
+)
+
+import nsys2prv
+from nsys2prv.cli import main
+
+MS = 1_000_000
+#: Texts that no output may have; each is used once in the report.
+SECRETS = {
+    "host": "secrethost",
+    "process": "SecretApp",
+    "thread": "SecretThread",
+    "range": "SecretRange",
+    "domain": "SecretDomain",
+    "function": "SecretFunction",
+    "module": "libsecretmodule.so",
+    "message": "token=secretkey42",
+    "file": "secretjob",
+}
+PUBLIC = ("cudaLaunchKernel", "kern", "read", "libcuda.so.1")
+TEXTS = (*PUBLIC, SECRETS["function"], SECRETS["module"], "push me SecretStored")
+
+
+def write_report(path: Path) -> Path:
+    thread = make_global_tid(PID)
+    domain = {"domainId": 1, "globalTid": thread}
+    frames = [(1, 3, 4), (1, 5, 6)]
+    tables = {
+        "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": SECRETS["host"]}],
+        "PROCESSES": [
+            {"globalPid": make_global_pid(), "pid": PID, "name": f"/opt/{SECRETS['process']}"}
+        ],
+        "ThreadNames": [{"globalTid": make_global_tid(PID + 1), "nameId": 8}],
+        "NVTX_EVENTS": [
+            {"eventType": 75, "start": 0, "text": SECRETS["domain"], **domain},
+            make_nvtx_range(10, 50 * MS, f"{SECRETS['range']} A", globalTid=thread),
+            make_nvtx_range(51 * MS, 60 * MS, f"{SECRETS['range']} B", **domain),
+            {**make_nvtx_range(61 * MS, 70 * MS, None, globalTid=thread), "textId": 7},
+        ],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [
+            make_call(90 * MS, 91 * MS, 1, nameId=1, callchainId=1),
+            make_call(91 * MS, 92 * MS, 2, nameId=1, globalTid=make_global_tid(PID + 1)),
+        ],
+        "CUDA_CALLCHAINS": [
+            {"id": chain, "stackDepth": depth, "symbol": symbol, "module": module}
+            for depth, (chain, symbol, module) in enumerate(frames)
+        ],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(92 * MS, 99 * MS, correlationId=1, demangledName=2, shortName=2)],
+        "OSRT_API": [make_os_call(20 * MS, 80 * MS, 3)],
+        "DIAGNOSTIC_EVENT": [
+            {"timestamp": 5, "timestampType": 1, "source": 1, "severity": 3, "text": f"Lost events of {SECRETS['process']} in {SECRETS['message']}", "globalPid": make_global_pid()}
+        ],
+        "StringIds": make_strings(*TEXTS, SECRETS["thread"]),
+    }  # fmt: skip
+    return make_export(path, tables)
+
+
+def read_outputs(folder: Path) -> dict[str, str]:
+    """Return the texts of all files that do not start with the name of the reports."""
+    texts = {}
+    for path in sorted(folder.iterdir()):
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        texts[path.name] = content.decode("utf-8", "replace")
+    return texts
+
+
+@pytest.mark.parametrize("trace", ["out.prv", "out.pftrace"])
+def test_nothing_private_is_in_any_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], trace: str
+) -> None:
+    report = write_report(tmp_path / f"{SECRETS['file']}.sqlite")
+    for options in ([], ["--anonymous"]):
+        folder = tmp_path / ("hidden" if options else "shown")
+        folder.mkdir()
+        args = [str(report), "--json", str(folder / "r.json"), "--html", str(folder / "r.html")]
+        assert main([*options, "--states", "--report", str(report), str(folder / trace)] if trace == "out.prv" else [*options, "--report", str(report), str(folder / trace)]) == 0  # fmt: skip
+        assert main(["report", "--full", *options, *args]) == 0
+        printed = capsys.readouterr()
+        texts = read_outputs(folder) | {
+            "printed": printed.out.replace(str(folder), ""),
+            "error": printed.err,
+        }
+        found = {
+            (name, what)
+            for name, text in texts.items()
+            for what, secret in SECRETS.items()
+            if secret.lower() in text.lower()
+        }
+        seen = {what for _, what in found}
+        if options:
+            assert not found
+            assert not any("SecretStored" in text for text in texts.values())
+            assert any("cudaLaunchKernel" in text for text in texts.values())
+        else:
+            assert seen >= {"host", "process", "thread", "range", "domain", "function", "message", "file"}  # fmt: skip
+
+
+def test_figures_stay(tmp_path: Path) -> None:
+    """With pseudonyms the findings have the same shares, and ranges the same times."""
+    samples = Path(__file__).parents[2] / "sample_reports"
+    for sample in ("graphs", "mpi"):
+        findings, ranges = [], []
+        for anonymous in (False, True):
+            with nsys2prv.open(samples / sample, quiet=True, anonymous=anonymous) as job:
+                findings.append([(one.kind, one.share, one.ranks) for one in job.findings()])
+                frame = job.frame("nvtx")
+                ranges.append(frame.select("begin", "end", "device", "stream").rows())
+        assert findings[0] == findings[1]
+        assert ranges[0] == ranges[1]
+
+
+def test_pseudonyms_are_the_same_in_every_trace(tmp_path: Path) -> None:
+    texts = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        report = write_report(folder / f"{SECRETS['file']}.sqlite")
+        assert main(["-q", "--anonymous", str(report), str(folder / "out.prv")]) == 0
+        texts.append((folder / "out.pcf").read_text() + (folder / "out.row").read_text())
+        inputs = json.loads((folder / "out.nsys2prv.json").read_text())["inputs"]
+        assert re.fullmatch(r"report-[0-9a-f]{8}", inputs[0]["name"])
+        assert re.fullmatch(r"host-[0-9a-f]{8}", inputs[0]["host"])
+    assert texts[0] == texts[1]
+
+
+def test_processes_that_are_not_profiled(tmp_path: Path) -> None:
+    """Their names are in the account of thread states."""
+    samples = Path(__file__).parents[2] / "sample_reports"
+    assert main(["-q", "--anonymous", str(samples / "machine"), str(tmp_path / "out.prv")]) == 0
+    account = (tmp_path / "out.nsys2prv.json").read_text()
+    assert "irqbalance" not in account
+    assert re.search(r"not-profiled: (process|thread)-[0-9a-f]{8}", account)
