@@ -12,7 +12,7 @@ that its processes are in.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import and_
 
@@ -24,6 +24,7 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.text import list_some
 from nsys2prv.analysis.host_time import TEXTS
 from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans
+from nsys2prv.analysis.reach import Reach
 from nsys2prv.analysis.result import KERNEL_NAMES
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.conversion.job import Job
@@ -62,6 +63,19 @@ class Coverage(Struct, frozen=True):
     names: Mapping[int, str]
     #: How long captures ran before the trace begins, with the first event of a process of the job (ns).
     unseen: int = 0
+    #: Task -> until when its CUDA calls or kernels are recorded (ns), where that is before its report ends.
+    cut: Mapping[int, int] = {}
+
+    def describe_cut(self) -> str:
+        """Return a sentence about the processes whose recording ends before their reports do; empty where
+        none does.
+        """
+        ends = [
+            f"{self.names[task]} to {format_nanoseconds(until)}"
+            for task, until in sorted(self.cut.items(), key=lambda item: item[1])
+        ]
+        told = f"The work of GPUs is recorded of {list_some(ends, MOST_NAMED)}, of {format_nanoseconds(self.duration)} in all: nothing is said of the rest."
+        return told if ends else ""
 
     def describe_unseen(self) -> str:
         """Return a sentence about the begin of captures without events, empty where it is short."""
@@ -106,8 +120,8 @@ def _format_spans(spans: Spans) -> str:
     return f"{begin} to {end}{pieces}"
 
 
-def find_coverage(job: Job, reader: EventReader) -> Coverage:
-    """Return the part of the trace that the reports of a job cover."""
+def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) -> Coverage:
+    """Return the part of the trace that the reports of a job cover. reaches: where calls end early, by time."""
     rows = reader.rows.threads
     tasks_of: dict[int, set[int]] = defaultdict(set)
     for (report, _), thread in job.model.rows.items():
@@ -115,10 +129,18 @@ def find_coverage(job: Job, reader: EventReader) -> Coverage:
             tasks_of[report].add(int(rows["task"][thread]))
     spans = _find_report_spans(job, reader, tasks_of)
     by_task: dict[int, Spans] = {}
+    # The first end of each counts.
+    ends = {one.task: one.until for one in reversed(reaches)}
+    cut = dict(ends)
+    lost_since = _find_lost_ends(job)
     for report, (begin, end) in spans.items():
         for task in tasks_of[report]:
-            before = by_task.get(task, EMPTY)
-            by_task[task] = merge_spans(np.append(before.begin, begin), np.append(before.end, end))
+            before, until = by_task.get(task, EMPTY), min(end, ends.get(task, end))
+            if (since := lost_since.get((report, task), until)) < until:
+                until = cut[task] = max(since, begin)
+            by_task[task] = merge_spans(
+                np.append(before.begin, begin), np.append(before.end, until)
+            )
     whole = merge_spans(np.zeros(1), np.array([reader.duration]))
     common = reduce(and_, by_task.values(), whole)
     if common.length >= (1 - NEGLIGIBLE) * reader.duration:
@@ -132,7 +154,18 @@ def find_coverage(job: Job, reader: EventReader) -> Coverage:
         if info.stated_span is not None and not info.is_part:
             stated.append(int(clock.to_global(np.array(info.stated_span))[0]))
     unseen = -min(stated) if min(first) >= -ROUNDING else 0
-    return Coverage(by_task, common, reader.duration, names, unseen)
+    return Coverage(by_task, common, reader.duration, names, unseen, cut)
+
+
+def _find_lost_ends(job: Job) -> dict[tuple[int, int], int]:
+    """Return since when the work of launches is lost (ns of the trace), by report and task."""
+    return {
+        (one.report, job.model.tasks[one.report, one.process] + 1): int(
+            job.clocks[one.report].to_global(np.array([one.since]))[0]
+        )
+        for one in job.lost
+        if one.matters and one.since is not None and (one.report, one.process) in job.model.tasks
+    }
 
 
 def _find_report_spans(

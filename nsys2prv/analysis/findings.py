@@ -230,7 +230,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     """Add the findings, the most costly first, answers to what-ifs, and the phases of the job."""
     _replay_job(frames, context, result)
     if steady := context.options.steady:
-        result.add("phases", find_phases(context.duration, steady))
+        result.add("phases", find_phases(context.duration, context.options.covered, steady))
     result.add("places", list_places(frames, context))
 
 
@@ -257,7 +257,8 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     graph = context.get_graph()
     if summary := time_use.describe_devices(frames, context):
         # The first note is printed above the findings.
-        result.notes[:] = [" ".join((*result.notes, summary))]
+        told = (*result.notes, summary, context.options.cut)
+        result.notes[:] = [" ".join(filter(None, told))]
     if devices.height and devices["device"].is_in(context.options.lossy_devices).all():
         result.missing.append(f"{NO_VERDICT}: {context.options.lost_work}")
         return

@@ -261,12 +261,12 @@ def _find_iterations(
     return _Found(begins, min(end, reader.duration), most.found_by, most.of_tasks)
 
 
-def find_phases(duration: int, steady: Steady) -> pl.DataFrame:
-    """Return the job's start-up, steady state and shutdown: `phase`, `begin_ns`, `time_ns`,
-    `time_share` of the job (duration: ns), and of the steady state `iterations`, and `activity`, by
-    what these were found.
+def find_phases(duration: int, covered: Spans, steady: Steady) -> pl.DataFrame:
+    """Return the job's start-up, steady state and shutdown, as far as they are recorded: `phase`,
+    `begin_ns`, `time_ns`, `time_share` of the job (duration: ns), and of the steady state `iterations`,
+    and `activity`, by what these were found.
     """
-    edges = 0, steady.begin, steady.end, duration
+    edges = covered.find_hull()[0], steady.begin, steady.end, covered.find_hull()[1]
     phases = pl.DataFrame(
         {
             "phase": ["start-up", "steady state", "shutdown"],

@@ -32,6 +32,7 @@ from nsys2prv.analysis.device_group import AnalysisOptions, Steady
 from nsys2prv.analysis.efficiencies import HOST_THREADS, USEFUL
 from nsys2prv.analysis.iterations import find_steady_state, list_task_iterations
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
+from nsys2prv.analysis.reach import Reach, find_reaches
 from nsys2prv.analysis.result import KERNEL_NAMES, Finding, Result, Results, join_findings
 from nsys2prv.conversion.convert import prepare
 from nsys2prv.conversion.job import Job
@@ -165,7 +166,25 @@ class OpenJob(Closable):
     @cached_property
     def quality(self) -> list[QualityNote]:
         """Notes on what the reports lack or have lost, and what to do about it."""
-        return assess_quality(self.prepared)
+        return assess_quality(self.prepared, [*map(self._describe_reach, self.reaches)])
+
+    def _describe_reach(self, reach: Reach) -> str:
+        """Return how far calls of a thread or process are recorded, for people."""
+        rows = self.reader.rows.threads
+        who = str(rows.filter(pl.col("task") == reach.task)["who"][0])
+        if reach.thread >= 0:
+            who = f"thread {' '.join(rows['row'][reach.thread].split()[2:])} of {who}"
+        return reach.describe(who, self.find_label)
+
+    def find_label(self, value: int, names: str) -> str:
+        """Return the label of a value of a name set (`range`: groups of NVTX names); "" for none."""
+        labels = (
+            self.folded.select(value="group", label="operation")
+            if names == "range"
+            else self.labels.get(names)
+        )
+        found = [] if labels is None else labels.filter(pl.col("value") == value)["label"].to_list()
+        return str(found[0]) if found else ""
 
     @property
     def facts(self) -> dict[str, object]:
@@ -201,7 +220,13 @@ class OpenJob(Closable):
     @cached_property
     def coverage(self) -> Coverage:
         """The time that the reports cover: of each process, and of all."""
-        return find_coverage(self.prepared, self.reader)
+        return find_coverage(self.prepared, self.reader, self.reaches)
+
+    @cached_property
+    def reaches(self) -> list[Reach]:
+        """How far calls of CUDA are recorded, where that is not to the end."""
+        found = self.run_on_groups(partial(_find_unit_reaches, self.group_table))
+        return sorted((one for of_unit in found for one in of_unit), key=lambda one: one.until)
 
     @cached_property
     def kinds(self) -> dict[str, int]:
@@ -486,6 +511,11 @@ def _check_names(names: Iterable[str], known: Collection[str], said: str) -> Non
 def _list_unit_iterations(names: NamePattern, saved: Path, number: int) -> pl.DataFrame:
     """Return the iterations of one unit (a pure function over files)."""
     return list_task_iterations(make_device_group(AnalysisOptions(), saved, number), names)
+
+
+def _find_unit_reaches(groups: Path, saved: Path, number: int) -> list[Reach]:
+    """Return how far calls of one unit are recorded (a pure function over files)."""
+    return find_reaches(make_device_group(AnalysisOptions(groups=groups), saved, number))
 
 
 def _build_unit_graph(calls: Mapping[int, str], saved: Path, number: int) -> UnitGraph:

@@ -20,9 +20,10 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.text import list_some
+from nsys2prv._util.text import format_scaled, list_some
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.lost_launches import LostLaunches
 from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.cuda import GRAPH_TABLE
@@ -82,13 +83,16 @@ class QualityNote(Struct, frozen=True):
         return f"{self.text}; {self.advice}"
 
 
-def assess_quality(job: Job) -> list[QualityNote]:
-    """Return notes on missing data in the reports of a job, causes before their consequences."""
+def assess_quality(job: Job, ends: Sequence[str] = ()) -> list[QualityNote]:
+    """Return notes on missing data in the reports of a job, causes before their consequences. ends: how far
+    calls of CUDA are recorded, where that is not to the end.
+    """
     notes = [*_note_missing_mpi(job.infos), *_note_unused_tables(job.infos)]
     notes += _note_missing_names(job)
     if any(kind.gpu_work for kind in job.selection.kinds):
         lossy = {one.report for one in job.lost}
         idle = [info for number, info in enumerate(job.infos) if number not in lossy]
+        notes += _note("calls_end", ends)
         notes += _note_lost_launches(job)
         notes += _note_early_work(job)
         notes += _note_missing_gpu_work(idle)
@@ -143,8 +147,16 @@ def _note_lost_launches(job: Job) -> list[QualityNote]:
         task, report = tasks.get((lost.report, lost.process)), job.infos[lost.report].name
         name = f"process {pid_of(lost.process)}" if task is None else labels[task]
         name += f" in {report}" if task is None or job.captures.chains else ""
-        lines.append(f"{name}: {lost.lost:,} of {lost.launches:,}")
+        lines.append(f"{name}: {lost.lost:,} of {lost.launches:,}{_name_begin_of_loss(lost, job)}")
     return _note("launches_without_work", lines)
+
+
+def _name_begin_of_loss(lost: LostLaunches, job: Job) -> str:
+    """Return since when all work is lost, as `, all from 27.76 ms on`; empty where there is some later."""
+    if lost.since is None:
+        return ""
+    since = int(job.clocks[lost.report].to_global(np.array([lost.since]))[0])
+    return f", all from {format_scaled(since, ('ns', 'us', 'ms', 's'))} on"
 
 
 def _note_early_work(job: Job) -> list[QualityNote]:

@@ -10,8 +10,6 @@ them as for a trace.
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from itertools import chain
@@ -20,10 +18,10 @@ from operator import itemgetter
 import numpy as np
 from msgspec import Struct, field
 
-from nsys2prv._util.columns import ABSENT, OPEN, find_places, group_rows, read_columns
+from nsys2prv._util.columns import ABSENT, OPEN
+from nsys2prv.conversion.lost_launches import LostLaunches, count_lost_launches
 from nsys2prv.events import all_kinds
-from nsys2prv.events.call_indexes import Launches, Segment
-from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
+from nsys2prv.events.call_indexes import Segment
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import Account, Counters, EventKind, Rows
 from nsys2prv.events.name_rules import may_drop
@@ -134,7 +132,9 @@ def survey_database(work: WholeWork, database: Database) -> WholeReport:
     span = find_span(work, database)
     # Rows about the profiler count only in a report that holds nothing else.
     span = work.stored if span is None else span
-    lost = count_lost_launches(work, database, span[1]) if work.launches and span else []
+    lost = []
+    if work.launches and span:
+        lost = count_lost_launches(work.report, work.info, work.launches, database, span[1])
     return WholeReport(span, lost)
 
 
@@ -288,153 +288,3 @@ def _unite_spans(*spans: Span | None) -> Span | None:
     """Return the span that covers all given ones; None for no span."""
     known = [span for span in spans if span is not None]
     return (min(first for first, _ in known), max(last for _, last in known)) if known else None
-
-
-#: Calls that put work on a GPU, unless a stream is being captured.
-LAUNCHING = re.compile(r"cu(?:da)?(?:Launch(?:Cooperative)?Kernel|Launch(?:Grid|_|$)|GraphLaunch)")
-CAPTURE_BEGIN = re.compile(r"cu(?:da)?StreamBeginCapture")
-CAPTURE_END = re.compile(r"cu(?:da)?StreamEndCapture")
-#: Tables of launched work, and how many of their rows are read at a time.
-WORK_TABLES = (KERNEL_TABLE, GRAPH_TABLE, COPIES, SETS, HOST_NODES, DECOMPRESSIONS)
-ROWS = 1_000_000
-#: From this share of lost launches on it is not known when the GPUs of a process were idle.
-FEW_LOST = 0.01
-
-
-class LostLaunches(Struct, frozen=True):
-    """Launching calls of a process, some without recorded work."""
-
-    #: Index of the report.
-    report: int
-    #: globalPid.
-    process: int
-    #: Number of launching calls that succeeded, outside of stream capture.
-    launches: int
-    #: Number of those without a row of any work, though it would have begun within the report.
-    lost: int
-
-    @property
-    def hides_idle_time(self) -> bool:
-        """True if so many are lost that gaps between the others mean nothing."""
-        return self.lost >= FEW_LOST * self.launches
-
-
-def count_lost_launches(work: WholeWork, database: Database, end: int) -> list[LostLaunches]:
-    """Return the processes of a report with launching calls that lack work. end: when its last event
-    ends (local ns).
-    """
-    tables = [table for table in WORK_TABLES if table in work.info.parts]
-    if not all(database.has(table, "globalPid", "correlationId") for table in tables):
-        return []
-    names = {
-        name
-        for kinds in {segment.kinds for segment in work.launches}
-        for name in read_columns(kinds)["name"].tolist()
-    }
-    texts = database.read_strings(sorted(names))
-    done = {segment.process: _Work() for segment in work.launches}
-    for part in (piece for table in tables for piece in work.info.parts[table].split(ROWS)):
-        columns = database.read(part, ("globalPid", "correlationId", "start", "end"))
-        own = [columns[name] for name in ("correlationId", "start", "end")]
-        for process, rows in group_rows(columns["globalPid"]):
-            if process in done:
-                done[process].add(*(column[rows] for column in own))
-    launches: dict[int, int] = defaultdict(int)
-    # Begins of calls without work, and of the last one with work, by process, thread and name.
-    missing: dict[tuple[int, int, int], list[np.ndarray]] = defaultdict(list)
-    last: dict[tuple[int, ...], int] = {}
-    for process, calls in _find_launches(work.launches, texts):
-        found = done[process].find(calls.ids)
-        launches[process] += len(found)
-        pairs = zip(calls.kinds.thread.tolist(), calls.kinds.name.tolist(), strict=True)
-        kinds = [(process, *pair) for pair in pairs]
-        begins = calls.begin[found]
-        for code, own in group_rows(calls.code[found]):
-            time = int(begins[own].max())
-            for known in (kinds[code], kinds[code][:1]):
-                last[known] = max(last.get(known, NULL), time)
-        rows = np.flatnonzero(~found)
-        begins = calls.begin[rows]
-        for code, own in group_rows(calls.code[rows]):
-            missing[kinds[code]].append(begins[own])
-    lost = dict.fromkeys(launches, 0)
-    for key, parts in missing.items():
-        process, begin = key[0], np.concatenate(parts)
-        # Work may begin after the report: of processes that are busy to its end, that of calls after
-        # the last one of the same function and thread, or of any, whose work is there.
-        if end - done[process].last <= done[process].longest:
-            begin = begin[begin < last.get(key, last.get(key[:1], NULL))]
-        lost[process] += len(begin)
-    return [
-        LostLaunches(work.report, process, launches[process], count)
-        for process, count in lost.items()
-        if count
-    ]
-
-
-class _Work:
-    """The work of a process: correlation ids, when the last ends, and how long the longest lasts."""
-
-    def __init__(self) -> None:
-        self._ids = [np.zeros(0, np.int64)]
-        self.last, self.longest = NULL, 0
-
-    def add(self, ids: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:
-        """Add work."""
-        self._ids.append(np.sort(ids))
-        timed = (start != NULL) & (end != NULL)
-        self.last = max(self.last, int(end[timed].max(initial=NULL)))
-        self.longest = max(self.longest, int((end - start)[timed].max(initial=0)))
-
-    def find(self, ids: np.ndarray) -> np.ndarray:
-        """Return whether there is work of calls."""
-        found = np.zeros(len(ids), bool)
-        for known in self._ids:
-            if len(known) and known[0] <= ids[-1] and known[-1] >= ids[0]:
-                found |= find_places(known, ids) >= 0
-        return found
-
-
-def _find_launches(
-    segments: Sequence[Segment], texts: dict[int, str]
-) -> Iterator[tuple[int, Launches]]:
-    """Yield process and launching calls of each segment that has any, by their ids. texts: names of
-    functions by their ids.
-    """
-    launch, begin, end = (
-        [number for number, text in texts.items() if pattern.match(text)]
-        for pattern in (LAUNCHING, CAPTURE_BEGIN, CAPTURE_END)
-    )
-    captures = _find_captures(segments, begin, end) if begin else {}
-    for segment in segments:
-        calls = segment.read()
-        wanted = np.isin(calls.kinds.name, launch) & np.isin(calls.kinds.result, (0, NULL))
-        rows = wanted[calls.code]
-        if segment.process in captures:
-            at, (begins, ends) = calls.begin, captures[segment.process]
-            rows &= np.searchsorted(begins, at, "right") == np.searchsorted(ends, at, "right")
-        if rows.any():
-            yield segment.process, calls.take(rows)
-
-
-def _find_captures(
-    segments: Sequence[Segment], begin: list[int], end: list[int]
-) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Return when each process captured streams: begins and ends, each ascending. A capture lasts
-    until it is ended on the same thread. begin, end: ids of the functions.
-    """
-    calls: dict[int, list[np.ndarray]] = defaultdict(list)
-    for segment in segments:
-        of_piece = segment.read()
-        chosen = np.isin(of_piece.kinds.name, (*begin, *end))
-        if chosen.any():
-            own = of_piece.take(chosen[of_piece.code])
-            calls[segment.process].append(np.stack([own.get("thread"), own.begin, own.get("name")]))
-    captures = {}
-    for process, pieces in calls.items():
-        thread, time, name = np.concatenate(pieces, axis=1)
-        order = np.lexsort((time, thread))
-        thread, time, is_begin = thread[order], time[order], np.isin(name[order], begin)
-        pairs = is_begin[:-1] & ~is_begin[1:] & (thread[1:] == thread[:-1])
-        captures[process] = np.sort(time[:-1][pairs]), np.sort(time[1:][pairs])
-    return captures

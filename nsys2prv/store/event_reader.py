@@ -185,6 +185,14 @@ class EventReader(Struct, dict=True):
                 columns = self._join_pieces(pieces, sum(map(len, read.values())), names, unit)
                 yield self.duration + 1 if last is None else last, make_frame(columns)
 
+    def find_last_ends(self, layout: str, unit: int) -> np.ndarray:
+        """Return when the last event of a layout ends on each thread (ns), -1 where a unit has none."""
+        last = np.full(len(self.rows.units), -1)
+        for run, records in self._read(BEGIN, layout, unit):
+            columns = self._make_begins(run.shape, records, (), np.int64)
+            np.maximum.at(last, columns["thread"], columns["end"])
+        return last
+
     def _make_begins(
         self,
         shape: RecordFormat,

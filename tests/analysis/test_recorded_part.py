@@ -15,6 +15,7 @@ from tools.exports import (
     make_export,
     make_global_tid,
     make_kernel,
+    make_nvtx_range,
     make_os_call,
     make_strings,
 )
@@ -23,9 +24,15 @@ import nsys2prv
 from nsys2prv.analysis.result import Finding
 
 MS, US = 1_000_000, 1_000
-LAUNCH, MALLOC, OVERHEAD, WRITE = range(2, 6)
+LAUNCH, MALLOC, OVERHEAD, WRITE, WAIT, DRIVER = range(2, 8)
 STRINGS = make_strings(
-    "kern", "cudaLaunchKernel_v7000", "cudaMalloc_v3020", "CUPTI: Resource Management", "write"
+    "kern",
+    "cudaLaunchKernel_v7000",
+    "cudaMalloc_v3020",
+    "CUPTI: Resource Management",
+    "write",
+    "pthread_cond_wait",
+    "/usr/lib/libcuda.so.535",
 )
 
 
@@ -118,3 +125,98 @@ def test_one_time_costs_are_behind_what_holds_the_job_back(tmp_path: Path) -> No
     found = find(tmp_path, {RUNTIME: calls, KERNEL: kernels})
     assert [one.kind for one in found] == ["host_work", "startup"]
     assert found[0].share < found[1].share
+
+
+def write_iterations(
+    path: Path,
+    recorded: int = 20,
+    *,
+    told_by: str = "ranges",
+    thread: int = PID,
+    shorter: int = 1,
+    name: str = "step",
+    count: int = 60,
+) -> Path:
+    """Write a report of iterations of 10 ms, each with a launch and a kernel of 5 ms, of which the last
+    ones are not recorded. told_by: what goes on: NVTX ranges, waits of the thread, or CPU samples. shorter: so
+    many times as short are those without calls, named `name`. thread: whose calls these are.
+    """
+    tid = make_global_tid(thread)
+    tables: dict[str, list[Row]] = {"StringIds": STRINGS, RUNTIME: [], KERNEL: []}
+    ranges, waits, samples = [], [], []
+    for number in range(count):
+        at, is_there = 10 * MS * number, number < recorded
+        lasts = 9 * MS // (1 if is_there else shorter)
+        ranges.append(make_nvtx_range(at, at + lasts, "step" if is_there else name))
+        waits.append(make_os_call(at + lasts, at + 10 * MS, WAIT, thread))
+        samples += [(at + MS, 8), (at + 2 * MS, DRIVER), (at + 3 * MS, 8)]
+        if is_there:
+            call = make_call(at + MS, at + 3 * MS, number, nameId=LAUNCH, globalTid=tid)
+            tables[RUNTIME].append(call)
+            tables[KERNEL].append(make_kernel(at + 3 * MS, at + 8 * MS, correlationId=number))
+    if told_by == "ranges":
+        tables["NVTX_EVENTS"] = ranges
+    elif told_by == "waits":
+        tables["OSRT_API"] = waits
+    else:
+        tables["COMPOSITE_EVENTS"] = [
+            {"id": number, "start": at, "cpu": 0, "threadState": 0, "globalTid": tid}
+            for number, (at, _) in enumerate(samples)
+        ]
+        tables["SAMPLING_CALLCHAINS"] = [
+            {"id": number, "symbol": 1, "module": module, "stackDepth": 0, "unresolved": 0}
+            for number, (_, module) in enumerate(samples)
+        ]
+        tables["StringIds"] = [*STRINGS, {"id": 8, "value": "/home/app"}]
+    end = {"timestamp": count * 10 * MS, "text": "Profiling has stopped.", "severity": 1}
+    tables["DIAGNOSTIC_EVENT"] = [end]
+    return make_export(path / "one.sqlite", tables)
+
+
+@pytest.mark.parametrize(
+    ("told_by", "thread", "what"),
+    [
+        ("ranges", PID, "40 NVTX ranges step"),
+        ("ranges", PID + 1, "40 NVTX ranges step"),
+        ("waits", PID + 1, "40 returns from pthread_cond_wait"),
+        ("samples", PID, "40 visits of CUDA in CPU samples"),
+    ],
+)
+def test_nothing_is_claimed_after_the_last_recorded_call(
+    told_by: str, thread: int, what: str, tmp_path: Path
+) -> None:
+    """Of 60 iterations the calls of 20 are recorded, to 193 ms."""
+    with nsys2prv.open(write_iterations(tmp_path, told_by=told_by, thread=thread)) as job:
+        result = job.analyse("findings")["findings"]
+        (note,) = (one for one in job.quality if one.kind == "calls_end")
+        begin, end = job.coverage.common.find_hull()
+        gaps = job.analyse("idle")["idle"].tables["gaps"].frame["time_ns"].sum()
+        phases = result.tables["phases"].frame
+    first = 0 if told_by == "ranges" else 1
+    assert what in note.text
+    assert f"to {193 - first}.00 ms, though" in note.text
+    assert (begin, end) == (0, (193 - first) * MS)
+    assert gaps < 100 * MS
+    assert phases["begin_ns"][-1] + phases["time_ns"][-1] <= end
+    assert "shutdown" not in {one.kind for one in result.findings}
+    assert "is recorded of rank 0 to 19" in result.notes[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "write results"},
+        {"shorter": 3},
+        {"recorded": 58},
+        {"recorded": 2},
+        {"told_by": "waits", "thread": PID + 1, "recorded": 51},
+        {"told_by": "waits", "shorter": 3},
+        {"count": 22},
+    ],
+)
+def test_work_of_the_host_alone_is_no_end_of_the_recording(
+    options: dict[str, object], tmp_path: Path
+) -> None:
+    with nsys2prv.open(write_iterations(tmp_path, **options)) as job:
+        assert not job.reaches
+        assert job.coverage.common.length == job.duration

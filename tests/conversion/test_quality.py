@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,6 @@ from tools.exports import (
 import nsys2prv
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.cli import main
-from nsys2prv.conversion.whole_reports import LostLaunches
 
 OTHER = 777
 LAUNCH, BEGIN, END, GRAPH = 2, 3, 4, 5
@@ -41,8 +41,8 @@ def call(at: int, correlation: int, name: int = LAUNCH, **columns: object) -> Ro
     return make_call(at, at + 4, correlation, nameId=name, **columns)
 
 
-def write_lossy(path: Path, work: int = 6) -> Path:
-    """Write a report of two processes; of the first all work is there, of the other some."""
+def write_lossy(path: Path, kept: Sequence[int] = (1, 2, 4, 6, 8, 10)) -> Path:
+    """Write a report of two processes; of the first all work is there, of the other that of some launches."""
     thread = {"globalTid": make_global_tid(OTHER, OTHER)}
     calls = [
         *(call(10 * number, number) for number in range(1, 11)),
@@ -64,7 +64,7 @@ def write_lossy(path: Path, work: int = 6) -> Path:
             make_kernel(
                 10 * number, 10 * number + 5, correlationId=number, globalPid=make_global_pid(OTHER)
             )
-            for number in range(1, work + 1)
+            for number in kept
         ),
     ]
     gpu = {"TARGET_INFO_GPU": [{"id": 0, "name": "H100", "uuid": "u"}]}
@@ -99,17 +99,52 @@ def test_launches_without_work_are_counted_by_process_in_both_commands(
     assert wanted in page.read_text()
     written = json.loads((tmp_path / "o.nsys2prv.json").read_text())
     assert written["quality"] == [note, lacks]
-    assert list_notes(write_lossy(tmp_path / "whole.sqlite", work=10)) == {}
+    assert list_notes(write_lossy(tmp_path / "whole.sqlite", range(1, 11))) == {}
 
 
 def test_no_idle_time_is_blamed_where_work_is_lost(tmp_path: Path) -> None:
-    def find_kinds(work: int) -> set[str]:
-        with nsys2prv.open([write_lossy(tmp_path / "r.sqlite", work)]) as job:
+    def find_kinds(*kept: int) -> set[str]:
+        with nsys2prv.open([write_lossy(tmp_path / "r.sqlite", kept)]) as job:
             return {finding.kind for finding in job.findings()}
 
     # Both processes are on one GPU, which hardly works.
-    assert find_kinds(10) & {"host_work", "host_bound"}
-    assert find_kinds(6) == set()
+    assert find_kinds(*range(1, 11)) & {"host_work", "host_bound"}
+    assert find_kinds(1, 2, 4, 6, 8, 10) == set()
+
+
+def test_where_all_later_work_is_lost_what_is_before_counts(tmp_path: Path) -> None:
+    """The first launch without work begins at 70 ns, when the last work has ended."""
+    with nsys2prv.open([write_lossy(tmp_path / "r.sqlite", range(1, 7))]) as job:
+        (note, _) = job.quality
+        assert note.text.endswith(
+            "777: 4 of 10, all from 60 ns on; what their GPUs did then is not known"
+        )
+        assert job.coverage.common.find_hull() == (0, 60)
+        result = job.analyse("findings")["findings"]
+        assert "777 to 60 ns" in result.notes[0]
+        assert (
+            job.analyse("efficiencies")["efficiencies"].tables["device"].frame["elapsed_ns"][0]
+            == 60
+        )
+
+
+@pytest.mark.parametrize(("stream", "lost"), [(7, 3), (8, 0)])
+def test_work_is_lost_where_copies_of_its_stream_go_on(
+    stream: int, lost: int, tmp_path: Path
+) -> None:
+    """Three of six launches have no kernel; a copy of the last of their stream, launched later, is there
+    and lasts as long as to the end of the report.
+    """
+    copy = {"deviceId": 0, "contextId": 1, "streamId": stream, "globalPid": make_global_pid()}
+    tables = {
+        "StringIds": [*NAMES, {"id": 9, "value": "cudaMemcpyAsync"}],
+        RUNTIME: [*(call(10 * number, number) for number in range(1, 7)), call(65, 7, 9)],
+        KERNEL: [make_kernel(10 * one + 1, 10 * one + 5, correlationId=one) for one in (1, 2, 3)],
+        MEMCPY: [{**copy, "start": 66, "end": 150, "correlationId": 7, "bytes": 8, "copyKind": 1}],
+    }
+    with nsys2prv.open([make_export(tmp_path / "r.sqlite", tables)]) as job:
+        found = [(one.lost, one.launches, one.since) for one in job.prepared.lost]
+    assert found == ([(3, 6, 40)] if lost else [])
 
 
 def test_no_figures_are_given_of_gpus_with_lost_work(tmp_path: Path) -> None:
@@ -181,7 +216,8 @@ def test_lost_launches_are_those_of_sql(report: Path) -> None:
             "lasts AS (SELECT *, max(start) FILTER (WHERE there) OVER (PARTITION BY globalTid, nameId) AS last FROM calls) "
             "SELECT globalTid & ~0xffffff, count(*), sum(NOT there AND start < coalesce(last, 1 << 62)) FROM lasts GROUP BY 1",
         )
-    assert lost == [LostLaunches(0, *row) for row in rows if row[2]]
+    found = [(one.process, one.launches, one.lost) for one in lost]
+    assert found == [row for row in rows if row[2]]
 
 
 def test_work_before_its_launch_is_counted_by_gpu(tmp_path: Path) -> None:

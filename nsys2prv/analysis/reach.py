@@ -1,0 +1,153 @@
+"""Find how far the recording of CUDA calls reaches, of threads and processes: nothing is known of their
+GPUs after it.
+
+Nsight Systems may stop to record the calls of a thread while all else goes on. Then what the thread
+did again and again with calls before, it does as often without any: NVTX ranges of the same name that
+last as long, work between two equal calls of the system, visits of CUDA that CPU samples show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv.analysis.device_group import NAMED_BY, OS, DeviceGroup, to_arrays
+from nsys2prv.analysis.stacks import SAMPLES
+from nsys2prv.analysis.text import format_nanoseconds
+from nsys2prv.events.catalogue import map_labels
+
+#: Threads are looked at whose last call is so much of the trace before its end: less changes figures little.
+LEAST_LEFT = 0.05
+#: Nearly all marks before have calls; so many before and after are no chance. Fewer are needed of NVTX
+#: ranges, whose names tell what they are.
+ALIKE, FEWEST, FEWEST_RANGES = 0.9, 10, 3
+#: Those after last as long as those before if their medians differ by less than this factor: the
+#: iterations of a program differ less, and what it does at its end is much shorter or longer.
+SAME_LENGTH = 2.0
+RANGES = "nvtx_pushpop"
+#: Code in which CPU samples show a visit of CUDA.
+_OWNERS = map_labels("code_owner")
+IN_CUDA = (_OWNERS["a cuda library"], _OWNERS["the cuda driver"])
+
+
+class Reach(Struct, frozen=True):
+    """The end of the recorded CUDA calls of a thread, or of all threads of a task."""
+
+    #: Task of the trace (from 1), and the thread; -1 for all of the task's.
+    task: int
+    thread: int
+    #: When the last call ends, and when the last of what goes on without calls does (ns).
+    until: int
+    goes_on: int
+    #: What goes on (layout, and its name: an event value, or a group of names of ranges), and how often.
+    layout: str
+    name: int
+    count: int
+
+    def describe(self, who: str, find_label: Callable[..., str]) -> str:
+        """Return how far it reaches, and what goes on. who: name of the thread or task; find_label: as of
+        Context.
+        """
+        label = find_label(self.name, "range" if self.layout == RANGES else self.layout)
+        noun = f"returns from {label}" if self.layout in OS else f"NVTX ranges {label}"
+        noun = "visits of CUDA in CPU samples" if self.layout in SAMPLES else noun
+        return (
+            f"{who} to {format_nanoseconds(self.until)}, though {self.count:,} {noun} follow to "
+            f"{format_nanoseconds(self.goes_on)}, without a call, unlike those before"
+        )
+
+
+def find_reaches(unit: DeviceGroup) -> list[Reach]:
+    """Return where calls of the threads that launch work end early, and where those of all threads of a
+    task do.
+    """
+    if not unit.has("cuda_api"):
+        return []
+    main, limit = unit.reader.rows.main_rows, (1 - LEAST_LEFT) * unit.duration
+    last = np.full(len(main), -1)
+    np.maximum.at(last, main, unit.reader.find_last_ends("cuda_api", unit.number))
+    early, late = (last >= 0) & (last < limit), np.unique(unit.task_of[last >= limit])
+    if not early.any():
+        return []
+    tasks = np.setdiff1d(np.unique(unit.task_of[early]), late)
+    wanted = early[main] | np.isin(unit.task_of, tasks)
+
+    def read(layout: str, *fields: str) -> pl.DataFrame:
+        events = unit.reader.read_begins(
+            layout, fields, unit.number, keep=lambda columns: wanted[columns["thread"]]
+        )
+        thread = main[events["thread"].to_numpy()]
+        task = pl.Series(unit.task_of[thread])
+        return events.with_columns(thread=pl.Series(thread), task=task).cast(pl.Int64)
+
+    calls, marks = read("cuda_api"), pl.concat([*_list_marks(unit, read)])
+    launching = main[[sender for sender, _ in unit.launch_pairs]]
+    of_threads = marks.filter(pl.col("thread").is_in(np.flatnonzero(early).tolist()))
+    found = [one for one in _judge(of_threads, calls, "thread") if one.thread in launching]
+    known = {one.task for one in found}
+    ranges = marks.filter((pl.col("layout") == RANGES) & pl.col("task").is_in(tasks.tolist()))
+    return found + [one for one in _judge(ranges, calls, "task") if one.task not in known]
+
+
+def _list_marks(unit: DeviceGroup, read: Callable[..., pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield what threads do again and again: thread, task, begin, end (ns), layout, name."""
+    keys = ("thread", "task", "begin", "end")
+    yield read("cuda_api").clear().select(*keys, layout=pl.lit(""), name=pl.lit(0, pl.Int64))
+    if unit.has(RANGES):
+        ranges = read(RANGES, "range")
+        groups = np.load(str(unit.options.groups), mmap_mode="r")
+        name = pl.Series(groups[ranges["range"].to_numpy()], dtype=pl.Int64)
+        yield ranges.select(*keys, layout=pl.lit(RANGES), name=name)
+    for layout in filter(unit.has, OS):
+        # From one call to the next of the same name.
+        times = read(layout, NAMED_BY[layout]).rename({NAMED_BY[layout]: "name"})
+        following = pl.col("begin").shift(-1).over("thread", "name")
+        times = times.with_columns(begin="end", end=following).filter(
+            pl.col("end") > pl.col("begin")
+        )
+        yield times.select(*keys, layout=pl.lit(layout), name="name")
+    for layout in filter(unit.has, SAMPLES):
+        samples = read(layout, "owner").sort("thread", "begin", maintain_order=True)
+        is_in = pl.col("owner").is_in(IN_CUDA)
+        visit = (is_in.ne_missing(is_in.shift()) | (pl.col("thread").diff() != 0)).cum_sum()
+        visits = samples.with_columns(visit=visit).filter(is_in).group_by("thread", "task", "visit")
+        visits = visits.agg(pl.col("begin").min(), end=pl.col("begin").max() + 1)
+        yield visits.select(*keys, layout=pl.lit(layout), name=pl.lit(0, pl.Int64))
+
+
+def _judge(marks: pl.DataFrame, calls: pl.DataFrame, by: str) -> Iterator[Reach]:
+    """Yield the reach of each thread or task (by) that goes on as before after its last call."""
+    for (key,), own in marks.group_by(by, maintain_order=True):
+        begin, end = to_arrays(calls.filter(pl.col(by) == key), "begin", "end")
+        until = int(end.max())
+        first, last = to_arrays(own, "begin", "end")
+        inside = np.searchsorted(np.sort(begin), last) - np.searchsorted(
+            np.sort(end), first, "right"
+        )
+        has, after = pl.col("has"), pl.col("begin") >= until
+        lasts = pl.col("end") - pl.col("begin")
+        sums = own.with_columns(has=pl.Series(inside > 0)).group_by("layout", "name")
+        sums = sums.agg(
+            task=pl.col("task").first(),
+            before=(~after).sum(),
+            having=has.sum(),
+            after=after.sum(),
+            ratio=lasts.filter(after).median() / lasts.filter(has).median(),
+            goes_on=pl.col("end").filter(after).max(),
+        )
+        is_range = pl.col("layout") == RANGES
+        fewest = pl.when(is_range).then(FEWEST_RANGES).otherwise(FEWEST)
+        sums = sums.filter(
+            (pl.col("having") >= fewest)
+            & (pl.col("having") >= ALIKE * pl.col("before"))
+            & (pl.col("after") >= fewest)
+            & pl.col("ratio").is_between(1 / SAME_LENGTH, SAME_LENGTH)
+        )
+        if sums.height:
+            most = sums.sort(is_range, "after", "goes_on", "name").row(-1, named=True)
+            thread = key if by == "thread" else -1
+            what = most["goes_on"], most["layout"], most["name"], most["after"]
+            yield Reach(most["task"], thread, until, *what)

@@ -1,0 +1,251 @@
+"""Find the calls that put work on a GPU of which a report has no work, and since when: from then on it is
+not known what the GPUs of their process did.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from nsys2prv._util.columns import ABSENT, find_places, group_rows, read_columns
+from nsys2prv.events.call_indexes import Launches, Segment
+from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
+from nsys2prv.export.info import ReportInfo
+from nsys2prv.export.source import NULL
+from nsys2prv.export.sqlite import Database
+
+#: Calls that put work on a GPU, unless a stream is being captured.
+LAUNCHING = re.compile(r"cu(?:da)?(?:Launch(?:Cooperative)?Kernel|Launch(?:Grid|_|$)|GraphLaunch)")
+CAPTURE_BEGIN = re.compile(r"cu(?:da)?StreamBeginCapture")
+CAPTURE_END = re.compile(r"cu(?:da)?StreamEndCapture")
+#: Tables of work on memory, which goes on in a stream where kernels are lacking; tables of all
+#: launched work; how many of their rows are read at a time.
+MEMORY_TABLES = (COPIES, SETS)
+WORK_TABLES = (KERNEL_TABLE, GRAPH_TABLE, *MEMORY_TABLES, HOST_NODES, DECOMPRESSIONS)
+ROWS = 1_000_000
+#: From this share of lost launches on it is not known when the GPUs of a process were idle.
+FEW_LOST = 0.01
+#: Later than any time (ns).
+NEVER = np.iinfo(np.int64).max
+#: Process, thread and function of launching calls: globalPid, globalTid, id of the name.
+CallKind = tuple[int, ...]
+
+
+class LostLaunches(Struct, frozen=True):
+    """Launching calls of a process, some without recorded work."""
+
+    #: Index of the report.
+    report: int
+    #: globalPid.
+    process: int
+    #: Number of launching calls that succeeded, outside of stream capture.
+    launches: int
+    #: Number of those without a row of any work, though it would have begun within the report.
+    lost: int
+    #: From when on (local ns) it is not known what the GPUs of the process did, as only earlier calls have
+    #: work; None where later ones have some, or none has.
+    since: int | None = None
+
+    @property
+    def matters(self) -> bool:
+        """True if so many are lost that gaps between the others mean nothing."""
+        return self.lost >= FEW_LOST * self.launches
+
+    @property
+    def hides_idle_time(self) -> bool:
+        """True if it is nowhere known when the GPUs of the process were idle."""
+        return self.matters and self.since is None
+
+
+def count_lost_launches(
+    report: int, info: ReportInfo, segments: Sequence[Segment], database: Database, end: int
+) -> list[LostLaunches]:
+    """Return the processes of a report with launching calls that lack work. segments: its calls. end:
+    when its last event ends (local ns).
+    """
+    tables = [table for table in WORK_TABLES if table in info.parts]
+    if not all(database.has(table, "globalPid", "correlationId") for table in tables):
+        return []
+    kinds_of = {segment.kinds for segment in segments}
+    names = {name for kinds in kinds_of for name in read_columns(kinds)["name"].tolist()}
+    texts = database.read_strings(sorted(names))
+    done = _read_work(tables, info, segments, database)
+    # Begins of calls without work, and of the last one with work, by process, thread and name.
+    missing: dict[int, dict[CallKind, list[np.ndarray]]] = {}
+    last: dict[CallKind, int] = {}
+    for process, calls in _find_launches(segments, texts):
+        of_process = missing.setdefault(process, defaultdict(list))
+        work = done[process]
+        stream = work.find_streams(calls.ids)
+        work.launches += len(stream)
+        found = stream != ABSENT
+        pairs = zip(calls.kinds.thread.tolist(), calls.kinds.name.tolist(), strict=True)
+        kinds = [(process, *pair) for pair in pairs]
+        codes = calls.code.astype(np.int64)
+        for code, rows in group_rows(np.where(found, codes, ~codes)):
+            kind, begins = kinds[max(code, ~code)], calls.begin[rows]
+            if code < 0:
+                of_process[kind].append(begins)
+                continue
+            work.used[kind].update(np.unique(stream[rows]).tolist())
+            for known in (kind, kind[:1]):
+                last[known] = max(last.get(known, NULL), int(begins.max()))
+    lost = []
+    for process, pieces in missing.items():
+        work, sure, late = done[process], {}, NEVER
+        begins_of = {kind: np.concatenate(parts) for kind, parts in pieces.items()}
+        # Work may begin after the report: of processes that are busy to its end, that of calls after
+        # the last one of the same function and thread, or of any, whose work is there.
+        if end - work.last <= work.longest:
+            sure = {kind: last.get(kind, last.get(kind[:1], NULL)) for kind in begins_of}
+            late = work.find_late(
+                begins_of, sure, [one for one in segments if one.process == process]
+            )
+        counted = [
+            begin[(begin < sure.get(kind, NEVER)) | (begin >= late)]
+            for kind, begin in begins_of.items()
+        ]
+        begins = np.concatenate([np.zeros(0, np.int64), *counted])
+        if len(begins):
+            first, known = int(begins.min()), last.get((process,))
+            since = None if known is None or first <= known else max(first, work.last_launched)
+            lost.append(LostLaunches(report, process, work.launches, len(begins), since))
+    return lost
+
+
+def _read_work(
+    tables: Sequence[str], info: ReportInfo, segments: Sequence[Segment], database: Database
+) -> dict[int, _Work]:
+    """Return the work of each process with calls."""
+    done = {segment.process: _Work() for segment in segments}
+    names = ("globalPid", "correlationId", "streamId", "start", "end")
+    for table in tables:
+        for part in info.parts[table].split(ROWS):
+            columns = database.read(part, names)
+            for process, rows in group_rows(columns["globalPid"]):
+                if process in done:
+                    own = (columns[name][rows] for name in names[1:])
+                    done[process].add(table in MEMORY_TABLES, *own)
+    return done
+
+
+class _Work:
+    """The work of a process, and what is known of its launches."""
+
+    def __init__(self) -> None:
+        # Correlation ids in pieces, each ascending, and their streams.
+        self._pieces: list[tuple[np.ndarray, np.ndarray]] = []
+        # Stream -> the greatest correlation id of work on memory.
+        self._copied: dict[int, int] = {}
+        # When the last ends, of all and of what is launched, and how long the longest lasts (ns).
+        self.last = self.last_launched = NULL
+        self.longest = self.launches = 0
+        # Streams that launches of a kind use.
+        self.used: dict[CallKind, set[int]] = defaultdict(set)
+
+    def add(
+        self,
+        is_memory: bool,
+        ids: np.ndarray,
+        streams: np.ndarray,
+        start: np.ndarray,
+        end: np.ndarray,
+    ) -> None:
+        """Add work."""
+        order = np.argsort(ids, kind="stable")
+        self._pieces.append((ids[order], streams[order].astype(np.int32)))
+        timed = (start != NULL) & (end != NULL)
+        last = int(end[timed].max(initial=NULL))
+        self.last = max(self.last, last)
+        self.longest = max(self.longest, int((end - start)[timed].max(initial=0)))
+        if not is_memory:
+            self.last_launched = max(self.last_launched, last)
+            return
+        for stream, rows in group_rows(streams):
+            self._copied[stream] = max(self._copied.get(stream, 0), int(ids[rows].max()))
+
+    def find_streams(self, ids: np.ndarray) -> np.ndarray:
+        """Return the stream of the work of each call, ABSENT where there is none."""
+        found = np.full(len(ids), ABSENT)
+        for known, streams in self._pieces:
+            if len(known) and known[0] <= ids[-1] and known[-1] >= ids[0]:
+                places = find_places(known, ids)
+                found = np.where(places >= 0, streams[places], found)
+        return found
+
+    def find_late(
+        self,
+        begins_of: Mapping[CallKind, np.ndarray],
+        sure: Mapping[CallKind, int],
+        segments: Sequence[Segment],
+    ) -> int:
+        """Return when the first call begins (local ns) that is not known to lack work (sure: those of a
+        kind that begin before), but on all streams that its kind uses was followed by work on memory
+        that is there: streams keep the order. NEVER for none.
+        """
+        copied = {stream: _find_begin(one, segments) for stream, one in self._copied.items()}
+        late = NEVER
+        for kind, begin in begins_of.items():
+            until = min((copied.get(stream, NULL) for stream in self.used[kind]), default=NULL)
+            late = min(late, int(begin[(begin >= sure[kind]) & (begin < until)].min(initial=NEVER)))
+        return late
+
+
+def _find_begin(correlation: int, segments: Sequence[Segment]) -> int:
+    """Return when a call begins (local ns), NULL where it is not there."""
+    for segment in segments:
+        if segment.low <= correlation <= segment.high:
+            calls = segment.read()
+            place = int(find_places(calls.ids, np.array([correlation]))[0])
+            if place >= 0:
+                return int(calls.begin[place])
+    return NULL
+
+
+def _find_launches(
+    segments: Sequence[Segment], texts: dict[int, str]
+) -> Iterator[tuple[int, Launches]]:
+    """Yield process and launching calls of each segment that has any, by their ids. texts: names of
+    functions by their ids.
+    """
+    launch, begin, end = (
+        [number for number, text in texts.items() if pattern.match(text)]
+        for pattern in (LAUNCHING, CAPTURE_BEGIN, CAPTURE_END)
+    )
+    captures = _find_captures(segments, begin, end) if begin else {}
+    for segment in segments:
+        calls = segment.read()
+        wanted = np.isin(calls.kinds.name, launch) & np.isin(calls.kinds.result, (0, NULL))
+        rows = wanted[calls.code]
+        if segment.process in captures:
+            at, (begins, ends) = calls.begin, captures[segment.process]
+            rows &= np.searchsorted(begins, at, "right") == np.searchsorted(ends, at, "right")
+        if rows.any():
+            yield segment.process, calls.take(rows)
+
+
+def _find_captures(
+    segments: Sequence[Segment], begin: list[int], end: list[int]
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Return when each process captured streams: begins and ends, each ascending. A capture lasts
+    until it is ended on the same thread. begin, end: ids of the functions.
+    """
+    calls: dict[int, list[np.ndarray]] = defaultdict(list)
+    for segment in segments:
+        of_piece = segment.read()
+        chosen = np.isin(of_piece.kinds.name, (*begin, *end))
+        if chosen.any():
+            own = of_piece.take(chosen[of_piece.code])
+            calls[segment.process].append(np.stack([own.get("thread"), own.begin, own.get("name")]))
+    captures = {}
+    for process, pieces in calls.items():
+        thread, time, name = np.concatenate(pieces, axis=1)
+        order = np.lexsort((time, thread))
+        thread, time, is_begin = thread[order], time[order], np.isin(name[order], begin)
+        pairs = is_begin[:-1] & ~is_begin[1:] & (thread[1:] == thread[:-1])
+        captures[process] = np.sort(time[:-1][pairs]), np.sort(time[1:][pairs])
+    return captures
