@@ -86,6 +86,15 @@ _lost = _in_hook = False
 _delays = _delayed = 0
 
 
+#: Files that are in place, complete.
+_written: list[str] = []
+
+
+def note_written(*paths: object) -> None:
+    """Note that these files are in place: who ends the run from now on is told so."""
+    _written.extend(map(str, paths))
+
+
 class EndedBySignal(BaseException):
     """A signal asks to end; its number."""
 
@@ -183,4 +192,12 @@ def _repeat_signal(number: int) -> None:
 
 def _describe_ending(number: int) -> str:
     how = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
-    return f"{how}; nothing was written"
+    return f"{how}; {describe_written()}"
+
+
+def describe_written() -> str:
+    """Return which files this run has written."""
+    if not _written:
+        return "nothing was written"
+    more = f" and {len(_written) - 1:,} more" if len(_written) > 1 else ""
+    return f"{_written[0]}{more} had been written"

@@ -18,7 +18,7 @@ import socket
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib.resources import files
@@ -26,7 +26,12 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from nsys2prv._util.errors import Nsys2prvError, UsageError, name_damaged_file
+from nsys2prv._util.errors import (
+    Nsys2prvError,
+    UsageError,
+    name_damaged_file,
+    note_written,
+)
 from nsys2prv._util.text import format_size
 
 if TYPE_CHECKING:
@@ -52,7 +57,7 @@ PREFIX, SUFFIX = ".nsys2prv-", ".tmp"
 _OURS = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-[\w-]+" + re.escape(SUFFIX))
 #: In a temporary folder: the file that its process keeps locked, the list of files to put in place,
 #: and the folder of replaced files.
-LOCK, NAMES, EARLIER = ".lock", "names.json", "earlier"
+LOCK, NAMES, EARLIER = ".lock", ".names.json", ".earlier"
 #: Name of the file that is to be locked, until it is.
 UNLOCKED = ".unlocked"
 #: Seconds after which a folder without a lock file was left by a run that was killed as it began.
@@ -162,6 +167,7 @@ def put_in_place(staging: Path, finals: Sequence[Path]) -> None:
     except BaseException:
         _undo_placing(staging, new)
         raise
+    note_written(*(final for final, there in new.items() if there))
 
 
 def _undo_placing(staging: Path, finals: Mapping[Path, bool]) -> None:
@@ -222,17 +228,72 @@ def check_folder(folder: Path) -> None:
         raise Nsys2prvError(f"{folder}: no permission to write there; give another folder")
 
 
-def write_complete_file(path: Path, text: str) -> None:
-    """Write a file that comes into being complete; a device or a pipe is written to. Raises one
-    line for people.
+def write_complete_files(texts: Mapping[Path, str]) -> None:
+    """Write files that come into being complete, all or none, and the folders that they need. A
+    device or a pipe is written to, first. Raises one line for people.
     """
-    with name_damaged_file(path):
-        if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
-            return
-        with make_temporary_folder(path.parent) as folder:
-            (folder / path.name).write_text(text, encoding="utf-8")
-            (folder / path.name).replace(path)
+    special = [path for path in texts if path.exists() and not path.is_file()]
+    plain = [path for path in texts if path not in special]
+    for path in special:
+        with name_damaged_file(path):
+            note_written(path)
+            path.write_text(texts[path], encoding="utf-8")
+    folders = [*dict.fromkeys(folder for path in plain for folder in _list_missing(path.parent))]
+    with _remove_on_error(folders), ExitStack() as stack:
+        for folder in folders:
+            with name_damaged_file(folder):
+                folder.mkdir()
+        staging: dict[Path, Path] = {}
+        for path in plain:
+            with name_damaged_file(path):
+                if path.parent not in staging:
+                    folder = stack.enter_context(make_temporary_folder(path.parent))
+                    staging[path.parent] = folder
+                new = staging[path.parent] / path.name
+                new.write_text(texts[path], encoding="utf-8", newline="\n")
+        _place_all({path: staging[path.parent] / path.name for path in plain})
+    note_written(*plain)
+
+
+def _list_missing(folder: Path) -> list[Path]:
+    """Return the folders that are to be made for this one to be there, the outermost first."""
+    return [one for one in (*reversed(folder.parents), folder) if not one.exists()]
+
+
+@contextmanager
+def _remove_on_error(folders: Sequence[Path]) -> Iterator[None]:
+    """Remove folders that were made when the block fails."""
+    try:
+        yield
+    except BaseException:
+        for folder in reversed(folders):
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def _place_all(new: Mapping[Path, Path]) -> None:
+    """Move new files to their places, all or none. new: each place and the file for it, in a
+    folder beside it.
+    """
+    earlier: dict[Path, Path | None] = {}
+    try:
+        for path, file in new.items():
+            with name_damaged_file(path):
+                kept = file.parent / EARLIER / file.name if os.path.lexists(path) else None
+                if kept:
+                    kept.parent.mkdir(exist_ok=True)
+                    path.replace(kept)
+                earlier[path] = kept
+                file.replace(path)
+    except BaseException:
+        for path, kept in reversed(earlier.items()):
+            with suppress(OSError):
+                if kept:
+                    kept.replace(path)
+                elif not new[path].exists():
+                    path.unlink()
+        raise
 
 
 def remove_leftovers(parent: Path) -> None:

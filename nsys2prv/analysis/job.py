@@ -541,7 +541,9 @@ def open_job(
     the reports hold no events.
     """
     options = choose_options(options, fields)
-    paths = find_reports([reports] if isinstance(reports, str | Path) else reports)
+    given = [reports] if isinstance(reports, str | Path) else reports
+    left_out: list[str] = []
+    paths = find_reports(given, left_out)
     plan = Plan.from_options(replace(options, report=True))
     if options.tmp:
         check_folder(Path(options.tmp))
@@ -555,7 +557,7 @@ def open_job(
             )
             stack.enter_context(pool.ensure_end())
             phases = ("analysing", "page")[: 1 + page]
-            job = prepare(paths, plan, folder, pool, options.quiet, phases)
+            job = prepare(paths, plan, folder, pool, options.quiet, phases, given, left_out)
             if runs := job.captures.describe_runs(job.infos):
                 raise Nsys2prvError(
                     f"{runs}: report each run alone, or compare two with `nsys2prv diff`"

@@ -32,6 +32,7 @@ from nsys2prv.cli.arguments import (
     is_trace_name,
     join_kind_options,
     make_options,
+    name_files_plainly,
     parse_analysis,
     refuse,
     refuse_non_traces,
@@ -64,7 +65,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     # Before numpy is imported: its matrices here are of a few rows, and it starts a thread for
     # every CPU.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = name_files_plainly(list(sys.argv[1:] if arguments is None else arguments))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -81,7 +82,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         print_message("error", str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        print_message("error", "interrupted; nothing was written")
+        print_message("error", f"interrupted; {errors.describe_written()}")
         return 130
     except MemoryError:
         print_message("error", "out of memory; try fewer workers, -j 1")
@@ -145,7 +146,7 @@ def run_conversion(arguments: list[str]) -> int:
     if has_report_name(Path(output)):
         refuse("report_for_output", path=output)
     check_output(output)
-    reports = report_files.find_reports(paths)
+    report_files.find_reports(paths)
     write_report: Callable[..., str] | None = None
     with pause_garbage_collection():
         from nsys2prv.conversion.convert import convert
@@ -154,7 +155,7 @@ def run_conversion(arguments: list[str]) -> int:
         if options.report:
             from nsys2prv.cli.report import write_report_files as write_report
 
-    summary = convert(reports, output, make_options(options), write_report)
+    summary = convert(paths, output, make_options(options), write_report)
     print_warnings([*summary.warnings, *(format_quality(summary.quality) if options.quiet else ())])
     if not options.quiet:
         print_text(summary.text(options.verbose))
@@ -183,9 +184,11 @@ def _list_reports(paths: list[str]) -> int:
 
     errors.raise_on_signal()
     refuse_traces("--list", paths)
-    text, warnings = describe_reports(report_files.find_reports(paths))
+    left_out: list[str] = []
+    found = report_files.find_reports(paths, left_out)
+    text, warnings = describe_reports(found, {*found} - set(map(Path, paths)))
     print_text(text)
-    print_warnings(warnings)
+    print_warnings([*left_out, *warnings])
     return 0
 
 
@@ -221,6 +224,7 @@ def run_cfgs(arguments: list[str]) -> int:
         return 0
     from nsys2prv.writers.paraver import views
 
+    errors.raise_on_signal()
     if options.view:
         span = _parse_times(options.time) if options.time else None
         text = str(views.write_view(options.view, span, folder, trace))

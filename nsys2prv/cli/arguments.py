@@ -347,6 +347,20 @@ def _choose_fields(struct: type[Struct], arguments: argparse.Namespace) -> dict[
     return chosen | {name: type(defaults[name])(chosen[name]) for name in repeated}
 
 
+def name_files_plainly(arguments: list[str]) -> list[str]:
+    """Return the arguments without `--`; files behind it whose names begin like options are named by
+    their folder, too.
+    """
+    if "--" not in arguments:
+        return arguments
+    place = arguments.index("--")
+    behind = (
+        os.path.join(".", name) if name.startswith("-") and name != "-" else name
+        for name in arguments[place + 1 :]
+    )
+    return [*arguments[:place], *behind]
+
+
 def join_kind_options(arguments: Sequence[str]) -> list[str]:
     """Join `-t -nvtx` to one word: argparse would take `-nvtx` for an option."""
     joined: list[str] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from nsys2prv._util.text import Column, find_width, format_count, lay_out_table,
 from nsys2prv.conversion.quality import list_unrecorded
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import explain_unread_table, rank_reason
+from nsys2prv.export.foreign import ForeignFile
 from nsys2prv.export.info import ReportInfo, pid_of, read_report_info
 from nsys2prv.export.ranks import check_job, check_missing_ranks
 from nsys2prv.export.report_files import prepare_export
@@ -46,11 +47,22 @@ class _ReportContents(Struct, frozen=True):
     kinds: dict[str, tuple[int, tuple[str, ...]]]
 
 
-def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
-    """Return a description of the reports, and warnings about missing or repeated ranks. Raises
-    Nsys2prvError for a file that is not a report.
+def describe_reports(paths: Sequence[Path], found: Collection[Path] = ()) -> tuple[str, list[str]]:
+    """Return a description of the reports, and warnings about missing or repeated ranks. found: those
+    in folders, which are left out where they are files of another kind. Raises Nsys2prvError for a
+    file that is not a report.
     """
-    inspected = [_inspect_reports(path) for path in paths]
+    inspected, foreign = [], []
+    for path in paths:
+        try:
+            inspected.append(_inspect_reports(path))
+        except ForeignFile as error:
+            if path not in found:
+                raise
+            foreign.append(error)
+    if not inspected:
+        raise foreign[0]
+    warnings = [f"left out: {error}" for error in foreign]
     reports = _describe_reports(inspected)
     kinds = _describe_kinds(inspected)
     marked = any(MARK in line for line in (*reports, *kinds))
@@ -61,8 +73,8 @@ def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
     text = "\n".join([first, *reports, "", *kinds, *_describe_untranslated(inspected), *more])
     infos = [one.info for one in inspected]
     if len(infos) < 2:
-        return text, []
-    return text, [*check_missing_ranks(infos), *check_job(infos)]
+        return text, warnings
+    return text, [*warnings, *check_missing_ranks(infos), *check_job(infos)]
 
 
 def _inspect_reports(path: Path) -> _ReportContents:

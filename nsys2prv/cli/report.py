@@ -10,13 +10,13 @@ import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.files import check_folder, write_complete_file
+from nsys2prv._util.files import check_folder, write_complete_files
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.analyses import ON_DEMAND
 from nsys2prv.analysis.comparison import compare_jobs, describe_change, warn_of_differences
@@ -66,11 +66,16 @@ def run_report(options: argparse.Namespace) -> Answer:
     return text, list(map(str, job.description["warnings"])), 0
 
 
-def _write_files(options: argparse.Namespace, **contents: Callable[[], str]) -> None:
-    """Write the files that were asked for. contents: option -> what makes the text of its file."""
-    for name, make_text in contents.items():
-        if path := vars(options)[name]:
-            write_complete_file(path, make_text())
+def _write_files(
+    options: argparse.Namespace,
+    more: Mapping[Path, str] = MappingProxyType({}),
+    **contents: Callable[[], str],
+) -> None:
+    """Write the files that were asked for, all or none. contents: option -> what makes the text of
+    its file. more: further files.
+    """
+    chosen = {path: make for name, make in contents.items() if (path := vars(options)[name])}
+    write_complete_files({path: make_text() for path, make_text in chosen.items()} | {**more})
 
 
 def _import_page() -> ModuleType:
@@ -175,15 +180,16 @@ def run_diff(options: argparse.Namespace) -> Answer:
 def write_report_files(
     job: Job, reports: Sequence[str | Path], path: Path, paths: bool = True
 ) -> str:
-    """Return all analyses of a converted job as text; also write them as JSON to `path`, and as a
-    page beside it. paths: write the paths of reports, not only their names.
+    """Return all analyses of a converted job as text; also write them as JSON to the new file `path`,
+    and as a page beside it. paths: write the paths of reports, not only their names.
     """
     if not paths:
         reports = [Path(report).name for report in reports]
     with OpenJob(job) as opened:
         finished = _finish_job(opened, opened.analyse(), True, reports)
-    write_complete_file(path, finished.to_json())
-    write_complete_file(path.with_suffix(".html"), _import_page().make_page(finished))
+    page = _import_page().make_page(finished)
+    path.write_text(finished.to_json(), encoding="utf-8")
+    path.with_suffix(".html").write_text(page, encoding="utf-8")
     style = Style.for_output()
     return format_results(finished.results.values(), (), style, (), finished.part[0])
 
@@ -210,7 +216,7 @@ def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
     if path.suffix == JSON:
         return _load_job_file(path)
     reports = find_reports([name])
-    with _open_reports(reports, options) as job:
+    with _open_reports([name], options) as job:
         results = _analyse_job(job, (), options)
         return _finish_job(job, results, bool(options.html), reports, name, typical=True)
 
@@ -241,7 +247,7 @@ def run_study(options: argparse.Namespace) -> Answer:
         format_csv,
         format_markdown,
         format_study,
-        write_talp_files,
+        make_talp_files,
     )
     from nsys2prv.analysis.study.runs import make_study
 
@@ -263,9 +269,8 @@ def run_study(options: argparse.Namespace) -> Answer:
         html=lambda: _import_page().make_study_page(study, options.html, drawn),
         md=lambda: format_markdown(study),
         csv=lambda: format_csv(study),
+        more=make_talp_files(study, options.talp) if options.talp else {},
     )
-    if options.talp:
-        write_talp_files(study, options.talp)
     text = format_study(study, Style.for_output())
     if options.cut:
         _cut_runs(study, options)

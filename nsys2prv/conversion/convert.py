@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from nsys2prv.conversion.read import list_wanted_parts, read_reports
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.conversion.write import list_outputs, write_job
 from nsys2prv.export.communicators import name_communicators
+from nsys2prv.export.foreign import ForeignFile
 from nsys2prv.export.info import ReportInfo, read_report_info
 from nsys2prv.export.report_files import (
     ensure_unchanged,
@@ -63,12 +64,14 @@ def convert(
     :func:`nsys2prv.cli.report.write_report_files` does.
     """
     plan = Plan.from_options(options)
-    reports = find_reports([reports] if isinstance(reports, str | Path) else reports)
+    given = [reports] if isinstance(reports, str | Path) else reports
+    left_out: list[str] = []
+    reports = find_reports(given, left_out)
     outputs = _choose_outputs(output, options, reports)
     trace = outputs[0]
     with open_workplace(options, len(reports), trace) as (pool, staging, folder):
         phases = ("writing", *(("analysing", "page") if options.report else ()))
-        job = prepare(reports, plan, folder, pool, options.quiet, phases)
+        job = prepare(reports, plan, folder, pool, options.quiet, phases, given, left_out)
         summary = write_job(job, staging / trace.name, keep_runs=options.report)
         if options.report and write_report:
             report_file = staging / name_beside(trace, REPORT).name
@@ -92,16 +95,24 @@ def prepare(
     pool: Pool,
     quiet: bool = True,
     phases: Sequence[str] = (),
+    given: Sequence[str | Path] | None = None,
+    left_out: Sequence[str] = (),
 ) -> Job:
     """Return the job of these reports, cut as planned, to be written or analysed. They are read by
     the pool's workers, or by this process where that is not worth it.
 
     folder: of temporary files, see :mod:`nsys2prv._util.files`. phases: what is to follow, for the
-    progress that is shown. Raises Nsys2prvError with one line for people when a report cannot be
+    progress that is shown. given: as they were given; a file of another kind that is not, but lies in
+    a folder that is, is left out. left_out: warnings on further such files.
+
+    Raises Nsys2prvError with one line for people when a report cannot be
     read, NothingToWrite when there is no event of the kinds asked for.
     """
     progress = Progress(quiet, (*PREPARING, *phases))
-    job = _open_and_read([Path(report) for report in reports], plan, folder, pool, progress)
+    paths = [Path(report) for report in reports]
+    found = {*paths} - set(map(Path, reports if given is None else given))
+    job = _open_and_read(paths, plan, folder, pool, progress, found)
+    job.warnings = [*left_out, *job.warnings]
     align_reports(job)
     # Imported only where they are needed.
     if plan.cut.options != CutOptions():
@@ -116,7 +127,12 @@ def prepare(
 
 
 def _open_and_read(
-    paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, progress: Progress
+    paths: Sequence[Path],
+    plan: Plan,
+    folder: Path,
+    pool: Pool,
+    progress: Progress,
+    found: Collection[Path],
 ) -> Job:
     """Open and read the reports, without unreadable ones where the plan says to keep going."""
     unread: list[str] = []
@@ -125,7 +141,7 @@ def _open_and_read(
         part.mkdir()
         try:
             with ensure_unchanged([path for path in paths if not has_log(path)]):
-                job = open_reports(paths, plan, part, pool, progress)
+                job = open_reports(paths, plan, part, pool, progress, found)
                 read_reports(job)
             job.unread += unread
             return job
@@ -175,25 +191,37 @@ def _choose_outputs(output: str | Path, options: Options, reports: Sequence[Path
 
 
 def open_reports(
-    reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, progress: Progress
+    reports: Sequence[str | Path],
+    plan: Plan,
+    folder: Path,
+    pool: Pool,
+    progress: Progress,
+    found: Collection[Path] = (),
 ) -> Job:
-    """Open the reports; return their job, of which nothing but metadata is read yet."""
+    """Open the reports; return their job, of which nothing but metadata is read yet. found: those in
+    folders, which are left out where they are files of another kind.
+    """
     paths, warnings = _drop_repetitions(reports)
     shared = len(paths) > 1 and should_parallelize(paths, pool.jobs)
     inspectors = pool if shared else Pool()
     inspections = inspect_reports(paths, folder, plan.options.keep_going, inspectors)
-    infos, unread = [], []
+    infos, unread, foreign = [], [], []
     with progress.show_phase("opening", len(paths)) as advance:
-        for inspected in inspections:
+        for path, inspected in zip(paths, inspections, strict=False):
             advance(1)
             if isinstance(inspected, ReportInfo):
                 infos.append(inspected)
+            elif isinstance(inspected, ForeignFile) and path in found:
+                foreign.append(inspected)
             elif plan.options.keep_going:
                 unread.append(str(inspected))
             else:
                 raise inspected
     if unread and not infos:
         raise Nsys2prvError(f"none of the reports can be read; of the first: {unread[0]}")
+    if foreign and not infos:
+        raise foreign[0]
+    warnings += [f"left out: {error}" for error in foreign]
     infos = order_reports(infos)
     # What is not wanted is read all the same: clocks are aligned and ranks related before
     # anything is cut.

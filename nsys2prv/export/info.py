@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from nsys2prv.clock.maps import ReportClock
 from nsys2prv.export.communicators import Communicator, read_communicators
+from nsys2prv.export.foreign import check_tables
 from nsys2prv.export.recording import (
     Capture,
     Message,
@@ -274,6 +275,7 @@ def read_report_info(path: str | Path, given_path: Path | None = None) -> Report
     if given_path is not None and given_path.is_dir():
         load_folder(given_path, Path(path))
     with Database(path) as database:
+        check_tables(given_path or database.path, database.tables)
         database.check({NVTX_TABLE: NVTX_NAMES})
         return _inspect_database(database, given_path)
 

@@ -22,6 +22,12 @@ from urllib.parse import quote
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, TABLE_ENDINGS, describe_missing_file
 from nsys2prv._util.workers import is_worth_parallelizing
+from nsys2prv.export.foreign import (
+    ForeignFile,
+    check_no_url,
+    explain_foreign_file,
+    has_foreign_name,
+)
 
 #: Name, device, inode, size and time of change (ns) of each file.
 Signature = tuple[tuple[str, int, int, int, int], ...]
@@ -42,9 +48,10 @@ REPORT_BYTES = 2_200_000
 ATTEMPTS = 5
 
 
-def find_reports(paths: Iterable[str | Path]) -> list[Path]:
+def find_reports(paths: Iterable[str | Path], left_out: list[str] | None = None) -> list[Path]:
     """Return the reports at these paths: those in a folder, those that match a pattern. Other paths
-    are returned as they are, whether or not they exist.
+    are returned as they are, whether or not they exist. left_out: gets a line for each file of a
+    folder that is another profiler's, or unfinished.
 
     Raises Nsys2prvError for a folder without any report and for a pattern that nothing matches.
     """
@@ -53,7 +60,17 @@ def find_reports(paths: Iterable[str | Path]) -> list[Path]:
         raise Nsys2prvError(
             "an argument is empty, as with a variable that is not set; give the name of a report or folder"
         )
-    return list(chain.from_iterable(_list_reports_at(Path(path)) for path in paths))
+    for path in map(str, paths):
+        check_no_url(path)
+    found = [_list_reports_at(Path(path)) for path in paths]
+    if left_out is not None:
+        folders = [
+            path for path in map(Path, paths) if path.is_dir() and not is_export_folder(path)
+        ]
+        files = chain.from_iterable(sorted(folder.iterdir()) for folder in folders)
+        foreign = (explain_foreign_file(file) for file in files if has_foreign_name(file))
+        left_out += [f"left out: {error}" for error in foreign if error]
+    return list(chain.from_iterable(found))
 
 
 def _list_reports_at(path: Path) -> list[Path]:
@@ -85,6 +102,9 @@ def _list_reports_in(folder: Path) -> list[Path]:
         if path.suffix.lower() not in NOT_EXPORTED or path.stem not in exported
     ]
     if not paths:
+        for file in sorted(folder.iterdir()):
+            if file.is_file() and (foreign := explain_foreign_file(file)):
+                raise ForeignFile(f"{folder}: no reports in this folder; {foreign}")
         raise Nsys2prvError(
             f"{folder}: no reports in this folder; reports are .sqlite files, folders of Parquet files or .nsys-rep files"
         )
@@ -197,6 +217,8 @@ def check_file(path: Path) -> int:
     except OSError as error:
         raise Nsys2prvError(f"{path}: cannot be read ({error.strerror or error})") from None
     if head != MAGIC:
+        if foreign := explain_foreign_file(path):
+            raise foreign
         defect = "is empty" if not head else "is not an SQLite database"
         raise Nsys2prvError(
             f"{path}: {defect}; make one with: nsys export --type sqlite REPORT.nsys-rep"

@@ -20,6 +20,7 @@ from msgspec.structs import astuple, replace
 from nsys2prv._util.columns import find_bounds, mask_changes
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import hide_stderr
+from nsys2prv.export.foreign import ForeignFile
 
 #: Stands for NULL in columns of integers.
 NULL = np.iinfo(np.int64).min
@@ -389,7 +390,7 @@ def load_folder(folder: Path, target: Path) -> None:
     """
     files = [file for file in sorted(folder.glob("*.parquet")) if file.is_file()]
     if not files:
-        raise Nsys2prvError(
+        raise ForeignFile(
             f"{folder}: holds Arrow tables, which nsys2prv does not read; {_advise(folder)}"
         )
     with closing(sqlite3.connect(target, isolation_level=None)) as connection:

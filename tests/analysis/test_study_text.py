@@ -102,3 +102,17 @@ def test_files_of_talp(study: Study, tmp_path: Path) -> None:
     elapsed = study.runs[-1].metrics["elapsed_ns"] * 9
     assert last["Global"]["elapsedTime"] == round(elapsed)
     assert last["Global"]["gpuUsefulTime"] == round(0.55 * 16 * elapsed)
+
+
+def test_names_in_markdown_and_csv_mean_nothing_there(study: Study) -> None:
+    study.runs[1].label = "=cmd|' /C calc'!A0"
+    study.runs[2].label = "void gemm<float, *T*>(a | b) & __c__"
+    text = format_markdown(study)
+    assert r"void gemm&lt;float, \*T\*&gt;(a \| b) &amp; \_\_c\_\_" in text
+    assert "<float" not in text
+    heads = next(csv.reader(formats.format_csv(study).splitlines()))
+    assert heads[2] == "'=cmd|' /C calc'!A0"
+    for name in ("=1+1", "+1", "-1", "@SUM(A1)"):
+        study.runs[0].label = name
+        assert next(csv.reader(formats.format_csv(study).splitlines()))[1] == f"'{name}"
+    assert formats._write_number(-1.5) == "-1.5"

@@ -87,7 +87,8 @@ def test_options_may_stand_anywhere(tmp_path: Path) -> None:
     [
         (None, "no such file"),
         (b"", "is empty"),
-        (b"PK\x03\x04 nothing", "is not an SQLite database"),
+        (b"PK\x03\x04 nothing", "is a compressed file"),
+        (b"nothing", "is not an SQLite database"),
         (b"SQLite format 3\x00" + b"\x00" * 200, "cannot be read as an SQLite export"),
     ],
 )

@@ -276,3 +276,15 @@ def test_reports_of_two_jobs_are_a_warning(
     assert "are they of one job?" in capsys.readouterr().err
     assert main(["-q", str(training), str(tmp_path / "out.prv")]) == 0
     assert "are they of one job?" not in capsys.readouterr().err
+
+
+def test_files_whose_names_begin_like_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(REPORT, "-rf.sqlite")
+    for arguments in (["-q", "--", "-rf.sqlite", "-o.prv"], ["--list", "--", "-rf.sqlite"]):
+        assert main(arguments) == 0
+    assert Path("-o.prv").exists()
+    for command in ("report", "check"):
+        assert main([command, "--", "-rf.sqlite" if command == "report" else "-o.prv"]) == 0

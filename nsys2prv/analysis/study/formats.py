@@ -16,8 +16,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nsys2prv._util.files import load_shipped_file, load_templates, write_complete_file
-from nsys2prv._util.text import Column, fold_lines, lay_out_table, measure_table, shorten
+from nsys2prv._util.files import load_shipped_file, load_templates, write_complete_files
+from nsys2prv._util.text import (
+    Column,
+    escape_to_one_line,
+    fold_lines,
+    lay_out_table,
+    measure_table,
+    shorten,
+)
 from nsys2prv.analysis.study.model import (
     BETWEEN_NODES,
     FAIR,
@@ -43,8 +50,13 @@ COLOURS = {"-": "\x1b[33m", "!": "\x1b[31m"}
 #: Titles of regions: a few rows are printed, files have all.
 DEVICE_REGIONS = "Regions: devices, in the work launched in them"
 HOST_REGIONS = "Regions: MPI, while hosts are in them"
-#: What Markdown indents a factor by, and how it writes a bar within a cell.
-INDENT, BAR = "&nbsp;" * 4, r"\|"
+#: What Markdown indents a factor by, and the characters that mean something to it.
+INDENT = "&nbsp;" * 4
+#: An underscore within a word means nothing.
+_SPECIAL = re.compile(r"[\\`*\[\]<>|~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+#: Cells that spreadsheets would take for formulas begin so; numbers are none.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 #: What files of TALP have.
 TALP: dict[str, Any] = load_shipped_file(__package__, "talp.yaml")
 
@@ -174,7 +186,8 @@ def format_markdown(study: Study) -> str:
     """Return a study in Markdown, as an assessment has it."""
     environment = load_templates(__package__, keep_trailing_newline=True)
     environment.filters |= {
-        "row": lambda cells: f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |",
+        "row": lambda cells: f"| {' | '.join(cells)} |",
+        "md": escape_markdown,
         "figure": lambda value, row: format_figure(row, value),
     }
     template, title = environment.get_template("study.md"), write_title(study)
@@ -182,11 +195,17 @@ def format_markdown(study: Study) -> str:
     return use_micro_sign(template.render(study=study, title=title, summary=summary, indent=INDENT))
 
 
+def escape_markdown(text: str) -> str:
+    """Return a text as Markdown that shows the same, in a cell of a table too."""
+    one_line = escape_to_one_line(text)
+    return _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), one_line)
+
+
 def format_csv(study: Study) -> str:
     """Return all figures of a study as CSV: a line for each, a column for each run."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["figure", *(run.title for run in study.runs)])
+    lines.writerow(["figure", *(_write_text(run.title) for run in study.runs)])
     for key in ("devices", "nodes", "ranks"):
         lines.writerow([key, *(getattr(run, key) for run in study.runs)])
     for row, values in study.list_figures():
@@ -196,8 +215,13 @@ def format_csv(study: Study) -> str:
         for row in ROW_OF.values():
             of_runs = [rows[row][number] if row in rows else None for rows in by_run]
             if any(shown := [_write_number(one) for one in of_runs]):
-                lines.writerow([f"region {name}: {row.path}", *shown])
+                lines.writerow([_write_text(f"region {name}: {row.path}"), *shown])
     return text.getvalue()
+
+
+def _write_text(text: str) -> str:
+    """Return the text of a cell that no spreadsheet takes for a formula."""
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def _write_number(value: float | None) -> str:
@@ -211,11 +235,18 @@ def name_file(number: int, run: Run) -> str:
 
 
 def write_talp_files(study: Study, folder: Path) -> list[Path]:
-    """Write a file for each run below a folder, which TALP-Pages is given, and return their paths.
-    They have the regions that all runs have, as it stops where one lacks some.
+    """Write the files of :func:`make_talp_files`; return their paths."""
+    files = make_talp_files(study, folder)
+    write_complete_files(files)
+    return list(files)
+
+
+def make_talp_files(study: Study, folder: Path) -> dict[Path, str]:
+    """Return path and text of a file for each run below a folder, which TALP-Pages is given. They
+    have the regions that all runs have, as it stops where one lacks some.
     """
     names = [name for name in study.regions if all(run.regions.get(name) for run in study.runs)]
-    paths: list[Path] = []
+    files: dict[Path, str] = {}
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     for number, run in enumerate(study.runs, 1):
         regions = {"Global": (run.metrics, run.focus_ns)}
@@ -226,10 +257,9 @@ def write_talp_files(study: Study, folder: Path) -> list[Path]:
             "resources": {**_count(run), "numAvailableCpus": run.ranks},
             "Application": {name: _describe(run, *figures) for name, figures in regions.items()},
         }
-        paths.append(folder / study.scaling.used / f"{name_file(number, run)}.json")
-        paths[-1].parent.mkdir(parents=True, exist_ok=True)
-        write_complete_file(paths[-1], json.dumps(content, indent=1))
-    return paths
+        path = folder / study.scaling.used / f"{name_file(number, run)}.json"
+        files[path] = json.dumps(content, indent=1)
+    return files
 
 
 def _count(run: Run) -> dict[str, int]:

@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.files import load_templates, name_beside
+from nsys2prv._util.files import load_templates, name_beside, write_complete_files
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.writers.paraver import check
 from nsys2prv.writers.paraver.cfg import (
@@ -134,7 +134,17 @@ def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
 
 
 def copy_views(target: Path, trace: Path | None = None, everything: bool = False) -> list[str]:
-    """Write the core views into a folder, which is made; return their paths.
+    """Write the core views into a folder, which is made, all or none; return their paths.
+
+    trace, everything: as in :func:`make_views`.
+    """
+    texts = make_views(trace, everything)
+    write_complete_files({target / path: text for path, text in texts.items()})
+    return list(texts)
+
+
+def make_views(trace: Path | None = None, everything: bool = False) -> dict[str, str]:
+    """Return path -> text of the core views.
 
     trace: the one to adapt them to. Long lists of event types are cut to those that it has, for
     Paraver compares every event with each type of a list; tables have only rows that show
@@ -147,9 +157,7 @@ def copy_views(target: Path, trace: Path | None = None, everything: bool = False
         contents, rows = TraceContents(trace), _count_rows_by_level(trace)
         types, by_row = contents.whole.types, contents.rows
         views = [remove_empty_rows(narrow_types(view, types), by_row) for view in views]
-    for view in views:
-        write_text(target / view.path, format_cfg(choose_plane(view.cfg, trace), rows))
-    return [view.path for view in views]
+    return {view.path: format_cfg(choose_plane(view.cfg, trace), rows) for view in views}
 
 
 def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
@@ -209,15 +217,6 @@ def find_kernel_to_show(trace: Path) -> int:
     return int(next(bimodal, first["kernel"]))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file for Paraver, and make its folder. Raises Nsys2prvError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise Nsys2prvError(f"{error.filename or path}: {error.strerror or error}") from None
-
-
 def _count_rows_by_level(trace: Path) -> dict[str, int]:
     """Return level -> number of its rows, by the .row beside a trace; empty if there is none."""
     names = name_beside(trace, ".row")
@@ -257,11 +256,11 @@ def install_views(trace: Path | None = None, everything: bool = False) -> tuple[
     home = find_paraver_folder()
     folder, path = home / INSTALLED, home / WORKSPACES_FILE
     others = [one for one in _read_workspaces(path) if not one.name.startswith("nsys2prv ")]
-    copied = copy_views(folder, trace, everything)
+    texts = {folder / name: text for name, text in make_views(trace, everything).items()}
     own = _list_workspaces(folder)
     template = load_environment().get_template(WORKSPACES_FILE)
-    write_text(path, template.render(spaces=[*own, *others]))
-    return folder, len(copied), len(own)
+    write_complete_files({**texts, path: template.render(spaces=[*own, *others])})
+    return folder, len(texts), len(own)
 
 
 def write_view(
@@ -280,7 +279,7 @@ def write_view(
     folder = folder or find_paraver_folder() / INSTALLED / AT_MOMENTS
     at = f"@{span[0]}-{span[1]}" if span else ""
     path = folder / f"{wanted}{at}.cfg"
-    write_text(path, format_cfg(choose_plane(by_name[wanted].cfg, trace), span=span))
+    write_complete_files({path: format_cfg(choose_plane(by_name[wanted].cfg, trace), span=span)})
     return path
 
 
