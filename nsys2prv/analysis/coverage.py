@@ -141,7 +141,7 @@ def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) 
             by_task[task] = merge_spans(
                 np.append(before.begin, begin), np.append(before.end, until)
             )
-    whole = merge_spans(np.zeros(1), np.array([reader.duration]))
+    whole = merge_spans(np.array([reader.begin]), np.array([reader.duration]))
     common = reduce(and_, by_task.values(), whole)
     if common.length >= (1 - NEGLIGIBLE) * reader.duration:
         common = whole
@@ -178,15 +178,15 @@ def _find_report_spans(
             continue
         info, clock = job.infos[report], job.clocks[report]
         first, last = clock.to_global(np.array(local)).tolist()
-        begin, end = 0, reader.duration
+        begin, end = reader.begin, reader.duration
         if info.is_part:
             begin, end = first, last
         elif info.stated_span is not None:
             begin, end = clock.to_global(np.array(info.stated_span)).tolist()
-        begin, end = max(begin, 0), min(end, reader.duration)
+        begin, end = max(begin, reader.begin), min(end, reader.duration)
         was_launched = info.launched and not info.is_part
-        spans[report] = 0 if was_launched else begin, max(begin, end)
-        for edge in ((0, begin), (begin, first), (last, end)):
+        spans[report] = reader.begin if was_launched else begin, max(begin, end)
+        for edge in ((reader.begin, begin), (begin, first), (last, end)):
             if edge[1] - edge[0] > NEGLIGIBLE * reader.duration:
                 silent.append((report, edge))
     missing = _count_calls_of_others(reader, [(tasks_of[report], edge) for report, edge in silent])

@@ -112,11 +112,12 @@ def find_steady_state(
         found = _find_iterations(reader, labels, list_all)
         if found is None or found.end - found.begins[0] < LEAST_STEADY * reader.duration:
             return None
+    found, is_first = _leave_out_parts(reader, found)
     ends = np.append(found.begins[1:], found.end)
-    warm_up = _count_warm_up(ends - found.begins)
+    warm_up = _count_warm_up(ends - found.begins, is_first)
     begin, end = covered.find_longest()
     inside = (found.begins >= begin) & (ends <= end)
-    kept = np.flatnonzero(inside)[warm_up * inside[0] :] if len(inside) else inside
+    kept = np.flatnonzero(inside)[warm_up * inside[0] :]
     if not len(kept) or (not inside.all() and len(kept) < LEAST_COUNT):
         return None
     left_out = ", without the first" * (warm_up > 0) + f" {warm_up}" * (warm_up > 1)
@@ -128,6 +129,28 @@ def find_steady_state(
     number = pl.col("iteration") - first
     of_tasks = found.of_tasks.filter(number.is_between(0, last - first - 1))
     return steady, of_tasks.with_columns(iteration=number).sort("unit", "task", "iteration")
+
+
+def _leave_out_parts(reader: EventReader, found: _Found) -> tuple[_Found, bool]:
+    """Return the iterations that a cut does not leave a part of, all of them where there are no such; and
+    whether the first of them may be the job's.
+    """
+    if (edges := reader.edges) is None:
+        return found, True
+    begins, ends = found.begins, np.append(found.begins[1:], found.end)
+    first = np.count_nonzero(begins <= edges.begin) if edges.before else 0
+    last = len(begins)
+    if edges.behind:
+        beyond = found.of_tasks.filter(pl.col("until") >= reader.duration)["iteration"].min()
+        last = np.count_nonzero(ends < reader.duration)
+        last = last if beyond is None else min(last, beyond)
+    if last <= first:
+        return found, True
+    number = pl.col("iteration") - first
+    of_tasks = found.of_tasks.filter(number.is_between(0, last - first - 1))
+    of_tasks = of_tasks.with_columns(iteration=number)
+    whole = _Found(begins[first:last], int(ends[last - 1]), found.found_by, of_tasks)
+    return whole, not edges.before
 
 
 def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
@@ -153,12 +176,34 @@ def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
             before = np.searchsorted(times, sides[side]) - 1
             at = np.flatnonzero(rows & (before >= 0))
             latest[at] = np.maximum(latest[at], ended[before[at]])
+    _add_work_beyond(unit, task, sides, reached)
     return ranges.with_columns(
         unit=pl.lit(unit.number, pl.Int64),
         iteration=pl.int_range(pl.len()).over("task"),
         since=pl.Series(reached["begin"]),
         until=pl.Series(reached["end"]),
     ).select(*ITERATION_COLUMNS)
+
+
+def _add_work_beyond(
+    unit: DeviceGroup,
+    task: np.ndarray,
+    sides: Mapping[str, np.ndarray],
+    reached: Mapping[str, np.ndarray],
+) -> None:
+    """Take into account the work that a cut leaves without its launch, or leaves out. task: of each
+    range, whose sides are times of its host; reached: until when what was launched before these
+    runs.
+    """
+    if (edges := unit.reader.edges) is None:
+        return
+    for side, latest in reached.items():
+        for thread, until in edges.carried.items():
+            # A range that the cut clips began before that.
+            rows = (task == unit.task_of[thread]) & (sides["begin"] > edges.begin)
+            latest[rows] = np.maximum(latest[rows], until)
+        for thread, since in edges.pending.items():
+            latest[(task == unit.task_of[thread]) & (sides[side] > since)] = unit.reader.duration
 
 
 def read_ranges(unit: DeviceGroup, names: NamePattern | None = None) -> pl.DataFrame:
@@ -221,12 +266,14 @@ def _join_tasks(of_tasks: pl.DataFrame, found_by: str, most_apart: float = np.in
     return _Found(begins, int(everywhere["until"][-1]), found_by, of_tasks)
 
 
-def _count_warm_up(lengths: np.ndarray) -> int:
-    """Return how many iterations at the beginning are warm-up."""
+def _count_warm_up(lengths: np.ndarray, is_first: bool = True) -> int:
+    """Return how many iterations at the beginning are warm-up. is_first: whether the first may be the
+    job's.
+    """
     first = 0
     while first < MOST_WARM * len(lengths) and lengths[first] > WARM * np.median(lengths[first:]):
         first += 1
-    return max(first, min(1, len(lengths) - 1))
+    return max(first, min(int(is_first), len(lengths) - 1))
 
 
 def _find_iterations(

@@ -240,7 +240,8 @@ class OpenJob(Closable):
     @cached_property
     def layouts(self) -> dict[str, int]:
         """The layouts of records that the job has events of, with their number."""
-        return dict(sum((Counter(result.events) for result in self.prepared.results), Counter()))
+        written, lines = self.prepared.written, load_catalogue().lines
+        return {name: count for name, count in written.items() if count and name not in lines}
 
     def frame(self, kind: str, *columns: str, labels: bool = True) -> pl.DataFrame:
         """Return the events of a kind, a row for each, in the order of their begins.

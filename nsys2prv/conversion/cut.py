@@ -25,6 +25,7 @@ from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey, ThreadKey
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.name_rules import NamePattern
+from nsys2prv.store.event_reader import CutEdges
 from nsys2prv.store.runs import BEGIN, read_run, take_records
 from nsys2prv.store.windows import to_begin_times, to_trace_times
 from nsys2prv.writers.rows import ObjectModel, build_object_model, find_process
@@ -82,7 +83,7 @@ def _cut_runs(
         own = {run.task: threads[run.task] for run in runs}
         tasks.append(CutWork(tuple(runs), clock, job.duration, own, plan, window, spill_file))
     cut = list(job.run(cut_task, tasks))
-    parts = [part for part, _ in cut]
+    parts = [part.result for part in cut]
     left_out = sum_counters(part.left_out for part in parts)
     if not any(part.runs for part in parts):
         lost: Counter[str] = Counter()
@@ -99,7 +100,12 @@ def _cut_runs(
     smaller.clocks = [*(clock.delay(-window.origin) for clock in clocks), identity]
     smaller.written = +sum_counters(part.events for part in parts)
     smaller.left_out = +sum_counters([job.left_out, left_out])
-    return smaller, sum(clipped for _, clipped in cut)
+    # A report of several ranks has all lines of its threads.
+    carried = {thread: until for part in cut for thread, until in part.carried.items()}
+    pending = {thread: since for part in cut for thread, since in part.pending.items()}
+    sides = window.first > 0, window.end < job.duration
+    smaller.edges = CutEdges(window.first - window.origin, *sides, carried, pending)
+    return smaller, sum(part.clipped for part in cut)
 
 
 def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:

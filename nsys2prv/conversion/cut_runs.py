@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from nsys2prv._util.columns import OPEN, is_sorted, mask_changes
+from nsys2prv._util.columns import ABSENT, OPEN, group_rows, is_sorted, mask_changes
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.options import CutPlan
 from nsys2prv.events.catalogue import Metric, load_catalogue
@@ -70,13 +71,23 @@ class CutWork(Struct, frozen=True):
     spill_file: Path
 
 
-def cut_task(task: CutWork) -> tuple[WorkResult, int]:
-    """Cut the runs of a task. Returns them, in the time of the cut trace, and how many ranges were
-    clipped.
-    """
+class CutPart(Struct, frozen=True):
+    """What a task has cut, in the time of the cut trace."""
+
+    #: What is left.
+    result: WorkResult
+    #: How many ranges were clipped.
+    clipped: int
+    #: Of lines that were left out, as in CutEdges.
+    carried: dict[int, int]
+    pending: dict[int, int]
+
+
+def cut_task(task: CutWork) -> CutPart:
+    """Cut the runs of a task."""
     with SpillReader() as reader, SpillWriter(task.spill_file, TRACE, 0) as writer:
         cutter = _Cutter(task, reader, writer)
-        return cutter.cut(), cutter.clipped
+        return CutPart(cutter.cut(), cutter.clipped, cutter.carried, cutter.pending)
 
 
 class _RecordsInForce(Struct):
@@ -99,10 +110,10 @@ class _RowSamples(Struct):
 
     #: Any of its runs.
     run: Run
-    #: Metric -> time and stored value in force when the cut begins.
-    latest: dict[Metric, tuple[int, int]] = field(default_factory=dict)
-    #: Runs that are thinned together: metrics, times (ns), and values, a column for each metric.
-    thinned: list[tuple[tuple[Metric, ...], np.ndarray, np.ndarray]] = field(default_factory=list)
+    #: Metric -> time and stored value in force when the cut begins, and whether it is a filler.
+    latest: dict[Metric, tuple[int, int, bool]] = field(default_factory=dict)
+    #: Runs that are thinned together: their times (ns) and values, a column for each metric.
+    thinned: list[tuple[Run, np.ndarray, np.ndarray]] = field(default_factory=list)
 
 
 class _Cutter:
@@ -113,6 +124,9 @@ class _Cutter:
         self.window, self.plan, self.clock = task.window, task.plan, task.clock
         #: What is left, and the number of ranges that were clipped.
         self.out, self.clipped = WorkResult(0, TRACE, 0), 0
+        #: By thread, as in CutEdges.
+        self.carried: dict[int, int] = {}
+        self.pending: dict[int, int] = {}
         #: Ranges that nest and are open when the cut begins.
         self.heads: list[_RecordsInForce] = []
         #: The last state of each row at or before the cut's begin.
@@ -184,25 +198,24 @@ class _Cutter:
                 _RecordsInForce(run, take_records(records, before), begin[before], end[before])
             )
             records, begin, end = take_records(records, ~before), begin[~before], end[~before]
-        self._append_ranges(run, records, begin, end, end - window.origin)
+        self._append_ranges(run, records, begin, end)
 
     def _append_ranges(
-        self, run: Run, records: np.ndarray, begin: np.ndarray, end: np.ndarray, ties: np.ndarray
+        self, run: Run, records: np.ndarray, begin: np.ndarray, end: np.ndarray
     ) -> None:
-        """Write ranges, given their begins and ends in the whole trace. ties: what begin records
-        hold in place of their ends, so that the writer puts outer ranges first: the ends before
-        clipping, which gives all clipped ranges the same end.
+        """Write ranges, given their begins and ends in the whole trace. Begin records keep ends behind
+        the cut: clipped ranges would all have the same one, and the writer puts outer ranges first
+        by them.
         """
         if not len(records):
             return
         window = self.window
         begin = np.maximum(begin, window.first) - window.origin
-        end = np.minimum(end, window.end) - window.origin
         if not is_sorted(begin):
             order = np.argsort(begin, kind="stable")
-            records = take_records(records, order)
-            begin, end, ties = begin[order], end[order], ties[order]
-        records["time"], records["end"] = begin, ties
+            records, begin, end = take_records(records, order), begin[order], end[order]
+        records["time"], records["end"] = begin, end - window.origin
+        end = np.minimum(end, window.end) - window.origin
         last = max(int(end.max()), int(begin[-1]) + 1)
         self.writer.task = run.task
         self.out.runs += append_events(self.writer, run.shape, records, end, last)
@@ -215,18 +228,23 @@ class _Cutter:
         if not self.heads:
             return
         heads, begin, end = _sort_and_join(self.heads)
-        # The writer puts those with later ends first. Of those of a row that end together, mostly
-        # with the trace, the outer ones get a later one.
+        # Of those of a row that end together the outer ones are later in order, and all of them
+        # later than what begins with the cut.
         row = np.concatenate(
             [self.task.threads[head.run.task][head.records["object"]] for head in heads]
         )
         place = np.arange(len(row))
-        order = np.lexsort((-place, -begin, end, row))
-        changes = mask_changes(row[order], end[order])
-        ties = end - self.window.origin
-        ties[order] += place - np.maximum.accumulate(np.where(changes, place, 0))
-        for head, own in zip(heads, _split_like(ties, heads), strict=True):
-            self._append_ranges(head.run, head.records, head.time, head.other, own)
+        by_end = np.lexsort((-place, -begin, end, row))
+        changes = mask_changes(row[by_end], end[by_end])
+        order = end - self.window.origin + 1
+        order[by_end] += place - np.maximum.accumulate(np.where(changes, place, 0))
+        for head, own in zip(heads, _split_like(order, heads), strict=True):
+            shape = replace(head.run.shape, is_ordered=True)
+            records = np.empty(len(own), shape.dtype)
+            for name in head.records.dtype.names:
+                records[name] = head.records[name]
+            records["order"] = own
+            self._append_ranges(replace(head.run, shape=shape), records, head.time, head.other)
 
     # States
 
@@ -267,8 +285,7 @@ class _Cutter:
         self._append_states(run, take_records(records, inside), time[inside])
 
     def _append_states(self, run: Run, records: np.ndarray, time: np.ndarray) -> None:
-        shown = np.maximum(time, self.window.first) - self.window.origin
-        self._append_ranges(run, records, time, time + 1, shown + 1)
+        self._append_ranges(run, records, time, np.maximum(time, self.window.first) + 1)
 
     def _write_states(self) -> None:
         """Write the state of each row when the cut begins. Layouts that share an event type share
@@ -301,16 +318,38 @@ class _Cutter:
         half, inside = np.count_nonzero(begins != ends), np.flatnonzero(begins & ends)
         self.out.leave_out(name, Reason.HALF_OUTSIDE_CUT, half)
         self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows - len(inside) - half)
+        self._note_work_beyond(run, records, send, receive)
         ends_kept = [self._find_kept(run, records[end]) for end in ("sender", "receiver")]
         both = np.logical_and(*ends_kept)[inside]
         kept = self._take(inside, both, name, Reason.ROW_LEFT_OUT)
         if not len(kept):
             return
         new = take_records(records, kept)
-        new["time"], new["receive"] = send[kept] - window.origin, receive[kept] - window.origin
+        windows.move_records(new, run.shape, self.clock.delay(-window.origin))
         last = int(max(new["time"].max(), new["receive"].max()))
         self.out.runs.append(self.writer.append(run.shape, new, last))
         self.out.events[name] += len(new)
+
+    def _note_work_beyond(
+        self, run: Run, records: np.ndarray, send: np.ndarray, receive: np.ndarray
+    ) -> None:
+        """Note the work that was launched before the cut and runs in it, and the work that is launched
+        in it and begins behind it. send, receive: in the whole trace (ns).
+        """
+        window, sender = self.window, self.task.threads[run.task][records["sender"]]
+        until = windows.to_trace_times(records["until"], self.clock, self.task.duration)
+        runs_on = (send < window.first) & (until > window.first)
+        waits = (send >= window.first) & ~window.has(receive)
+        for thread, rows in group_rows(np.where(runs_on | waits, sender, ABSENT)):
+            if thread == ABSENT:
+                continue
+            own_until, own_send = until[rows][runs_on[rows]], send[rows][waits[rows]]
+            if len(own_until):
+                last = min(int(own_until.max()), window.end) - window.origin
+                self.carried[thread] = max(self.carried.get(thread, last), last)
+            if len(own_send):
+                first = int(own_send.min()) - window.origin
+                self.pending[thread] = min(self.pending.get(thread, first), first)
 
     # Samples
 
@@ -327,23 +366,22 @@ class _Cutter:
         before = values[: np.searchsorted(time, window.first, "right")]
         for place in np.flatnonzero(before.any(axis=0)):
             last = np.flatnonzero(before[:, place])[-1]
-            latest = int(time[last]), int(before[last, place])
+            latest = int(time[last]), int(before[last, place]), run.filler
             # Of two numbers of one time the greater stays, as where records are joined.
             samples.latest[metrics[place]] = max(latest, samples.latest.get(metrics[place], latest))
         inside = window.has(time) & (time > window.first)
         time, values = time[inside], values[inside]
         self.out.leave_out(name, Reason.OUTSIDE_CUT, run.values - np.count_nonzero(values))
         if name in self.plan.rates:
-            samples.thinned.append((metrics, *self._thin(name, time, values)))
+            kept = self._thin(name, time, values)
+            samples.thinned.append((run, time, kept))
         else:
             self._append_samples(run, metrics, time, values)
 
-    def _thin(
-        self, name: str, time: np.ndarray, values: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the samples of a layout that its rate keeps, and count the others as left out: of
-        each metric the last value in each interval of trace time stays, so that values at the ends
-        of intervals stay right.
+    def _thin(self, name: str, time: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return the values of a layout that its rate keeps, 0 in the place of others, and count these as
+        left out: of each metric the last value in each interval of trace time stays, so that values
+        at the ends of intervals stay right.
         """
         rate = self.plan.rates[name]
         stretch = time // max(1, SECOND // rate)
@@ -355,32 +393,43 @@ class _Cutter:
             kept[rows, place] = column[rows]
         reason = Reason.ABOVE_SAMPLE_RATE.with_detail(f"{rate:,}")
         self.out.leave_out(name, reason, np.count_nonzero(values) - np.count_nonzero(kept))
-        there = kept.any(axis=1)
-        return time[there], kept[there]
+        return kept
 
     def _write_samples(self, name: str, samples: _RowSamples) -> None:
         """Write what is known of a row when all runs have been read."""
         if samples.thinned:
-            metrics = tuple(sorted({metric for held, _, _ in samples.thinned for metric in held}))
+            every = {metric for run, _, _ in samples.thinned for metric in run.shape.metrics}
+            metrics = tuple(sorted(every))
             time = np.concatenate([time for _, time, _ in samples.thinned])
             wide = np.zeros((len(time), len(metrics)), np.int64)
             start = 0
-            for held, _, values in samples.thinned:
-                places = [metrics.index(metric) for metric in held]
+            for run, _, values in samples.thinned:
+                places = [metrics.index(metric) for metric in run.shape.metrics]
                 wide[start : start + len(values), places] = values
                 start += len(values)
             order = np.argsort(time, kind="stable")
-            self._append_samples(samples.run, metrics, *self._thin(name, time[order], wide[order]))
-        if samples.latest:
-            metrics = tuple(sorted(samples.latest))
-            values = np.array([[samples.latest[metric][1] for metric in metrics]], np.int64)
-            self.out.left_out[name, Reason.OUTSIDE_CUT] -= len(metrics)
-            self._append_samples(samples.run, metrics, np.array([self.window.first]), values)
+            kept = np.empty_like(wide)
+            kept[order] = self._thin(name, time[order], wide[order])
+            start = 0
+            for run, own, _ in samples.thinned:
+                self._append_samples(run, metrics, own, kept[start : start + len(own)])
+                start += len(own)
+        for is_filler in (False, True):
+            latest = {
+                metric: value
+                for metric, (_, value, filler) in sorted(samples.latest.items())
+                if filler == is_filler
+            }
+            if latest:
+                self.out.left_out[name, Reason.OUTSIDE_CUT] -= len(latest)
+                run = replace(samples.run, filler=is_filler)
+                values = np.array([[*latest.values()]], np.int64)
+                self._append_samples(run, tuple(latest), np.array([self.window.first]), values)
 
     def _append_samples(
         self, run: Run, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
     ) -> None:
-        """Write samples, without metrics that have no value."""
+        """Write samples of a run, without metrics that have no value."""
         carried, rows = values.any(axis=0), values.any(axis=1)
         if not carried.any():
             return
@@ -388,7 +437,7 @@ class _Cutter:
         metrics = tuple(metric for metric, there in zip(metrics, carried, strict=True) if there)
         self.writer.task = run.task
         written = append_samples(self.writer, run.shape.name, metrics, run.object, time, values)
-        self.out.runs.append(written)
+        self.out.runs.append(replace(written, filler=run.filler))
         self.out.events[run.shape.name] += written.count
 
 

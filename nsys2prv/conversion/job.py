@@ -27,6 +27,7 @@ from nsys2prv.events import Selection
 from nsys2prv.events.extraction import ObjectKey
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.ranks import Captures
+from nsys2prv.store.event_reader import CutEdges
 from nsys2prv.store.runs import LINE, TRACE, RecordFormat, Run, Span
 from nsys2prv.store.windows import GlobalIds, IdTable
 from nsys2prv.store.work_result import WorkResult
@@ -134,8 +135,9 @@ class Job:
     left_out: Counter[tuple[str, str]]
     #: Length of the trace, ns.
     duration: int
-    #: True if this is a part of the job that was read.
+    #: True if this is a part of the job that was read; what it leaves out at its edges.
     is_cut: bool = False
+    edges: CutEdges | None = None
 
     def __init__(self, plan: Plan, folder: Path, pool: Pool, progress: Progress) -> None:
         self.plan, self.folder, self.pool, self.progress = plan, folder, pool, progress

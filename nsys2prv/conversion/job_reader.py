@@ -44,6 +44,7 @@ def make_event_reader(job: Job) -> EventReader:
             for work, result in enumerate(job.ordered_results)
             if STACKS in result.facts
         ),
+        job.edges,
     )
 
 

@@ -70,6 +70,20 @@ class Samples(Struct, frozen=True):
     values: np.ndarray
 
 
+class CutEdges(Struct, frozen=True):
+    """What a cut leaves out, as far as it tells of what stays. Times in ns of the trace."""
+
+    #: Begin of the part; the end is that of the trace.
+    begin: int
+    #: Whether the job goes on before the part, and behind it.
+    before: bool
+    behind: bool
+    #: Thread -> until when work runs in the part that the thread launched before it.
+    carried: Mapping[int, int]
+    #: Thread -> when it first launches work in the part that begins behind it.
+    pending: Mapping[int, int]
+
+
 class StackFile(Struct, frozen=True):
     """Stacks of calls and samples of one reading work, as `set_stacks_aside` of
     :mod:`nsys2prv.events.stacks` has them.
@@ -98,6 +112,8 @@ class EventReader(Struct, dict=True):
     rows: RowTable
     #: Whole stacks of calls and samples.
     stacks: tuple[StackFile, ...] = ()
+    #: Of a part of a job; None of a whole one.
+    edges: CutEdges | None = None
 
     def save(self, path: Path) -> None:
         """Write the reader to a file, for :func:`load_event_reader`."""
@@ -108,6 +124,11 @@ class EventReader(Struct, dict=True):
     def duration(self) -> int:
         """Length of the trace (ns)."""
         return self.ids.duration
+
+    @property
+    def begin(self) -> int:
+        """Begin of the part of the trace that the job has (ns)."""
+        return self.edges.begin if self.edges else 0
 
     @cached_property
     def layouts(self) -> frozenset[str]:
@@ -240,6 +261,10 @@ class EventReader(Struct, dict=True):
             kept = np.flatnonzero(is_own & mask_usable(first) & mask_usable(last))
             begin = windows.to_begin_times(first[kept], last[kept], clock)
             end = windows.to_trace_times(last[kept], clock, self.duration)
+            # A cut leaves the stacks of the whole job here.
+            inside = (end > self.begin) & (begin < self.duration)
+            kept = kept[inside]
+            begin, end = begin[inside].clip(self.begin), end[inside].clip(None, self.duration)
             columns = {"begin": begin, "end": end, "thread": threads[object_[kept]]}
             known = read_frame(file.texts).unique("stack", maintain_order=True)
             numbers = known.select("stack").with_row_index("text", sum(map(len, texts)))
@@ -271,7 +296,7 @@ class EventReader(Struct, dict=True):
                 "sender": lambda: records.column("sender").astype(dtype),
                 "begin": lambda: records.find_begins("receive", "until"),
                 "thread": lambda: records.column("receiver").astype(dtype),
-                "end": lambda: records.column("until"),
+                "end": lambda: np.minimum(records.column("until"), self.duration),
                 "bytes": lambda: records.column("size").astype(np.int64),
             }
             return {name: make[name]() for name in {*names, "thread"}}

@@ -32,9 +32,33 @@ Span = tuple[int, int]
 #: Stands for the report of runs that are in trace time, and for the task of runs whose indices
 #: are the trace's own numbers.
 TRACE, RESOLVED = -1, -1
-#: What a column may hold besides times, plain numbers and values of name sets. No name set is
-#: called so.
-OBJECTS, DOMAINS = "objects", "domains"
+#: What a column may hold besides values of name sets: times (ns, OPEN for none), indices of
+#: objects and of domains, plain numbers. No name set is called so.
+TIMES, OBJECTS, DOMAINS, NUMBERS = "times", "objects", "domains", ""
+#: Stream -> what each column of its records holds, fields of layouts apart. Whatever moves records
+#: in time, as a clock or a cut does, moves all columns of TIMES.
+COLUMNS = {
+    BEGIN: {
+        "time": TIMES,
+        "end": TIMES,
+        "object": OBJECTS,
+        "order": TIMES,
+        "domain": DOMAINS,
+        CALLERS: CALLERS,
+    },
+    END: {"time": TIMES, "object": OBJECTS, "domain": DOMAINS, CALLERS: CALLERS},
+    LINE: {
+        "time": TIMES,
+        "sender": OBJECTS,
+        "receive": TIMES,
+        "receiver": OBJECTS,
+        "until": TIMES,
+        "size": NUMBERS,
+        "tag": NUMBERS,
+    },
+    COUNTER: {"time": TIMES, "object": OBJECTS, "values": NUMBERS},
+    STATE: {"time": TIMES, "end": TIMES, "object": OBJECTS, "state": NUMBERS},
+}
 #: Every so many records a run's time is kept in memory, to plan windows and to find a slice while
 #: reading little beside it.
 SAMPLE_EVERY = 256
@@ -46,17 +70,6 @@ NO_MASKS: Mapping[str, int] = MappingProxyType({})
 MOST_FORMATS = 4096
 #: Spill files open at a time: of those that the system allows (ulimit -n) at most half.
 OPEN_FILES = min(256, (find_limit("RLIMIT_NOFILE") or 512) // 2)
-
-#: Records of states: trace time, thread of the trace, value.
-STATE_DTYPE = np.dtype([("time", "<i8"), ("end", "<i8"), ("object", "<u4"), ("state", "<u4")])
-_LINE_COLUMNS = [
-    ("time", "<i8"),
-    ("sender", "<u4"),
-    ("receive", "<i8"),
-    ("receiver", "<u4"),
-    ("until", "<i8"),
-    ("size", "<i8"),
-]
 
 
 def list_present_fields(layout: Layout, field_mask: int) -> list:
@@ -73,16 +86,14 @@ def find_level(layout: str, name: str) -> int:
 
 @cache
 def find_role(stream: str, kind: str, column: str) -> str:
-    """Return what a column holds: "objects", "domains", the name of a name set, or "" for numbers."""
-    if column in ("object", "sender", "receiver"):
-        return OBJECTS
-    if column == "domain":
-        return DOMAINS
-    if column == CALLERS:
-        return CALLERS
+    """Return what a column holds: TIMES, OBJECTS, DOMAINS, CALLERS, NUMBERS or the name of a name set.
+    Raises KeyError for a column that is not declared.
+    """
+    if column in COLUMNS[stream]:
+        return COLUMNS[stream][column]
     fields = load_catalogue().layouts[kind].fields if stream == BEGIN else ()
-    values = next((field.values for field in fields if field.name == column), None)
-    return values.name if isinstance(values, NameSet) else ""
+    values = {field.name: field.values for field in fields}[column]
+    return values.name if isinstance(values, NameSet) else NUMBERS
 
 
 class RecordFormat(Struct, frozen=True, dict=True):
@@ -105,6 +116,9 @@ class RecordFormat(Struct, frozen=True, dict=True):
     #: Of begins: a bit for every number that each row of the layout has, but of which it is not
     #: known in these.
     unknown: int = 0
+    #: Of begins: whether they hold `order`: of ranges that begin together on a row, the one of which
+    #: it is later is the outer one. That of others is their end.
+    is_ordered: bool = False
 
     def __reduce__(self) -> tuple:
         # One object for all that are equal in a process.
@@ -130,6 +144,12 @@ class RecordFormat(Struct, frozen=True, dict=True):
         """Return the columns of a record."""
         return _make_dtype(self)
 
+    @cached_property
+    def times(self) -> tuple[str, ...]:
+        """Return the columns that hold times."""
+        names = self.dtype.names
+        return tuple(one for one in names if find_role(self.stream, self.name, one) == TIMES)
+
 
 @lru_cache(MOST_FORMATS)
 def get_format(*fields: Any) -> RecordFormat:
@@ -140,23 +160,23 @@ def get_format(*fields: Any) -> RecordFormat:
 @lru_cache(MOST_FORMATS)
 def _make_dtype(shape: RecordFormat) -> np.dtype:
     """Return the columns of a record, one object for all formats that are equal."""
-    if shape.stream == LINE:
-        # Lines of a kind without a tag carry their own.
-        has_tags = load_catalogue().lines[shape.name].tag is None
-        return np.dtype([*_LINE_COLUMNS, ("tag", "<i8")] if has_tags else _LINE_COLUMNS)
+    roles = dict(COLUMNS[shape.stream])
+    layout = load_catalogue().layouts.get(shape.name)
+    # Lines of a kind without a tag carry their own.
+    if shape.stream == LINE and load_catalogue().lines[shape.name].tag is not None:
+        del roles["tag"]
+    if "domain" in roles and not layout.has_domain:
+        del roles["domain"]
+    if "order" in roles and not shape.is_ordered:
+        del roles["order"]
+    if CALLERS in roles and not shape.field_mask & layout.callers_mask:
+        del roles[CALLERS]
+    columns: list[tuple] = [
+        (name, "<i8" if role in (TIMES, NUMBERS) else "<u4") for name, role in roles.items()
+    ]
     if shape.stream == COUNTER:
-        values = ("values", f"<u{shape.field_mask}", (len(shape.metrics),))
-        return np.dtype([("time", "<i8"), ("object", "<u4"), values])
-    if shape.stream == STATE:
-        return STATE_DTYPE
-    layout = load_catalogue().layouts[shape.name]
-    columns = [("time", "<i8"), ("object", "<u4")]
-    if layout.has_domain:
-        columns.append(("domain", "<u4"))
-    if shape.field_mask & layout.callers_mask:
-        columns.append((CALLERS, "<u4"))
+        columns[-1] = ("values", f"<u{shape.field_mask}", (len(shape.metrics),))
     if shape.stream == BEGIN:
-        columns.insert(1, ("end", "<i8"))
         columns += [
             (field.name, "<i8" if shape.wide >> bit & 1 else "<u4")
             for bit, field in enumerate(layout.fields)

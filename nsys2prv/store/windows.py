@@ -35,6 +35,7 @@ from nsys2prv.store.runs import (
     DOMAINS,
     OBJECTS,
     RESOLVED,
+    TIMES,
     TRACE,
     RecordFormat,
     Run,
@@ -61,8 +62,6 @@ SMALL_RUN = 32_768
 JOINED_RECORDS = 200_000
 #: A clock that is slowed down leaves something of ranges that are longer than this (ns).
 SHORT = 4
-#: Columns of records with times besides the one that sorts them; OPEN stays as it is in these.
-TIMES_BESIDE = ("end", "receive", "until")
 #: File with what the times and indices of runs that are joined mean.
 GLOBAL_IDS = "global_ids"
 
@@ -91,6 +90,12 @@ def to_trace_times(times: np.ndarray, clock: ClockMap, opened: int) -> np.ndarra
         return mapped
     lasting = times == OPEN
     return np.where(lasting, opened, clock.to_global(np.where(lasting, 0, times)))
+
+
+def move_records(records: np.ndarray, shape: RecordFormat, clock: ClockMap) -> None:
+    """Replace all times of records by those that a clock gives them; OPEN stays."""
+    for name in shape.times:
+        records[name] = to_trace_times(records[name], clock, OPEN)
 
 
 def choose_window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> list[int]:
@@ -316,10 +321,14 @@ class WindowRecords:
         if level := self._shape.stream == BEGIN and find_level(self._shape.name, name):
             return self.callers[self.column(CALLERS), level - 1]
         column = self._records[name]
-        if name in TIMES_BESIDE:
+        if find_role(self._shape.stream, self._shape.name, name) == TIMES:
             return to_trace_times(column, self._clock, OPEN)
         lookup = self._global_ids.find_table(self._shape, name)
         return column if lookup is None else lookup(column, self._tasks, self._which)
+
+    def find_order(self) -> np.ndarray:
+        """Return times by which begins of one time are ordered: the outer ones have later ones."""
+        return self.column("order" if self._shape.is_ordered else "end")
 
     @property
     def callers(self) -> np.ndarray:

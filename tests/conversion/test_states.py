@@ -250,7 +250,7 @@ def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True)
     check_states(trace)
     clock = ClockMap(drift=-0.4)
-    result = np.zeros(len(begins), runs.STATE_DTYPE)
+    result = np.zeros(len(begins), runs.RecordFormat(runs.STATE, runs.STATE).dtype)
     result["time"], result["end"] = begins, begins + 1
     begin, end = (
         windows.to_begin_times(result["time"], result["end"], clock),

@@ -161,7 +161,7 @@ class ParaverWriter(Struct, dict=True):
                 column = np.add(records.column(one.name), one.offset, dtype=np.int64)
             parts += [self._make_code(one.code, b":", records), column]
         # Where ranges begin together the longer one is the outer one.
-        return _make_batch(records.times, parts, -records.column("end") if layout.nests else None)
+        return _make_batch(records.times, parts, -records.find_order() if layout.nests else None)
 
     def _list_written_fields(self, shape: RecordFormat) -> list[Field]:
         mask = shape.field_mask & self.field_masks[shape.name]

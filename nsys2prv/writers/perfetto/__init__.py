@@ -273,7 +273,7 @@ class PerfettoWriter(Struct, dict=True):
         begun.sort(key=lambda item: (item[0].name, item[0].field_mask, item[0].wide))
         tracks = [self._find_tracks(shape.name, one.column("object")) for shape, one in begun]
         depths = _find_depths(
-            [one.times for _, one in begun], tracks, [one.column("end") for _, one in begun]
+            [one.times for _, one in begun], tracks, [one.find_order() for _, one in begun]
         )
         packets = []
         for (shape, found), own_tracks in zip(begun, tracks, strict=True):
