@@ -73,6 +73,8 @@ _AS_TEXT = "CASE typeof({0}) WHEN 'blob' THEN {0} ELSE CAST(COALESCE({0}, '') AS
 STRINGS = 500
 #: What SQLite's check says where a page is damaged, and not a value.
 PAGE_IN_CHECK = re.compile(r"(?i)\bpage (\d+)")
+#: What it says of values that SQLite never writes so.
+MALFORMED = "NULL value", "NUMERIC value", "row not in PRIMARY KEY order"
 #: What it says of a page that nothing refers to.
 LOST_PAGE = re.compile(r"(?i)page (\d+)(?: is|:) never used")
 #: What comes with a database is data: nothing in it is run.
@@ -193,7 +195,7 @@ class Database(Closable):
         for (text,) in self.connection.execute(f"PRAGMA quick_check({quote_name(name)})"):
             if page := PAGE_IN_CHECK.search(text):
                 raise DamagedPage(page[1])
-            if text.startswith(("NULL value", "row not in PRIMARY KEY order")):
+            if text.startswith(MALFORMED):
                 raise sqlite3.DatabaseError("malformed")
 
     def has(self, table: str, *columns: str) -> bool:

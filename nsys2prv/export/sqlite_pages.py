@@ -48,6 +48,8 @@ INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
 ALL_TYPES, TYPE_BITS, MOST_TYPES = "all types", 3, 21
 #: The place of the rowid in records, as there.
 ROWID = -1
+#: What a column of a record cannot be, as there.
+NOT_NULL, NO_NUMBER = 1, 2
 #: Returns the answer of SQLite.
 Query = Callable[[str], list[tuple]]
 #: A page is against the file format: its number.
@@ -389,7 +391,7 @@ class SourceTable:
         notes = (
             (field.number, np.array(values, np.int64)) if field and field.number != ROWID else ()
         )
-        needed = None if self.has_frames else self._required
+        needed = None if self.has_frames else self._rules
         checked = ask_core(self.file.check, self.root, needed, met, *notes)
         if checked is None:
             return False
@@ -402,14 +404,15 @@ class SourceTable:
         return True
 
     @property
-    def _required(self) -> bytes:
-        """For each column of a record 1 if it cannot be NULL, else 0."""
+    def _rules(self) -> bytes:
+        """What each column of a record cannot be (NOT_NULL, NO_NUMBER)."""
         # The key may be the rowid, for which records have NULL; computed columns are in none.
         return self._find_once(
-            "required",
+            "rules",
             lambda: bytes(
-                bool(not_null) and default is None and not key
-                for _, _, _, not_null, default, key, hidden in self._describe("table_xinfo")
+                NOT_NULL * bool(not_null and default is None and not key)
+                + NO_NUMBER * (find_affinity(kind) == "TEXT")
+                for _, _, kind, not_null, default, key, hidden in self._describe("table_xinfo")
                 if hidden != VIRTUAL
             ),
         )
@@ -419,7 +422,7 @@ class SourceTable:
         if self.file and not self._rows_checked:
             self._rows_checked = True
             met = bytearray(self.file.pages // 8 + 1)
-            ask_core(self.file.check, self.root, self._required, met)
+            ask_core(self.file.check, self.root, self._rules, met)
 
     @cached_property
     def _pages(self) -> Any:

@@ -270,3 +270,22 @@ def test_the_number_of_the_row_counts(serial: int, reader: str, tmp_path: Path) 
             (2,),
         ]
         assert source.strings == {1: "first", 2: "second"}
+
+
+# ---- pages of other tables ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(core is None, reason="installed without a compiler")
+def test_a_number_in_a_column_of_texts_is_of_another_table(tmp_path: Path) -> None:
+    """SQLite writes it as a text there."""
+    path = write_database(
+        tmp_path / "r.sqlite",
+        "CREATE TABLE processes (globalPid INTEGER, pid INTEGER, name TEXT)",
+        "INSERT INTO processes VALUES (7 << 24, 7, 'app')",
+        "CREATE TABLE kinds (id INTEGER PRIMARY KEY, name TEXT, label VARCHAR(9))",
+        "INSERT INTO kinds VALUES (1, 2, 'two'), (3, 4.5, x'00'), (4, NULL, '')",
+    )
+    check_file(path)
+    swap_pages(path, find_page(path, "processes"), find_page(path, "kinds"), PAGE)
+    with pytest.raises(Nsys2prvError, match="malformed: table kinds, page"):
+        check_file(path)

@@ -58,8 +58,8 @@ struct Decoder {
     uint32_t overflow_pages;      /* read by this decoder: a table has each page once */
     uint8_t *met;                 /* pages of the file that were met, where all of a table is checked */
     TakenBytes taken;             /* then, those of the page at hand */
-    const uint8_t *required;      /* then, whether each of so many fields cannot be NULL */
-    int32_t required_fields;
+    const uint8_t *rules;         /* then, what each of so many fields cannot have */
+    int32_t ruled_fields;
     int64_t first_rowid, last_rowid;  /* met then */
     Noted *noted;                 /* NULL: no rows are noted then */
     const int64_t *chosen, *chosen_end;  /* the rowids of the rows to come, NULL for all rows */
@@ -211,12 +211,13 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
             plan->places[k] = (Place){.type = INTEGER_TYPE, .add = (int64_t)INTEGER_TYPE << decoder->ordered[k]->shift};
     int32_t field = 0;
     for (; at < end; field++) {
-        if (decoder->required && field == decoder->required_fields)
+        if (decoder->rules && field == decoder->ruled_fields)
             return DAMAGED; /* of another table */
         static const uint8_t sizes[FIRST_TEXT] = {0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0};
         if (!(at = read_varint(at, end, &serial)) || serial == 10 || serial == 11)
             return DAMAGED;
-        if (decoder->required && !serial && decoder->required[field])
+        bool is_number = serial && serial < FIRST_TEXT;
+        if (decoder->rules && decoder->rules[field] & (serial ? is_number ? NO_NUMBER : 0 : NOT_NULL))
             return DAMAGED;
         uint64_t value = serial < FIRST_TEXT ? sizes[serial] : (serial - FIRST_TEXT) / 2;
         if (value > record_size - offset)
@@ -227,8 +228,8 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
             plan->values_end = (uint32_t)offset;
         }
     }
-    for (int32_t lacking = field; lacking < decoder->required_fields; lacking++)
-        if (decoder->required[lacking])
+    for (int32_t lacking = field; lacking < decoder->ruled_fields; lacking++)
+        if (decoder->rules[lacking] & NOT_NULL)
             return DAMAGED;
     for (; field < decoder->fields; field++)
         for (int32_t k = decoder->first_of_field[field]; k >= 0; k = decoder->next_of_field[k]) {
@@ -511,17 +512,17 @@ Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t
     return status;
 }
 
-Status check_table(const PageFile *file, uint32_t root, const uint8_t *required, size_t fields, Noted *noted, uint8_t *met, Extent *found,
+Status check_table(const PageFile *file, uint32_t root, const uint8_t *rules, size_t fields, Noted *noted, uint8_t *met, Extent *found,
                    uint32_t *damaged) {
     Decoder *decoder = NULL;
     Leaves leaves;
     Status status = find_leaves(file, root, met, &leaves, damaged);
     *found = (Extent){0};
-    if (status == OK && required && (status = new_decoder(file, noted ? &noted->column : NULL, noted ? 1 : 0, &decoder)) == OK) {
+    if (status == OK && rules && (status = new_decoder(file, noted ? &noted->column : NULL, noted ? 1 : 0, &decoder)) == OK) {
         decoder->met = met;
         decoder->noted = noted;
-        decoder->required = required;
-        decoder->required_fields = (int32_t)fields;
+        decoder->rules = rules;
+        decoder->ruled_fields = (int32_t)fields;
         status = decode_leaves(decoder, &leaves, 0, leaves.count, INT64_MIN, INT64_MAX, &found->rows, SIZE_MAX, damaged);
         found->first = decoder->first_rowid;
         found->last = decoder->last_rowid;
