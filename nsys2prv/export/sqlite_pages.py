@@ -248,6 +248,7 @@ def _is_page(number: object) -> bool:
     return isinstance(number, int) and 0 < number < 1 << 32
 
 
+@lru_cache(MOST_DECLARED)
 def _is_declared(kind: bytes, name: bytes, sql: bytes) -> bool:
     """Return whether SQLite, which goes by the declaration, sees what the schema says."""
     declared = _DECLARATION.match(sql)
