@@ -48,7 +48,13 @@ from nsys2prv.relations import Relation, all_relations
 from nsys2prv.replay.events import label_calls
 from nsys2prv.replay.job_graph import JobGraph, join_units
 from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph
-from nsys2prv.store.event_reader import SAMPLED, UNKNOWN, Samples, load_event_reader
+from nsys2prv.store.event_reader import (
+    SAMPLED,
+    UNKNOWN,
+    EventReader,
+    Samples,
+    load_event_reader,
+)
 
 if TYPE_CHECKING:
     from nsys2prv.analysis.page import Frame
@@ -114,6 +120,13 @@ class OpenJob(Closable):
         """Remove the temporary files."""
         load_event_reader.cache_clear()
         self._stack.close()
+
+    @cached_property
+    def whole_reader(self) -> EventReader:
+        """The reader of all events, damaged ones too, which figures and findings leave out."""
+        return (
+            make_event_reader(self.prepared, whole=True) if self.prepared.damaged else self.reader
+        )
 
     @property
     def duration(self) -> int:
@@ -286,7 +299,7 @@ class OpenJob(Closable):
         self, layout: str, fields: Mapping[str, ValueSet | NameSet | None], labels: bool
     ) -> pl.DataFrame:
         """Return the events of a layout with these fields, where they are, and their names."""
-        events = self.reader.read_begins(layout, tuple(fields))
+        events = self.whole_reader.read_begins(layout, tuple(fields))
         series = []
         for name, values in fields.items():
             column = events[name].set(events[name] < 0, None)
@@ -301,7 +314,7 @@ class OpenJob(Closable):
         end (ns) of the event that the line leads to and its thread, bytes.
         """
         _check_names([kind], load_catalogue().lines, "no such kind of line; there are")
-        return self.reader.read_lines([kind])
+        return self.whole_reader.read_lines([kind])
 
     def samples(self, kind: str) -> Iterator[Samples]:
         """Yield the samples of a kind of counters (`gpu_metrics`, `nic_metrics`, ...), or of one of

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import polars as pl
@@ -25,6 +26,7 @@ from nsys2prv.conversion.clocks import (
     group_comparable_reports,
     place_reports_in_trace,
 )
+from nsys2prv.conversion.damaged_work import plan_searches, search_streams
 from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.read import warn_of_far_rows
 from nsys2prv.events.catalogue import load_catalogue, number_domains
@@ -159,6 +161,8 @@ def _correct_rows(job: Job) -> list[str]:
         raise NothingToWrite(f"{names}: nothing to write: no events {missing}{why}; {advice}")
     warnings = samples.scale_fractions(job.results, job.folder)
     separate_overlaps(job.results, job.run_small)
+    searches = plan_searches(job.infos, job.list_objects())
+    job.damaged = list(chain.from_iterable(job.run(search_streams, searches)))
     return warnings
 
 

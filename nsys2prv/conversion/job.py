@@ -21,6 +21,7 @@ from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv._util.text import Progress
 from nsys2prv._util.workers import Pool, make_pool
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, Placement
+from nsys2prv.conversion.damaged_work import DamagedWork
 from nsys2prv.conversion.lost_launches import LostLaunches
 from nsys2prv.conversion.options import Options, Plan
 from nsys2prv.events import Selection
@@ -98,7 +99,9 @@ class Job:
     #: are converted.
     clock_results: list[WorkResult]
 
-    #: Aligned: which reports were recorded together.
+    #: Aligned: work of GPUs whose recorded times cannot be right.
+    damaged: list[DamagedWork]
+    #: Which reports were recorded together.
     captures: Captures
     #: Corrections of the hosts' clocks; None if there is only one clock, or none was to be corrected.
     clock_record: ClockRecord | None

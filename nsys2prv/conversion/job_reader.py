@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, number_linked
+from nsys2prv._util.columns import ABSENT, OPEN, number_linked
 from nsys2prv._util.native import NEEDS_CORE, core
 from nsys2prv.conversion.job import Job, make_global_ids
 from nsys2prv.events.extraction import (
@@ -26,18 +27,32 @@ from nsys2prv.relations import write_result
 from nsys2prv.replay.job_graph import build_job_graph
 from nsys2prv.replay.path import Cause, PathPieces, find_pieces
 from nsys2prv.replay.whatif import Replay
-from nsys2prv.store.event_reader import HOST, SAMPLED, STREAM, EventReader, RowTable, StackFile
+from nsys2prv.store.event_reader import (
+    HOST,
+    NO_DAMAGE,
+    SAMPLED,
+    STREAM,
+    EventReader,
+    RowTable,
+    StackFile,
+)
 from nsys2prv.store.runs import BEGIN, END, TRACE, Run, SpillReader, SpillWriter
+from nsys2prv.store.windows import IdTable, to_begin_times, to_trace_times
 from nsys2prv.store.work_result import WorkResult
 from nsys2prv.writers.rows import GPU_ROW_NAMES
 
 
-def make_event_reader(job: Job) -> EventReader:
-    """Return the reader of a prepared job."""
-    rows = make_row_table(job)
+def make_event_reader(job: Job, whole: bool = False) -> EventReader:
+    """Return the reader of a prepared job, without damaged work. whole: with it, as the trace has it."""
+    rows, ids = make_row_table(job), make_global_ids(job)
+    damaged = NO_DAMAGE
+    if job.damaged and not whole:
+        main = _find_main_rows(job)
+        damaged = _list_damaged(job, main)
+        ids = replace(ids, objects=IdTable.from_columns([main[one] for one in job.threads]))
     return EventReader(
         _split_by_unit(job, rows),
-        make_global_ids(job),
+        ids,
         rows,
         tuple(
             StackFile(result.facts[STACKS], result.facts[STACK_TEXTS], result.report, work)
@@ -45,7 +60,34 @@ def make_event_reader(job: Job) -> EventReader:
             if STACKS in result.facts
         ),
         job.edges,
+        damaged,
     )
+
+
+def _find_main_rows(job: Job) -> np.ndarray:
+    """Return for each row of the trace the one that its work is on without damaged work: of streams with
+    such, nothing else overlaps.
+    """
+    main, streams = (
+        np.arange(job.model.tree.threads),
+        {(one.report, one.stream) for one in job.damaged},
+    )
+    for (report, key), thread in job.model.rows.items():
+        if isinstance(key, StreamKey) and (report, key._replace(lane=0)) in streams:
+            main[thread] = job.model.rows[report, key._replace(lane=0)]
+    return main
+
+
+def _list_damaged(job: Job, main: np.ndarray) -> pl.DataFrame:
+    """Return where and when damaged work is in the trace. main: as :func:`_find_main_rows` returns it."""
+    rows = []
+    for one in job.damaged:
+        clock, sides = job.clocks[one.report], (np.array([one.begin]), np.array([one.end]))
+        begin = int(to_begin_times(*sides, clock)[0])
+        end = min(int(to_trace_times(sides[1], clock, OPEN)[0]), job.duration)
+        if (one.report, one.stream) in job.model.rows:
+            rows.append((int(main[job.model.rows[one.report, one.stream]]), begin, end))
+    return pl.DataFrame(rows, schema=NO_DAMAGE.schema, orient="row")
 
 
 def make_row_table(job: Job) -> RowTable:

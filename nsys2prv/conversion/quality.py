@@ -95,6 +95,7 @@ def assess_quality(job: Job, ends: Sequence[str] = ()) -> list[QualityNote]:
         notes += _note("calls_end", ends)
         notes += _note_lost_launches(job)
         notes += _note_early_work(job)
+        notes += _note_damaged_work(job)
         notes += _note_missing_gpu_work(idle)
         gpu_work = [info for info in job.infos if list_gpu_work(info)]
         notes += _note("no_calls", [one.name for one in gpu_work if CUDA_CALLS not in one.parts])
@@ -174,6 +175,18 @@ def _note_early_work(job: Job) -> list[QualityNote]:
         if most >= LEAST_EARLY
     ]
     return _note("work_before_launch", lines)
+
+
+def _note_damaged_work(job: Job) -> list[QualityNote]:
+    lines = []
+    for one in sorted(job.damaged, key=lambda one: one.begin - one.end):
+        known = "" if one.correlation is None else f", correlationId {one.correlation}"
+        lines.append(
+            f"{job.infos[one.report].name}, stream {one.stream.stream} of device {one.stream.device}{known}: "
+            f"{(one.end - one.begin) / 1e6:,.2f} ms, in which {one.later:,} later operations begin"
+        )
+    durations = "duration" if len(lines) == 1 else "durations"
+    return _note("damaged_durations", lines, count=len(lines), durations=durations)
 
 
 def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> list[QualityNote]:

@@ -293,10 +293,10 @@ def read_markers(reader: EventReader, unit: int) -> Markers:
 def find_stream_rows(
     reader: EventReader, unit: int, tasks: np.ndarray, streams: np.ndarray
 ) -> np.ndarray:
-    """Return the row of each stream number of a task, -1 for none."""
+    """Return the row of each stream number of a task, of several the first; -1 for none."""
     rows = reader.rows.threads.filter(
         pl.col("stream").is_not_null() & pl.Series(reader.rows.units == unit)
-    )
+    ).reverse()
     places = dict(zip(rows.select("task", "stream").rows(), rows["thread"].to_list(), strict=True))
     keys, codes = factorize(tasks * (1 << 40) + np.where(streams >= 0, streams, (1 << 40) - 1))
     found = [places.get(divmod(key, 1 << 40), -1) for key in keys.tolist()]

@@ -30,6 +30,10 @@ from nsys2prv.store.runs import BEGIN, COUNTER, LINE, RecordFormat, Run, read_ru
 HOST, STREAM, SAMPLED = "host", "stream", "samples"
 #: Stands for the value of a time in which nothing was sampled; values are not negative.
 UNKNOWN = -1.0
+#: Stream of records -> the columns that tell where and when work is.
+SIDES_OF_WORK = {BEGIN: ("object", "time", "end"), LINE: ("receiver", "receive", "until")}
+#: Columns of damaged work, and a job without any.
+NO_DAMAGE = pl.DataFrame(schema=dict.fromkeys(("thread", "begin", "end"), pl.Int64))
 #: Columns of lines.
 LINE_COLUMNS = ("sent", "sender", "begin", "thread", "end", "bytes")
 
@@ -114,6 +118,8 @@ class EventReader(Struct, dict=True):
     stacks: tuple[StackFile, ...] = ()
     #: Of a part of a job; None of a whole one.
     edges: CutEdges | None = None
+    #: Work whose times are damaged, which is left out: `thread`, `begin`, `end` (ns).
+    damaged: pl.DataFrame = NO_DAMAGE
 
     def save(self, path: Path) -> None:
         """Write the reader to a file, for :func:`load_event_reader`."""
@@ -202,6 +208,8 @@ class EventReader(Struct, dict=True):
         with windows.WindowReader(runs, self.ids) as reader:
             for first, last in pairwise(bounds):
                 read = reader.read(first, last)
+                for records in read.values():
+                    self._drop_damaged(BEGIN, records)
                 pieces = (self._make_begins(*one, fields, dtype) for one in read.items())
                 columns = self._join_pieces(pieces, sum(map(len, read.values())), names, unit)
                 yield self.duration + 1 if last is None else last, make_frame(columns)
@@ -384,7 +392,35 @@ class EventReader(Struct, dict=True):
         self, stream: str, name: str, unit: int | None
     ) -> Iterator[tuple[Run, windows.WindowRecords]]:
         for run in self._index.get((stream, name, unit), ()):
-            yield run, windows.WindowRecords(run.shape, self.ids, [(run, read_run(run))])
+            records = windows.WindowRecords(run.shape, self.ids, [(run, read_run(run))])
+            self._drop_damaged(stream, records)
+            yield run, records
+
+    def _drop_damaged(self, stream: str, records: windows.WindowRecords) -> None:
+        """Drop records of damaged work, what was found out of it, and lines that lead to it."""
+        if not self.damaged.height or stream not in SIDES_OF_WORK:
+            return
+        thread, begin, end = SIDES_OF_WORK[stream]
+        ends = np.minimum(records.column(end), self.duration)
+        rows = np.flatnonzero(np.isin(ends, self.damaged["end"].to_numpy()))
+        if not len(rows):
+            return
+        near = pl.DataFrame(
+            {
+                "row": rows,
+                "thread": records.column(thread)[rows].astype(np.int64),
+                "at": records.find_begins(begin, end)[rows],
+                "end": ends[rows],
+            }
+        )
+        # A cut may have clipped it; many ranges end where the trace does.
+        is_same = (pl.col("at") == pl.col("begin").clip(self.begin)) | (
+            (pl.col("at") > pl.col("begin")) & (pl.col("end") < self.duration)
+        )
+        found = near.join(self.damaged, on=("thread", "end")).filter(is_same)
+        kept = np.ones(len(records), bool)
+        kept[found["row"].to_numpy()] = False
+        records.keep(kept)
 
     def _find_thread(self, run: Run) -> int:
         """Return the thread that all records of a run are of."""

@@ -284,9 +284,10 @@ class WindowRecords:
         first, last = window
         inside = (self.times >= first) & (True if last is None else self.times < last)
         if not inside.all():
-            self._keep(inside)
+            self.keep(inside)
 
-    def _keep(self, rows: np.ndarray) -> None:
+    def keep(self, rows: np.ndarray) -> None:
+        """Drop all other rows. rows: a mask."""
         self.times, self._records = self.times[rows], take_records(self._records, rows)
         if self._which is not None:
             self._which = self._which[rows]
@@ -302,7 +303,7 @@ class WindowRecords:
         for count in np.unique(counts).tolist():
             beyond = sum(1 << bit for bit, field in enumerate(fields) if field.level > count)
             part = copy(self)
-            part._keep(counts == count)
+            part.keep(counts == count)
             yield replace(self._shape, field_mask=self._shape.field_mask & ~beyond), part
 
     def __len__(self) -> int:

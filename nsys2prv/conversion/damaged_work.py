@@ -1,0 +1,167 @@
+"""Find work on GPUs whose recorded times cannot be right, though they lie within the capture.
+
+The operations of a stream run one after the other. One that begins and ends while an earlier one runs
+says that the times of one of both are wrong; two of them, by majority, that those of the earlier are.
+Nodes of one graph may run at once. So may kernels that are launched to begin before the one ahead
+ends, but they end after it.
+
+In: a job whose overlapping work is on further rows. Out: its damaged work, which analyses leave out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv._util.columns import factorize_together
+from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, KERNEL_TABLE, SETS
+from nsys2prv.events.extraction import STREAM_COLUMNS, ObjectKey, StreamKey
+from nsys2prv.export.info import ReportInfo
+from nsys2prv.export.source import NULL, mask_usable
+from nsys2prv.export.sqlite import Database
+
+#: Tables of the operations of streams, and how many of their rows are read at a time.
+TABLES = (KERNEL_TABLE, GRAPH_TABLE, COPIES, SETS, DECOMPRESSIONS)
+ROWS = 200_000
+#: Columns that tell a stream, with the context that it is of, from others.
+QUEUE = (*STREAM_COLUMNS, "contextId", "greenContextId")
+#: Damage is rare: a stream is none that runs its operations one after the other if more than FEW of
+#: them, and than this share, hold others.
+FEW, SHARE = 2, 0.01
+#: So many damaged operations hold each other at most.
+MOST_NESTED = 8
+
+
+class DamagedWork(Struct, frozen=True):
+    """An operation of a stream whose recorded times cannot be right."""
+
+    #: Index of the report.
+    report: int
+    #: Its stream.
+    stream: StreamKey
+    #: When it is said to begin and end (local ns).
+    begin: int
+    end: int
+    #: Id of the call that launched it, None where not recorded.
+    correlation: int | None
+    #: How many later operations of the stream begin until it ends.
+    later: int
+
+
+class SearchWork(Struct, frozen=True):
+    """Streams of one report to be looked into."""
+
+    #: Index of the report.
+    report: int
+    #: What is known of the report.
+    info: ReportInfo
+    #: Streams with operations that overlap.
+    streams: tuple[StreamKey, ...]
+
+
+def plan_searches(
+    infos: Sequence[ReportInfo], objects: Iterable[tuple[int, ObjectKey]]
+) -> list[SearchWork]:
+    """Return a task for each report with operations that overlap others of their stream. objects: those
+    with events, each with its report.
+    """
+    streams: dict[int, set[StreamKey]] = defaultdict(set)
+    for report, key in objects:
+        if isinstance(key, StreamKey) and key.lane:
+            streams[report].add(key._replace(lane=0))
+    return [
+        SearchWork(report, infos[report], tuple(sorted(keys)))
+        for report, keys in sorted(streams.items())
+    ]
+
+
+def search_streams(work: SearchWork) -> list[DamagedWork]:
+    """Return the damaged operations of streams of a report (a pure function over files)."""
+    keys = [key[: len(STREAM_COLUMNS)] for key in work.streams]
+    streams = pl.DataFrame(keys, schema=dict.fromkeys(STREAM_COLUMNS, pl.Int64), orient="row")
+    names = ("start", "end", *QUEUE, "correlationId", "graphNodeId")
+    frames = []
+    with Database(work.info.path) as database:
+        for table in TABLES if streams.height else ():
+            for piece in work.info.parts[table].split(ROWS) if table in work.info.parts else ():
+                columns = database.read(piece, names)
+                begin, end = columns["start"], columns["end"]
+                inside = (begin >= work.info.capture.first) & (end <= work.info.capture.last)
+                timed = mask_usable(begin) & mask_usable(end) & (end > begin) & inside
+                frame = pl.DataFrame({name: columns[name][timed] for name in names})
+                frames.append(frame.join(streams, on=STREAM_COLUMNS, how="semi"))
+    if not frames:
+        return []
+    # Migrations of memory are launched by no call, and are in no stream.
+    rows = pl.concat(frames).filter(pl.col("correlationId") != 0)
+    rows = rows.sort(*QUEUE, "start", -pl.col("end"))
+    queue = factorize_together(*(rows[name].to_numpy() for name in QUEUE))[1]
+    begin, end = rows["start"].to_numpy(), rows["end"].to_numpy()
+    found = []
+    for row in np.flatnonzero(mark_damaged(queue, _number_launches(rows), begin, end)).tolist():
+        last = np.searchsorted(queue, queue[row], "right")
+        correlation = int(rows["correlationId"][row])
+        found.append(
+            DamagedWork(
+                work.report,
+                StreamKey(*(int(rows[name][row]) for name in STREAM_COLUMNS)),
+                int(begin[row]),
+                int(end[row]),
+                None if correlation == NULL else correlation,
+                int(np.searchsorted(begin[row:last], end[row])) - 1,
+            )
+        )
+    return found
+
+
+def _number_launches(rows: pl.DataFrame) -> np.ndarray:
+    """Return a number for the call that launched each operation: another for each where it is not
+    known, but of graphs' nodes.
+    """
+    unknown = (rows["correlationId"] == NULL) & (rows["graphNodeId"] == NULL)
+    apart = np.where(unknown.to_numpy(), np.arange(rows.height), -1)
+    return factorize_together(rows["correlationId"].to_numpy(), apart)[1]
+
+
+def mark_damaged(
+    queue: np.ndarray, launch: np.ndarray, begin: np.ndarray, end: np.ndarray
+) -> np.ndarray:
+    """Return a mask of the operations in which two of other launches begin and end. Operations by
+    queue, begin, the longer first.
+    """
+    damaged, left = np.zeros(len(queue), bool), np.arange(len(queue))
+    for _ in range(MOST_NESTED):
+        # What holds damaged ones is found when these are gone.
+        damaged[_find_holding(left, queue, launch, begin, end, 2)] = True
+        left = np.flatnonzero(~damaged)
+    holding = np.append(np.flatnonzero(damaged), _find_holding(left, queue, launch, begin, end, 1))
+    most = np.maximum(FEW, SHARE * np.bincount(queue))
+    is_in_order = np.bincount(queue[holding], minlength=len(most)) <= most
+    return damaged & is_in_order[queue]
+
+
+def _find_holding(
+    rows: np.ndarray,
+    queue: np.ndarray,
+    launch: np.ndarray,
+    begin: np.ndarray,
+    end: np.ndarray,
+    count: int,
+) -> np.ndarray:
+    """Return which of some operations hold the next `count` ones of other launches: these begin and
+    end while it runs.
+    """
+    queue, launch, begin, end = (column[rows] for column in (queue, launch, begin, end))
+    changes = np.flatnonzero((np.diff(launch) != 0) | (np.diff(queue) != 0)) + 1
+    places = np.searchsorted(changes, np.arange(len(rows)), "right")
+    following = np.append(changes, len(rows))[places]
+    holds = np.ones(len(rows), bool)
+    for place in range(count):
+        later = np.minimum(following + place, len(rows) - 1)
+        is_later = (following + place < len(rows)) & (queue[later] == queue)
+        holds &= is_later & (launch[later] != launch) & (end[later] < end)
+    return rows[holds]
