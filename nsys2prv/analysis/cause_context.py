@@ -22,6 +22,7 @@ from nsys2prv.analysis.host_time import (
     sum_ranges,
 )
 from nsys2prv.analysis.intervals import Spans, find_parents, merge_spans, order_ranges
+from nsys2prv.analysis.other_work import is_shared
 from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.analysis.stacks import describe_places, measure_places
 from nsys2prv.analysis.text import shorten_name
@@ -70,6 +71,8 @@ class CauseContext(Struct, frozen=True, dict=True):
     @property
     def waiting(self) -> str:
         """Return who waits for what holds the job back."""
+        if is_shared(self.frames):
+            return "Kernels"
         return "GPUs" if self.job.has_gpus else "Ranks"
 
     @cached_property

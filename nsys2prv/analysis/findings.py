@@ -37,6 +37,11 @@ from nsys2prv.analysis.efficiency_times import MPI_TIME
 from nsys2prv.analysis.intervals import EMPTY, SIDES, Spans, unite
 from nsys2prv.analysis.iterations import find_phases
 from nsys2prv.analysis.job_causes import describe_job_cause
+from nsys2prv.analysis.other_work import (
+    describe_other_work,
+    is_shared,
+    measure_other_work,
+)
 from nsys2prv.analysis.overhead import collect_overhead, find_overhead
 from nsys2prv.analysis.result import (
     MOST_FINDINGS,
@@ -104,6 +109,8 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     times = {"before": before, "after": after, "idle": inner}
     for device in unit.devices:
         yield "devices", _measure_device(unit, device, window, inner)
+        for row in measure_other_work(unit, device, times):
+            yield "other_work", row
     yield "copies", _sum_copies(unit, window)
     if unit.has("cuda_kernel"):
         yield "kernels", _sum_kernels(unit, window)
@@ -257,7 +264,8 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     graph = context.get_graph()
     if summary := time_use.describe_devices(frames, context):
         # The first note is printed above the findings.
-        told = (*result.notes, summary, context.options.cut)
+        others = describe_other_work(frames, context)
+        told = (*result.notes, summary, others, context.options.cut)
         result.notes[:] = [" ".join(filter(None, told))]
     if devices.height and devices["device"].is_in(context.options.lossy_devices).all():
         result.missing.append(f"{NO_VERDICT}: {context.options.lost_work}")
@@ -347,9 +355,11 @@ def _list_causes(facts: CauseContext, names: Names) -> list[Finding]:
     replayed, length = (1.0, whole) if steady else (replay.span / whole, replay.span)
     # Where the replay runs more at a time than the GPU did, hosts gain no more than it was idle.
     idle = 1 - devices["busy"].min() / max(length, 1) if devices.height else 1.0
-    findings = []
+    findings, with_others = [], is_shared(facts.frames)
     for cause in found:
         one = _write_finding(cause, facts, names)
+        if with_others and one.kind in OF_HOSTS:
+            one = structs.replace(one, at_most=True)
         share = replayed * (min(one.share, idle) if one.kind in OF_HOSTS else one.share)
         if share >= LEAST_OF_JOB:
             findings.append(structs.replace(one, share=share))

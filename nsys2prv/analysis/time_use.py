@@ -15,6 +15,7 @@ from nsys2prv.analysis.cause_context import CauseContext
 from nsys2prv.analysis.device_group import list_labels
 from nsys2prv.analysis.efficiency_times import MPI_TIME
 from nsys2prv.analysis.host_time import PARTS, TEXTS, describe_parts, describe_unrecorded
+from nsys2prv.analysis.other_work import is_shared, select_other_work
 from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.analysis.stacks import describe_places
 from nsys2prv.analysis.text import format_nanoseconds, shorten_name
@@ -310,12 +311,13 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
         return ""
     compute, active, copies = (devices[name].sum() for name in ("compute", "active", "copies"))
     most = _describe_longest_kernel(kernels, context) if kernels.height else ""
-    drawn = context.reader.layouts & GRAPHICS
+    idle = "draw, or are idle," if context.reader.layouts & GRAPHICS else "are idle"
+    idle = "have no work of this job" if select_other_work(frames).height else idle
     shares = (
         (compute, "compute", most),
         (active - compute - copies, "only communicate", ""),
         (copies, f"only {_judge_copies(frames['copies'])[0]}", ""),
-        (length - active, "draw, or are idle," if drawn else "are idle", ""),
+        (length - active, idle, ""),
     )
     parts: list[str] = []
     for lasts, does, more in shares:
@@ -443,6 +445,8 @@ def describe_loss(
             TEXTS["advice"]["alone"],
         ),
     }
+    if is_shared(frames):
+        del losses["idle"]
     name, (does, lost, advice) = max(losses.items(), key=lambda item: item[1][1])
     share = lost / max(devices["length"].sum(), 1)
     transfers = facts.replay.select((Kind.NCCL,))

@@ -220,3 +220,43 @@ def test_work_of_the_host_alone_is_no_end_of_the_recording(
     with nsys2prv.open(write_iterations(tmp_path, **options)) as job:
         assert not job.reaches
         assert job.coverage.common.length == job.duration
+
+
+def make_metrics(values: list[tuple[int, int]]) -> dict[str, list[Row]]:
+    """Return the tables of the metric SM Active of a GPU: time (ns) and value (%) of each sample."""
+    of_gpu = {"typeId": 1 << 56 | 1 << 48 | 2 << 32 | 7 << 8, "metricId": 1}
+    return {
+        "TARGET_INFO_GPU": [{"id": 0, "name": "H100", "uuid": "u"}],
+        "TARGET_INFO_GPU_METRICS": [
+            {**of_gpu, "sourceId": 1, "typeName": "GPU Metrics", "metricName": "SM Active"}
+        ],
+        "GPU_METRICS": [{**of_gpu, "timestamp": at, "value": value} for at, value in values],
+    }
+
+
+@pytest.mark.parametrize("active", [0, 5, 60])
+def test_gpus_that_work_for_another_process_are_not_idle(active: int, tmp_path: Path) -> None:
+    """Two kernels of 10 ms, 80 ms apart, after 100 ms; samples each millisecond are `active` % where this
+    job has nothing on the GPU, 90 % where it has.
+    """
+    spans = [(100 * MS, 110 * MS), (190 * MS, 200 * MS)]
+    values = [
+        (at, 90 if any(begin < at <= end + MS for begin, end in spans) else active)
+        for at in range(0, 300 * MS, MS)
+    ]
+    tables = {
+        RUNTIME: [
+            make_call(0, 90 * MS, 0, nameId=MALLOC),
+            *(make_call(begin - MS, begin, number) for number, (begin, _) in enumerate(spans, 1)),
+        ],
+        KERNEL: [make_kernel(*span, correlationId=number) for number, span in enumerate(spans, 1)],
+        **make_metrics(values),
+    }
+    report = make_export(tmp_path / "one.sqlite", {"StringIds": STRINGS, **tables})
+    with nsys2prv.open(report) as job:
+        result = job.analyse("findings")["findings"]
+    told = [*result.notes, *(one.title for one in result.findings)]
+    is_busy = active > 10
+    assert any("idle" in one or "GPUs wait" in one for one in told) != is_busy
+    share = f"is {active:.1f}% before its first work"
+    assert any(share in one for one in told) == is_busy
