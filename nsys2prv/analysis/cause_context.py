@@ -40,9 +40,8 @@ SAID = {"in NVTX range": ["range"], "in": ["io", "os"]}
 NONE = np.zeros(0, np.int64)
 #: A single part of what costs time is the moment to look at if it is so much of what is beside it.
 LARGE_PART = 0.5
-#: Kind of cause, or of what is found of it -> what helps; what helps against calls, by parts of names.
+#: Kind of cause, or of what is found of it -> what helps.
 ADVICE: dict[str, str] = TEXTS["advice"]
-CALLS: dict[str, str] = TEXTS["calls"]
 
 
 class CauseContext(Struct, frozen=True, dict=True):

@@ -69,7 +69,8 @@ from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.whatif import Replay
 
-#: No gain is stated where more than this share of the critical path waits for nothing that is known.
+#: Where more than this share of the critical path waits for nothing that is known, no gain is stated
+#: that is smaller than it.
 MOST_UNEXPLAINED = 0.05
 #: A cause that gains less than this share of the job is no finding.
 LEAST_OF_JOB = 0.01
@@ -288,11 +289,10 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
             f" For {of_all:.0%} of the time the job waits for what comes from "
             "outside of it, such as requests: long pauses of several ranks that end together."
         )
-    reason, findings = "", []
+    reason, findings = "", _list_causes(facts, names)
     if unexplained > MOST_UNEXPLAINED:
-        reason = f"no gain is stated: {_describe_unexplained(unexplained)}"
-    else:
-        findings = _list_causes(facts, names)
+        findings = [one for one in findings if one.share > unexplained]
+        reason = f"no gain is stated: {_describe_unexplained(unexplained)}" if not findings else ""
     told = sum(one.share for one in findings)
     if loss := time_use.describe_loss(frames, context, facts, reason, outside, told):
         findings.insert(0, loss)

@@ -13,11 +13,11 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.text import capitalize, format_count, list_some
-from nsys2prv.analysis.cause_context import ADVICE, CALLS, CauseContext
+from nsys2prv.analysis.cause_context import ADVICE, CauseContext
 from nsys2prv.analysis.host_time import NAMES, TEXTS, describe_parts, select_gpus, sum_parts
 from nsys2prv.analysis.result import Finding
 from nsys2prv.analysis.text import format_nanoseconds
-from nsys2prv.analysis.time_use import describe_copies
+from nsys2prv.analysis.time_use import advise_call, describe_copies
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.causes import USUAL_COPY_SPEED, Cause, measure_pinned_speed
@@ -68,7 +68,7 @@ def _advise_hosts(facts: CauseContext) -> str:
         return ADVICE["startup"] if kind == Kind.CALL and is_first else once
     if kind == Kind.CALL:
         name = facts.name_call(key)
-        return next(text for part, text in CALLS.items() if part in name)
+        return advise_call(name, facts.frames["copies"])
     return ADVICE["gap" if kind == Kind.GAP else "latency"]
 
 
@@ -300,7 +300,7 @@ def _describe_call(
     # Calls of MPI wait for ranks, and set nothing up.
     waits = name.startswith("MPI_") and "Init" not in name
     advice = "" if waits else _advise_once(lasts)
-    advice = advice or next(text for part, text in CALLS.items() if part in name)
+    advice = advice or advise_call(name, facts.frames["copies"])
     if is_most and not waits and edges[longest] in facts.replay.find_first_calls([key]):
         title = f"Hosts wait in the first {name} of a process."
         advice = ADVICE["startup"]

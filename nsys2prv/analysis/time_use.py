@@ -75,6 +75,8 @@ class TimeUse(Struct, frozen=True):
     parts: Mapping[str, int]
     #: Part -> the calls or functions that most of it is spent in: `cudaMalloc 193.77 ms`.
     named: Mapping[str, str]
+    #: Part -> the call or function that it is spent in longest.
+    longest: Mapping[str, str]
     #: The NVTX range that most of it is in, with its share; empty for none.
     inside: str
     #: Where in the program most of it is; empty where stacks do not show it.
@@ -155,6 +157,7 @@ def find_use(
     row = _sort_processes(rows, activities).row(-1, named=True)
     parts = {part: int(row[part]) for part in PARTS}
     named: dict[str, str] = {}
+    longest: dict[str, str] = {}
     inside, where = "", ""
     if activities.height:
         activities = activities.filter(task=row["task"])
@@ -162,8 +165,8 @@ def find_use(
         where = describe_places(places, row["length"], context)
         activities = activities.filter(pl.col("part") != "where")
         # The two activities of each part that take most time.
-        longest = activities.sort("time", descending=True, maintain_order=True)
-        activities = longest.filter(pl.int_range(pl.len()).over("part") < 2)
+        activities = activities.sort("time", descending=True, maintain_order=True)
+        activities = activities.filter(pl.int_range(pl.len()).over("part") < 2)
     for one in activities.rows(named=True):
         part, time = one["part"], one["time"]
         label = shorten_name(context.find_label(one["name"], one["names"]))
@@ -179,11 +182,14 @@ def find_use(
             text += ", the first launch" if "Launch" in label else SETS_UP
         elif part in ("io", "cuda") and one["longest"] >= max(LONG_CALL, MOST * time):
             text += IN_ONE_CALL
+        longest.setdefault(part, label)
         named[part] = f"{named[part]}; {text}" if part in named else text
     who = job.name_task(row["task"]) if job.tasks.height > 1 else ""
     lacking = describe_unrecorded(frames, context)
     moment = int(row["begin"]), int(row["end"])
-    return TimeUse(when, int(row["length"]), moment, parts, named, inside, where, who, lacking)
+    return TimeUse(
+        when, int(row["length"]), moment, parts, named, longest, inside, where, who, lacking
+    )
 
 
 def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
@@ -449,6 +455,10 @@ def describe_loss(
         del losses["idle"]
     name, (does, lost, advice) = max(losses.items(), key=lambda item: item[1][1])
     share = lost / max(devices["length"].sum(), 1)
+    uses = frames["uses"]
+    if name == "idle" and uses.height:
+        uses = uses.filter(pl.col("when") == "idle")
+        share *= 1 - uses["profiler"].sum() / max(uses["length"].sum(), 1)
     transfers = facts.replay.select((Kind.NCCL,))
     unmatched = transfers[graph.edges.key[transfers] == 0]
     is_unmatched = len(facts.replay.processes) > 1 and (
@@ -468,8 +478,7 @@ def describe_loss(
             most, evidence, where = use.describe_most(), use.list_evidence(), use.where
             advice, named = use.advice, use.name_most("cuda")
             if use.largest == "cuda" and IN_ONE_CALL not in named:
-                calls = TEXTS["calls"].items()
-                advice = next((text for part, text in calls if part and part in named), ELSEWHERE)
+                advice = advise_call(use.longest.get("cuda", ""), frames["copies"], ELSEWHERE)
     elif name == "copies":
         evidence = describe_copies(frames["copies"])
     elif is_unmatched:
@@ -517,6 +526,15 @@ def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
     elif map_labels("memory_kind")["pageable"] in (most["source"], most["destination"]):
         advice = f"{TEXTS['advice']['pageable']}; or {advice}"
     return does, advice
+
+
+def advise_call(name: str, copies: pl.DataFrame, default: str = TEXTS["calls"][""]) -> str:
+    """Return what helps against calls of a name. copies: as for sum_copies; default: against others."""
+    kinds = {*copies["source"], *copies["destination"]} if copies.height else set()
+    labels = map_labels("memory_kind")
+    if "Memcpy" in name and labels["pinned"] in kinds and labels["pageable"] not in kinds:
+        return TEXTS["calls"]["Memcpy of pinned memory"]
+    return next((text for part, text in TEXTS["calls"].items() if part and part in name), default)
 
 
 def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:

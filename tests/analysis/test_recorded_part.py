@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from tools.exports import (
     KERNEL,
+    MEMCPY,
     PID,
     RUNTIME,
     Row,
     make_call,
     make_export,
+    make_global_pid,
     make_global_tid,
     make_kernel,
     make_nvtx_range,
@@ -260,3 +262,29 @@ def test_gpus_that_work_for_another_process_are_not_idle(active: int, tmp_path: 
     assert any("idle" in one or "GPUs wait" in one for one in told) != is_busy
     share = f"is {active:.1f}% before its first work"
     assert any(share in one for one in told) == is_busy
+
+
+@pytest.mark.parametrize(("source", "pins"), [(0, True), (1, False)])
+def test_pinned_memory_is_not_advised_for_copies_of_it(
+    source: int, pins: bool, tmp_path: Path
+) -> None:
+    """40 kernels of 1 ms, each after a call of 4 ms that copies 10 us (source: 0 pageable, 1 pinned)."""
+    place = {"deviceId": 0, "contextId": 1, "streamId": 7, "globalPid": make_global_pid()}
+    kinds = {"bytes": 100, "copyKind": 1, "srcKind": source, "dstKind": 2}
+    calls, kernels, copies = [], [], []
+    for number in range(40):
+        at = 5 * MS * number
+        calls.append(make_call(at, at + 4 * MS, 2 * number, nameId=MALLOC))
+        calls.append(make_call(at + 4 * MS, at + 4 * MS + US, 2 * number + 1))
+        times = {"start": at + 10 * US, "end": at + 20 * US, "correlationId": 2 * number}
+        copies.append({**times, **place, **kinds})
+        kernels.append(make_kernel(at + 4 * MS, at + 5 * MS, correlationId=2 * number + 1))
+    strings = [
+        {"id": MALLOC, "value": "cuMemcpyHtoDAsync_v2"},
+        *(one for one in STRINGS if one["id"] != MALLOC),
+    ]
+    tables = {"StringIds": strings, RUNTIME: calls, KERNEL: kernels, MEMCPY: copies}
+    (first, *_) = find(tmp_path, tables)
+    assert first.title == "Hosts wait in cuMemcpyHtoDAsync_v2."
+    assert ("from and to pinned memory" in first.advice) == pins
+    assert ("no copy here is of pageable memory" in first.advice) != pins
