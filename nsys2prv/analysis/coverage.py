@@ -32,7 +32,7 @@ from nsys2prv.conversion.quality import find_refusal, lacks_mpi
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.relations import all_relations
-from nsys2prv.store.event_reader import SAMPLED, EventReader
+from nsys2prv.store.event_reader import HELPER, SAMPLED, EventReader
 
 #: Processes are never launched at the same moment: where all reports together lack no more than
 #: this share of the trace, all of it counts as covered. A longer stretch without any event is
@@ -125,7 +125,7 @@ def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) 
     rows = reader.rows.threads
     tasks_of: dict[int, set[int]] = defaultdict(set)
     for (report, _), thread in job.model.rows.items():
-        if rows["kind"][thread] != SAMPLED:
+        if rows["kind"][thread] not in (SAMPLED, HELPER):
             tasks_of[report].add(int(rows["task"][thread]))
     spans = _find_report_spans(job, reader, tasks_of)
     by_task: dict[int, Spans] = {}
@@ -208,7 +208,7 @@ def _count_calls_of_others(
     members: dict[int, set[tuple[str, int]]] = defaultdict(set)
     calls: dict[tuple[str, int], np.ndarray] = {}
     task_of = reader.rows.get_column("task")
-    units = np.unique(reader.rows.units).tolist() if edges else []
+    units = reader.rows.unit_numbers if edges else []
     for layout in (layout for layout in COLLECTIVE_LAYOUTS if layout in reader.layouts):
         for unit in units:
             frame = reader.read_begins(layout, ("communicator",), unit)

@@ -210,7 +210,7 @@ class DeviceGroup:
     @property
     def is_alone(self) -> bool:
         """Return whether the job has no other unit."""
-        return not self.reader.rows.units.any()
+        return len(self.reader.rows.unit_numbers) == 1
 
     @cached_property
     def tasks(self) -> list[int]:

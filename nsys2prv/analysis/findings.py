@@ -396,7 +396,9 @@ def _skip_unmatched(graph: JobGraph, begin: int, end: int) -> int:
 
 def _list_names(frames: Mapping[str, pl.DataFrame], context: Context) -> Names:
     """Return what words of what-ifs stand for, and what is known of kernels and memory."""
-    ranks = context.tasks.select("rank", pl.col("task") - 1).drop_nulls()
+    ranks: dict[int, tuple[int, ...]] = {}
+    for rank, task in context.tasks.select("rank", "task").drop_nulls().rows():
+        ranks[rank] = (*ranks.get(rank, ()), task - 1)
     labels = (context.labels[name] for name in ("kernels", "graphs") if name in context.labels)
     kernels = {
         value: label for one in labels for value, label in one.select("value", "label").rows()
@@ -407,7 +409,7 @@ def _list_names(frames: Mapping[str, pl.DataFrame], context: Context) -> Names:
     found = ((one, task - 1) for one, _, task in rows if one in kernels)
     pairs = {pair for pair in found if not re.search(no_product, kernels[pair[0]])}
     facts = KernelFacts(pairs, kinds["pageable"], kinds["pinned"], is_steady)
-    return Names(dict(ranks.rows()), kernels, facts)
+    return Names(ranks, kernels, facts)
 
 
 def _describe_trust(context: Context, unexplained: float) -> Iterator[str]:

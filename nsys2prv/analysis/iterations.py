@@ -279,7 +279,7 @@ def _count_warm_up(lengths: np.ndarray, is_first: bool = True) -> int:
 def _find_iterations(
     reader: EventReader, labels: pl.DataFrame, list_all: Callable[[NamePattern], pl.DataFrame]
 ) -> _Found | None:
-    units = np.unique(reader.rows.units).tolist()
+    units = reader.rows.unit_numbers
     chosen = np.unique(np.linspace(0, len(units) - 1, MOST_UNITS).astype(int)).tolist()
     launches = {units[at]: _list_launches(reader, units[at]) for at in chosen}
     launches = {unit: begins for unit, begins in launches.items() if len(begins)}

@@ -49,6 +49,7 @@ from nsys2prv.replay.events import label_calls
 from nsys2prv.replay.job_graph import JobGraph, join_units
 from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph
 from nsys2prv.store.event_reader import (
+    HELPER,
     SAMPLED,
     UNKNOWN,
     EventReader,
@@ -88,7 +89,7 @@ class OpenJob(Closable):
         self.reader = make_event_reader(job)
         self.saved_reader = job.folder / "reader"
         self.reader.save(self.saved_reader)
-        self.units = sorted(set(self.reader.rows.units.tolist()))
+        self.units = self.reader.rows.unit_numbers
         self._steady: dict[str, tuple[Steady | None, Path | None]] = {}
         self._results: dict[tuple[object, ...], dict[str, Result]] = {}
         # The last that is done here: where it fails, whoever opened the job tidies up.
@@ -136,7 +137,7 @@ class OpenJob(Closable):
     @property
     def rows(self) -> pl.DataFrame:
         """The rows of the trace, a frame with a row for each: thread, row (name), kind (host,
-        stream, samples), paraver_task (from 1, as Paraver counts), rank (from 0), who (the rank, or
+        stream, samples, helper), paraver_task (from 1, as Paraver counts), rank (from 0), who (the rank, or
         the process that has none), node, device, stream.
         """
         return self.reader.rows.threads.rename({"task": "paraver_task"})
@@ -152,7 +153,7 @@ class OpenJob(Closable):
         """Return the description of the job in JSON, without notes that need no action."""
         if not reports or self.prepared.plan.options.anonymous:
             reports = [info.name for info in self.prepared.infos]
-        rows = self.rows.filter(self.rows["kind"] != SAMPLED)
+        rows = self.rows.filter(~pl.col("kind").is_in([SAMPLED, HELPER]))
         more = f" and {len(reports) - 1} more" if len(reports) > 1 else ""
         return {
             "name": name or f"{reports[0]}{more}",

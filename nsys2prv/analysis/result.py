@@ -20,7 +20,7 @@ from nsys2prv._util.text import choose_decimals, format_count, list_some
 from nsys2prv.analysis.device_group import AnalysisOptions
 from nsys2prv.analysis.intervals import Spans
 from nsys2prv.replay.job_graph import JobGraph
-from nsys2prv.store.event_reader import EventReader
+from nsys2prv.store.event_reader import HELPER, EventReader
 from nsys2prv.writers.paraver.cfg import make_view_command
 from nsys2prv.writers.rows import BY_FILE_NAME
 
@@ -297,10 +297,11 @@ class Context(Struct, frozen=True):
 
     @property
     def tasks(self) -> pl.DataFrame:
-        """`task`, `rank` (null for none), `who` (its name in tables) and `node` of every task, and
-        `device`, its first GPU with work, null for none.
+        """`task`, `rank` (null for none), `who` (its name in tables) and `node` of every task but
+        those of helpers, and `device`, its first GPU with work, null for none.
         """
-        rows = self.reader.rows.threads.select("task", "rank", "who", "node")
+        rows = self.reader.rows.threads.filter(pl.col("kind") != HELPER)
+        rows = rows.select("task", "rank", "who", "node")
         devices = self.devices.unique("task", keep="first").select("task", device="label")
         rows = rows.unique("task").sort("task")
         return rows.join(devices, "task", how="left", maintain_order="left")
@@ -438,6 +439,7 @@ def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, 
     Several communicators of the same members are numbered: `world (0-15)`, `world (0-15) #2`.
     """
     places = {task: place for task, *place in tasks.select("task", "rank", "who", "node").rows()}
+    all_ranks = tasks["rank"].drop_nulls().n_unique()
     known = kernels.filter(pl.col("communicator") >= 0)
     members = known.group_by("communicator").agg(pl.col("task").unique().sort())
     used: Counter[str] = Counter()
@@ -447,7 +449,7 @@ def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, 
         if None in ranks:
             name = list_some(who)
         else:
-            name = _name_ranks(sorted(ranks), sorted(set(hosts)), len(places))
+            name = _name_ranks(sorted(ranks), sorted(set(hosts)), all_ranks)
         used[name] += 1
         names[value] = f"{name} #{used[name]}" if used[name] > 1 else name
     return names

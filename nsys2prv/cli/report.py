@@ -36,8 +36,8 @@ from nsys2prv.conversion.convert import convert
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions, Options
 from nsys2prv.conversion.quality import QualityNote, format_quality
-from nsys2prv.export.ranks import FILE_NAMES, describe_processes
 from nsys2prv.export.report_files import find_reports
+from nsys2prv.export.roles import FILE_NAMES, describe_processes
 from nsys2prv.replay.causes import parse_what_ifs
 
 #: Analyses that a terminal shows first; others follow while at least this number of lines is free.

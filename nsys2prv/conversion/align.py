@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -33,13 +32,9 @@ from nsys2prv.events.catalogue import load_catalogue, number_domains
 from nsys2prv.events.extraction import DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
-from nsys2prv.export.ranks import (
-    Captures,
-    check_job,
-    check_missing_ranks,
-    find_captures,
-    find_ranks,
-)
+from nsys2prv.export.info import ReportInfo
+from nsys2prv.export.ranks import Captures, check_job, check_missing_ranks, find_captures
+from nsys2prv.export.roles import Evidence, Roles, find_roles
 from nsys2prv.relations import run_relations
 from nsys2prv.relations.nccl_adoption import adopt_kernels
 from nsys2prv.relations.nccl_collectives import warn_of_absent_members
@@ -59,10 +54,13 @@ def align_reports(job: Job) -> None:
         if record := _align_by_clock_results(job):
             job.plan = replace(job.plan, method=record)
         advance(1)
-        missing = _check_job(job)
+        _check_job(job)
         job.warnings += [*warn_of_far_rows(job), *_correct_rows(job)]
         advance(1)
         devices = _number_objects(job)
+        missing = _check_missing_ranks(job)
+        job.warnings[:0] = missing
+        job.notes += job.model.roles.conflicts
         _number_names(job)
         advance(1)
         place_reports_in_trace(job, find_clock_corrections(job))
@@ -125,18 +123,25 @@ def _find_captures(job: Job) -> Captures:
     return find_captures(job.infos, job.machines, events, recorded)
 
 
-def _check_job(job: Job) -> list[str]:
-    """Add warnings about the job as a whole; returns those about ranks without a report. Where a
-    process was captured several times, its first report counts.
+def _check_job(job: Job) -> None:
+    """Add warnings about the job as a whole. Where a process was captured several times, its first
+    report counts.
     """
     if runs := job.captures.describe_runs(job.infos):
         job.warnings.append(f"{runs}: ranks are compared within a run only")
-        return []
+        return
     again = {report for chain in job.captures.chains for report in chain[1:]}
-    infos = [info for report, info in enumerate(job.infos) if report not in again]
-    missing = check_missing_ranks(infos)
-    job.warnings = [*missing, *job.warnings, *check_job(infos)]
-    return missing
+    job.warnings += check_job([one for at, one in enumerate(job.infos) if at not in again])
+
+
+def _check_missing_ranks(job: Job) -> list[str]:
+    """Return a warning where ranks are missing from a job of one run."""
+    if len(job.captures.runs) > 1:
+        return []
+    processes = [one for one in job.model.processes if one.pid and not one.is_helper]
+    infos = [job.infos[report] for report in sorted({one.report for one in processes})]
+    has_messages = any(result.facts for result in (*job.results, *job.clock_results))
+    return check_missing_ranks(infos, [one.rank for one in processes], has_messages)
 
 
 def _correct_rows(job: Job) -> list[str]:
@@ -183,13 +188,19 @@ def _build_model(job: Job, more: Sequence[tuple[int, DeviceKey]] = ()) -> None:
             columns = read_columns(result.facts[COMMUNICATORS])
             firsts = [job.captures.find_first(result.report, one) for one in columns["process"]]
             frames.append(pl.DataFrame({**columns, "report": [report for report, _ in firsts]}))
-    ranks = partial(
-        find_ranks,
-        nccl=pl.concat(frames) if frames else None,
-        is_one_job=len(job.captures.runs) < 2,
-    )
+    find_first = job.captures.find_first
+    told = {
+        "nccl": pl.concat(frames) if frames else None,
+        "silent": {find_first(*one) for one in job.silent_in_nccl or ()},
+        "launching": {find_first(one.report, one.process) for one in job.lost},
+        "is_one_job": len(job.captures.runs) < 2,
+    }
+
+    def find(infos: Sequence[ReportInfo], evidence: Evidence) -> Roles:
+        return find_roles(infos, replace(evidence, **told))
+
     objects = [*job.list_objects(), *more]
-    job.model = build_object_model(job.infos, job.machines, objects, job.captures.firsts, ranks)
+    job.model = build_object_model(job.infos, job.machines, objects, job.captures.firsts, find)
 
 
 def _number_objects(job: Job) -> list[tuple[int, DeviceKey]]:

@@ -147,7 +147,7 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
     if not keys:
         raise make_error("ranks_without_rows", Nsys2prvError)
     smaller = build_object_model(
-        job.infos, machines, keys, job.captures.firsts, lambda *_: model.ranks_of_processes
+        job.infos, machines, keys, job.captures.firsts, lambda *_: model.roles
     )
     place = np.full(model.tree.threads, -1)
     for key, row in smaller.rows.items():

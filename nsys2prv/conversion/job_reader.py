@@ -28,8 +28,10 @@ from nsys2prv.replay.job_graph import build_job_graph
 from nsys2prv.replay.path import Cause, PathPieces, find_pieces
 from nsys2prv.replay.whatif import Replay
 from nsys2prv.store.event_reader import (
+    HELPER,
     HOST,
     NO_DAMAGE,
+    NO_UNIT,
     SAMPLED,
     STREAM,
     EventReader,
@@ -98,7 +100,7 @@ def make_row_table(job: Job) -> RowTable:
     for (report, key), thread in model.rows.items():
         reports[thread].append(report)
         if isinstance(key, ThreadKey):
-            kinds[thread] = HOST
+            kinds[thread] = HELPER if thread in model.helper_rows else HOST
         elif isinstance(key, StreamKey):
             kinds[thread], streams[thread] = STREAM, key.stream
     tasks_of_model = zip(model.processes, model.labels, tree.tasks, strict=True)
@@ -159,16 +161,22 @@ def _number_devices(threads: pl.DataFrame) -> pl.DataFrame:
 def _number_units(
     reports: list[list[int]], tasks: list[int], devices: list[int | None], kinds: list[str]
 ) -> np.ndarray:
-    """Number the device groups: threads connected by a report, a task or a GPU."""
+    """Number the device groups: threads connected by a report, a task or a GPU. Those of helpers are
+    in none.
+    """
     keys = []
     for thread, thread_reports in enumerate(reports):
+        if kinds[thread] == HELPER:
+            continue
         own = [("device", devices[thread])] if devices[thread] is not None else []
         if kinds[thread] != SAMPLED:
             own += [("task", tasks[thread]), *(("report", report) for report in thread_reports)]
         # One report may hold samples of all GPUs of its host, which are to be with the GPUs' work.
         own = own or [("report", thread_reports[0])]
         keys.append(own)
-    return np.array(number_linked(keys), np.int64)
+    units = np.full(len(reports), NO_UNIT)
+    units[[kind != HELPER for kind in kinds]] = number_linked(keys)
+    return units
 
 
 def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
@@ -226,7 +234,7 @@ def _describe_work(reader: EventReader, pieces: PathPieces) -> tuple[np.ndarray,
         if layout not in reader.layouts:
             continue
         is_graph = layout == "cuda_graph"
-        for unit in np.unique(reader.rows.units).tolist():
+        for unit in reader.rows.unit_numbers:
             work = reader.read_begins(layout, () if is_graph else ("class",), unit)
             found = on_path.join(work, on=("thread", "end")).unique("piece", keep="first")
             piece = found["piece"].to_numpy()

@@ -87,11 +87,13 @@ def assess_quality(job: Job, ends: Sequence[str] = ()) -> list[QualityNote]:
     """Return notes on missing data in the reports of a job, causes before their consequences. ends: how far
     calls of CUDA are recorded, where that is not to the end.
     """
-    notes = [*_note_missing_mpi(job.infos), *_note_unused_tables(job.infos)]
+    helping = _find_reports_without_ranks(job)
+    infos = [info for report, info in enumerate(job.infos) if report not in helping]
+    notes = [*_note_missing_mpi(infos), *_note_unused_tables(job.infos)]
     notes += _note_missing_names(job)
     if any(kind.gpu_work for kind in job.selection.kinds):
-        lossy = {one.report for one in job.lost}
-        idle = [info for number, info in enumerate(job.infos) if number not in lossy]
+        apart = helping | {one.report for one in job.lost}
+        idle = [info for number, info in enumerate(job.infos) if number not in apart]
         notes += _note("calls_end", ends)
         notes += _note_lost_launches(job)
         notes += _note_early_work(job)
@@ -102,13 +104,22 @@ def assess_quality(job: Job, ends: Sequence[str] = ()) -> list[QualityNote]:
         whole = [info.name for info in job.infos if GRAPH_TABLE in info.parts]
         notes += _note("graphs_as_a_whole", whole)
     notes += _note_missing_payloads(job)
-    notes += _note_differences(job.infos)
+    notes += _note("no_rank", [job.infos[report].name for report in sorted(helping)])
+    notes += _note("helpers", job.model.helpers)
+    notes += _note_differences(infos)
     notes += _note_stacks_without_names(job)
     notes += _quote_messages(job.infos)
     tables = {table for info in job.infos for table in info.parts}
     unrecorded = list_unrecorded(tables | ({CUDA_CALLS} if find_refusal(job.infos) else set()))
     lines = "; ".join(f"no {what}: {how}" for what, how in unrecorded.items())
     return notes + _note("not_recorded", [lines] if lines else [])
+
+
+def _find_reports_without_ranks(job: Job) -> set[int]:
+    """Return the reports all of whose processes are helpers."""
+    helpers = job.model.roles.helpers
+    reports = {report for report, _ in job.model.tasks.keys() & helpers.keys()}
+    return reports - {report for report, _ in job.model.tasks.keys() - helpers.keys()}
 
 
 def list_unrecorded(tables: Collection[str]) -> dict[str, str]:

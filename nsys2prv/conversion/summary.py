@@ -229,7 +229,7 @@ class Summary(Struct, dict=True):
             for name, count in ledger.missing.items()
         ]
         return cls(
-            ranks=model.ranks,
+            ranks=model.count,
             hosts=len(model.tree.nodes),
             devices=model.devices,
             threads=model.tree.threads,

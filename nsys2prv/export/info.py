@@ -189,6 +189,8 @@ class ReportInfo(Struct, frozen=True):
     cuda_gpus: dict[tuple[int, int], GpuNumber] = field(default_factory=dict)
     #: GPU number of each CUDA ordinal of all processes, where exported no other way.
     visible_gpus: tuple[GpuNumber, ...] = ()
+    #: Process ids (of the operating system) with CUDA contexts.
+    cuda_processes: tuple[int, ...] = ()
     #: Name of each NVTX domain.
     domains: dict[tuple[GlobalPid, DomainId], str] = field(default_factory=dict)
     #: Name of each category, a number of its domain.
@@ -347,6 +349,11 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
         gpus=gpus,
         cuda_gpus=by_ordinal,
         visible_gpus=visible,
+        cuda_processes=tuple(
+            sorted(
+                {pid for one in CONTEXT_TABLES for (pid,) in read(one, "processId", types=(int,))}
+            )
+        ),
         domains=domains,
         categories=categories,
         messages=list_messages(diagnostics),

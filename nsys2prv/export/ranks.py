@@ -1,9 +1,5 @@
-"""Find how the reports of a job belong together: the rank of each process, by NCCL's payloads, by
-MPI, by the launcher's environment, or by the order of the reports' names; whether they are of one
-job; and which were recorded together.
-
-Ranks count from 0. The first of these that tells all processes of the job apart is taken; where
-none does, each process has its rank from the first that tells it.
+"""Find how the reports of a job belong together: whether they are of one job, whether ranks are
+missing, and which were recorded together.
 
 A process may be recorded several times (`--capture-range-end=repeat`), and runs after each other
 are no ranks of one job. Reports are captures of one process where machine, process id, name and
@@ -13,17 +9,15 @@ processes belong together by time, or by order where their clocks do not agree.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.text import format_count, list_some, make_natural_key
+from nsys2prv._util.text import list_some
 from nsys2prv.export.info import (
     PROCESS_MASK,
     RANK_VARIABLES,
@@ -33,14 +27,10 @@ from nsys2prv.export.info import (
     pid_of,
 )
 from nsys2prv.export.recording import NO_PROCESSES, Capture
+from nsys2prv.export.roles import ProcessKey, choose_launcher_ranks
 from nsys2prv.export.source import name_rows
 from nsys2prv.export.sqlite import Database
 
-#: What tells ranks, in the order of trust.
-NCCL_RANKS, MPI_RANKS = "NCCL's payloads", "MPI"
-LAUNCHER, FILE_NAMES = "the launcher's environment", "file names"
-#: A rank in the name of a report.
-_RANK_IN_NAME = re.compile(r"rank[-_.=]?(\d{1,9})", re.IGNORECASE)
 #: Reports of one job overlap in time, but for clocks of hosts that differ; those further apart (ns)
 #: were recorded one after the other.
 GAP = 60 * 1_000_000_000
@@ -65,157 +55,6 @@ PROFILED_PROCESS_TABLES = (
 Span = tuple[int, int]
 #: Reports of one process, in the order of time.
 Chain = tuple[int, ...]
-#: A process of a report: index of the report, and globalPid.
-ProcessKey = tuple[int, int]
-
-
-class Rank(Struct, frozen=True):
-    """The rank of a process."""
-
-    #: Its number in the job, from 0.
-    number: int
-    #: Its source; "" for the only process of a job without a recorded rank.
-    source: str
-
-
-def describe_processes(processes: int, ranks: int) -> str:
-    """Return how many processes and ranks a job has, as "4 ranks" or "6 processes of 4 ranks"."""
-    if processes == ranks:
-        return format_count(ranks, "rank")
-    how_many = f"{processes:,} process{'' if processes == 1 else 'es'}"
-    return f"{how_many} of {format_count(ranks, 'rank')}" if ranks else how_many
-
-
-def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:
-    """Return one rank per report, by the first variable that all of them have with distinct values;
-    None if there is none.
-    """
-    for name in RANK_VARIABLES:
-        values = [report.get(name) for report in ranks]
-        if None not in values and len(set(values)) == len(values):
-            return values
-    return None
-
-
-def find_ranks(
-    infos: Sequence[ReportInfo],
-    with_gpu: Mapping[ProcessKey, bool],
-    nccl: pl.DataFrame | None = None,
-    is_one_job: bool = True,
-) -> dict[ProcessKey, Rank]:
-    """Return the ranks of processes. with_gpu: all of them, and whether they work on a GPU. nccl:
-    report, process, communicator, ranks and rank of what NCCL's payloads tell of communicators.
-    is_one_job: whether names of reports may tell ranks, which they do of one process each.
-
-    A process that is none of a report's ranks (a shell, a worker that loads data) has the rank of
-    the report's only one.
-    """
-    owners = _find_owners(infos, with_gpu)
-    reports = {report: keys for report, keys in _group_by_report(owners).items() if len(keys) == 1}
-    launched = choose_launcher_ranks([infos[report].launcher_ranks for report in reports])
-    sources = {
-        MPI_RANKS: {
-            (report, pid): infos[report].ranks[pid]
-            for report, pid in owners
-            if pid in infos[report].ranks
-        },
-        LAUNCHER: dict(zip((keys[0] for keys in reports.values()), launched or (), strict=False)),
-    }
-    known = max((1 + max(ranks.values()) for ranks in sources.values() if ranks), default=0)
-    sizes = {size for info in infos for size in info.launcher_sizes.values()}
-    least = max(known, len(owners), *(sizes if len(sizes) == 1 else ()), 0)
-    sources = {NCCL_RANKS: _read_nccl_ranks(nccl, owners, least), **sources}
-    found = _choose_ranks(sources, owners)
-    left = [key for key in owners if key not in found]
-    if left and len(owners) == 1:
-        found[left[0]] = Rank(0, "")
-    elif left and is_one_job and all(report in reports for report, _ in left):
-        found |= _number_by_names(infos, left, {rank.number for rank in found.values()})
-    for key in with_gpu.keys() - set(owners):
-        if key[0] in reports and reports[key[0]][0] in found:
-            found[key] = found[reports[key[0]][0]]
-    return found
-
-
-def _find_owners(
-    infos: Sequence[ReportInfo], with_gpu: Mapping[ProcessKey, bool]
-) -> list[ProcessKey]:
-    """Return the processes that are ranks: of each report those of MPI, else those with work on
-    GPUs, else all; in the order of the reports.
-    """
-    owners = []
-    for report, keys in _group_by_report(with_gpu).items():
-        of_mpi = [key for key in keys if key[1] in infos[report].ranks]
-        owners += of_mpi or [key for key in keys if with_gpu[key]] or keys
-    return owners
-
-
-def _group_by_report(keys: Iterable[ProcessKey]) -> dict[int, list[ProcessKey]]:
-    grouped: dict[int, list[ProcessKey]] = defaultdict(list)
-    for key in sorted(keys, key=lambda key: (key[0], key[1] & (2**64 - 1))):
-        grouped[key[0]].append(key)
-    return grouped
-
-
-def _read_nccl_ranks(
-    told: pl.DataFrame | None, owners: Sequence[ProcessKey], least: int
-) -> dict[ProcessKey, int]:
-    """Return the ranks in the largest NCCL communicator that gives each process a rank of its own;
-    nothing if it has fewer than `least` ranks, as it is not the job's.
-    """
-    if told is None or not told.height:
-        return {}
-    known, wanted = told.filter((pl.col("communicator") != 0) & (pl.col("rank") >= 0)), set(owners)
-    members: dict[tuple[int, int], dict[ProcessKey, set[int]]] = defaultdict(
-        lambda: defaultdict(set)
-    )
-    for report, process, communicator, size, rank in known.select(
-        "report", "process", "communicator", "ranks", "rank"
-    ).iter_rows():
-        if (report, process) in wanted:
-            members[size, communicator][report, process].add(rank)
-    everyone = set().union(*members.values())
-    for (size, _), ranks in sorted(members.items(), reverse=True):
-        numbers = {next(iter(of_process)) for of_process in ranks.values()}
-        alone = all(len(of_process) == 1 for of_process in ranks.values())
-        if size >= least and alone and ranks.keys() == everyone and len(numbers) == len(ranks):
-            return {key: next(iter(of_process)) for key, of_process in ranks.items()}
-    return {}
-
-
-def _choose_ranks(
-    sources: Mapping[str, Mapping[ProcessKey, int]], owners: Sequence[ProcessKey]
-) -> dict[ProcessKey, Rank]:
-    """Return ranks by the first source that tells all processes apart, else each process's by the
-    first that tells it a number that no other has.
-    """
-    for source, ranks in sources.items():
-        if owners and len(set(ranks.values())) == len(ranks) == len(owners):
-            return {key: Rank(number, source) for key, number in ranks.items()}
-    found: dict[ProcessKey, Rank] = {}
-    for source, ranks in sources.items():
-        taken = {rank.number for rank in found.values()}
-        found |= {
-            key: Rank(number, source)
-            for key, number in ranks.items()
-            if key not in found and number not in taken
-        }
-    return found
-
-
-def _number_by_names(
-    infos: Sequence[ReportInfo], left: Sequence[ProcessKey], taken: set[int]
-) -> dict[ProcessKey, Rank]:
-    """Return ranks of processes by the numbers behind "rank" in the names of their reports, else by
-    the natural order of names, without numbers that are taken.
-    """
-    names = [_RANK_IN_NAME.search(infos[report].name) for report, _ in left]
-    numbers = [int(name[1]) for name in names if name]
-    if len(set(numbers)) < len(left) or taken & set(numbers):
-        free = (number for number in range(len(left) + len(taken)) if number not in taken)
-        left = sorted(left, key=lambda key: make_natural_key(str(infos[key[0]].given)))
-        numbers = [number for number, _ in zip(free, left, strict=False)]
-    return {key: Rank(number, FILE_NAMES) for key, number in zip(left, numbers, strict=True)}
 
 
 def check_job(infos: Sequence[ReportInfo]) -> list[str]:
@@ -228,33 +67,52 @@ def check_job(infos: Sequence[ReportInfo]) -> list[str]:
     ]
 
 
-def check_missing_ranks(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return a warning where the launcher started more ranks than there are reports of. infos: all
-    that were given.
+def check_missing_ranks(
+    infos: Sequence[ReportInfo],
+    ranks: Sequence[int | None] | None = None,
+    communicates: bool = True,
+) -> list[str]:
+    """Return a warning where the launcher started more ranks than there are reports of. infos: of
+    all ranks that were given. ranks: of their processes, None for unknown numbers; as far as the
+    reports tell unless given. communicates: whether anything of what ranks send was recorded.
     """
+    # A variable may count pods or nodes, of which each has several processes.
+    count = _count_processes(infos) if ranks is None else len(ranks)
     for name, size_name in SIZE_VARIABLES.items():
-        sizes = {info.launcher_sizes.get(size_name) for info in infos}
-        if len(sizes) != 1 or (size := sizes.pop()) is None:
+        told = [info for info in infos if size_name in info.launcher_sizes]
+        sizes = {info.launcher_sizes[size_name] for info in told}
+        if len(sizes) != 1 or not 0 < (size := sizes.pop()) <= MOST_RANKS:
             continue
-        # Ranks of MPI where they are known, as a report may hold several processes.
-        ranks = [set(info.ranks.values()) or {info.launcher_ranks.get(name)} for info in infos]
-        present = set().union(*ranks)
-        if (
-            None in present
-            or len(present) < len(infos)
-            or not 0 < size <= MOST_RANKS
-            or max(present) >= size
-        ):
+        stated = [info.launcher_ranks.get(name) for info in told]
+        # All that runs in a batch script has this, whether it is parallel or not.
+        if name == "SLURM_PROCID" and set(stated) == {0} and not communicates:
             continue
-        missing = sorted(set(range(size)) - present)
-        if not missing:
+        present = _list_ranks(infos, stated) if ranks is None else ranks
+        known = {rank for rank in present if rank is not None}
+        if known and max(known) >= size:
+            continue
+        if count >= size:
             return []
-        named = f"rank{'s' if len(missing) > 1 else ''} {list_some(list(map(str, missing)))}"
+        which = f"reports of {count} of them"
+        if len(known) == count:
+            missing = list(map(str, sorted(set(range(size)) - known)))
+            which = f"no report of rank{'s' if len(missing) > 1 else ''} {list_some(missing)}"
         return [
-            f"the job has {size} ranks ({size_name}), and there is no report of {named}: collectives and "
-            "messages with other ranks are incomplete"
+            f"the job has {size} ranks ({size_name}), and there {'is' if which[0] == 'n' else 'are'} {which}: "
+            "collectives and messages with other ranks are incomplete"
         ]
     return []
+
+
+def _count_processes(infos: Iterable[ReportInfo]) -> int:
+    """Return how many ranks reports have: processes of MPI, else those with CUDA contexts, or one."""
+    return sum(max(len(info.ranks) or len(info.cuda_processes), 1) for info in infos)
+
+
+def _list_ranks(infos: Sequence[ReportInfo], stated: Sequence[int | None]) -> Sequence[int | None]:
+    """Return the ranks of reports: of MPI, else those that the launcher stated where they differ."""
+    of_mpi = [rank for info in infos for rank in info.ranks.values()]
+    return of_mpi or (stated if len(set(stated)) == len(stated) == _count_processes(infos) else [])
 
 
 def _find_copies(infos: Sequence[ReportInfo]) -> list[str]:
@@ -296,16 +154,21 @@ def make_session_key(info: ReportInfo) -> Hashable | None:
 
 
 def _check_jobs(infos: Sequence[ReportInfo]) -> list[str]:
-    by_job: dict[str, str] = {}
-    for info in infos:
-        if info.job:
-            by_job.setdefault(info.job, info.name)
-    if len(by_job) < 2:
-        return []
-    return [
-        f"the reports are of {len(by_job)} jobs by the launcher's job id ({list_some(list(by_job.values()))}): "
-        "do they belong together?"
-    ]
+    """Return a warning where the launcher's job ids, or its numbers of ranks, are of several jobs."""
+    kinds = {"the launcher's job id": [(info.job, info) for info in infos if info.job]}
+    # Steps of one job of SLURM have sizes of their own.
+    for name in (one for one in SIZE_VARIABLES.values() if one and not one.startswith("SLURM")):
+        known = [info for info in infos if name in info.launcher_sizes]
+        kinds[f"their {name}"] = [(info.launcher_sizes[name], info) for info in known]
+    for what, told in kinds.items():
+        # The first report of each.
+        by_job = {job: info.name for job, info in reversed(told)}
+        if len(by_job) > 1:
+            return [
+                f"the reports are of {len(by_job)} jobs by {what} ({list_some(list(by_job.values())[::-1])}): "
+                "do they belong together?"
+            ]
+    return []
 
 
 def _check_overlap(infos: Sequence[ReportInfo]) -> list[str]:

@@ -390,8 +390,8 @@ _LINKS = {"network within": (LINK_WITHIN,), "network outside": (LINK_TO_OTHERS,)
 class Names(Struct, frozen=True):
     """Meaning of the words of a what-if in a job."""
 
-    #: Rank -> its process.
-    ranks: Mapping[int, int]
+    #: Rank -> its processes.
+    ranks: Mapping[int, tuple[int, ...]]
     #: Label of each kernel, by event value.
     kernels: Mapping[int, str]
     #: What is known of kernels and memory.
@@ -487,7 +487,7 @@ def _find_processes(said: Mapping[str, str], replay: Replay, names: Names) -> tu
     if unknown := [rank for rank in ranks if rank not in names.ranks]:
         there = list_some([str(rank) for rank in sorted(names.ranks)], 8)
         raise UsageError(f"--what-if rank {unknown[0]}: no such rank; there are {there or 'none'}")
-    return tuple(sorted({names.ranks[rank] for rank in ranks}))
+    return tuple(sorted({process for rank in ranks for process in names.ranks[rank]}))
 
 
 def _find_named(wanted: str, labels: Mapping[int, str], what: str) -> list[int]:
@@ -506,7 +506,7 @@ def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
         if suspect.is_link:
             link = next(name for name, kinds in _LINKS.items() if kinds == (suspect.kind,))
             return f"host {suspect.host}: {link} as others"
-        by_process = {process: rank for rank, process in names.ranks.items()}
+        by_process = {process: rank for rank, own in names.ranks.items() for process in own}
         ranks = [by_process.get(process) for process in suspect.processes]
         if None in ranks:
             return ""

@@ -91,7 +91,7 @@ class _Joining(Struct, frozen=True):
 def build_job_graph(reader: EventReader, labels: Mapping[str, pl.DataFrame]) -> JobGraph:
     """Return the graph of a job. labels: name set -> frame of value and label."""
     calls = label_calls(labels)
-    units = np.unique(reader.rows.units).tolist()
+    units = reader.rows.unit_numbers
     return join_units(reader, calls, (build_unit_graph(reader, unit, calls) for unit in units))
 
 

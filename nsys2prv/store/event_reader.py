@@ -26,8 +26,11 @@ from nsys2prv.export.source import mask_usable
 from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, COUNTER, LINE, RecordFormat, Run, read_run
 
-#: Kinds of rows.
-HOST, STREAM, SAMPLED = "host", "stream", "samples"
+#: Kinds of rows: threads of processes that count, streams of GPUs, samples and queues, and threads of
+#: helpers, which are in no unit.
+HOST, STREAM, SAMPLED, HELPER = "host", "stream", "samples", "helper"
+#: The unit of rows that are in none.
+NO_UNIT = -1
 #: Stands for the value of a time in which nothing was sampled; values are not negative.
 UNKNOWN = -1.0
 #: Stream of records -> the columns that tell where and when work is.
@@ -42,16 +45,22 @@ class RowTable(Struct, frozen=True):
     """Rows of a job, its devices, and the units that analyses look at one at a time."""
 
     #: A row for each thread of the trace, in their order: `thread` (from 0), `row` (its name),
-    #: `kind` (host, stream, samples), `task` (from 1, as Paraver numbers them), `rank` (null where
+    #: `kind` (host, stream, samples, helper), `task` (from 1, as Paraver numbers them), `rank` (null where
     #: unknown), `node`, `device` (index into devices, null for none), `stream`.
     threads: pl.DataFrame
     #: A row for each physical GPU: `device` (from 0), `node`, `gpu` (its number in row names),
     #: `label`, `task` (the first with work).
     devices: pl.DataFrame
-    #: Threads are of one unit where they share a report or a GPU; of each thread, from 0.
+    #: Threads are of one unit where they share a report or a GPU; of each thread, from 0, NO_UNIT for
+    #: those of helpers.
     units: np.ndarray
     #: Of each thread the one whose further row it is, else itself.
     main_rows: np.ndarray
+
+    @property
+    def unit_numbers(self) -> list[int]:
+        """Return the units, ascending."""
+        return np.unique(self.units[self.units != NO_UNIT]).tolist()
 
     def get_column(self, name: str) -> np.ndarray:
         """Return a column of `threads`, -1 for null."""

@@ -1,9 +1,10 @@
 """The objects of a trace, made from those that the reports' events sit on: nodes, and one application
 of tasks and threads, every thread with a CPU of its own on its node.
 
-One task per process that has events, in rank order; within a task the main thread comes first, then
-one thread per (device, stream), then one per GPU and sort of other work, then the other host
-threads, then further rows of host threads for ranges that overlap, then GPUs with samples. A
+One task per process that has events, in rank order, helpers of hosts last; within a task the main
+thread comes first, then one thread per (device, stream), then one per GPU and sort of other work,
+then the other host threads, then further rows of host threads for ranges that overlap, then the
+threads of the process's helpers, then GPUs with samples. A
 process is known by its machine, its report and its pid: pids repeat between hosts and containers. A
 device is one row of the trace whatever reports have samples of it: a GPU's is in the first task
 that works on it, those of all others are in a task of their host behind all processes, a switch's
@@ -14,7 +15,7 @@ stream nor a GPU for a host thread.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
@@ -35,13 +36,14 @@ from nsys2prv.events.extraction import (
     identify_gpu,
 )
 from nsys2prv.export.info import PROCESS_MASK, ReportInfo, pid_of, tid_of
-from nsys2prv.export.ranks import (
+from nsys2prv.export.roles import (
     FILE_NAMES,
+    Evidence,
     ProcessKey,
-    Rank,
+    Roles,
     choose_launcher_ranks,
     describe_processes,
-    find_ranks,
+    find_roles,
 )
 from nsys2prv.writers import MOST_OBJECTS
 
@@ -53,8 +55,8 @@ NO_PROCESS = 0
 GPU_ROW_NAMES = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
 
 
-#: Returns the ranks of processes, given whether each works on a GPU.
-FindRanks = Callable[[list[ReportInfo], Mapping[ProcessKey, bool]], dict[ProcessKey, Rank]]
+#: Returns what processes are.
+FindRoles = Callable[[Sequence[ReportInfo], Evidence], Roles]
 
 
 class Task(Struct, frozen=True):
@@ -117,6 +119,8 @@ class RankedProcess(Struct, frozen=True):
     rank: int | None
     #: Source of the rank.
     source: str = ""
+    #: Whether it is no rank, and counts nowhere.
+    is_helper: bool = False
 
     @property
     def rank_label(self) -> str:
@@ -135,19 +139,16 @@ class ObjectModel(Struct):
     rows: dict[tuple[int, ObjectKey], int]
     #: Process of each task, in the first of its reports.
     processes: list[RankedProcess]
-    #: (report, globalPid) -> 0-based task.
+    #: (report, globalPid) -> 0-based task; helpers of a process share its task.
     tasks: dict[tuple[int, int], int]
     #: Number of GPUs with work.
     devices: int
-
-    @property
-    def ranks_of_processes(self) -> dict[ProcessKey, Rank]:
-        """Return the ranks of the processes that have one."""
-        return {
-            (one.report, one.pid): Rank(one.rank, one.source)
-            for one in self.processes
-            if one.rank is not None
-        }
+    #: What the processes are.
+    roles: Roles = Roles()
+    #: Threads of helpers.
+    helper_rows: frozenset[int] = frozenset()
+    #: Programs and process ids of the helpers, for people.
+    helpers: tuple[str, ...] = ()
 
     @property
     def rank_sources(self) -> list[str]:
@@ -167,14 +168,14 @@ class ObjectModel(Struct):
         return list(labels)
 
     @property
-    def ranks(self) -> int:
-        """Return the number of tasks that are processes, not devices of a host."""
-        return sum(process.pid != NO_PROCESS for process in self.processes)
+    def count(self) -> int:
+        """Return the number of tasks that are processes, neither helpers nor devices of a host."""
+        return sum(one.pid != NO_PROCESS and not one.is_helper for one in self.processes)
 
     def describe_processes(self) -> str:
         """Return how many processes and ranks there are, for people."""
         ranks = {process.rank for process in self.processes} - {None}
-        return describe_processes(self.ranks, len(ranks))
+        return describe_processes(self.count, len(ranks))
 
 
 def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
@@ -195,10 +196,10 @@ def build_object_model(
     machines: list[int],
     seen: list[tuple[int, ObjectKey]],
     firsts: Mapping[ProcessKey, ProcessKey] = MappingProxyType({}),
-    find: FindRanks = find_ranks,
+    find: FindRoles = find_roles,
 ) -> ObjectModel:
     """Return the tree of all objects seen; `machines` numbers each report's machine. firsts: as in
-    `Captures` of export/captures.py. find: returns the ranks of processes.
+    `Captures` of export/ranks.py. find: returns what processes are.
 
     Raises Nsys2prvError when there are more objects than Paraver can hold.
     """
@@ -218,6 +219,10 @@ def build_object_model(
         by_process[first].append(key)
     if captured_again:
         by_process.update({owner: list(set(keys)) for owner, keys in by_process.items()})
+    roles = find(infos, gather_evidence(infos, by_process))
+    for helper, owner in roles.helpers.items():
+        if owner in by_process:
+            by_process[owner] += by_process.pop(helper)
     devices.sort(key=lambda device: (device[0], *_make_device_sort_key(device[1], 0)))
     peopled = {machines[report] for report, _ in by_process}
     apart = {machines[report] for report, pid in by_process if pid == NO_PROCESS}
@@ -226,24 +231,27 @@ def build_object_model(
         if machine not in apart and (key.kind != GPU or machine not in peopled):
             apart.add(machine)
             by_process.setdefault((report, NO_PROCESS), [])
-    processes = _order_processes(infos, by_process, find)
+    processes = _order_processes(by_process, roles)
     node_of, nodes = _order_nodes(infos, machines, processes)
     gpus = GpuNumbers(infos, machines)
     placed = _place_devices(devices, processes, by_process, gpus)
 
     tasks, rows, threads = [], {}, 0
+    helper_rows: set[int] = set()
     ambiguous = _find_names_on_several_hosts(by_process, placed, gpus)
     for process in processes:
         info = infos[process.report]
         process_keys = by_process[process.report, process.pid]
         main = _find_main_thread(process_keys, process, info)
-        keys = sorted(
-            process_keys, key=lambda key: _make_thread_sort_key(key, main, process.report, gpus)
-        )
+        keys = sorted(process_keys, key=lambda key: _make_thread_sort_key(key, main, process, gpus))
         names: list[str] = []
         for key in keys:
             rows[process.report, key] = threads + len(names)
             where = f"THREAD 1.{len(tasks) + 1}.{len(names) + 1}"
+            is_of_helper = find_process(key) != process.pid
+            if is_of_helper or process.is_helper:
+                helper_rows.add(rows[process.report, key])
+            where += " helper" * is_of_helper
             names.append(_name_thread_row(key, info, where, gpus.find_number(process.report, key)))
         for device in placed.get((process.report, process.pid), ()):
             rows.update(dict.fromkeys(device.found, threads + len(names)))
@@ -261,7 +269,35 @@ def build_object_model(
         )
     numbers = {(one.report, one.pid): number for number, one in enumerate(processes)}
     numbers |= {own: numbers[firsts[own]] for own in owners if own in firsts}
-    return ObjectModel(tree, rows, processes, numbers, gpus.used)
+    numbers |= {key: numbers[one] for key, one in roles.helpers.items() if one in numbers}
+    helpers = tuple(
+        f"{infos[report].processes.get(pid) or 'process'} {pid_of(pid)}"
+        for report, pid in sorted(roles.helpers)
+        if (report, pid) in numbers
+    )
+    return ObjectModel(
+        tree, rows, processes, numbers, gpus.used, roles, frozenset(helper_rows), helpers
+    )
+
+
+def gather_evidence(
+    infos: Sequence[ReportInfo], by_process: Mapping[ProcessKey, Sequence[ObjectKey]]
+) -> Evidence:
+    """Return what the rows of processes tell of them. Where no work of GPUs was read, those that
+    have made themselves ready for CUDA count as working.
+    """
+    processes = {one: keys for one, keys in by_process.items() if one[1] != NO_PROCESS}
+    streams, queues = (
+        {one for one, keys in processes.items() if any(isinstance(key, kind) for key in keys)}
+        for kind in (StreamKey, QueueKey)
+    )
+    ready = {one for one in processes if pid_of(one[1]) in infos[one[0]].cuda_processes}
+    working = streams or queues or ready
+    return Evidence(
+        {one: one in working for one in processes},
+        {one: sum(isinstance(key, ThreadKey) for key in keys) for one, keys in processes.items()},
+        also_busy=queues,
+    )
 
 
 def find_process(key: ThreadKey | StreamKey | QueueKey) -> int:
@@ -270,28 +306,27 @@ def find_process(key: ThreadKey | StreamKey | QueueKey) -> int:
 
 
 def _order_processes(
-    infos: list[ReportInfo], by_process: dict[tuple[int, int], list[ObjectKey]], find: FindRanks
+    by_process: Mapping[ProcessKey, Sequence[ObjectKey]], roles: Roles
 ) -> list[RankedProcess]:
     """Return the processes by rank, then by report; within a report those with GPU work first, then
-    by pid; tasks for devices behind all.
+    by pid; helpers behind all, and tasks for devices last.
     """
-    with_gpu = {
-        process: any(isinstance(key, StreamKey) for key in keys)
-        for process, keys in by_process.items()
-        if process[1] != NO_PROCESS
-    }
-    ranks = find(infos, with_gpu)
 
-    def key(process: tuple[int, int]) -> tuple:
+    def key(process: ProcessKey) -> tuple:
         report, pid = process
-        rank = ranks[process].number if process in ranks else None
-        has_gpu = with_gpu.get(process, False)
-        return (pid == NO_PROCESS, rank is None, rank or 0, report, not has_gpu, pid & (2**64 - 1))
+        rank = roles.ranks.get(process)
+        has_gpu = any(isinstance(key, StreamKey) for key in by_process[process])
+        number = 0 if rank is None else rank.number
+        is_helper = process in roles.helpers
+        place = (rank is None, number, report, not has_gpu, pid & (2**64 - 1))
+        return (pid == NO_PROCESS, is_helper, *place)
 
     return [
-        RankedProcess(*process, ranks[process].number, ranks[process].source)
-        if process in ranks
-        else RankedProcess(*process, None)
+        RankedProcess(
+            *process,
+            *((rank.number, rank.source) if (rank := roles.ranks.get(process)) else (None, "")),
+            process in roles.helpers,
+        )
         for process in sorted(by_process, key=key)
     ]
 
@@ -318,7 +353,8 @@ def _find_main_thread(
     keys: Iterable[ObjectKey], process: RankedProcess, info: ReportInfo
 ) -> int | None:
     """Return the globalTid of the process's main thread, or of the first thread with a row."""
-    threads = {key.tid for key in keys if isinstance(key, ThreadKey)}
+    own = (key for key in keys if isinstance(key, ThreadKey))
+    threads = {key.tid for key in own if find_process(key) == process.pid}
     return min(
         threads,
         key=lambda tid: (tid_of(tid) != pid_of(process.pid), *_make_name_sort_key(tid, info)),
@@ -330,10 +366,16 @@ def _make_name_sort_key(tid: int, info: ReportInfo) -> tuple:
     return make_natural_key(info.threads.get(tid, "")), tid_of(tid), tid
 
 
-def _make_thread_sort_key(key: ObjectKey, main: int | None, report: int, gpus: GpuNumbers) -> tuple:
+def _make_thread_sort_key(
+    key: ObjectKey, main: int | None, process: RankedProcess, gpus: GpuNumbers
+) -> tuple:
     """Return the place of a row in its task: the main thread, streams, other work on GPUs, other
-    threads, and last the further rows of threads.
+    threads, the further rows of threads, and last the threads of helpers by process.
     """
+    report, pid = process.report, find_process(key)
+    if pid != process.pid:
+        is_main = isinstance(key, ThreadKey) and tid_of(key.tid) == pid_of(pid)
+        return (5, pid & (2**64 - 1), not is_main, str(key))
     if isinstance(key, ThreadKey):
         group = 4 if key.lane else 0 if key.tid == main else 3
         name = _make_name_sort_key(key.tid, gpus.infos[report])
@@ -378,7 +420,7 @@ def _name_thread_row(key: ObjectKey, info: ReportInfo, where: str, device: int) 
     """
     if isinstance(key, StreamKey | QueueKey):
         return _name_work_row(key, device)
-    name = info.threads.get(key.tid) or info.processes.get(key.tid & PROCESS_MASK) or ""
+    name = info.threads.get(key.tid) or info.processes.get(find_process(key)) or ""
     further = f"+{key.lane}" if key.lane else ""
     return " ".join(filter(None, (where, name, further, str(tid_of(key.tid)))))
 
@@ -388,6 +430,8 @@ def _name_task(process: RankedProcess, info: ReportInfo) -> str:
         return f"devices of {info.host or 'unknown-host'}"
     name = info.processes.get(process.pid, "")
     who = f"{name} {pid_of(process.pid)}".strip()
+    if process.is_helper:
+        return f"helper {who}"
     return f"{process.rank_label} {who}" if process.source else who
 
 

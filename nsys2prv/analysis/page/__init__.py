@@ -32,7 +32,7 @@ from nsys2prv.analysis.result import NOTHING, Result
 from nsys2prv.analysis.study.model import FAIR, GOOD, SIGNS, Study, rate_efficiency
 from nsys2prv.analysis.study.summary import format_figure, summarise_study, write_title
 from nsys2prv.analysis.text import format_machine_line, format_nanoseconds, use_micro_sign
-from nsys2prv.export.ranks import describe_processes
+from nsys2prv.export.roles import describe_processes
 
 if TYPE_CHECKING:
     from nsys2prv.analysis.job import OpenJob

@@ -1,0 +1,311 @@
+"""Find which processes of a job are its ranks, with their numbers, and which are helpers.
+
+Ranks count from 0. A process is a rank if it works on a GPU, calls MPI or NCCL, or if the launcher
+or the name of its report gives it a number that no other has. Numbers come from the first source
+that tells all working processes apart: NCCL's payloads, MPI, the launcher's environment; where none
+does, each process has that of its own best source, and what is left goes by the names of reports.
+
+All others are helpers where a job has working processes: shells, launchers, daemons, processes that
+load data. A helper belongs to the rank of its report if there is one alone, else to its host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
+
+import polars as pl
+from msgspec import Struct, field
+
+from nsys2prv._util.text import format_count, list_some, make_natural_key
+from nsys2prv.export.info import RANK_VARIABLES, SIZE_VARIABLES, ReportInfo
+
+#: What tells ranks, in the order of trust.
+NCCL_RANKS, MPI_RANKS = "NCCL's payloads", "MPI"
+LAUNCHER, FILE_NAMES = "the launcher's environment", "file names"
+#: A rank in the name of a report.
+_RANK_IN_NAME = re.compile(r"rank[-_.=]?(\d{1,9})", re.IGNORECASE)
+#: Names of programs that start others.
+_STARTERS = re.compile(
+    r"(?:(?:ba|da|z|k|c|tc)?sh|env|time|timeout|numactl|taskset|nsys|ssh|torchrun"
+    r"|srun|jsrun|aprun|mpi(?:run|exec)\S*|orterun|prte\S*|orted|hydra_\S+)"
+)
+
+#: A process of a report: index of the report, and globalPid.
+ProcessKey = tuple[int, int]
+
+
+class Rank(Struct, frozen=True):
+    """The rank of a process."""
+
+    #: Its number in the job, from 0.
+    number: int
+    #: Its source; "" for the only process of a job without a recorded rank.
+    source: str
+
+
+class Roles(Struct, frozen=True):
+    """What the processes of a job are."""
+
+    #: Rank of each process that has one.
+    ranks: Mapping[ProcessKey, Rank] = {}
+    #: Helper -> the process that it belongs to, None for one of a host.
+    helpers: Mapping[ProcessKey, ProcessKey | None] = {}
+    #: Numbers that sources tell otherwise, a line each.
+    conflicts: tuple[str, ...] = ()
+
+
+class Evidence(Struct, frozen=True):
+    """What tells of the processes of a job that they work."""
+
+    #: All processes, and whether they work on a GPU.
+    with_gpu: Mapping[ProcessKey, bool]
+    #: Number of threads of each with events, where known.
+    threads: Mapping[ProcessKey, int] = field(default_factory=dict)
+    #: Of NCCL's payloads: report, process, communicator, ranks and rank; None without any.
+    nccl: pl.DataFrame | None = None
+    #: Processes with kernels of NCCL that have no payload.
+    silent: Collection[ProcessKey] = ()
+    #: Processes that launch work of which none is recorded.
+    launching: Collection[ProcessKey] = ()
+    #: Processes with other work on GPUs, as of graphics: no helpers.
+    also_busy: Collection[ProcessKey] = ()
+    #: Whether the reports are of one job, so that their names may tell ranks.
+    is_one_job: bool = True
+
+
+def describe_processes(processes: int, ranks: int) -> str:
+    """Return how many processes and ranks a job has, as "4 ranks" or "6 processes of 4 ranks"."""
+    if processes == ranks:
+        return format_count(ranks, "rank")
+    how_many = f"{processes:,} process{'' if processes == 1 else 'es'}"
+    return f"{how_many} of {format_count(ranks, 'rank')}" if ranks else how_many
+
+
+def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:
+    """Return one rank per report, by the first variable that all of them have with distinct values;
+    None if there is none.
+    """
+    for name in RANK_VARIABLES:
+        values = [report.get(name) for report in ranks]
+        if None not in values and len(set(values)) == len(values):
+            return values
+    return None
+
+
+def find_launched_size(infos: Iterable[ReportInfo]) -> int | None:
+    """Return the number of ranks that the launcher states, None where it states none or several."""
+    sizes = {size for info in infos for size in info.launcher_sizes.values()}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def find_roles(infos: Sequence[ReportInfo], evidence: Evidence) -> Roles:
+    """Return what each process is."""
+    by_report = _group_by_report(evidence.with_gpu)
+    owners = _find_owners(infos, by_report, evidence)
+    has_work = bool(owners)
+    if not has_work:
+        owners = _find_owners_without_work(infos, by_report, evidence)
+    alone = {at: keys[0] for at, keys in _group_by_report(owners).items() if len(keys) == 1}
+    sources, size = _list_sources(infos, owners, alone, evidence)
+    found = _choose_ranks(sources, owners)
+    left = [key for key in owners if key not in found]
+    is_complete = size is not None and len(found) >= size
+    if left and len(owners) == 1:
+        found[left[0]] = Rank(0, "")
+    elif left and evidence.is_one_job and not is_complete and all(key[0] in alone for key in left):
+        found |= _number_by_names(infos, left, {rank.number for rank in found.values()})
+    if has_work:
+        claims = _find_claims(infos, by_report.keys() - {at for at, _ in owners}, found, size)
+        for report, rank in claims.items():
+            alone[report] = _choose_main(infos[report], by_report[report], evidence)
+            found[alone[report]] = rank
+    helpers: dict[ProcessKey, ProcessKey | None] = {}
+    for key in evidence.with_gpu.keys() - {*owners, *alone.values()}:
+        owner = alone.get(key[0])
+        if not evidence.with_gpu[key] and key not in evidence.also_busy:
+            helpers[key] = owner
+        elif owner in found:
+            found[key] = found[owner]
+    return Roles(found, helpers, tuple(_describe_conflicts(sources, found)))
+
+
+def _group_by_report(keys: Iterable[ProcessKey]) -> dict[int, list[ProcessKey]]:
+    grouped: dict[int, list[ProcessKey]] = defaultdict(list)
+    for key in sorted(keys, key=lambda key: (key[0], key[1] & (2**64 - 1))):
+        grouped[key[0]].append(key)
+    return grouped
+
+
+def _find_owners(
+    infos: Sequence[ReportInfo],
+    by_report: Mapping[int, Sequence[ProcessKey]],
+    evidence: Evidence,
+) -> list[ProcessKey]:
+    """Return the processes that work, by their reports: of each report those of MPI, else those that
+    use GPUs or NCCL.
+    """
+    told = [] if evidence.nccl is None else evidence.nccl.select("report", "process").rows()
+    working = {key for key, uses_gpu in evidence.with_gpu.items() if uses_gpu}
+    working |= {*told, *evidence.silent, *evidence.launching}
+    owners = []
+    for report, keys in by_report.items():
+        of_mpi = [key for key in keys if key[1] in infos[report].ranks]
+        owners += of_mpi or [key for key in keys if key in working]
+    return owners
+
+
+def _find_owners_without_work(
+    infos: Sequence[ReportInfo],
+    by_report: Mapping[int, Sequence[ProcessKey]],
+    evidence: Evidence,
+) -> list[ProcessKey]:
+    """Return the ranks of a job of which no work is recorded: one per report where the launcher
+    tells the reports apart, else all processes.
+    """
+    launched = [infos[report] for report in by_report]
+    has_several = any(size > 1 for info in launched for size in info.launcher_sizes.values())
+    if not has_several or choose_launcher_ranks([one.launcher_ranks for one in launched]) is None:
+        return [*chain.from_iterable(by_report.values())]
+    return [_choose_main(infos[at], keys, evidence) for at, keys in by_report.items()]
+
+
+def _choose_main(info: ReportInfo, keys: Sequence[ProcessKey], evidence: Evidence) -> ProcessKey:
+    """Return the process of a report that is its program: none that only starts others, if it can be,
+    then one with a name, then that with most threads.
+    """
+
+    def rate(key: ProcessKey) -> tuple:
+        name = info.processes.get(key[1], "")
+        return (not _STARTERS.fullmatch(name), bool(name), evidence.threads.get(key, 0))
+
+    return max(keys, key=rate)
+
+
+def _list_sources(
+    infos: Sequence[ReportInfo],
+    owners: Sequence[ProcessKey],
+    alone: Mapping[int, ProcessKey],
+    evidence: Evidence,
+) -> tuple[dict[str, dict[ProcessKey, int]], int | None]:
+    """Return the numbers that each source gives to processes, and how many ranks the job has, None
+    where that is not known.
+    """
+    launched = choose_launcher_ranks([infos[report].launcher_ranks for report in alone])
+    sources = {
+        MPI_RANKS: {
+            key: infos[key[0]].ranks[key[1]] for key in owners if key[1] in infos[key[0]].ranks
+        },
+        LAUNCHER: dict(zip(alone.values(), launched or (), strict=False)),
+    }
+    size = find_launched_size(infos[report] for report, _ in owners)
+    known = max((1 + max(ranks.values()) for ranks in sources.values() if ranks), default=0)
+    of_nccl, members = _read_nccl_ranks(evidence, owners, max(known, size or 0))
+    return {NCCL_RANKS: of_nccl, **sources}, members or size
+
+
+def _read_nccl_ranks(
+    evidence: Evidence, owners: Sequence[ProcessKey], least: int
+) -> tuple[dict[ProcessKey, int], int]:
+    """Return the ranks in the largest NCCL communicator that gives each process a rank of its own,
+    and its size; nothing if that is below `least` or the number of processes that use NCCL, as it is
+    not the job's.
+    """
+    told = evidence.nccl
+    if told is None or not told.height:
+        return {}, 0
+    known, wanted = told.filter((pl.col("communicator") != 0) & (pl.col("rank") >= 0)), set(owners)
+    members: dict[tuple[int, int], dict[ProcessKey, set[int]]] = defaultdict(
+        lambda: defaultdict(set)
+    )
+    for report, process, communicator, size, rank in known.select(
+        "report", "process", "communicator", "ranks", "rank"
+    ).iter_rows():
+        if (report, process) in wanted:
+            members[size, communicator][report, process].add(rank)
+    everyone = set().union(*members.values())
+    least = max(least, len(everyone | (wanted & {*evidence.silent})))
+    for (size, _), ranks in sorted(members.items(), reverse=True):
+        numbers = {next(iter(of_process)) for of_process in ranks.values()}
+        alone = all(len(of_process) == 1 for of_process in ranks.values())
+        if size >= least and alone and ranks.keys() == everyone and len(numbers) == len(ranks):
+            return {key: next(iter(of_process)) for key, of_process in ranks.items()}, size
+    return {}, 0
+
+
+def _choose_ranks(
+    sources: Mapping[str, Mapping[ProcessKey, int]], owners: Sequence[ProcessKey]
+) -> dict[ProcessKey, Rank]:
+    """Return ranks by the first source that tells all processes apart, else each process's by the
+    first that tells it a number that no other has.
+    """
+    for source, ranks in sources.items():
+        if owners and len(set(ranks.values())) == len(ranks) == len(owners):
+            return {key: Rank(number, source) for key, number in ranks.items()}
+    found: dict[ProcessKey, Rank] = {}
+    for source, ranks in sources.items():
+        taken = {rank.number for rank in found.values()}
+        for key, number in ranks.items():
+            if key not in found and number not in taken:
+                found[key] = Rank(number, source)
+                taken.add(number)
+    return found
+
+
+def _number_by_names(
+    infos: Sequence[ReportInfo], left: Sequence[ProcessKey], taken: set[int]
+) -> dict[ProcessKey, Rank]:
+    """Return ranks of processes by the numbers behind "rank" in the names of their reports, else by
+    the natural order of names, without numbers that are taken.
+    """
+    names = [_RANK_IN_NAME.search(infos[report].name) for report, _ in left]
+    numbers = [int(name[1]) for name in names if name]
+    if len(set(numbers)) < len(left) or taken & set(numbers):
+        free = (number for number in range(len(left) + len(taken)) if number not in taken)
+        left = sorted(left, key=lambda key: make_natural_key(str(infos[key[0]].given)))
+        numbers = [number for number, _ in zip(free, left, strict=False)]
+    return {key: Rank(number, FILE_NAMES) for key, number in zip(left, numbers, strict=True)}
+
+
+def _find_claims(
+    infos: Sequence[ReportInfo],
+    reports: Iterable[int],
+    found: Mapping[ProcessKey, Rank],
+    size: int | None,
+) -> dict[int, Rank]:
+    """Return the ranks of reports without any work: numbers that the launcher or their name gives
+    them, and that the job has and no working process. A daemon inherits the variables of what
+    started it, so these count only where ranks are missing.
+    """
+    taken, claims = {rank.number for rank in found.values()}, {}
+    for report in sorted(reports):
+        info, name = infos[report], _RANK_IN_NAME.search(infos[report].name)
+        stated = [
+            (Rank(info.launcher_ranks[variable], LAUNCHER), info.launcher_sizes.get(of_size, size))
+            for variable, of_size in SIZE_VARIABLES.items()
+            if variable in info.launcher_ranks
+        ]
+        stated += [(Rank(int(name[1]), FILE_NAMES), size)] if name else []
+        for rank, of in stated:
+            is_there = of is None or (rank.number < of and len(taken) < of)
+            if is_there and rank.number not in taken:
+                claims[report] = rank
+                taken.add(rank.number)
+                break
+    return claims
+
+
+def _describe_conflicts(
+    sources: Mapping[str, Mapping[ProcessKey, int]], found: Mapping[ProcessKey, Rank]
+) -> Iterable[str]:
+    """Yield a line for each source that numbers processes in another way than the one chosen."""
+    for source, ranks in sources.items():
+        other = [
+            f"rank {found[key].number} is its {number}"
+            for key, number in sorted(ranks.items(), key=lambda item: item[1])
+            if key in found and found[key].number != number
+        ]
+        if other:
+            yield f"{source} numbers {format_count(len(other), 'rank')} otherwise: {list_some(other, 4)}"
