@@ -60,7 +60,7 @@ def align_reports(job: Job) -> None:
         devices = _number_objects(job)
         missing = _check_missing_ranks(job)
         job.warnings[:0] = missing
-        job.notes += job.model.roles.conflicts
+        job.notes += filter(None, [*job.model.roles.conflicts, job.model.describe_shared_gpus()])
         _number_names(job)
         advance(1)
         place_reports_in_trace(job, find_clock_corrections(job))

@@ -483,13 +483,18 @@ def _read_cuda_devices(
     for pid, ordinal, number, uuid, own in rows:
         gpu, all_processors = gpus.get(number), processors.get(number)
         is_part = isinstance(own, int) and isinstance(all_processors, int) and own < all_processors
-        is_other = bool(uuid) and gpu is not None and uuid != gpu.uuid
+        is_other = bool(uuid) and gpu is not None and _trim_uuid(uuid) != _trim_uuid(gpu.uuid)
         if is_other and (is_part or len(uuids[number]) > 1):
             if uuid not in instances:
                 instances[uuid] = _add_instance(gpus, uuid)
             number = instances[uuid]
         by_ordinal[pid, ordinal] = number
     return by_ordinal
+
+
+def _trim_uuid(uuid: str) -> str:
+    """Return a UUID without what some tables write before it."""
+    return _UUID_PREFIX.sub("", uuid, count=1).lower()
 
 
 def _add_instance(gpus: dict[GpuNumber, Gpu], uuid: str) -> GpuNumber:
@@ -540,7 +545,7 @@ def _parse_visible_devices(
     """
     visible = []
     for entry in map(str.strip, settings.split(",")):
-        uuid = _UUID_PREFIX.sub("", entry, count=1).lower()
+        uuid = _trim_uuid(entry)
         alike = [number for number, gpu in gpus.items() if uuid and gpu.uuid.startswith(uuid)]
         if entry.isascii() and entry.isdecimal():
             if int(entry) >= len(order):

@@ -15,14 +15,14 @@ stream nor a GPU for a host thread.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.text import make_natural_key
+from nsys2prv._util.text import list_some, make_natural_key
 from nsys2prv.events.extraction import (
     DEVICE_KINDS,
     GPU,
@@ -55,6 +55,8 @@ NO_PROCESS = 0
 GPU_ROW_NAMES = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
 
 
+#: Processes that are named of those that share a GPU.
+MOST_SHARING = 8
 #: Returns what processes are.
 FindRoles = Callable[[Sequence[ReportInfo], Evidence], Roles]
 
@@ -143,6 +145,8 @@ class ObjectModel(Struct):
     tasks: dict[tuple[int, int], int]
     #: Number of GPUs with work.
     devices: int
+    #: Name of each GPU that several processes use -> their tasks.
+    shared_gpus: Mapping[str, Sequence[int]] = MappingProxyType({})
     #: What the processes are.
     roles: Roles = Roles()
     #: Threads of helpers.
@@ -176,6 +180,17 @@ class ObjectModel(Struct):
         """Return how many processes and ranks there are, for people."""
         ranks = {process.rank for process in self.processes} - {None}
         return describe_processes(self.count, len(ranks))
+
+    def describe_shared_gpus(self) -> str:
+        """Return a line for people on GPUs that several processes use; "" where there are none."""
+        labels = self.labels
+        shared = [
+            f"{gpu} ({list_some([labels[task] for task in tasks], MOST_SHARING)})"
+            for gpu, tasks in sorted(self.shared_gpus.items(), key=lambda item: item[1])
+        ]
+        if not shared:
+            return ""
+        return f"processes share GPUs, each of which counts once: {list_some(shared)}"
 
 
 def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
@@ -268,15 +283,26 @@ def build_object_model(
             "convert fewer reports at a time, or leave kinds out with -t"
         )
     numbers = {(one.report, one.pid): number for number, one in enumerate(processes)}
-    numbers |= {own: numbers[firsts[own]] for own in owners if own in firsts}
     numbers |= {key: numbers[one] for key, one in roles.helpers.items() if one in numbers}
-    helpers = tuple(
-        f"{infos[report].processes.get(pid) or 'process'} {pid_of(pid)}"
-        for report, pid in sorted(roles.helpers)
-        if (report, pid) in numbers
-    )
+    numbers |= {own: numbers[firsts[own]] for own in owners if own in firsts}
+    shared = {
+        f"{nodes[node_of[users[0][0]]]} GPU{number}": [numbers[one] for one in users]
+        for number, users in gpus.list_shared()
+    }
     return ObjectModel(
-        tree, rows, processes, numbers, gpus.used, roles, frozenset(helper_rows), helpers
+        tree,
+        rows,
+        processes,
+        numbers,
+        gpus.used,
+        shared,
+        roles,
+        frozenset(helper_rows),
+        tuple(
+            _name_helper(infos[report], pid)
+            for report, pid in sorted(roles.helpers)
+            if (report, pid) in numbers
+        ),
     )
 
 
@@ -425,6 +451,12 @@ def _name_thread_row(key: ObjectKey, info: ReportInfo, where: str, device: int) 
     return " ".join(filter(None, (where, name, further, str(tid_of(key.tid)))))
 
 
+def _name_helper(info: ReportInfo, pid: int) -> str:
+    """Return the program of a helper, else the name of its main thread, and its process id."""
+    name = info.processes.get(pid) or info.threads.get(pid | pid_of(pid)) or "process"
+    return f"{name} {pid_of(pid)}"
+
+
 def _name_task(process: RankedProcess, info: ReportInfo) -> str:
     if process.pid == NO_PROCESS and not info.processes.get(NO_PROCESS):
         return f"devices of {info.host or 'unknown-host'}"
@@ -512,7 +544,8 @@ class GpuNumbers:
 
     def __init__(self, infos: list[ReportInfo], machines: list[int]) -> None:
         self.infos, self.machines = infos, machines
-        self._seen: set[tuple] = set()
+        #: Identity of each GPU with work -> the processes that use it.
+        self._users: dict[tuple, set[ProcessKey]] = defaultdict(set)
         keys: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
         for info, machine in zip(infos, machines, strict=True):
             for gpu in info.gpus.values():
@@ -530,9 +563,9 @@ class GpuNumbers:
         number = info.find_gpu(key.pid, key.device)
         gpu = None if number is None else info.gpus.get(number)
         if gpu is not None:
-            self._seen.add((machine, gpu.key or gpu.number))
+            self._users[machine, gpu.key or gpu.number].add((report, key.pid))
             return self.find_gpu_number(report, gpu.number)
-        self._seen.add((machine, report, key.pid, key.device))
+        self._users[machine, report, key.pid, key.device].add((report, key.pid))
         return key.device
 
     def identify(self, report: int, key: DeviceKey) -> tuple:
@@ -550,7 +583,13 @@ class GpuNumbers:
         """Return the number of GPUs that had work; GPUs known by CUDA ordinal alone count once per
         process.
         """
-        return len(self._seen)
+        return len(self._users)
+
+    def list_shared(self) -> Iterator[tuple[int, list[ProcessKey]]]:
+        """Yield the number of each GPU that several processes use, and those."""
+        for (machine, gpu, *_), users in self._users.items():
+            if len(users) > 1:
+                yield self._numbers.get(machine, {}).get(gpu, gpu), sorted(users)
 
 
 def _number_gpus(gpus: dict[str, set[int]]) -> dict[str, int]:

@@ -96,6 +96,8 @@ class PerfettoWriter(Struct, dict=True):
 
     #: Task of each row.
     tasks: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    #: Number of the process that launches, of each row.
+    launchers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     #: True for each row of a host thread.
     is_thread: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     #: Row below which the tracks of each row are shown: of a lane the row that it is a lane of.
@@ -116,6 +118,10 @@ class PerfettoWriter(Struct, dict=True):
         self.field_masks = content.layouts
         rows_of_tasks = [len(task.threads) for task in tree.tasks]
         self.tasks = np.repeat(np.arange(len(tree.tasks)), rows_of_tasks)
+        self.launchers = self.tasks + 1
+        # Helpers number their calls on their own: theirs launched nothing that is in the trace.
+        helpers = np.array(sorted(content.model.helper_rows), np.int64)
+        self.launchers[helpers] = len(tree.tasks) + 1 + helpers
         keys, self.parents = _find_parents(content.model.rows, tree.threads)
         self.is_thread = np.array([isinstance(key, ThreadKey) for key in keys], bool)
         metrics = sorted(
@@ -332,7 +338,7 @@ class PerfettoWriter(Struct, dict=True):
             event.append((Event.FLOW, _make_flows(COLLECTIVE, 0, collective)))
         elif self.has_launches and LAUNCH_FIELD in present and _is_launched(shape.name):
             correlation = records.column(LAUNCH_FIELD)
-            event.append((Event.FLOW, _make_flows(LAUNCH, self.tasks[rows] + 1, correlation)))
+            event.append((Event.FLOW, _make_flows(LAUNCH, self.launchers[rows], correlation)))
         return names, _make_packets(records.times, tracks, event)
 
     def _write_messages(
