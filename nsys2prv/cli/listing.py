@@ -21,7 +21,7 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import explain_unread_table, rank_reason
 from nsys2prv.export.foreign import ForeignFile
 from nsys2prv.export.info import ReportInfo, pid_of, read_report_info
-from nsys2prv.export.ranks import check_job, check_missing_ranks
+from nsys2prv.export.ranks import check_claims, check_job, check_missing_ranks
 from nsys2prv.export.report_files import prepare_export
 from nsys2prv.export.sqlite import Database
 
@@ -74,7 +74,8 @@ def describe_reports(paths: Sequence[Path], found: Collection[Path] = ()) -> tup
     infos = [one.info for one in inspected]
     if len(infos) < 2:
         return text, warnings
-    return text, [*warnings, *check_missing_ranks(infos), *check_job(infos)]
+    doubts = [*check_missing_ranks(infos), *check_job(infos), *check_claims(infos)]
+    return text, [*warnings, *doubts]
 
 
 def _inspect_reports(path: Path) -> _ReportContents:

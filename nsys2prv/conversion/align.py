@@ -33,8 +33,14 @@ from nsys2prv.events.extraction import DeviceKey, StreamKey, find_stream_device,
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.export.info import ReportInfo
-from nsys2prv.export.ranks import Captures, check_job, check_missing_ranks, find_captures
-from nsys2prv.export.roles import Evidence, Roles, find_roles
+from nsys2prv.export.ranks import (
+    Captures,
+    check_claims,
+    check_job,
+    check_missing_ranks,
+    find_captures,
+)
+from nsys2prv.export.roles import MPI_RANKS, NCCL_RANKS, Evidence, Roles, find_roles
 from nsys2prv.relations import run_relations
 from nsys2prv.relations.nccl_adoption import adopt_kernels
 from nsys2prv.relations.nccl_collectives import warn_of_absent_members
@@ -58,8 +64,7 @@ def align_reports(job: Job) -> None:
         job.warnings += [*warn_of_far_rows(job), *_correct_rows(job)]
         advance(1)
         devices = _number_objects(job)
-        missing = _check_missing_ranks(job)
-        job.warnings[:0] = missing
+        missing = _check_ranks(job)
         job.notes += filter(None, [*job.model.roles.conflicts, job.model.describe_shared_gpus()])
         _number_names(job)
         advance(1)
@@ -134,14 +139,20 @@ def _check_job(job: Job) -> None:
     job.warnings += check_job([one for at, one in enumerate(job.infos) if at not in again])
 
 
-def _check_missing_ranks(job: Job) -> list[str]:
-    """Return a warning where ranks are missing from a job of one run."""
+def _check_ranks(job: Job) -> list[str]:
+    """Add warnings about ranks that are missing or claimed twice from a job of one run; returns those
+    about missing ones.
+    """
     if len(job.captures.runs) > 1:
         return []
     processes = [one for one in job.model.processes if one.pid and not one.is_helper]
     infos = [job.infos[report] for report in sorted({one.report for one in processes})]
     has_messages = any(result.facts for result in (*job.results, *job.clock_results))
-    return check_missing_ranks(infos, [one.rank for one in processes], has_messages)
+    missing = check_missing_ranks(infos, [one.rank for one in processes], has_messages)
+    # What NCCL and MPI number may be of one process or several to the launcher.
+    is_sure = {one.source for one in processes} <= {NCCL_RANKS, MPI_RANKS}
+    job.warnings = [*missing, *job.warnings, *([] if is_sure else check_claims(infos))]
+    return missing
 
 
 def _correct_rows(job: Job) -> list[str]:

@@ -59,12 +59,12 @@ Chain = tuple[int, ...]
 
 def check_job(infos: Sequence[ReportInfo]) -> list[str]:
     """Return the doubts about the job, one line each."""
-    return [
-        *_find_copies(infos),
-        *_check_jobs(infos),
-        *_check_overlap(infos),
-        *(_check_ranks(infos) or _check_launched_ranks(infos)),
-    ]
+    return [*_find_copies(infos), *_check_jobs(infos), *_check_overlap(infos)]
+
+
+def check_claims(infos: Sequence[ReportInfo]) -> list[str]:
+    """Return a warning where two processes claim one rank."""
+    return _check_ranks(infos) or _check_launched_ranks(infos)
 
 
 def check_missing_ranks(

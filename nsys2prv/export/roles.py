@@ -193,17 +193,31 @@ def _list_sources(
     """Return the numbers that each source gives to processes, and how many ranks the job has, None
     where that is not known.
     """
-    launched = choose_launcher_ranks([infos[report].launcher_ranks for report in alone])
     sources = {
         MPI_RANKS: {
             key: infos[key[0]].ranks[key[1]] for key in owners if key[1] in infos[key[0]].ranks
         },
-        LAUNCHER: dict(zip(alone.values(), launched or (), strict=False)),
+        LAUNCHER: _read_launched_ranks({key: infos[at] for at, key in alone.items()}),
     }
     size = find_launched_size(infos[report] for report, _ in owners)
     known = max((1 + max(ranks.values()) for ranks in sources.values() if ranks), default=0)
     of_nccl, members = _read_nccl_ranks(evidence, owners, max(known, size or 0))
     return {NCCL_RANKS: of_nccl, **sources}, members or size
+
+
+def _read_launched_ranks(infos: Mapping[ProcessKey, ReportInfo]) -> dict[ProcessKey, int]:
+    """Return the ranks by the variable that tells most processes apart, of equal ones the most
+    reliable.
+    """
+    by_name = (
+        {
+            key: rank
+            for key, one in infos.items()
+            if (rank := one.launcher_ranks.get(name)) is not None
+        }
+        for name in RANK_VARIABLES
+    )
+    return max((one for one in by_name if len(set(one.values())) == len(one)), key=len)
 
 
 def _read_nccl_ranks(

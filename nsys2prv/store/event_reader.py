@@ -147,8 +147,21 @@ class EventReader(Struct, dict=True):
 
     @cached_property
     def layouts(self) -> frozenset[str]:
-        """Record layouts, and kinds of lines, of which there are any."""
-        return frozenset(run.shape.name for run in self.runs)
+        """Record layouts, and kinds of lines, of which there are any on the threads of a unit."""
+        names: set[str] = set()
+        for run in self.runs:
+            if run.shape.name not in names and self._is_in_a_unit(run):
+                names.add(run.shape.name)
+        return frozenset(names)
+
+    def _is_in_a_unit(self, run: Run) -> bool:
+        """Return whether any record of a run is on a thread of a unit."""
+        if run.object >= 0:
+            return self.rows.units[self._find_thread(run)] != NO_UNIT
+        counts = self.rows.units[self.ids.objects.get_table(run.task)] != NO_UNIT
+        if counts.all() or "object" not in run.shape.dtype.names:
+            return True
+        return bool(counts.any() and counts[read_run(run)["object"]].any())
 
     def read_begins(
         self,

@@ -181,11 +181,17 @@ class ObjectModel(Struct):
         ranks = {process.rank for process in self.processes} - {None}
         return describe_processes(self.count, len(ranks))
 
+    def _name_tasks(self, tasks: Sequence[int]) -> str:
+        ranks = [self.processes[task].rank for task in tasks]
+        if None in ranks or len(set(ranks)) < len(ranks):
+            labels = self.labels
+            return list_some([labels[task] for task in tasks], MOST_SHARING)
+        return f"ranks {list_some(list(map(str, ranks)), MOST_SHARING)}"
+
     def describe_shared_gpus(self) -> str:
         """Return a line for people on GPUs that several processes use; "" where there are none."""
-        labels = self.labels
         shared = [
-            f"{gpu} ({list_some([labels[task] for task in tasks], MOST_SHARING)})"
+            f"{gpu} ({self._name_tasks(tasks)})"
             for gpu, tasks in sorted(self.shared_gpus.items(), key=lambda item: item[1])
         ]
         if not shared:

@@ -31,6 +31,13 @@ def test_hosts_are_placed_by_utc() -> None:
     ]
 
 
+@pytest.mark.parametrize(("apart", "machines"), [(0.9, [0, 0]), (1.1, [0, 1]), (30, [0, 1])])
+def test_clocks_of_one_machine_agree_within_a_second(apart: float, machines: list[int]) -> None:
+    """UTC may be stepped between two captures, but two machines of one name are not one."""
+    reports = [ReportClock("box", UTC + round(step * SECOND), 100 * SECOND) for step in (0, apart)]
+    assert [placement.machine for placement in place_reports(reports)] == machines
+
+
 def test_containers_of_one_name_on_two_machines_stay_apart() -> None:
     reports = [ReportClock("box", UTC, 100 * SECOND), ReportClock("box", UTC + 50, 9_000 * SECOND)]
     assert [placement.machine for placement in place_reports(reports)] == [0, 1]

@@ -10,7 +10,7 @@ from samples import generate
 
 from nsys2prv.cli import main
 from nsys2prv.export.info import ReportInfo
-from nsys2prv.export.ranks import check_missing_ranks
+from nsys2prv.export.ranks import check_claims, check_job, check_missing_ranks
 from nsys2prv.relations.nccl_collectives import _describe_missing_ranks
 
 
@@ -73,19 +73,43 @@ def test_what_does_not_prove_that_ranks_are_missing() -> None:
             _read_info("a", {"RANK": 0}, {"WORLD_SIZE": 4}),
             _read_info("b", {"RANK": 1}, {"WORLD_SIZE": 8}),
         ],
-        [
-            _read_info("a", {"RANK": 0}, {"WORLD_SIZE": 4}),
-            _read_info("b", {"RANK": 0}, {"WORLD_SIZE": 4}),
-        ],
+        # A batch script whose program is not parallel.
+        [_read_info("a", {"SLURM_PROCID": 0}, {"SLURM_NTASKS": 8})],
         # One report of all processes of a node, which the launcher started once.
         [_read_info("a", {"RANK": 0}, {"WORLD_SIZE": 2}, {1: 0, 2: 1})],
         # The size of another launcher: ranks go beyond it.
         [_read_info("a", {"RANK": 7}, {"WORLD_SIZE": 4})],
     ):
-        assert check_missing_ranks(infos) == []
+        assert check_missing_ranks(infos, communicates=False) == []
     assert check_missing_ranks([_read_info("a", {"RANK": 5}, {"WORLD_SIZE": 8})]) == [
         "the job has 8 ranks (WORLD_SIZE), and there is no report of ranks 0, 1, 2 and 4 more: collectives and messages with other ranks are incomplete"
     ]
+
+
+def test_variables_that_count_pods() -> None:
+    """Two pods of two processes each: the rank is of the pod, the size of all processes."""
+    pods = [_read_info(f"{at}", {"RANK": at // 2}, {"WORLD_SIZE": 4}) for at in range(4)]
+    assert check_missing_ranks(pods) == []
+    assert check_missing_ranks(pods, [0, 1, 2, 3]) == []
+    assert check_missing_ranks(pods[:3]) == [
+        "the job has 4 ranks (WORLD_SIZE), and there are reports of 3 of them: collectives and messages with other ranks are incomplete"
+    ]
+    assert check_missing_ranks(pods[:3], [0, 1, 3]) == [
+        "the job has 4 ranks (WORLD_SIZE), and there is no report of rank 2: collectives and messages with other ranks are incomplete"
+    ]
+    whole = [_read_info(f"{at}", {"RANK": at}, {"WORLD_SIZE": 4}) for at in range(2)]
+    assert check_missing_ranks(whole, [None] * 4) == [], "a report of all processes of each pod"
+
+
+def test_jobs_of_several_sizes() -> None:
+    infos = [
+        _read_info(name, {"RANK": rank}, {"WORLD_SIZE": size})
+        for name, rank, size in (("a", 0, 2), ("b", 1, 2), ("c", 0, 1))
+    ]
+    assert check_job(infos) == [
+        "the reports are of 2 jobs by their WORLD_SIZE (a, c): do they belong together?"
+    ]
+    assert check_claims(infos) == ["rank 0 (RANK) is in a and in c: are they of one job?"]
 
 
 def test_members_of_communicators() -> None:
