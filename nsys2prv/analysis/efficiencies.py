@@ -150,7 +150,7 @@ def _split_communication(rated: pl.DataFrame, prefix: str, serialisation: float)
     waits = pl.when(first).then(pl.max_horizontal(pl.lit(serialisation), communication))
     added = {
         f"{prefix}serialisation_efficiency": waits,
-        f"{prefix}transfer_efficiency": pl.col(communication) / waits,
+        f"{prefix}transfer_efficiency": divide_columns(communication, waits),
     }
     place = rated.columns.index(communication) + 1
     ordered = [*rated.columns[:place], *added, *rated.columns[place:]]

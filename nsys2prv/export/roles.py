@@ -20,7 +20,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from nsys2prv._util.text import format_count, list_some, make_natural_key
-from nsys2prv.export.info import RANK_VARIABLES, SIZE_VARIABLES, ReportInfo
+from nsys2prv.export.info import RANK_VARIABLES, SIZE_VARIABLES, ReportInfo, pid_of
 
 #: What tells ranks, in the order of trust.
 NCCL_RANKS, MPI_RANKS = "NCCL's payloads", "MPI"
@@ -29,9 +29,11 @@ LAUNCHER, FILE_NAMES = "the launcher's environment", "file names"
 _RANK_IN_NAME = re.compile(r"rank[-_.=]?(\d{1,9})", re.IGNORECASE)
 #: Names of programs that start others.
 _STARTERS = re.compile(
-    r"(?:(?:ba|da|z|k|c|tc)?sh|env|time|timeout|numactl|taskset|nsys|ssh|torchrun"
+    r"(?:(?:ba|da|z|k|c|tc)?sh|env|time|timeout|numactl|taskset|nsys(?:-launcher)?|ssh|torchrun"
     r"|srun|jsrun|aprun|mpi(?:run|exec)\S*|orterun|prte\S*|orted|hydra_\S+)"
 )
+#: What MPI's tracer calls main threads.
+_MPI_THREAD = "MPI Rank "
 
 #: A process of a report: index of the report, and globalPid.
 ProcessKey = tuple[int, int]
@@ -93,6 +95,16 @@ def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | Non
         if None not in values and len(set(values)) == len(values):
             return values
     return None
+
+
+def find_program(info: ReportInfo, pid: int) -> str:
+    """Return the name of a process (globalPid), "" where it has none: of the program that it became,
+    by its main thread, where it was started as another that only starts programs.
+    """
+    name, thread = info.processes.get(pid, ""), info.threads.get(pid | pid_of(pid), "")
+    if thread and not thread.startswith(_MPI_THREAD) and _STARTERS.fullmatch(name):
+        return thread
+    return name
 
 
 def find_launched_size(infos: Iterable[ReportInfo]) -> int | None:
@@ -178,7 +190,7 @@ def _choose_main(info: ReportInfo, keys: Sequence[ProcessKey], evidence: Evidenc
     """
 
     def rate(key: ProcessKey) -> tuple:
-        name = info.processes.get(key[1], "")
+        name = find_program(info, key[1])
         return (not _STARTERS.fullmatch(name), bool(name), evidence.threads.get(key, 0))
 
     return max(keys, key=rate)

@@ -43,6 +43,7 @@ from nsys2prv.export.roles import (
     Roles,
     choose_launcher_ranks,
     describe_processes,
+    find_program,
     find_roles,
 )
 from nsys2prv.writers import MOST_OBJECTS
@@ -459,14 +460,14 @@ def _name_thread_row(key: ObjectKey, info: ReportInfo, where: str, device: int) 
 
 def _name_helper(info: ReportInfo, pid: int) -> str:
     """Return the program of a helper, else the name of its main thread, and its process id."""
-    name = info.processes.get(pid) or info.threads.get(pid | pid_of(pid)) or "process"
+    name = find_program(info, pid) or info.threads.get(pid | pid_of(pid)) or "process"
     return f"{name} {pid_of(pid)}"
 
 
 def _name_task(process: RankedProcess, info: ReportInfo) -> str:
     if process.pid == NO_PROCESS and not info.processes.get(NO_PROCESS):
         return f"devices of {info.host or 'unknown-host'}"
-    name = info.processes.get(process.pid, "")
+    name = find_program(info, process.pid)
     who = f"{name} {pid_of(process.pid)}".strip()
     if process.is_helper:
         return f"helper {who}"

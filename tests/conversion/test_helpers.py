@@ -190,6 +190,7 @@ def test_a_report_that_is_no_rank(tmp_path: Path) -> None:
         assert job.describe()["ranks"] == 2
         kernels = job.analyse("collectives")["collectives"].tables["nccl"].frame
         assert kernels["communicator"].to_list() == ["world (0,1)"]
+    assert main(["report", *map(str, reports), "--json", str(tmp_path / "job.json")]) == 0
 
 
 @pytest.mark.parametrize("uuid", ["GPU-aaaa", "aaaa"])

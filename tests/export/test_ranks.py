@@ -17,6 +17,7 @@ from nsys2prv.export.roles import (
     Evidence,
     Rank,
     Roles,
+    find_program,
     find_roles,
 )
 
@@ -190,6 +191,22 @@ def test_the_program_of_a_launched_report_without_work() -> None:
     roles = find(infos, processes, threads=threads)
     assert roles.ranks == {(at, B): Rank(at, LAUNCHER) for at in range(2)}
     assert roles.helpers == {(at, A): (at, B) for at in range(2)}
+
+
+@pytest.mark.parametrize(
+    ("process", "thread", "program"),
+    [
+        ("nsys-launcher", "solver", "solver"),
+        ("bash", "MPI Rank 3", "bash"),
+        ("python3", "worker", "python3"),
+        ("mpirun.openmpi", "", "mpirun.openmpi"),
+    ],
+)
+def test_the_name_of_a_process_is_that_of_its_program(
+    process: str, thread: str, program: str
+) -> None:
+    info = ReportInfo(Path("r"), processes={A: process}, threads={A | 1: thread})
+    assert find_program(info, A) == program
 
 
 def test_what_sources_say_otherwise_is_said() -> None:
