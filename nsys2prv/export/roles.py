@@ -72,6 +72,8 @@ class Evidence(Struct, frozen=True):
     silent: Collection[ProcessKey] = ()
     #: Processes that launch work of which none is recorded.
     launching: Collection[ProcessKey] = ()
+    #: Processes with CUDA contexts, ranks where nothing in their report works.
+    ready: Collection[ProcessKey] = ()
     #: Processes with other work on GPUs, as of graphics: no helpers.
     also_busy: Collection[ProcessKey] = ()
     #: Whether the reports are of one job, so that their names may tell ranks.
@@ -157,7 +159,7 @@ def _find_owners(
     evidence: Evidence,
 ) -> list[ProcessKey]:
     """Return the processes that work, by their reports: of each report those of MPI, else those that
-    use GPUs or NCCL.
+    use GPUs or NCCL, else those that could.
     """
     told = [] if evidence.nccl is None else evidence.nccl.select("report", "process").rows()
     working = {key for key, uses_gpu in evidence.with_gpu.items() if uses_gpu}
@@ -165,7 +167,11 @@ def _find_owners(
     owners = []
     for report, keys in by_report.items():
         of_mpi = [key for key in keys if key[1] in infos[report].ranks]
-        owners += of_mpi or [key for key in keys if key in working]
+        owners += (
+            of_mpi
+            or [key for key in keys if key in working]
+            or [key for key in keys if key in evidence.ready]
+        )
     return owners
 
 

@@ -316,19 +316,19 @@ def build_object_model(
 def gather_evidence(
     infos: Sequence[ReportInfo], by_process: Mapping[ProcessKey, Sequence[ObjectKey]]
 ) -> Evidence:
-    """Return what the rows of processes tell of them. Where no work of GPUs was read, those that
-    have made themselves ready for CUDA count as working.
-    """
+    """Return what the rows of processes tell of them."""
     processes = {one: keys for one, keys in by_process.items() if one[1] != NO_PROCESS}
     streams, queues = (
         {one for one, keys in processes.items() if any(isinstance(key, kind) for key in keys)}
         for kind in (StreamKey, QueueKey)
     )
     ready = {one for one in processes if pid_of(one[1]) in infos[one[0]].cuda_processes}
+    # Where no work of GPUs was read, contexts tell of it.
     working = streams or queues or ready
     return Evidence(
         {one: one in working for one in processes},
         {one: sum(isinstance(key, ThreadKey) for key in keys) for one, keys in processes.items()},
+        ready=ready,
         also_busy=queues,
     )
 

@@ -11,6 +11,7 @@ from tools.exports import (
     PID,
     Row,
     make_call,
+    make_global_pid,
     make_export,
     make_global_tid,
     make_kernel,
@@ -60,7 +61,7 @@ def write_sampled(path: Path, pid: int, stacks: list[str]) -> Path:
                 begin * MS + 2000,
                 begin * MS + 3000,
                 correlationId=begin + 1,
-                globalPid=make_global_tid(pid, 0),
+                globalPid=make_global_pid(pid),
             )
             for begin in (0, 100)
         ],

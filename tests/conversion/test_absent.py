@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tools.exports import (
     KERNEL,
+    PID,
     RUNTIME,
     make_call,
     make_export,
@@ -47,6 +48,7 @@ def test_a_report_without_work_is_named_where_some_was_asked_for(tmp_path: Path)
         RUNTIME: [make_call(0, 5, 1)],
         "OSRT_API": [make_os_call(0, 5)],
         "StringIds": make_strings("k", "cudaMalloc"),
+        "TARGET_INFO_CUDA_CONTEXT_INFO": [{"processId": PID}],
     }
     idle = make_export(tmp_path / "idle.sqlite", calls)
     busy = make_export(tmp_path / "busy.sqlite", {**calls, KERNEL: [make_kernel(0, 5)]})
