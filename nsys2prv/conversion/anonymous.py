@@ -115,7 +115,9 @@ def hide_names(job: Job) -> None:
         for task in tree.tasks
     )
     job.model = replace(
-        job.model, tree=ObjectTree(tuple(map(names.hide, tree.nodes)), tuple(tasks))
+        job.model,
+        tree=ObjectTree(tuple(map(names.hide, tree.nodes)), tuple(tasks)),
+        helpers=tuple(map(names.hide, job.model.helpers)),
     )
     if job.clock_record:
         job.clock_record = _hide_clocks(job.clock_record, names)
