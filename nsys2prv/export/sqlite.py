@@ -14,7 +14,7 @@ import re
 import sqlite3
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
@@ -165,6 +165,9 @@ class Database(Closable):
         have one of these there.
         """
         file = self._schema.file
+        with suppress(*DAMAGE):
+            if not file and self._ask_quick_check() == ["ok"]:
+                return
         met = bytearray(file.pages // 8 + 1 if file else 0)
         not_all_read = self._others.copy()
         for table in (self._schema, *self.tables.values()):
@@ -184,11 +187,15 @@ class Database(Closable):
         """
         if file := self._schema.file:
             return ask_core(file.lost_page, met, np.array(roots, np.uint32)) or 0
-        said = "\n".join(text for (text,) in self.connection.execute("PRAGMA quick_check"))
         # Where SQLite finds damage elsewhere, lost pages may have been of an index, or free.
-        pages = [line for line in said.splitlines() if PAGE_IN_CHECK.search(line)]
+        pages = [line for line in self._ask_quick_check() if PAGE_IN_CHECK.search(line)]
         lost = [match for match in map(LOST_PAGE.match, pages) if match]
         return int(lost[0][1]) if lost and len(lost) == len(pages) else 0
+
+    def _ask_quick_check(self) -> list[str]:
+        """Return the lines that SQLite's check says of the file, "ok" alone where it finds nothing."""
+        said = self.connection.execute("PRAGMA quick_check").fetchall()
+        return [line for (text,) in said for line in text.splitlines()]
 
     def _check_by_sql(self, name: str) -> None:
         """Check the pages of a table by SQLite, which checks those of its indexes, too."""

@@ -158,11 +158,6 @@ def shift_pages(random: Random, data: bytearray, size: int, other: bytes) -> Non
         data[first - size if first else 0 : second - size if first else second] = moved
 
 
-def zero_page(random: Random, data: bytearray, size: int, other: bytes) -> None:
-    start = _pick_page(random, data, size)
-    data[start : start + size] = bytes(size)
-
-
 def drop_page(random: Random, data: bytearray, size: int, other: bytes) -> None:
     start = _pick_page(random, data, size)
     del data[start : start + size]
@@ -238,7 +233,6 @@ MOVES: tuple[Damage, ...] = (
     copy_page,
     copy_page_of_another_file,
     shift_pages,
-    zero_page,
     drop_page,
     change_child,
 )
