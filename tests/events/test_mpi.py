@@ -697,6 +697,34 @@ def test_reports_that_begin_later_are_matched_if_their_numbers_agree(
     assert len(list_messages(trace)) == lines
 
 
+@pytest.mark.parametrize("ended", [(True, True), (True, False), (False, True), (False, False)])
+def test_reports_that_begin_later_are_matched_from_the_end_only_if_both_have_it(
+    tmp_path: Path, ended: tuple[bool, bool]
+) -> None:
+    """Messages do not overtake each other, so that the last sent is the last received, where nothing
+    is cut off at the end.
+    """
+    calls = [
+        [make_p2p_call("MPI_Send", time, time + 5, 1) for time in (100, 200, 300)],
+        [make_p2p_call("MPI_Recv", time - 10, time, 0) for time in (250, 350)],
+    ]
+    reports = [
+        write_rank(
+            tmp_path / f"{rank}.sqlite",
+            rank,
+            [
+                make_mpi_call(OTHER, "MPI_Initialized", 0, 5),
+                *own,
+                *([make_mpi_call(OTHER, "MPI_Finalize", 400, 410)] if has_end else []),
+            ],
+        )
+        for rank, (own, has_end) in enumerate(zip(calls, ended, strict=True))
+    ]
+    trace, _ = convert_reports(tmp_path, *reports)
+    both = [(1, 200, 2, 250, 64, 5), (1, 300, 2, 350, 64, 5)]
+    assert list_messages(trace) == (both if all(ended) else [])
+
+
 def test_ranks_without_a_report(tmp_path: Path) -> None:
     calls = [
         make_init_call(),
