@@ -132,14 +132,17 @@ def place_reports(reports: list[ReportClock]) -> list[Placement]:
 def _number_machines(reports: list[ReportClock]) -> tuple[list[int], list[int | None]]:
     """Return the machine of each report: one name or a GPU in common (containers have names of their
     own), and clocks that agree where both are known (containers share names); and the first known
-    `boot` of each machine.
+    `boot` of each machine. A report that has neither a name nor a monotonic clock is of one machine
+    with others only if they have a GPU in common.
     """
     boots: list[int | None] = []
     machines_of: dict[str, set[int]] = defaultdict(set)
     numbers = []
     for report in reports:
         boot = report.boot
-        names = [f"host {report.host}", *report.gpus]
+        names = [*report.gpus]
+        if report.host or boot is not None:
+            names.append(f"host {report.host}")
         number = min(
             (
                 machine

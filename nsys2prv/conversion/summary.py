@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.text import format_count, format_size
-from nsys2prv.conversion.clocks import describe_clocks, describe_hosts
+from nsys2prv.conversion.clocks import describe_clocks, describe_hosts, find_host_clocks
 from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.quality import (
     QualityNote,
@@ -239,7 +239,7 @@ class Summary(Struct, dict=True):
             opening=writer.opening,
             processes=model.describe_processes(),
             ranks_by=model.rank_sources,
-            clock_lines=describe_clocks(record, job.placements, len(model.tree.nodes)),
+            clock_lines=describe_clocks(record, job.placements, len(find_host_clocks(job)[1])),
             is_cut=job.is_cut,
             events={
                 name: count for name, count in events.items() if name in load_catalogue().layouts

@@ -44,6 +44,24 @@ def test_containers_of_one_name_on_two_machines_stay_apart() -> None:
     assert list_offsets(*reports) == [UTC, UTC + 50]
 
 
+@pytest.mark.parametrize(("later", "machines"), [(0.5, [0, 0]), (2.0, [0, 1])])
+def test_machines_of_one_name_are_told_apart_though_they_started_seconds_apart(
+    later: float, machines: list[int]
+) -> None:
+    """What UTC is less the monotonic clock stays the same on a machine, but for steps of UTC."""
+    reports = [
+        ReportClock("box", UTC, 100 * SECOND),
+        ReportClock("box", UTC + round(later * SECOND), 100 * SECOND),
+    ]
+    assert [placement.machine for placement in place_reports(reports)] == machines
+
+
+def test_reports_without_a_name_are_of_one_machine_if_they_have_a_gpu_in_common() -> None:
+    gpus = [frozenset({"a", "b"}), frozenset({"b"}), frozenset({"c"}), frozenset[str]()]
+    reports = [ReportClock("", UTC, None, own) for own in (*gpus, gpus[3])]
+    assert [placement.machine for placement in place_reports(reports)] == [0, 0, 1, 2, 3]
+
+
 def test_a_report_without_a_clock_is_left_to_the_caller() -> None:
     assert [
         placement.method
