@@ -70,10 +70,6 @@ def measure_errors(
     for host in range(1, hosts):
         own = spans[host::hosts]
         observed = np.array([own[:, 0].min(), own[:, 1].max()])
-        if samples := clocks[f"host{host}"].samples:
-            # On the host's clock, which is wrong by far less than calls are apart.
-            at = np.array([samples[0][0], samples[-1][0]]) - offset[host]
-            observed = np.clip(at, *observed)
         near, far = (
             float(np.abs(correct(host, times) - correct(0, times)).max())
             for times in (observed, np.array([spans.min(), spans.max()]))

@@ -1,173 +1,54 @@
-"""Adjust corrections to hard bounds: connect, move and tighten hosts so that no effect precedes its
-cause.
+"""Adjust corrections to hard bounds: place hosts so that no effect precedes its cause.
 
-Hosts bound in one direction only are moved just far enough; hosts whose own clocks contradict
-nothing keep them. A line over a span is the pair (value at its begin, value at its end); bounds
-leave a convex region of these.
+Ends of collectives connect hosts to parts. The order of events holds between all hosts, so all are
+moved together (:mod:`nsys2prv.clock.joint`); what it leaves open (:mod:`nsys2prv.clock.regions`) is
+the error. Parts that it binds in both directions are placed amid that; those bound in one direction
+only are moved just far enough; hosts whose own clocks contradict nothing keep them.
 """
 
 from __future__ import annotations
 
-import heapq
-from itertools import count
+from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import Table, group_rows
-from nsys2prv.clock import (
-    DRIFT_PRIOR,
-    NOISE,
-    PLAUSIBLE_DRIFT,
-    ClockFinding,
-    Corrections,
-    FindingKind,
+from nsys2prv._util.columns import group_rows
+from nsys2prv.clock import PLAUSIBLE_DRIFT, UTC_ERROR, ClockFinding, Corrections, FindingKind
+from nsys2prv.clock.joint import Springs, move_jointly
+from nsys2prv.clock.least_squares import (
+    ENDS,
+    REFERENCE,
+    SIGMAS_IN_BOUND,
+    UTC,
+    Estimate,
+    list_corrections,
 )
-from nsys2prv.clock.least_squares import ENDS, REFERENCE, UTC, Estimate, list_corrections
+from nsys2prv.clock.orders import Precedences
+from nsys2prv.clock.regions import (
+    STEEPEST_SLOPE,
+    Bounds,
+    find_centre,
+    find_feasible_region,
+    is_bounded,
+    label_connected,
+    spread_regions,
+)
 
 #: How corrections were found, beside by ends alone.
 BOUNDS = "causality"
 ONE_WAY, CONFIRMED = "causality, one way", "UTC, confirmed"
-#: By how much bounds are relaxed (ns), one after the other, until they do not contradict each
-#: other, as no clock keeps its rate for ever; the error is larger by twice as much.
-RELAXATIONS = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
 #: Violations of no more than this (and the slack of their noise) are noise, ns.
 TOLERANCE = 3_000.0
-#: Times that all hosts are moved, at most.
-SWEEPS = 3
 #: Fewer bounds than this may be of calls that do not belong together.
 FEWEST_BOUNDS = 8
-#: UTC is never wrong by more than this (ns); larger corrections mean wrong data.
-LARGEST_ONE_WAY = 1_000_000_000.0
 #: A correction larger than this (ns) is made though its error might be as large.
 LARGEST_UNMOVED = 10_000.0
-#: First and last time of a correction that is valid at all times.
-AT_ALL_TIMES = {"first": -np.inf, "last": np.inf}
-#: Bounds kept of each side: the tightest of as many parts of the span.
-PARTS_OF_SPAN = 64
-#: Values that are not bounded at all, ns.
-UNBOUNDED = 1e12
-#: Steeper than this no line is, unless all others are forbidden.
-STEEPEST_SLOPE = 3 * DRIFT_PRIOR
-
-
-class Precedences(Table, frozen=True):
-    """`begin` on clock `before` is not later than `end` on clock `after`: float ns relative to the
-    pivot.
-    """
-
-    #: Key of NOISE.
-    noise_kind: np.ndarray
-    #: Clock of the begin.
-    before: np.ndarray
-    #: The earlier time.
-    begin: np.ndarray
-    #: Clock of the end.
-    after: np.ndarray
-    #: The later time.
-    end: np.ndarray
-    #: Held back from the estimate, to judge it by.
-    held: np.ndarray
-
-    def correct(self, corrections: Corrections) -> tuple[np.ndarray, np.ndarray]:
-        """Return the begins and the ends by corrected clocks."""
-        return (corrections.apply(self.begin, self.before), corrections.apply(self.end, self.after))
-
-    def find_slack(self) -> np.ndarray:
-        """Return by how much clocks of devices within a host may contradict each other, ns."""
-        return np.array([noise.slack for noise in NOISE.values()])[self.noise_kind]
-
-
-def connect_parts(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
-    """Return parts that no ends connect, connected by bounds in both directions: each along the
-    road of the smallest error to a reference.
-    """
-    part = np.array([estimate.reference for estimate in estimates])
-    inner = np.array([estimate.bound for estimate in estimates])
-    begin, end = orders.correct(list_corrections(estimates))
-    before, after = part[orders.before], part[orders.after]
-    across = np.flatnonzero(before != after)
-    pair = np.minimum(before, after)[across] * len(part) + np.maximum(before, after)[across]
-    roads: dict[int, list[Estimate]] = {}
-    for number, places in group_rows(pair):
-        rows = across[places]
-        more = float(inner[orders.before[rows]].max() + inner[orders.after[rows]].max())
-        one, other = divmod(number, len(part))
-        for reference, host in ((one, other), (other, one)):
-            road = _find_part_correction(
-                host, reference, begin[rows], end[rows], before[rows] == host
-            )
-            if road is not None:
-                roads.setdefault(reference, []).append(replace(road, bound=road.bound + more))
-    return _compose_corrections(estimates, part, roads)
-
-
-def _find_part_correction(
-    host: int, reference: int, begin: np.ndarray, end: np.ndarray, leaving: np.ndarray
-) -> Estimate | None:
-    """Return the correction of a host's part to another part; None where all precedences lead one
-    way, or contradict each other. `leaving` precedences start in the host's part, the others end
-    there.
-    """
-    if leaving.all() or not leaving.any():
-        return None
-    bounds = _bound_changes(begin, end, leaving)
-    first, last = float(bounds.times.min()), float(bounds.times.max())
-    for by in RELAXATIONS:
-        line = find_middle_line(bounds.relax(by), first, last)
-        if line is not None:
-            slope = (line.last - line.first) / max(last - first, 1.0)
-            return Estimate(
-                host,
-                reference,
-                BOUNDS,
-                line.first - slope * first,
-                slope,
-                line.error + 2 * by,
-                line.slope_error,
-                len(begin),
-                first=first,
-                last=last,
-            )
-    return None
-
-
-def _compose_corrections(
-    estimates: list[Estimate], part: np.ndarray, roads: dict[int, list[Estimate]]
-) -> list[Estimate]:
-    """Return corrections of the parts composed along the roads of the smallest error from the
-    lowest part. roads: by the reference that they lead to.
-    """
-    reached: dict[int, Estimate] = {}
-    order = count()
-    for start in np.unique(part).tolist():
-        queue = [(0.0, start, next(order), Estimate(start, start, REFERENCE, **AT_ALL_TIMES))]
-        while queue:
-            *_, here = heapq.heappop(queue)
-            if here.host not in reached:
-                reached[here.host] = here
-                for road in roads.get(here.host, []):
-                    whole = road.compose(here)
-                    heapq.heappush(queue, (whole.bound, whole.host, next(order), whole))
-    result = []
-    for estimate in estimates:
-        road = reached[estimate.reference]
-        if road.reference == road.host:
-            if estimate.method == UTC and road.host in roads:
-                estimate = replace(estimate, method=REFERENCE)
-        else:
-            alone = estimate.method in (UTC, REFERENCE)
-            observed = estimate
-            if not np.isfinite(estimate.first):
-                observed = replace(estimate, **AT_ALL_TIMES)
-            estimate = replace(
-                observed.compose(road),
-                method=BOUNDS if alone else f"{ENDS}, {BOUNDS}",
-                observations=estimate.observations or road.observations,
-            )
-        result.append(estimate)
-    return result
+#: Hosts that have to be moved by more than this (ns) are moved in two steps.
+FAR = 10.0 * UTC_ERROR
+#: Springs are no stiffer than this (ns).
+LEAST_SIGMA = 100.0
 
 
 def find_violations(
@@ -185,50 +66,269 @@ def find_violations(
     return same, excess, excess > bound[orders.before] + bound[orders.after]
 
 
-def remove_violations(
-    estimates: list[Estimate], orders: Precedences, findings: list[ClockFinding]
+def place_by_order(
+    estimates: list[Estimate],
+    orders: Precedences,
+    findings: list[ClockFinding],
+    left_out: set[int],
 ) -> list[Estimate]:
-    """Return the estimates, moved as little as possible to remove the violations that lie within
-    their error; larger ones are taken for wrong data.
+    """Return the estimates, moved together so that no precedence is violated that can be satisfied.
+
+    left_out: hosts whose clocks are not to be believed. findings: more are added.
     """
-    estimates = list(estimates)
-    slack = TOLERANCE + orders.find_slack()
-    beyond = np.zeros(len(orders), bool)
-    for _ in range(SWEEPS):
-        same, excess, beyond = find_violations(estimates, orders)
-        wrong = (excess > 0) & ~beyond
-        touched = np.unique(np.concatenate([orders.before[wrong], orders.after[wrong]])).tolist()
-        movable = [host for host in touched if estimates[host].reference != host]
-        if not movable:
-            break
-        for host in sorted(movable, key=lambda host: -estimates[host].bound):
-            estimates[host] = _move_host(estimates, host, orders, same & ~beyond, slack)
-    hosts, counts = np.unique(orders.before[beyond], return_counts=True)
+    part = np.array([estimate.reference for estimate in estimates])
+    same, excess, beyond = find_violations(estimates, orders)
+    _tell_early(orders, beyond, findings)
+    distrusted = np.isin(np.arange(len(part)), [*left_out])
+    sound = ~beyond & ~(distrusted[orders.before] | distrusted[orders.after])
+    if not (~same & sound).any() and not (excess[sound] > 0).any():
+        return estimates
+    slack = np.where(same, TOLERANCE + orders.find_slack(), 0.0)
+    network = _Network(estimates, orders[sound], slack[sound], part)
+    result = network.place(findings)
+    _tell_early(orders[sound], network.given_up, findings)
+    return result
+
+
+def _tell_early(orders: Precedences, early: np.ndarray, findings: list[ClockFinding]) -> None:
+    hosts, counts = np.unique(orders.before[early], return_counts=True)
     findings += [
         ClockFinding(FindingKind.EARLY, count, clock=host)
         for host, count in zip(hosts.tolist(), counts.tolist(), strict=True)
     ]
-    return estimates
 
 
-def _move_host(
-    estimates: list[Estimate], host: int, orders: Precedences, heeded: np.ndarray, slack: np.ndarray
-) -> Estimate:
-    estimate = estimates[host]
-    rows = heeded & ((orders.before == host) | (orders.after == host))
-    begin, end = orders[rows].correct(list_corrections(estimates))
-    corners = _find_feasible_changes(estimate, begin, end, orders.before[rows] == host, slack[rows])
-    if not len(corners):
+class _Road(Struct, frozen=True):
+    """Where the order of events leaves a part, against another one."""
+
+    #: Host that is the reference of the other part.
+    start: int
+    #: First and last time of the precedences of the part.
+    span: np.ndarray
+    #: Corners of the region of corrections that may still be added: values at these times, ns.
+    corners: np.ndarray
+    #: The likeliest of them.
+    centre: np.ndarray
+    #: Number of precedences.
+    observations: int
+    #: By how much more a line may err, as no clock keeps its rate for ever, ns.
+    bend: float
+
+    def find_error(self, line: np.ndarray) -> tuple[float, float]:
+        """Return the largest error (ns) and the largest error of the slope of a line."""
+        slopes = np.diff(self.corners - line, axis=1) / max(self.span[1] - self.span[0], 1.0)
+        return float(np.abs(self.corners - line).max()) + self.bend, float(np.abs(slopes).max())
+
+
+class _Network:
+    """Parts of hosts, and what the order of events says about them."""
+
+    def __init__(
+        self, estimates: list[Estimate], orders: Precedences, slack: np.ndarray, part: np.ndarray
+    ) -> None:
+        self.estimates, self.part = estimates, part
+        self.bound = np.array([estimate.bound for estimate in estimates])
+        before, after = part[orders.before], part[orders.after]
+        self.component = label_connected(before, after, len(part))
+        # What can be moved against the first host of these is told by nothing else.
+        self.group = label_connected(np.append(before, after), np.append(after, before), len(part))
+        # Between components everything goes in one direction, so that nothing contradicts a wrong row.
+        across = self.component[before] != self.component[after]
+        _, pair, counts = np.unique(
+            before * len(part) + after, return_inverse=True, return_counts=True
+        )
+        self.kept = np.flatnonzero(~across | (counts[pair] >= FEWEST_BOUNDS))
+        self.orders, self.slack = orders[self.kept], slack[self.kept]
+        self.lost = np.zeros(len(self.kept), bool)
+
+    @property
+    def given_up(self) -> np.ndarray:
+        """Return the places of the precedences that contradict others."""
+        return self.kept[self.lost]
+
+    def place(self, findings: list[ClockFinding]) -> list[Estimate]:
+        """Return the estimates of all hosts."""
+        corrections = list_corrections(self.estimates)
+        unmoved = Corrections(*np.zeros((2, len(self.part))))
+        moved, bend = self._move(corrections, unmoved, {})
+        if self._find_shifts(moved).max() > FAR:
+            # From there on: far from UTC, its springs would rather bend a clock than let go of it.
+            moved, bend = self._move(self._compose(moved), moved, {})
+        if steep := np.flatnonzero(np.abs(moved.drift) > PLAUSIBLE_DRIFT).tolist():
+            return self._place_others(steep, moved, findings)
+        roads: dict[int, _Road] = {}
+        for start in np.unique(self.component).tolist():
+            roads |= self._find_roads(start, moved, self.orders[~self.lost], bend)
+        begun = self._compose(moved)
+        if roads:
+            moved, _ = self._move(begun, moved, roads)
+        moved = self._undo_slight_moves(moved)
+        return [self._finish(host, begun, moved, roads) for host in range(len(self.part))]
+
+    def _move(
+        self, corrections: Corrections, moved: Corrections, roads: Mapping[int, _Road]
+    ) -> tuple[Corrections, float]:
+        """Return corrections that respect all that is not given up, and the largest violation (ns).
+        moved: by how much the reference of each part is moved already.
+        """
+        springs = self._make_springs(corrections, moved, roads)
+        fixed = self.group[self.part] == np.arange(len(self.part))
+        kept = ~self.lost
+        moved, lost, bend = move_jointly(
+            corrections, self.orders[kept], springs, self.slack[kept], fixed
+        )
+        self.lost[kept] = lost
+        return moved, bend
+
+    def _place_others(
+        self, steep: list[int], moved: Corrections, findings: list[ClockFinding]
+    ) -> list[Estimate]:
+        """Return the estimates by what is known of others than these, whose clocks would drift as no
+        clock can.
+        """
+        for host in steep:
+            reason = FindingKind.STEEP.value.format(moved.drift[host] * 1e6)
+            findings.append(ClockFinding(FindingKind.STEEP, clock=host, reason=reason))
+        out = np.isin(np.arange(len(self.part)), steep)
+        rows = np.flatnonzero(~(out[self.orders.before] | out[self.orders.after]))
+        rest = _Network(self.estimates, self.orders[rows], self.slack[rows], self.part)
+        result = rest.place(findings)
+        self.lost = np.isin(np.arange(len(self.kept)), rows[rest.given_up])
+        return result
+
+    def _find_shifts(self, moved: Corrections) -> np.ndarray:
+        """Return by how much each host is moved in the middle of its times, ns."""
+        low, high = np.nan_to_num(self.orders.find_spans(moved), posinf=0.0, neginf=0.0)
+        return np.abs(moved.offset + moved.drift * (low + high) / 2)
+
+    def _compose(self, moved: Corrections) -> Corrections:
+        """Return the corrections of all hosts, each part moved as its reference was."""
+        offset, drift = moved.offset[self.part], moved.drift[self.part]
+        own = list_corrections(self.estimates)
+        return Corrections(own.offset * (1 + drift) + offset, own.drift + drift + own.drift * drift)
+
+    def _make_springs(
+        self, corrections: Corrections, moved: Corrections, roads: Mapping[int, _Road]
+    ) -> Springs:
+        """Return springs that hold hosts to the reference of their part, as their ends say; parts
+        amid what the order of events leaves; and others to UTC.
+        """
+        low, high = self.orders.find_spans(corrections)
+        rows = []
+        for host in np.flatnonzero(low <= high).tolist():
+            estimate, ref = self.estimates[host], int(self.part[host])
+            if host != ref:
+                sigma = max(estimate.bound / SIGMAS_IN_BOUND, LEAST_SIGMA)
+                times = moved.apply(np.array([estimate.first, estimate.last]), ref)
+                rows += [(host, ref, time, 0.0, sigma) for time in times.tolist()]
+            elif road := roads.get(host):
+                error, _ = road.find_error(road.centre)
+                sides = zip(road.span.tolist(), road.centre.tolist(), strict=True)
+                rows += [
+                    (host, road.start, *side, max(error / SIGMAS_IN_BOUND, LEAST_SIGMA))
+                    for side in sides
+                ]
+            else:
+                rows.append((host, -1, (low[host] + high[host]) / 2, 0.0, UTC_ERROR))
+        columns = np.array(rows).reshape(-1, 5).T
+        return Springs(*columns[:2].astype(np.int64), *columns[2:])
+
+    def _find_roads(
+        self, start: int, moved: Corrections, orders: Precedences, bend: float
+    ) -> dict[int, _Road]:
+        """Return where each part of a component may be against its first one. bend: by how much
+        precedences are violated as no lines satisfy them all, ns.
+        """
+        before, after = self.part[orders.before], self.part[orders.after]
+        inside = (self.component[before] == start) & (self.component[after] == start)
+        rows = np.flatnonzero((before != after) & inside)
+        if not len(rows):
+            return {}
+        before, after, orders = before[rows], after[rows], orders[rows]
+        begin, end = orders.correct(moved)
+        error = self.bound[orders.before] + self.bound[orders.after]
+        # A drift scales the time between begin and end, by less than this.
+        room = end - begin + error + bend + PLAUSIBLE_DRIFT * np.abs(end - begin)
+        span = min(begin.min(), end.min()), max(begin.max(), end.max())
+        differences: dict[int, dict[int, np.ndarray]] = {
+            host: {} for host in np.unique([before, after]).tolist()
+        }
+        low, high = np.minimum(before, after), np.maximum(before, after)
+        for number, at in group_rows(low * len(self.part) + high):
+            one, other = divmod(number, len(self.part))
+            leaving = before[at] == other
+            times = np.where(leaving, begin[at], end[at])
+            bounds = Bounds(times, np.where(leaving, room[at], -room[at]), leaving)
+            slope = float(moved.drift[other] - moved.drift[one])
+            for steepest in (STEEPEST_SLOPE, PLAUSIBLE_DRIFT):
+                region = find_feasible_region(bounds, *span, steepest, slope)
+                if len(region):
+                    differences[one][other], differences[other][one] = region, -region
+                    break
+        roads = {}
+        for host, region in spread_regions(start, differences).items():
+            if host != start and is_bounded(region):
+                mine = (before == host) | (after == host)
+                times = np.concatenate([begin[mine], end[mine]])
+                own = np.array([times.min(), times.max()])
+                share = (own - span[0]) / max(span[1] - span[0], 1.0)
+                corners = region @ np.stack([1 - share, share])
+                slope = float(moved.drift[host] - moved.drift[start])
+                centre = find_centre(corners, max(own[1] - own[0], 1.0), slope)
+                roads[host] = _Road(start, own, corners, centre, int(mine.sum()), 2 * bend)
+        return roads
+
+    def _undo_slight_moves(self, moved: Corrections) -> Corrections:
+        """Return the corrections with components moved back whose first host is hardly moved."""
+        hosts = np.arange(len(self.part))
+        first = self.component[self.part]
+        shift = self._find_shifts(moved)[first]
+        slight = np.where((shift <= TOLERANCE) & (self.group[self.part] != first), first, -1)
+        offset, drift = moved.offset[slight] * (slight >= 0), moved.drift[slight] * (slight >= 0)
+        return Corrections(
+            (moved.offset[hosts] - offset) / (1 + drift), (1 + moved.drift[hosts]) / (1 + drift) - 1
+        )
+
+    def _finish(
+        self, host: int, begun: Corrections, moved: Corrections, roads: Mapping[int, _Road]
+    ) -> Estimate:
+        """Return the estimate of a host, as moved at last."""
+        estimate, ref = self.estimates[host], int(self.part[host])
+        start, group = int(self.component[ref]), int(self.group[ref])
+        estimate = replace(
+            estimate, offset=float(moved.offset[host]), drift=float(moved.drift[host])
+        )
+        if road := roads.get(ref):
+            alone = estimate.method in (UTC, REFERENCE)
+            line = _find_change(begun, moved, ref, road.span)
+            line = line - _find_change(begun, moved, start, road.span)
+            error, slope_error = road.find_error(line)
+            first, last = road.span.tolist()
+            if np.isfinite(estimate.first) and not alone:
+                first, last = max(first, estimate.first), min(last, estimate.last)
+            estimate = replace(
+                estimate,
+                reference=start,
+                method=BOUNDS if alone else f"{ENDS}, {BOUNDS}",
+                bound=estimate.bound + error,
+                rate=estimate.rate + slope_error,
+                observations=estimate.observations or road.observations,
+                first=first,
+                last=last,
+            )
+        elif any(road.start == host for road in roads.values()) and estimate.method == UTC:
+            estimate = replace(estimate, method=REFERENCE)
+        if start != group and (moved.offset[start] or moved.drift[start]):
+            estimate = replace(estimate, reference=group, method=ONE_WAY, bound=np.inf)
         return estimate
-    first, last = find_nearest_point(corners).tolist()
-    if max(abs(first), abs(last)) > estimate.bound:
-        return estimate
-    slope = (last - first) / max(estimate.last - estimate.first, 1.0)
-    return replace(
-        estimate,
-        offset=estimate.offset + first - slope * estimate.first,
-        drift=estimate.drift + slope,
-    )
+
+
+def _find_change(
+    before: Corrections, after: Corrections, host: int, times: np.ndarray
+) -> np.ndarray:
+    """Return by how much later corrected times of a host are by other corrections, ns."""
+    shown = (times - before.offset[host]) / (1 + before.drift[host])
+    return shown * (1 + after.drift[host]) + after.offset[host] - times
 
 
 def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
@@ -236,83 +336,23 @@ def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estim
     reference allow.
     """
     reference = np.array([estimate.reference for estimate in estimates])
-    slack = orders.find_slack()
     begin, end = orders.correct(list_corrections(estimates))
+    room = end - begin + orders.find_slack()
     leaving = orders.after == reference[orders.before]
     rows = np.flatnonzero(leaving | (orders.before == reference[orders.after]))
-    hosts = np.where(leaving, orders.before, orders.after)[rows]
     result = list(estimates)
-    for host, places in group_rows(hosts):
+    for host, places in group_rows(np.where(leaving, orders.before, orders.after)[rows]):
         at, estimate = rows[places], estimates[host]
         both_ways = leaving[at].any() and not leaving[at].all()
         if both_ways and np.isfinite(estimate.first):
-            corners = _find_feasible_changes(estimate, begin[at], end[at], leaving[at], slack[at])
+            times = np.where(leaving[at], begin[at], end[at])
+            bounds = Bounds(times, np.where(leaving[at], room[at], -room[at]), leaving[at])
+            span = estimate.first, estimate.last
+            corners = find_feasible_region(bounds, *span, estimate.rate)
             if len(corners):
                 bound = min(estimate.bound, float(np.abs(corners).max()))
                 result[host] = replace(estimate, bound=bound)
     return result
-
-
-def _find_feasible_changes(
-    estimate: Estimate, begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, slack: np.ndarray
-) -> np.ndarray:
-    """Return the corners of the corrections that may still be added to a host's times, within the
-    error of its drift. `leaving` precedences start at the host, the others end there.
-    """
-    first, last = estimate.first, estimate.last
-    bounds = _bound_changes(begin, end, leaving, slack).thin(first, last)
-    return find_feasible_region(bounds, first, last, estimate.rate)
-
-
-def _bound_changes(
-    begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, slack: np.ndarray | float = 0.0
-) -> Bounds:
-    """Return bounds of the correction that may be added to a host's times; `leaving` precedences
-    start there, the others end there.
-    """
-    room = end - begin + slack
-    return Bounds(np.where(leaving, begin, end), np.where(leaving, room, -room), leaving)
-
-
-def move_unconnected_parts(
-    estimates: list[Estimate], orders: Precedences, left_out: set[int]
-) -> list[Estimate]:
-    """Return the estimates, with unconnected parts moved until they no longer violate causality
-    against the parts placed before them, from the first host's part on. They may be off by more:
-    their bound is infinite.
-
-    left_out: hosts whose clocks are not to be believed.
-    """
-    part = np.array([estimate.reference for estimate in estimates])
-    begin, end = orders.correct(list_corrections(estimates))
-    early = begin - end
-    before, after = part[orders.before], part[orders.after]
-    part_pairs, counts = np.unique(np.stack([before, after], axis=1), axis=0, return_counts=True)
-    pairs = {
-        (b, a): float(early[(before == b) & (after == a)].max())
-        for (b, a), count in zip(part_pairs.tolist(), counts.tolist(), strict=True)
-        if b != a and count >= FEWEST_BOUNDS and not left_out & {b, a}
-    }
-    shift = {int(part[0]): 0.0}
-    ways = [way for pair in pairs for way in (pair, pair[::-1])]
-    while near := {q for p, q in ways if p in shift and q not in shift}:
-        q = min(near)
-        later = max((pairs[p, q] + shift[p] for p in shift if (p, q) in pairs), default=0.0)
-        earlier = max((pairs[q, p] - shift[p] for p in shift if (q, p) in pairs), default=0.0)
-        moved = 0.0 if min(later, earlier) > 0 else max(later, 0.0) - max(earlier, 0.0)
-        shift[q] = moved if abs(moved) <= LARGEST_ONE_WAY else 0.0
-    return [
-        replace(
-            estimate,
-            reference=int(part[0]),
-            method=ONE_WAY,
-            offset=estimate.offset + shift[estimate.reference],
-            bound=np.inf,
-        )
-        if shift.get(estimate.reference)
-        else estimate
-        for estimate in estimates
-    ]
 
 
 def drop_needless_corrections(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
@@ -341,132 +381,3 @@ def drop_needless_corrections(estimates: list[Estimate], orders: Precedences) ->
             )
         result.append(estimate)
     return result
-
-
-class Bounds(Table, frozen=True):
-    """Bounds of a value over time: value(times[i]) is at most values[i], or at least."""
-
-    #: When the value is bounded, float ns.
-    times: np.ndarray
-    #: What the value is bounded by, float ns.
-    values: np.ndarray
-    #: True where the value is at most this, False where it is at least this.
-    is_upper: np.ndarray
-
-    def relax(self, by: float) -> Bounds:
-        """Return bounds that leave `by` more on their side, ns."""
-        return replace(self, values=self.values + np.where(self.is_upper, by, -by))
-
-    def thin(self, begin: float, end: float) -> Bounds:
-        """Return the tightest bound of each side in each of PARTS_OF_SPAN parts of the span."""
-        share = (self.times - begin) / max(end - begin, 1.0)
-        part = np.clip(share * PARTS_OF_SPAN, 0, PARTS_OF_SPAN - 1).astype(np.int64)
-        part = np.where(self.is_upper, part, part + PARTS_OF_SPAN)
-        order = np.lexsort((np.where(self.is_upper, self.values, -self.values), part))
-        return self[order[np.flatnonzero(np.diff(part[order], prepend=-1))]]
-
-
-def find_feasible_region(
-    bounds: Bounds, begin: float, end: float, steepest: float = PLAUSIBLE_DRIFT
-) -> np.ndarray:
-    """Return corners (value at `begin`, value at `end`) of the region that the bounds leave to
-    lines of no larger slope, of shape (n, 2); empty if they contradict.
-    """
-    length = max(end - begin, 1.0)
-    order = np.argsort(~bounds.is_upper, kind="stable")
-    share = (bounds.times[order] - begin) / length
-    sign = np.where(bounds.is_upper[order], 1.0, -1.0)
-    normals = np.stack([sign * (1 - share), sign * share], axis=1)
-    steep = steepest * length
-    normals = np.concatenate([normals, [[-1, 1], [1, -1]]])
-    limits = np.concatenate([sign * bounds.values[order], [steep, steep]])
-    corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * UNBOUNDED
-    for _ in range(4 * len(limits)):
-        excess = (corners @ normals.T - limits).max(axis=0)
-        worst = int(np.argmax(excess))
-        if excess[worst] <= 1e-3:
-            break
-        corners = _cut_polygon(corners, normals[worst], limits[worst])
-        if not len(corners):
-            break
-    return corners
-
-
-def _cut_polygon(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
-    """Return the convex polygon's part where normal . corner <= limit."""
-    excess = corners @ normal - limit
-    after, later = np.roll(corners, -1, axis=0), np.roll(excess, -1)
-    kept = []
-    for one, other, e, f in zip(corners, after, excess.tolist(), later.tolist(), strict=True):
-        if e <= 0:
-            kept.append(one)
-        if (e < 0 < f) or (f < 0 < e):
-            kept.append(one + (other - one) * (e / (e - f)))
-    return np.array(kept).reshape(-1, 2)
-
-
-class MiddleLine(Struct, frozen=True):
-    """A line amid bounds, over a span; all in ns."""
-
-    #: Value at the begin.
-    first: float
-    #: Value at the end.
-    last: float
-    #: Largest error of either.
-    error: float
-    #: How much steeper or less steep it may be, ns per ns.
-    slope_error: float
-
-
-def find_middle_line(bounds: Bounds, begin: float, end: float) -> MiddleLine | None:
-    """Return the line amid the bounds; None if they contradict or leave a side open. What a short
-    span leaves of the slope is drawn to 0.
-    """
-    corners = find_feasible_region(bounds, begin, end, STEEPEST_SLOPE)
-    if not len(corners):
-        corners = find_feasible_region(bounds, begin, end)
-    if not len(corners) or np.abs(corners).max() >= UNBOUNDED / 2:
-        return None
-    length = max(end - begin, 1.0)
-    first, last = _find_centre(corners, length)
-    slopes = (corners[:, 1] - corners[:, 0]) / length
-    return MiddleLine(
-        first,
-        last,
-        float(np.abs(corners - [first, last]).max()),
-        float(np.abs(slopes - (last - first) / length).max()),
-    )
-
-
-def _find_centre(corners: np.ndarray, length: float) -> tuple[float, float]:
-    """Return the likeliest line of a region: the mean slope by the distribution of drifts of
-    clocks, in the middle of the lines of that slope.
-    """
-    rise = corners[:, 1] - corners[:, 0]
-    likely = np.linspace(rise.min(), rise.max(), 101)
-    size = (likely / length / DRIFT_PRIOR) ** 2
-    weight = np.exp((size.min() - size) / 2)
-    wanted = float((likely * weight).sum() / weight.sum())
-    centre = corners.sum(axis=1) / 2
-    after, above = np.roll(centre, -1), rise - wanted
-    beyond = np.roll(above, -1)
-    crossed = (above <= 0) != (beyond <= 0)
-    share = above[crossed] / (above[crossed] - beyond[crossed])
-    crossing = (
-        centre[crossed] + (after[crossed] - centre[crossed]) * share if crossed.any() else centre
-    )
-    amid = float(crossing.min() + crossing.max()) / 2
-    return amid - wanted / 2, amid + wanted / 2
-
-
-def find_nearest_point(corners: np.ndarray) -> np.ndarray:
-    """Return the point of the convex polygon that is nearest to (0, 0)."""
-    after = np.roll(corners, -1, axis=0)
-    edges = after - corners
-    turns = corners[:, 0] * after[:, 1] - corners[:, 1] * after[:, 0]
-    if len(corners) > 2 and (turns >= 0).all():
-        return np.zeros(2)
-    length = np.maximum((edges**2).sum(axis=1), 1e-9)
-    share = np.clip(-(corners * edges).sum(axis=1) / length, 0, 1)[:, None]
-    points = corners + share * edges
-    return points[np.argmin((points**2).sum(axis=1))]

@@ -83,9 +83,9 @@ class Estimate(Struct, frozen=True):
     observations: int = 0
     #: Standard deviation of the residuals, ns.
     spread: float = float("nan")
-    #: Time of the first observation.
+    #: Corrected time of the first observation.
     first: float = float("nan")
-    #: Time of the last observation.
+    #: Corrected time of the last observation.
     last: float = float("nan")
 
     def reverse(self) -> Estimate:
@@ -268,11 +268,13 @@ def _make_estimates(fit: _Fit, observed: tuple[np.ndarray, ...]) -> list[Estimat
     for host, (seen, own) in enumerate(zip(count.tolist(), fit.reference.tolist(), strict=True)):
         more = {"observations": seen, "spread": float(spread[host])}
         if seen:
-            more |= {"first": float(first[host]), "last": float(last[host])}
+            times = fit.corrections.apply(np.array([first[host], last[host]]), host)
+            more |= dict(zip(("first", "last"), times.tolist(), strict=True))
         if hops[host] < 1:
             estimates.append(Estimate(host, host, REFERENCE if seen else UTC, **more))
             continue
-        ends = np.stack([np.ones(2), np.array([first[host], last[host]]) / SECOND], axis=1)
+        times = np.array([first[host], last[host]])
+        ends = np.stack([np.ones(2), times / SECOND], axis=1)
         sigma = np.sqrt(np.einsum("ei,ij,ej->e", ends, covariance[host], ends).clip(0)).max()
         bound = floor[host] * np.sqrt(hops[host]) + SIGMAS_IN_BOUND * sigma
         estimates.append(

@@ -264,8 +264,9 @@ def do_meet(member: pl.DataFrame, reference: pl.DataFrame, noise: Noise) -> bool
     sample = sample[(member["role"] == Role.ALL).to_numpy()[sample]]
     if "begin" not in member.columns or not len(sample):
         return False
+    # From the first one on, as a drift counts from there: clocks may be hours apart.
     (begin, end), (other_begin, other_end) = (
-        (frame["begin"].to_numpy()[sample].astype(np.float64), frame["end"].to_numpy()[sample])
+        frame.select(pl.col("begin", "end") - pl.col("end").min())[sample].to_numpy().T
         for frame in (member, reference)
     )
     drift = np.linspace(-USUAL_DRIFT, USUAL_DRIFT, TRIED_DRIFTS)[:, None]

@@ -18,7 +18,6 @@ from nsys2prv.clock import (
     ClockFinding,
     Corrections,
     FindingKind,
-    Role,
     adjust,
     gathering,
 )
@@ -33,6 +32,11 @@ from nsys2prv.clock.least_squares import (
     solve_network,
 )
 from nsys2prv.clock.maps import HostClock
+from nsys2prv.clock.orders import (
+    Precedences,
+    find_collective_precedences,
+    find_message_precedences,
+)
 
 #: Calls that belong together contradict the clocks by no more than this (ns) plus ten times their error.
 LARGEST_CONTRADICTION = 1_000_000.0
@@ -43,8 +47,6 @@ CONTRADICTED_SHARE, MOST_CONTRADICTED_HOSTS = 0.05, 64
 ORDER = "order of collectives"
 #: Share of collectives and messages that may be taken for misfits.
 MISFIT_SHARE = 0.05
-#: Messages between two hosts, in one direction.
-MOST_MESSAGES = 2_000
 #: Whether used or held back -> before and after the correction -> counts and sizes of violations, by
 #: their names in the clock file, in whole ns.
 Verdict = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -66,14 +68,14 @@ def solve_clocks(
     parts: Sequence[gathering.GatheredCalls],
     messages: pl.DataFrame,
     pivot: int,
-    span: tuple[int, int],
+    spans: np.ndarray,
 ) -> Alignment:
     """Return corrections of the hosts' clocks, from the collective calls and messages (a frame of
     MESSAGES) between them.
 
     names: of the hosts. parts: calls that are gathered per host, whole groups ascending by kind of
-    noise and group. pivot: an instant amid all times (ns). span: first and last placed time that
-    bounds are to hold for, at least those observed.
+    noise and group. pivot: an instant amid all times (ns). spans: first and last placed time of
+    each host, for which bounds are to hold: (hosts, 2), nan where nothing is known.
     """
     hosts = len(names)
     gathered = gathering.merge_groups(parts)
@@ -85,9 +87,12 @@ def solve_clocks(
         for finding in gathered.findings
         if finding.kind not in UNCLEAR_KINDS or finding.clock in connecting.left
     ]
-    sent = _find_message_precedences(messages, pivot)
-    orders = adjust.Precedences.concat([sent, _find_collective_precedences(rows)])
-    estimates = _solve_network(rows, hosts, orders[~orders.held], findings)
+    sent = find_message_precedences(messages, pivot)
+    orders, binding = (
+        Precedences.concat([sent, find_collective_precedences(rows, only_last)])
+        for only_last in (False, True)
+    )
+    estimates = _solve_network(rows, hosts, binding[~binding.held], findings)
     estimates = _adjust_estimates(estimates, orders, connecting.doubt, findings)
     corrections = list_corrections(estimates)
     evidence = Evidence(rows, sent)
@@ -116,6 +121,8 @@ def solve_clocks(
             for e in estimates
         ]
     sure = connecting.doubt == 0
+    corrected = list_corrections(estimates).apply((spans - pivot).T, np.arange(hosts))
+    span = float(np.nanmin(corrected)), float(np.nanmax(corrected))
     host_clocks = [
         _to_host_clock(e, names[e.reference], pivot, span, sure[e.host]) for e in estimates
     ]
@@ -123,7 +130,7 @@ def solve_clocks(
 
 
 def _solve_network(
-    rows: pl.DataFrame, hosts: int, orders: adjust.Precedences, findings: list[ClockFinding]
+    rows: pl.DataFrame, hosts: int, orders: Precedences, findings: list[ClockFinding]
 ) -> list[Estimate]:
     """Return the network without hosts whose clocks would drift more than is plausible, and without
     hosts whose ends contradict the order of events (they scatter more than they show).
@@ -149,9 +156,7 @@ def _solve_network(
     return estimates
 
 
-def _find_contradicted_host(
-    estimates: list[Estimate], orders: adjust.Precedences
-) -> list[Estimate]:
+def _find_contradicted_host(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
     """Return the host with the largest share of precedences violated by more than the errors allow,
     nothing if no share is large.
     """
@@ -168,26 +173,23 @@ def _find_contradicted_host(
 
 def _adjust_estimates(
     estimates: list[Estimate],
-    orders: adjust.Precedences,
+    orders: Precedences,
     doubt: np.ndarray,
     findings: list[ClockFinding],
 ) -> list[Estimate]:
     """Return the estimates adjusted to hard bounds. doubt: by host, possible error from calls that
     are matched by order alone, ns. findings: on hosts so far, more are added.
     """
-    used = orders[~orders.held]
-    left_out = {f.clock for f in findings if f.kind in (FindingKind.STEEP, FindingKind.UNFIT)}
+    left_out = {f.clock for f in findings if f.kind == FindingKind.STEEP}
     doubtful = [
         replace(e, method=ORDER, bound=e.bound + float(doubt[e.host]))
         if doubt[e.host] and e.method == ENDS
         else e
         for e in estimates
     ]
-    estimates = adjust.remove_violations(adjust.connect_parts(doubtful, used), used, findings)
-    certain = used[~((doubt > 0)[used.before] | (doubt > 0)[used.after])]
-    estimates = adjust.move_unconnected_parts(
-        adjust.tighten_bounds(estimates, certain), used, left_out
-    )
+    estimates = adjust.place_by_order(doubtful, orders, findings, left_out)
+    certain = orders[~((doubt > 0)[orders.before] | (doubt > 0)[orders.after])]
+    estimates = adjust.tighten_bounds(estimates, certain)
     estimates = adjust.drop_needless_corrections(estimates, orders)
     one_way = (e.host for e in estimates if e.method == adjust.ONE_WAY)
     findings += [ClockFinding(FindingKind.ONE_WAY, clock=host) for host in one_way]
@@ -222,7 +224,7 @@ def _find_unconnected_hosts(
 
 
 def _to_host_clock(
-    estimate: Estimate, reference: str, pivot: int, span: tuple[int, int], sure: bool
+    estimate: Estimate, reference: str, pivot: int, span: tuple[float, float], sure: bool
 ) -> HostClock:
     # A host that is only the reference of others has no known error against the trace's reference.
     is_aligned = (
@@ -232,7 +234,7 @@ def _to_host_clock(
     )
     beyond = 0.0
     if np.isfinite(estimate.first):
-        beyond = max(estimate.first - (span[0] - pivot), span[1] - pivot - estimate.last, 0.0)
+        beyond = max(estimate.first - span[0], span[1] - estimate.last, 0.0)
     return HostClock(
         round(estimate.offset),
         float(estimate.drift) * 1e6,
@@ -247,54 +249,13 @@ def _to_host_clock(
     )
 
 
-def _find_collective_precedences(hosts: pl.DataFrame) -> adjust.Precedences:
-    """Return the precedences of collectives: the begin of the root, or of the last member, precedes
-    the ends of those that waited for it. hosts: rows of
-    :func:`nsys2prv.clock.gathering.gather_per_host`.
-    """
-    binds = pl.col("begin").is_not_null() & (pl.col("late") | (pl.col("role") != Role.ALL))
-    collective = ["collective", "role"]
-    begins = hosts.filter(binds).select(*collective, "noise_kind", "held", "begin", before="clock")
-    ends = hosts.filter(pl.col("first_end").is_not_null())
-    ends = ends.select(*collective, end="first_end", after="clock")
-    return _to_precedences(begins.join(ends, on=collective))
-
-
-def _to_precedences(table: pl.DataFrame) -> adjust.Precedences:
-    """Return the precedences between two hosts. table: their columns."""
-    table = table.filter(pl.col("before") != pl.col("after")).with_columns(
-        pl.col("noise_kind", "before", "after").cast(pl.Int64),
-        pl.col("begin", "end").cast(pl.Float64),
-    )
-    return adjust.Precedences(
-        *(table[name].to_numpy() for name in adjust.Precedences.__struct_fields__)
-    )
-
-
-def _find_message_precedences(messages: pl.DataFrame, pivot: int) -> adjust.Precedences:
-    pair = ("before", "after")
-    table = (
-        messages.with_columns(pl.col("begin", "end") - pivot)
-        .filter(pl.col("before") != pl.col("after"))
-        .sort(*pair, "begin", "end", "noise_kind")
-        .with_columns(place=pl.int_range(pl.len()).over(pair), size=pl.len().over(pair))
-    )
-    # The place after which a whole step of size / MOST_MESSAGES begins: spread evenly, as many as
-    # allowed.
-    step, place = pl.col("size") / MOST_MESSAGES, pl.col("place")
-    begins_step = (place / step).floor() != ((place - 1) / step).floor()
-    held = place % gathering.HOLD_BACK == gathering.HOLD_BACK - 1
-    table = table.filter((pl.col("size") <= MOST_MESSAGES) | begins_step)
-    return _to_precedences(table.with_columns(held=held))
-
-
 class Evidence(Struct, frozen=True):
     """Observations by which corrections are judged."""
 
     #: Rows of :func:`nsys2prv.clock.gathering.gather_per_host`.
     collectives: pl.DataFrame
     #: Send and receive of each message.
-    messages: adjust.Precedences
+    messages: Precedences
 
     def judge(self, corrections: Corrections) -> Verdict:
         """Return how often and by how much the corrections violate causality, before and after."""

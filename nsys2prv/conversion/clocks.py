@@ -49,7 +49,7 @@ SHORTEST_IN_MS = 10_000_000
 
 def find_host_clocks(job: Job) -> tuple[list[int], list[str]]:
     """Return the index of each report's clock, and the names of the clocks: their hosts, or the
-    reports themselves where no clock places them or no host is known.
+    reports themselves where no clock places them.
 
     Hosts of the same name are numbered, in the order of the ranks.
     """
@@ -57,12 +57,13 @@ def find_host_clocks(job: Job) -> tuple[list[int], list[str]]:
     used: Counter[str] = Counter()
     numbers, names = [], []
     for report, (info, placement) in enumerate(zip(job.infos, job.placements, strict=True)):
-        alone = placement.method == UNPLACED or (not info.host and info.system_ns is None)
+        alone = placement.method == UNPLACED
         key = (placement.machine, report if alone else -1)
         if key not in keys:
             keys[key] = len(names)
             name = info.host or "unknown host"
-            if alone and len(job.infos) > 1:
+            unnamed = not info.host and info.system_ns is None
+            if (alone or unnamed) and len(job.infos) > 1:
                 name += f" {info.name}"
             used[name] += 1
             names.append(f"{name} ({used[name]})" if used[name] > 1 else name)
@@ -79,8 +80,10 @@ def find_clock_corrections(job: Job) -> ClockRecord | None:
     if not job.plan.observes_clocks or len(names) < 2:
         return None
     maps = [placement.map for placement in _place_all(job)]
-    times = [maps[report].to_global(np.array(span)) for report, span in job.spans.items()]
-    span = int(np.min(times)), int(np.max(times))
+    spans = np.full((len(names), 2), np.nan)
+    for report, span in job.spans.items():
+        (first, last), known = maps[report].to_global(np.array(span)), spans[clocks[report]]
+        spans[clocks[report]] = np.fmin(known[0], first), np.fmax(known[1], last)
     folder = job.folder / "clocks"
     folder.mkdir()
     observed = _observe_clocks(job, gather_facts(job, folder, maps, clocks))
@@ -94,7 +97,7 @@ def find_clock_corrections(job: Job) -> ClockRecord | None:
     # Not before it is needed: most jobs are of one host.
     from nsys2prv.clock.solve import solve_clocks
 
-    return _make_record(solve_clocks(names, gathered, messages, pivot, span), names, job)
+    return _make_record(solve_clocks(names, gathered, messages, pivot, spans), names, job)
 
 
 def _observe_clocks(job: Job, context: RelationContext) -> Observed:
@@ -266,7 +269,9 @@ def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
 def describe_clocks(
     record: ClockRecord | None, placements: Sequence[Placement], hosts: int
 ) -> list[str]:
-    """Return lines on how many hosts were aligned, by what and how well, then on problems."""
+    """Return lines on how many hosts were aligned, by what and how well, then on problems. hosts:
+    number of the clocks of :func:`find_host_clocks`.
+    """
     if any(placement.method == AS_THEY_ARE for placement in placements):
         return ["not aligned: every report keeps its own time (--align none)"]
     if hosts < 2:

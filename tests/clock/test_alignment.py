@@ -148,7 +148,8 @@ def test_what_is_bound_in_one_direction_is_moved_as_far_as_that_takes(late: floa
     )
     moved = alignment.corrections[1]
     if late < 0:
-        assert (moved.method, moved.bound_ns, moved.drift) == ("causality, one way", None, 0.0)
+        assert (moved.method, moved.bound_ns) == ("causality, one way", None)
+        assert abs(moved.drift) < 1e-6
         assert moved.offset_ns == pytest.approx(-late, abs=1e6)
         assert [finding.kind for finding in alignment.findings] == [FindingKind.ONE_WAY]
         used = alignment.verdict["used"]

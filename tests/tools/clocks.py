@@ -198,20 +198,23 @@ def align_hosts(
     calls = pl.DataFrame(schema=CALLS) if calls is None else calls
     messages = pl.DataFrame(schema=MESSAGES) if messages is None else messages
     pivot = find_pivot(calls, messages)
-    bounds = span or find_span(calls, messages) or (pivot, pivot)
     names = [str(host) for host in range(hosts)]
-    alignment = solve_clocks(names, [gather_calls(calls, pivot)], messages, pivot, bounds)
-    corrections = []
-    for host, clock in enumerate(alignment.corrections):
-        times = np.concatenate(
+    observed = [
+        np.concatenate(
             [
                 calls.filter(clock=host)["end"],
                 messages.filter(before=host)["begin"],
                 messages.filter(after=host)["end"],
             ]
         )
-        observed = (int(times.min()), int(times.max())) if len(times) else None
-        corrections.append(Correction(host, clock, observed))
+        for host in range(hosts)
+    ]
+    ends = [(int(times.min()), int(times.max())) if len(times) else None for times in observed]
+    spans = np.array([span or one or (np.nan, np.nan) for one in ends], np.float64)
+    alignment = solve_clocks(names, [gather_calls(calls, pivot)], messages, pivot, spans)
+    corrections = [
+        Correction(host, clock, ends[host]) for host, clock in enumerate(alignment.corrections)
+    ]
     return replace(alignment, corrections=corrections)
 
 
