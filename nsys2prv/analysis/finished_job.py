@@ -14,6 +14,7 @@ import polars as pl
 from msgspec import Struct, ValidationError, convert, to_builtins
 
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.analysis.efficiency_times import MPI_TIME
 from nsys2prv.analysis.result import Finding, Result
 from nsys2prv.analysis.study.model import Metrics, name_metrics
 
@@ -105,6 +106,18 @@ class FinishedJob(Struct, frozen=True):
         return name_metrics(
             *({} if frame is None else frame.row(0, named=True) for frame in (device, host))
         )
+
+    @property
+    def time_in_mpi(self) -> tuple[str, float] | None:
+        """Return the time in which ranks are in MPI, as efficiencies have it: of which time, and its
+        share; None where that is not known.
+        """
+        host = self.find_frame("efficiencies", "host")
+        name = "mpi_parallel_efficiency"
+        if host is None or name not in host.columns or host[name][0] is None:
+            return None
+        part = host["part"][0]
+        return (f"time from {part}" if part == MPI_TIME else part), 1 - host[name][0]
 
     @property
     def lanes(self) -> pl.DataFrame:
