@@ -36,6 +36,8 @@ PART = ["part", "key"]
 ISSUED = 4
 #: Samples of metrics count in which a device computes for this share of the time.
 LEAST_COMPUTING = 0.02
+#: Figures are those of a device only if they cover this share of the time that it computes.
+LEAST_COVERED = 0.9
 #: Metrics that instructions and the clock are made of; the unit stands in brackets behind the name.
 CLOCK, ISSUE = re.compile(r"GPC Clock Frequency(?: \[(\w+)\])?"), re.compile(r"SM Issue\b.*")
 UNITS = {"MHz": 1e6, "GHz": 1e9}
@@ -79,7 +81,8 @@ def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) ->
 
 def _count_instructions(unit: DeviceGroup, device: int, computing: Spans) -> dict[str, float]:
     """Return figures of sampled metrics while a device computes: instructions of a multiprocessor,
-    cycles of its clock, and the time that they cover (ns); nothing where they were not sampled.
+    cycles of its clock, and the time that they cover (ns); nothing where they were not sampled,
+    or for a part of that time.
     """
     if not unit.has("gpu_metric"):
         return {}
@@ -98,7 +101,7 @@ def _count_instructions(unit: DeviceGroup, device: int, computing: Spans) -> dic
         busy = computing.within(time[:-1], time[1:])
         counts = (busy > LEAST_COMPUTING * lasts) & (hertz >= 0) & (share >= 0)
         busy, hertz, share, lasts = (one[counts] for one in (busy, hertz, share, lasts))
-        if len(busy):
+        if len(busy) and busy.sum() >= LEAST_COVERED * computing.length:
             return {
                 "instructions": float((ISSUED * share * hertz * lasts).sum() / 1e9),
                 "cycles": float((hertz * busy).sum() / 1e9),

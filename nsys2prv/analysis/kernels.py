@@ -192,6 +192,9 @@ def make_steps(samples: Samples, metric: int) -> Steps:
 
 
 SAMPLED = ("gpu_metric", "network_metric", "generic_counter")
+#: Devices are compared over the time that all are sampled; those that are for less than this share of the
+#: longest time are not compared. Times that differ by so many periods are the same.
+LEAST_SAMPLED, SAME_PERIODS = 0.5, 4
 
 
 def collect_metrics(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -207,21 +210,65 @@ def collect_metrics(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
                     yield "maps", _average_in_bins(steps, edges, samples.thread, metric)
 
 
-def _summarize_steps(steps: Steps, samples: Samples, metric: int) -> pl.DataFrame:
-    """Return figures of one metric of a device, in a row."""
-    integral, known = steps.integrate(steps.edges[:1], steps.edges[-1:])
-    values = steps.values[steps.known]
+def _summarize_steps(
+    steps: Steps, samples: Samples, metric: int, span: tuple[int, int] | None = None
+) -> pl.DataFrame:
+    """Return figures of one metric of a device, in a row: since when and until when it is known, and of a
+    span, all of that by default.
+    """
+    begins, ends = steps.edges[:-1], steps.edges[1:]
+    since, until = int(begins[steps.known][0]), int(ends[steps.known][-1])
+    first, last = span or (since, until)
+    integral, known = steps.integrate(np.array([first]), np.array([last]))
+    values = steps.values[steps.known & (ends > first) & (begins < last)]
+    inside = (samples.time >= first) & (samples.time <= last)
     summary = {
         "thread": samples.thread,
         "layout": samples.layout,
         "metric": samples.metrics[metric],
-        "samples": np.count_nonzero(samples.values[:, metric] >= 0),
+        "samples": np.count_nonzero(samples.values[inside, metric] >= 0),
         "integral": integral[0],
         "known": known[0],
         "min": values.min(),
         "max": values.max(),
+        "since": since,
+        "until": until,
+        "period": float(np.median(np.diff(steps.edges))),
     }
     return pl.DataFrame([summary])
+
+
+def _compare_together(means: pl.DataFrame, context: Context, result: Result) -> pl.DataFrame:
+    """Return the figures of devices (:func:`_summarize_steps`) over the time that they have in common;
+    none of those that are sampled for much less. Notes say so.
+    """
+    keys, is_regular = ["layout", "metric"], pl.col("layout") != "generic_counter"
+    enough = pl.col("known") >= LEAST_SAMPLED * pl.col("known").max().over(keys)
+    means = means.with_columns(compared=enough | ~is_regular)
+    since, until = pl.col("since"), pl.col("until")
+    differs = pl.max_horizontal(since.max() - since.min(), until.max() - until.min())
+    spans = means.filter(is_regular & pl.col("compared")).group_by(keys)
+    spans = spans.agg(
+        first=since.max(), last=until.min(), differs=differs > SAME_PERIODS * pl.col("period").max()
+    ).filter(pl.col("differs") & (pl.col("first") < pl.col("last")))
+    common = {(layout, metric): span for layout, metric, *span, _ in spans.rows()}
+    again = [
+        _summarize_steps(steps, samples, number, common[layout, metric])
+        for layout in spans["layout"].unique()
+        for samples in context.reader.read_samples(layout)
+        for number, metric in enumerate(samples.metrics)
+        if (layout, metric) in common and (steps := make_steps(samples, number)).known.any()
+    ]
+    if again:
+        means = means.update(pl.concat(again), on=["thread", *keys])
+        first, last = (format_nanoseconds(spans[name].max()) for name in ("first", "last"))
+        result.notes.append(f"metrics are compared from {first} to {last}, when all are sampled")
+    shorter = means.filter(~pl.col("compared")).group_by("node", "device", maintain_order=True)
+    for node, device, begin, end in shorter.agg(since.min(), until.max()).rows():
+        span = f"from {format_nanoseconds(begin)} to {format_nanoseconds(end)}"
+        result.notes.append(f"{device} of {node} is sampled {span} only, too short to be compared")
+    figures = ("integral", "known", "min", "max")
+    return means.with_columns(pl.when("compared").then(name).alias(name) for name in figures)
 
 
 def _average_in_bins(steps: Steps, edges: np.ndarray, thread: int, metric: str) -> pl.DataFrame:
@@ -237,13 +284,12 @@ def conclude_metrics(frames: Mapping[str, pl.DataFrame], context: Context, resul
     rows = context.reader.rows.threads.select("thread", "node", pl.col("row").alias("device"))
     if frames["means"].height:
         means = frames["means"].join(rows, on="thread", how="left", maintain_order="left")
-        means = means.sort("layout", "thread").with_columns(
-            mean=divide_columns("integral", "known")
-        )
+        means = _compare_together(means.sort("layout", "thread"), context, result)
+        means = means.with_columns(mean=divide_columns("integral", "known"))
         columns = ("node", "device", "metric", "samples", "mean", "min", "max")
         result.add("means", means.select(columns))
         by_metric = means.group_by("layout", "metric", maintain_order=True).agg(
-            devices=pl.len().cast(pl.Int64),
+            devices=pl.col("known").count().cast(pl.Int64),
             mean=pl.col("integral").sum() / pl.col("known").sum(),
             min_mean=(pl.col("integral") / pl.col("known")).min(),
             max_mean=(pl.col("integral") / pl.col("known")).max(),

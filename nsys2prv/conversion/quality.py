@@ -20,10 +20,11 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.text import format_scaled, list_some
+from nsys2prv._util.text import choose_decimals, format_scaled, list_some
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.lost_launches import LostLaunches
+from nsys2prv.conversion.sampled_time import list_partly_sampled
 from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.cuda import GRAPH_TABLE
@@ -103,6 +104,7 @@ def assess_quality(job: Job, ends: Sequence[str] = ()) -> list[QualityNote]:
         notes += _note("no_calls", [one.name for one in gpu_work if CUDA_CALLS not in one.parts])
         whole = [info.name for info in job.infos if GRAPH_TABLE in info.parts]
         notes += _note("graphs_as_a_whole", whole)
+    notes += _note_partly_sampled(job)
     notes += _note_missing_payloads(job)
     notes += _note("no_rank", [job.infos[report].name for report in sorted(helping)])
     notes += _note("helpers", job.model.helpers)
@@ -198,6 +200,20 @@ def _note_damaged_work(job: Job) -> list[QualityNote]:
         )
     durations = "duration" if len(lines) == 1 else "durations"
     return _note("damaged_durations", lines, count=len(lines), durations=durations)
+
+
+def _note_partly_sampled(job: Job) -> list[QualityNote]:
+    decimals, lines = choose_decimals(job.duration), []
+    for one in list_partly_sampled(job):
+        sides = {"before": one.begin, "after": one.end}
+        lacking = [
+            f"{side} {time / 1e9:.{decimals}f} s"
+            for side, time in sides.items()
+            if time is not None
+        ]
+        gpu = f"GPU {one.gpu.number} of {job.infos[one.report].name}"
+        lines.append(f"{gpu} has none {' and '.join(lacking)}")
+    return _note("partly_sampled", lines)
 
 
 def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> list[QualityNote]:
