@@ -95,17 +95,20 @@ def divide_host_time(
 
 def find_recorded_life(unit: DeviceGroup, task: int) -> Spans:
     """Return the time up to the last call, sample or NVTX range of any thread of a task: what its
-    threads do later, by their states alone, is the exit of the process. Everything where neither CPU
-    samples nor calls of the system, which a process makes as long as it lives, are recorded.
+    threads do later, by their states alone, is the exit of the process. Everything where that is not
+    known: CPU samples and calls of the system, which a process makes as long as it lives, are not
+    recorded, nor does the profiler write out at the end what it holds.
     """
 
     def find() -> Spans:
-        if not unit.has(*SAMPLES, *OS):
-            return unit.covered
         rows = unit.list_rows(task)
-        layouts = filter(unit.has, ("cuda_api", *CALLS, *SAMPLES, "nvtx_pushpop"))
-        ends = [unit.select_events(layout, rows)["end"].max() for layout in layouts]
-        return unit.covered.clip(0, max((end for end in ends if end is not None), default=0))
+        layouts = ("cuda_api", *CALLS, *SAMPLES, "nvtx_pushpop", "profiler_overhead")
+        ends = {
+            one: unit.select_events(one, rows)["end"].max() for one in filter(unit.has, layouts)
+        }
+        last = max((end for end in ends.values() if end is not None), default=0)
+        is_known = unit.has(*SAMPLES, *OS) or ends.get("profiler_overhead") == last
+        return unit.covered.clip(0, last) if is_known else unit.covered
 
     return unit.remember(("life", task), find)
 

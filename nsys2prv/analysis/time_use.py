@@ -129,6 +129,8 @@ class TimeUse(Struct, frozen=True):
         part, named = self.own, self.named.get(self.own, "")
         told = f"{self.when} {named}" + ("" if part == "cuda" else f"; {self.where}")
         usual = TEXTS["parts"][part][1]
+        if self.when == "after" and part == "computing" and not self.where:
+            usual = TEXTS["advice"]["end"]
         if part == "unknown" and self.lacking:
             usual = f"profile with {self.lacking}, to see what hosts do there"
         return next((text for what, text in TEXTS["named"].items() if re.search(what, told)), usual)

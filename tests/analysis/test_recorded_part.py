@@ -95,11 +95,15 @@ def test_a_process_that_exits_does_not_compute(tmp_path: Path) -> None:
         ],
     }
     (shutdown,) = (one for one in find(tmp_path, tables) if one.kind == "shutdown")
-    assert "mostly ending, without a recorded call or sample" in shutdown.title
+    assert "mostly exiting, with no recorded call or sample" in shutdown.title
     assert "on the GPU" not in shutdown.advice
     del tables["OSRT_API"]
     (shutdown,) = (one for one in find(tmp_path, tables) if one.kind == "shutdown")
     assert "mostly computing" in shutdown.title, "no table tells when the process ends"
+    assert "on the GPU" not in shutdown.advice
+    tables["PROFILER_OVERHEAD"] = [make_overhead(39 * MS, 40 * MS)]
+    (shutdown,) = (one for one in find(tmp_path, tables) if one.kind == "shutdown")
+    assert "mostly exiting" in shutdown.title
 
 
 def test_moments_and_commands_stay_within_the_capture(tmp_path: Path) -> None:
