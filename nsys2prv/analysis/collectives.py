@@ -58,7 +58,7 @@ def _list_matched(unit: DeviceGroup, kernels: pl.DataFrame) -> pl.DataFrame:
     key = ["thread", "begin"]
     speeds = unit.read_begins("nccl_transfer", ("bus_bandwidth",))
     # Their transfers begin when their waits end.
-    speeds = speeds.select("thread", "bus_bandwidth", ready="begin")
+    speeds = speeds.select("thread", "bus_bandwidth", ready="begin").unique(("thread", "ready"))
     kernels = kernels.select(*key, "bytes", "communicator").unique(key, keep="first")
     records = records.with_columns(unit.list_tasks(records), ready=pl.col("begin") + pl.col("wait"))
     records = records.join(speeds, on=["thread", "ready"], how="left", maintain_order="left")

@@ -17,6 +17,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from nsys2prv._util import workers
+from nsys2prv._util.budget import check_processes
 from nsys2prv._util.errors import Detail, Nsys2prvError, UsageError
 from nsys2prv._util.files import (
     Closable,
@@ -41,6 +42,7 @@ from nsys2prv.conversion.options import Options, Plan, choose_options, find_layo
 from nsys2prv.conversion.quality import UNNAMED, QualityNote, assess_quality, collect_warnings
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import Layout, NameSet, ValueSet, load_catalogue
+from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.export.report_files import find_reports
@@ -86,6 +88,9 @@ class OpenJob(Closable):
 
     def __init__(self, job: Job, stack: ExitStack | None = None) -> None:
         self.prepared = job
+        devices = sum(isinstance(key, DeviceKey) for _, key in job.model.rows)
+        size = sum(info.path.stat().st_size for info in job.infos)
+        check_processes(len(job.model.tree.tasks) + devices, size)
         self.reader = make_event_reader(job)
         self.saved_reader = job.folder / "reader"
         self.reader.save(self.saved_reader)

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
+from nsys2prv._util.budget import join_first
 from nsys2prv._util.columns import ABSENT, OPEN, number_linked
 from nsys2prv._util.native import NEEDS_CORE, core
 from nsys2prv.conversion.job import Job, make_global_ids
@@ -236,7 +237,7 @@ def _describe_work(reader: EventReader, pieces: PathPieces) -> tuple[np.ndarray,
         is_graph = layout == "cuda_graph"
         for unit in reader.rows.unit_numbers:
             work = reader.read_begins(layout, () if is_graph else ("class",), unit)
-            found = on_path.join(work, on=("thread", "end")).unique("piece", keep="first")
+            found = join_first(on_path, work, ("thread", "end"))
             piece = found["piece"].to_numpy()
             if is_graph:
                 cause[piece] = Cause.GRAPH

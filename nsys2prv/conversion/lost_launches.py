@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, find_places, group_rows, read_columns
+from nsys2prv._util.columns import ABSENT, factorize, find_places, group_rows, read_columns
 from nsys2prv.events.call_indexes import Launches, Segment
 from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
 from nsys2prv.export.info import ReportInfo
@@ -83,9 +83,10 @@ def count_lost_launches(
         stream = work.find_streams(calls.ids)
         work.launches += len(stream)
         found = stream != ABSENT
-        pairs = zip(calls.kinds.thread.tolist(), calls.kinds.name.tolist(), strict=True)
+        # Many processes share the kinds of a table.
+        used, codes = factorize(calls.code)
+        pairs = zip(calls.kinds.thread[used].tolist(), calls.kinds.name[used].tolist(), strict=True)
         kinds = [(process, *pair) for pair in pairs]
-        codes = calls.code.astype(np.int64)
         for code, rows in group_rows(np.where(found, codes, ~codes)):
             kind, begins = kinds[max(code, ~code)], calls.begin[rows]
             if code < 0:
@@ -94,6 +95,9 @@ def count_lost_launches(
             work.used[kind].update(np.unique(stream[rows]).tolist())
             for known in (kind, kind[:1]):
                 last[known] = max(last.get(known, NULL), int(begins.max()))
+    segments_of: dict[int, list[Segment]] = defaultdict(list)
+    for segment in segments:
+        segments_of[segment.process].append(segment)
     lost = []
     for process, pieces in missing.items():
         work, sure, late = done[process], {}, NEVER
@@ -102,9 +106,7 @@ def count_lost_launches(
         # the last one of the same function and thread, or of any, whose work is there.
         if end - work.last <= work.longest:
             sure = {kind: last.get(kind, last.get(kind[:1], NULL)) for kind in begins_of}
-            late = work.find_late(
-                begins_of, sure, [one for one in segments if one.process == process]
-            )
+            late = work.find_late(begins_of, sure, segments_of[process])
         counted = [
             begin[(begin < sure.get(kind, NEVER)) | (begin >= late)]
             for kind, begin in begins_of.items()

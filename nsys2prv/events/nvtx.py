@@ -14,13 +14,23 @@ Ranges of no length last 1 ns, and those without an end last to the end of the t
 from __future__ import annotations
 
 import re
+import sqlite3
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.budget import (
+    BYTES_PER_VALUE,
+    LEAST_VALUES,
+    PATH_BYTES,
+    PAYLOAD_BYTES,
+    VALUES_TOGETHER,
+    count_allowed,
+)
 from nsys2prv._util.columns import (
     ABSENT,
     OPEN,
@@ -33,7 +43,7 @@ from nsys2prv._util.columns import (
     reduce_slices,
 )
 from nsys2prv.events import name_rules
-from nsys2prv.events.attributes import QUERIES, make_counters, query_part
+from nsys2prv.events.attributes import QUERIES, make_counters
 from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric, load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction, Numbering
 from nsys2prv.events.kind import NEVER, Counters, Reason, Rows
@@ -50,6 +60,7 @@ from nsys2prv.export.source import (
     number_distinct,
     zero_nulls,
 )
+from nsys2prv.export.sqlite import read_cursor
 
 TABLE = "NVTX_EVENTS"
 #: Columns that tell the names and places of ranges and marks.
@@ -73,8 +84,6 @@ MOST_NAMES = 256
 WRAPPING = re.compile(r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)\Z")
 #: Paths of real numbers that JSON may write as whole ones.
 REAL_PATH = re.compile(r"\.(?:float\d*|double)\Z")
-#: Columns of the numbers.
-NUMBER_COLUMNS = ("begin", "end", "thread", "domain", "mark", "whole", "fraction", "real")
 #: Columns with numbers: of those of a row the first counts.
 WHOLE_COLUMNS = ("uint64Value", "int64Value", "uint32Value", "int32Value")
 REAL_COLUMNS = ("doubleValue", "floatValue")
@@ -435,11 +444,28 @@ def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
         extraction.database.has(TABLE, "jsonText") or extraction.database.has(TABLE, "jsonTextId")
     ):
         return
-    rows = extraction.database.count_rows(part, extraction.condition)
-    extraction.account.rows += rows
-    extraction.account.skipped[Reason.PAYLOAD_WITH_NUMBERS] += rows
-    leaves, paths = _read_leaves(extraction, part)
-    yield from make_payload_counters(extraction, leaves, paths)
+    wanted = ("start", "end", "globalTid", "domainId", "eventType", "jsonTextId")
+    database, account = extraction.database, extraction.account
+    columns = database.read(part, wanted, ("jsonText",), extraction.condition)
+    payloads, code = _find_payloads(extraction, columns)
+    values = _read_values(payloads)
+    count = values.count[code]
+    allowed = count_allowed(LEAST_VALUES, database.size, BYTES_PER_VALUE)
+    allowed = allowed * part.rows // max(part.rows, extraction.report.parts[TABLE].rows)
+    fits = np.array([len(payload) <= PAYLOAD_BYTES for payload in payloads], bool)[code]
+    fits &= np.cumsum(count) <= allowed
+    account.rows += columns.rows
+    account.dropped[Reason.PAYLOAD_TOO_LARGE] += int(np.count_nonzero(~fits))
+    account.skipped[Reason.PAYLOAD_WITH_NUMBERS] += int(np.count_nonzero(fits))
+    account.synthesized[Reason.VALUE_IN_PAYLOAD] += int(count[fits].sum())
+    account.dropped[Reason.PAYLOAD_TEXT] += int(values.texts[code[fits]].sum())
+    rows = np.flatnonzero(fits)
+    numbers = (values.count - values.texts)[code[rows]]
+    group = np.cumsum(numbers) // VALUES_TOGETHER
+    for own in np.split(rows, np.flatnonzero(np.diff(group)) + 1):
+        yield from make_payload_counters(
+            extraction, values.expand(columns, own, code), values.paths
+        )
 
 
 def make_payload_counters(
@@ -482,29 +508,77 @@ def _to_sortable_bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarra
     return (np.where(none, 0.0, fraction) + 0.0).view(np.int64)
 
 
-def _read_leaves(extraction: Extraction, part: Part) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the numbers in the payloads of a part as columns, and where they stand in their
-    payload: texts, which `path` is an index into.
+class _PayloadValues(Struct, frozen=True):
+    """Values in distinct payloads."""
+
+    #: Of each payload the number of its values, and of those that are texts.
+    count: np.ndarray
+    texts: np.ndarray
+    #: Where values stand in their payload: texts, which `path` is an index into.
+    paths: list[str]
+    #: Columns of the numbers, by payload: `path`, `whole`, `fraction`, `real`.
+    numbers: dict[str, np.ndarray]
+
+    def expand(self, columns: Columns, rows: np.ndarray, code: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the numbers of some rows with times and places of these. code: of each row its
+        payload.
+        """
+        counts = self.count - self.texts
+        own, first = counts[code[rows]], (np.cumsum(counts) - counts)[code[rows]]
+        row = np.repeat(rows, own)
+        place = np.arange(len(row)) + np.repeat(first - (np.cumsum(own) - own), own)
+        return {
+            "begin": columns["start"][row],
+            "end": columns["end"][row],
+            "thread": zero_nulls(columns["globalTid"])[row],
+            "domain": zero_nulls(columns["domainId"])[row],
+            "mark": np.isin(columns["eventType"], MARK_TYPES)[row],
+            **{name: column[place] for name, column in self.numbers.items()},
+        }
+
+
+def _find_payloads(extraction: Extraction, columns: Columns) -> tuple[list[bytes], np.ndarray]:
+    """Return distinct payloads, and each row's index into them: text in the row, else a registered
+    string.
     """
-    database = extraction.database
-    registered = (
-        "(SELECT value FROM StringIds NOT INDEXED WHERE id = {jsonTextId})"
-        if database.has("StringIds", "id", "value")
-        else "NULL"
-    )
-    texts = {"mark": MARK, "registered": registered}
-    names = {name: database.make_condition(TABLE, text) for name, text in texts.items()}
-    frame = query_part(database, part, "nvtx_payload_numbers", extraction.condition, **names)
-    extraction.account.synthesized[Reason.VALUE_IN_PAYLOAD] += frame.height
-    is_text = frame["words"].to_numpy() > 0
-    extraction.account.dropped[Reason.PAYLOAD_TEXT] += int(is_text.sum())
-    texts, path = number_distinct(frame["path"].cast(pl.Binary))
-    paths = decode_texts(texts).to_list()
-    columns = {name: frame[name].to_numpy()[~is_text] for name in NUMBER_COLUMNS}
-    columns["path"] = path[~is_text]
+    code, inline = columns.texts["jsonText"]
+    payloads = inline.as_list()
+    rows = np.flatnonzero(np.array([not payload for payload in payloads], bool)[code])
+    if not len(rows):
+        return payloads, code
+    ids, id_codes = factorize(columns["jsonTextId"][rows])
+    known = extraction.database.read_strings(ids[ids != NULL])
+    code = code.copy()
+    code[rows] = len(payloads) + id_codes
+    return [*payloads, *(known.get(one, "").encode() for one in ids.tolist())], code
+
+
+def _read_values(payloads: Sequence[bytes]) -> _PayloadValues:
+    """Return the values of payloads; of those that are too long none."""
+    pieces, paths = [], Numbering()
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.text_factory = bytes
+        connection.execute("CREATE TABLE payloads (number INTEGER PRIMARY KEY, payload)")
+        sizes = np.array([len(payload) for payload in payloads], np.int64)
+        fitting = np.flatnonzero(sizes <= PAYLOAD_BYTES)
+        # A path is as long as half of the payload where the other half is values of five characters.
+        group = np.cumsum(sizes[fitting] * (sizes[fitting] + 512) // 16) // PATH_BYTES
+        for numbers in np.split(fitting, np.flatnonzero(np.diff(group)) + 1):
+            connection.execute("DELETE FROM payloads")
+            rows = ((number, payloads[number]) for number in numbers.tolist())
+            connection.executemany("INSERT INTO payloads VALUES (?, ?)", rows)
+            frame = read_cursor(connection.execute(QUERIES["nvtx_payload_values"]))
+            distinct, path = number_distinct(frame["path"].cast(pl.Binary))
+            of_piece = paths.number(decode_texts(distinct).to_list())
+            pieces.append(frame.with_columns(path=pl.Series(of_piece[path], dtype=pl.Int64)))
+    frame = pl.concat(pieces, how="vertical_relaxed")
+    number, is_text = frame["number"].to_numpy(), frame["words"].to_numpy() > 0
+    count, texts = (np.bincount(own, minlength=len(payloads)) for own in (number, number[is_text]))
+    chosen = ("path", "whole", "fraction", "real")
+    columns = {name: frame[name].to_numpy()[~is_text] for name in chosen}
     is_real = np.array([REAL_PATH.search(path) is not None for path in paths], bool)
     columns["real"] = (columns["real"] > 0) | is_real[columns["path"]]
-    return columns, paths
+    return _PayloadValues(count, texts, list(paths), columns)
 
 
 def _label_leaves(

@@ -17,10 +17,12 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
+from nsys2prv._util.budget import FolderBudget
 from nsys2prv._util.columns import find_bounds, mask_changes
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import hide_stderr
 from nsys2prv.export.foreign import ForeignFile
+from nsys2prv.export.parquet import measure_table
 
 #: Stands for NULL in columns of integers.
 NULL = np.iinfo(np.int64).min
@@ -38,9 +40,6 @@ DAMAGED_FILE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError,
 FAST = "PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", "BEGIN"
 #: Rows of a piece of a table, and bytes of its texts; a longer text is a piece of its own.
 PIECE_ROWS, PIECE_BYTES = 50_000, 64 << 20
-#: A few KB can unpack to any amount of text: tables of more than so many bytes are refused if a row
-#: has more than so many on average.
-MOST_BYTES, LONG_ROW_BYTES = 1 << 30, 10_000
 AFFINITIES = {pl.Int64: "INTEGER", pl.Float64: "REAL", pl.String: "TEXT", pl.Binary: "TEXT"}
 #: The table whose rows are looked up by their ids, and these.
 STRINGS, ID = "StringIds", "id"
@@ -393,21 +392,25 @@ def load_folder(folder: Path, target: Path) -> None:
         raise ForeignFile(
             f"{folder}: holds Arrow tables, which nsys2prv does not read; {_advise(folder)}"
         )
+    budget = FolderBudget(sum(file.stat().st_size for file in files))
     with closing(sqlite3.connect(target, isolation_level=None)) as connection:
         for statement in FAST:
             connection.execute(statement)
         for file in files:
             # SQLite keeps such names to itself.
             if not file.stem.lower().startswith("sqlite_"):
-                _load_table(file, connection)
+                _load_table(file, connection, budget)
         connection.execute("COMMIT")
 
 
-def _load_table(file: Path, connection: sqlite3.Connection) -> None:
+def _load_table(file: Path, connection: sqlite3.Connection, budget: FolderBudget) -> None:
     table, rows = quote_name(file.stem), 0
     try:
+        size = measure_table(file)
+        budget.take("rows", size.rows)
+        budget.take("bytes when unpacked", size.unpacked)
         with hide_stderr():
-            for piece in _read_pieces(file):
+            for piece in _read_pieces(file, budget):
                 if has_keys := file.stem == STRINGS and ID in piece.columns:
                     piece = piece.drop_nulls(ID)
                 columns = piece.get_columns()
@@ -453,9 +456,9 @@ def _advise(folder: Path) -> str:
     return f"export the report again with: nsys export --type sqlite --force-overwrite true {name}.nsys-rep"
 
 
-def _read_pieces(file: Path) -> Iterator[pl.DataFrame]:
+def _read_pieces(file: Path, budget: FolderBudget) -> Iterator[pl.DataFrame]:
     """Yield the rows of a table in SQLite's types, the first time perhaps none."""
-    scanned, first, total = pl.scan_parquet(file), 0, 0
+    scanned, first = pl.scan_parquet(file), 0
     while True:
         piece = scanned.slice(first, PIECE_ROWS).collect()
         piece = piece.with_columns(_to_plain_column(column) for column in piece.iter_columns())
@@ -463,9 +466,7 @@ def _read_pieces(file: Path) -> Iterator[pl.DataFrame]:
         of_rows = pl.Series([0]).new_from_index(0, piece.height)
         for column in piece.select(pl.col(pl.String, pl.Binary)).iter_columns():
             of_rows += column.cast(pl.Binary).bin.size().cast(pl.Int64).fill_null(0)
-        total += of_rows.sum()
-        if total > max(MOST_BYTES, (first + piece.height) * LONG_ROW_BYTES):
-            raise ValueError(f"its texts take more than {MOST_BYTES >> 30} GiB unpacked")
+        budget.take("bytes of texts", of_rows.sum())
         if piece.height or not first:
             yield from piece.iter_slices(max(1, PIECE_BYTES // max(1, of_rows.max() or 0)))
         first += piece.height

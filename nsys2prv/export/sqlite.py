@@ -451,18 +451,21 @@ class Database(Closable):
         self.connection.text_factory = bytes
         try:
             with self._explain_damage():
-                cursor = self.connection.execute(sql)
-                names = [name for name, *_ in cursor.description]
-                frames = []
-                while rows := cursor.fetchmany(BLOCK_ROWS):
-                    columns = zip(names, zip(*rows, strict=True), strict=True)
-                    frames.append(pl.DataFrame([_make_series(*column) for column in columns]))
-                if not frames:
-                    return pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
-                frame = pl.concat(frames, how="vertical_relaxed")
+                return read_cursor(self.connection.execute(sql))
         finally:
             self.connection.text_factory = _decode
-        return frame.with_columns(pl.col(pl.Null).cast(pl.Int64))
+
+
+def read_cursor(cursor: sqlite3.Cursor) -> pl.DataFrame:
+    """Return the result of a query whose columns each have one type, and whose texts are bytes."""
+    names = [name for name, *_ in cursor.description]
+    frames = []
+    while rows := cursor.fetchmany(BLOCK_ROWS):
+        columns = zip(names, zip(*rows, strict=True), strict=True)
+        frames.append(pl.DataFrame([_make_series(*column) for column in columns]))
+    if not frames:
+        return pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
+    return pl.concat(frames, how="vertical_relaxed").with_columns(pl.col(pl.Null).cast(pl.Int64))
 
 
 class _StringIds(Struct):

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.budget import join_first
 from nsys2prv._util.columns import number_linked
 from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT, list_meeting_values
 from nsys2prv.replay.unit_graph import classify_size
@@ -78,11 +79,11 @@ def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
         # Of hosts whose clocks cannot be compared nothing tells when all had come.
         records = reader.read_begins("nccl_collective", ("collective", "late"))
         is_known = (pl.col("late") >= 0).all().over("collective")
-        joined = records.filter(is_known).join(kernels, on=("thread", "begin"), how="inner")
+        joined = join_first(records.filter(is_known), kernels, ("thread", "begin"))
         joined = joined.drop("late")
         # Nor do ends tell it so well there.
         unknown = records.filter(~is_known).select("thread", "begin", within=ENDS_TOGETHER[1])
-        kernels = kernels.update(unknown, on=("thread", "begin"))
+        kernels = kernels.update(unknown.unique(("thread", "begin")), on=("thread", "begin"))
         frames.append(
             joined.select(pl.col("collective").alias("meeting"), pl.exclude("collective"))
         )
@@ -176,13 +177,10 @@ def _join_nccl_messages(reader: EventReader, kernels: pl.DataFrame) -> pl.DataFr
     """Return the members of messages; kernels that exchange several meet once."""
     lines = reader.read_lines(["nccl_message"]).select("sent", "sender", "thread", until="begin")
     places = kernels.with_row_index("place").select("place", "thread", "begin", "end")
-    sides = lines.join(
-        places.select("begin", "thread", first="place"),
-        left_on=("sender", "sent"), right_on=("thread", "begin"),
-    ).join(
-        places.select("end", "thread", second="place"),
-        left_on=("thread", "until"), right_on=("thread", "end"),
-    )  # fmt: skip
+    senders = places.select("begin", "thread", first="place")
+    receivers = places.select("end", "thread", second="place")
+    sides = join_first(lines, senders, ("sender", "sent"), ("thread", "begin"))
+    sides = join_first(sides, receivers, ("thread", "until"), ("thread", "end"))
     pairs = sides.select(
         a=pl.min_horizontal("first", "second"), b=pl.max_horizontal("first", "second")
     ).unique(maintain_order=True)
@@ -207,7 +205,7 @@ def find_mpi_meetings(
         # A line leads to when its message was received.
         sides = {("sender", "sent"): ("thread", "begin"), ("thread", "begin"): ("thread", "end")}
         members = [
-            lines.join(calls, left_on=of_line, right_on=of_call, suffix="_call").select(
+            join_first(lines, calls, of_line, of_call, "_call").select(
                 *_OF_MESSAGE,
                 thread=of_line[0],
                 eager=((pl.col("bytes") < EAGER) | is_start) & (of_line[0] == "sender"),
@@ -230,11 +228,9 @@ def _find_waits(
     after a send that returns at once.
     """
     starts, waits = (_select_calls(calls, labels, names) for names in (_STARTS, _WAITS))
-    sent = lines.filter(pl.col("bytes") >= EAGER).join(
-        starts.select("begin", sender="thread"),
-        left_on=("sender", "sent"),
-        right_on=("sender", "begin"),
-    )
+    senders = starts.select("begin", sender="thread")
+    large = lines.filter(pl.col("bytes") >= EAGER)
+    sent = join_first(large, senders, ("sender", "sent"), ("sender", "begin"))
     return (
         sent.select("meeting", "bytes", "sent", thread="sender")
         .sort("sent")
@@ -267,7 +263,8 @@ def match_mpi_collectives(reader: EventReader, calls: pl.DataFrame) -> pl.DataFr
         is_root=(pl.col("root") == rank) & (rank >= 0),
         later=pl.col("call").is_in(list(at_once)),
     )
-    found = found.join(calls, on=("thread", "begin")).sort("begin", maintain_order=True)
+    found = found.unique(("thread", "begin"), keep="first", maintain_order=True)
+    found = join_first(found, calls, ("thread", "begin")).sort("begin", maintain_order=True)
     number, count = (
         expr.over("communicator", "task") for expr in (pl.int_range(pl.len()), pl.len())
     )

@@ -328,6 +328,8 @@ def _read_messages(
 
 def label_names(job: OpenJob, names: pl.DataFrame) -> pl.Series:
     """Return the labels of names. names: source, name (value)."""
+    if not names.height:
+        return pl.Series("label", [], pl.String)
     labels = []
     for source in names["source"].unique().to_list():
         pairs = (

@@ -1,0 +1,106 @@
+"""The budget of memory and time: what may be made of how much input, in one place.
+
+A small file can stand for any amount of work: a text that thousands of rows refer to, a dictionary of a
+Parquet file, thousands of rows that all begin at one moment, thousands of processes with an event
+each. What grows with the product of such things is counted before it is made, and is compared with
+what reports of their size may need. Each limit is far above what Nsight Systems records in so
+many bytes, and grows with the reports, so that no large job meets it.
+
+========================  =============================================  ==================================
+what                      bound                                          beyond it
+========================  =============================================  ==================================
+values in NVTX payloads   LEAST_VALUES, and one for BYTES_PER_VALUE      further payloads are left out, counted
+one NVTX payload          PAYLOAD_BYTES                                  it is left out, counted
+processes and devices to  LEAST_PROCESSES, and one for BYTES_PER_PROCESS      one line
+analyse
+rows of Parquet tables    LEAST_ROWS, and one for BYTES_PER_ROW          one line
+pages of Parquet tables   LEAST_UNPACKED, and UNPACKED_PER_BYTE          one line
+texts of Parquet tables   LEAST_TEXT, and TEXT_PER_BYTE                  one line
+rows of a join of events  those of the left side (:func:`join_first`)    the first of equal keys counts
+========================  =============================================  ==================================
+
+Below it: 1 GiB of memory and a minute for reports of 20 MB, in each command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.text import format_size
+
+#: Bytes of a payload. It describes a range in a few numbers, each of which takes some ten bytes; longer ones
+#: are data. What is made of one grows with the square of its length: each value has a path.
+PAYLOAD_BYTES = 1 << 14
+#: Values in the payloads of a report at least; and bytes of its file for each further one. A row of an
+#: NVTX range takes more than 30 bytes, and a value that stands in it some ten more.
+LEAST_VALUES, BYTES_PER_VALUE = 4_000_000, 4
+#: Values in payloads that are in memory together; and bytes of their paths at most.
+VALUES_TOGETHER, PATH_BYTES = 400_000, 1 << 25
+#: Processes and devices, which analyses look at one by one, at least; and bytes of the reports for each
+#: further one. A process that does anything takes more than so many bytes.
+LEAST_PROCESSES, BYTES_PER_PROCESS = 1_000, 16_384
+#: Rows of a folder of Parquet tables at least; and bytes for each further one. Times alone, which never
+#: repeat, take more than so many bytes a row, however packed.
+LEAST_ROWS, BYTES_PER_ROW = 1_000_000, 2
+#: Bytes of a folder's pages when unpacked at least, and further ones for each packed byte: events are
+#: packed to a third or a tenth.
+LEAST_UNPACKED, UNPACKED_PER_BYTE = 1 << 27, 16
+#: Bytes of all texts of a folder at least, each counted as often as it stands in a row, and further ones
+#: for each byte of the files: a text that is in every row is stored once.
+LEAST_TEXT, TEXT_PER_BYTE = 1 << 29, 32
+
+
+class FolderBudget:
+    """What the tables of a folder of Parquet files may take."""
+
+    def __init__(self, size: int) -> None:
+        """Take the size of the files (bytes)."""
+        self._left = {
+            "rows": LEAST_ROWS + size // BYTES_PER_ROW,
+            "bytes when unpacked": LEAST_UNPACKED + UNPACKED_PER_BYTE * size,
+            "bytes of texts": LEAST_TEXT + TEXT_PER_BYTE * size,
+        }
+
+    def take(self, what: str, count: int) -> None:
+        """Take some rows or bytes. Raises ValueError where there are not so many left."""
+        self._left[what] -= count
+        if self._left[what] < 0:
+            raise ValueError(
+                f"with it the folder has more {what} than files of their size may have"
+            )
+
+
+def count_allowed(least: int, size: int, bytes_each: int) -> int:
+    """Return how many of something input of this size (bytes) may have."""
+    return least + size // bytes_each
+
+
+def check_processes(count: int, size: int) -> None:
+    """Check the number of processes and devices to analyse in reports of this size (bytes). Raises
+    Nsys2prvError.
+    """
+    allowed = count_allowed(LEAST_PROCESSES, size, BYTES_PER_PROCESS)
+    if count > allowed:
+        raise Nsys2prvError(
+            f"the reports have {count:,} processes and devices in {format_size(size)}, and at most {allowed:,} are analyzed in so "
+            "little; leave reports of helper processes out, or convert the reports to a trace"
+        )
+
+
+def join_first(
+    rows: pl.DataFrame,
+    others: pl.DataFrame,
+    left_on: Sequence[str],
+    right_on: Sequence[str] = (),
+    suffix: str = "_right",
+) -> pl.DataFrame:
+    """Return the rows with the columns of the first of the others that has their key, as an inner join
+    does; there are no more of them than before. Events of a thread differ in their begins, and
+    damage could make the pairs of all.
+    """
+    right_on = right_on or left_on
+    first = others.unique(right_on, keep="first", maintain_order=True)
+    return rows.join(first, left_on=left_on, right_on=right_on, suffix=suffix)
