@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from tools.exports import KERNEL, make_export, make_kernel, make_strings
 from tools.pages import Page, list_references
 from tools.view_answers import SAMPLES
 
@@ -177,3 +178,16 @@ def test_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     text = Page((tmp_path / "x.html").read_text()).text
     assert "Kernels" in text
     assert "Nothing found" not in text, "findings were not asked for"
+
+
+def test_a_page_without_names_of_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = [
+        {"timestamp": 10 * number, "typeId": 1 << 56, "metricId": number, "value": 1}
+        for number in range(20)
+    ]
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {"StringIds": make_strings("k"), KERNEL: [make_kernel(1, 5)], "GPU_METRICS": metrics},
+    )
+    assert main(["report", "-q", "--html", str(tmp_path / "r.html"), str(report)]) == 0
+    assert (tmp_path / "r.html").exists()
