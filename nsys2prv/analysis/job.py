@@ -217,11 +217,13 @@ class OpenJob(Closable):
             for info, placement in zip(infos, self.prepared.placements, strict=True)
             for gpu in info.gpus.values()
         }
+        recorders = sorted({info.recorder for info in infos})
         return {
             "begins_utc": f"{begin:%Y-%m-%d %H:%M:%S}" if begin else "",
             "gpu_models": dict(Counter(filter(None, gpus.values())).most_common()),
             "drivers": sorted({info.driver for info in infos if info.driver}),
-            "nsys": sorted({info.product for info in infos if info.product}),
+            "recorded_by": recorders if all(recorders) else [],
+            "exported_by": sorted({info.exporter for info in infos if info.exporter}),
         }
 
     @property

@@ -137,6 +137,17 @@ def use_micro_sign(text: str) -> str:
     return re.sub(r"(?<=\d )us\b", "µs", text)
 
 
+def _describe_versions(recorders: Sequence[str], exporters: Sequence[str]) -> str:
+    """Return which versions of Nsight Systems recorded and exported the reports."""
+    same = tuple(f"{version}." for version in recorders)
+    others = [one for one in exporters if not one.startswith(same) and one not in recorders]
+    said = {"recorded by": recorders, "exported by": others}
+    named = [
+        f"{what} nsys {list_some(list(versions))}" for what, versions in said.items() if versions
+    ]
+    return ", ".join(named)
+
+
 def format_machine_line(facts: dict[str, object]) -> str:
     """Return the date, the GPUs and the versions for people; empty where nothing is known."""
     models = dict(facts.get("gpu_models") or {})
@@ -147,7 +158,7 @@ def format_machine_line(facts: dict[str, object]) -> str:
         f"{facts['begins_utc']} UTC" if facts.get("begins_utc") else "",
         f"the hosts have {gpus}" if more else gpus,
         f"driver {list_some(list(facts['drivers']))}" if facts.get("drivers") else "",
-        f"recorded by nsys {list_some(list(facts['nsys']))}" if facts.get("nsys") else "",
+        _describe_versions(facts.get("recorded_by") or (), facts.get("exported_by") or ()),
     ]
     return "; ".join(filter(None, parts))
 

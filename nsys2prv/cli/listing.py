@@ -253,8 +253,9 @@ COLUMNS: dict[str, Callable[[ReportInfo], str]] = {
     "GPUs": _describe_gpus,
     "begins (UTC)": _format_begin,
     "lasts": lambda info: f"{info.duration_ns / 1e9:.3f} s" if info.duration_ns else "unknown",
-    "nsys": lambda info: info.product or "unknown",
+    "recorded by": lambda info: info.recorder or "unknown",
+    "exported by": lambda info: info.exporter or "unknown",
     "schema": lambda info: info.schema or "before 2.7",
 }
 #: Those that are to be the same everywhere.
-ALIKE_EVERYWHERE = ("GPUs", "nsys", "schema")
+ALIKE_EVERYWHERE = ("GPUs", "recorded by", "exported by", "schema")

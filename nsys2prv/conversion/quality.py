@@ -293,8 +293,10 @@ def _note_differences(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
         if len(lacking) < len(infos):
             yield from _note("not_traced", lacking, **facts)
     versions: dict[str, list[str]] = {}
+    by_recorder = all(info.recorder for info in infos)
     for info in infos:
-        versions.setdefault(info.product or "an unknown version", []).append(info.name)
+        version = info.recorder if by_recorder else info.exporter
+        versions.setdefault(version or "an unknown version", []).append(info.name)
     if len(versions) > 1:
         named = [f"{version} ({list_some(names)})" for version, names in sorted(versions.items())]
         yield from _note("versions_differ", named)

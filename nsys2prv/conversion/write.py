@@ -292,7 +292,8 @@ def _make_metadata(job: Job, summary: Summary, clock: str | None) -> str:
                 **files,
                 "host": info.host,
                 "schema": info.schema,
-                "nsys": info.product,
+                "recorded_by": info.recorder,
+                "exported_by": info.exporter,
                 # trace time = local + offset + drift * (local - pivot)
                 "clock": {
                     "method": placement.method,

@@ -69,6 +69,10 @@ GpuNumber = NewType("GpuNumber", int)
 #: What stands before the UUID of a GPU or of a MIG instance in CUDA_VISIBLE_DEVICES.
 _UUID_PREFIX = re.compile(r"(?:MIG-)?(?:GPU-)?", re.IGNORECASE)
 MIG = "MIG-"
+#: Nsight Systems and its version, in the name of a folder or of two.
+_NSIGHT_SYSTEMS = re.compile(
+    r"nsight[-_ ]?systems(?:-cli)?[-/\\ ](20\d\d(?:\.\d+)+)", re.IGNORECASE
+)
 #: Tables with a row for each CUDA context or stream of a process.
 CONTEXT_TABLES = tuple(
     f"TARGET_INFO_CUDA_{name}" for name in ("CONTEXT_INFO", "NULL_STREAM", "STREAM")
@@ -121,6 +125,12 @@ def find_numbers(environment: Mapping[str, set[str]], names: Iterable[str]) -> d
     return numbers
 
 
+def _find_recorder(folder: str) -> str:
+    """Return the version of Nsight Systems that its folder names; "" for none."""
+    found = _NSIGHT_SYSTEMS.search(folder)
+    return found[1] if found else ""
+
+
 def _find_job(environment: Mapping[str, set[str]]) -> str:
     """Return a digest of the first of :data:`JOB_VARIABLES` with one value, which tells the
     launcher's jobs apart and reveals nothing else; "" without one.
@@ -144,8 +154,10 @@ class ReportInfo(Struct, frozen=True):
     alias: str = ""
     #: Version of the export's schema, empty before 2.7.
     schema: str = ""
-    #: Version of Nsight Systems.
-    product: str = ""
+    #: Version of the Nsight Systems that exported the report.
+    exporter: str = ""
+    #: Version of the one that recorded it, by its folder; empty where that does not tell.
+    recorder: str = ""
     #: Name of the machine.
     host: str = ""
     #: UTC (Unix epoch) when the capture began, None where not exported.
@@ -299,7 +311,7 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
     )
     system: dict[str, str] = {}
     for name, value in read("TARGET_INFO_SYSTEM_ENV", "name", "value"):
-        if value and name in ("Hostname", "NvDriverVersion"):
+        if value and name in ("Hostname", "NvDriverVersion", "TargetInstallDir"):
             system.setdefault(name, str(value))
     details = read("ANALYSIS_DETAILS", "duration")
     normalized = str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower()
@@ -319,7 +331,8 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
         path=database.path,
         given_path=given_path,
         schema=str(export.get("EXPORT_SCHEMA_VERSION") or ""),
-        product=str(export.get("EXPORT_PRODUCT_VERSION") or ""),
+        exporter=str(export.get("EXPORT_PRODUCT_VERSION") or ""),
+        recorder=_find_recorder(system.get("TargetInstallDir", "")),
         host=system.get("Hostname", ""),
         driver=parse_driver_version(system.get("NvDriverVersion", "")),
         utc_ns=utc_ns,

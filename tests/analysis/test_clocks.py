@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tools.exports import KERNEL, make_export, make_global_pid, make_kernel, make_strings
 from tools.view_answers import SAMPLES
 
 import nsys2prv
@@ -38,9 +39,49 @@ def test_a_report_says_when_and_where_it_was_recorded(
 
 def test_nothing_known_is_nothing_told() -> None:
     assert format_machine_line({"name": "a job"}) == ""
-    assert (
-        format_machine_line({"nsys": ["1", "2", "3", "4"]}) == "recorded by nsys 1, 2, 3 and 1 more"
-    )
+    many = {"exported_by": ["1", "2", "3", "4"]}
+    assert format_machine_line(many) == "exported by nsys 1, 2, 3 and 1 more"
+
+
+@pytest.mark.parametrize(
+    ("folders", "said"),
+    [
+        (["/opt/nvidia/nsight-systems/2023.1.2/target-linux-x64"], "recorded by nsys 2023.1.2"),
+        (["/cuda/NsightSystems-cli-2025.5.1/target-linux-x64"], "recorded by nsys 2025.5.1"),
+        (["C:/Nsight Systems 2025.3.2/target-windows-x64"], "recorded by nsys 2025.3.2"),
+        (["/opt/nvidia/hpc_sdk/Linux_x86_64/22.11/profilers/Nsight_Systems/target-linux-x64"], ""),
+        (["/opt/nvidia/nsight-compute/2023.2.0/host/target-linux-x64"], ""),
+        ([None], ""),
+        (["/nsight-systems/2023.1.2/t", "/nsight-systems/2022.1.3/t"], "recorded by nsys 2022.1.3, 2023.1.2"),
+        (["/nsight-systems/2023.1.2/target-linux-x64", None], ""),
+    ],
+)  # fmt: skip
+def test_who_recorded_is_told_by_the_folder_of_the_profiler(
+    folders: list[str | None], said: str, tmp_path: Path
+) -> None:
+    """The version in META_DATA_EXPORT is that of the exporter."""
+    reports = [
+        make_export(
+            tmp_path / f"rank{number}.sqlite",
+            {
+                "StringIds": make_strings("gemm"),
+                KERNEL: [make_kernel(0, 10, globalPid=make_global_pid(7 + number))],
+                "META_DATA_EXPORT": [{"name": "EXPORT_PRODUCT_VERSION", "value": "2026.2.1.210"}],
+                "TARGET_INFO_SYSTEM_ENV": [{"name": "TargetInstallDir", "value": folder}],
+            },
+        )
+        for number, folder in enumerate(folders)
+    ]
+    with nsys2prv.open(reports) as job:
+        line = format_machine_line(job.facts)
+        differ = {note.kind for note in job.quality} & {"versions_differ"}
+    assert line == f"{said}, exported by nsys 2026.2.1.210".removeprefix(", ")
+    assert bool(differ) == ("," in said)
+
+
+def test_an_exporter_that_recorded_is_named_once() -> None:
+    facts = {"recorded_by": ["2024.2.3"], "exported_by": ["2024.2.3.38"]}
+    assert format_machine_line(facts) == "recorded by nsys 2024.2.3"
 
 
 @pytest.mark.slow
