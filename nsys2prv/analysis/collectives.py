@@ -11,7 +11,7 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.device_group import DeviceGroup, label_values
-from nsys2prv.analysis.result import Context, Result, divide_columns, name_communicators, sum_known
+from nsys2prv.analysis.result import Context, Result, divide_columns, name_communicators
 from nsys2prv.conversion.clocks import is_aligned
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -20,11 +20,14 @@ MPI_FIELDS = {
     "mpi_collective": ("call", "sent", "received", "communicator"),
     "mpi_point_to_point": ("call", "size", "communicator"),
 }
+#: Whether the size of a kernel or call is known; how many have no size where others do.
+SIZED, UNSIZED = pl.col("bytes").fill_null(ABSENT) >= 0, "of_unknown_size"
 #: Sums of kernels or calls.
 SUMS = {
     "count": pl.len().cast(pl.Int64),
     "time_ns": (pl.col("end") - pl.col("begin")).sum(),
-    "bytes": sum_known(pl.col("bytes")),
+    "bytes": pl.col("bytes").filter(SIZED).sum(),
+    "sized": SIZED.sum().cast(pl.Int64),
 }
 
 
@@ -88,14 +91,14 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     """
     kernels, matched, mpi = frames["kernels"], frames["matched"], frames["mpi"]
     if kernels.height:
-        result.add("nccl", _sum_by_operation(kernels, context))
+        _add_sized("nccl", _sum_by_operation(kernels, context), result)
         if not (kernels["communicator"] >= 0).any():
             result.missing.append(
                 "communicators of NCCL kernels: no payload of NVTX ranges tells them (NCCL before 2.25.1, or exported without "
                 "--include-json or --include-blobs)"
             )
     if matched.height:
-        result.add("across_ranks", _sum_across_ranks(matched, context))
+        _add_sized("across_ranks", _sum_across_ranks(matched, context), result)
         result.add("stragglers", _find_stragglers(matched, context))
     elif kernels.height and not frames["unplaced"].height:
         result.missing.append(
@@ -108,14 +111,31 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             "could not be aligned"
         )
     if mpi.height:
-        result.add("mpi", _sum_mpi_over_tasks(mpi, context))
+        _add_sized("mpi", _sum_mpi_over_tasks(mpi, context), result)
+
+
+def _tell_sizes(known: pl.Expr, all_of_them: pl.Expr) -> dict[str, pl.Expr]:
+    """Return expressions for the bytes of kernels or calls, null where no size is known, and for how many
+    have none where others do. known, all_of_them: their numbers.
+    """
+    lacking = all_of_them - known
+    return {
+        "bytes": pl.when(known > 0).then(pl.col("bytes").filter(SIZED).sum()),
+        UNSIZED: pl.when((known > 0) & (lacking > 0)).then(lacking),
+    }
+
+
+def _add_sized(name: str, rows: pl.DataFrame, result: Result) -> None:
+    """Add a table, with UNSIZED where sizes are lacking."""
+    lacks = rows[UNSIZED].is_not_null().any()
+    result.add(name, rows if lacks else rows.drop(UNSIZED))
 
 
 def _sum_mpi_over_tasks(calls: pl.DataFrame, context: Context) -> pl.DataFrame:
     sums = calls.group_by("kind", "call", "communicator", maintain_order=True).agg(
         pl.col("count").sum(),
-        sum_known(pl.col("bytes")).alias("bytes"),
-        pl.col("time_ns").sum(),
+        **_tell_sizes(pl.col("sized").sum(), pl.col("count").sum()),
+        time_ns=pl.col("time_ns").sum(),
         mean_ns=pl.col("time_ns").sum() / pl.col("count").sum(),
         max_of_a_rank_ns=pl.col("time_ns").max(),
     )
@@ -151,7 +171,7 @@ def _sum_by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
     rows = kernels.group_by("communicator", "operation", maintain_order=True).agg(
         ranks=pl.col("task").n_unique().cast(pl.Int64),
         kernels=pl.col("count").sum(),
-        bytes=sum_known(pl.col("bytes")),
+        **_tell_sizes(pl.col("sized").sum(), pl.col("count").sum()),
         time_ns=pl.col("time_ns").sum(),
         mean_ns=pl.col("time_ns").sum() / pl.col("count").sum(),
     )
@@ -169,7 +189,7 @@ def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
     rows = matched.group_by("communicator", "operation", maintain_order=True).agg(
         collectives=pl.col("collective").n_unique().cast(pl.Int64),
         ranks=pl.col("task").n_unique().cast(pl.Int64),
-        bytes=sum_known(pl.col("bytes")),
+        **_tell_sizes(SIZED.sum().cast(pl.Int64), pl.len().cast(pl.Int64)),
         wait_ns=wait.sum(),
         transfer_ns=transfer.sum(),
         mean_wait_ns=wait.mean(),

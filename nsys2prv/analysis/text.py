@@ -364,8 +364,12 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
         ]:
             notes += _wrap_text(f"not available: {lack}", width, 6)
     blocks = [_format_tree(result, style)]
+    elsewhere = result.declared.drawn | {"what_if"}
+    in_detail = elsewhere | result.declared.hidden
+    # Where there is nothing else to print, details are what was asked for.
+    if blocks[0] or not style.chosen or not in_detail.issuperset(result.tables):
+        elsewhere = in_detail
     for name, table in result.tables.items():
-        elsewhere = result.declared.hidden | result.declared.drawn | {"what_if"}
         if name not in elsewhere and table.frame.height:
             frame = table.frame.drop(() if style.full else COLUMNS_IN_DETAIL, strict=False)
             # Only the worst of many ranks or devices.

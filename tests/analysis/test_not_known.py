@@ -7,7 +7,15 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tools.exports import KERNEL, MEMCPY, make_export, make_kernel, make_strings
+import pytest
+from tools.exports import (
+    KERNEL,
+    MEMCPY,
+    make_export,
+    make_global_tid,
+    make_kernel,
+    make_strings,
+)
 
 import nsys2prv
 from nsys2prv.analysis.result import KERNEL_NAMES
@@ -73,3 +81,34 @@ def test_no_other_host_is_told_of_for_a_gpu_without_one(tmp_path: Path) -> None:
         (idle,) = [one for one in job.findings() if one.title.startswith("GPUs are idle")]
     assert "host" not in idle.title
     assert "overlap" not in idle.advice
+
+
+@pytest.mark.parametrize(
+    ("sizes", "known", "lacking"),
+    [((100, 40, 8), 148, None), ((100, None, 8), 108, 1), ((None, None, None), None, None)],
+)
+def test_bytes_are_of_the_calls_whose_size_is_known(
+    sizes: tuple[int | None, ...], known: int | None, lacking: int | None, tmp_path: Path
+) -> None:
+    """How many lack one is told."""
+    thread = {"globalTid": make_global_tid(7), "commHandle": 1, "tag": 1, "remoteRank": 1}
+    calls = [
+        {**thread, "start": 100 * at, "end": 100 * at + 50, "textId": 1, "size": size}
+        for at, size in enumerate(sizes, 1)
+    ]
+    barriers = [{**thread, "start": 900, "end": 950, "textId": 2}]
+    tables = {
+        "StringIds": make_strings("MPI_Send", "MPI_Barrier"),
+        "MPI_RANKS": [{"globalTid": make_global_tid(7), "rank": 0}],
+        "MPI_P2P_EVENTS": calls,
+        "MPI_COLLECTIVES_EVENTS": barriers,
+    }
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables)) as job:
+        frame = job.analyse("collectives")["collectives"].tables["mpi"].frame
+    assert ("of_unknown_size" in frame.columns) == (lacking is not None)
+    columns = [name for name in ("call", "bytes", "of_unknown_size") if name in frame.columns]
+    rows = {"MPI_Send": (known, lacking), "MPI_Barrier": (None, None)}
+    width = len(columns) - 1
+    assert {name: tuple(row) for name, *row in frame.select(columns).rows()} == {
+        name: row[:width] for name, row in rows.items()
+    }

@@ -21,6 +21,7 @@ from tools.exports import (
 import nsys2prv
 from nsys2prv.analysis import stacks
 from nsys2prv.analysis.intervals import merge_spans
+from nsys2prv.cli import main as main_of_cli
 
 MS = 1_000_000
 NAMES = (
@@ -69,7 +70,7 @@ def find_place(
     return finding.where
 
 
-def test_whole_stacks_are_folded(tmp_path: Path) -> None:
+def test_whole_stacks_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of 100 ms in cudaMalloc a kernel runs for 40; what the system does in it is not told again, nor
     what a call does within a call.
     """
@@ -112,6 +113,10 @@ def test_whole_stacks_are_folded(tmp_path: Path) -> None:
     main = flame.filter(depth=1, name="main").row(0, named=True)
     assert (main["time_ns"], main["begin_ns"]) == (70 * MS, 40 * MS)
     assert flame.filter(depth=0)["time_ns"].to_list() == [110 * MS]
+    # Who asks for these alone sees them.
+    assert main_of_cli(["report", "-q", "--only", "stacks", str(tmp_path / "r.sqlite")]) == 0
+    (line,) = (one for one in capsys.readouterr().out.splitlines() if "init;cudaMalloc" in one)
+    assert line.split()[-3:] == ["60.00", "ms", "1"]
 
 
 def test_a_stack_that_is_not_there(tmp_path: Path) -> None:
