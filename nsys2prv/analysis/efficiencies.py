@@ -27,6 +27,7 @@ from nsys2prv.analysis.result import DECLARED, KERNEL_NAMES, Context, Result, di
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import TRANSFERS, Kind
 from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
+from nsys2prv.store.event_reader import HOST, STREAM
 
 TERMS = DECLARED["efficiencies"].terms
 #: Useful work of devices, and which host threads count -> what people call them.
@@ -99,7 +100,7 @@ def _add_focus(
         "iterations": steady.count if steady else 0,
         "iterations_of_job": steady.found if steady else 0,
         "found_by": steady.found_by if steady else "",
-        "ranks": tasks["rank"].drop_nulls().n_unique() or tasks.height,
+        "ranks": tasks["rank"].drop_nulls().n_unique() or _count_processes(context),
         "devices": context.devices.height,
         "nodes": tasks["node"].n_unique(),
         "useful": options.useful,
@@ -109,6 +110,12 @@ def _add_focus(
         ),
     }
     result.add("focus", pl.DataFrame([focus]))
+
+
+def _count_processes(context: Context) -> int:
+    """Return the number of processes that are no helpers."""
+    rows = context.reader.rows.threads.filter(pl.col("kind").is_in([HOST, STREAM]))
+    return rows["task"].n_unique()
 
 
 def _replay_ideal_network(
