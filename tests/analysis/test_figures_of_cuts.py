@@ -59,7 +59,7 @@ def test_figures_of_a_part(small: Whole, data: st.DataObject) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cluster", "graphs", "machine", "mpi", "training"])
 def test_figures_of_parts_of_a_sample(name: str, tmp_path: Path) -> None:
-    whole = Whole(sorted((SAMPLES / name).glob("rank*.sqlite")), tmp_path)
+    whole = Whole(sorted((SAMPLES / name).glob("*.sqlite")), tmp_path)
     luck, duration = random.Random(5), whole.opened.duration
     for _ in range(10):
         first = luck.randrange(duration * 9 // 10)

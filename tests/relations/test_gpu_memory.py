@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tools.conversions import convert_and_read
 from tools.exports import KERNEL, PID, Row, make_export, make_global_pid, make_kernel, make_strings
 from tools.trace import Trace
@@ -79,6 +80,18 @@ def test_what_is_taken_and_given_back(tmp_path: Path) -> None:
     trace, summary = convert_memory_events(tmp_path, rows)
     assert list_totals(trace) == [(10, 100), (20, 150), (30, 50), (40, 0)]
     assert list_totals(trace, PINNED) == [(30, 7), (40, 0)]
+    assert not [note for note in summary.notes if "memory" in note]
+
+
+@pytest.mark.parametrize("release_first", [True, False])
+def test_memory_released_and_allocated_again_at_one_moment(
+    release_first: bool, tmp_path: Path
+) -> None:
+    """Of an address in use the release comes first, in any order of the table."""
+    both = [make_release(30), make_allocation(30, 7)]
+    rows = [make_allocation(10, 100), *(both if release_first else both[::-1]), make_release(50)]
+    trace, summary = convert_memory_events(tmp_path, rows)
+    assert list_totals(trace) == [(10, 100), (30, 7), (50, 0)]
     assert not [note for note in summary.notes if "memory" in note]
 
 

@@ -67,6 +67,8 @@ def encode_rows(rows: int, *fields: Field) -> np.ndarray:
     template, columns = _lay_out(fields)
     encoded = np.empty((rows, len(template)), np.uint8)
     encoded[:] = np.frombuffer(template, np.uint8)
+    if not rows:
+        return encoded
     for offset, width, values in columns:
         if width == WIDEST:
             numbers = values.astype(np.uint64)
