@@ -192,3 +192,11 @@ def test_a_region_that_is_not_there(small: Whole, tmp_path: Path) -> None:
         cut_job(small.job, Plan.from_options(Options(cut=CutOptions(region="none"))).cut)
     with pytest.raises(Nsys2prvError, match=f"{STEPS}"):
         cut_job(small.job, Plan.from_options(Options(cut=CutOptions(region="step*:11"))).cut)
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(3100, 3900), (3100, 3500), (3060, 3800), (3040, 3801)]
+)
+def test_nested_ranges_keep_their_order_and_their_ends(small: Whole, first: int, last: int) -> None:
+    """Those that the part clips, and end together in it or behind it, begin together there."""
+    small.check({"time": f"{first}ns:{last}ns"}, first, last)

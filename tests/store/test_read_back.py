@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from tools.conversions import convert_and_read
-from tools.made_jobs import METRICS, STREAMS, THREADS, MadeJob, make_job, set_small_pieces
+from tools.made_jobs import METRICS, PIECES, STREAMS, THREADS, MadeJob, make_job, set_pieces
 from tools.trace import Trace
 
 import nsys2prv
@@ -20,11 +20,10 @@ from nsys2prv.conversion.options import CutOptions
 KERNELS, PUSHED, STARTED = 63000006, 9600, 9610
 
 
-@pytest.fixture(params=["in one piece", "in small pieces"], autouse=True)
+@pytest.fixture(params=[*PIECES], autouse=True)
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Store and write in one piece, and in many small ones."""
-    if request.param == "in small pieces":
-        set_small_pieces(monkeypatch)
+    set_pieces(monkeypatch, PIECES[request.param])
 
 
 @pytest.fixture(params=range(2))

@@ -42,14 +42,19 @@ _SMALL_PIECES = {
     "store.overlaps.CHUNK_RECORDS": 9,
     "store.windows.WINDOW_RECORDS": 20,
     "store.windows.RECORDS_PER_RUN": 1,
-    "store.windows.SMALL_RUN": 30,
     "store.windows.JOINED_RECORDS": 50,
 }
 
 
-def set_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let everything be stored and written in many small pieces."""
-    for name, value in _SMALL_PIECES.items():
+#: Of how many records pieces are at most that are joined, in each way to store a job.
+PIECES = {"in one piece": None, "in small pieces": 4, "in small pieces that are joined": 1000}
+
+
+def set_pieces(monkeypatch: pytest.MonkeyPatch, joined: int | None) -> None:
+    """Let everything be stored and written in many small pieces, if not in one. joined: of PIECES."""
+    for name, value in (
+        (_SMALL_PIECES | {"store.windows.SMALL_RUN": joined}).items() if joined else ()
+    ):
         monkeypatch.setattr(f"nsys2prv.{name}", value, raising=False)
 
 
@@ -83,9 +88,9 @@ def make_job(path: Path, seed: int) -> MadeJob:
     job.nested[THREADS[0]].append((0, LENGTH, "all"))
     _add_kernels(job, luck, tables)
     for thread in THREADS:
-        ranges = list(_nest(luck, 1, LENGTH - 1, 0))
+        ranges = list(_nest(luck, 1, LENGTH - 500, 0))
         if thread == THREADS[1]:
-            ranges.append((LENGTH - 1, None, "without an end"))
+            ranges += [(LENGTH - 450, None, "without an end"), (LENGTH - 400, None, "nor this")]
         job.nested[thread] += [(begin, end or LENGTH, name) for begin, end, name in ranges]
         tables["NVTX_EVENTS"] += [make_nvtx_range(*one, tid=thread) for one in ranges]
         crossing = [

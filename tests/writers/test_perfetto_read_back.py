@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 from tools.exports import make_export, make_kernel, make_nvtx_range, make_strings
-from tools.made_jobs import METRICS, MadeJob, make_job, set_small_pieces
+from tools.made_jobs import METRICS, PIECES, MadeJob, make_job, set_pieces
 from tools.perfetto_reader import PerfettoTrace, read_perfetto
 
 from nsys2prv import Options, convert
 from nsys2prv.conversion.options import CutOptions
 
 
-@pytest.fixture(params=["in one piece", "in small pieces"], autouse=True)
+@pytest.fixture(params=[*PIECES], autouse=True)
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Store and write in one piece, and in many small ones."""
-    if request.param == "in small pieces":
-        set_small_pieces(monkeypatch)
+    set_pieces(monkeypatch, PIECES[request.param])
 
 
 @pytest.fixture(params=range(2))
@@ -152,3 +151,15 @@ def test_arguments_are_the_attributes(tmp_path: Path) -> None:
         one.name: one.arguments.get("number") for one in trace.slices if "nvtx" in one.category
     }
     assert numbers == {"step": 7, "plain": None}
+
+
+def test_a_trace_of_samples_alone(tmp_path: Path) -> None:
+    tables = {
+        "GPU_METRICS": [
+            {"timestamp": time, "typeId": 1, "metricId": 1, "value": time} for time in (10, 20, 30)
+        ],
+        "TARGET_INFO_GPU_METRICS": [{"typeId": 1, "metricId": 1, "metricName": METRICS[0]}],
+    }
+    convert([make_export(tmp_path / "r.sqlite", tables)], tmp_path / "o.pftrace")
+    (samples,) = read_perfetto(tmp_path / "o.pftrace").counters.values()
+    assert [value for _, value in samples][:3] == [10, 20, 30]

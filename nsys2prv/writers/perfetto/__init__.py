@@ -276,6 +276,8 @@ class PerfettoWriter(Struct, dict=True):
             if shape.stream == BEGIN
             for part in found.split_by_callers()
         ]
+        if not begun:
+            return
         begun.sort(key=lambda item: (item[0].name, item[0].field_mask, item[0].wide))
         tracks = [self._find_tracks(shape.name, one.column("object")) for shape, one in begun]
         depths = _find_depths(
