@@ -23,6 +23,7 @@ from tools.exports import (
 )
 
 import nsys2prv
+from nsys2prv.analysis.page import make_job_page
 from nsys2prv.analysis.result import Finding
 
 MS, US = 1_000_000, 1_000
@@ -198,6 +199,7 @@ def test_nothing_is_claimed_after_the_last_recorded_call(
         begin, end = job.coverage.common.find_hull()
         gaps = job.analyse("idle")["idle"].tables["gaps"].frame["time_ns"].sum()
         phases = result.tables["phases"].frame
+        assert "nothing is said of the rest" in make_job_page(job)
     first = 0 if told_by == "ranges" else 1
     assert what in note.text
     assert f"to {193 - first}.00 ms, though" in note.text
