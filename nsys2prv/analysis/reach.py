@@ -27,7 +27,7 @@ ALIKE, FEWEST, FEWEST_RANGES = 0.9, 10, 3
 #: Those after last as long as those before if their medians differ by less than this factor: the
 #: iterations of a program differ less, and what it does at its end is much shorter or longer.
 SAME_LENGTH = 2.0
-RANGES = "nvtx_pushpop"
+RANGES = ("nvtx_pushpop", "nvtx_startend")
 #: Code in which CPU samples show a visit of CUDA.
 _OWNERS = map_labels("code_owner")
 IN_CUDA = (_OWNERS["a cuda library"], _OWNERS["the cuda driver"])
@@ -51,7 +51,7 @@ class Reach(Struct, frozen=True):
         """Return how far it reaches, and what goes on. who: name of the thread or task; find_label: as of
         Context.
         """
-        label = find_label(self.name, "range" if self.layout == RANGES else self.layout)
+        label = find_label(self.name, "range" if self.layout in RANGES else self.layout)
         noun = f"returns from {label}" if self.layout in OS else f"NVTX ranges {label}"
         noun = "visits of CUDA in CPU samples" if self.layout in SAMPLES else noun
         return (
@@ -88,7 +88,7 @@ def find_reaches(unit: DeviceGroup) -> list[Reach]:
     of_threads = marks.filter(pl.col("thread").is_in(np.flatnonzero(early).tolist()))
     found = [one for one in _judge(of_threads, calls, "thread") if one.thread in launching]
     known = {one.task for one in found}
-    ranges = marks.filter((pl.col("layout") == RANGES) & pl.col("task").is_in(tasks.tolist()))
+    ranges = marks.filter(pl.col("layout").is_in(RANGES) & pl.col("task").is_in(tasks.tolist()))
     return found + [one for one in _judge(ranges, calls, "task") if one.task not in known]
 
 
@@ -96,11 +96,11 @@ def _list_marks(unit: DeviceGroup, read: Callable[..., pl.DataFrame]) -> Iterato
     """Yield what threads do again and again: thread, task, begin, end (ns), layout, name."""
     keys = ("thread", "task", "begin", "end")
     yield read("cuda_api").clear().select(*keys, layout=pl.lit(""), name=pl.lit(0, pl.Int64))
-    if unit.has(RANGES):
-        ranges = read(RANGES, "range")
+    for layout in filter(unit.has, RANGES):
+        ranges = read(layout, "range")
         groups = np.load(str(unit.options.groups), mmap_mode="r")
         name = pl.Series(groups[ranges["range"].to_numpy()], dtype=pl.Int64)
-        yield ranges.select(*keys, layout=pl.lit(RANGES), name=name)
+        yield ranges.select(*keys, layout=pl.lit(layout), name=name)
     for layout in filter(unit.has, OS):
         # From one call to the next of the same name.
         times = read(layout, NAMED_BY[layout]).rename({NAMED_BY[layout]: "name"})
@@ -138,7 +138,7 @@ def _judge(marks: pl.DataFrame, calls: pl.DataFrame, by: str) -> Iterator[Reach]
             ratio=lasts.filter(after).median() / lasts.filter(has).median(),
             goes_on=pl.col("end").filter(after).max(),
         )
-        is_range = pl.col("layout") == RANGES
+        is_range = pl.col("layout").is_in(RANGES)
         fewest = pl.when(is_range).then(FEWEST_RANGES).otherwise(FEWEST)
         sums = sums.filter(
             (pl.col("having") >= fewest)

@@ -154,14 +154,16 @@ def write_iterations(
     for number in range(count):
         at, is_there = 10 * MS * number, number < recorded
         lasts = 9 * MS // (1 if is_there else shorter)
-        ranges.append(make_nvtx_range(at, at + lasts, "step" if is_there else name))
+        kind = 60 if told_by == "marked ranges" else 59
+        text = "step" if is_there else name
+        ranges.append(make_nvtx_range(at, at + lasts, text, kind, rangeId=number))
         waits.append(make_os_call(at + lasts, at + 10 * MS, WAIT, thread))
         samples += [(at + MS, 8), (at + 2 * MS, DRIVER), (at + 3 * MS, 8)]
         if is_there:
             call = make_call(at + MS, at + 3 * MS, number, nameId=LAUNCH, globalTid=tid)
             tables[RUNTIME].append(call)
             tables[KERNEL].append(make_kernel(at + 3 * MS, at + 8 * MS, correlationId=number))
-    if told_by == "ranges":
+    if told_by.endswith("ranges"):
         tables["NVTX_EVENTS"] = ranges
     elif told_by == "waits":
         tables["OSRT_API"] = waits
@@ -185,6 +187,7 @@ def write_iterations(
     [
         ("ranges", PID, "40 NVTX ranges step"),
         ("ranges", PID + 1, "40 NVTX ranges step"),
+        ("marked ranges", PID + 1, "40 NVTX ranges step"),
         ("waits", PID + 1, "40 returns from pthread_cond_wait"),
         ("samples", PID, "40 visits of CUDA in CPU samples"),
     ],
@@ -200,7 +203,7 @@ def test_nothing_is_claimed_after_the_last_recorded_call(
         gaps = job.analyse("idle")["idle"].tables["gaps"].frame["time_ns"].sum()
         phases = result.tables["phases"].frame
         assert "nothing is said of the rest" in make_job_page(job)
-    first = 0 if told_by == "ranges" else 1
+    first = 0 if told_by.endswith("ranges") else 1
     assert what in note.text
     assert f"to {193 - first}.00 ms, though" in note.text
     assert (begin, end) == (0, (193 - first) * MS)
