@@ -76,6 +76,8 @@ SHORT_UNITS = {
     "percent": "%",
 }
 _VIEW = {"title", "shows", "unit", "first", "any_of", "needs", "windows", "histogram"}
+#: Title of a window that is 1 where a table's columns have a value.
+COUNTED = "in any column"
 #: Key of a window -> field of its look.
 _LOOK = {
     **{name: name for name in ("units", "lines", "draw", "colors", "group", "scale")},
@@ -245,6 +247,8 @@ def _make_view(name: str, spec: Spec, codes: Codes) -> View:
         own = {"title": heading if is_shown else key, "open": is_shown, **own}
         own = {"draw": _choose_draw_mode(own, spec["unit"]), **own}
         windows[key] = _make_window(own, windows, codes)
+    if histogram is not None:
+        histogram = _leave_out_zero(histogram, windows)
     shown = [window.get("types") for window in specs.values() if window.get("values") != NO_VALUE]
     needs = _describe_needs(shown, "any_of" in spec, codes) or "states (--states)"
     guards = [_parse_types(guard, codes) for guard in _list_guards(spec)]
@@ -266,6 +270,32 @@ def _make_view(name: str, spec: Spec, codes: Codes) -> View:
     first = spec.get("first", 0)
     headline = write_headline(shows) if first or histogram is None else ""
     return View(path, title, shows, unit, needs, cfg, list_conditions(cfg), first, headline)
+
+
+def _leave_out_zero(spec: Spec, windows: dict[str, Window]) -> Spec:
+    """Return the specification of a table with a statistic to which the value 0 of the columns' window
+    adds nothing, if the columns are found in the trace; the window that it takes is added to `windows`.
+
+    Where nothing passes that window's filters Paraver finds 0 alone: the table would have a column of
+    it, "End", with all of the time.
+    """
+    if isinstance(spec.get("columns"), list):
+        return spec
+    *_, last = windows
+    spec = {"columns_from": last, **spec}
+    if spec["statistic"] == "# Bursts":
+        return {**spec, "statistic": "# Bursts != 0", "data": spec["columns_from"]}
+    if spec["statistic"] == "Time":
+        columns = windows[spec["columns_from"]]
+        functions = {**columns.functions, "topcompose1": Function("Sign")}
+        if "topcompose1" in columns.functions:
+            raise CfgError(
+                f"window {spec['columns_from']}: topcompose1 is for the sign of its value"
+            )
+        look = replace(columns.look, shown=False)
+        windows[COUNTED] = replace(columns, title=COUNTED, functions=functions, look=look)
+        return {**spec, "statistic": "Integral", "data": COUNTED}
+    return spec
 
 
 def _choose_draw_mode(window: Spec, unit: str) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from view_catalogue import load_views
-from view_conditions import COMMUNICATION_FUNCTIONS, STATE_FUNCTIONS, CfgError
+from view_catalogue import list_details, load_menus, load_views
+from view_conditions import COMMUNICATION_FUNCTIONS, STATE_FUNCTIONS, CfgError, may_change_zero
 
 from nsys2prv.writers.paraver.cfg import (
     COMPOSE_PLACES,
@@ -49,7 +49,7 @@ def _load_functions(*by_parameters: str) -> MappingProxyType[str, int]:
 THREAD = MappingProxyType(
     dict.fromkeys((*sorted(STATE_FUNCTIONS), *sorted(COMMUNICATION_FUNCTIONS)), 0)
     | _load_functions(
-        "Last Evt Val, Next Evt Val, Thread ID",
+        "Last Evt Val, Next Evt Val, Next Evt Type, Thread ID",
     )
 )
 #: Functions of levels above threads.
@@ -73,11 +73,18 @@ OPERATIONS = _split_words(
 CONDITIONS = MappingProxyType(
     {"All": (0, 0), "None": (0, 0), "[x,y]": (2, 2)} | dict.fromkeys(("=", "!="), (1, 10_000))
 )
-DRAW_MODES = _split_words("draw_maximum, draw_randnotzero, draw_average, draw_averagenotzero")
+DRAW_MODES = _split_words(
+    "draw_last, draw_maximum, draw_randnotzero, draw_average, draw_averagenotzero"
+)
 STATISTICS = _split_words(
     """
-    Time, % Window Time, # Bursts, Integral, Average value, Average value != 0, Sum bursts
+    Time, % Window Time, # Bursts, # Bursts != 0, Integral, Average value, Average value != 0,
+    Sum bursts
     """
+)
+#: Of these, those to which a data window of 0 adds nothing: Paraver shows no column then.
+STATISTICS_OF_DATA = _split_words(
+    "# Bursts != 0, Integral, Average value, Average value != 0, Sum bursts"
 )
 #: The largest number that Paraver keeps as an event type with a label.
 LAST_TYPE = 2**31 - 1
@@ -100,6 +107,14 @@ def load_checked_views(path: Path) -> tuple[View, ...]:
             raise CfgError(f"{path}: {view.path.removesuffix(VIEW_SUFFIX)}: {error}") from error
         titles.add(view.title)
         paths.add(view.path)
+    for title, group in load_menus(path).items():
+        for view in group:
+            singles = [window for window in view.cfg.windows if isinstance(window, Single)]
+            types = {int(code) for window in singles for code in window.types.values}
+            if details := types & list_details().keys():
+                raise CfgError(
+                    f"{path}: {view.path}: the menu {title} is for views whose events are written by default: {details} are not"
+                )
     return views
 
 
@@ -222,12 +237,40 @@ def _check_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Itera
         if number is not None and not 1 <= number <= len(windows):
             yield f"{name} window {number} is not there"
             return
+    if columns.first is None:
+        # Where nothing passes the filters of the columns' window Paraver finds one column, of 0.
+        if histogram.statistic not in STATISTICS_OF_DATA:
+            yield f"{histogram.statistic} has a column of 0 where nothing is there: take {', '.join(STATISTICS_OF_DATA)}"
+        elif not _is_zero_where(windows, histogram.data, histogram.control):
+            yield "the data window must be 0 where the columns' window is, or a column of 0 has its values"
     control, data = windows[histogram.control - 1], windows[histogram.data - 1]
     if _is_finer(data.level, [control.level]):
         yield f"the data window's level {data.level} is finer than the control window's {control.level}"
     for above, below in ((histogram.control, histogram.data), (histogram.data, histogram.control)):
         if above != below and above in _list_ancestors(windows, below):
             yield f"window {above} is a parent of window {below}: control and data must not be"
+
+
+def _is_zero_where(windows: tuple[Window, ...], number: int, other: int) -> bool:
+    """True if a window is 0 wherever another one is, as far as filters and operations tell: it has the
+    same records, or is a product with one that has.
+    """
+    window, reference = windows[number - 1], windows[other - 1]
+    if number == other:
+        return True
+    if may_change_zero(window):
+        return False
+    if isinstance(window, Single):
+        same = isinstance(reference, Single) and window.filters == reference.filters
+        return same and window.level == reference.level
+    if isinstance(reference, Composed) and not may_change_zero(reference):
+        made_of = [(one.operation, one.parents, one.factors) for one in (window, reference)]
+        if made_of[0] == made_of[1]:
+            return True
+    deciding = {"product": window.parents, "divide": window.parents[:1]}
+    return any(
+        _is_zero_where(windows, parent, other) for parent in deciding.get(window.operation, ())
+    )
 
 
 def _list_ancestors(windows: tuple[Window, ...], number: int) -> set[int]:

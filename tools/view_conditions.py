@@ -50,7 +50,7 @@ OPERATIONS_OF_THE_FIRST = frozenset(
     ("controlled: clear by", "controlled: maximum", "controlled: add")
 )
 #: Statistics of the columns' window alone, independent of the data window's values.
-STATISTICS_OF_COLUMNS = frozenset(("Time", "% Window Time", "# Bursts"))
+STATISTICS_OF_COLUMNS = frozenset(("Time", "% Window Time", "# Bursts", "# Bursts != 0"))
 #: Event types of CUDA's calls and work, which nearly every trace has.
 CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
 #: Characters of a headline.
@@ -69,8 +69,8 @@ def list_conditions(cfg: Cfg) -> tuple[Need, ...]:
 
     Paraver opens no view on a trace without any event type that the view names. A timeline shows
     something where one of its open windows is not 0 throughout, a table where none is of the windows
-    that it takes its columns, planes and values from: what else Paraver writes there is all of the
-    time, in a column of 0. One that has a column for 0 needs a window that finds records.
+    that it takes its columns, planes and values from. One that has a column for 0 needs a window that
+    finds records.
     """
     windows, table = cfg.windows, cfg.histogram
     singles = [(at, one) for at, one in enumerate(windows, 1) if isinstance(one, Single)]
@@ -108,14 +108,7 @@ def _need_any(needs: Iterable[Need]) -> Need:
 def _list_window_needs(windows: Sequence[Window], number: int) -> Need:
     """Return what a window, by its number, needs in order not to be 0 throughout."""
     window = windows[number - 1]
-    functions = [
-        (function.name, [*chain(*function.parameters)])
-        for place, function in window.functions.items()
-        if place in COMPOSE_PLACES
-    ]
-    if LOGARITHM in dict(functions):
-        functions = [one for one in functions if one[0] != ADDING_FUNCTION]
-    if any(name in CHANGES_ZERO and CHANGES_ZERO[name](numbers) for name, numbers in functions):
+    if may_change_zero(window):
         return NOTHING_NEEDED
     if not isinstance(window, Composed):
         return _need_records(number, window)
@@ -125,6 +118,18 @@ def _list_window_needs(windows: Sequence[Window], number: int) -> Need:
         return Need("all", tuple(_list_window_needs(windows, one) for one in window.parents))
     counted = zip(window.parents, window.factors, strict=True)
     return _need_any(_list_window_needs(windows, parent) for parent, factor in counted if factor)
+
+
+def may_change_zero(window: Window) -> bool:
+    """True if the functions of a window may make something else of 0."""
+    functions = [
+        (function.name, [*chain(*function.parameters)])
+        for place, function in window.functions.items()
+        if place in COMPOSE_PLACES
+    ]
+    if LOGARITHM in dict(functions):
+        functions = [one for one in functions if one[0] != ADDING_FUNCTION]
+    return any(name in CHANGES_ZERO and CHANGES_ZERO[name](numbers) for name, numbers in functions)
 
 
 def _need_records(number: int, window: Single) -> Need:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, Row, make_export, make_kernel, make_strings
+from tools.exports import KERNEL, Row, make_export, make_global_tid, make_kernel, make_strings
 from tools.trace import Trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -75,6 +75,54 @@ def test_traces_of_nothing_but_kernels_are_recognised(
     )
     assert trace.labels.values[63000007] == {0: "End"}
     assert STREAM.fullmatch(trace.names["THREAD"][0])
+
+
+#: Calls of MPI by table, and rows of CUDA: BasicAnalysis goes by three blanks before the first digits of types.
+MPI = {
+    "MPI_OTHER_EVENTS": [{"start": 5, "end": 9, "globalTid": make_global_tid(1), "textId": 1}],
+    "StringIds": make_strings("MPI_Init"),
+}
+OF_EXTRAE = {"MPI": "   500000", "CUDA": "   630000", "OpenMP": "   60000", "sampling": "    30000"}
+
+
+def find_models(pcf: str) -> set[str]:
+    """Return the programming models that a .pcf of Extrae shows."""
+    return {model for model, text in OF_EXTRAE.items() if text in pcf}
+
+
+@pytest.mark.parametrize("states", [False, True], ids=["", "states"])
+def test_mpi_is_found_in_traces_that_are_taken_for_those_of_extrae(
+    states: bool, tmp_path: Path
+) -> None:
+    report = make_export(tmp_path / "r.sqlite", MPI)
+    trace, _ = convert_and_read([report], tmp_path / "o.prv", states=states)
+    text = (tmp_path / "o.pcf").read_text()
+    assert find_models(text) == {"MPI"}
+    assert trace.labels.types[50000003] == "MPI Other"
+    assert trace.labels.values[50000003][1000033] == "Outside MPI"
+
+
+def test_work_on_gpus_is_written_as_nsys2prv_does_unless_there_are_states(tmp_path: Path) -> None:
+    report = make_export(tmp_path / "r.sqlite", {**MPI, KERNEL: [make_kernel(10, 20)]})
+    convert_and_read([report], tmp_path / "o.prv")
+    assert find_models((tmp_path / "o.pcf").read_text()) == set()
+    convert_and_read([report], tmp_path / "s.prv", states=True)
+    assert find_models((tmp_path / "s.pcf").read_text()) == {"MPI", "CUDA"}
+
+
+@pytest.mark.parametrize("sample", ["graphs", "mpi"])
+def test_types_are_declared_that_records_have(sample: str, tmp_path: Path) -> None:
+    reports = sorted((SAMPLES / sample).glob("*.sqlite"))
+    trace, _ = convert_and_read(reports, tmp_path / "o.prv")
+    lines = (tmp_path / "o.prv").read_text().splitlines()
+    present = {
+        int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]
+    }
+    # Types of NVTX domains share names, and are declared together.
+    assert {code for code in trace.labels.types.keys() - present if code > 60000} <= {
+        63000001,
+        63000007,
+    }
 
 
 def test_types_of_devices_are_not_declared_without_work_on_one(tmp_path: Path) -> None:

@@ -7,10 +7,14 @@ That the trace holds the samples of the reports is tested in ``test_truth_cluste
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.view_answers import SAMPLES, Answers, answer_views
+from tools.exports import KERNEL as KERNELS
+from tools.exports import make_export, make_kernel, make_strings
+from tools.view_answers import SAMPLES, Answers, answer_exports, answer_views
 
 MEMORY, KERNEL, NCCL, GRAPH, GEMM = 63000001, 63000006, 63000007, 63000008, 63000062
 GPC, SM_ACTIVE, SM_ISSUE, TENSOR, WARPS, DRAM_READ, DRAM_WRITE = (
@@ -38,10 +42,52 @@ BY_KERNEL = {
 }
 
 
+#: Of the job made here: time between two samples, ns; a GEMM, and kernels too short for a sample.
+PERIOD = 100_000
+LONG, SHORT = "nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NTT", "vectorized_elementwise_kernel"
+METRICS = (
+    "GPC Clock Frequency [MHz]",
+    "SM Issue [Throughput %]",
+    "Tensor Active [Throughput %]",
+    "DRAM Read Bandwidth [Throughput %]",
+    "DRAM Write Bandwidth [Throughput %]",
+)
+
+
 @pytest.fixture(scope="module")
 def answers() -> Answers:
     assert SAMPLES["cluster"]
     return answer_views("cluster")
+
+
+def make_sampled_job(path: Path) -> Path:
+    """Write a report of kernels of 30 to 400 us on two streams, and of samples every 100 us."""
+    random = np.random.default_rng(18)
+    kernels, names = [], make_strings(LONG, SHORT, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL")
+    for stream in (7, 13):
+        ends = np.cumsum(random.integers(30_000, 400_000, 60))
+        for begin, end in pairwise(ends.tolist()):
+            name = 2 if end - begin < PERIOD else int(random.choice([1, 1, 3]))
+            columns = {"streamId": stream, "demangledName": name, "shortName": name}
+            kernels.append(make_kernel(begin, end - 500, **columns))
+    type_id = 1 << 56 | 1 << 48 | 2 << 32 | 7 << 8
+    samples = [
+        {"timestamp": time, "typeId": type_id, "metricId": number, "value": value}
+        for time in range(PERIOD, 16_000_000, PERIOD)
+        for number, value in enumerate(random.integers(0, 100, len(METRICS)).tolist())
+    ]
+    named = [
+        {"typeId": type_id, "sourceId": 1, "metricId": number, "metricName": name}
+        for number, name in enumerate(METRICS)
+    ]
+    tables = {"GPU_METRICS": samples, "TARGET_INFO_GPU_METRICS": named, "StringIds": names}
+    return make_export(path, {**tables, KERNELS: kernels})
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    folder = tmp_path_factory.mktemp("sampled")
+    return answer_exports([make_sampled_job(folder / "r.sqlite")], folder)
 
 
 class Timeline:
@@ -70,12 +116,12 @@ class Timeline:
                 ]
         return total
 
-    def find_greatest(self, codes: tuple[int, ...], task: int) -> np.ndarray:
-        """Return the greatest value of ranges of a task."""
+    def find_greatest(self, codes: tuple[int, ...], task: int, least: int = 0) -> np.ndarray:
+        """Return the greatest value of ranges of a task that last at least so long (ns)."""
         result = np.zeros(len(self.lengths), dtype=np.int64)
         for code in codes:
             for item in self.trace.events[code]:
-                if item.row[0] == task:
+                if item.row[0] == task and item.end - item.begin >= least:
                     place = slice(*np.searchsorted(self.times, (item.begin, item.end)))
                     result[place] = np.maximum(result[place], item.value)
         return result
@@ -90,10 +136,10 @@ class Timeline:
     def sum_by_label(
         self, codes: tuple[int, ...], task: int, data: np.ndarray
     ) -> dict[str, tuple[float, int]]:
-        """Return label -> integral of the data, and time, while the greatest value of a task has
-        it.
+        """Return label -> integral of the data, and time, while the greatest value of a task's ranges
+        that last for a sample has it.
         """
-        values = self.find_greatest(codes, task)
+        values = self.find_greatest(codes, task, PERIOD)
         return {
             self.get_label(codes, value): (
                 float((data * self.lengths)[values == value].sum()),
@@ -123,47 +169,57 @@ def test_means_while_computing(answers: Answers, times: Timeline, view: str) -> 
 
 
 @pytest.mark.parametrize("view", BY_KERNEL)
-def test_means_by_kernel(answers: Answers, times: Timeline, view: str) -> None:
-    for task, row in enumerate(answers.read_labelled_rows(f"hwcounters/{view}.cfg"), 1):
-        data = times.add_metrics(BY_KERNEL[view], task)
-        means = _list_means(times.sum_by_label((KERNEL, NCCL, GRAPH), task, data))
-        assert row == pytest.approx(means, rel=CLOSE)
+def test_means_by_kernel(sampled: Answers, view: str) -> None:
+    times, (row,) = Timeline(sampled), sampled.read_labelled_rows(f"hwcounters/{view}.cfg")
+    data = times.add_metrics(BY_KERNEL[view], 1)
+    means = _list_means(times.sum_by_label((KERNEL, NCCL, GRAPH), 1, data))
+    assert LONG in row
+    assert SHORT not in row
+    assert row == pytest.approx(means, rel=CLOSE)
 
 
-def test_tensor_cores_by_gemm(answers: Answers, times: Timeline) -> None:
-    rows = answers.read_labelled_rows("hwcounters/tensor_per_gemm-2dh.cfg")
-    assert any(rows)
-    for task, row in enumerate(rows, 1):
-        assert row == pytest.approx(
-            _list_means(times.sum_by_label((GEMM,), task, times.add_metrics((TENSOR,), task))),
-            rel=CLOSE,
-        )
+def test_tensor_cores_by_gemm(sampled: Answers) -> None:
+    times, (row,) = (
+        Timeline(sampled),
+        sampled.read_labelled_rows("hwcounters/tensor_per_gemm-2dh.cfg"),
+    )
+    means = _list_means(times.sum_by_label((GEMM,), 1, times.add_metrics((TENSOR,), 1)))
+    assert row
+    assert row == pytest.approx(means, rel=CLOSE)
 
 
-def test_instructions(answers: Answers, times: Timeline) -> None:
-    for task in range(1, len(answers.exports) + 1):
-        per_ns = (
-            times.add_metrics((GPC,), task) * times.add_metrics((SM_ISSUE,), task) * 4 / 100 / 1e9
+def test_instructions_of_a_sample(sampled: Answers) -> None:
+    times, shown = Timeline(sampled), sampled.list_bursts("hwcounters/inst-issued.cfg")
+    computing = times.find_greatest((KERNEL, GRAPH), 1) > 0
+    per_sample = (
+        times.add_metrics((GPC,), 1) * times.add_metrics((SM_ISSUE,), 1) * PERIOD * 4 / 100 / 1e9
+    )
+    expected = (per_sample * times.lengths)[computing].sum()
+    assert sum(length * value for length, value in shown) == pytest.approx(expected, rel=CLOSE)
+
+
+def test_instructions(sampled: Answers) -> None:
+    times = Timeline(sampled)
+    per_ns = times.add_metrics((GPC,), 1) * times.add_metrics((SM_ISSUE,), 1) * 4 / 100 / 1e9
+    by_kernel = times.sum_by_label((KERNEL, NCCL, GRAPH), 1, per_ns)
+    rows = {
+        view: sampled.read_labelled_rows(f"hwcounters/{view}.cfg")[0]
+        for view in (
+            "inst_kernel_2dh",
+            "full-gpu-instructions-kernel-2dh",
+            "mips_kernel_2dh",
+            "total-useful-instructions",
         )
-        by_kernel = times.sum_by_label((KERNEL, NCCL, GRAPH), task, per_ns)
-        rows = {
-            view: answers.read_labelled_rows(f"hwcounters/{view}.cfg")[task - 1]
-            for view in (
-                "inst_kernel_2dh",
-                "full-gpu-instructions-kernel-2dh",
-                "mips_kernel_2dh",
-                "total-useful-instructions",
-            )
-        }
-        totals = {name: integral for name, (integral, _) in by_kernel.items() if integral}
-        assert rows["inst_kernel_2dh"] == pytest.approx(totals, rel=CLOSE)
-        assert rows["full-gpu-instructions-kernel-2dh"] == pytest.approx(
-            {name: 132 * total for name, total in totals.items()}, rel=CLOSE
-        )
-        assert rows["mips_kernel_2dh"] == pytest.approx(
-            {name: 1000 * mean for name, mean in _list_means(by_kernel).items()}, rel=CLOSE
-        )
-        useful = (per_ns * times.lengths)[times.find_greatest((KERNEL, GRAPH), task) > 0].sum()
-        assert rows["total-useful-instructions"] == {
-            "While computing": pytest.approx(useful, rel=CLOSE)
-        }
+    }
+    totals = {name: integral for name, (integral, _) in by_kernel.items() if integral}
+    assert rows["inst_kernel_2dh"] == pytest.approx(totals, rel=CLOSE)
+    assert rows["full-gpu-instructions-kernel-2dh"] == pytest.approx(
+        {name: 132 * total for name, total in totals.items()}, rel=CLOSE
+    )
+    assert rows["mips_kernel_2dh"] == pytest.approx(
+        {name: 1000 * mean for name, mean in _list_means(by_kernel).items()}, rel=CLOSE
+    )
+    useful = (per_ns * times.lengths)[times.find_greatest((KERNEL, GRAPH), 1) > 0].sum()
+    assert rows["total-useful-instructions"] == {
+        "While computing": pytest.approx(useful, rel=CLOSE)
+    }

@@ -143,9 +143,9 @@ def test_timelines_of_codes_mix_them_when_zoomed_out_and_rates_are_averaged() ->
     for view in VIEWS:
         for window in view.cfg.windows:
             if not (isinstance(window, Single) and window.guards):
-                assert (window.look.draw == "draw_randnotzero") == (window.look.style == "code"), (
-                    view.path
-                )
+                at_random = window.look.draw == "draw_randnotzero"
+                of_its_moment = window.look.draw == "draw_last"
+                assert of_its_moment or at_random == (window.look.style == "code"), view.path
     looks = {
         path: BY_PATH[path].cfg.windows[-1].look.draw
         for path in (
@@ -156,6 +156,48 @@ def test_timelines_of_codes_mix_them_when_zoomed_out_and_rates_are_averaged() ->
         )
     }
     assert list(looks.values()) == ["draw_average", "draw_average", "draw_maximum", "draw_maximum"]
+
+
+def test_gaps_below_a_pixel_are_as_dark_as_they_are_short() -> None:
+    gaps, idle = BY_PATH["views/idle_gaps.cfg"].cfg.windows[-1], BY_PATH["analysis/gpu-gaps.cfg"]
+    assert {gaps.look.draw, idle.cfg.windows[-1].look.draw} == {"draw_last"}
+    lengths = dict(load_catalogue().value_sets["names_of_views"].labels)
+    assert set(gaps.look.colors) == {code for code in lengths if code > 1_000_100}
+    brightness = [
+        0.3 * red + 0.6 * green + 0.1 * blue
+        for _, (red, green, blue) in sorted(gaps.look.colors.items())
+    ]
+    assert brightness == sorted(brightness)
+    assert brightness[0] < 25
+    assert brightness[-1] > 200
+
+
+def test_views_of_menus_need_what_is_written_by_default(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER / CATALOGUE, tmp_path / CATALOGUE)
+    menus = tmp_path / CATALOGUE / MENUS
+    text = menus.read_text().replace("  - views/kernel_size\n", "")
+    menus.write_text(text.replace("    - views/kernel_duration\n", "    - views/kernel_size\n", 1))
+    menus.write_text(menus.read_text() + "  - views/kernel_duration\n")
+    with pytest.raises(CfgError, match=r"kernel_size.cfg: the menu 4 Kernels is for views"):
+        load_checked_views(tmp_path / CATALOGUE)
+
+
+#: Event types on which Paraver offers views of its own in the menu Hints, as its `workspaces.xml` has them,
+#: and those of them that mean here what they mean there.
+TYPES_OF_HINTS = {
+    *(9200001, 30000000, 40000003, 40000033, 42000050, 50000001, 50000002, 50000003, 54000006),
+    *(60000018, 60000019, 63000000, 63000001, 63100000, 69000000, 70000001, 90000001),
+    *range(94000001, 94000008),
+}
+OF_THE_SAME_MEANING = {50000001, 50000002, 50000003, 63000000, 63000001, 70000001}
+
+
+def test_no_event_type_is_taken_for_one_of_another_meaning() -> None:
+    assert _list_codes() & TYPES_OF_HINTS == OF_THE_SAME_MEANING
+    for first, last in find_hashed_types().values():
+        assert not any(first <= code <= last for code in TYPES_OF_HINTS)
+    # Extrae's events of GASPI, as those that it writes are called.
+    assert not any(69000000 <= code < 69100000 for code in _list_codes())
 
 
 def write_view(folder: Path, text: str) -> None:
@@ -432,6 +474,13 @@ WRONG = {
         _make_view_with(WINDOW, level="task"), histogram=TABLE
     ),
     "window 1 is a parent of window 3": replace(GOOD, histogram=replace(TABLE, data=3)),
+    "Time has a column of 0 where nothing is there": replace(GOOD, histogram=TABLE),
+    "# Bursts has a column of 0 where nothing is there": replace(
+        GOOD, histogram=replace(TABLE, statistic="# Bursts")
+    ),
+    "must be 0 where the columns' window is": replace(
+        GOOD, histogram=replace(TABLE, statistic="Average value")
+    ),
     "need a width and an order": replace(
         GOOD, histogram=replace(TABLE, columns=HistogramColumns(1.0, 3.0, 2.0))
     ),

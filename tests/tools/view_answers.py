@@ -152,6 +152,11 @@ def answer_views(sample: str) -> Answers:
     folder = Path(tempfile.mkdtemp(prefix=f"views-{sample}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     exports = SAMPLES[sample] if sample in SAMPLES else MADE[sample](folder)
+    return answer_exports(exports, folder)
+
+
+def answer_exports(exports: list[Path], folder: Path) -> Answers:
+    """Convert exports to a trace in a folder, with all attributes and states."""
     trace = folder / "trace.prv"
     convert(exports, trace, Options(jobs=1, align="utc", states=True, cut=EVERY_ATTRIBUTE))
     lines = trace.read_text().splitlines()

@@ -42,13 +42,17 @@ MOST_ZEROS = 6
 #: of BSC declares them beside every kernel.
 GPU_LAYOUTS = frozenset(("cuda_kernel", "cuda_graph"))
 DECLARED_BESIDE_GPU_WORK = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
-#: The event type whose labels name what views compute, and the layouts from which they do: it is
-#: declared with these even where a trace has no kernels.
-TYPE_OF_VIEW_NAMES = ("cuda_kernel", "tensor_cores")
+#: The value set with the names of what views compute, a field whose type has them, and the layouts from
+#: which views compute: without that field the last of their types has the names, for Paraver takes a
+#: name from any type that is declared.
+NAMES_OF_VIEWS, FIELD_WITH_NAMES = "names_of_views", ("cuda_kernel", "tensor_cores")
 LAYOUTS_THAT_VIEWS_COMPUTE_FROM = GPU_LAYOUTS | {
     *("cuda_api", "memory_operation", "nccl_kernel", "device_state", "mpi_point_to_point"),
     *("mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io"),
 }
+#: What stands between the colour, the number and the label of a type: for BSC's nsys2prv, and for
+#: Extrae, by whose blanks POP's BasicAnalysis finds MPI, OpenMP and CUDA in traces that are not of nsys2prv.
+BLANKS, BLANKS_OF_EXTRAE = " ", "   "
 
 
 class EventType(Struct, frozen=True):
@@ -71,6 +75,10 @@ def write_pcf(types: Iterable[EventType], file: BinaryIO, states: Sequence[State
     The colour column is 0 for types with named values and 7 for counters. Types in a row that share
     one frame of labels share its lines.
     """
+    types = list(types)
+    of_nsys2prv = {field.code for field in _list_fields_beside_gpu_work()}
+    is_of_nsys2prv = not states and not of_nsys2prv.isdisjoint(one.code for one in types)
+    blanks = BLANKS if is_of_nsys2prv else BLANKS_OF_EXTRAE
     file.write(OPTIONS.encode())
     if states:
         labels = "".join(f"{state.value} {_to_line(state.label)}\n" for state in states)
@@ -84,7 +92,9 @@ def write_pcf(types: Iterable[EventType], file: BinaryIO, states: Sequence[State
         group = list(alike)
         labels = group[0].labels
         color = 7 if labels is None else 0
-        heads = "".join(f"{color} {one.code} {_to_line(one.label)}\n" for one in group)
+        heads = "".join(
+            f"{color}{blanks}{one.code}{blanks}{_to_line(one.label)}\n" for one in group
+        )
         file.write(f"\nEVENT_TYPE\n{heads}".encode())
         if labels is None:
             continue
@@ -125,13 +135,32 @@ def make_event_types(
     """
     types = {event_type.code: event_type for event_type in counters}
     fields = _list_fields(layouts)
-    beside = [] if GPU_LAYOUTS.isdisjoint(layouts) else [*DECLARED_BESIDE_GPU_WORK]
-    beside += [] if LAYOUTS_THAT_VIEWS_COMPUTE_FROM.isdisjoint(layouts) else [TYPE_OF_VIEW_NAMES]
-    fields += [load_catalogue().layouts[layout].by_name[name] for layout, name in beside]
+    fields += [] if GPU_LAYOUTS.isdisjoint(layouts) else _list_fields_beside_gpu_work()
     for field in fields:
         for event_type in _make_field_types(field, values, domains):
             types.setdefault(event_type.code, event_type)
+    _add_names_of_views(types, layouts)
     return _make_labels_unique([types[code] for code in sorted(types)])
+
+
+def _list_fields_beside_gpu_work() -> list[Field]:
+    return [
+        load_catalogue().layouts[layout].by_name[name] for layout, name in DECLARED_BESIDE_GPU_WORK
+    ]
+
+
+def _add_names_of_views(types: dict[int, EventType], layouts: Iterable[str]) -> None:
+    """Give the names of what views compute to one of the types from which they do, where none has them:
+    a type of their own would be declared without records.
+    """
+    known, (layout, name) = load_catalogue(), FIELD_WITH_NAMES
+    present = LAYOUTS_THAT_VIEWS_COMPUTE_FROM.intersection(layouts)
+    if not present or known.layouts[layout].by_name[name].code in types:
+        return
+    last = types[max(known.layouts[one].fields[0].code for one in present)]
+    names = known.value_sets[NAMES_OF_VIEWS].labels
+    further = pl.DataFrame(names, schema=NO_LABELS.schema, orient="row")
+    types[last.code] = replace(last, labels=pl.concat([last.labels, further]))
 
 
 def _list_fields(layouts: Mapping[str, int]) -> list[Field]:

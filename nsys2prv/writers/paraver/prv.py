@@ -91,7 +91,10 @@ class ParaverWriter(Struct, dict=True):
         pcf, row = (name_beside(trace, ending) for ending in self.beside)
         counters = make_counter_types(content.metrics, self.counter_codes)
         domains = dict(content.domain_codes)
-        types = make_event_types(content.layouts, content.values, domains, counters)
+        held = dict.fromkeys(content.layouts, 0)
+        for shape in {run.shape for run in content.runs if run.shape.stream == BEGIN}:
+            held[shape.name] |= shape.field_mask & content.layouts[shape.name]
+        types = make_event_types(held, content.values, domains, counters)
         states = load_catalogue().states if content.has_states else ()
         with pcf.open("wb") as file:
             write_pcf(types, file, states)
