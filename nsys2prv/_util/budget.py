@@ -16,6 +16,9 @@ analyse
 rows of Parquet tables    LEAST_ROWS, and one for BYTES_PER_ROW          one line
 pages of Parquet tables   LEAST_UNPACKED, and UNPACKED_PER_BYTE          one line
 texts of Parquet tables   LEAST_TEXT, and TEXT_PER_BYTE                  one line
+names that rows refer to  LEAST_NAMES, and NAMES_PER_BYTE                they are cut, to LEAST_NAME bytes at least, counted
+names of objects          OBJECT_NAME                                    they are cut
+lines of a .prv.gz        LEAST_TRACE, and TRACE_PER_BYTE                one line
 rows of a join of events  those of the left side (:func:`join_first`)    the first of equal keys counts
 ========================  =============================================  ==================================
 
@@ -25,6 +28,7 @@ Below it: 1 GiB of memory and a minute for reports of 20 MB, in each command.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import polars as pl
 
@@ -51,6 +55,14 @@ LEAST_UNPACKED, UNPACKED_PER_BYTE = 1 << 27, 16
 #: Bytes of all texts of a folder at least, each counted as often as it stands in a row, and further ones
 #: for each byte of the files: a text that is in every row is stored once.
 LEAST_TEXT, TEXT_PER_BYTE = 1 << 29, 32
+#: Bytes of the names of a task at least, and further ones for each byte of the report; one text may be the
+#: name of ranges in thousands of domains. Bytes that are left of a name at least.
+LEAST_NAMES, NAMES_PER_BYTE, LEAST_NAME = 1 << 26, 4, 200
+#: Characters of the name of a thread, process, domain or category; many may have the same one.
+OBJECT_NAME = 1_000
+#: Bytes of a compressed trace when unpacked at least, and further ones for each packed byte. Traces are
+#: packed to a tenth; of equal lines, to a thirtieth.
+LEAST_TRACE, TRACE_PER_BYTE = 1 << 31, 100
 
 
 class FolderBudget:
@@ -87,6 +99,36 @@ def check_processes(count: int, size: int) -> None:
         raise Nsys2prvError(
             f"the reports have {count:,} processes and devices in {format_size(size)}, and at most {allowed:,} are analyzed in so "
             "little; leave reports of helper processes out, or convert the reports to a trace"
+        )
+
+
+def measure_texts(texts: Sequence[str] | pl.Series) -> int:
+    """Return the characters of texts, of a column its bytes."""
+    if isinstance(texts, pl.Series):
+        return texts.cast(pl.Binary).bin.size().sum()
+    return sum(map(len, texts))
+
+
+def cut_texts(texts: Sequence[str] | pl.Series, allowed: int) -> Sequence[str] | pl.Series:
+    """Return the texts, each cut to its share where together they take more than is allowed (bytes)."""
+    if measure_texts(texts) <= max(allowed, 0):
+        return texts
+    longest = max(LEAST_NAME, allowed // len(texts))
+    if not isinstance(texts, pl.Series):
+        return [text if len(text) <= longest else f"{text[:longest]}..." for text in texts]
+    is_long = texts.str.len_chars() > longest
+    return texts.str.slice(0, longest) + is_long.replace_strict(
+        {True: "...", False: ""}, return_dtype=pl.String
+    )
+
+
+def check_unpacked(path: Path, unpacked: int, packed: int) -> None:
+    """Check how much of a compressed trace was unpacked (bytes), by the size of its file. Raises
+    Nsys2prvError.
+    """
+    if unpacked > LEAST_TRACE + TRACE_PER_BYTE * packed:
+        raise Nsys2prvError(
+            f"{path}: its {format_size(packed)} unpack to more than {format_size(unpacked)}, which no trace does; write it again"
         )
 
 

@@ -14,6 +14,12 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nsys2prv._util.budget import (
+    LEAST_NAMES,
+    NAMES_PER_BYTE,
+    cut_texts,
+    measure_texts,
+)
 from nsys2prv._util.columns import (
     ABSENT,
     OPEN,
@@ -238,6 +244,7 @@ class Extraction:
         #: Ranges shorter than this are not wanted, ns.
         self.min_duration = 0
         self._strings: dict[int, str] = {NULL: ""}
+        self._name_bytes = 0
 
     def read(
         self,
@@ -432,7 +439,13 @@ class Extraction:
         """Return local name indices of rows whose names are those at `codes` of the columns `text`
         (and `short`, `domain`).
         """
-        return codes + self.names.setdefault(name_set, Names()).append(columns)
+        left = LEAST_NAMES + NAMES_PER_BYTE * self.database.size - self._name_bytes
+        texts = {name: columns[name] for name in ("text", "short") if name in columns}
+        if sum(map(measure_texts, texts.values())) > left:
+            texts = {name: cut_texts(column, left // len(texts)) for name, column in texts.items()}
+            self.account.repaired[Reason.NAME_CUT] += len(columns["text"])
+        self._name_bytes += sum(map(measure_texts, texts.values()))
+        return codes + self.names.setdefault(name_set, Names()).append({**columns, **texts})
 
     def name_rows(
         self,

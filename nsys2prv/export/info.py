@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nsys2prv._util.budget import OBJECT_NAME
 from nsys2prv.clock.maps import ReportClock
 from nsys2prv.export.communicators import Communicator, read_communicators
 from nsys2prv.export.foreign import check_tables
@@ -348,7 +349,7 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
         is_part=bool(export.get("EXPORT_PARAM_TIMES_TO_EXPORT")),
         parts=parts,
         processes={
-            pid: Path(name).name if isinstance(name, str) and name else ""
+            pid: Path(name).name[:OBJECT_NAME] if isinstance(name, str) and name else ""
             for pid, name in read("PROCESSES", "globalPid", "name", types=(int,))
         },
         threads=_read_thread_names(database),
@@ -410,7 +411,7 @@ def _read_thread_names(database: Database) -> dict[GlobalTid, str]:
         name, priority = (value if isinstance(value, int) else 0 for value in values)
         best[tid] = max(best.get(tid, (priority, name)), (priority, name))
     texts = database.read_strings(sorted({name for _, name in best.values()}))
-    return {tid: texts[name] for tid, (_, name) in best.items() if texts.get(name)}
+    return {tid: texts[name][:OBJECT_NAME] for tid, (_, name) in best.items() if texts.get(name)}
 
 
 def _read_nvtx_names(
@@ -430,6 +431,7 @@ def _read_nvtx_names(
         # Numbers alone: they go into conditions in SQL. 0 is the default domain, which has no name.
         domain = domain if isinstance(domain, int) else 0
         name = text if isinstance(text, str) and text else texts.get(text_id, "")
+        name = name[:OBJECT_NAME]
         process = tid & PROCESS_MASK if isinstance(tid, int) else 0
         if name and domain and kind == NVTX_DOMAIN_CREATE:
             domains.setdefault((process, domain), name)

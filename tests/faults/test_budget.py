@@ -4,6 +4,7 @@ out is counted.
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tools.commands import measure_command, read_error, read_error_line, run_mai
 from tools.conversions import convert_and_read
 from tools.exports import (
     KERNEL,
+    PID,
     RUNTIME,
     Row,
     make_call,
@@ -26,8 +28,8 @@ from tools.exports import (
 )
 
 from nsys2prv._util import budget
-from nsys2prv._util.budget import FolderBudget, join_first
-from nsys2prv.events import nvtx
+from nsys2prv._util.budget import FolderBudget, cut_texts, join_first
+from nsys2prv.events import extraction, nvtx
 from nsys2prv.events.kind import Reason
 from nsys2prv.export.parquet import measure_table
 
@@ -204,3 +206,42 @@ def test_memory_of_rows_that_are_run_lengths(tmp_path: Path) -> None:
     done, kilobytes = measure_command("-q", folder, tmp_path / "out.prv")
     assert "more rows than files of their size" in read_error(done)
     assert kilobytes < MOST_KILOBYTES
+
+
+def test_a_compressed_trace_of_any_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "t.prv.gz"
+    head = b"#Paraver (01/01/2026 at 00:00):100_ns:1(1):1:1(1:1)\n"
+    trace.write_bytes(gzip.compress(head + b"2:1:1:1:1:1:2:3\n" * 300_000))
+    monkeypatch.setattr(budget, "LEAST_TRACE", 1 << 16)
+    for arguments in (("check", trace), ("cfgs", "--for", trace)):
+        assert run_main(*arguments) == 1
+        assert "which no trace does" in read_error_line(capsys)
+    monkeypatch.setattr(budget, "TRACE_PER_BYTE", 1 << 20)
+    assert run_main("cfgs", "--for", trace) == 0
+
+
+def test_one_text_that_is_the_name_of_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "t" * 5_000
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            "StringIds": make_strings("kern", text),
+            KERNEL: [make_kernel(1, 5)],
+            "ThreadNames": [{"globalTid": make_global_tid(PID), "nameId": 2, "priority": 1}],
+            "NVTX_EVENTS": [
+                make_nvtx_range(10 * n, 10 * n + 5, None, domainId=n, textId=2) for n in range(40)
+            ],
+        },
+    )
+    _, summary = convert_and_read([report], tmp_path / "whole.prv")
+    name_cut = "nvtx_pushpop", Reason.NAME_CUT
+    assert name_cut not in summary.repaired
+    assert len((tmp_path / "whole.row").read_text()) < 2 * budget.OBJECT_NAME
+    monkeypatch.setattr(extraction, "LEAST_NAMES", 1)
+    monkeypatch.setattr(extraction, "NAMES_PER_BYTE", 1)
+    _, summary = convert_and_read([report], tmp_path / "cut.prv")
+    assert summary.repaired[name_cut] == 40
+    assert cut_texts([text] * 9, 100) == cut_texts(pl.Series([text] * 9), 100).to_list()
+    assert cut_texts([text] * 9, 100)[0] == f"{'t' * budget.LEAST_NAME}..."

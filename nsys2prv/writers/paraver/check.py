@@ -20,6 +20,7 @@ from isal import igzip, isal_zlib
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from nsys2prv._util.budget import check_unpacked
 from nsys2prv._util.errors import Nsys2prvError, name_damaged_file
 from nsys2prv._util.files import describe_missing_file, load_shipped_file, load_templates
 from nsys2prv._util.native import core, require_core
@@ -408,13 +409,15 @@ def open_text(path: Path, findings: CheckFindings) -> tuple[str, Iterator[bytes]
 
 def _read_blocks(path: Path, findings: CheckFindings) -> Iterator[bytes]:
     """Yield whole lines, of about BLOCK_BYTES bytes each time."""
-    rest = b""
+    rest, read, size = b"", 0, path.stat().st_size
     with (
         name_damaged_file(path),
         (igzip.open if path.suffix == ".gz" else open)(path, "rb") as file,
     ):
         try:
             while piece := file.read(BLOCK_BYTES):
+                read += len(piece)
+                check_unpacked(path, read, size)
                 text = rest + piece
                 end = text.rfind(b"\n") + 1
                 rest = text[end:]
