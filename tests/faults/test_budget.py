@@ -236,7 +236,7 @@ def test_one_text_that_is_the_name_of_much(tmp_path: Path, monkeypatch: pytest.M
         },
     )
     _, summary = convert_and_read([report], tmp_path / "whole.prv")
-    name_cut = "nvtx_pushpop", Reason.NAME_CUT
+    name_cut = "nvtx_pushpop_trace", Reason.NAME_CUT
     assert name_cut not in summary.repaired
     assert len((tmp_path / "whole.row").read_text()) < 2 * budget.OBJECT_NAME
     monkeypatch.setattr(extraction, "LEAST_NAMES", 1)
