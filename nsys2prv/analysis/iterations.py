@@ -102,7 +102,7 @@ def find_steady_state(
     """
     if pattern:
         names, found_by = NamePattern.from_glob(pattern, labels), f"NVTX ranges {pattern}"
-        found = _join_tasks(list_all(names), found_by)
+        found = _join_tasks(list_all(names), found_by, reader.edges is not None)
         if found is None:
             raise UsageError(
                 f"--iterations {pattern}: no NVTX range has such a name; "
@@ -155,7 +155,8 @@ def _leave_out_parts(reader: EventReader, found: _Found) -> tuple[_Found, bool]:
 
 def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
     """Return the ranges of a unit whose names match, of each task those of the thread that is longest in
-    such: columns ITERATION_COLUMNS, numbered by their begins. Ranges within others do not count.
+    such: columns ITERATION_COLUMNS, numbered by their begins, and the `number` in their names. Ranges within
+    others do not count.
     """
     ranges = read_ranges(unit, names)
     longest = find_longest_threads(ranges)
@@ -182,7 +183,7 @@ def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
         iteration=pl.int_range(pl.len()).over("task"),
         since=pl.Series(reached["begin"]),
         until=pl.Series(reached["end"]),
-    ).select(*ITERATION_COLUMNS)
+    ).select(*ITERATION_COLUMNS, "number")
 
 
 def _add_work_beyond(
@@ -236,9 +237,11 @@ def keep_outermost(ranges: pl.DataFrame) -> pl.DataFrame:
     return ranges.filter(pl.col("begin") >= reached)
 
 
-def _join_tasks(of_tasks: pl.DataFrame, found_by: str, most_apart: float = np.inf) -> _Found | None:
+def _join_tasks(
+    of_tasks: pl.DataFrame, found_by: str, is_cut: bool, most_apart: float = np.inf
+) -> _Found | None:
     """Return the iterations that all tasks with iterations take part in; None if tasks are further apart
-    in iterations, on average.
+    in iterations, on average. is_cut: whether these are of a part of a job.
     """
     if not of_tasks.height:
         return None
@@ -251,7 +254,11 @@ def _join_tasks(of_tasks: pl.DataFrame, found_by: str, most_apart: float = np.in
     later = pl.col("later").median().over("task").cast(pl.Int64)
     if of_tasks.select((pl.col("later") - later).abs().mean()).item() > most_apart:
         return None
-    if counts["count"].n_unique() > 1:
+    following = (pl.col("number").diff().over("task").fill_null(1) == 1) & (pl.col("number") >= 0)
+    if is_cut and of_tasks.select(following.all()).item():
+        # A part may begin with another one of each task.
+        of_tasks = of_tasks.with_columns(iteration="number")
+    elif is_cut or counts["count"].n_unique() > 1:
         # Tasks that were captured later, say, are numbered by the task that has most.
         of_tasks = of_tasks.with_columns(iteration=pl.col("iteration") + later)
     joined = of_tasks.group_by("iteration").agg(
@@ -296,7 +303,8 @@ def _find_iterations(
             name = max(names, key=names.count)
             values = patterns.filter(pl.col("pattern") == name).select("value", label="pattern")
             pattern = NamePattern("", values, values.clear())
-            return _join_tasks(list_all(pattern), f"NVTX ranges {name}", MOST_APART)
+            is_cut, found_by = reader.edges is not None, f"NVTX ranges {name}"
+            return _join_tasks(list_all(pattern), found_by, is_cut, MOST_APART)
     has_work = bool(reader.layouts & {*WORK})
     periods = [_find_by_kernels(_list_kernels(reader, unit)) for unit in launches if has_work]
     periods = [one for one in periods if one]

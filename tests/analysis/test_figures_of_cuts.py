@@ -95,6 +95,18 @@ def test_an_iteration_of_a_job_has_one_length_in_all_parts(small: Whole, tmp_pat
         assert {row[name] for name in ("median_ns", "min_ns", "max_ns")} == {STEP}
 
 
+def test_iterations_of_ranks_far_apart_are_told_by_their_numbers(tmp_path: Path) -> None:
+    """Rank 1 is more than half a step behind: the part begins with another step of each rank."""
+    whole = Whole(write_small_job(tmp_path, lag=650, hosts=1), tmp_path)
+    begins = whole.opened.steady.iteration_begins
+    first, last = 2 * STEP + 100, 8 * STEP + 500
+    with open_part(whole.job, tmp_path / "part", CutOptions(time=f"{first}ns:{last}ns")) as part:
+        found = [begin + first for begin in part.steady.iteration_begins]
+    # The step in which the part begins, and those that one of the ranks does not end in it, are none.
+    assert found == [begin for begin in begins if first + STEP < begin < last - 2 * STEP]
+    whole.opened.close()
+
+
 def test_what_was_not_sampled_is_no_sample_of_a_part(small: Whole, tmp_path: Path) -> None:
     """Samples have a hole from 4000 to 6000 ns. What is in effect when a part begins is written there."""
     for place, (first, last) in enumerate([(3000, 7000), (4500, 7000), (4500, 5500)]):

@@ -30,13 +30,16 @@ GEMM, LAUNCH, ADD, SEND, RECEIVE, MAIN, SOLVE, APP, COPY = range(1, len(NAMES) +
 METRIC, PERIOD = "SMs Active [Throughput %]", 50
 
 
-def write_small_job(folder: Path) -> list[Path]:
-    """Write the reports of the job."""
-    return [_write_rank(folder / f"rank{rank}.sqlite", rank) for rank in range(2)]
+def write_small_job(folder: Path, lag: int = 37, hosts: int = 2) -> list[Path]:
+    """Write the reports of the job. lag: of rank 1 behind rank 0 (ns). hosts: 2, or 1 for both ranks."""
+    return [
+        _write_rank(folder / f"rank{rank}.sqlite", rank, lag * rank, rank * (hosts - 1))
+        for rank in range(2)
+    ]
 
 
-def _write_rank(path: Path, rank: int) -> Path:
-    pid, host = 100 + rank, 1 + rank
+def _write_rank(path: Path, rank: int, lag: int, node: int) -> Path:
+    pid, host = 100 + rank, 1 + node
     process, thread = make_global_pid(pid, host), make_global_tid(pid, pid, host)
     ranges: list[Row] = []
     calls: list[Row] = []
@@ -45,7 +48,7 @@ def _write_rank(path: Path, rank: int) -> Path:
     messages: list[Row] = []
     for step in range(STEPS):
         # Rank 1 is later, and slower now and then.
-        at = STEP * step + 37 * rank + (11 * step % 7) * rank
+        at = STEP * step + lag + (11 * step % 7) * rank
         own = {"globalTid": thread}
         ranges += [
             make_nvtx_range(at, at + 900, f"step {step}", **own),
@@ -118,7 +121,7 @@ def _write_rank(path: Path, rank: int) -> Path:
         "CUDA_CALLCHAINS": chains[:2],
         "GPU_METRICS": metrics,
         "TARGET_INFO_GPU_METRICS": [{"typeId": 1, "metricId": 1, "metricName": METRIC}],
-        "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": f"node{rank}"}],
+        "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": f"node{node}"}],
         "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18}],
         "TARGET_INFO_GPU": [
             {"id": 0, "name": "GPU", "uuid": f"{rank:032x}", "busLocation": "0000:01:00.0"}
