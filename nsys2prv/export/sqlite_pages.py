@@ -230,6 +230,9 @@ def list_tables(schema: SourceTable, query: Query) -> tuple[dict[str, SourceTabl
         rows = list(zip(*columns, read[0]["rootpage"].tolist(), strict=True))
     tables, others = {}, []
     names = [name.lower() for kind, name, _, _ in rows if kind == b"table"]
+    indexes = frozenset(
+        name.decode("utf-8", "replace") for kind, name, *_ in rows if kind == b"index"
+    )
     sound = len({*names}) == len(names)
     for kind, name, sql, root in rows:
         has_pages = kind in (b"table", b"index") and not _VIRTUAL_TABLE.match(sql)
@@ -237,7 +240,7 @@ def list_tables(schema: SourceTable, query: Query) -> tuple[dict[str, SourceTabl
             raise sqlite3.DatabaseError("malformed database schema")
         if has_pages and kind == b"table" and not name.startswith(b"sqlite_"):
             text = name.decode("utf-8", "replace")
-            tables[text] = SourceTable(text, root, sql, file, size, query)
+            tables[text] = SourceTable(text, root, sql, file, size, query, indexes)
         elif has_pages:
             others.append(root)
     return tables, others
@@ -271,13 +274,20 @@ class SourceTable:
     """
 
     def __init__(
-        self, name: str, root: int, sql: bytes, file: Any, size: int, query: Query
+        self,
+        name: str,
+        root: int,
+        sql: bytes,
+        file: Any,
+        size: int,
+        query: Query,
+        indexes: frozenset[str] = frozenset(),
     ) -> None:
         #: Its name, and the number of its first page.
         self.name, self.root = name, root
         #: The pages of its database, None where SQLite has to read it; and their size (bytes).
         self.file, self.size = file, size
-        self._sql, self._query = sql, query
+        self._sql, self._query, self._indexes = sql, query, indexes
         self._rows_checked = False
         #: Condition -> rows that meet it.
         self.noted: dict[str, Part] = {}
@@ -349,6 +359,20 @@ class SourceTable:
         }
 
     @property
+    def _key_indexes(self) -> list[str]:
+        """The indexes that SQLite makes for its keys."""
+
+        def find() -> list[str]:
+            has_keys = any(key for *_, key, _ in self._describe("table_xinfo"))
+            if not self.rowid or not (has_keys or b"UNIQUE" in self._sql.upper()):
+                return []
+            return [
+                name for _, name, _, origin, *_ in self._describe("index_list") if origin != "c"
+            ]
+
+        return self._find_once("key indexes", find)
+
+    @property
     def has_frames(self) -> bool:
         """True if it has the frames of call stacks."""
         return not set(FRAME_COLUMNS).difference(self.columns)
@@ -383,7 +407,8 @@ class SourceTable:
 
     def check(self, met: bytearray, column: str = "", values: Sequence[int] = ()) -> bool:
         """Read all of the table, note its pages as met, and find its whole; False where SQLite has to
-        check it. Raises DamagedPage. Frames of call stacks are checked where they are read:
+        check it. Raises DamagedPage, and DatabaseError where a key lacks its index: another was
+        declared when the rows were written. Frames of call stacks are checked where they are read:
         :meth:`check_rows` does so before SQLite reads them.
 
         The rows that have one of some values in a column are noted, where they are few.
@@ -393,6 +418,8 @@ class SourceTable:
             (field.number, np.array(values, np.int64)) if field and field.number != ROWID else ()
         )
         needed = None if self.has_frames else self._rules
+        if not self._indexes.issuperset(self._key_indexes):
+            raise sqlite3.DatabaseError("malformed database schema")
         checked = ask_core(self.file.check, self.root, needed, met, *notes)
         if checked is None:
             return False

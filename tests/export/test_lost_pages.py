@@ -215,6 +215,7 @@ def test_a_damaged_index_hides_no_lost_table(tmp_path: Path) -> None:
         "SET rootpage = NULL WHERE name = 'a'",
         "SET rootpage = 'x' WHERE name = 'a'",
         "SET rootpage = rootpage + (1 << 32) WHERE name = 'a'",
+        "SET sql = replace(sql, 'INTEGER', 'IFTEGER') WHERE name = 'keyed'",
         "SET name = 'b', sql = 'CREATE TABLE b (x)' WHERE name = 'a'",
     ],
 )
@@ -224,6 +225,7 @@ def test_tables_that_are_not_declared_so(change: str, reader: str, tmp_path: Pat
         tmp_path / "r.sqlite",
         "CREATE TABLE a (x)",
         "CREATE TABLE b (x)",
+        "CREATE TABLE keyed (id INTEGER PRIMARY KEY)",
         "INSERT INTO a VALUES (1)",
     )
     with closing(sqlite3.connect(path)) as connection:
