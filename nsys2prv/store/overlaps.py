@@ -227,7 +227,7 @@ def _move_rows(
     own = [run for run in moved if run in ends_of_run]
     if not own:
         return None
-    change = _AddedLanes(result.task, list(result.objects))
+    places = {key: place for place, key in enumerate(result.objects)}
     targets = []
     for run in own:
         rows, lanes = map(np.concatenate, zip(*moved[run], strict=True))
@@ -235,7 +235,7 @@ def _move_rows(
         old = begins["object"][rows].astype(np.int64)
         (numbers, wanted), codes = factorize_together(old, lanes)
         lane_objects = [
-            _find_lane_object(change, number, lane)
+            places.setdefault(result.objects[number]._replace(lane=lane), len(places))
             for number, lane in zip(numbers.tolist(), wanted.tolist(), strict=True)
         ]
         new = np.array(lane_objects)[codes]
@@ -245,15 +245,7 @@ def _move_rows(
         rewrite_run(ends, make_end_records(begins, begins["end"], ends.shape))
         targets.append((old, begins["time"][rows], begins["end"][rows], new))
     _redirect_lines(result, *map(np.concatenate, zip(*targets, strict=True)))
-    return change
-
-
-def _find_lane_object(change: _AddedLanes, number: int, lane: int) -> int:
-    """Return the index of an object's lane among the result's objects."""
-    key = change.objects[number]._replace(lane=lane)
-    if key not in change.objects:
-        change.objects.append(key)
-    return change.objects.index(key)
+    return _AddedLanes(result.task, list(places))
 
 
 def _redirect_lines(
