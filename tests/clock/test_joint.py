@@ -55,7 +55,7 @@ def check_alignment(alignment: Alignment, clocks: Clocks, most: float) -> None:
 
 
 @pytest.mark.parametrize("offset", [0.05 * SECOND, 5 * SECOND, 2 * HOUR])
-@pytest.mark.parametrize(("hosts", "count"), [(2, 31), (4, 31), (8, 3), (12, 20)])
+@pytest.mark.parametrize(("hosts", "count"), [(2, 31), (4, 31), (4, 1), (8, 3), (12, 20)])
 def test_collectives_place_all_hosts_however_wrong_utc_is(
     hosts: int, count: int, offset: float
 ) -> None:
@@ -66,7 +66,7 @@ def test_collectives_place_all_hosts_however_wrong_utc_is(
         rng = np.random.default_rng(seed)
         clocks = Clocks.random(rng, hosts, offset, 100e-6)
         calls = simulate_scattered_collectives(rng, clocks, count, float(count), 20e6)
-        check_alignment(align_hosts(hosts, calls), clocks, 60e6)
+        check_alignment(align_hosts(hosts, calls), clocks, 600e6)
 
 
 @pytest.mark.parametrize("hosts", [3, 16])
