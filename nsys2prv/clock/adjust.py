@@ -15,7 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import group_rows
-from nsys2prv.clock import PLAUSIBLE_DRIFT, UTC_ERROR, ClockFinding, Corrections, FindingKind
+from nsys2prv.clock import (
+    PLAUSIBLE_DRIFT,
+    UTC_ERROR,
+    ClockFinding,
+    Corrections,
+    FindingKind,
+    NoiseKind,
+)
 from nsys2prv.clock.joint import Springs, move_jointly
 from nsys2prv.clock.least_squares import (
     ENDS,
@@ -39,10 +46,8 @@ from nsys2prv.clock.regions import (
 #: How corrections were found, beside by ends alone.
 BOUNDS = "causality"
 ONE_WAY, CONFIRMED = "causality, one way", "UTC, confirmed"
-#: Violations of no more than this (and the slack of their noise) are noise, ns.
+#: Violations by kernels of no more than this (and the slack of their noise) are noise, ns.
 TOLERANCE = 3_000.0
-#: Fewer bounds than this may be of calls that do not belong together.
-FEWEST_BOUNDS = 8
 #: A correction larger than this (ns) is made though its error might be as large.
 LARGEST_UNMOVED = 10_000.0
 #: Hosts that have to be moved by more than this (ns) are moved in two steps.
@@ -62,8 +67,15 @@ def find_violations(
     )
     begin, end = orders.correct(list_corrections(estimates))
     same = reference[orders.before] == reference[orders.after]
-    excess = np.where(same, begin - end - orders.find_slack() - TOLERANCE, -np.inf)
+    excess = np.where(same, begin - end - _find_noise(orders), -np.inf)
     return same, excess, excess > bound[orders.before] + bound[orders.after]
+
+
+def _find_noise(orders: Precedences) -> np.ndarray:
+    """Return by how much precedences may be violated, ns: calls of MPI are timed by the host's clock, kernels
+    by those of GPUs.
+    """
+    return np.where(orders.noise_kind == NoiseKind.MPI, 0.0, TOLERANCE + orders.find_slack())
 
 
 def place_by_order(
@@ -83,7 +95,7 @@ def place_by_order(
     sound = ~beyond & ~(distrusted[orders.before] | distrusted[orders.after])
     if not (~same & sound).any() and not (excess[sound] > 0).any():
         return estimates
-    slack = np.where(same, TOLERANCE + orders.find_slack(), 0.0)
+    slack = np.where(same, _find_noise(orders), 0.0)
     network = _Network(estimates, orders[sound], slack[sound], part)
     result = network.place(findings)
     _tell_early(orders[sound], network.given_up, findings)
@@ -132,19 +144,8 @@ class _Network:
         self.component = label_connected(before, after, len(part))
         # What can be moved against the first host of these is told by nothing else.
         self.group = label_connected(np.append(before, after), np.append(after, before), len(part))
-        # Between components everything goes in one direction, so that nothing contradicts a wrong row.
-        across = self.component[before] != self.component[after]
-        _, pair, counts = np.unique(
-            before * len(part) + after, return_inverse=True, return_counts=True
-        )
-        self.kept = np.flatnonzero(~across | (counts[pair] >= FEWEST_BOUNDS))
-        self.orders, self.slack = orders[self.kept], slack[self.kept]
-        self.lost = np.zeros(len(self.kept), bool)
-
-    @property
-    def given_up(self) -> np.ndarray:
-        """Return the places of the precedences that contradict others."""
-        return self.kept[self.lost]
+        self.orders, self.slack = orders, slack
+        self.given_up = np.zeros(len(orders), bool)
 
     def place(self, findings: list[ClockFinding]) -> list[Estimate]:
         """Return the estimates of all hosts."""
@@ -158,7 +159,7 @@ class _Network:
             return self._place_others(steep, moved, findings)
         roads: dict[int, _Road] = {}
         for start in np.unique(self.component).tolist():
-            roads |= self._find_roads(start, moved, self.orders[~self.lost], bend)
+            roads |= self._find_roads(start, moved, self.orders[~self.given_up], bend)
         begun = self._compose(moved)
         if roads:
             moved, _ = self._move(begun, moved, roads)
@@ -173,11 +174,11 @@ class _Network:
         """
         springs = self._make_springs(corrections, moved, roads)
         fixed = self.group[self.part] == np.arange(len(self.part))
-        kept = ~self.lost
+        kept = ~self.given_up
         moved, lost, bend = move_jointly(
             corrections, self.orders[kept], springs, self.slack[kept], fixed
         )
-        self.lost[kept] = lost
+        self.given_up[kept] = lost
         return moved, bend
 
     def _place_others(
@@ -193,7 +194,7 @@ class _Network:
         rows = np.flatnonzero(~(out[self.orders.before] | out[self.orders.after]))
         rest = _Network(self.estimates, self.orders[rows], self.slack[rows], self.part)
         result = rest.place(findings)
-        self.lost = np.isin(np.arange(len(self.kept)), rows[rest.given_up])
+        self.given_up[rows] = rest.given_up
         return result
 
     def _find_shifts(self, moved: Corrections) -> np.ndarray:

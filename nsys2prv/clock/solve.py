@@ -165,7 +165,7 @@ def _find_contradicted_host(estimates: list[Estimate], orders: Precedences) -> l
         np.bincount(np.append(orders.before[mask], orders.after[mask]), minlength=len(estimates))
         for mask in (compared, beyond)
     )
-    share = np.where(beyond_of >= adjust.FEWEST_BOUNDS, beyond_of / np.maximum(all_of, 1), 0.0)
+    share = beyond_of / np.maximum(all_of, 1)
     # If two contradict each other, the later one: the first is the reference of the others.
     host = len(share) - 1 - int(np.argmax(share[::-1]))
     return [estimates[host]] if share[host] > CONTRADICTED_SHARE else []
