@@ -254,8 +254,8 @@ class _Network:
         differences: dict[int, dict[int, np.ndarray]] = {
             host: {} for host in np.unique([before, after]).tolist()
         }
-        low, high = np.minimum(before, after), np.maximum(before, after)
-        for number, at in group_rows(low * len(self.part) + high):
+        pair = np.minimum(before, after) * len(self.part) + np.maximum(before, after)
+        for number, at in group_rows(pair):
             one, other = divmod(number, len(self.part))
             leaving = before[at] == other
             times = np.where(leaving, begin[at], end[at])
@@ -267,11 +267,11 @@ class _Network:
                     differences[one][other], differences[other][one] = region, -region
                     break
         roads = {}
+        low, high = self.orders.find_spans(moved)
         for host, region in spread_regions(start, differences).items():
             if host != start and is_bounded(region):
                 mine = (before == host) | (after == host)
-                times = np.concatenate([begin[mine], end[mine]])
-                own = np.array([times.min(), times.max()])
+                own = np.array([low[self.part == host].min(), high[self.part == host].max()])
                 share = (own - span[0]) / max(span[1] - span[0], 1.0)
                 corners = region @ np.stack([1 - share, share])
                 slope = float(moved.drift[host] - moved.drift[start])
@@ -332,12 +332,17 @@ def _find_change(
     return shown * (1 + after.drift[host]) + after.offset[host] - times
 
 
-def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
+def tighten_bounds(
+    estimates: list[Estimate], orders: Precedences, is_timed_by_gpu: np.ndarray
+) -> list[Estimate]:
     """Return the estimates with bounds no wider than the precedences between each host and its
-    reference allow.
+    reference allow. Of hosts without kernels these are the bounds: ends of MPI calls may scatter
+    by any time.
     """
     reference = np.array([estimate.reference for estimate in estimates])
-    begin, end = orders.correct(list_corrections(estimates))
+    corrections = list_corrections(estimates)
+    low, high = orders.find_spans(corrections)
+    begin, end = orders.correct(corrections)
     room = end - begin + orders.find_slack()
     leaving = orders.after == reference[orders.before]
     rows = np.flatnonzero(leaving | (orders.before == reference[orders.after]))
@@ -345,14 +350,23 @@ def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estim
     for host, places in group_rows(np.where(leaving, orders.before, orders.after)[rows]):
         at, estimate = rows[places], estimates[host]
         both_ways = leaving[at].any() and not leaving[at].all()
-        if both_ways and np.isfinite(estimate.first):
-            times = np.where(leaving[at], begin[at], end[at])
-            bounds = Bounds(times, np.where(leaving[at], room[at], -room[at]), leaving[at])
-            span = estimate.first, estimate.last
-            corners = find_feasible_region(bounds, *span, estimate.rate)
-            if len(corners):
-                bound = min(estimate.bound, float(np.abs(corners).max()))
-                result[host] = replace(estimate, bound=bound)
+        if not both_ways or not np.isfinite(estimate.first):
+            continue
+        times = np.where(leaving[at], begin[at], end[at])
+        bounds = Bounds(times, np.where(leaving[at], room[at], -room[at]), leaving[at])
+        alone = estimate.method == ENDS and not is_timed_by_gpu[host]
+        first, last = (low[host], high[host]) if alone else (estimate.first, estimate.last)
+        steepest = (STEEPEST_SLOPE, estimate.drift) if alone else (estimate.rate,)
+        corners = find_feasible_region(bounds, first, last, *steepest)
+        if not len(corners) or (alone and not is_bounded(corners)):
+            continue
+        bound, rate = float(np.abs(corners).max()), estimate.rate
+        if alone:
+            slopes = np.diff(corners, axis=1) / max(last - first, 1.0)
+            rate = max(rate, float(np.abs(slopes).max()))
+        else:
+            bound = min(bound, estimate.bound)
+        result[host] = replace(estimate, bound=bound, rate=rate, first=first, last=last)
     return result
 
 

@@ -18,6 +18,7 @@ from nsys2prv.clock import (
     ClockFinding,
     Corrections,
     FindingKind,
+    NoiseKind,
     adjust,
     gathering,
 )
@@ -93,7 +94,9 @@ def solve_clocks(
         for only_last in (False, True)
     )
     estimates = _solve_network(rows, hosts, binding[~binding.held], findings)
-    estimates = _adjust_estimates(estimates, orders, connecting.doubt, findings)
+    timed_by_gpu = rows.filter(pl.col("noise_kind") == NoiseKind.NCCL)["clock"].unique()
+    is_timed_by_gpu = np.isin(np.arange(hosts), timed_by_gpu.to_numpy())
+    estimates = _adjust_estimates(estimates, orders, connecting.doubt, is_timed_by_gpu, findings)
     corrections = list_corrections(estimates)
     evidence = Evidence(rows, sent)
     limit = np.array(
@@ -175,10 +178,11 @@ def _adjust_estimates(
     estimates: list[Estimate],
     orders: Precedences,
     doubt: np.ndarray,
+    is_timed_by_gpu: np.ndarray,
     findings: list[ClockFinding],
 ) -> list[Estimate]:
     """Return the estimates adjusted to hard bounds. doubt: by host, possible error from calls that
-    are matched by order alone, ns. findings: on hosts so far, more are added.
+    are matched by order alone, ns. is_timed_by_gpu: hosts with kernels of collectives. findings: on hosts so far, more are added.
     """
     left_out = {f.clock for f in findings if f.kind == FindingKind.STEEP}
     doubtful = [
@@ -189,7 +193,7 @@ def _adjust_estimates(
     ]
     estimates = adjust.place_by_order(doubtful, orders, findings, left_out)
     certain = orders[~((doubt > 0)[orders.before] | (doubt > 0)[orders.after])]
-    estimates = adjust.tighten_bounds(estimates, certain)
+    estimates = adjust.tighten_bounds(estimates, certain, is_timed_by_gpu)
     estimates = adjust.drop_needless_corrections(estimates, orders)
     one_way = (e.host for e in estimates if e.method == adjust.ONE_WAY)
     findings += [ClockFinding(FindingKind.ONE_WAY, clock=host) for host in one_way]
