@@ -50,8 +50,8 @@ ONE_WAY, CONFIRMED = "causality, one way", "UTC, confirmed"
 TOLERANCE = 3_000.0
 #: A correction larger than this (ns) is made though its error might be as large.
 LARGEST_UNMOVED = 10_000.0
-#: Hosts that have to be moved by more than this (ns) are moved in two steps.
-FAR = 10.0 * UTC_ERROR
+#: Hosts that have to be moved by more than this (ns) are moved in several steps, at most so many more.
+FAR, MOST_RETURNS = 10.0 * UTC_ERROR, 4
 #: Springs are no stiffer than this (ns).
 LEAST_SIGMA = 100.0
 
@@ -152,8 +152,10 @@ class _Network:
         corrections = list_corrections(self.estimates)
         unmoved = Corrections(*np.zeros((2, len(self.part))))
         moved, bend = self._move(corrections, unmoved, {})
-        if self._find_shifts(moved).max() > FAR:
+        for _ in range(MOST_RETURNS if self._find_shifts(moved).max() > FAR else 0):
             # From there on: far from UTC, its springs would rather bend a clock than let go of it.
+            if np.abs(moved.drift).max() <= STEEPEST_SLOPE:
+                break
             moved, bend = self._move(self._compose(moved), moved, {})
         if steep := np.flatnonzero(np.abs(moved.drift) > PLAUSIBLE_DRIFT).tolist():
             return self._place_others(steep, moved, findings)

@@ -33,7 +33,7 @@ MOST_ROUNDS, GIVEN_UP_SHARE = 24, 0.25
 #: it lowers the barrier, if the last one went nearly as far as it could.
 STEPS, STEP_SHARE, STEADY_SHARE, LOWERED, LESS_LOWERED = 200, 0.99, 0.9, 0.1, 0.6
 #: What is added to the diagonal of the equations (1), so that they can be solved.
-LEAST_STIFFNESS = 1e-14
+LEAST_STIFFNESS = 1e-17
 #: The barrier is low enough to be weaker than the loosest springs.
 LOW_BARRIER = 1e-7
 
