@@ -27,7 +27,6 @@ from nsys2prv.clock import (
     ClockFinding,
     Corrections,
     FindingKind,
-    NoiseKind,
     Role,
 )
 from nsys2prv.clock.matching import ENOUGH_CALLS, estimate_spread, fit_line, take_median
@@ -143,15 +142,11 @@ class CollectiveEnds(Struct):
 
 
 def gather_collective_ends(hosts: pl.DataFrame) -> list[CollectiveEnds]:
-    """Return a block of each group's synchronising collectives that are not held back. One MPI call
-    alone does not tell how much its ends scatter, which is up to milliseconds.
-    """
+    """Return a block of each group's synchronising collectives that are not held back."""
     collectives = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
     blocks = []
     for part in collectives.partition_by("key", maintain_order=True):
         numbers, row = factorize(part["collective"].to_numpy())
-        if len(numbers) == 1 and part["noise_kind"][0] == NoiseKind.MPI:
-            continue
         clocks, column = factorize(part["clock"].to_numpy())
         end, late, seen = np.zeros((3, len(numbers), len(clocks)))
         at = row, column
