@@ -33,7 +33,7 @@ from nsys2prv.analysis.device_group import AnalysisOptions, Steady
 from nsys2prv.analysis.efficiencies import HOST_THREADS, USEFUL
 from nsys2prv.analysis.iterations import find_steady_state, list_task_iterations
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
-from nsys2prv.analysis.reach import Reach, find_reaches
+from nsys2prv.analysis.reach import Reach, find_reaches, place_reaches
 from nsys2prv.analysis.result import KERNEL_NAMES, Finding, Result, Results, join_findings
 from nsys2prv.conversion.convert import prepare
 from nsys2prv.conversion.job import Job
@@ -245,9 +245,17 @@ class OpenJob(Closable):
 
     @cached_property
     def reaches(self) -> list[Reach]:
-        """How far calls of CUDA are recorded, where that is not to the end."""
-        found = self.run_on_groups(partial(_find_unit_reaches, self.group_table))
-        return sorted((one for of_unit in found for one in of_unit), key=lambda one: one.until)
+        """How far calls of CUDA are recorded, where that is not to the end, by all of a job that was cut."""
+        job, reader, saved = self.prepared, self.reader, self.saved_reader
+        if job.uncut:
+            reader, saved = make_event_reader(job.uncut), job.folder / "uncut-reader"
+            reader.save(saved)
+        find = partial(_find_unit_reaches, self.group_table, saved)
+        found = job.run(find, np.unique(reader.rows.units).tolist())
+        reaches = sorted((one for of_unit in found for one in of_unit), key=lambda one: one.until)
+        if job.uncut:
+            reaches = [*place_reaches(reaches, job.uncut, job)]
+        return reaches
 
     @cached_property
     def kinds(self) -> dict[str, int]:

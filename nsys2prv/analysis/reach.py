@@ -8,15 +8,17 @@ last as long, work between two equal calls of the system, visits of CUDA that CP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv.analysis.device_group import NAMED_BY, OS, DeviceGroup, to_arrays
 from nsys2prv.analysis.stacks import SAMPLES
 from nsys2prv.analysis.text import format_nanoseconds
+from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import map_labels
 
 #: Threads are looked at whose last call is so much of the trace before its end: less changes figures little.
@@ -151,3 +153,18 @@ def _judge(marks: pl.DataFrame, calls: pl.DataFrame, by: str) -> Iterator[Reach]
             thread = key if by == "thread" else -1
             what = most["goes_on"], most["layout"], most["name"], most["after"]
             yield Reach(most["task"], thread, until, *what)
+
+
+def place_reaches(reaches: Sequence[Reach], whole: Job, part: Job) -> Iterator[Reach]:
+    """Yield the reaches of a job as they are in a part of it, without those that end later."""
+    origin = part.epoch - whole.epoch
+    keys = {thread: key for key, thread in whole.model.rows.items()}
+    tasks = {task: key for key, task in whole.model.tasks.items()}
+    for one in reaches:
+        until, goes_on = (
+            min(max(time - origin, 0), part.duration) for time in (one.until, one.goes_on)
+        )
+        task = part.model.tasks.get(tasks[one.task - 1])
+        thread = part.model.rows.get(keys[one.thread], -1) if one.thread >= 0 else -1
+        if task is not None and until < part.duration:
+            yield replace(one, task=task + 1, thread=thread, until=until, goes_on=goes_on)

@@ -92,7 +92,8 @@ def _cut_runs(
         reasons = ", ".join(f"{count:,} {describe_reason(why)}" for why, count in (+lost).items())
         raise make_error("cut_empty", NothingToWrite, reasons=reasons)
     smaller = copy(job)
-    smaller.is_cut, smaller.threads, smaller.model = True, threads, model
+    smaller.is_cut, smaller.uncut = True, job
+    smaller.threads, smaller.model = threads, model
     smaller.runs = [run for part in parts for run in part.runs]
     smaller.duration = window.end - window.origin
     *clocks, identity = job.clocks

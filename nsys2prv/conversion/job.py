@@ -138,8 +138,9 @@ class Job:
     left_out: Counter[tuple[str, str]]
     #: Length of the trace, ns.
     duration: int
-    #: True if this is a part of the job that was read; what it leaves out at its edges.
+    #: True if this is a part of the job that was read; that job, and what the part leaves out at its edges.
     is_cut: bool = False
+    uncut: Job | None = None
     edges: CutEdges | None = None
 
     def __init__(self, plan: Plan, folder: Path, pool: Pool, progress: Progress) -> None:

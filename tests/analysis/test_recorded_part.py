@@ -25,6 +25,7 @@ from tools.exports import (
 import nsys2prv
 from nsys2prv.analysis.page import make_job_page
 from nsys2prv.analysis.result import Finding
+from nsys2prv.conversion.options import CutOptions
 
 MS, US = 1_000_000, 1_000
 LAUNCH, MALLOC, OVERHEAD, WRITE, WAIT, DRIVER = range(2, 8)
@@ -297,3 +298,19 @@ def test_pinned_memory_is_not_advised_for_copies_of_it(
     assert first.title == "Hosts wait in cuMemcpyHtoDAsync_v2."
     assert ("from and to pinned memory" in first.advice) == pins
     assert ("no copy here is of pageable memory" in first.advice) != pins
+
+
+@pytest.mark.parametrize(
+    ("time", "covered"), [("0ms:150ms", 150), ("100ms:300ms", 93), ("300ms:500ms", 0)]
+)
+def test_the_end_of_a_recording_is_that_of_the_whole_job_in_a_part_of_it(
+    time: str, covered: int, tmp_path: Path
+) -> None:
+    report = write_iterations(tmp_path)
+    with nsys2prv.open(report, cut=CutOptions(time=time)) as job:
+        assert job.coverage.common.length == covered * MS
+        assert len(job.reaches) == (covered < 150)
+        if not covered:
+            result = job.analyse("findings")["findings"]
+            assert not result.findings
+            assert any("no moment is covered" in one for one in result.missing)
