@@ -81,7 +81,9 @@ def _cut_runs(
     for report, runs in sorted(group_by_report(job.runs).items()):
         clock, spill_file = job.clocks[report], job.folder / f"cut-{report}.bin"
         own = {run.task: threads[run.task] for run in runs}
-        tasks.append(CutWork(tuple(runs), clock, job.duration, own, plan, window, spill_file))
+        damaged = tuple(one.end for one in job.damaged if one.report == report)
+        more = plan, window, spill_file, damaged
+        tasks.append(CutWork(tuple(runs), clock, job.duration, own, *more))
     cut = list(job.run(cut_task, tasks))
     parts = [part.result for part in cut]
     left_out = sum_counters(part.left_out for part in parts)

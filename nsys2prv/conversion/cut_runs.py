@@ -69,6 +69,8 @@ class CutWork(Struct, frozen=True):
     window: CutWindow
     #: File for what stays.
     spill_file: Path
+    #: Ends of work whose times are damaged (local ns).
+    damaged: tuple[int, ...] = ()
 
 
 class CutPart(Struct, frozen=True):
@@ -338,7 +340,8 @@ class _Cutter:
         """
         window, sender = self.window, self.task.threads[run.task][records["sender"]]
         until = windows.to_trace_times(records["until"], self.clock, self.task.duration)
-        runs_on = (send < window.first) & (until > window.first)
+        is_sound = ~np.isin(records["until"], self.task.damaged)
+        runs_on = (send < window.first) & (until > window.first) & is_sound
         waits = (send >= window.first) & ~window.has(receive)
         for thread, rows in group_rows(np.where(runs_on | waits, sender, ABSENT)):
             if thread == ABSENT:

@@ -89,6 +89,8 @@ def test_a_cut_leaves_it_out_too(tmp_path: Path) -> None:
             work = job.reader.read_begins("cuda_kernel")
             assert work.height == kernels
             assert (work["end"] - work["begin"]).max() == LASTS
+    # Of what was launched before the second one, it is not the last to end.
+    assert [*job.reader.edges.carried.values()] == [20]
 
 
 def test_the_trace_has_all_that_the_file_has(tmp_path: Path) -> None:
