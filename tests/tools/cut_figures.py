@@ -82,7 +82,7 @@ def add_up(spans: Iterable[tuple[int, int]]) -> int:
 def check_figures(whole: OpenJob, work: Work, part: OpenJob, first: int, last: int) -> None:
     """Check the figures of a part of a job, whose rows are all of the job's."""
     _check_iterations(whole, part, first, last)
-    measured = work.measure(first, last)
+    measured = work.measure(*_find_covered(part, first))
     tables = part.analyse("efficiencies", whole=True)["efficiencies"].tables
     labels = dict(part.devices.select("label", "device").rows())
     for row in tables["devices"].frame.iter_rows(named=True) if "devices" in tables else ():
@@ -91,6 +91,12 @@ def check_figures(whole: OpenJob, work: Work, part: OpenJob, first: int, last: i
             name: row.get(name, wanted[name]) for name in DEVICE_FIGURES
         }.items() <= wanted.items()
     _check_sums(whole, work, part, first, last)
+
+
+def _find_covered(part: OpenJob, first: int) -> tuple[int, int]:
+    """Return from when to when the reports cover a part (ns of the whole job): figures are of that time."""
+    (begin,), (end,) = part.coverage.common.begin.tolist(), part.coverage.common.end.tolist()
+    return first + begin, first + end
 
 
 def _find_device(whole: OpenJob, part: OpenJob, device: int) -> int:
@@ -150,7 +156,7 @@ def _check_sums(whole: OpenJob, work: Work, part: OpenJob, first: int, last: int
         table = part.analyse("kernels")["kernels"].tables["kernels"].frame
         table = table.group_by("kernel").agg(pl.col("count", "time_ns").sum())
         assert sorted(table.rows()) == sorted(sums.rows())
-    measured = work.measure(first, last)
+    measured = work.measure(*_find_covered(part, first))
     tables = part.analyse("overlap", whole=True)["overlap"].tables
     if "devices" in tables:
         total = tables["devices"].frame.filter(device="all").row(0, named=True)
