@@ -254,10 +254,12 @@ def _join_tasks(
     later = pl.col("later").median().over("task").cast(pl.Int64)
     if of_tasks.select((pl.col("later") - later).abs().mean()).item() > most_apart:
         return None
-    following = (pl.col("number").diff().over("task").fill_null(1) == 1) & (pl.col("number") >= 0)
+    # A number of 0 is none.
+    number = pl.col("number").clip(0)
+    following = number.diff().over("task").fill_null(1) == 1
     if is_cut and of_tasks.select(following.all()).item():
         # A part may begin with another one of each task.
-        of_tasks = of_tasks.with_columns(iteration="number")
+        of_tasks = of_tasks.with_columns(iteration=number)
     elif is_cut or counts["count"].n_unique() > 1:
         # Tasks that were captured later, say, are numbered by the task that has most.
         of_tasks = of_tasks.with_columns(iteration=pl.col("iteration") + later)

@@ -95,11 +95,16 @@ def test_an_iteration_of_a_job_has_one_length_in_all_parts(small: Whole, tmp_pat
         assert {row[name] for name in ("median_ns", "min_ns", "max_ns")} == {STEP}
 
 
-def test_iterations_of_ranks_far_apart_are_told_by_their_numbers(tmp_path: Path) -> None:
-    """Rank 1 is more than half a step behind: the part begins with another step of each rank."""
+@pytest.mark.parametrize("first", [0, 2 * STEP + 100])
+def test_iterations_of_ranks_far_apart_are_told_by_their_numbers(
+    first: int, tmp_path: Path
+) -> None:
+    """Rank 1 is more than half a step behind: the part begins with another step of each rank. The
+    first step has the number 0.
+    """
     whole = Whole(write_small_job(tmp_path, lag=650, hosts=1), tmp_path)
     begins = whole.opened.steady.iteration_begins
-    first, last = 2 * STEP + 100, 8 * STEP + 500
+    last = 8 * STEP + 500
     with open_part(whole.job, tmp_path / "part", CutOptions(time=f"{first}ns:{last}ns")) as part:
         found = [begin + first for begin in part.steady.iteration_begins]
     # The step in which the part begins, and those that one of the ranks does not end in it, are none.
