@@ -6,6 +6,9 @@ In: a job. Out: a reader of its events by device group, with its rows and GPUs.
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import mkdtemp
+
 import numpy as np
 import polars as pl
 from msgspec.structs import replace
@@ -185,13 +188,15 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
     and runs of ends are left out, as no analysis reads them.
     """
     reader, result = SpillReader(), []
+    # A part of a job has the folder of the whole one.
+    folder = Path(mkdtemp(prefix="units-", dir=job.folder))
     for number, run in enumerate(job.runs):
         if run.report != TRACE or run.shape.stream != BEGIN:
             result += [] if run.shape.stream == END else [run]
             continue
         records = reader.read_between(run, run.first_time, None)
         units = rows.units[job.threads[run.task][records["object"]]]
-        writer = SpillWriter(job.folder / f"units-{number}.bin", run.report, run.task)
+        writer = SpillWriter(folder / f"{number}.bin", run.report, run.task)
         order = np.argsort(units, kind="stable")
         for part in np.split(order, np.flatnonzero(np.diff(units[order])) + 1):
             result.append(

@@ -136,6 +136,15 @@ def test_stacks_of_a_part_are_those_in_it(small: Whole, tmp_path: Path) -> None:
     assert own["time_ns"].sum() == pytest.approx(whole["time_ns"].sum() * 3000 / 10_000, rel=0.1)
 
 
+def test_looking_at_the_whole_leaves_a_part_as_it_is() -> None:
+    """How far recordings reach is told by the whole job, which has files in the same folder."""
+    with nsys2prv.open(SAMPLES / "graphs", cut=CutOptions(time="10%:90%")) as part:
+        before = {layout: part.frame(layout) for layout in part.layouts}
+        assert part.reaches == []
+        for layout, frame in before.items():
+            assert part.frame(layout).equals(frame)
+
+
 def test_the_number_of_events_is_that_of_the_part(small: Whole, tmp_path: Path) -> None:
     with open_part(small.job, tmp_path / "part", CutOptions(time="2us:4us")) as part:
         assert part.layouts["cuda_kernel"] == part.frame("cuda_kernel").height

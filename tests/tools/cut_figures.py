@@ -95,7 +95,7 @@ def check_figures(whole: OpenJob, work: Work, part: OpenJob, first: int, last: i
 
 def _find_covered(part: OpenJob, first: int) -> tuple[int, int]:
     """Return from when to when the reports cover a part (ns of the whole job): figures are of that time."""
-    (begin,), (end,) = part.coverage.common.begin.tolist(), part.coverage.common.end.tolist()
+    begin, end = part.coverage.common.find_longest()
     return first + begin, first + end
 
 
