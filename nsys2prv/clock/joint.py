@@ -34,8 +34,8 @@ MOST_ROUNDS, GIVEN_UP_SHARE = 24, 0.25
 STEPS, STEP_SHARE, STEADY_SHARE, LOWERED, LESS_LOWERED = 200, 0.99, 0.9, 0.1, 0.6
 #: What is added to the diagonal of the equations (1), so that they can be solved.
 LEAST_STIFFNESS = 1e-17
-#: The barrier is low enough to be weaker than the loosest springs.
-LOW_BARRIER = 1e-7
+#: The barrier is low enough that hosts bound from one side alone are moved no further than needed, within ns.
+LOW_BARRIER = 1e-11
 
 
 class Springs(Table, frozen=True):

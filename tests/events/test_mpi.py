@@ -112,7 +112,7 @@ def write_rank(
     leave_out: Sequence[str] = (),
 ) -> Path:
     """Write the report of one rank, whose process is 1, or of the processes of `ranks`, all in the
-    world communicator `members`.
+    world communicator `members` and on one host.
     """
     ranks = {1: rank} if ranks is None else ranks
     tables: dict[str, list[Row]] = {}
@@ -123,6 +123,7 @@ def write_rank(
     for row in named:
         row["textId"] = names.index(row.pop("name")) + 1
     tables |= {
+        "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node1"}],
         "StringIds": make_strings(*names),
         RANKS: [
             {"globalTid": make_global_tid(pid, pid), "rank": number}

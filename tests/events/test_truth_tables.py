@@ -69,6 +69,7 @@ def test_a_table_of_tomorrow_is_named_as_unknown(
     path = tmp_path / "r.sqlite"
     connection = sqlite3.connect(path)
     connection.executescript(
+        "CREATE TABLE StringIds (id INTEGER, value TEXT);"
         "CREATE TABLE TOMORROW_EVENTS (start INTEGER); INSERT INTO TOMORROW_EVENTS VALUES (1)"
     )
     connection.close()
