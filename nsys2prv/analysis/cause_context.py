@@ -4,7 +4,7 @@ where in the program the time of a cause goes: the call, the kernel, the NVTX ra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -15,16 +15,16 @@ from msgspec import Struct
 from nsys2prv.analysis.device_group import DeviceGroup, to_arrays
 from nsys2prv.analysis.host_time import (
     TEXTS,
-    describe_parts,
     describe_unrecorded,
     divide_host_time,
     list_activities,
     sum_ranges,
 )
+from nsys2prv.analysis.host_use import ADVICE, EXPLAINS, NamedTime, Pauses
 from nsys2prv.analysis.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.analysis.other_work import is_shared
 from nsys2prv.analysis.result import Context, Finding, JobRanks
-from nsys2prv.analysis.stacks import describe_places, measure_places
+from nsys2prv.analysis.stacks import find_place, measure_places
 from nsys2prv.analysis.text import shorten_name
 from nsys2prv.replay.causes import Cause
 from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
@@ -33,15 +33,11 @@ from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import Replay
 from nsys2prv.store.event_reader import HOST
 
-#: A range, a function or a place explains a cause from this share of it on.
-EXPLAINS = 0.2
-#: What is said of hosts that pause -> parts of their time, of each the longest by name.
-SAID = {"in NVTX range": ["range"], "in": ["io", "os"]}
+#: Columns of list_activities -> the fields of NamedTime.
+NAMED_TIMES = ("part", "names", "name", "time", "longest")
 NONE = np.zeros(0, np.int64)
 #: A single part of what costs time is the moment to look at if it is so much of what is beside it.
 LARGE_PART = 0.5
-#: Kind of cause, or of what is found of it -> what helps.
-ADVICE: dict[str, str] = TEXTS["advice"]
 
 
 class CauseContext(Struct, frozen=True, dict=True):
@@ -322,26 +318,27 @@ class CauseContext(Struct, frozen=True, dict=True):
 
     # What hosts do.
 
-    def describe_pauses(self, edges: np.ndarray) -> Iterator[str]:
-        """Say what the host that pauses longest in all does during these edges."""
+    def find_pauses(self, edges: np.ndarray) -> Pauses | None:
+        """Return what the host that pauses longest in all does during these edges."""
         if (longest := self._find_longest(edges)) is None:
-            return
+            return None
         unit, row, spans = longest
         # Ranges first: while all calls are in memory these would need more.
         ranges = sum_ranges(unit, row, spans)
         parts = divide_host_time(unit, row, spans)
         whole = max(sum(parts.values()), 1)
-        if (described := describe_parts(parts)) and parts["unknown"] < whole:
-            yield f"the host is {described}"
         rows = list_activities(unit, row, spans, *ranges)
         rows = rows.sort("time", descending=True)
-        for what, of_parts in SAID.items():
-            alike = rows.filter(
-                pl.col("part").is_in(of_parts) & (pl.col("time") >= EXPLAINS * whole)
-            )
-            names, name = alike.select("names", "name").row(0) if alike.height else ("", -1)
-            if label := self.context.find_label(name, names):
-                yield f"{alike['time'][0] / whole:.0%} of it {what} {label}"
+        named = []
+        for of_parts in (["range"], ["io", "os"]):
+            own = rows.filter(pl.col("part").is_in(of_parts))
+            own = own.filter(pl.col("time") >= EXPLAINS * whole).head(1)
+            found = None
+            for part, names, name, time, lasts in own.select(*NAMED_TIMES).rows():
+                if label := self.context.find_label(name, names):
+                    found = NamedTime(part, names, label, time, lasts, time / whole)
+            named.append(found)
+        return Pauses(parts, *named)
 
     def find_function(self, edges: np.ndarray) -> str:
         """Return where in the program the host is that is longest in these calls, or pauses between
@@ -352,7 +349,7 @@ class CauseContext(Struct, frozen=True, dict=True):
             return ""
         unit, row, spans = longest
         places = measure_places(unit, row, spans)
-        return describe_places(places, max(spans.length, 1), self.context)
+        return str(find_place(places, max(spans.length, 1), self.context) or "")
 
     def _find_longest(self, edges: np.ndarray) -> tuple[DeviceGroup, int, Spans] | None:
         """Return the host thread that is longest in these edges, with its unit, and when it is."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -11,8 +10,9 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.text import capitalize
-from nsys2prv.analysis.cause_context import ADVICE, EXPLAINS, CauseContext
+from nsys2prv.analysis.cause_context import CauseContext
 from nsys2prv.analysis.host_time import PARTS, compare_with_others, describe_parts
+from nsys2prv.analysis.host_use import ADVICE, EXPLAINS
 from nsys2prv.analysis.job_causes import describe_copies_of
 from nsys2prv.analysis.result import Finding
 from nsys2prv.analysis.stacks import label_place
@@ -28,8 +28,6 @@ MOSTLY_LAST = 0.3
 OF_LONGEST = 4
 #: A range takes longer than on the others if it does so many times as long each time.
 LONGER = 1.05
-#: What is said of a call of the operating system in pauses of hosts.
-OF_CALL = re.compile(r"\d+% of it in (?!NVTX )")
 #: So many more kernels than the others have are worth a word.
 FEW_MORE = 0.02
 
@@ -101,9 +99,14 @@ def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cul
         f"{format_nanoseconds(longest)} then, {format_nanoseconds(float(usual))} in the median"
     ]
     if kind in HOST:
-        pauses = [*facts.describe_pauses(edges)]
-        evidence += [one for one in pauses if not title.endswith(one.partition("it ")[2] + ".")]
-        evidence += facts.list_unrecorded(pauses)
+        pauses = facts.find_pauses(edges)
+        described = [*pauses.describe()] if pauses else []
+        if pauses:
+            known = facts.name_range(facts.find_range(edges, saved)[0])
+            is_new = pauses.range is not None and pauses.range.name != known
+            evidence += pauses.describe_range() if is_new else ()
+            evidence += pauses.describe_call()
+        evidence += facts.list_unrecorded(described)
     return CulpritTexts(title, evidence, (edges, saved))
 
 
@@ -184,8 +187,8 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Culpr
                 )
     if described := describe_parts(longer):
         evidence.append(f"what is longer than the others': {described}")
-    pauses = facts.describe_pauses(facts.keep_name(edges, saved)[0])
-    evidence += [said for said in pauses if OF_CALL.match(said)]
+    if pauses := facts.find_pauses(facts.keep_name(edges, saved)[0]):
+        evidence += pauses.describe_call()
     if longer.get("unknown", 0) > whole / 2 or not (name or described):
         evidence.append(facts.describe_unrecorded("what the host does there"))
     inside = facts.find_groups(edges) == group

@@ -420,14 +420,14 @@ def describe_parts(
     parts: Mapping[str, float], most: int = 3, named: Mapping[str, str] | None = None
 ) -> str:
     """Describe in words what hosts do: `62 % computing, 30 % in file or network I/O`. named: part ->
-    what most of it is.
+    what most of it is, as ` (read 2 ms)`.
     """
     whole = sum(parts.values())
     if not whole:
         return ""
     shares = sorted(((value / whole, name) for name, value in parts.items()), reverse=True)
     return ", ".join(
-        f"{share:.0%} {PARTS[name]}" + (f" ({named[name]})" if named and name in named else "")
+        f"{share:.0%} {PARTS[name]}" + (named or {}).get(name, "")
         for share, name in shares[:most]
         if share >= 0.05
     )

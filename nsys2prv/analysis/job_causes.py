@@ -5,7 +5,6 @@ and places between calls.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,8 +12,9 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.text import capitalize, format_count, list_some
-from nsys2prv.analysis.cause_context import ADVICE, CauseContext
-from nsys2prv.analysis.host_time import NAMES, TEXTS, describe_parts, select_gpus, sum_parts
+from nsys2prv.analysis.cause_context import CauseContext
+from nsys2prv.analysis.host_time import TEXTS, describe_parts, select_gpus, sum_parts
+from nsys2prv.analysis.host_use import ADVICE
 from nsys2prv.analysis.result import Finding
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.time_use import advise_call, describe_copies
@@ -38,6 +38,8 @@ LEAST_NAMED = 0.1
 OF_TIME, OF_LATENCY = ("host_time", "launching"), 0.5
 #: A call that sets something up the first time has this share of all its time then.
 MOST_IN_FIRST = 0.8
+#: So much of the time of hosts is all of it, as people are told.
+NEARLY_UNKNOWN = 0.995
 #: A rank has a place to itself that has so much of its time.
 NEARLY_ALL = 0.9
 #: Fewer pauses of a process tell nothing of requests, which come at random: the longest wait is so many
@@ -118,10 +120,11 @@ def _measure_host_time(cause: Cause, facts: CauseContext) -> Iterator[str]:
     if not any(kind == Kind.GAP for kind, _, share in facts.host_places if share >= LEAST_NAMED):
         return
     parts = sum_parts(facts.frames["hosts"])
+    whole, unknown = sum(parts.values()), parts.get("unknown", 0)
     if described := describe_parts(parts):
         yield f"outside of calls of CUDA and MPI, while GPUs are idle, hosts are {described}"
-    if parts.get("unknown", 0) > sum(parts.values()) / 2:
-        yield facts.describe_unrecorded("what hosts do there", not described.startswith("100%"))
+    if unknown > whole / 2:
+        yield facts.describe_unrecorded("what hosts do there", unknown < NEARLY_UNKNOWN * whole)
 
 
 def describe_copies_of(cause: Cause, facts: CauseContext) -> tuple[str, ...]:
@@ -325,35 +328,33 @@ def _advise_once(lasts: np.ndarray) -> str:
 
 
 def _describe_pause(
-    cause: Cause, facts: CauseContext, key: int, lasts: np.ndarray, measured: str
+    cause: Cause, facts: CauseContext, place: int, lasts: np.ndarray, measured: str
 ) -> Finding:
-    edges, where = cause.changes[0][0], facts.name_place(Kind.GAP, key)
+    edges, where = cause.changes[0][0], facts.name_place(Kind.GAP, place)
     where += "" if cause.place else " and at other places"
-    pauses = [*facts.describe_pauses(edges)]
-    advice = _advise_once(lasts) or ADVICE["gap"]
+    pauses = facts.find_pauses(edges)
+    described = [*pauses.describe()] if pauses else []
+    key = pauses.advice if pauses else ""
+    advice = ADVICE[key] if key else _advise_once(lasts) or ADVICE["gap"]
     title = f"{facts.waiting} wait for hosts {where}."
-    if pauses and re.match(NAMES["off_cpu"], pauses[0]):
-        advice = ADVICE["off_cpu"]
-    if pauses and re.match(NAMES["of_threads"], pauses[-1]):
-        advice = ADVICE["threads"]
     # A place that hardly any other rank has cannot be compared with the others'.
     process = np.maximum(facts.replay.job.graph.edges.process[edges], 0)
     by_process = np.bincount(process, lasts)
     tasks: list[int] = []
-    if waits := re.search(NAMES["waits"], pauses[-1]) if pauses else None:
-        advice = ADVICE["waits"]
-        title = f"{facts.waiting} wait for hosts that wait in {waits[1]}: for requests, or another process."
+    waits = pauses.call if pauses and key == "waits" else None
+    if waits:
+        title = f"{facts.waiting} wait for hosts that wait in {waits.name}: for requests, or another process."
     elif len(facts.replay.processes) > 2 and by_process.max() >= NEARLY_ALL * lasts.sum():
         tasks = [int(by_process.argmax()) + 1]
         who = capitalize(facts.job.describe_ranks(tasks))
         title = f"{who}: {facts.waiting} wait for its host {where}."
     # Where nothing repeats and nothing is recorded, a pause may be one for requests.
-    may_wait = bool(waits) or not (pauses or facts.context.options.steady)
+    may_wait = bool(waits) or not (described or facts.context.options.steady)
     is_regular = len(lasts) >= FEWEST_PAUSES and lasts.max() <= REGULAR * np.median(lasts)
-    evidence = [", ".join([measured, *pauses])]
+    evidence = [", ".join([measured, *described])]
     if may_wait:
         cause = replace(cause, gain=cause.gain * _leave_common(facts, edges, lasts))
-    if may_wait and (bound := _replay_requests(facts, key)) and bound < cause.gain:
+    if may_wait and (bound := _replay_requests(facts, place)) and bound < cause.gain:
         evidence.append(
             "when requests come is not recorded: the gain is for requests that come shortly before the host "
             f"begins work unlike the usual there, and {cause.gain:.1%} if no work waits for one"
@@ -363,7 +364,7 @@ def _describe_pause(
         cause,
         "gap",
         title,
-        [*evidence, *facts.list_unrecorded(pauses)],
+        [*evidence, *facts.list_unrecorded(described)],
         facts.replay.list_saved(cause.changes),
         tasks=tasks,
         advice=advice,

@@ -9,6 +9,7 @@ from functools import cache, partial
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv.analysis.device_group import OS, DeviceGroup, to_arrays
 from nsys2prv.analysis.intervals import EMPTY, Spans, measure_exclusive, merge_spans
@@ -275,14 +276,38 @@ def _join(first: np.ndarray, second: np.ndarray, owner: np.ndarray | int = 0) ->
     return (first << CALLER_BITS | second + 1) << OWNER_BITS | owner
 
 
+class Place(Struct, frozen=True):
+    """Where in the program most of some time is spent."""
+
+    #: Its share of the time.
+    share: float
+    #: What people call it.
+    label: str
+    #: Whose code it is, as the catalogue has it; empty for code of several.
+    owner: str
+    #: Whether it is in MPI, which was not traced.
+    is_untraced: bool
+
+    def __str__(self) -> str:
+        return f"{self.share:.0%} of it in {self.label}"
+
+
+def _name_owner(place: int) -> str:
+    owners = {value: label for label, value in map_labels("code_owner").items()}
+    return owners.get(place & (1 << OWNER_BITS) - 1, "")
+
+
+def _is_untraced(owner: str, context: Context) -> bool:
+    return owner == "mpi" and not context.reader.layouts & set(MPI_LAYOUTS)
+
+
 def label_place(place: int, context: Context) -> str:
     """Return what people call a place: `alloc (app), called by main, there in the CUDA driver`; ""
     if nothing is known.
     """
-    owners = {value: label for label, value in map_labels("code_owner").items()}
-    owner = owners.get(place & (1 << OWNER_BITS) - 1, "")
+    owner = _name_owner(place)
     library = LIBRARIES.get(owner, "")
-    if owner == "mpi" and not context.reader.layouts & set(MPI_LAYOUTS):
+    if _is_untraced(owner, context):
         library += ", which was not traced: add mpi to --trace"
     callers = place >> OWNER_BITS
     if not callers:
@@ -296,9 +321,9 @@ def label_place(place: int, context: Context) -> str:
     return f"{first}{called}{f', there in {library}' if library else ''}"
 
 
-def describe_places(places: pl.DataFrame, whole: float, context: Context) -> str:
-    """Say where most of some time (ns) is spent; "" if that is known of too little of it. places: as
-    :func:`measure_places` returns them.
+def find_place(places: pl.DataFrame, whole: float, context: Context) -> Place | None:
+    """Return where most of some time (ns) is spent; None if that is known of too little of it. places:
+    as :func:`measure_places` returns them.
     """
     callers = pl.col("place") // (1 << OWNER_BITS)
     sums = places.group_by("place").agg(pl.col("time").sum()).sort("time", maintain_order=True)
@@ -309,8 +334,10 @@ def describe_places(places: pl.DataFrame, whole: float, context: Context) -> str
         if 2 * time < of_callers:  # callers of no one library alone
             place -= place % (1 << OWNER_BITS)
         if label := label_place(place, context):
-            return f"{min(of_callers / whole, 1.0):.0%} of it in {label}"
-    return ""
+            owner = _name_owner(place)
+            share = min(of_callers / whole, 1.0)
+            return Place(share, label, owner, _is_untraced(owner, context))
+    return None
 
 
 def list_places(frames: Mapping[str, pl.DataFrame], context: Context) -> pl.DataFrame:

@@ -4,20 +4,28 @@ GPUs are idle or only copy, and in jobs without recorded work of GPUs all the ti
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import polars as pl
-from msgspec import Struct
 
 from nsys2prv._util.text import capitalize, format_count, format_size, list_some
 from nsys2prv.analysis.cause_context import CauseContext
 from nsys2prv.analysis.device_group import list_labels
 from nsys2prv.analysis.efficiency_times import MPI_TIME
-from nsys2prv.analysis.host_time import PARTS, TEXTS, describe_parts, describe_unrecorded
+from nsys2prv.analysis.host_time import PARTS, TEXTS, describe_unrecorded
+from nsys2prv.analysis.host_use import (
+    ADVICE,
+    EXPLAINS,
+    MOST,
+    NO_CAUSE,
+    OVER,
+    HostUse,
+    NamedTime,
+    choose_advice,
+)
 from nsys2prv.analysis.other_work import is_shared, select_other_work
 from nsys2prv.analysis.result import Context, Finding, JobRanks
-from nsys2prv.analysis.stacks import describe_places
+from nsys2prv.analysis.stacks import find_place
 from nsys2prv.analysis.text import format_nanoseconds, shorten_name
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.cuda import MEMSET
@@ -38,9 +46,6 @@ LEAST_PROFILER = 0.005
 LEAST_BESIDE_CAUSES = 2
 #: Causes explain hardly any of what is more than so many times what they gain.
 HARDLY = 10
-#: Least share of a part of time that a name explains; least shares of a time for a part to be most
-#: of it, and to be worth recording.
-EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
 #: Kernels of fewer blocks leave most of any GPU without work: a block runs on one multiprocessor.
 #: They run alone if they last no longer together than so many times what GPUs compute.
 FEW_BLOCKS, ALONE = 8, 1.2
@@ -49,96 +54,14 @@ GRID = r"grid (?P<x>\d+)x(?P<y>\d+)x(?P<z>\d+)"
 GRAPHICS = {"opengl_gpu", "vulkan_gpu", "dx11_gpu", "dx12_gpu"}
 #: Errors of CUDA that are no failure: not ready, and those at the end of a process.
 NO_FAILURES = (600, 4, 201, 709)
-#: Remark on a call that creates the context of CUDA.
-SETS_UP = ", which sets CUDA up"
-#: Least length (ns) of a single call that most of the time in I/O or CUDA is spent in; the remark
-#: on it.
-LONG_CALL, IN_ONE_CALL = 500_000_000, ", most of it in one call"
 #: Share of the time of copies and fills that is not worth a word.
 FEW = 0.1
-#: Parts of time that are not the program's.
-NO_CAUSE = ("profiler", "away")
-#: Parts in which a thread or its process is no more.
-OVER = ("ended", "exiting")
 ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
-
-
-class TimeUse(Struct, frozen=True):
-    """Activities of the host threads that matter, in some time."""
-
-    #: Which time: before, after, idle, all.
-    when: str
-    #: Length of the time (ns), and its longest stretch: begin and end (ns of the trace).
-    length: int
-    moment: tuple[int, int]
-    #: Part of PARTS -> its time (ns).
-    parts: Mapping[str, int]
-    #: Part -> the calls or functions that most of it is spent in: `cudaMalloc 193.77 ms`.
-    named: Mapping[str, str]
-    #: Part -> the call or function that it is spent in longest.
-    longest: Mapping[str, str]
-    #: The NVTX range that most of it is in, with its share; empty for none.
-    inside: str
-    #: Where in the program most of it is; empty where stacks do not show it.
-    where: str
-    #: Name of the process whose threads these are; empty in a job of one process.
-    who: str
-    #: Further events that would explain it, and the options that record them.
-    lacking: str
-
-    @property
-    def largest(self) -> str:
-        """The part that is longest."""
-        return max(self.parts, key=lambda one: self.parts[one])
-
-    def describe_most(self) -> str:
-        """Return what the host does most of the time, as `, while ...`; empty where no part is most
-        of it.
-        """
-        part = self.largest
-        if self.parts[part] < MOST * max(self.length, 1):
-            return ""
-        return f", while the host is mostly {PARTS[part]}{self.name_most(part)}"
-
-    @property
-    def own(self) -> str:
-        """The longest part that is the program's, unless that is short."""
-        rest = {part: time for part, time in self.parts.items() if part not in (*NO_CAUSE, *OVER)}
-        part = max(rest, key=lambda one: rest[one])
-        length, gone = sum(rest.values()), ("away", *OVER) if self.when == "all" else ("away",)
-        whole = self.length - sum(self.parts[one] for one in gone)
-        matters = rest[part] > WORTH_RECORDING * length > WORTH_RECORDING**2 * whole
-        return part if matters else self.largest
-
-    def name_most(self, part: str) -> str:
-        """Return what most of a part is spent in, as ` (...)`; empty where that is not known."""
-        return f" ({self.named[part]})" if part in self.named else ""
-
-    def list_evidence(self) -> tuple[str, ...]:
-        """Return sentences: what hosts do in this time, and what is not recorded of it."""
-        who = f"{self.who}: " if self.who else "the host is "
-        described = describe_parts(self.parts, 4, self.named)
-        lines = [f"{who}{described}" if described else "", self.inside]
-        if self.parts["unknown"] >= WORTH_RECORDING * self.length and self.own != "unknown":
-            lines.append(f"not all that hosts do there is recorded: add {self.lacking}")
-        return tuple(filter(None, lines))
-
-    @property
-    def advice(self) -> str:
-        """Advice on what to do about it."""
-        part, named = self.own, self.named.get(self.own, "")
-        told = f"{self.when} {named}" + ("" if part == "cuda" else f"; {self.where}")
-        usual = TEXTS["parts"][part][1]
-        if self.when == "after" and part == "computing" and not self.where:
-            usual = TEXTS["advice"]["end"]
-        if part == "unknown" and self.lacking:
-            usual = f"profile with {self.lacking}, to see what hosts do there"
-        return next((text for what, text in TEXTS["named"].items() if re.search(what, told)), usual)
 
 
 def find_use(
     when: str, frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks
-) -> TimeUse | None:
+) -> HostUse | None:
     """Return how hosts use a time (before, after, idle, all); None where nothing is known of it."""
     rows, devices, activities = frames["uses"], frames["devices"], frames["activities"]
     if not rows.height:
@@ -158,40 +81,28 @@ def find_use(
     rows = rows.join(job.tasks.select("task", starts=starts.fill_null(False)), on="task")
     row = _sort_processes(rows, activities).row(-1, named=True)
     parts = {part: int(row[part]) for part in PARTS}
-    named: dict[str, str] = {}
-    longest: dict[str, str] = {}
-    inside, where = "", ""
+    named: list[NamedTime] = []
+    place = None
     if activities.height:
         activities = activities.filter(task=row["task"])
         places = activities.filter(part="where").select("time", place="name")
-        where = describe_places(places, row["length"], context)
+        place = find_place(places, row["length"], context)
         activities = activities.filter(pl.col("part") != "where")
         # The two activities of each part that take most time.
         activities = activities.sort("time", descending=True, maintain_order=True)
         activities = activities.filter(pl.int_range(pl.len()).over("part") < 2)
     for one in activities.rows(named=True):
-        part, time = one["part"], one["time"]
-        label = shorten_name(context.find_label(one["name"], one["names"]))
+        part, names, time = one["part"], one["names"], one["time"]
+        name = shorten_name(context.find_label(one["name"], names))
         share = time / max(row["length"] if part == "range" else parts[part], 1)
-        if not label or share < EXPLAINS:
-            continue
-        if part == "range":
-            inside = inside or f"{min(share, 1.0):.0%} of it in NVTX range {label}"
-            continue
-        is_within = part == "mpi" and one["names"] == "cuda_api"
-        text = f"{label} {format_nanoseconds(time)}{' within it' if is_within else ''}"
-        if one["first"] and one["longest"] >= MOST * time:
-            text += ", the first launch" if "Launch" in label else SETS_UP
-        elif part in ("io", "cuda") and one["longest"] >= max(LONG_CALL, MOST * time):
-            text += IN_ONE_CALL
-        longest.setdefault(part, label)
-        named[part] = f"{named[part]}; {text}" if part in named else text
+        if name and share >= EXPLAINS:
+            named.append(NamedTime(part, names, name, time, one["longest"], share, one["first"]))
+    inside = next((one for one in named if one.part == "range"), None)
     who = job.name_task(row["task"]) if job.tasks.height > 1 else ""
     lacking = describe_unrecorded(frames, context)
     moment = int(row["begin"]), int(row["end"])
-    return TimeUse(
-        when, int(row["length"]), moment, parts, named, longest, inside, where, who, lacking
-    )
+    length, calls = int(row["length"]), tuple(one for one in named if one is not inside)
+    return HostUse(when, length, moment, parts, calls, inside, place, who, lacking)
 
 
 def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
@@ -265,10 +176,10 @@ def describe_hosts(
     part, length = use.own, format_nanoseconds(use.parts[use.own])
     lost = ", though the program launches some" if context.options.lost_work else ""
     title = f"No work of a GPU is recorded{lost}. {capitalize(who)} is {PARTS[part]} for {length}{use.name_most(part)}."
-    advice = TEXTS["advice"]["lost"] if lost and part == "cuda" else use.advice
+    advice = ADVICE["lost"] if lost and part == "cuda" else use.advice
     if context.options.lacks_mpi:
         title = f"No MPI call was recorded, although MPI tracing was on. {capitalize(who)} is {PARTS[part]} for {length}{use.name_most(part)}."
-        advice = TEXTS["advice"]["no_mpi"]
+        advice = ADVICE["no_mpi"]
     elif part == "unknown":
         title = f"No work of a GPU is recorded{lost}, nor what {use.who or 'the host'} does for {length}."
     return Finding(
@@ -450,7 +361,7 @@ def describe_loss(
         "communication": (
             "communicate, and do nothing else,",
             communication,
-            TEXTS["advice"]["alone"],
+            ADVICE["alone"],
         ),
     }
     if is_shared(frames):
@@ -478,9 +389,10 @@ def describe_loss(
         # The host of the GPUs that idle longest may be unknown.
         if use is not None and 2 * use.length >= lost / devices.height:
             most, evidence, where = use.describe_most(), use.list_evidence(), use.where
-            advice, named = use.advice, use.name_most("cuda")
-            if use.largest == "cuda" and IN_ONE_CALL not in named:
-                advice = advise_call(use.longest.get("cuda", ""), frames["copies"], ELSEWHERE)
+            advice, calls = use.advice, use.list_calls("cuda")
+            if use.largest == "cuda" and not any(one.is_single for one in calls):
+                longest_call = calls[0].name if calls else ""
+                advice = advise_call(longest_call, frames["copies"], ELSEWHERE)
     elif name == "copies":
         evidence = describe_copies(frames["copies"])
     elif is_unmatched:
@@ -491,7 +403,7 @@ def describe_loss(
             ranks = job.describe_ranks([process + 1 for process in one.processes])
             slower = f"kernels of {ranks} take {one.ratio - 1:.1%} longer than the others' do"
             evidence = (*evidence, slower)
-        advice = TEXTS["advice"]["payloads"]
+        advice = ADVICE["payloads"]
     mean = format_nanoseconds(lost / devices.height)
     longest = devices.sort(pl.col(f"{name}_end") - pl.col(f"{name}_begin")).row(-1, named=True)
     return Finding(
@@ -513,7 +425,7 @@ def describe_loss(
 
 def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
     """Return what GPUs do in operations of memory, and what helps against those that take most time."""
-    advice = TEXTS["advice"]["copies_alone"]
+    advice = ADVICE["copies_alone"]
     if not copies.height:
         return "copy", advice
     most = sum_copies(copies).row(0, named=True)
@@ -522,7 +434,7 @@ def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
     is_copy, is_fill = fills < FEW, fills > 1 - FEW
     does = "copy" if is_copy else "fill memory" if is_fill else "copy or fill memory"
     if most["operation"] == MEMSET:
-        advice = TEXTS["advice"]["fills"]
+        advice = ADVICE["fills"]
     elif size < SMALL_COPY:
         advice = f"copy in fewer, larger pieces: these have {format_size(size)} on average"
     elif map_labels("memory_kind")["pageable"] in (most["source"], most["destination"]):
@@ -530,13 +442,13 @@ def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
     return does, advice
 
 
-def advise_call(name: str, copies: pl.DataFrame, default: str = TEXTS["calls"][""]) -> str:
+def advise_call(name: str, copies: pl.DataFrame, default: str = ADVICE["rarely"]) -> str:
     """Return what helps against calls of a name. copies: as for sum_copies; default: against others."""
     kinds = {*copies["source"], *copies["destination"]} if copies.height else set()
     labels = map_labels("memory_kind")
-    if "Memcpy" in name and labels["pinned"] in kinds and labels["pageable"] not in kinds:
-        return TEXTS["calls"]["Memcpy of pinned memory"]
-    return next((text for part, text in TEXTS["calls"].items() if part and part in name), default)
+    is_pinned = labels["pinned"] in kinds and labels["pageable"] not in kinds
+    key = choose_advice("calls", call=name, pinned=is_pinned)
+    return ADVICE[key] if key else default
 
 
 def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,87 @@
+"""Advice follows from facts, by declared rules: no wording is read."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from nsys2prv.analysis.host_time import PARTS
+from nsys2prv.analysis.host_use import ADVICE, RULES, HostUse, NamedTime, Pauses
+from nsys2prv.analysis.stacks import Place
+
+S = 1_000_000_000
+
+
+def make_use(
+    when: str, *calls: NamedTime, place: Place | None = None, lacking: str = ""
+) -> HostUse:
+    """Return that hosts spend ten seconds in the part of the first call; without one, computing."""
+    parts = dict.fromkeys(PARTS, 0)
+    parts[calls[0].part if calls else "computing"] = 10 * S
+    return HostUse(when, 10 * S, (0, 10 * S), parts, calls, None, place, "", lacking)
+
+
+def make_call(part: str, name: str, seconds: float = 8, longest: float = 1) -> NamedTime:
+    names = "mpi_other" if name.startswith("MPI") else "cuda_api" if name[:2] == "cu" else "osrt"
+    return NamedTime(part, names, name, int(seconds * S), int(longest * S), seconds / 10)
+
+
+DRIVER = Place(0.9, "load (app), there in the CUDA driver", "the cuda driver", False)
+
+
+@pytest.mark.parametrize(
+    ("use", "advice"),
+    [
+        (make_use("idle", make_call("cuda", "cudaMalloc", longest=7)), "single_call"),
+        (make_use("before", make_call("cuda", "cudaMalloc", longest=7)), "before_work"),
+        (make_use("all", make_call("io", "read", longest=7)), "single_read"),
+        (make_use("after", make_call("cuda", "cudaFreeHost")), "freed"),
+        (make_use("idle", make_call("cuda", "cudaHostAlloc")), "pinning"),
+        (make_use("all", make_call("os", "pthread_cond_wait")), "threads"),
+        (make_use("all", make_call("os", "clock_nanosleep")), "sleep"),
+        (make_use("after"), "end"),
+        (make_use("before", place=DRIVER), "set_up"),
+        (make_use("all", place=Place(0.9, "solve (app)", "mpi", True)), "traced_mpi"),
+        (
+            make_use("idle", make_call("mpi", "MPI_Send", 5), make_call("mpi", "cudaMemcpy", 3)),
+            "mpi_copies",
+        ),
+    ],
+)
+def test_what_hosts_do_decides_what_is_advised(use: HostUse, advice: str) -> None:
+    assert use.advice == ADVICE[advice]
+
+
+def test_calls_within_mpi_and_names_of_places_mislead_nobody() -> None:
+    alone = make_use("idle", make_call("mpi", "MPI_Send"))
+    assert alone.advice == "look at what MPI waits for there, on the other ranks too"
+    named = Place(0.9, "add mpi to --trace; MPI_Send 3; cu (app)", "the program", False)
+    assert make_use("idle", place=named).advice == "do this once, in parallel, or on the GPU"
+
+
+def test_the_first_call_sets_cuda_up_if_it_is_most() -> None:
+    first = replace(make_call("cuda", "cudaMalloc", longest=7), is_first=True)
+    assert str(first) == "cudaMalloc 8.00 s, which sets CUDA up"
+    assert make_use("before", first).advice == ADVICE["set_up"]
+    short = replace(first, longest=S)
+    assert make_use("before", short).advice == ADVICE["before_work"]
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "advice"),
+    [
+        ("poll", 0.3, "waits"),
+        ("futex", 0.7, "threads"),
+        ("futex", 0.5, "off_cpu"),
+        ("pollute", 0.9, "off_cpu"),
+        ("", 0.0, "off_cpu"),
+    ],
+)
+def test_pauses_are_told_by_call_and_share(name: str, share: float, advice: str) -> None:
+    parts = {**dict.fromkeys(PARTS, 0), "off_cpu": 9 * S, "computing": S}
+    call = NamedTime("os", "osrt", name, int(10 * S * share), S, share) if name else None
+    assert Pauses(parts, None, call).advice == advice
+
+
+def test_rules_name_known_advice() -> None:
+    assert {rule.do for rules in RULES.values() for rule in rules} <= set(ADVICE)
