@@ -55,7 +55,7 @@ struct Decoder {
     Block block, chain;
     uint8_t *record;              /* one that goes on in overflow pages, behind BEFORE bytes */
     size_t record_room;
-    uint32_t overflow_pages;      /* read by this decoder: a table has each page once */
+    uint64_t overflow_pages;      /* read by this decoder */
     uint8_t *met;                 /* pages of the file that were met, where all of a table is checked */
     TakenBytes taken;             /* then, those of the page at hand */
     const uint8_t *rules;         /* then, what each of so many fields cannot have */
@@ -310,7 +310,8 @@ static const uint8_t *gathered(Decoder *decoder, const Row *row, uint64_t wanted
             continue;
         }
         const uint8_t *page = page_in_block(&decoder->chain, next, 1, status);
-        if (!page || ++decoder->overflow_pages > decoder->file->pages) {
+        /* A table has each page once; it is read for a record's header, and again for its values. */
+        if (!page || ++decoder->overflow_pages > 2 * (uint64_t)decoder->file->pages) {
             *status = page ? DAMAGED : *status;
             return NULL;
         }
