@@ -33,6 +33,7 @@ from nsys2prv._util.columns import (
     blank_nonpositive,
     factorize,
     fill_with_zero,
+    group_rows,
     is_sorted,
     mask_changes,
 )
@@ -47,9 +48,9 @@ from nsys2prv.export.sqlite import Database
 
 #: The store keeps a number as one more than it is.
 GREATEST = np.iinfo(np.int64).max - 1
-#: Metrics of one object in one read at most: a program may make up names. The most frequent are
-#: kept.
-MOST_METRICS = 1024
+#: Metrics of one object, and devices and sources, in one read at most: a program may make up names.
+#: The most frequent are kept.
+MOST_METRICS = MOST_SOURCES = 1024
 #: Cells of a table of all instants and all metrics at most; a larger one is split into tables of so
 #: many metrics.
 MOST_CELLS, METRICS_TOGETHER = 1 << 24, 8
@@ -237,6 +238,20 @@ def query_part(
     return database.select(
         QUERIES[name].format_map(ChainMap(rows, database.tables[part.table].sql_names))
     )
+
+
+def group_sources(extraction: Extraction, keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
+    """Return the devices or sources of samples, each with its rows; of the rarest beyond MOST_SOURCES
+    the samples are dropped, and counted.
+    """
+    groups = group_rows(keys)
+    if len(groups) <= MOST_SOURCES:
+        return groups
+    by_count = sorted(groups, key=lambda group: -len(group[1]))
+    extraction.account.dropped[Reason.RARE_METRIC] += sum(
+        len(rows) for _, rows in by_count[MOST_SOURCES:]
+    )
+    return sorted(by_count[:MOST_SOURCES], key=lambda group: group[0])
 
 
 def make_counters(

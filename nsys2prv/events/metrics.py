@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize, factorize_together, group_rows
-from nsys2prv.events.attributes import list_columns, make_counters, make_rows, query_part
+from nsys2prv._util.columns import factorize, factorize_together
+from nsys2prv.events.attributes import (
+    group_sources,
+    list_columns,
+    make_counters,
+    make_rows,
+    query_part,
+)
 from nsys2prv.events.catalogue import find_known_label, make_metrics, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, Reason, Rows
@@ -62,7 +68,7 @@ def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
         return
     table, layout = SAMPLED[part.table]
     named = find_metric_names(extraction.database, table)
-    for source, rows in group_rows(columns["typeId"]):
+    for source, rows in group_sources(extraction, columns["typeId"]):
         time, ids, value = (columns[name][rows] for name in (clock, "metricId", "value"))
         distinct, codes = factorize(ids)
         of_source = named.get(source, {})
@@ -79,7 +85,7 @@ def make_gpu_counters(
     time: np.ndarray,
     codes: np.ndarray,
     value: np.ndarray,
-    unsigned: Set[str] = UNSIGNED_UNITS,
+    unsigned: frozenset[str] = UNSIGNED_UNITS,
     layout: str = GPU_LAYOUT,
 ) -> Iterator[Counters]:
     """Return samples of the GPU, or system on a chip, whose number is the lowest byte of `source`. names: with the size
@@ -88,17 +94,20 @@ def make_gpu_counters(
     """
     metrics = make_metrics(layout, ((name, FLOAT_DECIMALS if size else 0) for name, size in names))
     value = value.copy()
-    for code in np.flatnonzero(np.bincount(codes)):
-        unit, size = split_unit(metrics[code].name)[1], names[code][1]
-        own = codes == code
-        if size:
-            bits = value[own]
-            low = (bits & 0xFFFFFFFF).astype(np.uint32)
-            value[own] = scale_fraction(
-                low.view(np.float32) if size == 4 else bits.view(np.float64)
-            )
-        elif unit in unsigned:
-            value[own] = to_unsigned(value[own], unit)
+    sizes = [size for _, size in names]
+    # Of each metric, its unit where its numbers lack their sign.
+    units = [
+        "" if size else split_unit(metric.name)[1]
+        for metric, size in zip(metrics, sizes, strict=True)
+    ]
+    for size in {*sizes} - {0}:
+        own = np.array(sizes)[codes] == size
+        bits = value[own]
+        low = (bits & 0xFFFFFFFF).astype(np.uint32)
+        value[own] = scale_fraction(low.view(np.float32) if size == 4 else bits.view(np.float64))
+    for unit in unsigned.intersection(units):
+        own = np.array([one == unit for one in units])[codes]
+        value[own] = to_unsigned(value[own], unit)
     # The lowest byte of NULL is 0.
     number = source & 0xFF
     key = DeviceKey(GPU, number=number)
@@ -174,7 +183,7 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     (devices, ports), port_of = factorize_together(columns["globalId"], columns["portId"])
     kind = NIC if part.table == NIC_METRICS else SWITCH
     names = _find_device_names(extraction, kind)
-    for number, rows in group_rows(port_of):
+    for number, rows in group_sources(extraction, port_of):
         port = int(ports[number])
         key = _make_key(kind, names.get(int(devices[number]), ""), int(devices[number]), port)
         samples = (start[rows], metric[rows], metrics, columns["value"][rows], end[rows])
@@ -232,7 +241,7 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     decimals = FLOAT_DECIMALS if computed else 0
     metrics = make_metrics(layout, ((name, decimals) for name in names))
     components = {NULL: "CPU"} | _name_components(database)
-    for number, rows in group_rows(component):
+    for number, rows in group_sources(extraction, component):
         name = components.get(number, f"CPU component {number}")
         object_ = extraction.number_device(DeviceKey(SOURCE, name))
         samples = (start[rows], codes[rows], metrics, value[rows], end[rows])
@@ -294,7 +303,7 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
     types, *columns = (
         frame[name].to_numpy() for name in ("type", "time", "field", "whole", "fraction", "real")
     )
-    for number, rows in group_rows(types):
+    for number, rows in group_sources(extraction, types):
         unknown = f"source {number & (2**64 - 1):#x}"
         source = sources.get(number) or EventSource(unknown, unknown, True, {})
         time, field_of, whole, fraction, real = (column[rows] for column in columns)
@@ -308,7 +317,7 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
             # As exports before 2023 hold them: events of a type for each GPU.
             sizes = [(name, 0) for name, _ in names]
             samples = (sizes, time, codes, in_integers)
-            yield from make_gpu_counters(extraction, number, *samples, unsigned={"Hz"})
+            yield from make_gpu_counters(extraction, number, *samples, unsigned=frozenset({"Hz"}))
             continue
         floating = np.array([decimals > 0 for _, decimals in names])[codes]
         in_fractions = scale_fraction(np.where(real, fraction, whole))

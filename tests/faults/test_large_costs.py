@@ -25,7 +25,7 @@ from nsys2prv._util.columns import FrameWriter
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.analysis.device_group import find_rows
 from nsys2prv.analysis.job import open_job
-from nsys2prv.events.attributes import MOST_METRICS
+from nsys2prv.events.attributes import MOST_METRICS, MOST_SOURCES
 from nsys2prv.events.call_indexes import CallKinds, Launches, LaunchIndex, save_launches
 from nsys2prv.events.catalogue import hash_to_numbers
 from nsys2prv.events.kind import Reason
@@ -97,6 +97,39 @@ def test_metrics_that_a_program_makes_up(tmp_path: Path) -> None:
     _, summary = convert_and_read([report], tmp_path / "out.prv")
     dropped = summary.dropped["gpu_metrics", Reason.RARE_METRIC]
     assert dropped == 2 * 500
+
+
+def test_sources_of_metrics_that_no_machine_has(tmp_path: Path) -> None:
+    count = MOST_SOURCES + 300
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            "GPU_METRICS": [
+                {"timestamp": 10 * n, "typeId": 1 + n % count << 8, "metricId": 0, "value": 1 + n}
+                for n in range(count + MOST_SOURCES)
+            ]
+        },
+    )
+    _, summary = convert_and_read([report], tmp_path / "out.prv")
+    assert summary.dropped["gpu_metrics", Reason.RARE_METRIC] == 300
+    assert sum(summary.dropped.values()) == 300
+
+
+def test_metrics_that_all_have_one_name(tmp_path: Path) -> None:
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            "GPU_METRICS": [
+                {"timestamp": 5, "typeId": 1 << 56, "metricId": n, "value": 1 + n}
+                for n in range(40)
+            ],
+            "TARGET_INFO_GPU_METRICS": [
+                {"typeId": 1 << 56, "metricId": n, "metricName": "same"} for n in range(4_000)
+            ],
+        },
+    )
+    trace, _ = convert_and_read([report], tmp_path / "out.prv")
+    assert {f"same #{n}" for n in range(2, 41)} < {*trace.labels.types.values()}
 
 
 def probe_one_by_one(names: list[str], first: int, last: int, forbidden: set[int]) -> dict:

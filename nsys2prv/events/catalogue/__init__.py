@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import cache, cached_property
@@ -573,15 +574,16 @@ def make_metrics(layout: str, names: Iterable[tuple[str, int]]) -> tuple[Metric,
     that means the same as another of the names.
     """
     metrics: dict[str, int] = {}
+    further: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(2))
     for name, decimals in names:
         label = find_known_label(layout, name) or ""
         if not label or label in metrics:
             base, unit = split_unit(name)
             unit = REAL_UNITS.get(re.sub(r"\s+", "", unit.casefold()), unit)
             label = (f"{base} [{unit}]" if unit else base) or "metric without a name"
-        further = (f"{label} #{number}" for number in count(2))
+        plain = label
         while label in metrics:
-            label = next(further)
+            label = f"{plain} #{next(further[plain])}"
         metrics[label] = decimals
     return tuple(map(Metric, metrics, metrics.values()))
 
