@@ -76,6 +76,7 @@ def run_analyses(
         groups=opened.group_table,
         steady=steady,
         covered=opened.coverage.common,
+        length=opened.coverage.job.length,
         cut=opened.coverage.describe_cut(),
         lossy_devices=coverage.find_lossy_devices(job, opened.reader),
         lost_work=lost_work,

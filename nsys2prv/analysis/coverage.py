@@ -4,7 +4,8 @@ them together; work that was lost; events that were not recorded.
 Nothing is known of a process while no report covers it: that is not idle time. A report covers its
 capture, from start to stop as it states them; all of the trace where it states none; also what was
 before the capture, if the profiler launched the processes, which did nothing then. A process may
-have several reports, with gaps between their captures. Other ranks may tell that a report covers
+have several reports, with gaps between their captures. Helpers do not count: what only they have, before
+the first event of a rank and after the last, is not time of the job. Other ranks may tell that a report covers
 less: where it has no event at all, at the begin or the end, while they make calls of a communicator
 that its processes are in.
 """
@@ -59,6 +60,8 @@ class Coverage(Struct, frozen=True):
     common: Spans
     #: Length of the trace.
     duration: int
+    #: From the first event of a rank to the last; all of the trace where helpers add little to it.
+    job: Spans
     #: Task -> its name.
     names: Mapping[int, str]
     #: How long captures ran before the trace begins, with the first event of a process of the job (ns).
@@ -90,6 +93,11 @@ class Coverage(Struct, frozen=True):
         """Return a sentence about what is not covered, empty where all is."""
         if self.common.length == self.duration:
             return ""
+        if self.common.length == self.job.length:
+            return (
+                "efficiencies, overlap and idle times are of the time in which ranks have events, from "
+                f"{_format_spans(self.job)}; before and after it only helpers have"
+            )
         least = (1 - NEGLIGIBLE) * self.duration
         partly = [
             f"{self.names[task]} from {_format_spans(spans)}"
@@ -141,9 +149,9 @@ def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) 
             by_task[task] = merge_spans(
                 np.append(before.begin, begin), np.append(before.end, until)
             )
-    whole = merge_spans(np.array([reader.begin]), np.array([reader.duration]))
+    whole = _find_job(reader)
     common = reduce(and_, by_task.values(), whole)
-    if common.length >= (1 - NEGLIGIBLE) * reader.duration:
+    if common.length >= (1 - NEGLIGIBLE) * whole.length:
         common = whole
     names = dict(rows.unique("task").select("task", "who").rows())
     # Where a trace is cut it begins after the first event.
@@ -154,7 +162,17 @@ def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) 
         if info.stated_span is not None and not info.is_part:
             stated.append(int(clock.to_global(np.array(info.stated_span))[0]))
     unseen = -min(stated) if min(first) >= -ROUNDING else 0
-    return Coverage(by_task, common, reader.duration, names, unseen, cut)
+    return Coverage(by_task, common, reader.duration, whole, names, unseen, cut)
+
+
+def _find_job(reader: EventReader) -> Spans:
+    """Return from when to when ranks have events, where helpers have longer ones; else all of the trace."""
+    begin, end = reader.begin, reader.duration
+    if HELPER in set(reader.rows.threads["kind"]):
+        first, last = reader.find_hull()
+        if last - first < (1 - NEGLIGIBLE) * (end - begin):
+            begin, end = first, last
+    return merge_spans(np.array([begin]), np.array([end]))
 
 
 def _find_lost_ends(job: Job) -> dict[tuple[int, int], int]:

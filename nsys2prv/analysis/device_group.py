@@ -142,6 +142,8 @@ class AnalysisOptions(Struct, frozen=True):
     whole: bool = False
     #: The time that the reports of all processes cover (coverage.py): outside of it nothing counts.
     covered: Spans = EMPTY
+    #: Length of the job without what only helpers have (ns).
+    length: int = 0
     #: How far the recording of processes reaches where that is not to the end, a sentence.
     cut: str = ""
     #: Devices of which work is lost, so that their idle time is not known.

@@ -238,7 +238,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     """Add the findings, the most costly first, answers to what-ifs, and the phases of the job."""
     _replay_job(frames, context, result)
     if steady := context.options.steady:
-        result.add("phases", find_phases(context.duration, context.options.covered, steady))
+        result.add("phases", find_phases(context.options.length, context.options.covered, steady))
     result.add("places", list_places(frames, context))
 
 

@@ -318,9 +318,9 @@ def _find_iterations(
     return _Found(begins, min(end, reader.duration), most.found_by, most.of_tasks)
 
 
-def find_phases(duration: int, covered: Spans, steady: Steady) -> pl.DataFrame:
+def find_phases(length: int, covered: Spans, steady: Steady) -> pl.DataFrame:
     """Return the job's start-up, steady state and shutdown, as far as they are recorded: `phase`,
-    `begin_ns`, `time_ns`, `time_share` of the job (duration: ns), and of the steady state `iterations`,
+    `begin_ns`, `time_ns`, `time_share` of the job (length: ns), and of the steady state `iterations`,
     and `activity`, by what these were found.
     """
     edges = covered.find_hull()[0], steady.begin, steady.end, covered.find_hull()[1]
@@ -329,7 +329,7 @@ def find_phases(duration: int, covered: Spans, steady: Steady) -> pl.DataFrame:
             "phase": ["start-up", "steady state", "shutdown"],
             "begin_ns": edges[:3],
             "time_ns": np.diff(edges),
-            "time_share": np.diff(edges) / max(duration, 1),
+            "time_share": np.diff(edges) / max(length, 1),
             "iterations": [None, steady.count, None],
             "activity": [None, steady.found_by, None],
         }

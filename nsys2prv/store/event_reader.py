@@ -244,6 +244,20 @@ class EventReader(Struct, dict=True):
             np.maximum.at(last, columns["thread"], columns["end"])
         return last
 
+    def find_hull(self) -> tuple[int, int]:
+        """Return when the first event of all units begins, and when the last one ends (ns); the begin and
+        the end of the trace where they have none.
+        """
+        first, last = self.duration, self.begin
+        counted = [key for key in self._index if key[0] == BEGIN and key[2] not in (None, NO_UNIT)]
+        for stream, layout, unit in counted:
+            for run, records in self._read(stream, layout, unit):
+                begin, end, thread = self._make_begins(run.shape, records, (), np.int64).values()
+                is_counted = self.rows.units[thread] == unit
+                first = int(begin.min(initial=first, where=is_counted))
+                last = int(end.max(initial=last, where=is_counted))
+        return (first, last) if first <= last else (self.begin, self.duration)
+
     def _make_begins(
         self,
         shape: RecordFormat,

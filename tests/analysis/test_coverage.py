@@ -130,3 +130,38 @@ def test_reports_that_never_overlap_have_no_efficiencies(
     assert "no moment is covered by the reports of all processes" in shown
     assert "Nothing found" not in shown
     assert "nan" not in shown
+
+
+def test_what_only_helpers_have_is_no_time_of_the_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A launcher that is recorded before and after its ranks changes none of their figures."""
+    for folder, names in ((tmp_path / "bare", ()), (tmp_path / "launched", ("mpirun",))):
+        folder.mkdir()
+        for rank in range(2):
+            export_rank(folder, rank, [(300, 420), (440, 500)])
+        thread = {"globalTid": make_global_tid(900, 900), "nameId": 1}
+        for name in names:
+            make_export(
+                folder / f"{name}.sqlite",
+                {
+                    "StringIds": make_strings("poll"),
+                    "OSRT_API": [
+                        {"start": at * US, "end": (at + 50) * US, **thread} for at in (0, 400, 950)
+                    ],
+                    "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
+                    "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": UTC, "systemClockNs": 500}],
+                },
+            )
+    figures = []
+    for name in ("bare", "launched"):
+        with nsys2prv.open(tmp_path / name) as job:
+            tables = job.analyse("efficiencies", "idle")
+            told = job.describe()
+            figures.append((tables["efficiencies"].tables["devices"].frame, told["processes"]))
+            assert told["covered_ns"] == 200 * US
+    assert figures[0][0].equals(figures[1][0])
+    assert figures[0][1] == figures[1][1]
+    assert main(["report", str(tmp_path / "launched")]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "of the time in which ranks have events, from 300.00 us to 500.00 us" in text
