@@ -11,15 +11,15 @@ what                      bound                                          beyond 
 ========================  =============================================  ==================================
 values in NVTX payloads   LEAST_VALUES, and one for BYTES_PER_VALUE      further payloads are left out, counted
 one NVTX payload          PAYLOAD_BYTES                                  it is left out, counted
-processes and devices to  LEAST_PROCESSES, and one for BYTES_PER_PROCESS      one line
+processes and devices to  LEAST_PROCESSES, and one for BYTES_PER_PROCESS one line
 analyse
 rows of Parquet tables    LEAST_ROWS, and one for BYTES_PER_ROW          one line
 pages of Parquet tables   LEAST_UNPACKED, and UNPACKED_PER_BYTE          one line
 texts of Parquet tables   LEAST_TEXT, and TEXT_PER_BYTE                  one line
-names that rows refer to  LEAST_NAMES, and NAMES_PER_BYTE                they are cut, to LEAST_NAME bytes at least, counted
+names that rows refer to  LEAST_NAMES, and NAMES_PER_BYTE                they are cut to LEAST_NAME or more
 names of objects          OBJECT_NAME                                    they are cut
 lines of a .prv.gz        LEAST_TRACE, and TRACE_PER_BYTE                one line
-rows of a join of events  those of the left side (:func:`join_first`)    the first of equal keys counts
+rows of a join of events  those of the left side (`columns.join_first`)  the first of equal keys counts
 ========================  =============================================  ==================================
 
 Below it: 1 GiB of memory and a minute for reports of 20 MB, in each command.
@@ -27,10 +27,7 @@ Below it: 1 GiB of memory and a minute for reports of 20 MB, in each command.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-
-import polars as pl
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_size
@@ -102,26 +99,6 @@ def check_processes(count: int, size: int) -> None:
         )
 
 
-def measure_texts(texts: Sequence[str] | pl.Series) -> int:
-    """Return the characters of texts, of a column its bytes."""
-    if isinstance(texts, pl.Series):
-        return texts.cast(pl.Binary).bin.size().sum()
-    return sum(map(len, texts))
-
-
-def cut_texts(texts: Sequence[str] | pl.Series, allowed: int) -> Sequence[str] | pl.Series:
-    """Return the texts, each cut to its share where together they take more than is allowed (bytes)."""
-    if measure_texts(texts) <= max(allowed, 0):
-        return texts
-    longest = max(LEAST_NAME, allowed // len(texts))
-    if not isinstance(texts, pl.Series):
-        return [text if len(text) <= longest else f"{text[:longest]}..." for text in texts]
-    is_long = texts.str.len_chars() > longest
-    return texts.str.slice(0, longest) + is_long.replace_strict(
-        {True: "...", False: ""}, return_dtype=pl.String
-    )
-
-
 def check_unpacked(path: Path, unpacked: int, packed: int) -> None:
     """Check how much of a compressed trace was unpacked (bytes), by the size of its file. Raises
     Nsys2prvError.
@@ -130,19 +107,3 @@ def check_unpacked(path: Path, unpacked: int, packed: int) -> None:
         raise Nsys2prvError(
             f"{path}: its {format_size(packed)} unpack to more than {format_size(unpacked)}, which no trace does; write it again"
         )
-
-
-def join_first(
-    rows: pl.DataFrame,
-    others: pl.DataFrame,
-    left_on: Sequence[str],
-    right_on: Sequence[str] = (),
-    suffix: str = "_right",
-) -> pl.DataFrame:
-    """Return the rows with the columns of the first of the others that has their key, as an inner join
-    does; there are no more of them than before. Events of a thread differ in their begins, and
-    damage could make the pairs of all.
-    """
-    right_on = right_on or left_on
-    first = others.unique(right_on, keep="first", maintain_order=True)
-    return rows.join(first, left_on=left_on, right_on=right_on, suffix=suffix)

@@ -15,6 +15,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from nsys2prv._util.budget import LEAST_NAME
 from nsys2prv._util.native import core
 
 AnyTable = TypeVar("AnyTable", bound="Table")
@@ -337,3 +338,39 @@ def find_modes(durations: np.ndarray) -> tuple[bool, float | None, float | None,
     if min(cut, count - cut) < least or not apart or means_ns[1] < LEAST_FACTOR * means_ns[0]:
         return NO_MODES
     return True, *means_ns, (count - cut) / count
+
+
+def measure_texts(texts: Sequence[str] | pl.Series) -> int:
+    """Return the characters of texts, of a column its bytes."""
+    if isinstance(texts, pl.Series):
+        return texts.cast(pl.Binary).bin.size().sum()
+    return sum(map(len, texts))
+
+
+def cut_texts(texts: Sequence[str] | pl.Series, allowed: int) -> Sequence[str] | pl.Series:
+    """Return the texts, each cut to its share where together they take more than is allowed (bytes)."""
+    if measure_texts(texts) <= max(allowed, 0):
+        return texts
+    longest = max(LEAST_NAME, allowed // len(texts))
+    if not isinstance(texts, pl.Series):
+        return [text if len(text) <= longest else f"{text[:longest]}..." for text in texts]
+    is_long = texts.str.len_chars() > longest
+    return texts.str.slice(0, longest) + is_long.replace_strict(
+        {True: "...", False: ""}, return_dtype=pl.String
+    )
+
+
+def join_first(
+    rows: pl.DataFrame,
+    others: pl.DataFrame,
+    left_on: Sequence[str],
+    right_on: Sequence[str] = (),
+    suffix: str = "_right",
+) -> pl.DataFrame:
+    """Return the rows with the columns of the first of the others that has their key, as an inner join
+    does; there are no more of them than before. Events of a thread differ in their begins, and
+    damage could make the pairs of all.
+    """
+    right_on = right_on or left_on
+    first = others.unique(right_on, keep="first", maintain_order=True)
+    return rows.join(first, left_on=left_on, right_on=right_on, suffix=suffix)

@@ -13,8 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.budget import join_first
-from nsys2prv._util.columns import ABSENT, OPEN, number_linked
+from nsys2prv._util.columns import ABSENT, OPEN, join_first, number_linked
 from nsys2prv._util.native import NEEDS_CORE, core
 from nsys2prv.conversion.job import Job, make_global_ids
 from nsys2prv.events.extraction import (

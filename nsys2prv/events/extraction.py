@@ -17,8 +17,6 @@ from msgspec.structs import replace
 from nsys2prv._util.budget import (
     LEAST_NAMES,
     NAMES_PER_BYTE,
-    cut_texts,
-    measure_texts,
 )
 from nsys2prv._util.columns import (
     ABSENT,
@@ -26,8 +24,10 @@ from nsys2prv._util.columns import (
     FrameWriter,
     StoredFrame,
     blank_negative,
+    cut_texts,
     factorize_together,
     join_pieces,
+    measure_texts,
 )
 from nsys2prv._util.text import format_duration
 from nsys2prv.events.call_indexes import Launches, LaunchIndex, NcclCallIndex

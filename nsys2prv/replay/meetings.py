@@ -16,8 +16,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.budget import join_first
-from nsys2prv._util.columns import number_linked
+from nsys2prv._util.columns import join_first, number_linked
 from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT, list_meeting_values
 from nsys2prv.replay.unit_graph import classify_size
 from nsys2prv.store.event_reader import EventReader

@@ -28,7 +28,8 @@ from tools.exports import (
 )
 
 from nsys2prv._util import budget
-from nsys2prv._util.budget import FolderBudget, cut_texts, join_first
+from nsys2prv._util.budget import FolderBudget
+from nsys2prv._util.columns import cut_texts, join_first
 from nsys2prv.events import extraction, nvtx
 from nsys2prv.events.kind import Reason
 from nsys2prv.export.parquet import measure_table
