@@ -268,10 +268,10 @@ def _join_tasks(
     )
     everywhere = joined.filter(pl.col("tasks") == pl.col("tasks").max()).sort("iteration")
     begins = np.maximum.accumulate(everywhere["since"].to_numpy())
-    numbers = pl.Series(range(everywhere.height), dtype=pl.Int64)
-    numbers = everywhere.select("iteration", number=numbers)
-    of_tasks = of_tasks.join(numbers, on="iteration", how="inner")
-    of_tasks = of_tasks.with_columns(iteration=pl.col("number")).select(*ITERATION_COLUMNS)
+    places = pl.Series(range(everywhere.height), dtype=pl.Int64)
+    places = everywhere.select("iteration", place=places)
+    of_tasks = of_tasks.join(places, on="iteration", how="inner")
+    of_tasks = of_tasks.with_columns(iteration=pl.col("place")).select(*ITERATION_COLUMNS)
     return _Found(begins, int(everywhere["until"][-1]), found_by, of_tasks)
 
 
