@@ -1,5 +1,5 @@
 """Errors and signals, the two ways in which a run ends early, each with one clear line and an exit
-status; and notes, which end nothing.
+status.
 
 As long as there is nothing to tidy up a signal ends the process at once: an exception that is raised
 anywhere among imports may get lost or be printed. Later :class:`EndedBySignal` is raised. Signals
@@ -47,18 +47,6 @@ class NothingToWrite(Nsys2prvError):
     """The reports are readable but hold no event of the kinds asked for."""
 
     exit_code = 3
-
-
-class Detail(str):
-    """A note that needs no action: shown with --verbose and in the file beside the trace."""
-
-    __slots__ = ()
-
-
-class ClockNote(str):
-    """A note on clocks that do not agree, shown with the hosts' clocks."""
-
-    __slots__ = ()
 
 
 @contextmanager

@@ -96,7 +96,7 @@ def run_analyses(
 
     def explain(layouts: Sequence[str]) -> str:
         is_lost = lost_work and set(layouts) & set(WORK) & opened.reader.layouts
-        return lost_work if is_lost else coverage.explain_absence(job, layouts)
+        return context.explain_loss() if is_lost else coverage.explain_absence(job, layouts)
 
     context = Context(
         opened.reader,
@@ -131,13 +131,13 @@ def run_analyses(
                 kept = [part for part in parts if part.height] or parts[:1]
                 joined[key] = pl.concat(kept, how="diagonal_relaxed")
             result = results[analysis.name]
+            context.said.clear()
             find_function(analysis.conclude, __package__)(joined, context, result)
             result.findings[:] = [one.confine(options.covered) for one in result.findings]
             for table, (said, group) in analysis.absent.items():
                 if table not in result.tables:
                     result.missing.append(said.format(why=explain(GROUPS.get(group, (group,)))))
-            is_said = any(lost_work in line for line in (*result.missing, *result.notes))
-            if lost_work and analysis.covered and not is_said:
+            if lost_work and analysis.covered and lost_work not in context.said:
                 result.missing.append(f"figures of all GPUs: {lost_work}")
             advance(1)
     return results

@@ -269,7 +269,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         told = (*result.notes, summary, others, context.options.cut)
         result.notes[:] = [" ".join(filter(None, told))]
     if devices.height and devices["device"].is_in(context.options.lossy_devices).all():
-        result.missing.append(f"{NO_VERDICT}: {context.options.lost_work}")
+        result.missing.append(f"{NO_VERDICT}: {context.explain_loss()}")
         return
     times = ("before", "after") if devices.height else ()
     edges = [edge for when in times if (edge := time_use.describe_edge(when, frames, context, job))]
@@ -418,7 +418,7 @@ def _describe_trust(context: Context, unexplained: float) -> Iterator[str]:
             f"which rank is late may not be told: NCCL kernels of {list_some(unmatched)} have no payloads, and "
             "could not be matched with those of the other ranks"
         )
-    if lost := context.options.lost_work:
+    if lost := context.explain_loss():
         yield f"gains may be too small: {lost}"
     if unexplained >= 0.0005:
         yield _describe_unexplained(unexplained)

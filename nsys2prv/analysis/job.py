@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack
 from functools import cached_property, partial
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util import workers
 from nsys2prv._util.budget import check_processes
-from nsys2prv._util.errors import Detail, Nsys2prvError, UsageError
+from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import (
     Closable,
     check_folder,
@@ -173,7 +174,7 @@ class OpenJob(Closable):
             "records": self.layouts,
             **self.facts,
             "quality": to_builtins(self.quality),
-            "notes": [note for note in self.notes if not isinstance(note, Detail)],
+            "notes": self._list_notes(with_routine=False),
             "warnings": self.warnings,
         }
 
@@ -231,11 +232,15 @@ class OpenJob(Closable):
         """Notes on what was found by comparing the ranks, on what was left out, and on the time that
         not all reports cover, a line each.
         """
-        coverage = self.coverage
-        notes = [
-            *self.prepared.notes,
-            *(note for result in self.prepared.results for note in result.notes),
-        ]
+        return self._list_notes()
+
+    def _list_notes(self, with_routine: bool = True) -> list[str]:
+        coverage, of_results = self.coverage, (one.notes for one in self.prepared.results)
+        notes = (
+            note.text
+            for note in (*self.prepared.notes, *chain(*of_results))
+            if with_routine or not note.is_routine
+        )
         return [*notes, *filter(None, [coverage.describe_unseen(), coverage.describe()])]
 
     @cached_property

@@ -278,6 +278,13 @@ class Context(Struct, frozen=True):
     clocks: pl.DataFrame
     #: Returns the graph of the job for replays.
     get_graph: Callable[[], JobGraph]
+    #: Reasons that the analysis under way has given.
+    said: set[str] = field(default_factory=set)
+
+    def explain_loss(self) -> str:
+        """Return which processes have lost work, for a note; empty where none has."""
+        self.said.add(self.options.lost_work)
+        return self.options.lost_work
 
     @property
     def duration(self) -> int:

@@ -65,7 +65,9 @@ def describe_reports(paths: Sequence[Path], found: Collection[Path] = ()) -> tup
     warnings = [f"left out: {error}" for error in foreign]
     reports = _describe_reports(inspected)
     kinds = _describe_kinds(inspected)
-    marked = any(MARK in line for line in (*reports, *kinds))
+    columns = ([COLUMNS[title](one.info) for one in inspected] for title in ALIKE_EVERYWHERE)
+    rows = ([one.kinds.get(kind.name, (0,))[0] for one in inspected] for kind in all_kinds())
+    marked = any(len({*one}) > 1 for one in columns) or any(map(_differ, rows))
     first = f"{format_count(len(inspected), 'report')}{f'; {MARK} marks what differs between them' if marked else ''}:"
     tables = {table for one in inspected for table in one.counts}
     more = [f"  {what}: {how}" for what, how in list_unrecorded(tables).items()]
@@ -111,13 +113,19 @@ def _describe_reports(reports: Sequence[_ReportContents]) -> list[str]:
     columns = {
         title: [describe(one.info) for one in reports] for title, describe in COLUMNS.items()
     }
-    marked = {title: _mark_unusual(columns[title]) for title in ALIKE_EVERYWHERE}
+    unusual = {title: _find_unusual(columns[title]) for title in ALIKE_EVERYWHERE}
+    marked = {
+        title: [
+            f"{cell} {MARK}" if odd else cell for cell, odd in zip(columns[title], of, strict=True)
+        ]
+        for title, of in unusual.items()
+    }
     if len(reports) <= MOST_LINES:
         return _format_table(columns | marked)
     odd = [
         place
         for place in range(len(reports))
-        if any(cells[place].endswith(MARK) for cells in marked.values())
+        if any(of_column[place] for of_column in unusual.values())
     ]
     hosts, what = format_count(len(set(columns["host"])), "host"), ", ".join(marked)
     if not odd:
@@ -136,10 +144,10 @@ def _format_table(columns: dict[str, list[str]]) -> list[str]:
     return lay_out_table([Column(*column) for column in columns.items()], find_width())
 
 
-def _mark_unusual(cells: list[str]) -> list[str]:
-    """Return the cells, with a mark at those that differ from most others."""
-    (usual, _), *others = Counter(cells).most_common()
-    return [cell if cell == usual else f"{cell} {MARK}" for cell in cells] if others else cells
+def _find_unusual(cells: list[str]) -> list[bool]:
+    """Return which cells differ from most others."""
+    [(usual, _)] = Counter(cells).most_common(1)
+    return [cell != usual for cell in cells]
 
 
 def _describe_kinds(reports: Sequence[_ReportContents]) -> list[str]:
@@ -162,6 +170,11 @@ def _describe_kinds(reports: Sequence[_ReportContents]) -> list[str]:
     return ["translated:", *_format_table({**columns, "what it is": titles})]
 
 
+def _differ(rows: Sequence[int]) -> bool:
+    """Return whether some reports have no rows or far fewer than others."""
+    return min(rows) < ALIKE * max(rows)
+
+
 def _format_counts(rows: Sequence[int], names: Sequence[str]) -> str:
     """Return the number of rows in each report; marked where some have none or far fewer than
     others.
@@ -179,7 +192,7 @@ def _format_counts(rows: Sequence[int], names: Sequence[str]) -> str:
         if len(lacking) > len(having):
             return f"{MARK} {elsewhere}, only in {list_some(having, 2)}"
         return f"{MARK} none in {list_some(lacking, 2)}; {elsewhere} elsewhere"
-    mark = f"{MARK} " if least < ALIKE * most else ""
+    mark = f"{MARK} " if _differ(rows) else ""
     return f"{mark}{least:,} ({names[rows.index(least)]}) to {most:,} ({names[rows.index(most)]})"
 
 

@@ -15,7 +15,8 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import StoredFrame, read_columns
-from nsys2prv._util.errors import Detail, NothingToWrite
+from nsys2prv._util.errors import NothingToWrite
+from nsys2prv._util.notes import Note
 from nsys2prv.clock.maps import UNPLACED, ClockRecord
 from nsys2prv.conversion.clocks import (
     find_clock_corrections,
@@ -65,7 +66,8 @@ def align_reports(job: Job) -> None:
         advance(1)
         devices = _number_objects(job)
         missing = _check_ranks(job)
-        job.notes += filter(None, [*job.model.roles.conflicts, job.model.describe_shared_gpus()])
+        found = (*job.model.roles.conflicts, job.model.describe_shared_gpus())
+        job.notes += map(Note, filter(None, found))
         _number_names(job)
         advance(1)
         place_reports_in_trace(job, find_clock_corrections(job))
@@ -255,7 +257,7 @@ def _number_names(job: Job) -> None:
         labellers["files"] = name_values.strip_folders
     sets = load_catalogue().name_sets
     job.values = name_values.assign_values(sets, job.ordered_results, labellers)
-    job.notes += job.captures.describe_gaps()
+    job.notes += map(Note, job.captures.describe_gaps())
     domains = number_domains({domain for result in job.results for domain in result.domains})
     job.domain_codes = sorted(domains.items())
 
@@ -288,4 +290,4 @@ def _add_states(job: Job) -> None:
     results = list(job.run(states.make_states, states.plan_state_tasks(job)))
     job.results += results
     count = sum(run.rows for result in results for run in result.runs)
-    job.notes.append(Detail(f"{count:,} states of threads and streams"))
+    job.notes.append(Note(f"{count:,} states of threads and streams", is_routine=True))

@@ -88,8 +88,8 @@ class Pseudonyms:
         return self.hide(_TELLING_WORD.sub("...", text))
 
     def hide_lines(self, lines: Iterable[str]) -> list[str]:
-        """Return lines with all names in them replaced; notes stay of their sort."""
-        return [type(line)(self.hide(line)) for line in lines]
+        """Return lines with all names in them replaced."""
+        return list(map(self.hide, lines))
 
 
 def hide_names(job: Job) -> None:
@@ -98,11 +98,10 @@ def hide_names(job: Job) -> None:
     """
     names = Pseudonyms(job.infos)
     job.infos = [_hide_report(info, names) for info in job.infos]
-    job.notes, job.warnings, job.unread = (
-        names.hide_lines(lines) for lines in (job.notes, job.warnings, job.unread)
-    )
+    job.warnings, job.unread = (names.hide_lines(lines) for lines in (job.warnings, job.unread))
+    for notes in (job.notes, *(result.notes for result in job.results)):
+        notes[:] = [replace(note, text=names.hide(note.text)) for note in notes]
     for result in job.results:
-        result.notes[:] = names.hide_lines(result.notes)
         for account in result.accounts.values():
             # Reasons name processes that were not profiled.
             account.dropped, account.skipped = (

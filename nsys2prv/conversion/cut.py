@@ -17,6 +17,7 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
+from nsys2prv._util.notes import Note
 from nsys2prv._util.text import format_seconds, list_some, suggest_range
 from nsys2prv.conversion.cut_runs import CutWindow, CutWork, cut_task
 from nsys2prv.conversion.job import Job, group_by_report, sum_counters
@@ -54,7 +55,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
         notes.append(f"{left_out:,} records left out")
     if clipped:
         notes.append(f"{clipped:,} ranges clipped")
-    smaller.notes = [*job.notes, *([f"cut: {'; '.join(notes)}"] if notes else [])]
+    smaller.notes = [*job.notes, *([Note(f"cut: {'; '.join(notes)}")] if notes else [])]
     return smaller
 
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util import files
 from nsys2prv._util.columns import ABSENT, factorize_together
+from nsys2prv._util.notes import Note
 from nsys2prv._util.text import Progress
 from nsys2prv._util.workers import Pool, make_pool
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, Placement
@@ -76,7 +77,7 @@ class Job:
     pool: Pool
     progress: Progress
     #: Notes and warnings for the summary.
-    notes: list[str]
+    notes: list[Note]
     warnings: list[str]
 
     #: Opened: metadata of the reports, in rank order, where each is placed (by its own clocks until

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.notes import Note
 from nsys2prv._util.text import choose_decimals, format_scaled, list_some
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job
@@ -335,25 +336,27 @@ def _quote_messages(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
             key = _classify_message(message), message.text
             reports.setdefault(key, Counter())[info.name] += message.count
     for name in CLASSES:
-        alike: dict[tuple[str, ...], list[str]] = {}
+        alike: dict[tuple[str, ...], dict[str, str]] = {}
         for (_, text), counts in (item for item in reports.items() if item[0][0] == name):
             times = f" {counts.total():,} times" if counts.total() > 1 else ""
-            alike.setdefault(tuple(counts), []).append(f'"{text}"{times}')
+            alike.setdefault(tuple(counts), {})[text] = f'"{text}"{times}'
         for where, texts in alike.items():
-            quoted = f"{list_some(texts, MOST_MESSAGES)} (in {list_some(where)})"
-            remedies = [do for what, do in _DECLARED["remedies"].items() if re.search(what, quoted)]
+            quoted = f"{list_some([*texts.values()], MOST_MESSAGES)} (in {list_some(where)})"
+            remedies = [
+                do
+                for what, do in _DECLARED["remedies"].items()
+                if any(re.search(what, text) for text in texts)
+            ]
             for note in _note(f"nsight_{name}", [quoted]):
                 yield replace(note, advice="; ".join(remedies) or note.advice)
 
 
-def collect_notes(job: Job) -> list[str]:
-    """Return the notes of a job; those that are :class:`nsys2prv._util.errors.Detail` need no
-    attention.
-    """
+def collect_notes(job: Job) -> list[Note]:
+    """Return the notes of a job."""
     return [
         *(note for result in job.results for note in result.notes),
-        *_note_unrequested_kinds(job.infos, job.selection),
-        *_note_details(job),
+        *map(Note, _note_unrequested_kinds(job.infos, job.selection)),
+        *map(Note, _note_details(job)),
         *job.notes,
     ]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from nsys2prv._util.errors import ClockNote, Detail
+from nsys2prv._util.notes import Note
 from nsys2prv._util.text import format_count, format_size
 from nsys2prv.conversion.clocks import describe_clocks, describe_hosts, find_host_clocks
 from nsys2prv.conversion.job import Job, sum_counters
@@ -155,8 +155,8 @@ class Summary(Struct, dict=True):
     sizes: dict[Path, int]
     #: Account of all rows and records.
     ledger: Ledger = field(default_factory=Ledger)
-    #: Notes; those that are :class:`nsys2prv._util.errors.Detail` need no attention.
-    notes: list[str] = field(default_factory=list)
+    #: Notes, and which of them need attention.
+    noted: list[Note] = field(default_factory=list)
     #: Where each report was placed in time, a line for each.
     placed: list[str] = field(default_factory=list)
     #: How the clock of each host was aligned.
@@ -248,7 +248,7 @@ class Summary(Struct, dict=True):
             sizes=sizes,
             types=types,
             unread=job.unread,
-            notes=collect_notes(job),
+            noted=collect_notes(job),
             quality=assess_quality(job),
             placed=_describe_placements(job),
             clocks=describe_hosts(record) if record else [],
@@ -260,6 +260,11 @@ class Summary(Struct, dict=True):
             f"<Summary of {self.trace}: {self.processes} on {format_count(self.hosts, 'host')}, {self.duration / 1e9:.3f} s, "
             f"{self.lines:,} {self.unit}, {format_count(len(self.warnings), 'warning')}; .text() tells all>"
         )
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes on what was found or left out, a line each."""
+        return [note.text for note in self.noted]
 
     def text(self, verbose: bool = False) -> str:
         """Return the closing summary for people. verbose: with all events by kind, every note and
@@ -293,7 +298,7 @@ def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
         "quality of the capture": format_quality(summary.quality, verbose),
         "its clocks": [
             *summary.clock_lines,
-            *(note for note in summary.notes if isinstance(note, ClockNote)),
+            *(note.text for note in summary.noted if note.is_on_clocks),
             *(summary.clocks if verbose else []),
         ],
         "what was written": [
@@ -330,8 +335,8 @@ def _describe_events(summary: Summary, verbose: bool) -> list[str]:
 
 def _list_notes(summary: Summary, verbose: bool) -> list[str]:
     """Return notes on missing or changed data: those that need attention, or all."""
-    notes = [note for note in summary.notes if not isinstance(note, ClockNote)]
-    noted = [*((isinstance(note, Detail), note) for note in notes), *_list_reasons(summary)]
+    notes = (note for note in summary.noted if not note.is_on_clocks)
+    noted = [*((note.is_routine, note.text) for note in notes), *_list_reasons(summary)]
     shown = [line for routine, line in noted if verbose or not routine]
     quiet = len(noted) - len(shown)
     if len(shown) > MOST_NOTES and not verbose:

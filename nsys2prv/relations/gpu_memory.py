@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import sum_changes
-from nsys2prv._util.errors import Detail
+from nsys2prv._util.notes import Note
 from nsys2prv.events.catalogue import Metric, load_counter_tables
 from nsys2prv.events.cuda import ALLOCATION, GPU_MEMORY, RELEASE
 from nsys2prv.events.kind import Counters
@@ -62,7 +62,7 @@ def add_up_memory(
     )
     for counts, what in notes:
         if count := sum(counts):
-            result.notes.append(Detail(f"memory in use: {count:,} {what}"))
+            result.notes.append(Note(f"memory in use: {count:,} {what}", is_routine=True))
     return result
 
 

@@ -25,8 +25,8 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN
-from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.notes import Note
 from nsys2prv.clock import NoiseKind
 from nsys2prv.events import mpi
 from nsys2prv.events.host import TRANSFERS
@@ -283,7 +283,7 @@ def _join_nearest(
     )
 
 
-def _describe_unmatched(counts: Counter[tuple[int, str]]) -> list[str]:
+def _describe_unmatched(counts: Counter[tuple[int, str]]) -> list[Note]:
     """Return notes on how many messages have lines, and why others have none."""
     # A send names its receiver; rows that do not are damaged.
     del counts[mpi.SEND, "wild"]
@@ -292,16 +292,17 @@ def _describe_unmatched(counts: Counter[tuple[int, str]]) -> list[str]:
         sum(count for (of, _), count in counts.items() if of == side) for side in nouns
     )
     lines = counts[mpi.SEND, ""] - counts[0, "unfinished"]
-    notes = [Detail(f"MPI messages: {lines:,} lines for {sends:,} sends and {receives:,} receives")]
+    text = f"MPI messages: {lines:,} lines for {sends:,} sends and {receives:,} receives"
+    notes = [Note(text, is_routine=True)]
     reasons = {**_NOTES["unmatchable"], **_NOTES["unmatched"]}
     for of, noun in nouns.items():
         for why, text in sorted(reasons.items(), key=lambda item: item[1]):
             if count := counts[of, why]:
-                notes.append(f"MPI messages: {count:,} {noun} {text}")
+                notes.append(Note(f"MPI messages: {count:,} {noun} {text}"))
     for what, text in _NOTES["others"].items():
         if count := counts[0, what]:
-            note = f"MPI messages: {count:,} {text}"
-            notes.append(ClockNote(note) if what == "early" else note)
+            note = Note(f"MPI messages: {count:,} {text}", is_on_clocks=what == "early")
+            notes.append(note)
     return notes
 
 
@@ -484,5 +485,5 @@ def match_ucx_messages(
     result = write_result("ucx_messages", number, folder, lines=[lines] if pairs.height else [])
     if alone := rows.height - 2 * pairs.height:
         note = f"UCX: {alone:,} sends and receives without their other side in the reports: no line"
-        result.notes.append(Detail(note))
+        result.notes.append(Note(note, is_routine=True))
     return result

@@ -30,8 +30,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.notes import Note
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind, Role
 from nsys2prv.events.call_indexes import ROOT_WAITS, SEND_RECEIVE, SEVERAL_OPERATIONS, WAIT_FOR_ROOT
@@ -143,7 +143,7 @@ def relate_collectives(context: RelationContext) -> list[WorkResult]:
     results[0].notes = [
         *(_describe_collectives(pl.concat(part.summary for part in matched)) if matched else ()),
         *(
-            f"NCCL: {format_count(left[why], 'kernel')} {text}: not compared across ranks"
+            Note(f"NCCL: {format_count(left[why], 'kernel')} {text}: not compared across ranks")
             for why, text in _NOTES["kernels"].items()
             if left[why]
         ),
@@ -195,26 +195,28 @@ def _match_by_communicator(
     return context.run_each("matched", match_kernels, pieces), lone
 
 
-def _describe_collectives(found: pl.DataFrame) -> list[str]:
+def _describe_collectives(found: pl.DataFrame) -> list[Note]:
     """Describe how many collectives were found by each method, and how many were not; and those on
     hosts that could not be placed, or in which a rank is done before another begins, which clocks
     that agree would not show. found: summaries of :class:`MatchedCollectives`.
     """
     whole, comparable = found.filter("whole"), pl.col("comparable")
     texts = _NOTES["collectives"]
-    notes: list[str] = []
+    notes: list[Note] = []
     for way, name in enumerate(MATCHING_METHODS):
         if way in found["way"]:
             count = whole.filter(pl.col("way") == way)["count"].sum()
-            notes.append(Detail(texts["matched"].format(name, count)))
+            notes.append(Note(texts["matched"].format(name, count), is_routine=True))
     if different := found["count"].sum() - whole["count"].sum():
-        notes.append(texts["different"].format(format_count(different, "collective")))
+        text = texts["different"].format(format_count(different, "collective"))
+        notes.append(Note(text))
     if unplaced := whole.filter(~comparable)["count"].sum():
-        notes.append(ClockNote(texts["unplaced"].format(format_count(unplaced, "collective"))))
+        text = texts["unplaced"].format(format_count(unplaced, "collective"))
+        notes.append(Note(text, is_on_clocks=True))
     apart = whole.filter(comparable & (pl.col("apart") > 0))
     if apart.height:
         count, gap = format_count(apart["apart"].sum(), "collective"), apart["gap"].max() / 1000
-        notes.append(ClockNote(texts["apart"].format(count, gap)))
+        notes.append(Note(texts["apart"].format(count, gap), is_on_clocks=True))
     return notes
 
 

@@ -24,7 +24,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv._util.errors import Detail
+from nsys2prv._util.notes import Note
 from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR_KINDS, UTC_ERROR, FindingKind, NoiseKind, Role
 from nsys2prv.events.call_indexes import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.kind import Rows
@@ -69,11 +69,10 @@ def relate_messages(context: RelationContext) -> list[WorkResult]:
     records = [block for part in paired for block in part.records]
     results = store_lines(context, NAME, LINE_KIND, False, records)
     pairs, left = sum(block.rows for block in records), sum(part.left for part in paired)
-    results[0].notes = [Detail(f"NCCL sends matched with their receives: {pairs:,}")]
+    results[0].notes = [Note(f"NCCL sends matched with their receives: {pairs:,}", is_routine=True)]
     if left:
-        results[0].notes.append(
-            f"NCCL: {left:,} sends and receives without their other side in the reports: no line is written"
-        )
+        text = f"NCCL: {left:,} sends and receives without their other side in the reports: no line is written"
+        results[0].notes.append(Note(text))
     sides = group_blocks(block for part in paired for block in part.sides)
     steps = [
         partial(store_kernels, number, part, context.folder)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN, mask_changes
-from nsys2prv._util.errors import Detail
+from nsys2prv._util.notes import Note
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.events.attributes import GREATEST
@@ -340,7 +340,7 @@ def deduplicate_device_samples(
     results: Sequence[WorkResult],
     rows: Mapping[tuple[int, object], int],
     clocks: Sequence[ClockMap],
-) -> list[str]:
+) -> list[Note]:
     """Take off the results what an earlier report has of the same device, layout and time, counted
     there; returns a note on what is left out.
 
@@ -358,11 +358,8 @@ def deduplicate_device_samples(
                 result.leave_out(name, Reason.IN_OTHER_REPORT, run.count)
                 left_out += run.count
                 devices.add(thread)
-    note = Detail(
-        f"{left_out:,} samples left out: several reports hold them, of {len(devices)} devices; "
-        "the first one's are written"
-    )
-    return [note] if devices else []
+    text = f"{left_out:,} samples left out: several reports hold them, of {len(devices)} devices; the first one's are written"
+    return [Note(text, is_routine=True)] if devices else []
 
 
 def _choose_written(

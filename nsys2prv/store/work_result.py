@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, StoredFrame, is_sorted, read_frame
 from nsys2prv._util.native import core
+from nsys2prv._util.notes import Note
 from nsys2prv.events.call_indexes import Segment
 from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, Layout, Metric, load_catalogue
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey
@@ -69,7 +70,7 @@ class WorkResult(Struct):
     #: Frames of NCCL calls for later tasks.
     nccl_calls: list[StoredFrame] = msgspec.field(default_factory=list)
     #: Notes for the summary.
-    notes: list[str] = msgspec.field(default_factory=list)
+    notes: list[Note] = msgspec.field(default_factory=list)
     #: Number of records by layout.
     events: Counter[str] = msgspec.field(default_factory=Counter)
     #: Account of each kind of event or relation.

@@ -12,7 +12,6 @@ import pytest
 
 import nsys2prv
 from nsys2prv import Options, Summary, convert
-from nsys2prv._util.errors import Detail
 from nsys2prv.clock.maps import ClockMap, ClockRecord, HostClock, Placement
 from nsys2prv.conversion.options import CutOptions
 from nsys2prv.conversion.summary import describe_clocks
@@ -40,7 +39,7 @@ def test_it_has_four_parts_and_is_short(summary: Summary) -> None:
 
 def test_what_needs_no_action_is_told_on_request_and_beside_the_trace(summary: Summary) -> None:
     short, full = summary.text(), summary.text(verbose=True)
-    details = [note for note in summary.notes if isinstance(note, Detail)]
+    details = [note.text for note in summary.noted if note.is_routine]
     assert details
     assert summary.repaired
     for part in [*details, *(describe_reason(reason) for _, reason in summary.repaired)]:

@@ -35,6 +35,8 @@ from nsys2prv.conversion.quality import QualityNote, format_quality
 MOST_BARS = 16
 #: End of the title of a page of `report`, and the number of bytes at the start of the file that hold it.
 REPORT_TITLE, HEAD = " - nsys2prv report</title>", 4096
+#: Parts in which a GPU computes, or a rank without any is in MPI.
+USEFUL = ("compute", "both", "mpi")
 #: Width of bars.
 ACROSS = 1000
 
@@ -42,6 +44,8 @@ ACROSS = 1000
 class Part(Struct, frozen=True):
     """A part of a bar."""
 
+    #: Of PARTS or HOST_PARTS.
+    name: str
     title: str
     colour: str
     #: Of the whole bar.
@@ -60,8 +64,7 @@ class Bar(Struct, frozen=True):
     @property
     def useful(self) -> float:
         """The share of computing, or of MPI where no GPU works."""
-        names = (PARTS["compute"][0], HOST_PARTS["mpi"][0])
-        return sum(part.share for part in self.parts if part.title.startswith(names))
+        return sum(part.share for part in self.parts if part.name in USEFUL)
 
 
 def divide_time(job: FinishedJob) -> tuple[Bar | None, list[Bar]]:
@@ -89,7 +92,7 @@ def divide_time(job: FinishedJob) -> tuple[Bar | None, list[Bar]]:
             share = time / whole
             if time > 0:
                 mean = format_nanoseconds(time / rows.height)
-                parts.append(Part(title, colour, share, round(ACROSS * x, 3), mean))
+                parts.append(Part(name, title, colour, share, round(ACROSS * x, 3), mean))
             x += share
         return Bar(label, parts)
 
