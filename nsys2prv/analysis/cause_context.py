@@ -330,7 +330,7 @@ class CauseContext(Struct, frozen=True, dict=True):
         rows = list_activities(unit, row, spans, *ranges)
         rows = rows.sort("time", descending=True)
         named = []
-        for of_parts in (["range"], ["io", "os"]):
+        for of_parts in (["range"], ["nccl", "io", "os"]):
             own = rows.filter(pl.col("part").is_in(of_parts))
             own = own.filter(pl.col("time") >= EXPLAINS * whole).head(1)
             found = None

@@ -76,7 +76,7 @@ ITERATION_COLUMNS = dict.fromkeys(
 #: Layouts of what host threads are in -> the field that names it.
 NAMED_BY = {
     **dict.fromkeys(("cuda_api", *MPI_LAYOUTS, *UCX, *OS), "call"),
-    "nvtx_pushpop": "range",
+    **dict.fromkeys(("nvtx_pushpop", "nccl_call"), "range"),
     "profiler_overhead": "what",
 }
 #: States of hosts: in MPI, in NCCL (calls on the host), in file or network I/O, waiting for the

@@ -19,7 +19,7 @@ import polars as pl
 
 from nsys2prv._util.columns import factorize
 from nsys2prv._util.files import create_temporary_file, load_shipped_file
-from nsys2prv.analysis.device_group import OS, UCX, DeviceGroup, find_io_spans, to_arrays
+from nsys2prv.analysis.device_group import NAMED_BY, OS, UCX, DeviceGroup, find_io_spans, to_arrays
 from nsys2prv.analysis.intervals import (
     EMPTY,
     PART,
@@ -44,7 +44,14 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.store.windows import WINDOW_RECORDS
 
 #: Layout of calls other than those of CUDA -> part of PARTS.
-CALLS = dict.fromkeys(MPI_LAYOUTS, "mpi") | dict.fromkeys(UCX, "ucx") | dict.fromkeys(OS, "os")
+CALLS = {
+    **dict.fromkeys(MPI_LAYOUTS, "mpi"),
+    "nccl_call": "nccl",
+    **dict.fromkeys(UCX, "ucx"),
+    **dict.fromkeys(OS, "os"),
+}
+#: Layout of calls -> the set of their names, where it has another name.
+NAME_SETS = {"nccl_call": "nvtx", **dict.fromkeys(UCX, "ucx")}
 #: Texts of findings.
 TEXTS = load_shipped_file(__package__, "findings.yaml")
 #: What names of calls, ranges, kernels and GPUs tell, as regular expressions.
@@ -141,6 +148,7 @@ def _list_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
     return {
         "profiler": find_profiler_spans(unit, thread),
         "mpi": unite(unit.find_mpi_spans([thread]), find_mpi_samples(unit, thread)),
+        "nccl": unit.find_thread_spans([thread], "nccl_call"),
         "ucx": unit.find_thread_spans([thread], *UCX),
         "shmem": unit.find_thread_spans([thread], *in_ranges, only=is_shmem),
         "callback": unit.find_thread_spans(of_task, "graph_host_node"),
@@ -212,7 +220,8 @@ def _list_calls(unit: DeviceGroup, task: int) -> Iterator[tuple[str, str, pl.Dat
     rows = unit.list_rows(task)
     for layout, part in {"cuda_api": "cuda", **CALLS}.items():
         if part == "cuda" or unit.has(layout):
-            yield layout, part, unit.select_events(layout, rows)
+            calls = unit.select_events(layout, rows)
+            yield layout, part, calls.rename({NAMED_BY[layout]: "call"})
 
 
 def find_outside_calls(unit: DeviceGroup, thread: int, time: Spans) -> Spans:
@@ -228,7 +237,7 @@ def list_activities(
     ranges: of this time, as :func:`sum_ranges` returns them. others: as for divide_host_time.
     """
     before = _find_before_system(unit, thread)
-    mpi = before["mpi"]
+    mpi, nccl = before["mpi"], before["nccl"]
     beside, frames = _find_others(unit, thread) if others else EMPTY, []
     task = int(unit.task_of[thread])
     listed = [*_list_calls(unit, task)]
@@ -253,7 +262,7 @@ def list_activities(
                 if part == "mpi":
                     own = time & mpi
                 elif part in ("cuda", "os"):
-                    own = time - mpi if part == "cuda" else outside - beside
+                    own = time - mpi - nccl if part == "cuda" else outside - beside
                 lasts += own.within(begin, end) * is_own
                 if others and part == "cuda":
                     lasts += (outside & beside).within(since, end) * ~is_own
@@ -265,7 +274,7 @@ def list_activities(
             sums = sum_times(pl.DataFrame(times), "name")
             is_io = pl.col("name").is_in(list(unit.options.io) if part == "os" else [])
             kind = pl.when(is_io).then(pl.lit("io")).otherwise(pl.lit(part))
-            names = pl.lit("ucx" if layout in UCX else layout)
+            names = pl.lit(NAME_SETS.get(layout, layout))
             frames.append(sums.select(kind.alias("part"), names.alias("names"), pl.all()))
     places = measure_places(unit, thread, spans)
     for part, layout, frame in (("where", "place", places), ("range", "range", ranges)):

@@ -21,6 +21,7 @@ from nsys2prv.analysis.device_group import (
     label_values,
     to_arrays,
 )
+from nsys2prv.analysis.host_time import PARTS as SAID
 from nsys2prv.analysis.host_time import choose_thread
 from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans, take_first, unite
 from nsys2prv.analysis.result import DECLARED, KERNEL_NAMES, Context, Result
@@ -36,9 +37,11 @@ from nsys2prv.replay.path import Cause
 
 #: Parts of the time of a GPU, of a rank in a job without work on GPUs, and over time: what people call
 #: each, and its colour on a page; parts over time of GPUs, as sums of parts.
-PARTS, HOST_PARTS, BINS, COARSE = (
-    DECLARED["time"].terms[name] for name in ("parts", "host_parts", "bins", "coarse")
+PARTS, HOST_PARTS, BINS = (
+    {part: (said.format_map(SAID), colour) for part, (said, colour) in one.items()}
+    for one in map(DECLARED["time"].terms.get, ("parts", "host_parts", "bins"))
 )
+COARSE: dict[str, list[str]] = DECLARED["time"].terms["coarse"]
 #: Layouts that say how long a kernel of NCCL waits for other ranks.
 WAITS = ("nccl_collective", "nccl_point_to_point")
 #: Number of bins over time: of all lanes together, and of each lane at least and at most.

@@ -117,7 +117,7 @@ def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFram
     rows = rows.join(sums, on="task", how="left")
     rows = rows.with_columns(waiting=pl.sum_horizontal("os", "io", "off_cpu"))
     in_ranges = (pl.col("in_ranges").fill_null(0) - pl.col("waiting")).clip(0)
-    works = pl.sum_horizontal("mpi", "cuda", "computing", "compiling") + in_ranges
+    works = pl.sum_horizontal("mpi", "nccl", "cuda", "computing", "compiling") + in_ranges
     has_ranges, waits = pl.col("in_ranges").is_not_null(), pl.col("waiting")
     lives = (pl.col("length") - pl.sum_horizontal("away", *OVER)).clip(1) * ~pl.col("starts")
     matters = (lives > 0) & (lives >= EXPLAINS * lives.max())

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
+from tools.exports import make_call
+from tools.nccl_exports import Rank
 
+import nsys2prv
 from nsys2prv.analysis.host_time import PARTS
 from nsys2prv.analysis.host_use import ADVICE, RULES, HostUse, NamedTime, Pauses
 from nsys2prv.analysis.stacks import Place
+from nsys2prv.analysis.time_division import PARTS as PICTURE
 
 S = 1_000_000_000
 
@@ -21,7 +27,7 @@ def make_use(
     return HostUse(when, 10 * S, (0, 10 * S), parts, calls, None, place, "", lacking)
 
 
-def make_call(part: str, name: str, seconds: float = 8, longest: float = 1) -> NamedTime:
+def call_for(part: str, name: str, seconds: float = 8, longest: float = 1) -> NamedTime:
     names = "mpi_other" if name.startswith("MPI") else "cuda_api" if name[:2] == "cu" else "osrt"
     return NamedTime(part, names, name, int(seconds * S), int(longest * S), seconds / 10)
 
@@ -32,18 +38,18 @@ DRIVER = Place(0.9, "load (app), there in the CUDA driver", "the cuda driver", F
 @pytest.mark.parametrize(
     ("use", "advice"),
     [
-        (make_use("idle", make_call("cuda", "cudaMalloc", longest=7)), "single_call"),
-        (make_use("before", make_call("cuda", "cudaMalloc", longest=7)), "before_work"),
-        (make_use("all", make_call("io", "read", longest=7)), "single_read"),
-        (make_use("after", make_call("cuda", "cudaFreeHost")), "freed"),
-        (make_use("idle", make_call("cuda", "cudaHostAlloc")), "pinning"),
-        (make_use("all", make_call("os", "pthread_cond_wait")), "threads"),
-        (make_use("all", make_call("os", "clock_nanosleep")), "sleep"),
+        (make_use("idle", call_for("cuda", "cudaMalloc", longest=7)), "single_call"),
+        (make_use("before", call_for("cuda", "cudaMalloc", longest=7)), "before_work"),
+        (make_use("all", call_for("io", "read", longest=7)), "single_read"),
+        (make_use("after", call_for("cuda", "cudaFreeHost")), "freed"),
+        (make_use("idle", call_for("cuda", "cudaHostAlloc")), "pinning"),
+        (make_use("all", call_for("os", "pthread_cond_wait")), "threads"),
+        (make_use("all", call_for("os", "clock_nanosleep")), "sleep"),
         (make_use("after"), "end"),
         (make_use("before", place=DRIVER), "set_up"),
         (make_use("all", place=Place(0.9, "solve (app)", "mpi", True)), "traced_mpi"),
         (
-            make_use("idle", make_call("mpi", "MPI_Send", 5), make_call("mpi", "cudaMemcpy", 3)),
+            make_use("idle", call_for("mpi", "MPI_Send", 5), call_for("mpi", "cudaMemcpy", 3)),
             "mpi_copies",
         ),
     ],
@@ -53,14 +59,14 @@ def test_what_hosts_do_decides_what_is_advised(use: HostUse, advice: str) -> Non
 
 
 def test_calls_within_mpi_and_names_of_places_mislead_nobody() -> None:
-    alone = make_use("idle", make_call("mpi", "MPI_Send"))
+    alone = make_use("idle", call_for("mpi", "MPI_Send"))
     assert alone.advice == "look at what MPI waits for there, on the other ranks too"
     named = Place(0.9, "add mpi to --trace; MPI_Send 3; cu (app)", "the program", False)
     assert make_use("idle", place=named).advice == "do this once, in parallel, or on the GPU"
 
 
 def test_the_first_call_sets_cuda_up_if_it_is_most() -> None:
-    first = replace(make_call("cuda", "cudaMalloc", longest=7), is_first=True)
+    first = replace(call_for("cuda", "cudaMalloc", longest=7), is_first=True)
     assert str(first) == "cudaMalloc 8.00 s, which sets CUDA up"
     assert make_use("before", first).advice == ADVICE["set_up"]
     short = replace(first, longest=S)
@@ -81,6 +87,22 @@ def test_pauses_are_told_by_call_and_share(name: str, share: float, advice: str)
     parts = {**dict.fromkeys(PARTS, 0), "off_cpu": 9 * S, "computing": S}
     call = NamedTime("os", "osrt", name, int(10 * S * share), S, share) if name else None
     assert Pauses(parts, None, call).advice == advice
+
+
+def test_calls_of_nccl_are_calls_in_sentences_and_on_pictures(tmp_path: Path) -> None:
+    """A communicator is set up for 90 ms before any work, by calls of CUDA among other things."""
+    rank = Rank(names=(*Rank().names, "cudaMalloc_v3020"))
+    rank.add_range(5 * S // 1000, 95 * S // 1000, "ncclCommInitRank")
+    thread = {"globalTid": rank.nvtx[0]["globalTid"]}
+    rank.calls.append(make_call(20 * S // 1000, 30 * S // 1000, 99, nameId=5, **thread))
+    rank.add_collective(100 * S // 1000, 101 * S // 1000, 110 * S // 1000)
+    with nsys2prv.open(rank.write(tmp_path / "r.sqlite"), quiet=True) as job:
+        (startup,) = (one for one in job.findings() if one.kind == "startup")
+        lanes = job.analyse("time")["time"].tables["lanes"].frame
+    assert "the host is mostly in calls of NCCL (ncclCommInitRank 90.00 ms)" in startup.title
+    assert startup.advice.startswith("NCCL sets communicators up once in a job")
+    assert lanes["idle_nccl_ns"].to_list() == pytest.approx([90 * S // 1000], rel=1e-6)
+    assert PICTURE["idle_nccl"][0] == f"idle: host {PARTS['nccl']}"
 
 
 def test_rules_name_known_advice() -> None:
