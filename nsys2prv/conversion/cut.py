@@ -27,8 +27,9 @@ from nsys2prv.events.extraction import DeviceKey, ThreadKey
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.store.event_reader import CutEdges
-from nsys2prv.store.runs import BEGIN, read_run, take_records
-from nsys2prv.store.windows import to_begin_times, to_trace_times
+from nsys2prv.store.global_ids import to_begin_times, to_trace_times
+from nsys2prv.store.range_slices import read_local, take_rows
+from nsys2prv.store.runs import SpillReader
 from nsys2prv.writers.rows import ObjectModel, build_object_model, find_process
 
 #: The name set of NVTX ranges, and the layout with such names that does not last.
@@ -195,28 +196,28 @@ def _read_ranges(job: Job, pattern: NamePattern) -> Iterator[pl.DataFrame]:
     }
     threads: dict[tuple[int, int], int] = {}
     by_task = job.ordered_results
-    for run in job.runs:
-        if run.shape.stream != BEGIN or run.shape.name not in name_fields:
-            continue
-        values = job.names[NAMES][run.task]
-        if not pattern.may_match(values):
-            continue
-        records = read_run(run)
-        numbered = "number" in records.dtype.names
-        numbers = records["number"] if numbered else np.full(len(records), ABSENT)
-        names = values[records[name_fields[run.shape.name]]]
-        records = take_records(records, pattern.find_matches(names, numbers))
-        if not len(records):
-            continue
-        # Ranges that overlap are on further rows of their thread.
-        keys = by_task[run.task].objects
-        owners = [(run.report, key.tid if isinstance(key, ThreadKey) else -1) for key in keys]
-        own = np.array([threads.setdefault(owner, len(threads)) for owner in owners])
-        clock = job.clocks[run.report]
-        yield pl.DataFrame(
-            {
-                "thread": own[records["object"]],
-                "begin": to_begin_times(records["time"], records["end"], clock),
-                "end": to_trace_times(records["end"], clock, job.duration),
-            }
-        )
+    with SpillReader() as reader:
+        for run in job.runs:
+            if run.index is None or run.shape.name not in name_fields:
+                continue
+            values = job.names[NAMES][run.task]
+            if not pattern.may_match(values):
+                continue
+            ranges = read_local(run, reader)
+            numbers = ranges.get("number", np.full(run.rows, ABSENT))
+            names = values[ranges[name_fields[run.shape.name]]]
+            ranges = take_rows(ranges, pattern.find_matches(names, numbers))
+            if not len(ranges["begin"]):
+                continue
+            # Ranges that overlap are on further rows of their thread.
+            keys = by_task[run.task].objects
+            owners = [(run.report, key.tid if isinstance(key, ThreadKey) else -1) for key in keys]
+            own = np.array([threads.setdefault(owner, len(threads)) for owner in owners])
+            clock = job.clocks[run.report]
+            yield pl.DataFrame(
+                {
+                    "thread": own[ranges["row"]],
+                    "begin": to_begin_times(ranges["begin"], ranges["end"], clock),
+                    "end": to_trace_times(ranges["end"], clock, job.duration),
+                }
+            )

@@ -13,12 +13,13 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, OPEN, group_rows, is_sorted, mask_changes
+from nsys2prv._util.columns import ABSENT, group_rows, is_sorted, mask_changes
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.options import CutPlan
-from nsys2prv.events.catalogue import Metric, load_catalogue
+from nsys2prv.events.catalogue import Layout, Metric, load_catalogue
 from nsys2prv.events.kind import Reason
-from nsys2prv.store import windows
+from nsys2prv.store.global_ids import to_begin_times, to_trace_times
+from nsys2prv.store.range_slices import find_local_spans, find_masks, read_local, take_rows
 from nsys2prv.store.runs import (
     COUNTER,
     LINE,
@@ -27,10 +28,11 @@ from nsys2prv.store.runs import (
     Run,
     SpillReader,
     SpillWriter,
-    pair_runs,
+    find_only_object,
     take_records,
 )
-from nsys2prv.store.work_result import WorkResult, append_events, append_samples, find_only_object
+from nsys2prv.store.windows import move_records
+from nsys2prv.store.work_result import WorkResult, append_samples
 
 SECOND = 1_000_000_000
 
@@ -92,19 +94,18 @@ def cut_task(task: CutWork) -> CutPart:
         return CutPart(cutter.cut(), cutter.clipped, cutter.carried, cutter.pending)
 
 
-class _RecordsInForce(Struct):
-    """The records of one run that may be in force when the cut begins. Which of them are is known
-    when all runs have been read.
+class _RangesInForce(Struct):
+    """The ranges of one run that may be in force when the cut begins. Which of them are is known when
+    all runs have been read.
     """
 
     #: Run that they are of.
     run: Run
-    #: Begin or state records.
-    records: np.ndarray
-    #: Times in the whole trace (ns).
-    time: np.ndarray
-    #: Ends of ranges in the whole trace (ns); of states instead the rows (threads of the trace).
-    other: np.ndarray
+    #: Their columns, as :func:`read_local` has them.
+    columns: dict[str, np.ndarray]
+    #: Begins and ends in the whole trace (ns).
+    begin: np.ndarray
+    end: np.ndarray
 
 
 class _RowSamples(Struct):
@@ -130,15 +131,15 @@ class _Cutter:
         self.carried: dict[int, int] = {}
         self.pending: dict[int, int] = {}
         #: Ranges that nest and are open when the cut begins.
-        self.heads: list[_RecordsInForce] = []
+        self.heads: list[_RangesInForce] = []
         #: The last state of each row at or before the cut's begin.
-        self.states: list[_RecordsInForce] = []
+        self.states: list[_RangesInForce] = []
         #: Samples by row of the trace and layout.
         self.samples: dict[tuple[int, str], _RowSamples] = {}
 
     def cut(self) -> WorkResult:
         """Cut all runs and return them."""
-        for run, ends in pair_runs(self.task.runs):
+        for run in self.task.runs:
             shape = run.shape
             self.writer.task = run.task
             if shape.name in self.plan.away:
@@ -152,7 +153,7 @@ class _Cutter:
             elif load_catalogue().layouts[shape.name].is_state:
                 self._cut_states(run)
             else:
-                self._cut_ranges(run, ends is not None and ends.last_time == OPEN)
+                self._cut_ranges(run)
         self._write_heads()
         self._write_states()
         for (_, name), samples in self.samples.items():
@@ -161,9 +162,16 @@ class _Cutter:
 
     def _read_up_to_end(self, run: Run) -> np.ndarray:
         """Return the records of a run that may be before the cut's end."""
-        end = self.window.end
-        until = None if self.window.closed else self.clock.to_local(end) + self.clock.slack + 1
-        return self.reader.read_between(run, run.first_time, until)
+        return self.reader.read_between(run, run.first_time, self._find_local_end())
+
+    def _read_ranges_up_to_end(self, run: Run) -> dict[str, np.ndarray]:
+        spans = find_local_spans(run, run.first_time, self._find_local_end())
+        return read_local(run, self.reader, spans or [(0, 0)])
+
+    def _find_local_end(self) -> int | None:
+        if self.window.closed:
+            return None
+        return self.clock.to_local(self.window.end) + self.clock.slack + 1
 
     def _take(self, rows: np.ndarray, kept: np.ndarray, name: str, reason: str) -> np.ndarray:
         """Return the rows that are kept, and count the others as left out."""
@@ -175,53 +183,50 @@ class _Cutter:
 
     # Ranges
 
-    def _cut_ranges(self, run: Run, opened: bool) -> None:
+    def _cut_ranges(self, run: Run) -> None:
         name, window = run.shape.name, self.window
         greatest = int(self.clock.to_global(np.int64(run.greatest_time)))
-        if not opened and greatest <= window.first:
+        if not run.index.is_open and greatest <= window.first:
             self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows)
             return
-        records = self._read_up_to_end(run)
-        begin = windows.to_begin_times(records["time"], records["end"], self.clock)
-        end = windows.to_trace_times(records["end"], self.clock, self.task.duration)
+        columns = self._read_ranges_up_to_end(run)
+        begin = to_begin_times(columns["begin"], columns["end"], self.clock)
+        end = to_trace_times(columns["end"], self.clock, self.task.duration)
         inside = end > window.first
         if not window.closed:
             inside &= begin < window.end
         self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows - np.count_nonzero(inside))
         chosen = np.flatnonzero(inside)
-        kept = self._find_kept(run, records["object"][chosen])
+        kept = self._find_kept(run, columns["row"][chosen])
         chosen = self._take(chosen, kept, name, Reason.ROW_LEFT_OUT)
         if not len(chosen):
             return
-        records, begin, end = take_records(records, chosen), begin[chosen], end[chosen]
+        columns, begin, end = take_rows(columns, chosen), begin[chosen], end[chosen]
         self.clipped += int(np.count_nonzero((begin < window.first) | (end > window.end)))
         if load_catalogue().layouts[name].nests and (before := begin < window.first).any():
             self.heads.append(
-                _RecordsInForce(run, take_records(records, before), begin[before], end[before])
+                _RangesInForce(run, take_rows(columns, before), begin[before], end[before])
             )
-            records, begin, end = take_records(records, ~before), begin[~before], end[~before]
-        self._append_ranges(run, records, begin, end)
+            columns, begin, end = take_rows(columns, ~before), begin[~before], end[~before]
+        self._append_ranges(run, columns, begin, end)
 
     def _append_ranges(
-        self, run: Run, records: np.ndarray, begin: np.ndarray, end: np.ndarray
+        self, run: Run, columns: dict[str, np.ndarray], begin: np.ndarray, end: np.ndarray
     ) -> None:
-        """Write ranges, given their begins and ends in the whole trace. Begin records keep ends behind
-        the cut: clipped ranges would all have the same one, and the writer puts outer ranges first
-        by them.
+        """Write ranges, given their begins and ends in the whole trace. They keep ends behind the cut:
+        clipped ranges would all have the same one, and the writer puts outer ranges first by them.
         """
-        if not len(records):
+        if not len(begin):
             return
         window = self.window
         begin = np.maximum(begin, window.first) - window.origin
+        columns = {**columns, "begin": begin, "end": end - window.origin}
         if not is_sorted(begin):
-            order = np.argsort(begin, kind="stable")
-            records, begin, end = take_records(records, order), begin[order], end[order]
-        records["time"], records["end"] = begin, end - window.origin
-        end = np.minimum(end, window.end) - window.origin
-        last = max(int(end.max()), int(begin[-1]) + 1)
+            columns = take_rows(columns, np.argsort(begin, kind="stable"))
+        last = int(np.minimum(end, window.end).max()) - window.origin
         self.writer.task = run.task
-        self.out.runs += append_events(self.writer, run.shape, records, end, last)
-        self.out.events[run.shape.name] += len(records)
+        self.out.runs.append(self.writer.append_ranges(_find_layout(run), columns, last))
+        self.out.events[run.shape.name] += len(begin)
 
     def _write_heads(self) -> None:
         """Write the nested ranges that are open when the cut begins, outer ones first, in their
@@ -229,24 +234,31 @@ class _Cutter:
         """
         if not self.heads:
             return
-        heads, begin, end = _sort_and_join(self.heads)
+        place, begin, end, row = self._join_in_force(self.heads)
         # Of those of a row that end together the outer ones are later in order, and all of them
         # later than what begins with the cut.
-        row = np.concatenate(
-            [self.task.threads[head.run.task][head.records["object"]] for head in heads]
-        )
-        place = np.arange(len(row))
         by_end = np.lexsort((-place, -begin, end, row))
+        ranks = np.arange(len(row))
         changes = mask_changes(row[by_end], end[by_end])
         order = end - self.window.origin + 1
-        order[by_end] += place - np.maximum.accumulate(np.where(changes, place, 0))
-        for head, own in zip(heads, _split_like(order, heads), strict=True):
-            shape = replace(head.run.shape, is_ordered=True)
-            records = np.empty(len(own), shape.dtype)
-            for name in head.records.dtype.names:
-                records[name] = head.records[name]
-            records["order"] = own
-            self._append_ranges(replace(head.run, shape=shape), records, head.time, head.other)
+        order[by_end] += ranks - np.maximum.accumulate(np.where(changes, ranks, 0))
+        for head, own in zip(self.heads, _split_like(order, self.heads), strict=True):
+            columns = {**head.columns, "order": own}
+            self._append_ranges(head.run, columns, head.begin, head.end)
+
+    def _join_in_force(self, pieces: Sequence[_RangesInForce]) -> tuple[np.ndarray, ...]:
+        """Return of all ranges of some pieces their places in the order in which ranges of equal times are
+        written, and begin, end (ns of the whole trace) and row.
+        """
+        names = sorted({piece.run.shape.name for piece in pieces})
+        layouts = [np.full(len(one.begin), names.index(one.run.shape.name)) for one in pieces]
+        masks = [find_masks(_find_layout(one.run), one.columns) for one in pieces]
+        order = np.lexsort((np.concatenate(masks), np.concatenate(layouts)))
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        rows = [self.task.threads[one.run.task][one.columns["row"]] for one in pieces]
+        times = ([one.begin for one in pieces], [one.end for one in pieces])
+        return place, *map(np.concatenate, (*times, rows))
 
     # States
 
@@ -266,48 +278,46 @@ class _Cutter:
 
     def _cut_states(self, run: Run) -> None:
         name, window = run.shape.name, self.window
-        records = self._read_up_to_end(run)
-        time = windows.to_begin_times(records["time"], records["end"], self.clock)
-        thread = self.task.threads[run.task][records["object"]]
+        columns = self._read_ranges_up_to_end(run)
+        time = to_begin_times(columns["begin"], columns["end"], self.clock)
+        thread = self.task.threads[run.task][columns["row"]]
         kept = thread >= 0
         self.out.leave_out(name, Reason.ROW_LEFT_OUT, np.count_nonzero(~kept))
-        records, time, thread = take_records(records, kept), time[kept], thread[kept]
+        columns, time, thread = take_rows(columns, kept), time[kept], thread[kept]
         before = np.flatnonzero(time <= window.first)
         if len(before):
             _, behind = np.unique(thread[before][::-1], return_index=True)
             last = before[len(before) - 1 - behind]
             self.states.append(
-                _RecordsInForce(run, take_records(records, last), time[last], thread[last])
+                _RangesInForce(run, take_rows(columns, last), time[last], time[last] + 1)
             )
         inside = window.has(time) & (time > window.first)
         # Those that turn out to be in force when the cut begins are put back on the account.
         self.out.leave_out(
             name, Reason.OUTSIDE_CUT, run.rows - len(kept) + len(time) - np.count_nonzero(inside)
         )
-        self._append_states(run, take_records(records, inside), time[inside])
+        self._append_states(run, take_rows(columns, inside), time[inside])
 
-    def _append_states(self, run: Run, records: np.ndarray, time: np.ndarray) -> None:
-        self._append_ranges(run, records, time, np.maximum(time, self.window.first) + 1)
+    def _append_states(self, run: Run, columns: dict[str, np.ndarray], time: np.ndarray) -> None:
+        self._append_ranges(run, columns, time, np.maximum(time, self.window.first) + 1)
 
     def _write_states(self) -> None:
         """Write the state of each row when the cut begins. Layouts that share an event type share
         their states.
         """
-        groups: dict[object, list[_RecordsInForce]] = {}
+        groups: dict[object, list[_RangesInForce]] = {}
         for states in self.states:
-            event_type = load_catalogue().layouts[states.run.shape.name].fields[0].code
-            groups.setdefault(event_type, []).append(states)
-        for same_type in groups.values():
-            group, time, thread = _sort_and_join(same_type)
-            order = np.lexsort((time, thread))
+            groups.setdefault(_find_layout(states.run).fields[0].code, []).append(states)
+        for group in groups.values():
+            place, time, _, thread = self._join_in_force(group)
+            order = np.lexsort((place, time, thread))
             in_force = np.zeros(len(thread), bool)
             in_force[order[np.append(np.diff(thread[order]) != 0, True)]] = True
             for states, own in zip(group, _split_like(in_force, group), strict=True):
                 count = int(np.count_nonzero(own))
                 self.out.left_out[states.run.shape.name, Reason.OUTSIDE_CUT] -= count
-                self._append_states(
-                    states.run, take_records(states.records, own), np.full(count, self.window.first)
-                )
+                first = np.full(count, self.window.first)
+                self._append_states(states.run, take_rows(states.columns, own), first)
 
     # Lines
 
@@ -327,7 +337,7 @@ class _Cutter:
         if not len(kept):
             return
         new = take_records(records, kept)
-        windows.move_records(new, run.shape, self.clock.delay(-window.origin))
+        move_records(new, run.shape, self.clock.delay(-window.origin))
         last = int(max(new["time"].max(), new["receive"].max()))
         self.out.runs.append(self.writer.append(run.shape, new, last))
         self.out.events[name] += len(new)
@@ -339,7 +349,7 @@ class _Cutter:
         in it and begins behind it. send, receive: in the whole trace (ns).
         """
         window, sender = self.window, self.task.threads[run.task][records["sender"]]
-        until = windows.to_trace_times(records["until"], self.clock, self.task.duration)
+        until = to_trace_times(records["until"], self.clock, self.task.duration)
         is_sound = ~np.isin(records["until"], self.task.damaged)
         runs_on = (send < window.first) & (until > window.first) & is_sound
         waits = (send >= window.first) & ~window.has(receive)
@@ -444,15 +454,10 @@ class _Cutter:
         self.out.events[run.shape.name] += written.count
 
 
-def _sort_and_join(
-    pieces: Sequence[_RecordsInForce],
-) -> tuple[list[_RecordsInForce], np.ndarray, np.ndarray]:
-    """Return the pieces sorted by shape, and the concatenated columns of their records."""
-    pieces = sorted(pieces, key=lambda piece: (piece.run.shape.name, piece.run.shape.field_mask))
-    time = np.concatenate([piece.time for piece in pieces])
-    return pieces, time, np.concatenate([piece.other for piece in pieces])
+def _find_layout(run: Run) -> Layout:
+    return load_catalogue().layouts[run.shape.name]
 
 
-def _split_like(column: np.ndarray, pieces: Sequence[_RecordsInForce]) -> list[np.ndarray]:
-    """Return the values of a column of all records, for the records of each piece."""
-    return np.split(column, np.cumsum([len(piece.records) for piece in pieces])[:-1])
+def _split_like(column: np.ndarray, pieces: Sequence[_RangesInForce]) -> list[np.ndarray]:
+    """Return the values of a column of all ranges, for the ranges of each piece."""
+    return np.split(column, np.cumsum([len(piece.begin) for piece in pieces])[:-1])

@@ -13,9 +13,10 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, OPEN, join_first, number_linked
+from nsys2prv._util.columns import ABSENT, OPEN, group_rows, join_first, number_linked
 from nsys2prv._util.native import NEEDS_CORE, core
 from nsys2prv.conversion.job import Job, make_global_ids
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import (
     GPU,
     DeviceKey,
@@ -41,8 +42,9 @@ from nsys2prv.store.event_reader import (
     RowTable,
     StackFile,
 )
-from nsys2prv.store.runs import BEGIN, END, TRACE, Run, SpillReader, SpillWriter
-from nsys2prv.store.windows import IdTable, to_begin_times, to_trace_times
+from nsys2prv.store.global_ids import IdTable, to_begin_times, to_trace_times
+from nsys2prv.store.range_slices import read_local, take_rows
+from nsys2prv.store.runs import TRACE, Run, SpillReader, SpillWriter
 from nsys2prv.store.work_result import WorkResult
 from nsys2prv.writers.rows import GPU_ROW_NAMES
 
@@ -183,28 +185,21 @@ def _number_units(
 
 
 def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
-    """Return the job's runs for analyses: runs that span the whole job are split by device group,
-    and runs of ends are left out, as no analysis reads them.
-    """
-    reader, result = SpillReader(), []
+    """Return the job's runs for analyses: ranges that span the whole job are split by device group."""
+    result: list[Run] = []
     # A part of a job has the folder of the whole one.
     folder = Path(mkdtemp(prefix="units-", dir=job.folder))
-    for number, run in enumerate(job.runs):
-        if run.report != TRACE or run.shape.stream != BEGIN:
-            result += [] if run.shape.stream == END else [run]
-            continue
-        records = reader.read_between(run, run.first_time, None)
-        units = rows.units[job.threads[run.task][records["object"]]]
-        writer = SpillWriter(folder / f"{number}.bin", run.report, run.task)
-        order = np.argsort(units, kind="stable")
-        for part in np.split(order, np.flatnonzero(np.diff(units[order])) + 1):
-            result.append(
-                writer.append(
-                    run.shape, records[part], run.greatest_time, int(records["object"][part[0]])
-                )
-            )
-        writer.close()
-    reader.close()
+    with SpillReader() as reader:
+        for number, run in enumerate(job.runs):
+            if run.report != TRACE or run.index is None:
+                result.append(run)
+                continue
+            ranges, layout = read_local(run, reader), load_catalogue().layouts[run.shape.name]
+            with SpillWriter(folder / f"{number}.bin", run.report, run.task) as writer:
+                for _, of_unit in group_rows(rows.units[job.threads[run.task][ranges["row"]]]):
+                    part = writer.append_ranges(layout, take_rows(ranges, of_unit))
+                    # All of one unit: any of them tells which.
+                    result.append(replace(part, object=int(ranges["row"][of_unit][0])))
     return result
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from nsys2prv.conversion.job import Job
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import DeviceKey
-from nsys2prv.store.runs import BEGIN, COUNTER, Run
+from nsys2prv.store.runs import COUNTER, Run
 from nsys2prv.store.samples import HOLE_PERIODS, LAYOUT
 
 
@@ -36,7 +36,7 @@ def list_partly_sampled(job: Job) -> Iterator[PartlySampled]:
     sampled: dict[int, dict[DeviceKey, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for result in job.results:
         for run in result.runs:
-            if run.shape.stream == BEGIN and run.shape.name in layouts:
+            if run.index is not None and run.shape.name in layouts:
                 work[run.report].append(run)
             elif run.shape.stream == COUNTER and run.shape.name == LAYOUT and not run.filler:
                 sampled[run.report][result.objects[run.object]].append(run)

@@ -11,43 +11,36 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import OPEN, Table, group_rows, number_linked, sum_changes
+from nsys2prv._util.columns import Table, group_rows, number_linked, sum_changes
 from nsys2prv._util.native import core
 from nsys2prv.conversion.job import Job, group_by_report, make_global_ids
 from nsys2prv.events.catalogue import Field, Layout, load_catalogue
 from nsys2prv.events.extraction import QueueKey, StreamKey, ThreadKey, find_stream_device
 from nsys2prv.events.kind import Rows
 from nsys2prv.relations import write_result
+from nsys2prv.store.global_ids import GlobalIds, load_global_ids
+from nsys2prv.store.range_slices import RangeSlice, read_columns
 from nsys2prv.store.runs import (
-    BEGIN,
-    COUNTER,
     LINE,
     STATE,
     TRACE,
     RecordFormat,
     Run,
+    SpillReader,
     SpillWriter,
     list_present_fields,
     read_run,
 )
-from nsys2prv.store.windows import (
-    GlobalIds,
-    WindowReader,
-    WindowRecords,
-    choose_window_bounds,
-    load_global_ids,
-)
+from nsys2prv.store.windows import WindowReader, choose_window_bounds
 from nsys2prv.store.work_result import WorkResult
 
-#: Streams of the runs that show activity of rows.
-STREAMS = BEGIN, COUNTER, LINE
 #: States of rows outside of all ranges.
 IDLE, RUNNING, NOT_CREATED = 0, 1, 2
 #: No state, where no range implies one.
@@ -74,7 +67,7 @@ class StateWork(Struct, frozen=True):
 
     #: Number of the task.
     number: int
-    #: Runs of begins, samples and lines.
+    #: Runs of ranges, samples and lines.
     runs: tuple[Run, ...]
     #: File of the :class:`GlobalIds` that translate their times and numbers.
     global_ids: Path
@@ -100,7 +93,7 @@ def plan_state_tasks(job: Job) -> list[StateWork]:
         if isinstance(key, (StreamKey, QueueKey)) or (isinstance(key, ThreadKey) and not key.lane):
             state = RUNNING if isinstance(key, ThreadKey) else IDLE
             rows[report][thread] = state, isinstance(key, QueueKey)
-    runs = group_by_report(run for run in job.runs if run.shape.stream in STREAMS)
+    runs = group_by_report(run for run in job.runs if run.shape.stream != STATE)
     global_ids = job.folder / "ids-of-states"
     make_global_ids(job).save(global_ids)
     captured, value_states = _find_captured_times(job), _map_values_to_states(job)
@@ -184,16 +177,16 @@ def _make_records(task: StateWork, global_ids: GlobalIds) -> Iterator[tuple[np.n
     deciding = [
         run
         for run in task.runs
-        if run.shape.stream == BEGIN and layouts[run.shape.name].state is not None
+        if run.index is not None and layouts[run.shape.name].state is not None
     ]
     bounds = [one for one in choose_window_bounds(deciding, global_ids.clocks) if one < duration]
     with WindowReader(deciding, global_ids) as reader:
         for first, last in pairwise([*bounds, None]):
             limit = duration if last is None else last
             begun, holding = [ranges], [Ranges.make_empty()]
-            for shape, found in reader.read(first, last).items():
-                part = _read_ranges(task, layouts[shape.name], shape, found, threads, duration)
-                if layouts[shape.name].is_state:
+            for found in reader.read(first, last).ranges:
+                part = _read_ranges(task, found, threads)
+                if found.layout.is_state:
                     holding.append(part)
                 else:
                     begun.append(part)
@@ -226,7 +219,10 @@ def _mask_idle_threads(task: StateWork, global_ids: GlobalIds) -> np.ndarray:
         if not silent.any():
             break
         objects = np.array([run.object])
-        if run.object < 0:
+        if run.object < 0 and run.index is not None:
+            with SpillReader() as reader:
+                objects = np.unique(read_columns(run, reader, [(0, run.rows)], ())[0]["row"])
+        elif run.object < 0:
             records = read_run(run)
             ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
             objects = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
@@ -234,36 +230,27 @@ def _mask_idle_threads(task: StateWork, global_ids: GlobalIds) -> np.ndarray:
     return silent
 
 
-def _read_ranges(
-    task: StateWork,
-    layout: Layout,
-    shape: RecordFormat,
-    records: WindowRecords,
-    threads: np.ndarray,
-    duration: int,
-) -> Ranges:
+def _read_ranges(task: StateWork, ranges: RangeSlice, threads: np.ndarray) -> Ranges:
     """Return the ranges of a layout that imply states, on rows that have states."""
-    begin, end, thread = records.times, records.column("end"), records.column("object")
-    end = np.where(end == OPEN, duration, end)
+    begin, end, thread = ranges.begin, ranges.until, ranges.column("row")
     object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
-    state = _find_states(task.value_states, layout, shape, records)
+    state = _find_states(task.value_states, ranges)
+    is_state = ranges.layout.is_state
     kept = np.flatnonzero(
-        (threads[object_] == thread) & (state != NOTHING) & ((begin < end) | layout.is_state)
+        (threads[object_] == thread) & (state != NOTHING) & ((begin < end) | is_state)
     )
-    yields = np.full(len(kept), int(layout.state.yields))
+    yields = np.full(len(kept), int(ranges.layout.state.yields))
     return Ranges(object_[kept], begin[kept], end[kept], state[kept], yields)
 
 
-def _find_states(
-    value_states: ValueStates, layout: Layout, shape: RecordFormat, records: WindowRecords
-) -> np.ndarray:
-    """Return the state that each record implies, NOTHING where it implies none."""
-    default, field = _find_default(layout), _find_deciding_field(layout)
-    if layout.name not in value_states or field not in list_present_fields(
-        layout, shape.field_mask
-    ):
-        return np.full(len(records), default)
-    (values, states), column = value_states[layout.name], records.column(field.name)
+def _find_states(value_states: ValueStates, ranges: RangeSlice) -> np.ndarray:
+    """Return the state that each range implies, NOTHING where it implies none."""
+    layout = ranges.layout
+    default = _find_default(layout)
+    if layout.name not in value_states:
+        return np.full(len(ranges), default)
+    values, states = value_states[layout.name]
+    column = ranges.find_field(_find_deciding_field(layout).name)
     place = np.minimum(np.searchsorted(values, column), len(values) - 1)
     return np.where(values[place] == column, states[place], default)
 
@@ -288,7 +275,7 @@ class DeviceStateWork(Struct, frozen=True):
 
     #: Number of the task.
     number: int
-    #: Begins of the operations.
+    #: Operations.
     runs: tuple[Run, ...]
     #: File of the :class:`GlobalIds` that translate their times and numbers.
     global_ids: Path
@@ -308,7 +295,7 @@ def find_device_states(job: Job, number: int) -> Iterator[WorkResult]:
             gpu_of[thread] = job.model.rows[report, device]
             gpus_of[report].add(gpu_of[thread])
     runs = group_by_report(
-        run for run in job.runs if run.shape.stream == BEGIN and run.shape.name in BITS
+        run for run in job.runs if run.index is not None and run.shape.name in BITS
     )
     global_ids = job.folder / "ids-of-operations"
     make_global_ids(job).save(global_ids)
@@ -331,7 +318,7 @@ def make_device_states(task: DeviceStateWork) -> WorkResult:
     states = GpuStates()
     with WindowReader(task.runs, global_ids) as reader:
         pieces = (
-            states.advance(_read_operations(task, reader.read(first, last)), first, last)
+            states.advance(_read_operations(task, reader.read(first, last, ()).ranges), first, last)
             for first, last in pairwise([*bounds, None])
         )
         rows = (
@@ -342,14 +329,15 @@ def make_device_states(task: DeviceStateWork) -> WorkResult:
         return write_result(DEVICE_STATE, task.number, task.folder, rows)
 
 
-def _read_operations(
-    task: DeviceStateWork, operations: Mapping[RecordFormat, WindowRecords]
-) -> np.ndarray:
+def _read_operations(task: DeviceStateWork, operations: Sequence[RangeSlice]) -> np.ndarray:
     """Return an array with the rows GPU, bit, begin and end."""
     columns = [np.zeros((4, 0), np.int64)]
-    for shape, records in operations.items():
-        gpu, bits = task.gpu_of[records.column("object")], np.full(len(records), BITS[shape.name])
-        columns.append(np.array([gpu, bits, records.times, records.column("end")]))
+    for ranges in operations:
+        gpu, bits = (
+            task.gpu_of[ranges.column("row")],
+            np.full(len(ranges), BITS[ranges.layout.name]),
+        )
+        columns.append(np.array([gpu, bits, ranges.begin, ranges.end]))
     return np.concatenate(columns, axis=1)
 
 

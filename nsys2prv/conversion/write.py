@@ -35,8 +35,10 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import Metric
 from nsys2prv.events.kind import EventKind, Reason, describe_reason, explain_unread_table
 from nsys2prv.relations import Relation, all_relations
+from nsys2prv.store.global_ids import GlobalIds
+from nsys2prv.store.joined_runs import join_small_runs
 from nsys2prv.store.runs import COUNTER, LINE, STATE, Run
-from nsys2prv.store.windows import GlobalIds, WindowReader, choose_window_bounds, join_small_runs
+from nsys2prv.store.windows import WindowReader, choose_window_bounds
 from nsys2prv.writers import TraceContent, Writer
 from nsys2prv.writers.paraver.pcf import list_codes, number_metrics
 from nsys2prv.writers.paraver.prv import ParaverWriter
@@ -71,7 +73,7 @@ def write_job(job: Job, output: str | Path, keep_runs: bool = True) -> Summary:
     writer = choose_writer(output, options.compress)[0]()
     global_ids = make_global_ids(job)
     runs = join_small_runs(job.runs, global_ids, job.folder, job.run)
-    bounds = choose_window_bounds(runs, job.clocks)
+    bounds = choose_window_bounds(runs, job.clocks, ends=True)
     content = _describe_content(job, runs, global_ids)
     head = writer.begin(content)
     parts = None if job.pool.shares_memory else job.folder
@@ -216,8 +218,8 @@ def make_window(plan_path: Path, number: int) -> tuple[list[memoryview] | Path, 
     """
     plan, reader = _open_plan(plan_path)
     last = plan.bounds[number + 1] if number + 1 < len(plan.bounds) else None
-    records = reader.read(plan.bounds[number], last)
-    pieces, count, repeated = plan.writer.window(records, number, last is None)
+    window = reader.read(plan.bounds[number], last)
+    pieces, count, repeated = plan.writer.window(window, number, last is None)
     made: list[memoryview] | Path = prepare_pieces(pieces, plan.compress)
     if plan.parts is not None:
         path = plan.parts / f"part-{number}"
@@ -261,7 +263,7 @@ def _open_plan(path: Path) -> tuple[WindowPlan, WindowReader]:
             _OPEN_PLANS.pop(other)[1].close()
         with path.open("rb") as file:
             plan = pickle.load(file)
-        _OPEN_PLANS[key] = plan, WindowReader(plan.runs, plan.global_ids)
+        _OPEN_PLANS[key] = plan, WindowReader(plan.runs, plan.global_ids, ends=True)
     return _OPEN_PLANS[key]
 
 

@@ -21,10 +21,12 @@ from nsys2prv._util.columns import (
     mask_changes,
     read_frame,
 )
-from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.catalogue import CALLERS, load_catalogue
 from nsys2prv.export.source import mask_usable
 from nsys2prv.store import windows
-from nsys2prv.store.runs import BEGIN, COUNTER, LINE, RecordFormat, Run, read_run
+from nsys2prv.store.global_ids import GlobalIds, to_begin_times, to_trace_times
+from nsys2prv.store.range_slices import RangeSlice, read_columns, read_slice
+from nsys2prv.store.runs import COUNTER, LINE, RANGE, Run, SpillReader, read_run
 
 #: Kinds of rows: threads of processes that count, streams of GPUs, samples and queues, and threads of
 #: helpers, which are in no unit.
@@ -33,8 +35,6 @@ HOST, STREAM, SAMPLED, HELPER = "host", "stream", "samples", "helper"
 NO_UNIT = -1
 #: Stands for the value of a time in which nothing was sampled; values are not negative.
 UNKNOWN = -1.0
-#: Stream of records -> the columns that tell where and when work is.
-SIDES_OF_WORK = {BEGIN: ("object", "time", "end"), LINE: ("receiver", "receive", "until")}
 #: Columns of damaged work, and a job without any.
 NO_DAMAGE = pl.DataFrame(schema=dict.fromkeys(("thread", "begin", "end"), pl.Int64))
 #: Columns of lines.
@@ -120,7 +120,7 @@ class EventReader(Struct, dict=True):
     #: Runs of records of the job.
     runs: list[Run]
     #: What their times and indices mean in the trace.
-    ids: windows.GlobalIds
+    ids: GlobalIds
     #: Rows, devices and units.
     rows: RowTable
     #: Whole stacks of calls and samples.
@@ -159,9 +159,11 @@ class EventReader(Struct, dict=True):
         if run.object >= 0:
             return self.rows.units[self._find_thread(run)] != NO_UNIT
         counts = self.rows.units[self.ids.objects.get_table(run.task)] != NO_UNIT
-        if counts.all() or "object" not in run.shape.dtype.names:
+        if counts.all() or run.index is None:
             return True
-        return bool(counts.any() and counts[read_run(run)["object"]].any())
+        with SpillReader() as reader:
+            rows = read_columns(run, reader, [(0, run.rows)], ())[0]["row"]
+        return bool(counts.any() and counts[rows].any())
 
     def read_begins(
         self,
@@ -184,15 +186,15 @@ class EventReader(Struct, dict=True):
         if unknown := {*fields} - {"domain"} - {field.name for field in known.fields}:
             raise KeyError(f"layout {layout} has no field {', '.join(sorted(unknown))}")
 
-        def make_columns(run: Run, records: windows.WindowRecords) -> dict[str, np.ndarray]:
-            columns = self._make_begins(run.shape, records, fields, dtype)
+        def make_columns(ranges: RangeSlice) -> dict[str, np.ndarray]:
+            columns = self._make_begins(ranges, fields, dtype)
             if keep is None:
                 return columns
             kept = keep(columns)
             return {name: column[kept] for name, column in columns.items()}
 
         names = ("begin", "end", "thread", *fields)
-        columns = self._read_columns(BEGIN, [layout], unit, make_columns, names)
+        columns = self._read_begins({layout: fields}, unit, make_columns, names)
         # Where there are none no piece tells their types.
         columns |= {name: columns[name].astype(dtype, copy=False) for name in names[2:]}
         return make_frame(columns)
@@ -209,12 +211,12 @@ class EventReader(Struct, dict=True):
         some of its events.
         """
 
-        def make_columns(run: Run, records: windows.WindowRecords) -> dict[str, np.ndarray]:
-            layout = run.shape.name
-            made = make(layout, self._make_begins(run.shape, records, fields[layout], np.int64))
+        def make_columns(ranges: RangeSlice) -> dict[str, np.ndarray]:
+            layout = ranges.layout.name
+            made = make(layout, self._make_begins(ranges, fields[layout], np.int64))
             return {name: made[name].astype(dtype, copy=False) for name, dtype in schema.items()}
 
-        columns = self._read_columns(BEGIN, [*fields], unit, make_columns, [*schema])
+        columns = self._read_begins(fields, unit, make_columns, [*schema])
         # Where there are none no piece tells their types.
         return {name: columns.pop(name).astype(schema[name], copy=False) for name in schema}
 
@@ -224,24 +226,23 @@ class EventReader(Struct, dict=True):
         """Yield what :meth:`read_begins` returns a window of the trace at a time: before when all of it
         begins (ns), and the frame.
         """
-        runs = self._index.get((BEGIN, layout, unit), [])
+        runs = self._index.get((RANGE, layout, unit), [])
         bounds = [*windows.choose_window_bounds(runs, self.ids.clocks), None]
         names = ("begin", "end", "thread", *fields)
         with windows.WindowReader(runs, self.ids) as reader:
             for first, last in pairwise(bounds):
-                read = reader.read(first, last)
-                for records in read.values():
-                    self._drop_damaged(BEGIN, records)
-                pieces = (self._make_begins(*one, fields, dtype) for one in read.items())
-                columns = self._join_pieces(pieces, sum(map(len, read.values())), names, unit)
+                ranges = reader.read(first, last, _list_stored(layout, fields)).ranges
+                for one in ranges:
+                    self._drop_damaged(one)
+                pieces = (self._make_begins(one, fields, dtype) for one in ranges)
+                columns = self._join_pieces(pieces, sum(map(len, ranges)), names, unit)
                 yield self.duration + 1 if last is None else last, make_frame(columns)
 
     def find_last_ends(self, layout: str, unit: int) -> np.ndarray:
         """Return when the last event of a layout ends on each thread (ns), -1 where a unit has none."""
         last = np.full(len(self.rows.units), -1)
-        for run, records in self._read(BEGIN, layout, unit):
-            columns = self._make_begins(run.shape, records, (), np.int64)
-            np.maximum.at(last, columns["thread"], columns["end"])
+        for ranges in self._read_ranges(layout, (), unit):
+            np.maximum.at(last, ranges.column("row"), ranges.until)
         return last
 
     def find_hull(self) -> tuple[int, int]:
@@ -259,27 +260,46 @@ class EventReader(Struct, dict=True):
         return (first, last) if first <= last else (self.begin, self.duration)
 
     def _make_begins(
-        self,
-        shape: RecordFormat,
-        records: windows.WindowRecords,
-        fields: Sequence[str],
-        dtype: type[np.signedinteger],
+        self, ranges: RangeSlice, fields: Sequence[str], dtype: type[np.signedinteger]
     ) -> dict[str, np.ndarray]:
-        """Return the columns that :meth:`read_begins` has of some records."""
-        # A cut leaves the ends of the whole job here.
+        """Return the columns that :meth:`read_begins` has of some ranges."""
         columns = {
-            "begin": records.times,
-            "end": np.minimum(records.column("end"), self.duration),
-            "thread": records.column("object").astype(dtype),
+            "begin": ranges.begin,
+            "end": ranges.until,
+            "thread": ranges.column("row").astype(dtype),
         }
         for name in fields:
-            constant = None if name == "domain" else shape.find_constant(name)
-            columns[name] = (
-                records.column(name).astype(dtype)
-                if constant is None
-                else np.full(len(records), constant, dtype)
-            )
+            column = ranges.column(name) if name == "domain" else ranges.find_field(name)
+            columns[name] = column.astype(dtype)
         return columns
+
+    def _read_begins(
+        self,
+        fields: Mapping[str, Sequence[str]],
+        unit: int | None,
+        make_columns: Callable[[RangeSlice], dict[str, np.ndarray]],
+        names: Sequence[str],
+    ) -> dict[str, np.ndarray]:
+        """Return the columns that are made of ranges, as :meth:`_join_pieces` does. fields: of each
+        layout.
+        """
+        count = sum(run.rows for name in fields for run in self._index.get((RANGE, name, unit), ()))
+        pieces = (
+            make_columns(ranges)
+            for layout, own in fields.items()
+            for ranges in self._read_ranges(layout, own, unit)
+        )
+        return self._join_pieces(pieces, count, names, unit)
+
+    def _read_ranges(
+        self, layout: str, fields: Sequence[str], unit: int | None
+    ) -> Iterator[RangeSlice]:
+        names = _list_stored(layout, fields)
+        with SpillReader() as reader:
+            for run in self._index.get((RANGE, layout, unit), ()):
+                ranges = read_slice(run, self.ids, reader, names)
+                self._drop_damaged(ranges)
+                yield ranges
 
     def read_stacks(
         self, unit: int, layouts: Sequence[int] | None = None
@@ -303,8 +323,8 @@ class EventReader(Struct, dict=True):
             )
             is_own = (units[object_] == unit) & (threads[object_] >= 0)
             kept = np.flatnonzero(is_own & mask_usable(first) & mask_usable(last))
-            begin = windows.to_begin_times(first[kept], last[kept], clock)
-            end = windows.to_trace_times(last[kept], clock, self.duration)
+            begin = to_begin_times(first[kept], last[kept], clock)
+            end = to_trace_times(last[kept], clock, self.duration)
             # A cut leaves the stacks of the whole job here.
             inside = (end > self.begin) & (begin < self.duration)
             kept = kept[inside]
@@ -334,7 +354,7 @@ class EventReader(Struct, dict=True):
         dtype: of threads.
         """
 
-        def make_columns(_: Run, records: windows.WindowRecords) -> dict[str, np.ndarray]:
+        def make_columns(records: windows.WindowRecords) -> dict[str, np.ndarray]:
             make: dict[str, Callable[[], np.ndarray]] = {
                 "sent": lambda: records.times,
                 "sender": lambda: records.column("sender").astype(dtype),
@@ -345,7 +365,12 @@ class EventReader(Struct, dict=True):
             }
             return {name: make[name]() for name in {*names, "thread"}}
 
-        return make_frame(self._read_columns(LINE, kinds, unit, make_columns, names))
+        runs = [run for kind in kinds for run in self._index.get((LINE, kind, unit), ())]
+        count = sum(run.rows for run in runs)
+        pieces = (
+            make_columns(records) for kind in kinds for _, records in self._read(LINE, kind, unit)
+        )
+        return make_frame(self._join_pieces(pieces, count, names, unit))
 
     def find_connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
         """Return the threads that lines of a kind connect: sender and receiver."""
@@ -382,22 +407,6 @@ class EventReader(Struct, dict=True):
             names = tuple(metric.name for metric in metrics)
             yield Samples(thread, layout, names, *_merge_instants(time[order], values[order]))
 
-    def _read_columns(
-        self,
-        stream: str,
-        kinds: Sequence[str],
-        unit: int | None,
-        make_columns: Callable[[Run, windows.WindowRecords], dict[str, np.ndarray]],
-        names: Sequence[str],
-    ) -> dict[str, np.ndarray]:
-        """Return the columns that are made of the records of a stream, of these layouts or kinds of
-        lines, by the first column, of one unit's threads alone. names: of the columns.
-        """
-        count = sum(run.rows for kind in kinds for run in self._index.get((stream, kind, unit), ()))
-        read = (one for kind in kinds for one in self._read(stream, kind, unit))
-        pieces = (make_columns(run, records) for run, records in read)
-        return self._join_pieces(pieces, count, names, unit)
-
     def _join_pieces(
         self,
         pieces: Iterable[dict[str, np.ndarray]],
@@ -429,24 +438,30 @@ class EventReader(Struct, dict=True):
     ) -> Iterator[tuple[Run, windows.WindowRecords]]:
         for run in self._index.get((stream, name, unit), ()):
             records = windows.WindowRecords(run.shape, self.ids, [(run, read_run(run))])
-            self._drop_damaged(stream, records)
+            if stream == LINE and self.damaged.height:
+                begin = records.find_begins("receive", "until")
+                end = np.minimum(records.column("until"), self.duration)
+                damaged = self._find_damaged(begin, end, records.column("receiver"))
+                if len(damaged):
+                    records.keep(_mask_others(len(records), damaged))
             yield run, records
 
-    def _drop_damaged(self, stream: str, records: windows.WindowRecords) -> None:
-        """Drop records of damaged work, what was found out of it, and lines that lead to it."""
-        if not self.damaged.height or stream not in SIDES_OF_WORK:
-            return
-        thread, begin, end = SIDES_OF_WORK[stream]
-        ends = np.minimum(records.column(end), self.duration)
-        rows = np.flatnonzero(np.isin(ends, self.damaged["end"].to_numpy()))
-        if not len(rows):
-            return
+    def _drop_damaged(self, ranges: RangeSlice) -> None:
+        """Drop damaged work, and what was found out of it."""
+        if self.damaged.height:
+            damaged = self._find_damaged(ranges.begin, ranges.until, ranges.column("row"))
+            if len(damaged):
+                ranges.keep(_mask_others(len(ranges), damaged))
+
+    def _find_damaged(self, begin: np.ndarray, end: np.ndarray, thread: np.ndarray) -> np.ndarray:
+        """Return the places of damaged work among ranges, and of what was found out of it."""
+        rows = np.flatnonzero(np.isin(end, self.damaged["end"].to_numpy()))
         near = pl.DataFrame(
             {
                 "row": rows,
-                "thread": records.column(thread)[rows].astype(np.int64),
-                "at": records.find_begins(begin, end)[rows],
-                "end": ends[rows],
+                "thread": thread[rows].astype(np.int64),
+                "at": begin[rows],
+                "end": end[rows],
             }
         )
         # A cut may have clipped it; many ranges end where the trace does.
@@ -454,9 +469,7 @@ class EventReader(Struct, dict=True):
             (pl.col("at") > pl.col("begin")) & (pl.col("end") < self.duration)
         )
         found = near.join(self.damaged, on=("thread", "end")).filter(is_same)
-        kept = np.ones(len(records), bool)
-        kept[found["row"].to_numpy()] = False
-        records.keep(kept)
+        return found["row"].to_numpy()
 
     def _find_thread(self, run: Run) -> int:
         """Return the thread that all records of a run are of."""
@@ -477,6 +490,19 @@ class EventReader(Struct, dict=True):
             for unit in (None, *units):
                 index.setdefault((run.shape.stream, run.shape.name, unit), []).append(run)
         return index
+
+
+def _list_stored(layout: str, fields: Sequence[str]) -> list[str]:
+    """Return the columns that hold some fields."""
+    known = load_catalogue().layouts[layout].by_name
+    return [CALLERS if name in known and known[name].level else name for name in fields]
+
+
+def _mask_others(count: int, places: np.ndarray) -> np.ndarray:
+    """Return a mask of all rows but those at these places."""
+    others = np.ones(count, bool)
+    others[places] = False
+    return others
 
 
 def make_frame(columns: dict[str, np.ndarray]) -> pl.DataFrame:

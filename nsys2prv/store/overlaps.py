@@ -28,24 +28,22 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account, Reason
+from nsys2prv.store.range_slices import find_local_spans, read_columns, rewrite_column
 from nsys2prv.store.runs import (
-    BEGIN,
     LINE,
+    NEVER,
     Run,
     SpillReader,
     choose_chunks,
-    pair_runs,
     read_run,
     rewrite_run,
 )
-from nsys2prv.store.work_result import WorkResult, make_end_records
+from nsys2prv.store.work_result import WorkResult
 
 #: Records looked at together.
 CHUNK_RECORDS = 500_000
 #: Lanes of one row at most; further overlapping ranges share the last one and are counted.
 MOST_LANES = 64
-#: Earlier than any time.
-NEVER = int(np.iinfo(np.int64).min)
 #: The reason under which ranges that share the last lane are counted.
 TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
@@ -105,7 +103,7 @@ def separate_overlaps_of_report(results: Sequence[WorkResult]) -> list[_AddedLan
         (result, item)
         for result in results
         for item in result.runs
-        if item.shape.stream == BEGIN and item.shape.name in groups
+        if item.index is not None and item.shape.name in groups
     ]
     keys: dict = {}
     object_numbers = {
@@ -141,11 +139,18 @@ def _read_chunks(
         for first, last in pairwise([-OPEN, *choose_chunks(own, CHUNK_RECORDS), None]):
             pieces = []
             for index, (result, run) in enumerate(runs):
-                start, records = reader.find_places(run, first, last)
-                places = start + np.arange(len(records))
-                objects = object_numbers[result.task][records["object"]]
-                owners = np.full(len(records), index)
-                pieces.append((owners, places, objects, records["time"], records["end"]))
+                for start, stop in find_local_spans(run, first, last):
+                    columns, _ = read_columns(run, reader, [(start, stop)], ())
+                    begin = columns["begin"]
+                    low = int(begin.searchsorted(first))
+                    high = len(begin) if last is None else int(begin.searchsorted(last))
+                    rows = slice(low, high)
+                    places = start + np.arange(low, high)
+                    objects = object_numbers[result.task][columns["row"][rows]]
+                    owners = np.full(len(places), index)
+                    pieces.append((owners, places, objects, begin[rows], columns["end"][rows]))
+            if not pieces:
+                continue
             columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
             _, _, object_, begin, end = columns
             if len(object_):
@@ -220,30 +225,30 @@ def _mask_rows_of_lane(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndar
 def _move_rows(
     result: WorkResult, moved: Mapping[Run, Sequence[tuple[np.ndarray, np.ndarray]]]
 ) -> _AddedLanes | None:
-    """Rewrite a result's runs with rows in other lanes: begins, their ends, and the lines that lead
-    to them. Returns None where it has no such rows. moved: rows and their lanes, in pieces.
+    """Put a result's rows in other lanes on their new objects, and the lines that lead to them. Returns
+    None where it has no such rows. moved: rows and their lanes, in pieces.
     """
-    ends_of_run = dict(pair_runs(result.runs))
-    own = [run for run in moved if run in ends_of_run]
+    known = {*result.runs}
+    own = [run for run in moved if run in known]
     if not own:
         return None
     places = {key: place for place, key in enumerate(result.objects)}
     targets = []
     for run in own:
         rows, lanes = map(np.concatenate, zip(*moved[run], strict=True))
-        begins = read_run(run)
-        old = begins["object"][rows].astype(np.int64)
+        with SpillReader() as reader:
+            columns, _ = read_columns(run, reader, [(0, run.rows)], ())
+        old = columns["row"][rows].astype(np.int64)
         (numbers, wanted), codes = factorize_together(old, lanes)
         lane_objects = [
             places.setdefault(result.objects[number]._replace(lane=lane), len(places))
             for number, lane in zip(numbers.tolist(), wanted.tolist(), strict=True)
         ]
         new = np.array(lane_objects)[codes]
-        begins["object"][rows] = new
-        rewrite_run(run, begins)
-        ends = ends_of_run[run]
-        rewrite_run(ends, make_end_records(begins, begins["end"], ends.shape))
-        targets.append((old, begins["time"][rows], begins["end"][rows], new))
+        objects = columns["row"].copy()
+        objects[rows] = new
+        rewrite_column(run, "row", objects)
+        targets.append((old, columns["begin"][rows], columns["end"][rows], new))
     _redirect_lines(result, *map(np.concatenate, zip(*targets, strict=True)))
     return _AddedLanes(result.task, list(places))
 

@@ -1,14 +1,12 @@
-"""Sorted runs: fixed-size binary records of one shape, ascending by time, in spill files.
-
-Each piece of the normal form is stored three times over, each by the time at which it makes a trace
-line: its begins (with all values), its ends, and its lines; samples of counters are stored once. A
-time window of the trace is then a slice of every run.
+"""Sorted runs, ascending by time, in spill files: ranges as columns (:mod:`range_index`); lines, samples
+and states of rows as fixed-size binary records of one shape. A time window of the trace is a slice of
+every run.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from io import FileIO
 from pathlib import Path
@@ -19,14 +17,17 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from nsys2prv._util.columns import ABSENT, factorize
+from nsys2prv._util.columns import OPEN, factorize
 from nsys2prv._util.files import Closable
 from nsys2prv._util.memory import find_limit
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import CALLERS, Layout, Metric, NameSet, load_catalogue
+from nsys2prv.store import range_index
+from nsys2prv.store.range_index import TIME_COLUMNS, RangeIndex, write_ranges
 
-#: What the records of a run are: begins or ends of events, lines, samples, or states.
-BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
+#: What a run is of: ranges (kernels, calls, points in time, states that hold), lines, samples, or
+#: states of rows.
+RANGE, LINE, COUNTER, STATE = "range", "line", "counter", "state"
 #: First and last time of a report's events (local ns).
 Span = tuple[int, int]
 #: Stands for the report of runs that are in trace time, and for the task of runs whose indices
@@ -38,15 +39,13 @@ TIMES, OBJECTS, DOMAINS, NUMBERS = "times", "objects", "domains", ""
 #: Stream -> what each column of its records holds, fields of layouts apart. Whatever moves records
 #: in time, as a clock or a cut does, moves all columns of TIMES.
 COLUMNS = {
-    BEGIN: {
-        "time": TIMES,
-        "end": TIMES,
-        "object": OBJECTS,
-        "order": TIMES,
+    RANGE: {
+        **dict.fromkeys(TIME_COLUMNS, TIMES),
+        "row": OBJECTS,
         "domain": DOMAINS,
         CALLERS: CALLERS,
+        "origin": NUMBERS,
     },
-    END: {"time": TIMES, "object": OBJECTS, "domain": DOMAINS, CALLERS: CALLERS},
     LINE: {
         "time": TIMES,
         "sender": OBJECTS,
@@ -64,6 +63,8 @@ COLUMNS = {
 SAMPLE_EVERY = 256
 #: Records put together at a time.
 BLOCK_RECORDS = 8192
+#: Earlier than any time.
+NEVER = int(np.iinfo(np.int64).min)
 #: Events keep all fields.
 NO_MASKS: Mapping[str, int] = MappingProxyType({})
 #: Formats of records that are kept for further runs.
@@ -78,66 +79,32 @@ def list_present_fields(layout: Layout, field_mask: int) -> list:
 
 
 @cache
-def find_level(layout: str, name: str) -> int:
-    """Return at which level of a call stack a field of a layout is the caller; 0 for other fields."""
-    fields = load_catalogue().layouts[layout].fields
-    return next((one.level for one in fields if one.name == name), 0)
-
-
-@cache
 def find_role(stream: str, kind: str, column: str) -> str:
     """Return what a column holds: TIMES, OBJECTS, DOMAINS, CALLERS, NUMBERS or the name of a name set.
     Raises KeyError for a column that is not declared.
     """
     if column in COLUMNS[stream]:
         return COLUMNS[stream][column]
-    fields = load_catalogue().layouts[kind].fields if stream == BEGIN else ()
+    fields = load_catalogue().layouts[kind].fields if stream == RANGE else ()
     values = {field.name: field.values for field in fields}[column]
     return values.name if isinstance(values, NameSet) else NUMBERS
 
 
 class RecordFormat(Struct, frozen=True, dict=True):
-    """Format of a run's records: begins or ends of a layout with certain fields, lines of a kind,
-    samples of a layout's metrics, or states.
-    """
+    """What a run is of: ranges of a layout, lines of a kind, samples of a layout's metrics, or states."""
 
-    #: BEGIN, END, LINE, COUNTER or STATE.
+    #: RANGE, LINE, COUNTER or STATE.
     stream: str
     #: Name of the layout or of the kind of lines.
     name: str
-    #: Of begins, and of their ends: a bit for every field of the layout that the begins carry; of
-    #: callers they may have fewer levels. Of samples: bytes of each value, which is stored as value
-    #: + 1, 0 where there is none.
-    field_mask: int = 0
+    #: Of samples: bytes of each value, which is stored as value + 1, 0 where there is none.
+    value_bytes: int = 0
     #: Metrics of samples, in the order of a record's values; none in other runs.
     metrics: tuple[Metric, ...] = ()
-    #: Of begins: a bit for every field of which one number needs more than 32 bits.
-    wide: int = 0
-    #: Of begins: a bit for every number that each row of the layout has, but of which it is not
-    #: known in these.
-    unknown: int = 0
-    #: Of begins: whether they hold `order`: of ranges that begin together on a row, the one of which
-    #: it is later is the outer one. That of others is their end.
-    is_ordered: bool = False
 
     def __reduce__(self) -> tuple:
         # One object for all that are equal in a process.
         return get_format, astuple(self)
-
-    def find_constant(self, name: str) -> int | None:
-        """Return what all begins have in a field that they do not hold, None where they hold it:
-        ABSENT, also of a field that the layout has not, or 0 for a known number, which is stored
-        only where it is another.
-        """
-        fields = load_catalogue().layouts[self.name].fields
-        bit, field = next(
-            ((bit, one) for bit, one in enumerate(fields) if one.name == name), (0, None)
-        )
-        if field is None or self.unknown >> bit & 1:
-            return ABSENT
-        if self.field_mask >> bit & 1:
-            return None
-        return ABSENT if field.optional or field.values is not None else 0
 
     @cached_property
     def dtype(self) -> np.dtype:
@@ -161,40 +128,27 @@ def get_format(*fields: Any) -> RecordFormat:
 def _make_dtype(shape: RecordFormat) -> np.dtype:
     """Return the columns of a record, one object for all formats that are equal."""
     roles = dict(COLUMNS[shape.stream])
-    layout = load_catalogue().layouts.get(shape.name)
     # Lines of a kind without a tag carry their own.
     if shape.stream == LINE and load_catalogue().lines[shape.name].tag is not None:
         del roles["tag"]
-    if "domain" in roles and not layout.has_domain:
-        del roles["domain"]
-    if "order" in roles and not shape.is_ordered:
-        del roles["order"]
-    if CALLERS in roles and not shape.field_mask & layout.callers_mask:
-        del roles[CALLERS]
     columns: list[tuple] = [
         (name, "<i8" if role in (TIMES, NUMBERS) else "<u4") for name, role in roles.items()
     ]
     if shape.stream == COUNTER:
-        columns[-1] = ("values", f"<u{shape.field_mask}", (len(shape.metrics),))
-    if shape.stream == BEGIN:
-        columns += [
-            (field.name, "<i8" if shape.wide >> bit & 1 else "<u4")
-            for bit, field in enumerate(layout.fields)
-            if shape.field_mask >> bit & 1 and not field.level
-        ]
+        columns[-1] = ("values", f"<u{shape.value_bytes}", (len(shape.metrics),))
     return np.dtype(columns)
 
 
 class Run(Struct, frozen=True, eq=False):
-    """Records at `offset` of a spill file, ascending by time (local ns of `report`). Equal to
-    itself alone.
+    """Ranges in a spill file, or records at `offset` of it, ascending by time (local ns of `report`).
+    Equal to itself alone.
     """
 
-    #: Format of the records.
+    #: What they are.
     shape: RecordFormat
     #: Spill file.
     path: Path
-    #: Bytes from its begin.
+    #: Bytes from its begin, of records.
     offset: int
     #: Number of records.
     rows: int
@@ -218,32 +172,23 @@ class Run(Struct, frozen=True, eq=False):
     #: True if these are zeros that mark where nothing was sampled
     #: (:mod:`nsys2prv.store.samples`).
     filler: bool = False
+    #: Of ranges: where their columns are, and what is known of them.
+    index: RangeIndex | None = None
 
     def __reduce__(self) -> tuple:
         # Bytes take a fraction of the time that arrays take.
-        *before, samples, object_, values, filler = astuple(self)
-        return _restore_run, (*before, samples.tobytes(), object_, values, filler)
+        *before, samples, object_, values, filler, index = astuple(self)
+        return _restore_run, (*before, samples.tobytes(), object_, values, filler, index)
 
     @property
     def count(self) -> int:
-        """Return the number of records or of sampled numbers; ends count with their begins."""
-        if self.shape.stream == END:
-            return 0
+        """Return the number of ranges, of records or of sampled numbers."""
         return self.values if self.shape.stream == COUNTER else self.rows
 
 
 def _restore_run(*fields: Any) -> Run:
-    *before, samples, object_, values, filler = fields
-    return Run(*before, np.frombuffer(samples, np.int64), object_, values, filler)
-
-
-def pair_runs(runs: Iterable[Run]) -> Iterator[tuple[Run, Run | None]]:
-    """Yield each run except those of ends; each run of begins comes with the run of its ends, which
-    directly follows it.
-    """
-    left = iter(runs)
-    for run in left:
-        yield run, next(left) if run.shape.stream == BEGIN else None
+    *before, samples, object_, values, filler, index = fields
+    return Run(*before, np.frombuffer(samples, np.int64), object_, values, filler, index)
 
 
 def choose_chunks(runs: Sequence[Run], records: int) -> list[int]:
@@ -311,9 +256,41 @@ class SpillWriter(Closable):
         bounds = int(samples[0]), int(times[-1 if every else rows[-1]]), greatest_time
         return Run(*place, *bounds, samples, object_)
 
+    def append_ranges(
+        self,
+        layout: Layout,
+        columns: Mapping[str, np.ndarray],
+        greatest_time: int = NEVER,
+        closings: np.ndarray | None = None,
+    ) -> Run:
+        """Store ranges of a layout, by (begin, -end), as :func:`write_ranges` takes them. greatest_time:
+        of a cut's, which end with it at the latest.
+        """
+        begin, end, row = (columns[name] for name in ("begin", "end", "row"))
+        mask = self.field_masks.get(layout.name, -1)
+        index = write_ranges(self._open_file, layout, columns, mask, closings)
+        if greatest_time == NEVER:
+            greatest_time = int(end.max())
+            if greatest_time == OPEN:
+                greatest_time = int(end[end != OPEN].max(initial=NEVER))
+        if closings is not None:
+            closed = closings[0][closings[0] != OPEN]
+            greatest_time = max(greatest_time, int(closed.max(initial=NEVER)))
+        place = get_format(RANGE, layout.name), self.path, self._size, len(begin)
+        self._size = self._open_file.tell()
+        first, last = int(begin[0]), int(begin[-1])
+        bounds = first, last, max(greatest_time, last + 1)
+        samples, only = begin[:: range_index.BLOCK_ROWS].copy(), find_only_object(row)
+        return Run(*place, self.report, self.task, *bounds, samples, only, index=index)
+
     def close(self) -> None:
         """Close the file."""
         self._open_file.close()
+
+
+def find_only_object(objects: np.ndarray) -> int:
+    """Return the one object of some rows, -1 for several."""
+    return int(objects[0]) if (objects == objects[0]).all() else -1
 
 
 def fill_records(
@@ -402,7 +379,7 @@ class SpillReader(Closable):
     def _read(self, run: Run, start: int, stop: int) -> np.ndarray:
         """Return the records from one place in a run to another."""
         records = np.empty(stop - start, run.shape.dtype)
-        file = self._open_file(run.path)
+        file = self.open_file(run.path)
         file.seek(run.offset + start * records.itemsize)
         left = memoryview(records.view(np.uint8))
         while left:
@@ -412,7 +389,8 @@ class SpillReader(Closable):
             left = left[got:]
         return records
 
-    def _open_file(self, path: Path) -> FileIO:
+    def open_file(self, path: Path) -> FileIO:
+        """Return a file, open until others are needed."""
         file = self._files.pop(path, None)
         if file is None:
             if len(self._files) >= OPEN_FILES:

@@ -21,23 +21,22 @@ from nsys2prv._util.notes import Note
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.events.attributes import GREATEST
-from nsys2prv.events.catalogue import UNSCALED, Metric
+from nsys2prv.events.catalogue import UNSCALED, Metric, load_catalogue
 from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import Account, EventKind, Reason
+from nsys2prv.store.range_index import index_ends
+from nsys2prv.store.range_slices import read_columns, read_local, rewrite_column, take_rows
 from nsys2prv.store.runs import (
-    BEGIN,
     COUNTER,
-    END,
     RecordFormat,
     Run,
     Span,
+    SpillReader,
     SpillWriter,
-    pair_runs,
     read_run,
-    rewrite_run,
 )
 from nsys2prv.store.windows import WindowRecords
-from nsys2prv.store.work_result import WorkResult, append_events, append_samples
+from nsys2prv.store.work_result import WorkResult, append_samples
 
 #: Layout of the samples of GPUs.
 LAYOUT = "gpu_metric"
@@ -254,23 +253,23 @@ def close_open_ranges(results: Sequence[WorkResult], lasts: Mapping[int, int]) -
 
 
 def _close_run(run: Run, last: int) -> Run:
-    if run.shape.stream == BEGIN:
-        records = read_run(run)
-        is_open = records["end"] == OPEN
-        if not is_open.any():
-            return run
-        records["end"][is_open] = np.maximum(records["time"][is_open] + 1, last)
-        rewrite_run(run, records)
-        return replace(run, greatest_time=max(run.greatest_time, int(records["end"].max())))
-    if run.shape.stream != END or run.last_time != OPEN:
+    if run.index is None or not run.index.is_open:
         return run
-    records = read_run(run)
-    is_open = records["time"] == OPEN
-    records["time"][is_open] = last = max(last, int(records["time"][~is_open].max(initial=last)))
-    rewrite_run(run, records)
-    times = {"first_time": min(run.first_time, last), "last_time": last}
-    samples = np.minimum(run.samples, last)
-    return replace(run, samples=samples, greatest_time=max(run.greatest_time, last), **times)
+    with SpillReader() as reader:
+        columns, _ = read_columns(run, reader, [(0, run.rows)], ())
+    begin, end = columns["begin"], columns["end"]
+    times, objects = run.index.closings
+    is_open = times == OPEN
+    closed = max(last, int(times[~is_open].max(initial=last)))
+    greatest = max(run.greatest_time, closed) if len(times) else run.greatest_time
+    if run.index.opened.any():
+        end = np.where(end == OPEN, np.maximum(begin + 1, last), end)
+        rewrite_column(run, "end", end)
+        greatest = max(greatest, int(end.max()))
+    ends, opened, late = index_ends(begin, end)
+    closings = np.stack([np.where(is_open, closed, times), objects])
+    index = replace(run.index, ends=ends, opened=opened, late=late, closings=closings)
+    return replace(run, greatest_time=greatest, index=index)
 
 
 def clip_profiler_events(
@@ -290,50 +289,54 @@ def _clip_result(result: WorkResult, kinds: dict[str, EventKind], span: Span, fo
         run
         for run in result.runs
         if run.shape.name in kinds
-        and run.shape.stream == BEGIN
+        and run.index is not None
         and (run.first_time < span[0] or run.greatest_time > span[1])
     }
     if not outside:
         return
     runs: list[Run] = []
     path = folder / f"span-{result.task}.bin"
-    with SpillWriter(path, result.report, result.task) as writer:
-        for run, ends in pair_runs(result.runs):
+    with SpillWriter(path, result.report, result.task) as writer, SpillReader() as reader:
+        for run in result.runs:
             if run not in outside:
-                runs += [run] if ends is None else [run, ends]
+                runs.append(run)
                 continue
             kind = kinds[run.shape.name]
-            records = read_run(run)
             clip = _clip_ranges if kind.has_duration else _clip_points
-            kept, repaired = clip(records, span)
-            if len(kept):
-                runs += append_events(writer, run.shape, kept, kept["end"], int(kept["end"].max()))
-            gone = len(records) - len(kept)
+            kept, repaired = clip(read_local(run, reader), span)
+            count = len(kept["begin"])
+            if count:
+                runs.append(writer.append_ranges(load_catalogue().layouts[run.shape.name], kept))
+            gone = run.rows - count
             result.events[run.shape.name] -= gone
             dropped = Counter({Reason.OUTSIDE_PROGRAM: gone})
             result.add(kind.name, Account(records=-gone, dropped=dropped, repaired=repaired))
     result.runs = runs
 
 
-def _clip_ranges(records: np.ndarray, span: Span) -> tuple[np.ndarray, Counter[str]]:
+def _clip_ranges(
+    columns: dict[str, np.ndarray], span: Span
+) -> tuple[dict[str, np.ndarray], Counter[str]]:
     """Return the ranges that lie at least partly within the span (ns), cut to it, and how many were
     cut.
     """
-    kept = records[(records["end"] > span[0]) & (records["time"] < span[1])]
-    cut = int(np.count_nonzero((kept["time"] < span[0]) | (kept["end"] > span[1])))
-    kept["time"], kept["end"] = np.maximum(kept["time"], span[0]), np.minimum(kept["end"], span[1])
-    return kept[np.lexsort((-kept["end"], kept["time"]))], Counter({Reason.CUT_TO_PROGRAM: cut})
+    kept = take_rows(columns, (columns["end"] > span[0]) & (columns["begin"] < span[1]))
+    cut = int(np.count_nonzero((kept["begin"] < span[0]) | (kept["end"] > span[1])))
+    kept["begin"] = np.maximum(kept["begin"], span[0])
+    kept["end"] = np.minimum(kept["end"], span[1])
+    order = np.lexsort((-kept["end"], kept["begin"]))
+    return take_rows(kept, order), Counter({Reason.CUT_TO_PROGRAM: cut})
 
 
-def _clip_points(records: np.ndarray, span: Span) -> tuple[np.ndarray, Counter[str]]:
+def _clip_points(
+    columns: dict[str, np.ndarray], span: Span
+) -> tuple[dict[str, np.ndarray], Counter[str]]:
     """Return the points, those outside the span (ns) put to its begin or end, and how many these
     are.
     """
-    kept = records.copy()
-    kept["time"] = np.clip(kept["time"], span[0], max(span[0], span[1] - 1))
-    kept["end"] = kept["time"] + 1
-    moved = int(np.count_nonzero(kept["time"] != records["time"]))
-    return kept, Counter({Reason.MOVED_TO_PROGRAM: moved})
+    begin = np.clip(columns["begin"], span[0], max(span[0], span[1] - 1))
+    moved = int(np.count_nonzero(begin != columns["begin"]))
+    return {**columns, "begin": begin, "end": begin + 1}, Counter({Reason.MOVED_TO_PROGRAM: moved})
 
 
 def deduplicate_device_samples(

@@ -1,12 +1,12 @@
 """Results of tasks, and how their records get there: from the normal form to sorted runs on disk,
-with times made sane, rows split by the attributes they carry, sorted; and an account of all rows.
+with times made sane, sorted; and an account of all rows.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,28 +16,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, StoredFrame, is_sorted, read_frame
-from nsys2prv._util.native import core
 from nsys2prv._util.notes import Note
 from nsys2prv.events.call_indexes import Segment
-from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, Layout, Metric, load_catalogue
+from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, Metric, load_catalogue
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
-from nsys2prv.export.source import NULL, are_all_usable, mask_usable
-from nsys2prv.store.runs import (
-    BEGIN,
-    COUNTER,
-    END,
-    LINE,
-    MOST_FORMATS,
-    RecordFormat,
-    Run,
-    Span,
-    SpillWriter,
-    get_format,
-)
-
-#: The greatest number that is stored in 32 bits.
-GREATEST_NARROW = (1 << 32) - 1
+from nsys2prv.export.source import are_all_usable, mask_usable
+from nsys2prv.store.range_index import GREATEST_NARROW
+from nsys2prv.store.runs import COUNTER, LINE, Run, Span, SpillWriter, get_format
 
 
 class WorkResult(Struct):
@@ -49,8 +35,7 @@ class WorkResult(Struct):
     report: int
     #: Number of rows that it read.
     rows: int
-    #: Runs on disk; a run of ends directly follows that of its begins
-    #: (:func:`nsys2prv.store.runs.pair_runs`).
+    #: Runs on disk.
     runs: list[Run] = msgspec.field(default_factory=list)
     #: Meaning of the local object indices.
     objects: list[ObjectKey] = msgspec.field(default_factory=list)
@@ -143,19 +128,22 @@ class WorkResult(Struct):
 def spill_rows(
     rows: Rows, open_ended: bool, writer: SpillWriter, account: Account
 ) -> Iterator[Run]:
-    """Store one piece of the normal form; yields its runs: each of begins, directly after it that
-    of their ends (:func:`nsys2prv.store.runs.pair_runs`), and lines. What is dropped or repaired is
-    counted in the account.
+    """Store one piece of the normal form; yields its runs: of ranges, and of lines. What is dropped
+    or repaired is counted in the account.
 
     open_ended: a row without an end lasts to the end of the trace.
     """
-    layout = load_catalogue().layouts[rows.layout]
     kept, end = repair_times(rows, open_ended, account)
     if isinstance(kept, slice) or len(kept):
-        ascending = rows.selection is None and is_sorted(rows.begin, strictly=True)
-        mask = writer.field_masks.get(layout.name, -1)
-        for split in _split_by_fields(layout, rows.columns, kept, mask):
-            yield from _spill_events(rows, layout, split, end, ascending, writer)
+        if rows.selection is not None or not is_sorted(rows.begin, strictly=True):
+            kept = _select_rows(kept, _order_outer_first(rows.begin[kept], end[kept]))
+        given = {"begin": rows.begin, "end": end, "row": rows.object, **rows.columns}
+        if rows.domain is not None:
+            given["domain"] = rows.domain
+        if CALLERS in given and not given[CALLERS].any():
+            del given[CALLERS]
+        columns = {name: np.ascontiguousarray(one[kept], np.int64) for name, one in given.items()}
+        yield writer.append_ranges(load_catalogue().layouts[rows.layout], columns)
     if rows.lines is not None:
         yield from spill_lines(rows.lines, writer)
 
@@ -233,173 +221,6 @@ def repair_times(
         chosen = _select_rows(chosen, np.flatnonzero(timed))
     closed = mask_usable(rows.end)
     return chosen, np.where(closed, np.maximum(rows.end, rows.begin + 1), OPEN)
-
-
-def _split_by_fields(
-    layout: Layout, columns: dict[str, np.ndarray], kept: slice | np.ndarray, mask: int
-) -> Iterator[tuple[int, int, slice | np.ndarray]]:
-    """Yield the bits of the fields that rows carry, all in the mask that are not optional and the
-    optional ones that they have; the bits of the numbers that all rows have, but that are not known
-    in these; and the kept rows of which that holds.
-
-    Of the others a plain number of 0 is not written where rows of the layout follow one another:
-    between them it is 0 anyway.
-    """
-    follow, fields = not layout.nests and not layout.is_state, len(layout.fields)
-    always, some, held = 0, [], []
-
-    def add_mask(bit: int, has: np.ndarray) -> None:
-        nonlocal always
-        count = np.count_nonzero(has)
-        if count == len(has):
-            always |= 1 << bit
-        elif count:
-            some.append(bit)
-            held.append(has[kept])
-
-    for bit, field in enumerate(layout.fields):
-        if not mask >> bit & 1:
-            always |= 1 << fields + bit
-            continue
-        if field.level or (field.optional and field.name not in columns):
-            continue
-        column, is_number = columns[field.name], field.values is None
-        if field.optional:
-            add_mask(bit, column != ABSENT)
-        elif bit and follow and is_number:
-            add_mask(bit, column > 0)
-        else:
-            always |= 1 << bit
-        if is_number and not field.optional and column.min(initial=0) < 0:
-            add_mask(fields + bit, column < 0)
-    if CALLERS in columns and columns[CALLERS].any():
-        always |= mask & layout.callers_mask
-    known = (1 << fields) - 1
-    if not some:
-        yield always & known, always >> fields, kept
-        return
-    carried = np.zeros(len(held[0]), np.min_scalar_type((1 << len(some)) - 1))
-    for place, has in enumerate(held):
-        carried |= np.left_shift(has, place, dtype=carried.dtype)
-    counted = carried.itemsize <= 2
-    combinations = np.flatnonzero(np.bincount(carried)) if counted else np.unique(carried)
-    for combination in combinations.tolist():
-        own = sum(1 << bit for place, bit in enumerate(some) if combination >> place & 1)
-        alone = len(combinations) == 1
-        chosen = slice(None) if alone else np.flatnonzero(carried == combination)
-        own |= always
-        yield own & known, own >> fields, _select_rows(kept, chosen)
-
-
-def _spill_events(
-    rows: Rows,
-    layout: Layout,
-    split: tuple[int, int, slice | np.ndarray],
-    end: np.ndarray,
-    ascending: bool,
-    writer: SpillWriter,
-) -> Iterator[Run]:
-    """Store rows of a layout. split: as :func:`_split_by_fields` yields it. end: of all rows.
-    ascending: True if each of these begins after the one before.
-    """
-    present, unknown, kept = split
-    if not ascending:
-        kept = _select_rows(kept, _order_outer_first(rows.begin[kept], end[kept]))
-    fields = list_numbered_fields(layout.name, present & ~layout.callers_mask)
-    columns = {name: np.ascontiguousarray(rows.columns[name], np.int64) for _, name in fields}
-    greatest, object_, wide, negative = measure_rows(end, rows.object, columns, kept)
-    for place, (_, name) in enumerate(fields) if negative else ():
-        if negative >> place & 1:
-            # Paraver's tools do not know negative numbers; `unknown` says where they are.
-            columns[name] = np.maximum(columns[name], 0)
-    wide = sum(1 << bit for place, (bit, _) in enumerate(fields) if wide >> place & 1)
-    columns |= {"time": rows.begin, "end": end, "object": rows.object, "domain": rows.domain}
-    columns[CALLERS] = rows.columns.get(CALLERS)
-    last = len(rows.begin) - 1 if isinstance(kept, slice) else kept[-1]
-    greatest = max(greatest, int(rows.begin[last]) + 1)
-    shape = get_format(BEGIN, layout.name, present, (), wide, unknown)
-    yield writer.append_columns(shape, columns, kept, greatest, object_)
-    shape = get_format(END, layout.name, present)
-    if layout.is_state:
-        yield writer.append(
-            shape, _make_closing_records(rows.object[kept], shape), greatest, object_
-        )
-    else:
-        kept = _select_rows(kept, _order_by_time(end[kept]))
-        yield writer.append_columns(shape, {**columns, "time": end}, kept, greatest, object_)
-
-
-@lru_cache(MOST_FORMATS)
-def list_numbered_fields(name: str, field_mask: int) -> list[tuple[int, str]]:
-    """Return bit and name of the fields of a layout whose bit is set."""
-    fields = enumerate(load_catalogue().layouts[name].fields)
-    return [(bit, one.name) for bit, one in fields if field_mask >> bit & 1]
-
-
-def measure_rows(
-    end: np.ndarray,
-    objects: np.ndarray,
-    columns: Mapping[str, np.ndarray],
-    rows: slice | np.ndarray,
-) -> tuple[int, int, int, int]:
-    """Return of some rows (indices, or a slice for all) the greatest end that is not OPEN, the one
-    object, -1 for several, and of which columns one needs more than 32 bits, and is negative (a bit
-    each).
-    """
-    if core is None:
-        own, some = [column[rows] for column in columns.values()], end[rows]
-        wide = (1 << bit for bit, one in enumerate(own) if one.max() > GREATEST_NARROW)
-        negative = (1 << bit for bit, one in enumerate(own) if one.min() < 0)
-        greatest = int(some[some != OPEN].max(initial=NULL))
-        return greatest, find_only_object(objects[rows]), sum(wide), sum(negative)
-    every = isinstance(rows, slice)
-    given = (np.ascontiguousarray(one, np.int64) for one in (end, objects, *columns.values()))
-    return core.measure_rows(tuple(given), None if every else rows)
-
-
-def append_events(
-    writer: SpillWriter,
-    shape: RecordFormat,
-    begins: np.ndarray,
-    end: np.ndarray,
-    greatest_time: int,
-) -> tuple[Run, Run]:
-    """Store begin records, ascending by time, and the end records that belong to them. end: of
-    each; greatest_time: as in :class:`Run`.
-    """
-    object_ = find_only_object(begins["object"])
-    end_shape = get_format(END, shape.name, shape.field_mask)
-    return (
-        writer.append(shape, begins, greatest_time, object_),
-        writer.append(end_shape, make_end_records(begins, end, end_shape), greatest_time, object_),
-    )
-
-
-def find_only_object(objects: np.ndarray) -> int:
-    """Return the one object of some rows, -1 for several."""
-    return int(objects[0]) if (objects == objects[0]).all() else -1
-
-
-def make_end_records(begins: np.ndarray, end: np.ndarray, shape: RecordFormat) -> np.ndarray:
-    """Return the end records of begin records that end at `end`, ascending by time; of states those
-    at the end of the trace. shape: of the ends.
-    """
-    if load_catalogue().layouts[shape.name].is_state:
-        return _make_closing_records(begins["object"], shape)
-    ends = np.empty(len(begins), shape.dtype)
-    order = _order_by_time(end)
-    ends["time"] = end[order]
-    for name in ends.dtype.names[1:]:
-        ends[name] = begins[name][order]
-    return ends
-
-
-def _make_closing_records(objects: np.ndarray, shape: RecordFormat) -> np.ndarray:
-    """Return end records at the end of the trace, one for each of the objects of begin records."""
-    objects = np.unique(objects)
-    ends = np.zeros(len(objects), shape.dtype)
-    ends["time"], ends["object"] = OPEN, objects
-    return ends
 
 
 def _order_outer_first(begin: np.ndarray, end: np.ndarray) -> slice | np.ndarray:

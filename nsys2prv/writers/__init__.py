@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from nsys2prv.events.catalogue import Metric
-    from nsys2prv.store.runs import RecordFormat, Run
-    from nsys2prv.store.windows import GlobalIds, WindowRecords
+    from nsys2prv.store.global_ids import GlobalIds
+    from nsys2prv.store.runs import Run
+    from nsys2prv.store.windows import Window
     from nsys2prv.writers.names import NameValues
     from nsys2prv.writers.rows import ObjectModel
 
@@ -86,11 +87,9 @@ class Writer(Protocol):
     def begin(self, content: TraceContent) -> bytes:
         """Take from the content all that `window` needs; return the first bytes of the file."""
 
-    def window(
-        self, records: dict[RecordFormat, WindowRecords], number: int, is_last: bool
-    ) -> WindowBytes:
-        """Return the bytes of the records of a window, whose times are later than those of the
-        windows before it. number: of the window, from 0. is_last: it ends with the trace.
+    def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
+        """Return the bytes of a window, whose times are later than those of the windows before it.
+        number: of the window, from 0. is_last: it ends with the trace.
         """
 
     def end(self, content: TraceContent, trace: Path) -> None:

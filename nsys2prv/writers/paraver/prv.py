@@ -20,9 +20,10 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.files import name_beside
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import CALLERS, DomainCode, Field, load_catalogue
-from nsys2prv.store.runs import BEGIN, END, LINE, STATE, RecordFormat, list_present_fields
+from nsys2prv.store.range_slices import Places, RangeSlice
+from nsys2prv.store.runs import LINE, STATE, RecordFormat, list_present_fields
 from nsys2prv.store.samples import SampleTable, read_samples
-from nsys2prv.store.windows import WindowRecords
+from nsys2prv.store.windows import Window, WindowRecords
 from nsys2prv.writers import TraceContent, WindowBytes
 from nsys2prv.writers.paraver.pcf import (
     format_row_file,
@@ -58,11 +59,13 @@ class ParaverWriter(Struct, dict=True):
     duration: int = 0
     #: Layout -> bits of the fields to write.
     field_masks: Mapping[str, int] = field(default_factory=dict)
+    #: Distinct callers, by level: event values, ABSENT behind the last one.
+    callers: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
 
     def begin(self, content: TraceContent) -> bytes:
         """Return the header, and what is known of the clocks as comments."""
         self.addresses, self.duration = content.model.tree.addresses, content.duration
-        self.field_masks = content.layouts
+        self.field_masks, self.callers = content.layouts, content.global_ids.callers
         self.domain_codes = content.domain_codes
         self.counter_codes = number_metrics(content.metrics)
         self.closings = [
@@ -74,12 +77,10 @@ class ParaverWriter(Struct, dict=True):
         header = _format_header(content.model.tree, date, content.duration)
         return (header + content.comments).encode()
 
-    def window(
-        self, records: dict[RecordFormat, WindowRecords], number: int, is_last: bool
-    ) -> WindowBytes:
+    def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
         """Return the lines of a window by time."""
-        tables, repeated = read_samples(records, self.counter_codes)
-        batches = self._make_batches(records)
+        tables, repeated = read_samples(window.records, self.counter_codes)
+        batches = self._make_batches(window)
         batches += map(self._make_sample_batch, tables)
         if is_last:
             batches += self._make_closing_batches()
@@ -92,8 +93,10 @@ class ParaverWriter(Struct, dict=True):
         counters = make_counter_types(content.metrics, self.counter_codes)
         domains = dict(content.domain_codes)
         held = dict.fromkeys(content.layouts, 0)
-        for shape in {run.shape for run in content.runs if run.shape.stream == BEGIN}:
-            held[shape.name] |= shape.field_mask & content.layouts[shape.name]
+        for run in content.runs:
+            if run.index is not None:
+                name = run.shape.name
+                held[name] |= (run.index.always | run.index.some) & content.layouts[name]
         types = make_event_types(held, content.values, domains, counters)
         states = load_catalogue().states if content.has_states else ()
         with pcf.open("wb") as file:
@@ -113,64 +116,82 @@ class ParaverWriter(Struct, dict=True):
         """Codes by NVTX domain, and callers by row, as windows have needed them."""
         return {}
 
-    def _make_batches(self, records: dict[RecordFormat, WindowRecords]) -> list[Batch]:
-        """Return the lines of a window by shape: states first, then ends, so that they come before
-        begins of the same time.
+    def _make_batches(self, window: Window) -> list[Batch]:
+        """Return the lines of a window: states of rows first, then ends of ranges, so that they come
+        before begins of the same time; of each by layout and fields.
         """
-        makers = {
-            STATE: self._make_state_batch,
-            END: self._make_end_batch,
-            BEGIN: self._make_begin_batch,
-            LINE: self._make_line_batch,
-        }
-        shapes = sorted(records, key=lambda shape: (shape.name, shape.field_mask, shape.wide))
-        return [
-            make(shape, records[shape])
-            for stream, make in makers.items()
-            for shape in shapes
-            if shape.stream == stream
-        ]
+        ends: list[tuple[str, int, Batch]] = []
+        begins: list[tuple[str, int, Batch]] = []
+        for ranges in window.ranges:
+            name = ranges.layout.name
+            ends += ((name, mask, one) for mask, one in self._make_ends(ranges))
+            begins += ((name, mask, one) for mask, one in self._make_begins(ranges))
+        ends += self._make_closings(window.ranges)
+        made = [batch for side in (ends, begins) for *_, batch in sorted(side, key=_by_fields)]
+        records = sorted(window.records.items(), key=lambda one: one[0].name)
+        states = [self._make_state_batch(one) for shape, one in records if shape.stream == STATE]
+        lines = [self._make_line_batch(*one) for one in records if one[0].stream == LINE]
+        return [*states, *made, *lines]
 
-    def _make_state_batch(self, _: RecordFormat, records: WindowRecords) -> Batch:
+    def _make_state_batch(self, records: WindowRecords) -> Batch:
         objects, end = _read_column(records, "object"), records.column("end")
         state = records.column("state")
         parts = [(self._choices[0], objects), records.times, b":", end, b":", state]
         return _make_batch(records.times, parts)
 
-    def _make_end_batch(self, shape: RecordFormat, records: WindowRecords) -> Batch:
-        layout = load_catalogue().layouts[shape.name]
-        times, objects = records.times, _read_column(records, "object")
-        if layout.is_state:
-            # Each part of a table closes its objects; once is enough.
-            objects, first = np.unique(records.column("object"), return_index=True)
-            times = times[first]
-        parts: list[Part] = [(self._choices[1], objects), times]
-        for one in self._list_written_fields(shape):
-            if one.level:
-                parts += self._make_callers(shape, one, records)
-            else:
-                parts.append(self._make_code(one.code, b":0", records))
-        return _make_batch(times, parts)
+    def _make_ends(self, ranges: RangeSlice) -> Iterator[tuple[int, Batch]]:
+        """Yield the lines at the ends of ranges, with the fields that these have."""
+        for mask, rows in ranges.split(ranges.at_end):
+            times = ranges.until[rows]
+            row = (self._choices[1], _find_column(ranges, "row", rows))
+            yield mask, _make_batch(times, [row, times, *self._make_zeros(ranges, mask, rows)])
 
-    def _make_begin_batch(self, shape: RecordFormat, records: WindowRecords) -> Batch:
-        layout = load_catalogue().layouts[shape.name]
-        parts = [(self._choices[1], _read_column(records, "object")), records.times]
-        for one in self._list_written_fields(shape):
-            if one.level:
-                parts += self._make_callers(shape, one, records)
-                continue
-            column = _read_column(records, one.name)
-            if one.offset:
-                column = np.add(records.column(one.name), one.offset, dtype=np.int64)
-            parts += [self._make_code(one.code, b":", records), column]
+    def _make_closings(self, slices: Sequence[RangeSlice]) -> Iterator[tuple[str, int, Batch]]:
+        """Yield the lines where rows cease to have states, by layout. Each part of a table closes its
+        objects; once is enough.
+        """
+        by_layout: dict[str, list[RangeSlice]] = {}
+        for ranges in slices:
+            if ranges.closings.size:
+                by_layout.setdefault(ranges.layout.name, []).append(ranges)
+        for name, own in by_layout.items():
+            times, rows = np.concatenate([one.closings for one in own], axis=1)
+            rows, first = np.unique(rows, return_index=True)
+            times, mask = times[first], own[0].index.always
+            zeros = self._make_zeros(own[0], mask, slice(0))
+            yield name, mask, _make_batch(times, [(self._choices[1], rows), times, *zeros])
+
+    def _make_begins(self, ranges: RangeSlice) -> Iterator[tuple[int, Batch]]:
+        """Yield the lines at the begins of ranges, with the fields that these have."""
         # Where ranges begin together the longer one is the outer one.
-        return _make_batch(records.times, parts, -records.find_order() if layout.nests else None)
+        ties = -ranges.find_order() if ranges.layout.nests else None
+        for mask, rows in ranges.split(ranges.at_begin):
+            times = ranges.begin[rows]
+            parts: list[Part] = [(self._choices[1], _find_column(ranges, "row", rows)), times]
+            for one in self._list_written_fields(ranges, mask):
+                if one.level:
+                    parts += self._make_callers(ranges, mask, rows, one, is_end=False)
+                    continue
+                column = _find_column(ranges, one.name, rows)
+                if one.offset:
+                    column = np.add(ranges.column(one.name, rows), one.offset, dtype=np.int64)
+                parts += [self._make_code(one.code, b":", ranges, rows), column]
+            yield mask, _make_batch(times, parts, None if ties is None else ties[rows])
 
-    def _list_written_fields(self, shape: RecordFormat) -> list[Field]:
-        mask = shape.field_mask & self.field_masks[shape.name]
-        return list_present_fields(load_catalogue().layouts[shape.name], mask)
+    def _make_zeros(self, ranges: RangeSlice, mask: int, rows: Places) -> Iterator[Part]:
+        """Yield the parts of a line that end what these fields began."""
+        for one in self._list_written_fields(ranges, mask):
+            if one.level:
+                yield from self._make_callers(ranges, mask, rows, one, is_end=True)
+            else:
+                yield self._make_code(one.code, b":0", ranges, rows)
 
-    def _make_code(self, code: int | DomainCode, behind: bytes, records: WindowRecords) -> Part:
+    def _list_written_fields(self, ranges: RangeSlice, mask: int) -> list[Field]:
+        return list_present_fields(ranges.layout, mask & self.field_masks[ranges.layout.name])
+
+    def _make_code(
+        self, code: int | DomainCode, behind: bytes, ranges: RangeSlice, rows: Places
+    ) -> Part:
         """Return `:code` and what follows it."""
         if not isinstance(code, DomainCode):
             return b":%d%s" % (code, behind)
@@ -178,31 +199,30 @@ class ParaverWriter(Struct, dict=True):
             codes = (code.code_of(*domain) for domain in self.domain_codes)
             texts = tuple(b":%d%s" % (number, behind) for number in codes)
             self._further_choices[code, behind] = Choice(texts)
-        return self._further_choices[code, behind], _read_column(records, "domain")
+        return self._further_choices[code, behind], _find_column(ranges, "domain", rows)
 
     def _make_callers(
-        self, shape: RecordFormat, first: Field, records: WindowRecords
+        self, ranges: RangeSlice, mask: int, rows: Places, first: Field, is_end: bool
     ) -> list[Part]:
         """Return the callers of rows as one part, in the place of the first one that is written;
         nothing in the places of others.
         """
-        callers = [one for one in self._list_written_fields(shape) if one.level]
+        callers = [one for one in self._list_written_fields(ranges, mask) if one.level]
         if first != callers[0]:
             return []
-        key = shape.stream, *(one.code for one in callers)
+        key = is_end, *(one.code for one in callers)
         if key not in self._further_choices:
-            values = records.callers[:, [one.level - 1 for one in callers]].tolist()
-            zero = shape.stream == END
+            values = self.callers[:, [one.level - 1 for one in callers]].tolist()
             texts = (
                 "".join(
-                    f":{one.code}:{0 if zero else value}"
+                    f":{one.code}:{0 if is_end else value}"
                     for one, value in zip(callers, row, strict=True)
                     if value != ABSENT
                 )
                 for row in values
             )
             self._further_choices[key] = Choice(tuple(map(str.encode, texts)))
-        return [(self._further_choices[key], _read_column(records, CALLERS))]
+        return [(self._further_choices[key], _find_column(ranges, CALLERS, rows))]
 
     def _make_line_batch(self, shape: RecordFormat, records: WindowRecords) -> Batch:
         sender, receiver, size = (
@@ -238,6 +258,16 @@ def _format_header(tree: ObjectTree, date: datetime, duration: int) -> str:
     tasks = ",".join(f"{len(task.threads)}:{task.node + 1}" for task in tree.tasks)
     objects = f"{len(tree.nodes)}({cpus}):1:{len(tree.tasks)}({tasks})"
     return f"#Paraver ({date:%d/%m/%Y at %H:%M}):{duration}_ns:{objects}\n"
+
+
+def _by_fields(made: tuple[str, int, Batch]) -> tuple[str, int]:
+    return made[:2]
+
+
+def _find_column(ranges: RangeSlice, name: str, rows: Places) -> Column:
+    """Return a column of rows that holds no times, to be written."""
+    values, table = ranges.find(name, rows)
+    return values if table is None else Indices(values, table)
 
 
 def _read_column(records: WindowRecords, name: str) -> Column:

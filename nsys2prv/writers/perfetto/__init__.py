@@ -25,13 +25,15 @@ from msgspec import Struct, field
 
 from nsys2prv._util.columns import mask_changes
 from nsys2prv._util.text import capitalize
+from nsys2prv.events.catalogue import Field as CatalogueField
 from nsys2prv.events.catalogue import ValueSet, load_catalogue, split_unit
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.export.info import tid_of
 from nsys2prv.store.overlaps import list_overlap_groups
-from nsys2prv.store.runs import BEGIN, END, LINE, RecordFormat, list_present_fields
+from nsys2prv.store.range_slices import Places, RangeSlice, find_first_times
+from nsys2prv.store.runs import LINE, RecordFormat, list_present_fields
 from nsys2prv.store.samples import SampleTable, read_samples
-from nsys2prv.store.windows import WindowRecords, find_first_times
+from nsys2prv.store.windows import Window, WindowRecords
 from nsys2prv.writers import TraceContent, WindowBytes
 from nsys2prv.writers.perfetto.messages import (
     ON_SEQUENCE,
@@ -147,17 +149,15 @@ class PerfettoWriter(Struct, dict=True):
         )
         return b"".join(described)
 
-    def window(
-        self, records: dict[RecordFormat, WindowRecords], number: int, is_last: bool
-    ) -> WindowBytes:
+    def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
         """Return the packets of a window; of equal times ends come first, then begins, outer ones
         first. Perfetto sorts packets by time.
         """
-        tables, repeated = read_samples(records, self.metrics)
+        tables, repeated = read_samples(window.records, self.metrics)
         packets = [
-            *self._write_ends(records),
-            *self._write_begins(records),
-            *self._write_messages(records, number),
+            *self._write_ends(window.ranges),
+            *self._write_begins(window.ranges),
+            *self._write_messages(window.records, number),
             *(packet for table in tables for packet in self._write_samples(table)),
         ]
         used = np.zeros(self._first_counter, bool)
@@ -253,76 +253,78 @@ class PerfettoWriter(Struct, dict=True):
             (Track.ORDER, band),
         )
 
-    def _write_ends(self, records: Mapping[RecordFormat, WindowRecords]) -> Iterator[Packets]:
-        states: dict[str, list[np.ndarray]] = defaultdict(list)
-        for shape, found in records.items():
-            if shape.stream != END or shape.name in load_numbers().points:
+    def _write_ends(self, slices: Sequence[RangeSlice]) -> Iterator[Packets]:
+        ends: dict[tuple[str, int], list[Packets]] = defaultdict(list)
+        closings: dict[str, list[np.ndarray]] = defaultdict(list)
+        for ranges in slices:
+            name = ranges.layout.name
+            if name in load_numbers().points:
                 continue
-            rows, times = found.column("object"), found.times
-            if shape.name in self.first_states:
-                states[shape.name].append(np.stack([rows.astype(np.int64), times]))
-            else:
-                yield _make_ends(times, self._find_tracks(shape.name, rows))
-        for name, pieces in states.items():
+            if ranges.closings.size:
+                closings[name].append(ranges.closings)
+            for mask, rows in ranges.split(ranges.at_end):
+                order = np.argsort(ranges.until[rows], kind="stable")
+                times, row = ranges.until[rows][order], ranges.column("row", rows)[order]
+                ends[name, mask].append(_make_ends(times, self._find_tracks(name, row)))
+        for packets in ends.values():
+            yield from packets
+        for name, pieces in closings.items():
             # Every part of a table closes what it saw; once is enough.
-            rows, times = np.concatenate(pieces, axis=1)
+            times, rows = np.concatenate(pieces, axis=1)
             rows, first = np.unique(rows, return_index=True)
             yield _make_ends(times[first], self._find_tracks(name, rows))
 
-    def _write_begins(self, records: Mapping[RecordFormat, WindowRecords]) -> Iterator[Packets]:
+    def _write_begins(self, slices: Sequence[RangeSlice]) -> Iterator[Packets]:
         begun = [
-            part
-            for shape, found in records.items()
-            if shape.stream == BEGIN
-            for part in found.split_by_callers()
+            _Begins(ranges, mask, rows, self._find_tracks(name, ranges.column("row", rows)))
+            for ranges in slices
+            for name in (ranges.layout.name,)
+            for mask, rows in ranges.split_by_callers(ranges.at_begin)
         ]
         if not begun:
             return
-        begun.sort(key=lambda item: (item[0].name, item[0].field_mask, item[0].wide))
-        tracks = [self._find_tracks(shape.name, one.column("object")) for shape, one in begun]
-        depths = _find_depths(
-            [one.times for _, one in begun], tracks, [one.find_order() for _, one in begun]
-        )
+        begun.sort(key=lambda one: (one.ranges.layout.name, one.mask))
+        times = [one.ranges.begin[one.rows] for one in begun]
+        orders = [one.ranges.find_order()[one.rows] for one in begun]
+        depths = _find_depths(times, [one.tracks for one in begun], orders)
         packets = []
-        for (shape, found), own_tracks in zip(begun, tracks, strict=True):
-            unnamed, encoded = self._encode_begins(shape, found, own_tracks)
+        for one in begun:
+            unnamed, encoded = self._encode_begins(one)
             yield from unnamed
             packets.append(encoded)
         for depth in range(1 + max((int(one.max(initial=0)) for one in depths), default=0)):
-            for (shape, found), own_depths, encoded in zip(begun, depths, packets, strict=True):
+            for one, begin, own_depths, encoded in zip(begun, times, depths, packets, strict=True):
                 is_tied = own_depths.any()
                 if depth and not is_tied:
                     continue
                 places = np.flatnonzero(own_depths == depth) if is_tied else slice(None)
-                times = found.times[places]
-                if shape.name in self.first_states:
+                if (name := one.ranges.layout.name) in self.first_states:
                     # A state ends the one before it.
-                    first = self.first_states[shape.name][found.column("object")[places]]
-                    later = np.flatnonzero((times != first) | (depth > 0))
-                    yield _make_ends(times[later], encoded.tracks[places][later])
+                    first = self.first_states[name][one.ranges.column("row", one.rows)[places]]
+                    later = np.flatnonzero((begin[places] != first) | (depth > 0))
+                    yield _make_ends(begin[places][later], encoded.tracks[places][later])
                 yield Packets(encoded.tracks[places], encoded.encoded[places])
 
-    def _encode_begins(
-        self, shape: RecordFormat, records: WindowRecords, tracks: np.ndarray
-    ) -> tuple[list[Packets], Packets]:
+    def _encode_begins(self, begins: _Begins) -> tuple[list[Packets], Packets]:
         """Return the packets of begins, and before them those of names that they alone have."""
+        ranges, own, tracks = begins.ranges, begins.rows, begins.tracks
+        name = ranges.layout.name
         numbers = load_numbers()
-        mask = shape.field_mask & self.field_masks[shape.name]
-        fields = list_present_fields(load_catalogue().layouts[shape.name], mask)
+        fields = list_present_fields(ranges.layout, begins.mask & self.field_masks[name])
         names: list[Packets] = []
-        kind = Event.INSTANT if shape.name in numbers.points else Event.SLICE_BEGIN
+        kind = Event.INSTANT if name in numbers.points else Event.SLICE_BEGIN
         event: list[Field] = [
             (Event.TYPE, kind),
             (Event.TRACK, tracks),
-            (Event.CATEGORY, numbers.categories[shape.name]),
+            (Event.CATEGORY, numbers.categories[name]),
         ]
-        if "domain" in shape.dtype.names:
-            domains = records.column("domain").astype(np.int64)
+        if ranges.layout.has_domain:
+            domains = ranges.column("domain", own).astype(np.int64)
             event.append((Event.CATEGORY, len(numbers.categories) + 1 + domains))
         for place, one in enumerate(fields):
             if one.name in REPEATED_FIELDS:
                 continue
-            values = records.column(one.name)
+            values = begins.find_values(one)
             if isinstance(one.values, ValueSet):
                 names += name_unknown(one.values, values, place == 0)
             if one.values is not None:
@@ -333,15 +335,15 @@ class PerfettoWriter(Struct, dict=True):
                 kind = Event.ARGUMENT_NUMBER if one.values is None else Event.ARGUMENT_TEXT
                 event.append(_make_argument(one.name, values, kind))
         present = {one.name for one in fields}
-        rows = records.column("object")
-        if shape.name == COLLECTIVES and COLLECTIVE_FIELD in present:
-            collective = records.column(COLLECTIVE_FIELD)
+        rows = ranges.column("row", own)
+        if name == COLLECTIVES and COLLECTIVE_FIELD in present:
+            collective = ranges.column(COLLECTIVE_FIELD, own)
             event.append((Event.CORRELATION, collective))
             event.append((Event.FLOW, _make_flows(COLLECTIVE, 0, collective)))
-        elif self.has_launches and LAUNCH_FIELD in present and _is_launched(shape.name):
-            correlation = records.column(LAUNCH_FIELD)
+        elif self.has_launches and LAUNCH_FIELD in present and _is_launched(name):
+            correlation = ranges.column(LAUNCH_FIELD, own)
             event.append((Event.FLOW, _make_flows(LAUNCH, self.launchers[rows], correlation)))
-        return names, _make_packets(records.times, tracks, event)
+        return names, _make_packets(ranges.begin[own], tracks, event)
 
     def _write_messages(
         self, records: Mapping[RecordFormat, WindowRecords], number: int
@@ -385,6 +387,24 @@ class PerfettoWriter(Struct, dict=True):
             event = (Event.TYPE, Event.SAMPLE), (Event.TRACK, tracks), number
             # All counters are described at the begin of the file.
             yield _make_packets(table.time, tracks[:0], event, ON_SEQUENCE)
+
+
+class _Begins(Struct):
+    """Begins of ranges that have the same fields."""
+
+    ranges: RangeSlice
+    #: Bits of their fields.
+    mask: int
+    #: Which of the ranges.
+    rows: Places
+    #: The track of each.
+    tracks: np.ndarray
+
+    def find_values(self, one: CatalogueField) -> np.ndarray:
+        """Return the values of a field of theirs."""
+        if one.level:
+            return self.ranges.find_field(one.name)[self.rows]
+        return self.ranges.column(one.name, self.rows)
 
 
 def _make_packets(

@@ -1,0 +1,130 @@
+"""Join small runs of one shape, before a trace is written.
+
+A window looks into every run that it touches. A job of a thousand reports has some seventy thousand
+runs of a few records each; looking into all of them for every window would cost more than their
+records. So small ones are joined to runs in trace time, of global numbers, in memory that does not grow
+with the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, groupby
+from operator import itemgetter
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+
+from nsys2prv._util.columns import ABSENT
+from nsys2prv.events.catalogue import CALLERS, load_catalogue
+from nsys2prv.store.global_ids import GlobalIds, load_global_ids
+from nsys2prv.store.range_slices import read_slice
+from nsys2prv.store.runs import RANGE, RESOLVED, TRACE, RecordFormat, Run, SpillReader, SpillWriter
+from nsys2prv.store.windows import WindowRecords
+
+#: Records of a small run at most: to join it costs less than a hundred windows that look into it.
+SMALL_RUN = 32_768
+#: Records of a run that small ones are joined to, at most.
+JOINED_RECORDS = 200_000
+#: File with what the times and indices of runs that are joined mean.
+GLOBAL_IDS = "global_ids"
+
+
+def join_small_runs(
+    runs: list[Run],
+    global_ids: GlobalIds,
+    parent: Path,
+    run_tasks: Callable[[Callable, Sequence], Iterable],
+) -> list[Run]:
+    """Return the runs of a job, of which small ones are joined. parent: of the folder with those.
+    run_tasks: maps over tasks.
+    """
+    groups = _group_small_runs(runs)
+    several = [group for group in groups if len(group) > 1]
+    if not several:
+        return runs
+    folder = Path(mkdtemp(prefix="joined-", dir=parent))
+    global_ids.save(folder / GLOBAL_IDS)
+    # Each task has about as many records as a run of joined ones.
+    sizes = np.cumsum([sum(run.rows for run in group) for group in several])
+    numbered = zip((sizes // JOINED_RECORDS).tolist(), several, strict=True)
+    tasks = [
+        (folder, number, [group for _, group in of_task])
+        for number, of_task in groupby(numbered, key=itemgetter(0))
+    ]
+    joined = chain.from_iterable(run_tasks(join_task, tasks))
+    return [group[0] if len(group) == 1 else next(joined) for group in groups]
+
+
+def _group_small_runs(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return the runs in groups, each to become one run, in the order of the first ones."""
+    groups: list[list[Run]] = []
+    filling: dict[RecordFormat, list[Run]] = {}
+    filled: dict[RecordFormat, int] = {}
+    for run in runs:
+        shape = run.shape
+        if run.rows > SMALL_RUN:
+            groups.append([run])
+            continue
+        if shape not in filling or filled[shape] + run.rows > JOINED_RECORDS:
+            filling[shape], filled[shape] = [], 0
+            groups.append(filling[shape])
+        filling[shape].append(run)
+        filled[shape] += run.rows
+    return groups
+
+
+def join_task(task: tuple[Path, int, list[list[Run]]]) -> list[Run]:
+    """Return a run for each group of runs of one shape, in a file of this number in the folder."""
+    folder, number, groups = task
+    global_ids = load_global_ids(folder / GLOBAL_IDS)
+    with (
+        SpillWriter(folder / f"runs-{number}.bin", TRACE, RESOLVED) as writer,
+        SpillReader() as reader,
+    ):
+        return [_join_group(group, global_ids, reader, writer) for group in groups]
+
+
+def _join_group(
+    group: Sequence[Run], global_ids: GlobalIds, reader: SpillReader, writer: SpillWriter
+) -> Run:
+    shape = group[0].shape
+    if shape.stream == RANGE:
+        return _join_ranges(group, global_ids, reader, writer)
+    own = [(run, reader.read_between(run, run.first_time, None)) for run in group]
+    pieces = WindowRecords(shape, global_ids, own)
+    order = np.argsort(pieces.times, kind="stable")
+    records = np.empty(len(order), shape.dtype)
+    records["time"] = pieces.times[order]
+    for name in shape.dtype.names[1:]:
+        records[name] = pieces.column(name)[order]
+    return writer.append(shape, records, int(pieces.times.max()))
+
+
+def _join_ranges(
+    group: Sequence[Run], global_ids: GlobalIds, reader: SpillReader, writer: SpillWriter
+) -> Run:
+    """Join ranges; those that begin together in the order of the runs."""
+    layout = load_catalogue().layouts[group[0].shape.name]
+    slices = [read_slice(run, global_ids, reader) for run in group]
+    pieces = [one.make_joinable() for one in slices if one is not None]
+    names = dict.fromkeys(name for piece in pieces for name in piece)
+    columns = {
+        name: np.concatenate([_find_column(name, piece) for piece in pieces]) for name in names
+    }
+    columns["origin"] = np.repeat(np.arange(len(pieces)), [len(one["begin"]) for one in pieces])
+    order = np.argsort(columns["begin"], kind="stable")
+    columns = {name: column[order] for name, column in columns.items()}
+    closings = None
+    if layout.is_state:
+        # Times that are OPEN stay so: they are those of the trace.
+        closings = np.concatenate([one.find_closings() for one in slices], axis=1)
+    return writer.append_ranges(layout, columns, closings=closings)
+
+
+def _find_column(name: str, piece: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return a column of a piece, which may lack it where others have it."""
+    if name in piece or name == "order":
+        return piece.get(name, piece["end"])
+    return np.full(len(piece["begin"]), 0 if name == CALLERS else ABSENT)

@@ -1,0 +1,170 @@
+"""Ranges of a layout as columns in a file, by begin, the longer first; and an index in memory, by which
+those that begin or end in a window of time are found while little else is read.
+
+The columns are `begin`, `end` (local ns, OPEN where the report does not close a range), `row` (index
+of an object), and, where a layout or its ranges have them: `domain`, CALLERS, `order` (as `end`, of
+ranges that begin together: the one of which it is later is the outer one), `origin` (of ranges that
+were put together: which of the pieces they are of), and the fields of the layout. A field is null where
+a range lacks it, or where it is not known; 0 is stored there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import BinaryIO
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from nsys2prv._util.columns import ABSENT, OPEN, find_bounds
+from nsys2prv.events.catalogue import CALLERS, Field, Layout
+from nsys2prv.store.stored_columns import StoredColumn, write_column
+
+#: Rows of a block, of which the index has the first begin and the bounds of the ends.
+BLOCK_ROWS = 256
+#: The greatest number that is stored in 32 bits.
+GREATEST_NARROW = (1 << 32) - 1
+#: An end is late if so many rows begin before it.
+LATE_ROWS = 1024
+#: Columns of times, and of indices that every range has if one has them.
+TIME_COLUMNS = ("begin", "end", "order")
+INDEX_COLUMNS = ("row", "domain", CALLERS, "origin")
+
+
+class RangeIndex(Struct, frozen=True):
+    """What is known of ranges of one layout."""
+
+    #: Where their columns are, by name.
+    columns: dict[str, StoredColumn]
+    #: Bits of the fields that are written of all of them, and of those that are written of some.
+    always: int
+    some: int
+    #: Of each block the least and the greatest end that is neither OPEN nor late, local ns (2, blocks).
+    ends: np.ndarray
+    #: Which blocks have ends that are OPEN.
+    opened: np.ndarray
+    #: Late ends, ascending, and the block of each (2, late ends).
+    late: np.ndarray
+    #: Of states: when objects cease to have one (OPEN: with the trace), and these objects (2, objects).
+    closings: np.ndarray
+
+    def __reduce__(self) -> tuple:
+        # Bytes take a fraction of the time that arrays take.
+        known, arrays = astuple(self)[:3], astuple(self)[3:]
+        return _restore_index, (*known, *(one.tobytes() for one in arrays))
+
+    @property
+    def is_open(self) -> bool:
+        """True if any of them lasts to the end of the trace."""
+        return bool(self.opened.any() or (self.closings[0] == OPEN).any())
+
+
+def _restore_index(
+    columns: dict[str, StoredColumn],
+    always: int,
+    some: int,
+    ends: bytes,
+    opened: bytes,
+    late: bytes,
+    closings: bytes,
+) -> RangeIndex:
+    pairs = (np.frombuffer(one, np.int64).reshape(2, -1) for one in (ends, late, closings))
+    ends_of_blocks, late_ends, closed = pairs
+    is_open = np.frombuffer(opened, bool)
+    return RangeIndex(columns, always, some, ends_of_blocks, is_open, late_ends, closed)
+
+
+def skips_zero(layout: Layout, bit: int, field: Field) -> bool:
+    """True if 0 is not written: where ranges follow one another a number is 0 between them anyway."""
+    follows = not (layout.nests or layout.is_state)
+    return bool(bit) and follows and field.values is None and not field.optional
+
+
+def write_ranges(
+    file: BinaryIO,
+    layout: Layout,
+    columns: Mapping[str, np.ndarray],
+    mask: int,
+    closings: np.ndarray | None = None,
+) -> RangeIndex:
+    """Append ranges, by (begin, -end), to a file. columns: int64, ABSENT where a field is not there or
+    not known. mask: bits of the fields to keep. closings: of states, where they are known.
+    """
+    stored, always, some = {}, 0, 0
+    for name in TIME_COLUMNS:
+        if name in columns:
+            stored[name] = write_column(file, columns[name])
+    for name in INDEX_COLUMNS:
+        if name in columns:
+            stored[name] = write_column(file, columns[name].astype(np.uint32))
+    if CALLERS in columns:
+        always |= mask & layout.callers_mask
+    for bit, field in enumerate(layout.fields):
+        if not mask >> bit & 1 or field.level or field.name not in columns:
+            continue
+        column = columns[field.name]
+        least, greatest = find_bounds(column)
+        if field.optional and greatest == ABSENT:
+            continue
+        values, valid = column, None
+        if least < 0:
+            # Paraver's tools do not know negative numbers.
+            values = np.maximum(column, 0)
+            if field.optional or field.values is None:
+                valid = column != ABSENT if field.optional else column >= 0
+        if greatest <= GREATEST_NARROW:
+            values = values.astype(np.uint32)
+        stored[field.name] = write_column(file, values, valid)
+        least_written = 1 if skips_zero(layout, bit, field) else 0 if field.optional else least
+        always |= (least >= least_written) << bit
+        some |= (least < least_written <= greatest) << bit
+    if closings is None:
+        objects = np.unique(columns["row"]) if layout.is_state else np.zeros(0, np.int64)
+        closings = np.stack([np.full(len(objects), OPEN), objects])
+    return RangeIndex(stored, always, some, *index_ends(columns["begin"], columns["end"]), closings)
+
+
+def index_ends(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return `ends`, `opened` and `late` of a :class:`RangeIndex`."""
+    starts = np.arange(0, len(begin), BLOCK_ROWS)
+    is_open = end == OPEN
+    has_open = bool(is_open.any())
+    opened = np.logical_or.reduceat(is_open, starts) if has_open else np.zeros(len(starts), bool)
+    known = np.where(is_open, begin, end) if has_open else end
+    late = np.zeros(0, np.int64)
+    if len(begin) > LATE_ROWS:
+        late = np.flatnonzero(end[:-LATE_ROWS] > begin[LATE_ROWS:])
+    if len(late):
+        known = known.copy()
+        known[late] = begin[late] + 1
+        late = late[~is_open[late]]
+        late = late[np.argsort(end[late], kind="stable")]
+    bounds = np.stack([ufunc.reduceat(known, starts) for ufunc in (np.minimum, np.maximum)])
+    return bounds, opened, np.stack([end[late], late // BLOCK_ROWS])
+
+
+def find_spans(
+    index: RangeIndex, begins: np.ndarray, last_begin: int, first: int, last: int | None, ends: bool
+) -> list[tuple[int, int]]:
+    """Return spans of rows (first, last), at multiples of BLOCK_ROWS, with all that begin at first <=
+    time < last (local ns, None: without a limit), and with those that end there, if `ends`. begins: of
+    the first row of each block. last_begin: of the last row.
+    """
+    blocks = len(begins)
+    start = max(int(begins.searchsorted(first)) - 1, 0)
+    stop = blocks if last is None else int(begins.searchsorted(last))
+    if first > last_begin:
+        start = stop = blocks
+    if not ends:
+        return [(start * BLOCK_ROWS, stop * BLOCK_ROWS)] if start < stop else []
+    hit = index.ends[1] >= first
+    if last is None:
+        hit |= index.opened
+    else:
+        hit &= index.ends[0] < last
+    hit[start:stop] = True
+    low, high = index.late[0].searchsorted([first, OPEN if last is None else last])
+    hit[index.late[1][low:high]] = True
+    edges = np.flatnonzero(np.diff(hit, prepend=False, append=False)) * BLOCK_ROWS
+    return [(one, other) for one, other in edges.reshape(-1, 2).tolist()]
