@@ -12,23 +12,22 @@ import pytest
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv.clock.maps import ClockMap
+from nsys2prv.store.global_ids import GlobalIds, IdTable
 from nsys2prv.store.runs import (
-    BEGIN,
-    END,
     LINE,
     RESOLVED,
     SAMPLE_EVERY,
+    STATE,
     TRACE,
     RecordFormat,
     Run,
     SpillReader,
     SpillWriter,
-    pair_runs,
 )
-from nsys2prv.store.windows import GlobalIds, IdTable, WindowRecords
+from nsys2prv.store.windows import WindowRecords
 
-SHAPE = RecordFormat(END, "cuda_api")
-RANGES = RecordFormat(BEGIN, "nvtx_pushpop", field_mask=1)
+SHAPE = RecordFormat(STATE, STATE)
+LINES = RecordFormat(LINE, "mpi_message")
 
 
 def _store_times(folder: Path, times: np.ndarray, name: str = "runs.bin") -> Run:
@@ -73,28 +72,6 @@ def test_slices_of_a_run(tmp_path: Path, rows: int, spread: int) -> None:
             if len(expected):
                 assert start == expected[0]
     reader.close()
-
-
-def _write_bare(stream: str, name: str, present: int = 1) -> Run:
-    return Run(
-        RecordFormat(stream, name, present),
-        Path("none"),
-        0,
-        9,
-        0,
-        0,
-        0,
-        0,
-        0,
-        np.zeros(1, np.int64),
-    )
-
-
-def test_ends_follow_their_begins() -> None:
-    shapes = [(BEGIN, "cuda_api"), (END, "cuda_api"), (LINE, "launch"), (BEGIN, "nvtx_pushpop")]
-    runs = [_write_bare(*shape) for shape in [*shapes, (END, "nvtx_pushpop")]]
-    pairs = [(runs[0], runs[1]), (runs[2], None), (runs[3], runs[4])]
-    assert list(pair_runs(runs)) == pairs
 
 
 def test_a_system_that_allows_few_open_files(
@@ -153,61 +130,45 @@ def test_rows_of_several_clocks(chosen: list[int]) -> None:
 )
 @pytest.mark.parametrize("window", [None, (0, None), (9_000, 30_000), (20_000, None)])
 def test_records_of_several_runs(chosen: list[int], window: tuple[int, int | None] | None) -> None:
-    """Of each report, sources of their own number objects, domains and names anew."""
+    """Of each report, sources of their own number objects anew."""
     random = np.random.default_rng(len(chosen))
     sources, duration = 4, 10**6
-    lookups = [[random.integers(0, 10**4, 50) for _ in range(sources)] for _ in range(3)]
-    objects, domains, names = map(IdTable.from_columns, lookups)
-    none = IdTable.from_columns([]), np.zeros((0, 0), np.int64)
-    clocks = [*MAPS, ClockMap()]
-    global_ids = GlobalIds(clocks, duration, objects, domains, {"nvtx": names}, *none)
+    numbers = [random.integers(0, 10**4, 50) for _ in range(sources)]
+    none = IdTable.from_columns([])
+    objects, clocks = IdTable.from_columns(numbers), [*MAPS, ClockMap()]
+    global_ids = GlobalIds(clocks, duration, objects, none, {}, none, np.zeros((0, 0), np.int64))
     pieces, expected = [], []
     for number, report in enumerate(chosen):
-        records = np.zeros(300, RANGES.dtype)
+        records = np.zeros(300, LINES.dtype)
         records["time"] = np.sort(random.integers(0, 40_000, 300))
-        records["end"] = np.where(
-            random.random(300) < 0.1, OPEN, records["time"] + random.integers(1, 40, 300)
-        )
-        for name in records.dtype.names[2:]:
+        for name in ("receive", "until"):
+            records[name] = records["time"] + random.integers(1, 40, 300)
+        for name in ("sender", "receiver", "size", "tag"):
             records[name] = random.integers(0, 50, 300)
         source = RESOLVED if report == TRACE else number % sources
-        pieces.append(
-            (
-                Run(RANGES, Path("none"), 0, 300, report, source, 0, 0, 0, np.zeros(1, np.int64)),
-                records,
+        run = Run(LINES, Path("none"), 0, 300, report, source, 0, 0, 0, np.zeros(1, np.int64))
+        pieces.append((run, records))
+        clock = clocks[report]
+        table = np.arange(50) if report == TRACE else numbers[source]
+        for row in records.tolist():
+            time, sender, receive, receiver, until, *others = row
+            time, receive, until = clock.to_global(np.array([time, receive, until])).tolist()
+            is_inside = window is None or (
+                time >= window[0] and (window[1] is None or time < window[1])
             )
-        )
-        clock = global_ids.clocks[report]
-        for time, end, *indices in records.tolist():
-            placed = int(clock.to_global(np.array([time]))[0])
-            ended = OPEN if end == OPEN else int(clock.to_global(np.array([end]))[0])
-            if clock.slack and ended <= placed and placed > 0:
-                placed -= 1
-            if (
-                window is None
-                or not clock.slack
-                or (placed >= window[0] and (window[1] is None or placed < window[1]))
-            ):
-                expected.append(
-                    (
-                        placed,
-                        ended,
-                        *(
-                            index if source == RESOLVED else int(lookup[source][index])
-                            for lookup, index in zip(lookups, indices, strict=True)
-                        ),
-                    )
-                )
-    if window is not None and not any(global_ids.clocks[report].slack for report in chosen):
-        window = None  # runs of such clocks are given cut already
-    elif window is not None:
-        expected = [
-            row
-            for row in expected
-            if row[0] >= window[0] and (window[1] is None or row[0] < window[1])
-        ]
-    result = WindowRecords(RANGES, global_ids, pieces, window)
-    assert RANGES.dtype.names == ("time", "end", "object", "domain", "range")
-    columns = [result.times, *(result.column(name) for name in RANGES.dtype.names[1:])]
+            if is_inside or not any(clocks[one].slack for one in chosen):
+                ends = (int(table[sender]), receive, int(table[receiver]))
+                expected.append((time, *ends, until, *others))
+    result = WindowRecords(LINES, global_ids, pieces, window)
+    assert LINES.dtype.names == (
+        "time",
+        "sender",
+        "receive",
+        "receiver",
+        "until",
+        "size",
+        "tag",
+    )
+    columns = [result.times, *(result.column(name) for name in LINES.dtype.names[1:])]
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
     assert len(result) == len(expected)

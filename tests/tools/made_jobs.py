@@ -42,7 +42,9 @@ _SMALL_PIECES = {
     "store.overlaps.CHUNK_RECORDS": 9,
     "store.windows.WINDOW_RECORDS": 20,
     "store.windows.RECORDS_PER_RUN": 1,
-    "store.windows.JOINED_RECORDS": 50,
+    "store.joined_runs.JOINED_RECORDS": 50,
+    "store.range_index.BLOCK_ROWS": 4,
+    "store.range_index.LATE_ROWS": 6,
 }
 
 
@@ -53,7 +55,7 @@ PIECES = {"in one piece": None, "in small pieces": 4, "in small pieces that are 
 def set_pieces(monkeypatch: pytest.MonkeyPatch, joined: int | None) -> None:
     """Let everything be stored and written in many small pieces, if not in one. joined: of PIECES."""
     for name, value in (
-        (_SMALL_PIECES | {"store.windows.SMALL_RUN": joined}).items() if joined else ()
+        (_SMALL_PIECES | {"store.joined_runs.SMALL_RUN": joined}).items() if joined else ()
     ):
         monkeypatch.setattr(f"nsys2prv.{name}", value, raising=False)
 
