@@ -7,7 +7,7 @@ import pytest
 
 from nsys2prv._util import columns as column_tools
 from nsys2prv._util.columns import factorize, factorize_together, find_places
-from nsys2prv.store import runs, windows
+from nsys2prv.store import global_ids, runs
 
 
 @pytest.fixture(params=["compiled", "numpy"])
@@ -16,7 +16,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "numpy":
         monkeypatch.setattr(column_tools, "core", None)
         monkeypatch.setattr(runs, "core", None)
-        monkeypatch.setattr(windows, "core", None)
+        monkeypatch.setattr(global_ids, "core", None)
     elif column_tools.core is None:
         pytest.skip("installed without a compiler")
     return request.param
@@ -72,7 +72,7 @@ def test_places_among_known_numbers_and_of_several_tasks() -> None:
             assert find_places(known, wanted).tolist() == [
                 places.get(n, -1) for n in wanted.tolist()
             ]
-    table = windows.IdTable.from_columns([np.array([5, 7]), np.array([9])])
+    table = global_ids.IdTable.from_columns([np.array([5, 7]), np.array([9])])
     local = np.array([(0, 1), (0, 0), (0, 0)], "<i8,<u4")["f1"]
     assert table(local, np.array([0, 1]), np.array([0, 1, 0], np.int32)).tolist() == [7, 9, 5]
 
