@@ -250,13 +250,12 @@ class EventReader(Struct, dict=True):
         the end of the trace where they have none.
         """
         first, last = self.duration, self.begin
-        counted = [key for key in self._index if key[0] == BEGIN and key[2] not in (None, NO_UNIT)]
-        for stream, layout, unit in counted:
-            for run, records in self._read(stream, layout, unit):
-                begin, end, thread = self._make_begins(run.shape, records, (), np.int64).values()
-                is_counted = self.rows.units[thread] == unit
-                first = int(begin.min(initial=first, where=is_counted))
-                last = int(end.max(initial=last, where=is_counted))
+        counted = [key for key in self._index if key[0] == RANGE and key[2] not in (None, NO_UNIT)]
+        for _, layout, unit in counted:
+            for ranges in self._read_ranges(layout, (), unit):
+                is_counted = self.rows.units[ranges.column("row")] == unit
+                first = int(ranges.begin.min(initial=first, where=is_counted))
+                last = int(ranges.until.max(initial=last, where=is_counted))
         return (first, last) if first <= last else (self.begin, self.duration)
 
     def _make_begins(
