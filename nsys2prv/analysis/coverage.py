@@ -149,7 +149,7 @@ def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) 
             by_task[task] = merge_spans(
                 np.append(before.begin, begin), np.append(before.end, until)
             )
-    whole = _find_job(reader)
+    whole = _find_job(job, reader)
     common = reduce(and_, by_task.values(), whole)
     if common.length >= (1 - NEGLIGIBLE) * whole.length:
         common = whole
@@ -165,10 +165,10 @@ def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) 
     return Coverage(by_task, common, reader.duration, whole, names, unseen, cut)
 
 
-def _find_job(reader: EventReader) -> Spans:
+def _find_job(job: Job, reader: EventReader) -> Spans:
     """Return from when to when ranks have events, where helpers have longer ones; else all of the trace."""
     begin, end = reader.begin, reader.duration
-    if HELPER in set(reader.rows.threads["kind"]):
+    if job.model.roles.helpers:
         first, last = reader.find_hull()
         if last - first < (1 - NEGLIGIBLE) * (end - begin):
             begin, end = first, last

@@ -17,6 +17,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.analysis.efficiency_times import MPI_TIME
 from nsys2prv.analysis.result import Finding, Result
 from nsys2prv.analysis.study.model import Metrics, name_metrics
+from nsys2prv.export.foreign import explain_foreign_file
 
 if TYPE_CHECKING:
     from nsys2prv.analysis.page.excerpts import Excerpts
@@ -59,6 +60,8 @@ class FinishedJob(Struct, frozen=True):
         """Read the file that `report --json` wrote. Raises Nsys2prvError for any other file."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
+            if foreign := "traceEvents" in content and explain_foreign_file(path):
+                raise foreign
             if content["format"] != FORMAT:
                 raise ValueError
             results = {

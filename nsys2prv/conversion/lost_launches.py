@@ -46,6 +46,9 @@ class LostLaunches(Struct, frozen=True):
     launches: int
     #: Number of those without a row of any work, though it would have begun within the report.
     lost: int
+    #: Begins of the first and the last of those (local ns).
+    first: int
+    last: int
     #: From when on (local ns) it is not known what the GPUs of the process did, as only earlier calls have
     #: work; None where later ones have some, or none has.
     since: int | None = None
@@ -115,7 +118,8 @@ def count_lost_launches(
         if len(begins):
             first, known = int(begins.min()), last.get((process,))
             since = None if known is None or first <= known else max(first, work.last_launched)
-            lost.append(LostLaunches(report, process, work.launches, len(begins), since))
+            span = first, int(begins.max())
+            lost.append(LostLaunches(report, process, work.launches, len(begins), *span, since))
     return lost
 
 

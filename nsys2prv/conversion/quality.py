@@ -120,9 +120,10 @@ def assess_quality(job: Job, ends: Sequence[str] = ()) -> list[QualityNote]:
 
 def _find_reports_without_ranks(job: Job) -> set[int]:
     """Return the reports all of whose processes are helpers."""
-    helpers = job.model.roles.helpers
-    reports = {report for report, _ in job.model.tasks.keys() & helpers.keys()}
-    return reports - {report for report, _ in job.model.tasks.keys() - helpers.keys()}
+    # Of a part of a job, not all of these are in the trace.
+    roles = job.model.roles
+    others = {*roles.ranks} | (job.model.tasks.keys() - roles.helpers.keys())
+    return {report for report, _ in roles.helpers} - {report for report, _ in others}
 
 
 def list_unrecorded(tables: Collection[str]) -> dict[str, str]:
@@ -160,18 +161,33 @@ def _note_lost_launches(job: Job) -> list[QualityNote]:
     lines = []
     for lost in sorted(job.lost, key=lambda one: -one.lost / one.launches):
         task, report = tasks.get((lost.report, lost.process)), job.infos[lost.report].name
+        first, last = _place_loss(lost, job)
+        if job.is_cut and (task is None or last < 0 or first > job.duration):
+            continue
         name = f"process {pid_of(lost.process)}" if task is None else labels[task]
         name += f" in {report}" if task is None or job.captures.chains else ""
-        lines.append(f"{name}: {lost.lost:,} of {lost.launches:,}{_name_begin_of_loss(lost, job)}")
+        lines.append(f"{name}: {lost.lost:,} of {lost.launches:,}, {_name_time_of_loss(lost, job)}")
     return _note("launches_without_work", lines)
 
 
-def _name_begin_of_loss(lost: LostLaunches, job: Job) -> str:
-    """Return since when all work is lost, as `, all from 27.76 ms on`; empty where there is some later."""
-    if lost.since is None:
-        return ""
-    since = int(job.clocks[lost.report].to_global(np.array([lost.since]))[0])
-    return f", all from {format_scaled(since, ('ns', 'us', 'ms', 's'))} on"
+def _place_loss(lost: LostLaunches, job: Job) -> tuple[int, int]:
+    """Return when the first and the last launch without work begin (ns of the trace)."""
+    span = np.array([lost.first, lost.last])
+    return tuple(job.clocks[lost.report].to_global(span).tolist())
+
+
+def _name_time_of_loss(lost: LostLaunches, job: Job) -> str:
+    """Return when work is lost, as `all from 27.76 ms on`, or `from 27.76 ms to 40.12 ms` where there is
+    some later.
+    """
+    first, last = _place_loss(lost, job)
+    since = lost.first if lost.since is None else lost.since
+    begin = max(int(job.clocks[lost.report].to_global(np.array([since]))[0]), 0)
+    named = format_scaled(begin, ("ns", "us", "ms", "s"))
+    if lost.since is not None:
+        return f"all from {named} on"
+    end = format_scaled(min(last, job.duration), ("ns", "us", "ms", "s"))
+    return f"from {named} to {end}" if first < last else f"at {named}"
 
 
 def _note_early_work(job: Job) -> list[QualityNote]:

@@ -162,6 +162,8 @@ def test_what_only_helpers_have_is_no_time_of_the_job(
             assert told["covered_ns"] == 200 * US
     assert figures[0][0].equals(figures[1][0])
     assert figures[0][1] == figures[1][1]
-    assert main(["report", str(tmp_path / "launched")]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "of the time in which ranks have events, from 300.00 us to 500.00 us" in text
+    for more in ((), ("--ranks", "0")):
+        assert main(["report", str(tmp_path / "launched"), *more]) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        assert "of the time in which ranks have events, from 300.00 us to 500.00 us" in text
+        assert "mpirun.sqlite: no work of a GPU, MPI or NCCL, and no rank of its own" in text

@@ -25,6 +25,7 @@ from tools.exports import (
 import nsys2prv
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.cli import main
+from nsys2prv.conversion.options import CutOptions
 
 OTHER = 777
 LAUNCH, BEGIN, END, GRAPH = 2, 3, 4, 5
@@ -100,6 +101,32 @@ def test_launches_without_work_are_counted_by_process_in_both_commands(
     written = json.loads((tmp_path / "o.nsys2prv.json").read_text())
     assert written["quality"] == [note, lacks]
     assert list_notes(write_lossy(tmp_path / "whole.sqlite", range(1, 11))) == {}
+
+
+def test_launches_without_work_are_told_with_their_time(tmp_path: Path) -> None:
+    """Of ten launches, the third to the fifth have no kernel: of a part, only where it has these."""
+    us = 1000
+    tables = {
+        "StringIds": NAMES,
+        RUNTIME: [call(10 * us * one, one) for one in range(1, 11)],
+        KERNEL: [
+            make_kernel(10 * us * one + 1, 10 * us * one + 5 * us, correlationId=one)
+            for one in range(1, 11)
+            if one not in (3, 4, 5)
+        ],
+    }
+    report = make_export(tmp_path / "r.sqlite", tables)
+
+    def find_note(time: str) -> list[str]:
+        with nsys2prv.open([report], cut=CutOptions(time=time)) as job:
+            return [one.text for one in job.quality if one.kind == "launches_without_work"]
+
+    # The trace begins with the first call.
+    (text,) = find_note("")
+    assert "3 of 10, from 20.00 us to 40.00 us" in text
+    (text,) = find_note("25us:60us")
+    assert "3 of 10, from 0 ns to 15.00 us" in text
+    assert not find_note("50us:90us")
 
 
 def test_no_idle_time_is_blamed_where_work_is_lost(tmp_path: Path) -> None:

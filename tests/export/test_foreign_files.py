@@ -53,10 +53,11 @@ def test_the_kind_of_file_is_named(
     name: str, content: bytes, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    assert run_main("-q", tmp_path / name, tmp_path / "out.prv") == 1
-    line = read_error_line(capsys)
-    assert f"{tmp_path / name}: is " in line
-    assert not [word for word in words if word not in line]
+    for arguments in (("-q", tmp_path / name, tmp_path / "out.prv"), ("report", tmp_path / name)):
+        assert run_main(*arguments) == 1
+        line = read_error_line(capsys)
+        assert f"{tmp_path / name}: is " in line
+        assert not [word for word in words if word not in line]
 
 
 @pytest.mark.parametrize(("name", "tables", "words"), DATABASES, ids=[one[0] for one in DATABASES])
