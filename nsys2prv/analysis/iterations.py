@@ -91,17 +91,18 @@ def find_steady_state(
     pattern: str,
     covered: Spans,
     list_all: Callable[[NamePattern], pl.DataFrame],
+    show: Callable[[str], str] = str,
 ) -> tuple[Steady, pl.DataFrame] | None:
     """Return the steady state of a job with the iterations of its tasks (ITERATION_COLUMNS), None
     where it does not repeat itself.
 
     labels: value and label of NVTX names. pattern: of the names of the ranges that are the
     iterations, "" to find them. covered: what the reports of all tasks cover: between two captures
-    nothing is known. list_all: returns what :func:`list_task_iterations` does of all units. Raises
+    nothing is known. list_all: returns what :func:`list_task_iterations` does of all units. show: how to print a name. Raises
     UsageError where no range matches the pattern.
     """
     if pattern:
-        names, found_by = NamePattern.from_glob(pattern, labels), f"NVTX ranges {pattern}"
+        names, found_by = NamePattern.from_glob(pattern, labels), f"NVTX ranges {show(pattern)}"
         found = _join_tasks(list_all(names), found_by, reader.edges is not None)
         if found is None:
             raise UsageError(
@@ -109,7 +110,7 @@ def find_steady_state(
                 + suggest_range(pattern, labels["label"].to_list())
             )
     else:
-        found = _find_iterations(reader, labels, list_all)
+        found = _find_iterations(reader, labels, list_all, show)
         if found is None or found.end - found.begins[0] < LEAST_STEADY * reader.duration:
             return None
     found, is_first = _leave_out_parts(reader, found)
@@ -286,7 +287,10 @@ def _count_warm_up(lengths: np.ndarray, is_first: bool = True) -> int:
 
 
 def _find_iterations(
-    reader: EventReader, labels: pl.DataFrame, list_all: Callable[[NamePattern], pl.DataFrame]
+    reader: EventReader,
+    labels: pl.DataFrame,
+    list_all: Callable[[NamePattern], pl.DataFrame],
+    show: Callable[[str], str],
 ) -> _Found | None:
     units = reader.rows.unit_numbers
     chosen = np.unique(np.linspace(0, len(units) - 1, MOST_UNITS).astype(int)).tolist()
@@ -305,7 +309,7 @@ def _find_iterations(
             name = max(names, key=names.count)
             values = patterns.filter(pl.col("pattern") == name).select("value", label="pattern")
             pattern = NamePattern("", values, values.clear())
-            is_cut, found_by = reader.edges is not None, f"NVTX ranges {name}"
+            is_cut, found_by = reader.edges is not None, f"NVTX ranges {show(name)}"
             return _join_tasks(list_all(pattern), found_by, is_cut, MOST_APART)
     has_work = bool(reader.layouts & {*WORK})
     periods = [_find_by_kernels(_list_kernels(reader, unit)) for unit in launches if has_work]

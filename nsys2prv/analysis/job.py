@@ -36,6 +36,7 @@ from nsys2prv.analysis.iterations import find_steady_state, list_task_iterations
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.reach import Reach, find_reaches, place_reaches
 from nsys2prv.analysis.result import KERNEL_NAMES, Finding, Result, Results, join_findings
+from nsys2prv.conversion.anonymous import make_pseudonym
 from nsys2prv.conversion.convert import prepare
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.job_reader import make_event_reader
@@ -510,7 +511,10 @@ class OpenJob(Closable):
         """
         if pattern not in self._steady:
             labels, covered = self.plain_labels["nvtx"], self.coverage.common
-            found = find_steady_state(self.reader, labels, pattern, covered, self._list_iterations)
+            show = partial(make_pseudonym, "range") if self.prepared.plain_labels else str
+            found = find_steady_state(
+                self.reader, labels, pattern, covered, self._list_iterations, show
+            )
             path = self.prepared.folder / f"iterations-{len(self._steady)}.npy"
             self._steady[pattern] = (found[0], path) if found else (None, None)
             if found:

@@ -135,7 +135,7 @@ def run_conversion(arguments: list[str]) -> int:
     if options.kinds:
         return _list_kinds()
     if options.list:
-        return _list_reports(options.paths)
+        return _list_reports(options.paths, options.anonymous)
     if len(options.paths) < 2:
         example = ""
         if options.paths and not is_trace_name(options.paths[0]):
@@ -177,7 +177,7 @@ def print_message(severity: str, text: str) -> None:
     print(f"nsys2prv: {severity}: {escape_to_one_line(text)}", file=sys.stderr)
 
 
-def _list_reports(paths: list[str]) -> int:
+def _list_reports(paths: list[str], anonymous: bool) -> int:
     if not paths:
         refuse("no_report_to_list")
     from nsys2prv.cli.listing import describe_reports
@@ -186,7 +186,7 @@ def _list_reports(paths: list[str]) -> int:
     refuse_traces("--list", paths)
     left_out: list[str] = []
     found = report_files.find_reports(paths, left_out)
-    text, warnings = describe_reports(found, {*found} - set(map(Path, paths)))
+    text, warnings = describe_reports(found, {*found} - set(map(Path, paths)), anonymous)
     print_text(text)
     print_warnings([*left_out, *warnings])
     return 0

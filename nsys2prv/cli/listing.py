@@ -14,8 +14,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.text import Column, find_width, format_count, lay_out_table, list_some
+from nsys2prv.conversion.anonymous import Pseudonyms, hide_report
 from nsys2prv.conversion.quality import list_unrecorded
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import explain_unread_table, rank_reason
@@ -47,9 +49,11 @@ class _ReportContents(Struct, frozen=True):
     kinds: dict[str, tuple[int, tuple[str, ...]]]
 
 
-def describe_reports(paths: Sequence[Path], found: Collection[Path] = ()) -> tuple[str, list[str]]:
+def describe_reports(
+    paths: Sequence[Path], found: Collection[Path] = (), anonymous: bool = False
+) -> tuple[str, list[str]]:
     """Return a description of the reports, and warnings about missing or repeated ranks. found: those
-    in folders, which are left out where they are files of another kind. Raises Nsys2prvError for a
+    in folders, which are left out where they are files of another kind. anonymous: with pseudonyms. Raises Nsys2prvError for a
     file that is not a report.
     """
     inspected, foreign = [], []
@@ -63,6 +67,9 @@ def describe_reports(paths: Sequence[Path], found: Collection[Path] = ()) -> tup
     if not inspected:
         raise foreign[0]
     warnings = [f"left out: {error}" for error in foreign]
+    if anonymous:
+        names = Pseudonyms(one.info for one in inspected)
+        inspected = [replace(one, info=hide_report(one.info, names)) for one in inspected]
     reports = _describe_reports(inspected)
     kinds = _describe_kinds(inspected)
     columns = ([COLUMNS[title](one.info) for one in inspected] for title in ALIKE_EVERYWHERE)

@@ -32,6 +32,7 @@ from nsys2prv.analysis.text import (
     format_results,
 )
 from nsys2prv.cli.arguments import make_cut_options, parse_kinds, refuse
+from nsys2prv.conversion.anonymous import make_pseudonym
 from nsys2prv.conversion.convert import convert
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions, Options
@@ -159,7 +160,7 @@ def run_diff(options: argparse.Namespace) -> Answer:
     jobs = first, second = [load_job(one, options) for one in (options.A, options.B)]
     difference = compare_jobs(first, second)
     more, headline = describe_change(difference, first, second)
-    name = f"{options.A}, {options.B}"
+    name = ", ".join(_name_run(one, options) for one in (options.A, options.B))
     compared = FinishedJob({"name": name}, {"difference": difference})
     _write_files(
         options,
@@ -218,7 +219,13 @@ def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
     reports = find_reports([name])
     with _open_reports([name], options) as job:
         results = _analyse_job(job, (), options)
+        name = _name_run(name, options)
         return _finish_job(job, results, bool(options.html), reports, name, typical=True)
+
+
+def _name_run(given: str, options: argparse.Namespace) -> str:
+    """Return what outputs call a run that was given: its path, or a pseudonym."""
+    return make_pseudonym("run", given) if options.anonymous else given
 
 
 def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
@@ -254,15 +261,21 @@ def run_study(options: argparse.Namespace) -> Answer:
     _check_runs(options)
     chosen = "scaling", "reference", "iterations", "whole", "host_threads", "useful"
     drawn: dict[str, FinishedJob] | None = {} if options.html else None
+    labels = _parse_labels(options)
+    if options.anonymous:
+        labels = {run: _name_run(run, options) for run in options.runs} | labels
     study = make_study(
         options.runs,
         regions=[name for name in (options.regions or "").split(",") if name],
-        labels=_parse_labels(options),
+        labels=labels,
         drawn=drawn,
         **_choose(options, *chosen, *RUNNING),
     )
     if len(study.runs) < 2:
         refuse("one_run", path=options.runs[0])
+    paths = [run.name for run in study.runs]
+    if options.anonymous:
+        drawn = _hide_paths(study, drawn)
     _write_files(
         options,
         json=lambda: f"{json.dumps(study.to_dict(), indent=1, allow_nan=False)}\n",
@@ -273,7 +286,7 @@ def run_study(options: argparse.Namespace) -> Answer:
     )
     text = format_study(study, Style.for_output())
     if options.cut:
-        _cut_runs(study, options)
+        _cut_runs(study, paths, options)
         text += f"\n\ntraces of the focus of analysis: {options.cut}; modelfactors.py -s {study.scaling.used} {options.cut}/*.prv"
     return text, [], 0
 
@@ -308,12 +321,23 @@ def _parse_labels(options: argparse.Namespace) -> dict[str, str]:
     return labels
 
 
-def _cut_runs(study: Study, options: argparse.Namespace) -> None:
-    """Write the trace of the focus of analysis of each run."""
+def _hide_paths(
+    study: Study, drawn: Mapping[str, FinishedJob] | None
+) -> dict[str, FinishedJob] | None:
+    """Name the runs of a study by their labels; returns what is drawn of each with its new name."""
+    names = {run.name: run.label for run in study.runs}
+    for run in study.runs:
+        run.name = names[run.name]
+    study.reference = names[study.reference]
+    return drawn and {names[name]: job for name, job in drawn.items()}
+
+
+def _cut_runs(study: Study, paths: Sequence[str], options: argparse.Namespace) -> None:
+    """Write the trace of the focus of analysis of each run. paths: of the runs."""
     from nsys2prv.analysis.study.formats import name_file
 
     options.cut.mkdir(exist_ok=True)
-    for number, run in enumerate(study.runs, 1):
+    for number, (run, path) in enumerate(zip(study.runs, paths, strict=True), 1):
         cut = CutOptions(time=f"{run.interval.begin_ns}ns:{run.interval.end_ns}ns")
         trace = options.cut / f"{name_file(number, run)}.prv"
-        convert(run.name, trace, Options(cut=cut, **_choose(options, *RUNNING)))
+        convert(path, trace, Options(cut=cut, **_choose(options, *RUNNING)))

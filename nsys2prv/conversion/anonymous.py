@@ -21,9 +21,11 @@ from nsys2prv._util.columns import FrameWriter, read_columns
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv.clock.maps import ClockRecord
 from nsys2prv.conversion.job import Job
-from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.catalogue import find_known_label, load_catalogue
+from nsys2prv.events.extraction import GPU, DeviceKey
 from nsys2prv.events.stacks import SEPARATOR, STACK_TEXTS
 from nsys2prv.export.info import ReportInfo
+from nsys2prv.store.runs import RecordFormat
 from nsys2prv.writers.rows import ObjectTree
 
 _DECLARED = load_shipped_file(__package__, "anonymous.yaml")
@@ -34,8 +36,11 @@ _PUBLIC = {what: re.compile(pattern) for what, pattern in _DECLARED["public"].it
 #: The label of a function: its name, and its module in brackets where that is known.
 _FUNCTION = re.compile(r"(?s)(.*?)(?: \(([^()]*)\))?")
 _NUMBER = re.compile(r"\d+")
-#: Words of Nsight's messages that may hold a path, a setting or a number of the program's.
-_TELLING_WORD = re.compile(r"\S*[\d/\\=@:~'\"]\S*")
+#: Layout of samples -> what the pseudonym of one of its metrics begins with.
+_SAMPLED: dict[str, str] = _DECLARED["sampled"]
+#: Words of Nsight's own messages, and what is between words.
+_MESSAGE_WORDS = frozenset(_DECLARED["message_words"].split())
+_BETWEEN_WORDS = re.compile(r"[\W_]+")
 #: Longer numbers may be keys; they are part of what is hidden.
 LONGEST_NUMBER = 6
 
@@ -54,7 +59,8 @@ def make_pseudonym(kind: str, text: str) -> str:
 class Pseudonyms:
     """The names of a job's reports, and the pseudonyms that replace them in any text."""
 
-    def __init__(self, infos: Iterable[ReportInfo]) -> None:
+    def __init__(self, infos: Iterable[ReportInfo], devices: Iterable[str] = ()) -> None:
+        """Take the reports, and the names of rows of devices and sources."""
         self._of: dict[str, str] = {}
         for info in infos:
             # Longer texts first, as they contain the shorter ones.
@@ -65,6 +71,7 @@ class Pseudonyms:
                 self._add(
                     kind, (one for one in names.values() if not _PUBLIC["programs"].match(one))
                 )
+        self._add("source", (one for one in devices if not _PUBLIC["devices"].match(one)))
         longest_first = sorted(self._of, key=lambda text: (-len(text), text))
         self._pattern = re.compile(
             rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)" if self._of else "(?!)"
@@ -83,10 +90,6 @@ class Pseudonyms:
         """Return a text with all names in it replaced."""
         return self._pattern.sub(lambda match: self._of[match[0]], text)
 
-    def hide_message(self, text: str) -> str:
-        """Return a message of Nsight Systems without names and words that may be the program's."""
-        return self.hide(_TELLING_WORD.sub("...", text))
-
     def hide_lines(self, lines: Iterable[str]) -> list[str]:
         """Return lines with all names in them replaced."""
         return list(map(self.hide, lines))
@@ -96,8 +99,9 @@ def hide_names(job: Job) -> None:
     """Replace what is private in a prepared job by pseudonyms. `job.plain_labels` keeps the labels of
     names, for decisions that depend on them.
     """
-    names = Pseudonyms(job.infos)
-    job.infos = [_hide_report(info, names) for info in job.infos]
+    keys = (key for _, key in job.list_objects() if isinstance(key, DeviceKey) and key.kind != GPU)
+    names = Pseudonyms(job.infos, {key.name for key in keys})
+    job.infos = [hide_report(info, names) for info in job.infos]
     job.warnings, job.unread = (names.hide_lines(lines) for lines in (job.warnings, job.unread))
     for notes in (job.notes, *(result.notes for result in job.results)):
         notes[:] = [replace(note, text=names.hide(note.text)) for note in notes]
@@ -131,7 +135,20 @@ def hide_names(job: Job) -> None:
         )
         for name, values in job.values.items()
     }
+    job.runs = [replace(run, shape=_hide_metrics(run.shape)) for run in job.runs]
     _hide_stacks(job)
+
+
+def hide_message(text: str) -> str:
+    """Return a message of Nsight Systems without words that may be the program's."""
+    words: list[str] = []
+    for word in text.split():
+        parts = filter(None, _BETWEEN_WORDS.split(word.casefold()))
+        if all(part in _MESSAGE_WORDS or re.fullmatch(r"\d", part) for part in parts):
+            words.append(word)
+        elif words[-1:] != ["..."]:
+            words.append("...")
+    return " ".join(words)
 
 
 def hide_domain(name: str) -> str:
@@ -139,14 +156,30 @@ def hide_domain(name: str) -> str:
     return name if not name or _PUBLIC["domains"].match(name) else make_pseudonym("domain", name)
 
 
-def _hide_report(info: ReportInfo, names: Pseudonyms) -> ReportInfo:
+@lru_cache(1000)
+def _hide_metrics(shape: RecordFormat) -> RecordFormat:
+    """Return a format of samples without private names of metrics."""
+    kind = _SAMPLED.get(shape.name)
+    if not (kind and shape.metrics):
+        return shape
+    hidden = (
+        one
+        if find_known_label(shape.name, one.name)
+        else one._replace(name=make_pseudonym(kind, one.name))
+        for one in shape.metrics
+    )
+    return replace(shape, metrics=tuple(hidden))
+
+
+def hide_report(info: ReportInfo, names: Pseudonyms) -> ReportInfo:
+    """Return what is known of a report, without private names."""
     return replace(
         info,
         alias=names.find(info.given.name),
         host=names.find(info.host),
         processes={pid: names.find(name) for pid, name in info.processes.items()},
         threads={tid: names.find(name) for tid, name in info.threads.items()},
-        messages=tuple(replace(one, text=names.hide_message(one.text)) for one in info.messages),
+        messages=tuple(replace(one, text=hide_message(one.text)) for one in info.messages),
     )
 
 
@@ -165,16 +198,17 @@ def _hide_labels(name_set: str, labels: pl.DataFrame, names: Pseudonyms) -> pl.D
         return labels
     known = load_catalogue().name_sets[name_set].list_known_values()
     texts = labels["label"].to_list()
-    if kind == "message":
-        hidden = list(map(names.hide_message, texts))
-    else:
-        hidden = [one if one in known else _hide_label(kind, one) for one in texts]
+    hidden = [one if one in known else _hide_label(kind, one) for one in texts]
     return labels.with_columns(label=pl.Series(hidden, dtype=pl.String))
 
 
 def _hide_label(kind: str, label: str) -> str:
     if kind == "function":
         return _hide_function(label)
+    if kind == "message":
+        shown = hide_message(label)
+        # Messages that differ have labels that do.
+        return label if shown == label else f"{shown} ({make_pseudonym(kind, label)})"
     is_public = kind == "module" and _PUBLIC["modules"].match(label)
     return label if is_public else make_pseudonym(kind, label)
 

@@ -153,3 +153,69 @@ def test_processes_that_are_not_profiled(tmp_path: Path) -> None:
     account = (tmp_path / "out.nsys2prv.json").read_text()
     assert "irqbalance" not in account
     assert re.search(r"not-profiled: (process|thread)-[0-9a-f]{8}", account)
+
+
+def write_iterations(path: Path, count: int = 20) -> Path:
+    """Write a report with private texts where plugins and NVTX name things, and in a message."""
+    thread = make_global_tid(PID)
+    steps = [100 * number for number in range(count)]
+    data = json.dumps({"SecretField": 1})
+    tables = {
+        "NVTX_EVENTS": [
+            {"eventType": 75, "start": 0, "text": "SecretDomain", "domainId": 1, "globalTid": thread},
+            *(make_nvtx_range(at, at + 90, f"SecretLoop {at}", globalTid=thread) for at in steps),
+            *(
+                make_nvtx_range(at + 1, at + 80, "SecretOp", domainId=1, jsonText='{"SecretKey": 5}')
+                for at in steps
+            ),
+        ],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(at + 5, at + 9, at, nameId=1) for at in steps],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [
+            make_kernel(at + 20, at + 70, correlationId=at, demangledName=2, shortName=2)
+            for at in steps
+        ],
+        "GENERIC_EVENT_SOURCES": [{"sourceId": 1, "data": '{"Name": "SecretPlugin"}'}],
+        "GENERIC_EVENT_TYPES": [{"typeId": 1, "sourceId": 1, "data": '{"Name": "SecretType"}'}],
+        "GENERIC_EVENTS": [{"timestamp": at, "typeId": 1, "data": data} for at in steps],
+        "DIAGNOSTIC_EVENT": [
+            {"timestamp": 5, "severity": 3, "text": "Failed to open SecretWord and more", "globalPid": make_global_pid()}
+        ],
+        "StringIds": make_strings("cudaLaunchKernel", "kern"),
+    }  # fmt: skip
+    return make_export(path, tables)
+
+
+@pytest.mark.slow
+def test_names_of_iterations_metrics_and_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = []
+    for name in ("SecretRunA", "SecretRunB"):
+        (tmp_path / name).mkdir()
+        runs.append(str(tmp_path / name))
+        write_iterations(tmp_path / name / "SecretFile.sqlite")
+    report = f"{runs[0]}/SecretFile.sqlite"
+    for anonymous in ([], ["--anonymous"]):
+        out = tmp_path / f"out{len(anonymous)}"
+        out.mkdir()
+        files = ["--json", str(out / "r.json"), "--html", str(out / "r.html")]
+        assert main([*anonymous, report, str(out / "t.prv")]) == 0
+        assert main([*anonymous, report, str(out / "t.pftrace")]) == 0
+        assert main([*anonymous, "--list", report]) == 0
+        assert main(["report", *anonymous, "--full", *files, report]) == 0
+        texts = list(read_outputs(out).values())
+        assert main(["diff", *anonymous, *files, *runs]) == 0
+        texts += read_outputs(out).values()
+        more = ["--csv", str(out / "s.csv"), "--md", str(out / "s.md"), "--cut", str(out / "cut")]
+        assert main(["study", *anonymous, *files, *more, *runs]) == 0
+        cut = read_outputs(out / "cut")
+        texts += [*cut, *cut.values()]
+        (out / "cut").rename(tmp_path / f"cut{len(anonymous)}")
+        texts += read_outputs(out).values()
+        texts += [capsys.readouterr().out.replace(str(tmp_path), "")]
+        found = {word for text in texts for word in re.findall(r"Secret\w+", text)}
+        if anonymous:
+            assert found == set()
+            assert any("Failed to open ... and more" in text for text in texts)
+        else:
+            assert found >= {"SecretLoop", "SecretKey", "SecretPlugin", "SecretWord", "SecretRunA"}
