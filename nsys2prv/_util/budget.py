@@ -17,6 +17,7 @@ rows of Parquet tables    LEAST_ROWS, and one for BYTES_PER_ROW          one lin
 pages of Parquet tables   LEAST_UNPACKED, and UNPACKED_PER_BYTE          one line
 texts of Parquet tables   LEAST_TEXT, and TEXT_PER_BYTE                  one line
 names that rows refer to  LEAST_NAMES, and NAMES_PER_BYTE                they are cut to LEAST_NAME or more
+functions in call stacks  LEAST_NAMES, or NAMES_PER_BYTE                 likewise
 names of objects          OBJECT_NAME                                    they are cut
 lines of a .prv.gz        LEAST_TRACE, and TRACE_PER_BYTE                one line
 rows of a join of events  those of the left side (`columns.join_first`)  the first of equal keys counts

@@ -264,9 +264,10 @@ def run_study(options: argparse.Namespace) -> Answer:
     labels = _parse_labels(options)
     if options.anonymous:
         labels = {run: _name_run(run, options) for run in options.runs} | labels
+    regions = [name for name in (options.regions or "").split(",") if name]
     study = make_study(
         options.runs,
-        regions=[name for name in (options.regions or "").split(",") if name],
+        regions=regions,
         labels=labels,
         drawn=drawn,
         **_choose(options, *chosen, *RUNNING),
@@ -275,7 +276,7 @@ def run_study(options: argparse.Namespace) -> Answer:
         refuse("one_run", path=options.runs[0])
     paths = [run.name for run in study.runs]
     if options.anonymous:
-        drawn = _hide_paths(study, drawn)
+        drawn = _hide_given(study, drawn, regions)
     _write_files(
         options,
         json=lambda: f"{json.dumps(study.to_dict(), indent=1, allow_nan=False)}\n",
@@ -321,14 +322,19 @@ def _parse_labels(options: argparse.Namespace) -> dict[str, str]:
     return labels
 
 
-def _hide_paths(
-    study: Study, drawn: Mapping[str, FinishedJob] | None
+def _hide_given(
+    study: Study, drawn: Mapping[str, FinishedJob] | None, regions: Sequence[str]
 ) -> dict[str, FinishedJob] | None:
-    """Name the runs of a study by their labels; returns what is drawn of each with its new name."""
+    """Name the runs of a study by their labels, and the regions that were asked for by pseudonyms; returns
+    what is drawn of each run with its new name.
+    """
     names = {run.name: run.label for run in study.runs}
+    hidden = {name: make_pseudonym("range", name) for name in regions}
     for run in study.runs:
         run.name = names[run.name]
+        run.regions = {hidden.get(name, name): one for name, one in run.regions.items()}
     study.reference = names[study.reference]
+    study.regions = [hidden.get(name, name) for name in study.regions]
     return drawn and {names[name]: job for name, job in drawn.items()}
 
 

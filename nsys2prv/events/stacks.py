@@ -16,7 +16,16 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, factorize, factorize_together, find_places, mask_changes
+from nsys2prv._util.budget import LEAST_NAMES, NAMES_PER_BYTE
+from nsys2prv._util.columns import (
+    ABSENT,
+    cut_texts,
+    factorize,
+    factorize_together,
+    find_places,
+    mask_changes,
+    measure_texts,
+)
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction, Numbering
@@ -63,9 +72,11 @@ _OUTER_ARGUMENTS = re.compile(r"\((?:[^()]|\([^()]*\))*\)(?: const)?::")
 class DistinctStacks:
     """The distinct stacks that a worker met in a table, and what is said of each, found out once."""
 
-    def __init__(self, depth: int, folds: bool) -> None:
+    def __init__(self, depth: int, folds: bool, most_text: int) -> None:
         #: True if folded stacks are wanted.
         self._folds = folds
+        #: Bytes of the texts of all folded stacks, about: functions with longer names are cut.
+        self._text_left = most_text
         #: What tells each, as in `Rows.stack`, and the order in which these ascend.
         self.keys, self._order = np.zeros((2, 0), np.int64)
         #: Whose code runs: values of the set `code_owner`.
@@ -169,7 +180,9 @@ class DistinctStacks:
             callers[caller, level] = label
         self.callers = np.concatenate([self.callers, callers])
         if self._folds:
-            self.texts = self.texts.append(_fold(stack, code, frames))
+            texts = _fold(stack, code, frames, self._text_left)
+            self._text_left -= measure_texts(texts)
+            self.texts = self.texts.append(texts)
 
 
 class Stacks:
@@ -249,19 +262,23 @@ def _find_distinct(extraction: Extraction, table: str, depth: int) -> DistinctSt
         of_report["report"] = report
     key = f"{table}, {depth}, {folds}"
     if key not in of_report or len(of_report[key].keys) > MOST_DISTINCT:
-        of_report[key] = DistinctStacks(depth, folds)
+        most_text = max(LEAST_NAMES, NAMES_PER_BYTE * extraction.database.size)
+        of_report[key] = DistinctStacks(depth, folds, most_text)
     return of_report[key]
 
 
-def _fold(stack: np.ndarray, code: np.ndarray, frames: list[tuple[str, str]]) -> pl.Series:
+def _fold(
+    stack: np.ndarray, code: np.ndarray, frames: list[tuple[str, str]], allowed: int
+) -> pl.Series:
     """Return the texts of stacks, the outermost function first. code: which of `frames` each is, the
-    innermost first; of equal neighbours one counts, but two stay two.
+    innermost first; of equal neighbours one counts, but two stay two. allowed: bytes of all texts,
+    about.
     """
     distinct, numbers = np.unique([fold_frame(*one) for one in frames], return_inverse=True)
     stack, code = stack[::-1], numbers[code[::-1]]
     new = mask_changes(stack, code)
     new[1:] |= mask_changes(stack)[:-1]
-    texts = pl.Series(distinct, dtype=pl.String).gather(code[new])
+    texts = cut_texts(pl.Series(distinct, dtype=pl.String).gather(code[new]), allowed)
     rows = pl.DataFrame({"stack": stack[new], "text": texts})
     rows = rows.group_by("stack", maintain_order=True).agg(pl.col("text").str.join(SEPARATOR))
     return rows["text"].reverse()

@@ -191,6 +191,30 @@ def test_memory_of_collectives_at_one_moment(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_memory_of_functions_with_long_names_in_many_stacks(tmp_path: Path) -> None:
+    functions, stacks = 2_000, 3_000
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            "StringIds": make_strings("kern", "lib.so", *(f"f{n}{'y' * 1900}" for n in range(functions))),
+            KERNEL: [make_kernel(1, 9 * stacks)],
+            "SAMPLING_CALLCHAINS": [
+                {"id": n, "symbol": 3 + (n * 7 + depth * 13) % functions, "module": 2, "stackDepth": depth}
+                for n in range(stacks)
+                for depth in range(100)
+            ],
+            "COMPOSITE_EVENTS": [
+                {"id": n, "start": 9 * n, "cpu": 0, "threadState": 0, "globalTid": make_global_tid(PID), "cpuCycles": 1}
+                for n in range(stacks)
+            ],
+        },
+    )  # fmt: skip
+    done, kilobytes = measure_command("report", "--json", tmp_path / "r.json", report)
+    assert done.returncode == 0, done.stderr
+    assert kilobytes < MOST_KILOBYTES
+
+
+@pytest.mark.slow
 def test_memory_of_many_processes(tmp_path: Path) -> None:
     report = make_processes(tmp_path / "r.sqlite", 13_000)
     done, kilobytes = measure_command("report", report)
