@@ -20,7 +20,7 @@ from nsys2prv.analysis.host_time import (
     list_activities,
     sum_ranges,
 )
-from nsys2prv.analysis.host_use import ADVICE, EXPLAINS, NamedTime, Pauses
+from nsys2prv.analysis.host_use import ADVICE, EXPLAINS, NamedTime, Pauses, choose_advice
 from nsys2prv.analysis.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.analysis.other_work import is_shared
 from nsys2prv.analysis.result import Context, Finding, JobRanks
@@ -36,6 +36,8 @@ from nsys2prv.store.event_reader import HOST
 #: Columns of list_activities -> the fields of NamedTime.
 NAMED_TIMES = ("part", "names", "name", "time", "longest")
 NONE = np.zeros(0, np.int64)
+#: A difference that explains less than this share of what a cause gains is not the cause.
+LEAST_STATED = 0.5
 #: A single part of what costs time is the moment to look at if it is so much of what is beside it.
 LARGE_PART = 0.5
 
@@ -100,9 +102,11 @@ class CauseContext(Struct, frozen=True, dict=True):
         tasks: list[int] | None = None,
         advice: str = "",
         at_most: bool = False,
+        difference: float | None = None,
     ) -> Finding:
         """Return a finding. key: of `kinds` in findings.yaml. worst: edges, and what each costs (ns): the moment to look at
         is that of the most costly, unless it is given. tasks: whose fault it is. advice: default: that of the key.
+        difference: what its evidence states (ns).
         """
         kind, views = TEXTS["kinds"][key]
         evidence = [*evidence]
@@ -116,11 +120,31 @@ class CauseContext(Struct, frozen=True, dict=True):
             ranks,
             self.job.list_devices(tasks or []),
             tuple(evidence),
-            advice or ADVICE[key],
+            advice or self.advise(key),
             tuple(views),
             moments or self.find_moment(*worst, ranks),
+            replayed=True,
             at_most=at_most or not cause.is_specific,
+            difference_ns=None if difference is None else round(difference),
         )
+
+    def advise(self, key: str) -> str:
+        """Return what helps against a kind of cause, beside what the program does already."""
+        return ADVICE[choose_advice("causes", cause=key, graphs=self.launches_graphs) or key]
+
+    def is_backed(self, cause: Cause, difference: float | None) -> bool:
+        """Return whether a difference that is stated (ns), if any is, amounts to what a cause gains."""
+        return difference is None or difference >= LEAST_STATED * cause.gain * self.replay.span
+
+    @cached_property
+    def launches_graphs(self) -> bool:
+        """Whether most launches on the critical path, by time, are of graphs."""
+        shares = {False: 0.0, True: 0.0}
+        for kind, key, share in self.host_places:
+            call = {Kind.CALL: key, Kind.LAUNCH: key // 2}.get(Kind(kind), -1)
+            if "Launch" in (name := self.name_call(call)):
+                shares["GraphLaunch" in name] += share
+        return shares[True] > shares[False]
 
     def describe_unrecorded(self, what: str, known: object = None) -> str:
         """Say that something of hosts is not recorded, or not all, and what would record it."""

@@ -42,6 +42,8 @@ class CulpritTexts(NamedTuple):
     worst: tuple[np.ndarray, np.ndarray]
     #: Key of ADVICE, where it is not that of the cause.
     advice: str = ""
+    #: What is stated: by how much a culprit exceeds the others (ns).
+    difference: float | None = None
 
 
 def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Finding:
@@ -56,7 +58,14 @@ def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Fin
         evidence = [*evidence, *_count_last(facts, tasks)]
     advice = ADVICE[texts.advice or cause.kind]
     finding = facts.make_finding(
-        cause, cause.kind, title, evidence, texts.worst, tasks=tasks, advice=advice
+        cause,
+        cause.kind,
+        title,
+        evidence,
+        texts.worst,
+        tasks=tasks,
+        advice=advice,
+        difference=texts.difference,
     )
     is_host = len(tasks) > 1 and facts.job.find_host(tasks) and not stage
     return (
@@ -79,7 +88,7 @@ def _describe_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Culpr
         f"{len(edges):,} transfers take {format_nanoseconds(own / len(edges))} on average; the same ones "
         f"elsewhere {format_nanoseconds(usual / len(edges))}; most in {facts.name_transfers(*worst)}"
     )
-    return CulpritTexts(title, [evidence], worst)
+    return CulpritTexts(title, [evidence], worst, difference=own - usual)
 
 
 def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> CulpritTexts:
@@ -107,25 +116,26 @@ def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cul
             evidence += pauses.describe_range() if is_new else ()
             evidence += pauses.describe_call()
         evidence += facts.list_unrecorded(described)
-    return CulpritTexts(title, evidence, (edges, saved))
+    return CulpritTexts(title, evidence, (edges, saved), difference=float(saved.sum()))
 
 
 def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> CulpritTexts:
     worst = facts.keep_name(*facts.replay.list_saved(cause.changes))
-    slower, evidence = _compare_kernels(facts, suspect.processes, *worst)
+    slower, difference, evidence = _compare_kernels(facts, suspect.processes, *worst)
     times = suspect.ratio or slower
     if times <= 1.005:
-        return CulpritTexts("more GPU work than the others.", [evidence], worst, "gpu_more")
+        title = "more GPU work than the others."
+        return CulpritTexts(title, [evidence], worst, "gpu_more", difference)
     is_stage = len(suspect.processes) > 1 and _find_stage(facts, suspect)
     title = f"kernels take {times - 1:.1%} longer than the others' do."
-    return CulpritTexts(title, [evidence], worst, "stage" if is_stage else "")
+    return CulpritTexts(title, [evidence], worst, "stage" if is_stage else "", difference)
 
 
 def _compare_kernels(
     facts: CauseContext, processes: Sequence[int], edges: np.ndarray, saved: np.ndarray
-) -> tuple[float, str]:
+) -> tuple[float, float, str]:
     """Return how many times as long as the others' the kernels of some processes take, 0 where most
-    of the difference is that they have more; and what shows it. edges: of the kernel that takes
+    of the difference is that they have more; the difference in all (ns), and what shows it. edges: of the kernel that takes
     longer, by `saved` (ns).
     """
     table = facts.replay.tabulate(GPU)
@@ -151,7 +161,8 @@ def _compare_kernels(
     if abs(own_count.sum() - count.sum()) > FEW_MORE * count.sum():
         evidence += f"; as many of each name would take {format_nanoseconds(alike.sum())} there"
     slower, more = own.sum() - alike.sum(), alike.sum() - usual.sum()
-    return (own.sum() / max(alike.sum(), 1) if slower > more else 0.0), evidence
+    times = own.sum() / max(alike.sum(), 1) if slower > more else 0.0
+    return times, float(own.sum() - usual.sum()), evidence
 
 
 def _describe_copies(cause: Cause, facts: CauseContext, suspect: Suspect) -> CulpritTexts:
@@ -168,7 +179,7 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Culpr
     name, evidence = "", []
     group, share = facts.find_range(edges, saved)
     if range_ := facts.name_range(group):
-        name, described = _compare_range(facts, tasks, group, range_)
+        name, described = _compare_range(cause, facts, tasks, group, range_)
         evidence += [f"{described}; {share:.0%} of the loss is there"] if described else []
     if len(edges):
         more = format_nanoseconds(float(saved.sum()) / len(tasks))
@@ -197,12 +208,17 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Culpr
     return CulpritTexts(f"{name or 'the host takes longer than on the others'}.", evidence, worst)
 
 
-def _compare_range(facts: CauseContext, tasks: list[int], group: int, name: str) -> tuple[str, str]:
+def _compare_range(
+    cause: Cause, facts: CauseContext, tasks: list[int], group: int, name: str
+) -> tuple[str, str]:
     """Say by how much an NVTX range takes longer than on the others, as part of a sentence and as
-    evidence, which is empty where it does not each time. What counts is the time outside of calls of
+    evidence, which are empty where that does not amount to the loss, and where it does not each time. What counts is the time outside of calls of
     CUDA and MPI; said is how long the range lasts, where that differs as much.
     """
     rows = facts.frames["ranges"].filter(pl.col("group") == group)
+    compared = compare_with_others(rows, "group", tasks)
+    if not facts.is_backed(cause, max((own - usual for _, own, usual in compared), default=0.0)):
+        return "", ""
     sums = rows.group_by("task").agg(pl.col("time", "lasts", "count").sum())
     sums = sums.filter(pl.col("count") > 0).with_columns(pl.col("time", "lasts") / pl.col("count"))
     is_own = pl.col("task").is_in(tasks)

@@ -311,13 +311,13 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
 
 def _order_limits(findings: list[Finding]) -> list[Finding]:
     """Return findings, first limits that are much larger than all causes, unless these are some rank's."""
-    causes = [one for one in findings if not one.at_most]
+    causes = [one for one in findings if not one.is_limit]
     most = max((one.share for one in causes or findings[:1]), default=1.0)
     if any(one.ranks for one in causes):
         return findings
 
     def comes_first(one: Finding) -> bool:
-        return one.at_most and one.share > time_use.LEAST_BESIDE_CAUSES * most
+        return one.is_limit and one.share > time_use.LEAST_BESIDE_CAUSES * most
 
     return sorted(findings, key=comes_first, reverse=True)
 
@@ -361,9 +361,9 @@ def _list_causes(facts: CauseContext, names: Names) -> list[Finding]:
         if with_others and one.kind in OF_HOSTS:
             one = structs.replace(one, at_most=True)
         share = replayed * (min(one.share, idle) if one.kind in OF_HOSTS else one.share)
-        if share >= LEAST_OF_JOB:
+        if share >= LEAST_OF_JOB and facts.is_backed(cause, one.difference_ns):
             findings.append(structs.replace(one, share=share))
-    return sorted(findings, key=lambda one: (one.at_most, -one.share))
+    return sorted(findings, key=lambda one: (one.is_limit, -one.share))
 
 
 def _write_finding(cause: Cause, facts: CauseContext, names: Names) -> Finding:

@@ -71,7 +71,7 @@ def _advise_hosts(facts: CauseContext) -> str:
     if kind == Kind.CALL:
         name = facts.name_call(key)
         return advise_call(name, facts.frames["copies"])
-    return ADVICE["gap" if kind == Kind.GAP else "latency"]
+    return facts.advise("gap" if kind == Kind.GAP else "latency")
 
 
 def _find_on_path(facts: CauseContext, kind: int, key: int) -> tuple[np.ndarray, np.ndarray]:

@@ -27,6 +27,8 @@ from nsys2prv.writers.rows import BY_FILE_NAME
 #: Kinds of findings of what happens once in a job, however long it is: their shares are of the whole job,
 #: and they come last.
 OUTSIDE = ("startup", "shutdown")
+#: Kinds of findings whose titles state the share.
+STATING_SHARE = ("in_mpi", "untraced_mpi")
 #: Names of the parts of a moment in JSON.
 MOMENT = ("begin_ns", "end_ns", "ranks")
 #: Stands among the needs of an analysis for the names of most kernels.
@@ -104,28 +106,44 @@ class Finding(Struct, frozen=True):
     moments: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
     #: The argument of `report --what-if` that replays the job without it; empty where there is none.
     what_if: str = ""
-    #: True for a limit rather than a cause: of its time hardly anybody gains all. Limits come behind
-    #: causes, unless one is much larger than all of these.
+    #: True where a replay of the job without the cause gives its share; else that is how long what
+    #: it is about lasts.
+    replayed: bool = False
+    #: True where some of it has to stay.
     at_most: bool = False
+    #: By how much what it names exceeds the usual, of each culprit in all (ns), where that is stated.
+    difference_ns: int | None = None
     #: Where in the program it is, by call stacks; empty where these do not show it.
     where: str = ""
     #: The recorded part of the trace, which commands stay within: begin and end (ns).
     within: tuple[int, int] = (0, 1 << 62)
 
     def __repr__(self) -> str:
-        at_most = "at most " if self.at_most else ""
+        at_most = "at most " if self.is_limit else ""
         return f"<Finding {self.kind}, gains {at_most}{self.share:.1%}: {self.title}>"
 
     def _repr_html_(self) -> str:
         lines = "".join(
             f"<li>{escape(line)}</li>" for line in (*self.evidence, self.where, self.advice) if line
         )
-        return f"<p><b>{escape(self.title)}</b> ({'at most ' if self.at_most else ''}{self.share:.1%} of the time)</p><ul>{lines}</ul>"
+        return f"<p><b>{escape(self.title)}</b> ({'at most ' if self.is_limit else ''}{self.share:.1%} of the time)</p><ul>{lines}</ul>"
 
     @property
     def happens_once(self) -> bool:
         """Return whether it happens once in a job, so that a longer one gains less without it."""
         return self.kind in OUTSIDE
+
+    @property
+    def is_limit(self) -> bool:
+        """Return whether its share is a limit rather than a gain, as hardly anybody gains all of it.
+        Limits come behind causes, unless one is much larger than all of these.
+        """
+        return (self.at_most or not self.replayed) and not self.happens_once
+
+    @property
+    def states_share(self) -> bool:
+        """Return whether its title has its share."""
+        return self.kind in STATING_SHARE
 
     def confine(self, covered: Spans) -> Finding:
         """Return the finding with moments within the time that is recorded."""
@@ -168,7 +186,8 @@ class Finding(Struct, frozen=True):
     def from_dict(cls, content: dict[str, Any]) -> Finding:
         """Return the finding that :meth:`as_dict` wrote."""
         moments = [[moment[name] for name in MOMENT] for moment in content.get("moments", ())]
-        return convert({**content, "moments": moments}, cls)
+        # Of files without the key, only limits are marked.
+        return convert({"replayed": True, **content, "moments": moments}, cls)
 
 
 class Table(Struct, frozen=True):
@@ -249,11 +268,11 @@ def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
     joined: list[Finding] = []
     for number, findings in enumerate(lists):
         for one in findings:
-            order = not one.happens_once, not one.at_most, one.share
+            order = not one.happens_once, not one.is_limit, one.share
             less = (
                 at
                 for at, other in enumerate(joined)
-                if number and (not other.happens_once, not other.at_most, other.share) < order
+                if number and (not other.happens_once, not other.is_limit, other.share) < order
             )
             joined.insert(next(less, len(joined)), one)
     return joined[:MOST_FINDINGS]

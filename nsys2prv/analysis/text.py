@@ -291,10 +291,10 @@ def format_findings(
     if not shown:
         lines += _wrap_text(f"  {capitalize(nothing)}", width, 2)
     for number, finding in enumerate(shown):
-        heading = LIMITS if finding.at_most else CAUSES
-        if heading != above:
+        heading = LIMITS if finding.is_limit else CAUSES
+        if finding.share and heading != above:
             lines += _wrap_text(heading, width, 2)
-        above = heading
+            above = heading
         lines += _format_finding(finding, width, full, 1 if number else MOST_EVIDENCE)
     if len(others) > len(shown):
         lines.append(f"  and {len(others) - len(shown)} more: --full")

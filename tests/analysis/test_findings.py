@@ -87,6 +87,7 @@ def test_findings_as_text() -> None:
         "look",
         ("views/nccl_wait.cfg", "views/idle_gaps.cfg"),
         ((12_304_000_000, 12_318_000_000, (1,)),),
+        replayed=True,
     )
     look = "         look at: 12.304 s to 12.318 s, rank 1"
     command = "         wxparaver job.prv $(nsys2prv cfgs --view nccl_wait --time 12.300:12.322)"
@@ -104,6 +105,8 @@ def test_findings_as_text() -> None:
     large = replace(limit, share=0.5)
     assert _order_limits([limit, large]) == [large, limit]
     assert format_findings([finding, limit, limit])[6].startswith("  Limits: at most this much is ")
+    measured = replace(finding, replayed=False)
+    assert format_findings([finding, measured])[6].startswith("  Limits: at most this much is ")
     start = replace(finding, share=0.5, kind="startup")
     once = ["  One-time costs, in % of this job:", " 50.0 %  Rank 1 (n GPU0) is late."]
     assert format_findings([finding, start])[6:] == once

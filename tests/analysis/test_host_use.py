@@ -11,7 +11,7 @@ from tools.nccl_exports import Rank
 
 import nsys2prv
 from nsys2prv.analysis.host_time import PARTS
-from nsys2prv.analysis.host_use import ADVICE, RULES, HostUse, NamedTime, Pauses
+from nsys2prv.analysis.host_use import ADVICE, RULES, HostUse, NamedTime, Pauses, choose_advice
 from nsys2prv.analysis.stacks import Place
 from nsys2prv.analysis.time_division import PARTS as PICTURE
 
@@ -103,6 +103,15 @@ def test_calls_of_nccl_are_calls_in_sentences_and_on_pictures(tmp_path: Path) ->
     assert startup.advice.startswith("NCCL sets communicators up once in a job")
     assert lanes["idle_nccl_ns"].to_list() == pytest.approx([90 * S // 1000], rel=1e-6)
     assert PICTURE["idle_nccl"][0] == f"idle: host {PARTS['nccl']}"
+
+
+def test_what_a_program_does_is_not_advised() -> None:
+    graphs = ADVICE[choose_advice("calls", call="cudaGraphLaunch", pinned=False)]
+    assert "CUDA graphs" not in graphs
+    assert "CUDA graphs" in ADVICE[choose_advice("calls", call="cudaLaunchKernel", pinned=False)]
+    for cause in ("launching", "latency"):
+        assert "CUDA graphs" not in ADVICE[choose_advice("causes", cause=cause, graphs=True)]
+        assert not choose_advice("causes", cause=cause, graphs=False)
 
 
 def test_rules_name_known_advice() -> None:

@@ -48,6 +48,14 @@ def test_a_finding_of_another_analysis_is_in_every_list(
     assert TITLE in page.read_text()
 
 
+def test_what_no_replay_gives_is_no_gain() -> None:
+    lasts = Finding("straggler", "", 0.75)
+    gains = replace(lasts, share=0.1, replayed=True)
+    assert join_findings([[gains], [lasts]]) == [gains, lasts]
+    assert (lasts.is_limit, gains.is_limit) == (True, False)
+    assert Finding.from_dict(lasts.as_dict()) == lasts
+
+
 def test_findings_are_joined_by_what_they_cost() -> None:
     one = Finding("straggler", "", 0.5)
     first, other = [one, replace(one, share=0.2)], [replace(one, share=0.3)]

@@ -112,3 +112,20 @@ def test_a_place_that_one_rank_has_to_itself_is_its(tmp_path: Path) -> None:
     with nsys2prv.open(reports, align="none", jobs=1) as job:
         finding = next(finding for finding in job.findings() if "cudaGetDevice" in finding.title)
     assert (finding.kind, finding.ranks) == ("host_work", (SLOW,))
+
+
+def test_a_range_that_does_not_amount_to_the_loss_is_not_named(tmp_path: Path) -> None:
+    """The range is in the middle of the time that the slow rank takes, and a small part of it."""
+    load, work = np.full((RANKS, STEPS), 20_000), np.full((RANKS, STEPS), 200_000)
+    load[SLOW] = 400_000
+    reports = write_job(tmp_path, load, work)
+    assert "load_batch takes" in find_first(reports)[0].title
+    for path in reports:
+        with sqlite3.connect(path) as report:
+            report.execute(
+                "UPDATE NVTX_EVENTS SET start = start + (end - start) * 35 / 100,"
+                " end = start + (end - start) * 65 / 100 WHERE text = 'load_batch'"
+            )
+    finding, _ = find_first(reports)
+    assert finding.ranks == (SLOW,)
+    assert "load_batch" not in finding.title
