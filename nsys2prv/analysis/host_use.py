@@ -78,6 +78,12 @@ class NamedTime(Struct, frozen=True):
         is_long = self.longest >= max(LONG_CALL, MOST * self.time)
         return self.part in ("io", "cuda") and is_long and not self.sets_up
 
+    @property
+    def of_whole(self) -> str:
+        """Which share of some time it is, for people."""
+        what = "NVTX range " if self.part == "range" else ""
+        return f"{min(self.share, 1.0):.0%} of it in {what}{self.name}"
+
     def __str__(self) -> str:
         remark = ""
         if self.sets_up:
@@ -108,18 +114,7 @@ class Pauses(Struct, frozen=True):
         """Yield what the host does, where that is known, by part, range and call."""
         if self.parts["unknown"] < sum(self.parts.values()):
             yield f"the host is {describe_parts(self.parts)}"
-        yield from self.describe_range()
-        yield from self.describe_call()
-
-    def describe_range(self) -> Iterator[str]:
-        """Yield which NVTX range the host is in longest."""
-        if self.range:
-            yield f"{self.range.share:.0%} of it in NVTX range {self.range.name}"
-
-    def describe_call(self) -> Iterator[str]:
-        """Yield which call of the operating system the host is in longest."""
-        if self.call:
-            yield f"{self.call.share:.0%} of it in {self.call.name}"
+        yield from (one.of_whole for one in (self.range, self.call) if one)
 
 
 class HostUse(Struct, frozen=True):
@@ -211,8 +206,7 @@ class HostUse(Struct, frozen=True):
         described = describe_parts(self.parts, 4, named)
         lines = [f"{who}{described}"] if described else []
         if self.inside:
-            share = min(self.inside.share, 1.0)
-            lines.append(f"{share:.0%} of it in NVTX range {self.inside.name}")
+            lines.append(self.inside.of_whole)
         if self.parts["unknown"] >= WORTH_RECORDING * self.length and self.own != "unknown":
             lines.append(f"not all that hosts do there is recorded: add {self.lacking}")
         return tuple(lines)

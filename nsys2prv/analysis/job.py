@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack
 from functools import cached_property, partial
 from html import escape
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,6 +26,7 @@ from nsys2prv._util.files import (
     make_temporary_folder,
 )
 from nsys2prv._util.memory import return_freed_memory
+from nsys2prv._util.notes import Note
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.analyses import ANALYSES, ON_DEMAND, make_device_group, run_analyses
 from nsys2prv.analysis.coverage import Coverage, find_coverage
@@ -175,7 +175,7 @@ class OpenJob(Closable):
             "records": self.layouts,
             **self.facts,
             "quality": to_builtins(self.quality),
-            "notes": self._list_notes(with_routine=False),
+            "notes": [one.text for one in self._noted if not one.is_routine],
             "warnings": self.warnings,
         }
 
@@ -233,16 +233,14 @@ class OpenJob(Closable):
         """Notes on what was found by comparing the ranks, on what was left out, and on the time that
         not all reports cover, a line each.
         """
-        return self._list_notes()
+        return [one.text for one in self._noted]
 
-    def _list_notes(self, with_routine: bool = True) -> list[str]:
-        coverage, of_results = self.coverage, (one.notes for one in self.prepared.results)
-        notes = (
-            note.text
-            for note in (*self.prepared.notes, *chain(*of_results))
-            if with_routine or not note.is_routine
-        )
-        return [*notes, *filter(None, [coverage.describe_unseen(), coverage.describe()])]
+    @property
+    def _noted(self) -> list[Note]:
+        coverage, prepared = self.coverage, self.prepared
+        found = (note for result in prepared.results for note in result.notes)
+        more = filter(None, (coverage.describe_unseen(), coverage.describe()))
+        return [*prepared.notes, *found, *map(Note, more)]
 
     @cached_property
     def coverage(self) -> Coverage:

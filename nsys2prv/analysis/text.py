@@ -267,13 +267,6 @@ def _fit_blocks(
     return [blocks[number][1] for number in sorted(kept)], left_out, room
 
 
-def list_detailed(findings: Sequence[Finding], full: bool) -> list[Finding]:
-    """Return the findings that are printed with their details."""
-    if full:
-        return [*findings]
-    return [one for one in findings if not one.happens_once][:MOST_SHORT]
-
-
 def format_findings(
     findings: Sequence[Finding],
     width: int = TEXT_WIDTH,
@@ -287,7 +280,7 @@ def format_findings(
     width, lines, above = min(width, TEXT_WIDTH), [], CAUSES
     once = [one for one in findings if one.happens_once]
     others = [one for one in findings if not one.happens_once]
-    shown = list_detailed(others, full)
+    shown = others if full else others[:MOST_SHORT]
     if not shown:
         lines += _wrap_text(f"  {capitalize(nothing)}", width, 2)
     for number, finding in enumerate(shown):
@@ -343,7 +336,7 @@ def _format_findings(result: Result, style: Style, width: int, whole: str) -> li
     trace = ["  job.prv: the trace that `nsys2prv REPORT... job.prv` writes, for Paraver"]
     nothing, shown = (result.missing or [NOTHING])[0], result.findings
     lines = format_findings(shown, width, style.full, nothing)
-    detailed = list_detailed(shown, style.full)
+    detailed = (one for one in shown if style.full or not one.happens_once)
     return [
         *style.format_title("What holds the job back"),
         *[line for note in result.notes[:1] for line in _wrap_text(f"  {note}", width, 2)],
