@@ -14,6 +14,8 @@ from nsys2prv.analysis.device_group import ALL, WORK, DeviceGroup
 from nsys2prv.analysis.efficiency_times import (
     ITERATION,
     MPI_TIME,
+    OPENMP_SYNC,
+    OPENMP_WAITS,
     PART,
     REGION,
     STEADY,
@@ -47,6 +49,11 @@ UNRECORDED_MPI = "Nsight Systems does not record {calls}: their time counts as o
 WHOLE_SYNCS = (
     "OpenMP: SYNC_REGION_WAIT was not recorded; time in barriers and other synchronization "
     "(SYNC_REGION), up to the end of the parallel region, counts as waiting"
+)
+#: Why OpenMP has no efficiencies where nothing tells threads that wait.
+NO_SYNCS = (
+    "OpenMP efficiencies: waiting in barriers was not recorded: no report has the table "
+    "OPENMP_EVENT_KIND_SYNC_REGION_WAIT or OPENMP_EVENT_KIND_SYNC_REGION"
 )
 #: Regions of less of the elapsed time are left out where all are asked for.
 LEAST_REGION = 0.01
@@ -82,6 +89,9 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         result.notes.append(f"hosts: {HOST_THREADS[context.options.host_threads]}")
         if "openmp_whole_syncs" in hosts.columns and hosts["openmp_whole_syncs"].sum():
             result.notes.append(WHOLE_SYNCS)
+    layouts = context.reader.layouts
+    if "openmp_implicit_task" in layouts and layouts.isdisjoint((*OPENMP_WAITS, *OPENMP_SYNC)):
+        result.missing.append(NO_SYNCS)
     if rated:
         _add_focus(_select_parts(next(iter(rated.values()))), span, context, result)
         _add_regions(rated, context, result)

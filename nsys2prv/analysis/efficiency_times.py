@@ -163,10 +163,10 @@ def measure_hosts(
 
 def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> dict[str, int]:
     """Return what the threads of a process do in OpenMP within some time of its main thread (ns);
-    nothing where OpenMP was not recorded.
+    nothing where OpenMP, or all synchronization of it, was not recorded.
     """
     tasks = unit.find_spans_by_thread("openmp_implicit_task", task)
-    if not tasks:
+    if not tasks or not unit.has(*OPENMP_WAITS, *OPENMP_SYNC):
         return {}
     regions = unit.find_thread_spans([main], "openmp_parallel")
     parallel = outside & regions

@@ -385,6 +385,22 @@ def test_openmp_without_waiting_of_barriers(tmp_path: Path) -> None:
     assert any("SYNC_REGION_WAIT was not recorded" in note for note in result.notes)
 
 
+def test_openmp_without_any_synchronization(tmp_path: Path) -> None:
+    """Where barriers are not recorded nothing tells threads that wait from those that work."""
+    tables = {
+        RUNTIME: [make_call(0, 0, 1), make_call(390, 400, 2)],
+        "OPENMP_EVENT_KIND_PARALLEL": [make_openmp(100, 200)],
+        "OPENMP_EVENT_KIND_TASK": [
+            make_openmp(100, 200, kind=2),
+            make_openmp(100, 200, PID + 1, kind=2),
+        ],
+    }
+    result = analyze_tables(tmp_path, [tables])["efficiencies"]
+    assert not [name for name in result.tables["host"].frame.columns if name.startswith("openmp")]
+    (missing,) = [line for line in result.missing if line.startswith("OpenMP efficiencies")]
+    assert "OPENMP_EVENT_KIND_SYNC_REGION" in missing
+
+
 def test_missing_inputs_are_named(tmp_path: Path) -> None:
     results = analyze_tables(tmp_path, [{RUNTIME: [make_call(0, 5, 1)]}])
     missing = {name: " ".join(result.missing) for name, result in results.items()}
