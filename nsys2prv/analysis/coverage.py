@@ -25,7 +25,7 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.text import list_some
 from nsys2prv.analysis.host_time import TEXTS
 from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans
-from nsys2prv.analysis.reach import Reach
+from nsys2prv.analysis.reach import COLLECTIVE, Reach
 from nsys2prv.analysis.result import KERNEL_NAMES
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.conversion.job import Job
@@ -66,8 +66,10 @@ class Coverage(Struct, frozen=True):
     names: Mapping[int, str]
     #: How long captures ran before the trace begins, with the first event of a process of the job (ns).
     unseen: int = 0
-    #: Task -> until when its CUDA calls or kernels are recorded (ns), where that is before its report ends.
+    #: Task -> until when its calls of CUDA or MPI, or kernels, are recorded (ns), where that is before its
+    #: report ends; those of MPI.
     cut: Mapping[int, int] = {}
+    cut_in_mpi: frozenset[int] = frozenset()
 
     def describe_cut(self) -> str:
         """Return a sentence about the processes whose recording ends before their reports do; empty where
@@ -77,7 +79,8 @@ class Coverage(Struct, frozen=True):
             f"{self.names[task]} to {format_nanoseconds(until)}"
             for task, until in sorted(self.cut.items(), key=lambda item: item[1])
         ]
-        told = f"The work of GPUs is recorded of {list_some(ends, MOST_NAMED)}, of {format_nanoseconds(self.duration)} in all: nothing is said of the rest."
+        what = "MPI calls are" if self.cut.keys() <= self.cut_in_mpi else "The work of GPUs is"
+        told = f"{what} recorded of {list_some(ends, MOST_NAMED)}, of {format_nanoseconds(self.duration)} in all: nothing is said of the rest."
         return told if ends else ""
 
     def describe_unseen(self) -> str:
@@ -162,7 +165,8 @@ def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) 
         if info.stated_span is not None and not info.is_part:
             stated.append(int(clock.to_global(np.array(info.stated_span))[0]))
     unseen = -min(stated) if min(first) >= -ROUNDING else 0
-    return Coverage(by_task, common, reader.duration, whole, names, unseen, cut)
+    in_mpi = frozenset(one.task for one in reaches if one.layout == COLLECTIVE)
+    return Coverage(by_task, common, reader.duration, whole, names, unseen, cut, in_mpi)
 
 
 def _find_job(job: Job, reader: EventReader) -> Spans:

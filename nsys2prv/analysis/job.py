@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack
 from functools import cached_property, partial
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,7 +35,13 @@ from nsys2prv.analysis.device_group import AnalysisOptions, Steady
 from nsys2prv.analysis.efficiencies import HOST_THREADS, USEFUL
 from nsys2prv.analysis.iterations import find_steady_state, list_task_iterations
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
-from nsys2prv.analysis.reach import Reach, find_reaches, place_reaches
+from nsys2prv.analysis.reach import (
+    COLLECTIVE,
+    Reach,
+    find_mpi_reaches,
+    find_reaches,
+    place_reaches,
+)
 from nsys2prv.analysis.result import KERNEL_NAMES, Finding, Result, Results, join_findings
 from nsys2prv.conversion.anonymous import make_pseudonym
 from nsys2prv.conversion.convert import prepare
@@ -187,7 +194,10 @@ class OpenJob(Closable):
     @cached_property
     def quality(self) -> list[QualityNote]:
         """Notes on what the reports lack or have lost, and what to do about it."""
-        return assess_quality(self.prepared, [*map(self._describe_reach, self.reaches)])
+        ends: dict[bool, list[str]] = {True: [], False: []}
+        for one in self.reaches:
+            ends[one.layout == COLLECTIVE].append(self._describe_reach(one))
+        return assess_quality(self.prepared, ends[False], ends[True])
 
     def _describe_reach(self, reach: Reach) -> str:
         """Return how far calls of a thread or process are recorded, for people."""
@@ -249,14 +259,15 @@ class OpenJob(Closable):
 
     @cached_property
     def reaches(self) -> list[Reach]:
-        """How far calls of CUDA are recorded, where that is not to the end, by all of a job that was cut."""
+        """How far calls of CUDA and MPI are recorded, where that is not to the end, by all of a job that was cut."""
         job, reader, saved = self.prepared, self.reader, self.saved_reader
         if job.uncut:
             reader, saved = make_event_reader(job.uncut), job.folder / "uncut-reader"
             reader.save(saved)
         find = partial(_find_unit_reaches, self.group_table, saved)
         found = job.run(find, np.unique(reader.rows.units).tolist())
-        reaches = sorted((one for of_unit in found for one in of_unit), key=lambda one: one.until)
+        of_mpi = find_mpi_reaches(reader)
+        reaches = sorted([*of_mpi, *chain.from_iterable(found)], key=lambda one: one.until)
         if job.uncut:
             reaches = [*place_reaches(reaches, job.uncut, job)]
         return reaches

@@ -4,6 +4,7 @@ GPUs after it.
 Nsight Systems may stop to record the calls of a thread while all else goes on. Then what the thread
 did again and again with calls before, it does as often without any: NVTX ranges of the same name that
 last as long, work between two equal calls of the system, visits of CUDA that CPU samples show.
+MPI's calls of a rank end early where others go on to make collective calls, which need it, too.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.device_group import NAMED_BY, OS, DeviceGroup, to_arrays
 from nsys2prv.analysis.stacks import SAMPLES
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.conversion.job import Job
-from nsys2prv.events.catalogue import map_labels
+from nsys2prv.events.catalogue import load_catalogue, map_labels
+from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.store.event_reader import EventReader
 
 #: Threads are looked at whose last call is so much of the trace before its end: less changes figures little.
 LEAST_LEFT = 0.05
@@ -30,6 +34,10 @@ ALIKE, FEWEST, FEWEST_RANGES = 0.9, 10, 3
 #: iterations of a program differ less, and what it does at its end is much shorter or longer.
 SAME_LENGTH = 2.0
 RANGES = ("nvtx_pushpop", "nvtx_startend")
+#: Layout of collective MPI calls, which all members of a communicator make; so many of others show that a
+#: rank's are missing: one may be cut off by the end of the capture.
+COLLECTIVE, LEAST_MPI_CALLS = "mpi_collective", 2
+_FINALIZE = load_catalogue().name_sets["mpi_other"].list_known_values()["MPI_Finalize"]
 #: Code in which CPU samples show a visit of CUDA.
 _OWNERS = map_labels("code_owner")
 IN_CUDA = (_OWNERS["a cuda library"], _OWNERS["the cuda driver"])
@@ -53,12 +61,15 @@ class Reach(Struct, frozen=True):
         """Return how far it reaches, and what goes on. who: name of the thread or task; find_label: as of
         Context.
         """
+        until, goes_on = format_nanoseconds(self.until), format_nanoseconds(self.goes_on)
+        if self.layout == COLLECTIVE:
+            return f"{who} to {until}, though other ranks make {self.count:,} collective calls with it later, to {goes_on}"
         label = find_label(self.name, "range" if self.layout in RANGES else self.layout)
         noun = f"returns from {label}" if self.layout in OS else f"NVTX ranges {label}"
         noun = "visits of CUDA in CPU samples" if self.layout in SAMPLES else noun
         return (
-            f"{who} to {format_nanoseconds(self.until)}, though {self.count:,} {noun} follow to "
-            f"{format_nanoseconds(self.goes_on)}, without a call, unlike those before"
+            f"{who} to {until}, though {self.count:,} {noun} follow to {goes_on}, without a call, "
+            "unlike those before"
         )
 
 
@@ -153,6 +164,41 @@ def _judge(marks: pl.DataFrame, calls: pl.DataFrame, by: str) -> Iterator[Reach]
             thread = key if by == "thread" else -1
             what = most["goes_on"], most["layout"], most["name"], most["after"]
             yield Reach(most["task"], thread, until, *what)
+
+
+def find_mpi_reaches(reader: EventReader) -> Iterator[Reach]:
+    """Yield where MPI's calls of a task end early: it has no MPI_Finalize, and another rank makes collective
+    calls later on a communicator of both.
+    """
+    if COLLECTIVE not in reader.layouts:
+        return
+    task_of, units = reader.rows.get_column("task"), reader.rows.unit_numbers
+    last = np.full(task_of.max(initial=0) + 1, -1)
+    for layout in reader.layouts.intersection(MPI_LAYOUTS):
+        for unit in units:
+            np.maximum.at(last, task_of, reader.find_last_ends(layout, unit))
+    early = (last >= 0) & (last < (1 - LEAST_LEFT) * reader.duration)
+    if not early.any():
+        return
+
+    def read(layout: str, field: str) -> pl.DataFrame:
+        if layout not in reader.layouts:
+            return pl.DataFrame(schema=dict.fromkeys(("begin", "end", "task", field), pl.Int64))
+        events = pl.concat([reader.read_begins(layout, (field,), unit) for unit in units])
+        return events.with_columns(task=pl.Series(task_of[events["thread"].to_numpy()]))
+
+    others = read("mpi_other", "call")
+    early[others.filter(pl.col("call") == _FINALIZE)["task"].unique().to_numpy()] = False
+    calls = read(COLLECTIVE, "communicator").filter(pl.col("communicator") != ABSENT)
+    for task in np.flatnonzero(early).tolist():
+        until, is_own = int(last[task]), pl.col("task") == task
+        own = calls.filter(is_own)["communicator"].unique()
+        later = calls.filter(
+            ~is_own & (pl.col("begin") > until) & pl.col("communicator").is_in(own.implode())
+        )
+        count = later.group_by("task").len()["len"].max() or 0
+        if count >= LEAST_MPI_CALLS:
+            yield Reach(task, -1, until, later["end"].max(), COLLECTIVE, 0, count)
 
 
 def place_reaches(reaches: Sequence[Reach], whole: Job, part: Job) -> Iterator[Reach]:

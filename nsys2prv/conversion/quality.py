@@ -85,13 +85,16 @@ class QualityNote(Struct, frozen=True):
         return f"{self.text}; {self.advice}"
 
 
-def assess_quality(job: Job, ends: Sequence[str] = ()) -> list[QualityNote]:
-    """Return notes on missing data in the reports of a job, causes before their consequences. ends: how far
-    calls of CUDA are recorded, where that is not to the end.
+def assess_quality(
+    job: Job, ends: Sequence[str] = (), mpi_ends: Sequence[str] = ()
+) -> list[QualityNote]:
+    """Return notes on missing data in the reports of a job, causes before their consequences. ends,
+    mpi_ends: how far calls of CUDA and of MPI are recorded, where that is not to the end.
     """
     helping = _find_reports_without_ranks(job)
     infos = [info for report, info in enumerate(job.infos) if report not in helping]
-    notes = [*_note_missing_mpi(infos), *_note_unused_tables(job.infos)]
+    notes = [*_note_missing_mpi(infos), *_note("mpi_calls_end", mpi_ends)]
+    notes += _note_unused_tables(job.infos)
     notes += _note_missing_names(job)
     if any(kind.gpu_work for kind in job.selection.kinds):
         apart = helping | {one.report for one in job.lost}

@@ -25,6 +25,7 @@ from tools.exports import (
 import nsys2prv
 from nsys2prv.analysis.page import make_job_page
 from nsys2prv.analysis.result import Finding
+from nsys2prv.cli import main
 from nsys2prv.conversion.options import CutOptions
 
 MS, US = 1_000_000, 1_000
@@ -314,3 +315,54 @@ def test_the_end_of_a_recording_is_that_of_the_whole_job_in_a_part_of_it(
             result = job.analyse("findings")["findings"]
             assert not result.findings
             assert any("no moment is covered" in one for one in result.missing)
+
+
+def test_mpi_calls_that_end_before_those_of_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of rank 1 no call of MPI is recorded after 40 ms, though rank 0 makes collective calls up to 100."""
+
+    def write(rank: int, until: int, finalizes: bool) -> Path:
+        thread = {"globalTid": make_global_tid(PID + rank, PID + rank)}
+        calls = [{"start": 0, "end": 10, "textId": 1}]
+        calls += [{"start": 100 * MS, "end": 101 * MS, "textId": 2}] if finalizes else []
+        collectives = [
+            {"start": at * MS, "end": at * MS + 1000, "textId": 3, "commHandle": 1, **thread}
+            for at in range(5, until, 5)
+        ]
+        tables: dict[str, list[Row]] = {
+            "StringIds": make_strings("MPI_Init", "MPI_Finalize", "MPI_Allreduce", "read"),
+            "MPI_RANKS": [{"rank": rank, **thread}],
+            "MPI_COMMUNICATORS": [
+                {
+                    "rank": rank,
+                    "timestamp": 0,
+                    "commHandle": 1,
+                    "localRank": rank,
+                    "size": 2,
+                    "groupRoot": 0,
+                    "groupRootUid": 0,
+                    "members": "[0, 1]",
+                }
+            ],
+            "MPI_OTHER_EVENTS": [{**one, **thread} for one in calls],
+            "MPI_COLLECTIVES_EVENTS": collectives,
+            "OSRT_API": [
+                {"start": at * MS, "end": at * MS + 500, "nameId": 4, **thread}
+                for at in range(1, 100, 5)
+            ],
+            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
+            "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18, "systemClockNs": 500}],
+        }
+        return make_export(tmp_path / f"r{rank}.sqlite", tables)
+
+    for until, finalizes in ((40, False), (100, True), (40, True)):
+        write(0, 100, finalizes=True)
+        write(1, until, finalizes)
+        assert main(["report", str(tmp_path)]) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        told = "MPI calls are recorded of rank 1 to 35.00 ms, though other ranks make 12 collective"
+        assert (told in text) == (not finalizes)
+        assert ("MPI calls are recorded of rank 1 to 35.00 ms, of 101.00 ms" in text) == (
+            not finalizes
+        )
