@@ -180,12 +180,14 @@ def _find_owners_without_work(
     by_report: Mapping[int, Sequence[ProcessKey]],
     evidence: Evidence,
 ) -> list[ProcessKey]:
-    """Return the ranks of a job of which no work is recorded: one per report where the launcher
-    tells the reports apart, else all processes.
+    """Return the ranks of a job of which no work is recorded: one per report where the launcher, or
+    ranks in the names of several, tell the reports apart, else all processes.
     """
     launched = [infos[report] for report in by_report]
     has_several = any(size > 1 for info in launched for size in info.launcher_sizes.values())
-    if not has_several or choose_launcher_ranks([one.launcher_ranks for one in launched]) is None:
+    is_told = has_several and choose_launcher_ranks([one.launcher_ranks for one in launched])
+    named = {int(name[1]) for one in launched if (name := _RANK_IN_NAME.search(one.name))}
+    if not is_told and not 1 < len(named) == len(launched):
         return [*chain.from_iterable(by_report.values())]
     return [_choose_main(infos[at], keys, evidence) for at, keys in by_report.items()]
 

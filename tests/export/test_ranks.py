@@ -193,6 +193,15 @@ def test_the_program_of_a_launched_report_without_work() -> None:
     assert roles.helpers == {(at, A): (at, B) for at in range(2)}
 
 
+def test_names_tell_the_reports_of_ranks_without_work() -> None:
+    processes = {(report, pid): False for report in range(2) for pid in (A, B)}
+    threads = {key: 3 if key[1] == A else 1 for key in processes}
+    roles = find([make_info("rank1"), make_info("rank0")], processes, threads=threads)
+    assert roles.ranks == {(0, A): Rank(1, FILE_NAMES), (1, A): Rank(0, FILE_NAMES)}
+    assert roles.helpers == {(at, B): (at, A) for at in range(2)}
+    assert find([make_info("x"), make_info("y")], processes, threads=threads).helpers == {}
+
+
 @pytest.mark.parametrize(
     ("process", "thread", "program"),
     [
