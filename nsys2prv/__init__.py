@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from nsys2prv._util.errors import Nsys2prvError
     from nsys2prv.analysis.job import OpenJob, open_job
     from nsys2prv.analysis.result import Finding
-    from nsys2prv.analysis.study.model import Study
     from nsys2prv.analysis.study.runs import make_study
+    from nsys2prv.analysis.study.study import Study
     from nsys2prv.conversion.options import Options
     from nsys2prv.conversion.summary import Summary
 
@@ -107,7 +107,7 @@ def __getattr__(name: str) -> object:
 
         return make_study
     if name == "Study":
-        from nsys2prv.analysis.study.model import Study
+        from nsys2prv.analysis.study.study import Study
 
         return Study
     raise AttributeError(f"module 'nsys2prv' has no attribute {name!r}")

@@ -23,7 +23,7 @@ from nsys2prv.analysis.comparison import compare_jobs, describe_change, warn_of_
 from nsys2prv.analysis.finished_job import JSON, FinishedJob
 from nsys2prv.analysis.job import OpenJob, open_job
 from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.study.model import Study
+from nsys2prv.analysis.study.study import Study
 from nsys2prv.analysis.text import (
     Style,
     count_lines_left,

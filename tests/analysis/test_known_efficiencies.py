@@ -26,8 +26,9 @@ from tools.exports import (
 
 import nsys2prv
 from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.study.model import Interval, Run, Study
+from nsys2prv.analysis.study.model import Interval, Run
 from nsys2prv.analysis.study.runs import compare_runs
+from nsys2prv.analysis.study.study import Study
 
 NAMES = make_strings(
     "gemm",

@@ -15,7 +15,8 @@ from tools.studies import make_run, make_study_data
 from nsys2prv.analysis.page import make_study_page
 from nsys2prv.analysis.study import formats
 from nsys2prv.analysis.study.formats import format_markdown, format_study
-from nsys2prv.analysis.study.model import ROW_OF, Run, Study
+from nsys2prv.analysis.study.model import ROW_OF, Run
+from nsys2prv.analysis.study.study import Study
 from nsys2prv.analysis.study.summary import summarise_study
 from nsys2prv.analysis.text import Style
 

@@ -29,7 +29,7 @@ from nsys2prv.analysis.page import sections
 from nsys2prv.analysis.page.data import pack_data
 from nsys2prv.analysis.page.excerpts import BUDGET, choose_excerpts
 from nsys2prv.analysis.result import NOTHING, Result
-from nsys2prv.analysis.study.model import FAIR, GOOD, SIGNS, Study, rate_efficiency
+from nsys2prv.analysis.study.model import FAIR, GOOD, SIGNS, ComparedRuns, rate_efficiency
 from nsys2prv.analysis.study.summary import format_figure, summarise_study, write_title
 from nsys2prv.analysis.text import format_machine_line, format_nanoseconds, use_micro_sign
 from nsys2prv.export.roles import describe_processes
@@ -90,7 +90,7 @@ def make_difference_page(
 
 
 def make_study_page(
-    study: Study, path: Path | None = None, drawn: Mapping[str, FinishedJob] | None = None
+    study: ComparedRuns, path: Path | None = None, drawn: Mapping[str, FinishedJob] | None = None
 ) -> str:
     """Return a study as a page. path: where it will be, for links to the pages of its runs that there
     are. drawn: run -> what is drawn of its job: the timeline of a typical iteration.

@@ -21,9 +21,9 @@ from nsys2prv.analysis.study.model import (
     GPU_TIME,
     HOST_TIME,
     ROW_OF,
+    ComparedRuns,
     Row,
     Run,
-    Study,
     list_known_rows,
     rate_efficiency,
 )
@@ -145,7 +145,7 @@ def list_efficiencies(job: FinishedJob) -> list[tuple[Row, float, str]]:
     return [(row, value, rate_efficiency(value)) for row, (value,) in known]
 
 
-def list_plotted(study: Study) -> dict[str, Any]:
+def list_plotted(study: ComparedRuns) -> dict[str, Any]:
     """Return the figures of a study that plots.js plots over the runs, and over their iterations."""
     regions = study.list_region_figures()
     best, time = ("device.global", GPU_TIME) if study.has_devices else ("mpi.parallel", HOST_TIME)

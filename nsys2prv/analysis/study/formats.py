@@ -30,10 +30,10 @@ from nsys2prv.analysis.study.model import (
     FAIR,
     GOOD,
     ROW_OF,
+    ComparedRuns,
     Metrics,
     Row,
     Run,
-    Study,
     format_efficiency,
 )
 from nsys2prv.analysis.study.summary import format_figure, summarise_study, write_title
@@ -61,7 +61,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 TALP: dict[str, Any] = load_shipped_file(__package__, "talp.yaml")
 
 
-def format_study(study: Study, style: Style) -> str:
+def format_study(study: ComparedRuns, style: Style) -> str:
     """Return a study for people."""
     parts = [
         [*style.format_title(write_title(study)), *_wrap([summarise_study(study)], style, 0)],
@@ -82,7 +82,7 @@ def _wrap(lines: Iterable[str], style: Style, hang: int = 4) -> list[str]:
     return [line.replace(NO_BREAK, " ") for line in folded]
 
 
-def _list_runs(study: Study, style: Style) -> list[str]:
+def _list_runs(study: ComparedRuns, style: Style) -> list[str]:
     """Return the runs, and the part of each that its figures are of."""
     runs = study.runs
     columns = [
@@ -101,7 +101,7 @@ def _list_runs(study: Study, style: Style) -> list[str]:
     return [*lay_out_table(columns, style.width), *_wrap([study.comparison, *lines], style)]
 
 
-def _list_efficiencies(study: Study, style: Style) -> list[str]:
+def _list_efficiencies(study: ComparedRuns, style: Style) -> list[str]:
     figures = study.list_figures()
     first = Column("", [])
     columns = [Column(head, [], False) for head in study.name_runs()]
@@ -118,7 +118,7 @@ def _list_efficiencies(study: Study, style: Style) -> list[str]:
     return [*_lay_out_blocks([first], columns, style), "", *_wrap([legend], style, 0)]
 
 
-def _list_regions(study: Study, style: Style) -> list[str]:
+def _list_regions(study: ComparedRuns, style: Style) -> list[str]:
     names, runs = Column("", []), Column("", [])
     columns = [Column(shorten(head, WIDEST), [], False) for head in study.region_heads]
     shown, title = ("device", DEVICE_REGIONS) if study.has_devices else ("mpi", HOST_REGIONS)
@@ -152,7 +152,7 @@ def _lay_out_blocks(names: Sequence[Column], columns: Sequence[Column], style: S
     return [line.replace(NO_BREAK, " ") for line in lines]
 
 
-def _list_findings(study: Study, style: Style) -> list[str]:
+def _list_findings(study: ComparedRuns, style: Style) -> list[str]:
     """Return the lines on the findings of the largest run."""
     run, head = study.runs[-1], study.name_runs()[-1]
     if not study.findings:
@@ -182,7 +182,7 @@ def format_signed(row: Row, value: float | None) -> str:
     return format_efficiency(value) if row.is_efficiency else f"{format_figure(row, value)} "
 
 
-def format_markdown(study: Study) -> str:
+def format_markdown(study: ComparedRuns) -> str:
     """Return a study in Markdown, as an assessment has it."""
     environment = load_templates(__package__, keep_trailing_newline=True)
     environment.filters |= {
@@ -201,7 +201,7 @@ def escape_markdown(text: str) -> str:
     return _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), one_line)
 
 
-def format_csv(study: Study) -> str:
+def format_csv(study: ComparedRuns) -> str:
     """Return all figures of a study as CSV: a line for each, a column for each run."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
@@ -234,14 +234,14 @@ def name_file(number: int, run: Run) -> str:
     return f"{number}_{label}"
 
 
-def write_talp_files(study: Study, folder: Path) -> list[Path]:
+def write_talp_files(study: ComparedRuns, folder: Path) -> list[Path]:
     """Write the files of :func:`make_talp_files`; return their paths."""
     files = make_talp_files(study, folder)
     write_complete_files(files)
     return list(files)
 
 
-def make_talp_files(study: Study, folder: Path) -> dict[Path, str]:
+def make_talp_files(study: ComparedRuns, folder: Path) -> dict[Path, str]:
     """Return path and text of a file for each run below a folder, which TALP-Pages is given. They
     have the regions that all runs have, as it stops where one lacks some.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import polars as pl
 from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
@@ -217,10 +217,11 @@ class Scaling(Struct, frozen=True):
     why: str = ""
 
 
-class Study(Struct):
-    """Several runs of one program. :func:`nsys2prv.study` returns it; `runs` are in the order of their
-    devices, nodes and ranks.
-    """
+T = TypeVar("T", bound="ComparedRuns")
+
+
+class ComparedRuns(Struct):
+    """The figures of a study; `runs` are in the order of their devices, nodes and ranks."""
 
     scaling: Scaling
     #: Name of the run that speed-up and scalability are relative to.
@@ -237,7 +238,7 @@ class Study(Struct):
         return {"format": self.format, **to_builtins(self)}
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any], source: str = "study") -> Study:
+    def from_dict(cls: type[T], content: Mapping[str, Any], source: str = "study") -> T:
         """Return the study that :meth:`to_dict` wrote. source: what errors call it. Raises Nsys2prvError
         where it is none.
         """
@@ -249,27 +250,6 @@ class Study(Struct):
         except ValidationError as error:
             raise Nsys2prvError(f"{source}: is damaged: {error}") from error
         return study
-
-    def __repr__(self) -> str:
-        runs = ", ".join(run.label or run.name for run in self.runs)
-        return f"<Study of {runs}: {self.scaling.used} scaling; .table, .region_table, .markdown()>"
-
-    def markdown(self) -> str:
-        """Return the paragraph and tables of an assessment, in Markdown."""
-        from nsys2prv.analysis.study.formats import format_markdown
-
-        return format_markdown(self)
-
-    def to_talp(self, folder: str | Path) -> list[Path]:
-        """Write a file in the form of TALP for each run, for TALP-Pages; return their paths."""
-        from nsys2prv.analysis.study.formats import write_talp_files
-
-        return write_talp_files(self, Path(folder))
-
-    def _repr_html_(self) -> str:
-        from nsys2prv.analysis.page import Frame, make_study_page
-
-        return Frame(make_study_page(self))._repr_html_()
 
     @property
     def table(self) -> pl.DataFrame:

@@ -26,9 +26,9 @@ from nsys2prv.analysis.study.model import (
     Metrics,
     Run,
     Scaling,
-    Study,
     name_metrics,
 )
+from nsys2prv.analysis.study.study import Study
 from nsys2prv.conversion.options import Options
 from nsys2prv.export.report_files import find_reports
 

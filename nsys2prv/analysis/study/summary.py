@@ -10,10 +10,10 @@ from nsys2prv._util.text import format_count
 from nsys2prv.analysis.study.model import (
     BETWEEN_NODES,
     ROW_OF,
+    ComparedRuns,
     Metrics,
     Row,
     Run,
-    Study,
     list_factors,
     rate_efficiency,
 )
@@ -34,7 +34,7 @@ def format_figure(row: Row, value: float | None) -> str:
     return f"{value:.2f}" if row.path == "speedup" else format_nanoseconds(value)
 
 
-def write_title(study: Study) -> str:
+def write_title(study: ComparedRuns) -> str:
     """Return the title of a study."""
     first, last = study.runs[0], study.runs[-1]
     if len({run.units for run in study.runs}) == 1:
@@ -42,7 +42,7 @@ def write_title(study: Study) -> str:
     return f"POP study: {study.scaling.used} scaling from {first.units:,} to {last.size}"
 
 
-def summarise_study(study: Study) -> str:
+def summarise_study(study: ComparedRuns) -> str:
     """Return the paragraph: speed-up, what is lost in which factor, and which region loses most. The
     run that is compared with the reference is the largest other one.
     """
@@ -61,7 +61,7 @@ def summarise_study(study: Study) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _describe_time(study: Study, pair: Pair, names: tuple[str, str]) -> str:
+def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> str:
     """Say how much faster or slower the run is than the reference."""
     first, last = (run.metrics["elapsed_ns"] for run in pair)
     speed = pair[1].find_value("speedup") or 0.0
@@ -148,7 +148,7 @@ def _join(parts: list[str]) -> str:
     return " and ".join([*filter(None, [", ".join(parts[:-1])]), *parts[-1:]])
 
 
-def _describe_regions(study: Study, pair: Pair, names: tuple[str, str]) -> Iterator[str]:
+def _describe_regions(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> Iterator[str]:
     """Say which region loses most GPU time of an iteration, and which does not get shorter."""
     regions: dict[str, list[Metrics]] = {
         name: [run.regions.get(name) or {} for run in pair] for name in study.regions

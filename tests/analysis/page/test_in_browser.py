@@ -22,7 +22,7 @@ import nsys2prv
 from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.page import join_modules, make_page, make_study_page
 from nsys2prv.analysis.page.excerpts import choose_excerpts
-from nsys2prv.analysis.study.model import Study
+from nsys2prv.analysis.study.study import Study
 from nsys2prv.cli import main
 
 CHROMIUM = next(
