@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "nsys2prv"
@@ -31,6 +32,32 @@ def test_rooms_import_in_one_direction():
                 if parts[0] == "nsys2prv" and not {*parts[1:2]} & {*ROOMS[: place + 1]}:
                     violations.append(f"{path.relative_to(PACKAGE)}:{node.lineno} imports {module}")
     assert not violations, "\n".join(violations)
+
+
+def test_no_circle_of_modules():
+    """Imports for type checkers alone do not count."""
+    modules = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        modules[name.removesuffix(".__init__")] = ast.parse(path.read_text())
+    graph = {}
+    for name, tree in modules.items():
+        nodes = [*ast.walk(tree)]
+        checked = [
+            inner
+            for node in nodes
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for inner in ast.walk(node)
+        ]
+        nodes = {*nodes} - {*checked}
+        imported = {
+            whole if (whole := f"{node.module}.{alias.name}") in modules else node.module
+            for node in nodes
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        graph[name] = imported & modules.keys() - {"nsys2prv", name}
+    TopologicalSorter(graph).prepare()
 
 
 def test_the_package_is_its_rooms():
