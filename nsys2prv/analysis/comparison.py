@@ -152,7 +152,7 @@ def _compare_medians(each: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _describe_jobs(jobs: Sequence[FinishedJob]) -> pl.DataFrame:
-    rows = [("elapsed (s)", *(job.duration / 1e9 for job in jobs))]
+    rows = [("elapsed (s)", *(job.length / 1e9 for job in jobs))]
     rows += [(name, *(job.description[name] for job in jobs)) for name in ("ranks", "devices")]
     rows += [
         (f"{row.name} (%)", *(None if one is None else 100 * one for one in values))

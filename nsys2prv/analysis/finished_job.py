@@ -85,6 +85,11 @@ class FinishedJob(Struct, frozen=True):
         """Duration of the job (ns)."""
         return int(self.description.get("duration_ns", 0))
 
+    @property
+    def length(self) -> int:
+        """Length of the job without what only helpers have (ns)."""
+        return int(self.description.get("job_ns", self.duration))
+
     def find_frame(self, analysis: str, name: str) -> pl.DataFrame | None:
         """Return the figures of a table, None where the job, of a file perhaps that --only wrote, has
         none.

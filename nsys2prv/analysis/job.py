@@ -173,6 +173,7 @@ class OpenJob(Closable):
             "name": name or f"{reports[0]}{more}",
             "reports": [str(one) for one in reports],
             "duration_ns": self.duration,
+            "job_ns": self.coverage.job.length,
             "covered_ns": self.coverage.common.length,
             "processes": rows["paraver_task"].n_unique(),
             "ranks": rows["rank"].drop_nulls().n_unique(),

@@ -160,6 +160,8 @@ def test_what_only_helpers_have_is_no_time_of_the_job(
             told = job.describe()
             figures.append((tables["efficiencies"].tables["devices"].frame, told["processes"]))
             assert told["covered_ns"] == 200 * US
+            if name == "launched":
+                assert (told["job_ns"], told["duration_ns"]) == (200 * US, 1000 * US)
     assert figures[0][0].equals(figures[1][0])
     assert figures[0][1] == figures[1][1]
     for more in ((), ("--ranks", "0")):
