@@ -41,7 +41,7 @@ def describe_change(
     tables = {name: table.frame for name, table in difference.tables.items()}
     each = _find_frames(jobs, "iterations", "each")
     unit, where = ("the median iteration", "per GPU") if each else ("the job", "over all GPUs")
-    before, after = (job.duration for job in jobs)
+    before, after = (job.length for job in jobs)
     if each:
         before, after = (frame["time_ns"].median() for frame in each)
     change = after / before - 1 if before else 0.0
