@@ -323,11 +323,11 @@ class Context(Struct, frozen=True):
 
     @property
     def tasks(self) -> pl.DataFrame:
-        """`task`, `rank` (null for none), `who` (its name in tables) and `node` of every task but
-        those of helpers, and `device`, its first GPU with work, null for none.
+        """`task`, `rank` (null for none, `by_name`: told by file names), `who` (its name in tables) and
+        `node` of every task but those of helpers, and `device`, its first GPU with work, null for none.
         """
         rows = self.reader.rows.threads.filter(pl.col("kind") != HELPER)
-        rows = rows.select("task", "rank", "who", "node")
+        rows = rows.select("task", "rank", "by_name", "who", "node")
         devices = self.devices.unique("task", keep="first").select("task", device="label")
         rows = rows.unique("task").sort("task")
         return rows.join(devices, "task", how="left", maintain_order="left")
@@ -379,7 +379,7 @@ class Context(Struct, frozen=True):
 class JobRanks(Struct, frozen=True):
     """The ranks of a job with their hosts, and the time of their devices, for findings."""
 
-    #: A row for each task: task, rank (null for none), node, who.
+    #: A row for each task, as `Context.tasks` has them.
     tasks: pl.DataFrame
     #: A row for each device: device, task, node, label, and the parts of its time (ns).
     devices: pl.DataFrame
@@ -442,7 +442,7 @@ class JobRanks(Struct, frozen=True):
         unnamed = rows["who"].filter(rows["rank"].is_null()).to_list()
         if unnamed:
             return f"{list_some([*(f'rank {rank}' for rank in ranks), *unnamed])} ({where})"
-        by_name = BY_FILE_NAME if rows["who"].str.ends_with(BY_FILE_NAME).all() else ""
+        by_name = BY_FILE_NAME if rows["by_name"].all() else ""
         return f"ranks {format_numbers(ranks)}{by_name} ({where})"
 
 

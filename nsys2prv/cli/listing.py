@@ -20,7 +20,7 @@ from nsys2prv._util.text import Column, find_width, format_count, lay_out_table,
 from nsys2prv.conversion.anonymous import Pseudonyms, hide_report
 from nsys2prv.conversion.quality import list_unrecorded
 from nsys2prv.events import all_kinds
-from nsys2prv.events.kind import explain_unread_table, rank_reason
+from nsys2prv.events.kind import UnreadTable, explain_unread_table, rank_reason
 from nsys2prv.export.foreign import ForeignFile
 from nsys2prv.export.info import ReportInfo, pid_of, read_report_info
 from nsys2prv.export.ranks import check_claims, check_job, check_missing_ranks
@@ -209,7 +209,7 @@ def _describe_untranslated(reports: Sequence[_ReportContents]) -> list[str]:
     counts: Counter[str] = Counter()
     for one in reports:
         counts.update(one.counts)
-    tables: dict[str, list[str]] = {}
+    tables: dict[UnreadTable, list[str]] = {}
     for table in sorted(counts.keys() - translated):
         tables.setdefault(explain_unread_table(table), []).append(table)
     lines = []

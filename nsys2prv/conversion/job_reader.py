@@ -110,22 +110,36 @@ def make_row_table(job: Job) -> RowTable:
             kinds[thread], streams[thread] = STREAM, key.stream
     tasks_of_model = zip(model.processes, model.labels, tree.tasks, strict=True)
     rows = [
-        (number, process.rank, label, tree.nodes[task.node], name)
+        (number, process.rank, process.is_by_name, label, tree.nodes[task.node], name)
         for number, (process, label, task) in enumerate(tasks_of_model, 1)
         for name in task.threads
     ]
-    tasks, ranks, labels, nodes, names = (list(column) for column in zip(*rows, strict=True))
+    tasks, ranks, by_name, labels, nodes, names = (
+        list(column) for column in zip(*rows, strict=True)
+    )
     gpus = _identify_gpus(job)
     identities: dict[tuple, int] = {}
     # Those with work first.
     for thread in sorted(gpus, key=lambda thread: (kinds[thread] != STREAM, thread)):
         identities.setdefault(gpus[thread], len(identities))
     devices = [identities[gpus[thread]] if thread in gpus else None for thread in range(count)]
-    columns = ("thread", "row", "kind", "task", "rank", "who", "node", "device", "stream")
+    columns = (
+        "thread",
+        "row",
+        "kind",
+        "task",
+        "rank",
+        "by_name",
+        "who",
+        "node",
+        "device",
+        "stream",
+    )
     threads = pl.DataFrame(
-        [range(count), names, kinds, tasks, ranks, labels, nodes, devices, streams],
+        [range(count), names, kinds, tasks, ranks, by_name, labels, nodes, devices, streams],
         schema=dict.fromkeys(columns, pl.Int64)
-        | dict.fromkeys(("row", "kind", "who", "node"), pl.String),
+        | dict.fromkeys(("row", "kind", "who", "node"), pl.String)
+        | {"by_name": pl.Boolean},
     )
     main_rows = np.arange(count)
     for (report, key), thread in model.rows.items():

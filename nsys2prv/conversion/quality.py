@@ -30,7 +30,6 @@ from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.cuda import GRAPH_TABLE
 from nsys2prv.events.kind import (
-    NOT_USED,
     UNKNOWN_TABLE,
     EventKind,
     explain_unread_table,
@@ -273,9 +272,8 @@ def _note_unused_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
     known = {table for kind in all_kinds() for table in (*kind.tables, *kind.lookup_tables)}
     rows: dict[str, Counter[str]] = {}
     for info in infos:
-        reasons = {one: explain_unread_table(one) for one in info.parts.keys() - known}
         unread = [
-            one for one, why in reasons.items() if why == UNKNOWN_TABLE or why.startswith(NOT_USED)
+            one for one in info.parts.keys() - known if explain_unread_table(one).has != "no_events"
         ]
         if unread:
             with Database(info.path) as source:
@@ -285,10 +283,10 @@ def _note_unused_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
                             info.parts[table]
                         )
     for table, counts in rows.items():
-        kind, why = "not_used", explain_unread_table(table).removeprefix(NOT_USED)
-        if why == UNKNOWN_TABLE:
+        kind, why = explain_unread_table(table)
+        if kind == UNKNOWN_TABLE.has:
             alike = max((one for one in known if table.startswith(one)), key=len, default="")
-            kind, why = "unknown_table", f", only {alike}" if alike else ""
+            why = f", only {alike}" if alike else ""
         yield from _note(kind, [*counts], rows=counts.total(), table=table, why=why)
 
 

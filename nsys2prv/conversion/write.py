@@ -383,7 +383,7 @@ def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:
     return {
         table: {
             "rows": count,
-            "why": "not asked for" if table in translated else explain_unread_table(table),
+            "why": "not asked for" if table in translated else str(explain_unread_table(table)),
         }
         for table, count in sorted(rows.items())
     }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct, convert, field
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
 #: Between a key and its detail.
 SEPARATOR = ": "
-#: Of tables that ``tables.yaml`` does not know.
-UNKNOWN_TABLE = "unknown to this version"
-#: How the reasons for other tables with events begin there.
-NOT_USED = "not used: "
 #: Indexes that some kinds fill while they are read, and others look up
 #: (:mod:`nsys2prv.events.call_indexes`).
 LAUNCHES, NCCL_CALLS = "launches", "nccl_calls"
@@ -344,14 +340,30 @@ def is_routine(key: str) -> bool:
     return key.partition(SEPARATOR)[0] in _TEXTS["routine"]
 
 
+class UnreadTable(NamedTuple):
+    """Why a table that no kind of event reads is not translated."""
+
+    #: What it has: `no_events`; of events, `not_used` or `unknown_table`.
+    has: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"not used: {self.reason}" if self.has == "not_used" else self.reason
+
+
+#: Of tables that ``tables.yaml`` does not know.
+UNKNOWN_TABLE = UnreadTable("unknown_table", "unknown to this version")
+
+
 @cache
-def _load_unread_tables() -> dict[str, list[str]]:
+def _load_unread_tables() -> dict[UnreadTable, list[str]]:
     """Return reason -> names of tables, or the beginnings of names with a star behind them."""
-    return load_shipped_file(__package__, "tables.yaml")
+    declared = load_shipped_file(__package__, "tables.yaml").items()
+    return {UnreadTable(has, why): names for has, of in declared for why, names in of.items()}
 
 
 @cache
-def explain_unread_table(table: str) -> str:
+def explain_unread_table(table: str) -> UnreadTable:
     """Return why a table that no kind of event reads is not translated: as the longest name or
     beginning of one that fits says.
     """
@@ -364,9 +376,9 @@ def explain_unread_table(table: str) -> str:
     return fitting[max(fitting)] if fitting else UNKNOWN_TABLE
 
 
-def rank_reason(text: str) -> int:
+def rank_reason(reason: UnreadTable) -> int:
     """Return the place of a reason: unknown tables first, then as ``tables.yaml`` has them from its
     end, where those with events are.
     """
     reasons = list(_load_unread_tables())
-    return -reasons.index(text) if text in reasons else -len(reasons)
+    return -reasons.index(reason) if reason in reasons else -len(reasons)

@@ -130,7 +130,12 @@ class RankedProcess(Struct, frozen=True):
         """Return the rank for people, "" where there is none."""
         if self.rank is None:
             return ""
-        return f"rank {self.rank}{BY_FILE_NAME if self.source == FILE_NAMES else ''}"
+        return f"rank {self.rank}{BY_FILE_NAME if self.is_by_name else ''}"
+
+    @property
+    def is_by_name(self) -> bool:
+        """Return whether the rank is told by file names alone."""
+        return self.source == FILE_NAMES
 
 
 class ObjectModel(Struct):
