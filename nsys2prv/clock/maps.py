@@ -8,7 +8,7 @@ UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), where UTC is what the hos
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated
 
@@ -22,33 +22,18 @@ from nsys2prv._util.files import parse_yaml
 
 class ClockMap(Struct, frozen=True, dict=True):
     """global = local + offset + drift * (local - pivot), all in ns (drift as a plain ratio, 1e-6 =
-    1 ppm). Each is a number, or an array with one for each of the times.
+    1 ppm).
 
     Monotone for |drift| < 1, so that what is sorted by local time is sorted by global time; what is
     1 ns apart may fall together.
     """
 
     #: ns at the pivot.
-    offset: int | np.ndarray = 0
+    offset: int = 0
     #: Plain ratio, 1e-6 = 1 ppm.
-    drift: float | np.ndarray = 0.0
+    drift: float = 0.0
     #: Local time of the offset (ns).
-    pivot: int | np.ndarray = 0
-
-    @classmethod
-    def for_rows(cls, maps: Sequence[ClockMap], which: np.ndarray) -> ClockMap:
-        """Return one map of rows of several reports: row k has maps[which[k]]."""
-        return cls(
-            np.array([clock.offset for clock in maps], np.int64)[which],
-            np.array([clock.drift for clock in maps])[which],
-            np.array([clock.pivot for clock in maps], np.int64)[which],
-        )
-
-    def select(self, rows: np.ndarray) -> ClockMap:
-        """Return the map of some rows."""
-        if np.ndim(self.offset) == 0:
-            return self
-        return ClockMap(self.offset[rows], self.drift[rows], self.pivot[rows])
+    pivot: int = 0
 
     def to_global(self, local: np.ndarray) -> np.ndarray:
         """Return global times (int64 ns) of local ones, which must lie well inside the range of
@@ -68,7 +53,7 @@ class ClockMap(Struct, frozen=True, dict=True):
     @cached_property
     def slack(self) -> int:
         """Return by how much (ns) a span that `to_local` returns is widened to hold the whole span."""
-        return 2 if np.any(self.drift) else 0
+        return 2 if self.drift else 0
 
     def delay(self, by: int) -> ClockMap:
         """Return the same map with every global time `by` ns later."""

@@ -28,8 +28,7 @@ from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.store.event_reader import CutEdges
 from nsys2prv.store.global_ids import to_begin_times, to_trace_times
-from nsys2prv.store.range_slices import read_local, take_rows
-from nsys2prv.store.runs import SpillReader
+from nsys2prv.store.runs import SpillReader, take_rows
 from nsys2prv.writers.rows import ObjectModel, build_object_model, find_process
 
 #: The name set of NVTX ranges, and the layout with such names that does not last.
@@ -203,7 +202,7 @@ def _read_ranges(job: Job, pattern: NamePattern) -> Iterator[pl.DataFrame]:
             values = job.names[NAMES][run.task]
             if not pattern.may_match(values):
                 continue
-            ranges = read_local(run, reader)
+            ranges = reader.read_local(run)
             numbers = ranges.get("number", np.full(run.rows, ABSENT))
             names = values[ranges[name_fields[run.shape.name]]]
             ranges = take_rows(ranges, pattern.find_matches(names, numbers))

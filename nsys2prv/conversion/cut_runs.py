@@ -13,25 +13,26 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, group_rows, is_sorted, mask_changes
+from nsys2prv._util.columns import ABSENT, OPEN, group_rows, is_sorted, mask_changes
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.options import CutPlan
 from nsys2prv.events.catalogue import Layout, Metric, load_catalogue
 from nsys2prv.events.kind import Reason
 from nsys2prv.store.global_ids import to_begin_times, to_trace_times
-from nsys2prv.store.range_slices import find_local_spans, find_masks, read_local, take_rows
 from nsys2prv.store.runs import (
     COUNTER,
     LINE,
     STATE,
+    TIMES,
     TRACE,
     Run,
     SpillReader,
     SpillWriter,
     find_only_object,
-    take_records,
+    find_role,
+    take_rows,
 )
-from nsys2prv.store.windows import move_records
+from nsys2prv.store.slices import find_masks
 from nsys2prv.store.work_result import WorkResult, append_samples
 
 SECOND = 1_000_000_000
@@ -160,18 +161,12 @@ class _Cutter:
             self._write_samples(name, samples)
         return self.out
 
-    def _read_up_to_end(self, run: Run) -> np.ndarray:
-        """Return the records of a run that may be before the cut's end."""
-        return self.reader.read_between(run, run.first_time, self._find_local_end())
-
-    def _read_ranges_up_to_end(self, run: Run) -> dict[str, np.ndarray]:
-        spans = find_local_spans(run, run.first_time, self._find_local_end())
-        return read_local(run, self.reader, spans or [(0, 0)])
-
-    def _find_local_end(self) -> int | None:
-        if self.window.closed:
-            return None
-        return self.clock.to_local(self.window.end) + self.clock.slack + 1
+    def _read_up_to_end(self, run: Run) -> dict[str, np.ndarray]:
+        """Return the rows of a run that may be before the cut's end."""
+        end = self.window.end
+        until = None if self.window.closed else self.clock.to_local(end) + self.clock.slack + 1
+        spans = run.find_spans(run.find_blocks(run.first_time, until))
+        return self.reader.read_local(run, spans or [(0, 0)])
 
     def _take(self, rows: np.ndarray, kept: np.ndarray, name: str, reason: str) -> np.ndarray:
         """Return the rows that are kept, and count the others as left out."""
@@ -189,7 +184,7 @@ class _Cutter:
         if not run.index.is_open and greatest <= window.first:
             self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows)
             return
-        columns = self._read_ranges_up_to_end(run)
+        columns = self._read_up_to_end(run)
         begin = to_begin_times(columns["begin"], columns["end"], self.clock)
         end = to_trace_times(columns["end"], self.clock, self.task.duration)
         inside = end > window.first
@@ -264,21 +259,18 @@ class _Cutter:
 
     def _cut_state_records(self, run: Run) -> None:
         """Cut state records of rows, with a begin and an end, which are in trace time."""
-        records, window = self._read_up_to_end(run), self.window
-        records = records[
-            (records["end"] > window.first)
-            & (records["time"] < window.end)
-            & self._find_kept(run, records["object"])
-        ]
-        if len(records):
-            records["time"] = np.maximum(records["time"], window.first) - window.origin
-            records["end"] = np.minimum(records["end"], window.end) - window.origin
-            last, only = int(records["end"].max()), find_only_object(records["object"])
-            self.out.runs.append(self.writer.append(run.shape, records, last, only))
+        columns, window = self._read_up_to_end(run), self.window
+        kept = (columns["end"] > window.first) & (columns["time"] < window.end)
+        columns = take_rows(columns, kept & self._find_kept(run, columns["row"]))
+        if len(columns["time"]):
+            columns["time"] = np.maximum(columns["time"], window.first) - window.origin
+            columns["end"] = np.minimum(columns["end"], window.end) - window.origin
+            last, only = int(columns["end"].max()), find_only_object(columns["row"])
+            self.out.runs.append(self.writer.append(run.shape, columns, last, only))
 
     def _cut_states(self, run: Run) -> None:
         name, window = run.shape.name, self.window
-        columns = self._read_ranges_up_to_end(run)
+        columns = self._read_up_to_end(run)
         time = to_begin_times(columns["begin"], columns["end"], self.clock)
         thread = self.task.threads[run.task][columns["row"]]
         kept = thread >= 0
@@ -323,34 +315,36 @@ class _Cutter:
 
     def _cut_lines(self, run: Run) -> None:
         name, window = run.shape.name, self.window
-        records = self._read_up_to_end(run)
-        send = self.clock.to_global(records["time"])
-        receive = self.clock.to_global(records["receive"])
+        columns = self._read_up_to_end(run)
+        send = self.clock.to_global(columns["time"])
+        receive = self.clock.to_global(columns["receive"])
         begins, ends = window.has(send), window.has(receive)
         half, inside = np.count_nonzero(begins != ends), np.flatnonzero(begins & ends)
         self.out.leave_out(name, Reason.HALF_OUTSIDE_CUT, half)
         self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows - len(inside) - half)
-        self._note_work_beyond(run, records, send, receive)
-        ends_kept = [self._find_kept(run, records[end]) for end in ("sender", "receiver")]
+        self._note_work_beyond(run, columns, send, receive)
+        ends_kept = [self._find_kept(run, columns[end]) for end in ("sender", "receiver")]
         both = np.logical_and(*ends_kept)[inside]
         kept = self._take(inside, both, name, Reason.ROW_LEFT_OUT)
         if not len(kept):
             return
-        new = take_records(records, kept)
-        move_records(new, run.shape, self.clock.delay(-window.origin))
+        clock, new = self.clock.delay(-window.origin), take_rows(columns, kept)
+        for column in new:
+            if find_role(LINE, name, column) == TIMES:
+                new[column] = to_trace_times(new[column], clock, OPEN)
         last = int(max(new["time"].max(), new["receive"].max()))
         self.out.runs.append(self.writer.append(run.shape, new, last))
-        self.out.events[name] += len(new)
+        self.out.events[name] += len(kept)
 
     def _note_work_beyond(
-        self, run: Run, records: np.ndarray, send: np.ndarray, receive: np.ndarray
+        self, run: Run, columns: dict[str, np.ndarray], send: np.ndarray, receive: np.ndarray
     ) -> None:
         """Note the work that was launched before the cut and runs in it, and the work that is launched
         in it and begins behind it. send, receive: in the whole trace (ns).
         """
-        window, sender = self.window, self.task.threads[run.task][records["sender"]]
-        until = to_trace_times(records["until"], self.clock, self.task.duration)
-        is_sound = ~np.isin(records["until"], self.task.damaged)
+        window, sender = self.window, self.task.threads[run.task][columns["sender"]]
+        until = to_trace_times(columns["until"], self.clock, self.task.duration)
+        is_sound = ~np.isin(columns["until"], self.task.damaged)
         runs_on = (send < window.first) & (until > window.first) & is_sound
         waits = (send >= window.first) & ~window.has(receive)
         for thread, rows in group_rows(np.where(runs_on | waits, sender, ABSENT)):
@@ -373,8 +367,8 @@ class _Cutter:
         if thread < 0:
             self.out.leave_out(name, Reason.ROW_LEFT_OUT, run.values)
             return
-        records = self._read_up_to_end(run)
-        time, values = self.clock.to_global(records["time"]), records["values"]
+        columns = self._read_up_to_end(run)
+        time, values = self.clock.to_global(columns["time"]), columns["values"]
         samples = self.samples.setdefault((thread, name), _RowSamples(run))
         before = values[: np.searchsorted(time, window.first, "right")]
         for place in np.flatnonzero(before.any(axis=0)):

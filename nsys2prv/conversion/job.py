@@ -31,7 +31,7 @@ from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.ranks import Captures
 from nsys2prv.store.event_reader import CutEdges
 from nsys2prv.store.global_ids import GlobalIds, IdTable
-from nsys2prv.store.runs import LINE, TRACE, RecordFormat, Run, Span
+from nsys2prv.store.runs import LINE, TRACE, Run, Shape, Span
 from nsys2prv.store.work_result import WorkResult
 from nsys2prv.writers.names import NameValues
 from nsys2prv.writers.rows import ObjectModel
@@ -194,7 +194,7 @@ class Job:
         """Collect the results into the fields that all later steps read."""
         by_task = self.ordered_results
         places = {result.task: place for place, result in enumerate(by_task)}
-        shapes: dict[RecordFormat, RecordFormat] = {}
+        shapes: dict[Shape, Shape] = {}
         self.runs = [
             replace(run, task=places[run.task], shape=shapes.setdefault(run.shape, run.shape))
             for result in self.results

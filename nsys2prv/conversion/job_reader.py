@@ -43,8 +43,7 @@ from nsys2prv.store.event_reader import (
     StackFile,
 )
 from nsys2prv.store.global_ids import IdTable, to_begin_times, to_trace_times
-from nsys2prv.store.range_slices import read_local, take_rows
-from nsys2prv.store.runs import TRACE, Run, SpillReader, SpillWriter
+from nsys2prv.store.runs import TRACE, Run, SpillReader, SpillWriter, take_rows
 from nsys2prv.store.work_result import WorkResult
 from nsys2prv.writers.rows import GPU_ROW_NAMES
 
@@ -208,7 +207,7 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
             if run.report != TRACE or run.index is None:
                 result.append(run)
                 continue
-            ranges, layout = read_local(run, reader), load_catalogue().layouts[run.shape.name]
+            ranges, layout = reader.read_local(run), load_catalogue().layouts[run.shape.name]
             with SpillWriter(folder / f"{number}.bin", run.report, run.task) as writer:
                 for _, of_unit in group_rows(rows.units[job.threads[run.task][ranges["row"]]]):
                     part = writer.append_ranges(layout, take_rows(ranges, of_unit))

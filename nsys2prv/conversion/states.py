@@ -26,18 +26,17 @@ from nsys2prv.events.extraction import QueueKey, StreamKey, ThreadKey, find_stre
 from nsys2prv.events.kind import Rows
 from nsys2prv.relations import write_result
 from nsys2prv.store.global_ids import GlobalIds, load_global_ids
-from nsys2prv.store.range_slices import RangeSlice, read_columns
 from nsys2prv.store.runs import (
     LINE,
     STATE,
     TRACE,
-    RecordFormat,
     Run,
-    SpillReader,
     SpillWriter,
+    get_shape,
     list_present_fields,
     read_run,
 )
+from nsys2prv.store.slices import RangeSlice
 from nsys2prv.store.windows import WindowReader, choose_window_bounds
 from nsys2prv.store.work_result import WorkResult
 
@@ -150,7 +149,7 @@ def _find_default(layout: Layout) -> int:
 def make_states(task: StateWork) -> WorkResult:
     """Return the state records of one report's rows, as runs in trace time."""
     result = WorkResult(task.number, TRACE, 0)
-    shape = RecordFormat(STATE, STATE)
+    shape = get_shape(STATE, STATE)
     path = task.folder / f"runs-{task.number}.bin"
     with SpillWriter(path, TRACE, task.number) as writer:
         for thread, begin, end, state in _make_records(task, load_global_ids(task.global_ids)):
@@ -160,9 +159,8 @@ def make_states(task: StateWork) -> WorkResult:
                     column[begin < end] for column in (thread, begin, end, state)
                 )
             if len(thread):
-                columns = {"time": begin, "end": end, "object": thread, "state": state}
-                greatest = int(end.max())
-                result.runs.append(writer.append_columns(shape, columns, slice(None), greatest))
+                columns = {"time": begin, "end": end, "row": thread, "state": state}
+                result.runs.append(writer.append(shape, columns, int(end.max())))
     return result
 
 
@@ -219,13 +217,9 @@ def _mask_idle_threads(task: StateWork, global_ids: GlobalIds) -> np.ndarray:
         if not silent.any():
             break
         objects = np.array([run.object])
-        if run.object < 0 and run.index is not None:
-            with SpillReader() as reader:
-                objects = np.unique(read_columns(run, reader, [(0, run.rows)], ())[0]["row"])
-        elif run.object < 0:
-            records = read_run(run)
-            ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
-            objects = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
+        if run.object < 0:
+            names = ("sender", "receiver") if run.shape.stream == LINE else ("row",)
+            objects = np.unique(np.concatenate([*read_run(run, *names).values()]))
         silent &= ~np.isin(task.threads, global_ids.objects.get_table(run.task)[objects])
     return silent
 

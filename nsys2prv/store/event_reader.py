@@ -25,8 +25,8 @@ from nsys2prv.events.catalogue import CALLERS, load_catalogue
 from nsys2prv.export.source import mask_usable
 from nsys2prv.store import windows
 from nsys2prv.store.global_ids import GlobalIds, to_begin_times, to_trace_times
-from nsys2prv.store.range_slices import RangeSlice, read_columns, read_slice
 from nsys2prv.store.runs import COUNTER, LINE, RANGE, Run, SpillReader, read_run
+from nsys2prv.store.slices import RangeSlice, Slice, read_slice
 
 #: Kinds of rows: threads of processes that count, streams of GPUs, samples and queues, and threads of
 #: helpers, which are in no unit.
@@ -35,6 +35,8 @@ HOST, STREAM, SAMPLED, HELPER = "host", "stream", "samples", "helper"
 NO_UNIT = -1
 #: Stands for the value of a time in which nothing was sampled; values are not negative.
 UNKNOWN = -1.0
+#: Stream -> the columns that tell where and when work is.
+SIDES_OF_WORK = {RANGE: ("row", "begin", "end"), LINE: ("receiver", "receive", "until")}
 #: Columns of damaged work, and a job without any.
 NO_DAMAGE = pl.DataFrame(schema=dict.fromkeys(("thread", "begin", "end"), pl.Int64))
 #: Columns of lines.
@@ -161,9 +163,7 @@ class EventReader(Struct, dict=True):
         counts = self.rows.units[self.ids.objects.get_table(run.task)] != NO_UNIT
         if counts.all() or run.index is None:
             return True
-        with SpillReader() as reader:
-            rows = read_columns(run, reader, [(0, run.rows)], ())[0]["row"]
-        return bool(counts.any() and counts[rows].any())
+        return bool(counts.any() and counts[read_run(run, "row")["row"]].any())
 
     def read_begins(
         self,
@@ -241,7 +241,7 @@ class EventReader(Struct, dict=True):
     def find_last_ends(self, layout: str, unit: int) -> np.ndarray:
         """Return when the last event of a layout ends on each thread (ns), -1 where a unit has none."""
         last = np.full(len(self.rows.units), -1)
-        for ranges in self._read_ranges(layout, (), unit):
+        for ranges in self._read(RANGE, layout, unit):
             np.maximum.at(last, ranges.column("row"), ranges.until)
         return last
 
@@ -252,7 +252,7 @@ class EventReader(Struct, dict=True):
         first, last = self.duration, self.begin
         counted = [key for key in self._index if key[0] == RANGE and key[2] not in (None, NO_UNIT)]
         for _, layout, unit in counted:
-            for ranges in self._read_ranges(layout, (), unit):
+            for ranges in self._read(RANGE, layout, unit):
                 is_counted = self.rows.units[ranges.column("row")] == unit
                 first = int(ranges.begin.min(initial=first, where=is_counted))
                 last = int(ranges.until.max(initial=last, where=is_counted))
@@ -286,19 +286,9 @@ class EventReader(Struct, dict=True):
         pieces = (
             make_columns(ranges)
             for layout, own in fields.items()
-            for ranges in self._read_ranges(layout, own, unit)
+            for ranges in self._read(RANGE, layout, unit, own)
         )
         return self._join_pieces(pieces, count, names, unit)
-
-    def _read_ranges(
-        self, layout: str, fields: Sequence[str], unit: int | None
-    ) -> Iterator[RangeSlice]:
-        names = _list_stored(layout, fields)
-        with SpillReader() as reader:
-            for run in self._index.get((RANGE, layout, unit), ()):
-                ranges = read_slice(run, self.ids, reader, names)
-                self._drop_damaged(ranges)
-                yield ranges
 
     def read_stacks(
         self, unit: int, layouts: Sequence[int] | None = None
@@ -353,53 +343,50 @@ class EventReader(Struct, dict=True):
         dtype: of threads.
         """
 
-        def make_columns(records: windows.WindowRecords) -> dict[str, np.ndarray]:
+        def make_columns(lines: Slice) -> dict[str, np.ndarray]:
             make: dict[str, Callable[[], np.ndarray]] = {
-                "sent": lambda: records.times,
-                "sender": lambda: records.column("sender").astype(dtype),
-                "begin": lambda: records.find_begins("receive", "until"),
-                "thread": lambda: records.column("receiver").astype(dtype),
-                "end": lambda: np.minimum(records.column("until"), self.duration),
-                "bytes": lambda: records.column("size").astype(np.int64),
+                "sent": lambda: lines.times,
+                "sender": lambda: lines.column("sender").astype(dtype),
+                "begin": lambda: lines.find_begins("receive", "until"),
+                "thread": lambda: lines.column("receiver").astype(dtype),
+                "end": lambda: np.minimum(lines.column("until"), self.duration),
+                "bytes": lambda: lines.column("size").astype(np.int64),
             }
             return {name: make[name]() for name in {*names, "thread"}}
 
-        runs = [run for kind in kinds for run in self._index.get((LINE, kind, unit), ())]
-        count = sum(run.rows for run in runs)
-        pieces = (
-            make_columns(records) for kind in kinds for _, records in self._read(LINE, kind, unit)
-        )
+        count = sum(run.rows for kind in kinds for run in self._index.get((LINE, kind, unit), ()))
+        pieces = (make_columns(one) for kind in kinds for one in self._read(LINE, kind, unit))
         return make_frame(self._join_pieces(pieces, count, names, unit))
 
     def find_connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
         """Return the threads that lines of a kind connect: sender and receiver."""
         connected = set()
-        for _, records in self._read(LINE, kind, unit):
-            pairs, _ = factorize_together(records.column("sender"), records.column("receiver"))
+        for lines in self._read(LINE, kind, unit):
+            pairs, _ = factorize_together(lines.column("sender"), lines.column("receiver"))
             connected |= set(zip(*(column.tolist() for column in pairs), strict=True))
         return connected
 
     def read_samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
         """Return the samples of a layout, device by device."""
-        by_device: dict[int, list[tuple[Run, windows.WindowRecords]]] = {}
-        for run, records in self._read(COUNTER, layout, unit):
-            by_device.setdefault(self._find_thread(run), []).append((run, records))
+        by_device: dict[int, list[Slice]] = {}
+        for samples in self._read(COUNTER, layout, unit):
+            by_device.setdefault(self._find_thread(samples.run), []).append(samples)
         for thread, pieces in sorted(by_device.items()):
             if unit is not None and self.rows.units[thread] != unit:
                 continue
             metrics = list(
-                dict.fromkeys(metric for run, _ in pieces for metric in run.shape.metrics)
+                dict.fromkeys(metric for one in pieces for metric in one.run.shape.metrics)
             )
-            time = np.concatenate([records.times for _, records in pieces])
+            time = np.concatenate([one.times for one in pieces])
             values = np.full((len(time), len(metrics)), np.nan)
             start = 0
-            for run, records in pieces:
-                stored = records.column("values").astype(np.float64)
-                columns = [metrics.index(metric) for metric in run.shape.metrics]
-                values[start : start + len(records), columns] = (
-                    UNKNOWN if run.filler else np.where(stored > 0, stored - 1, np.nan)
+            for one in pieces:
+                stored = one.column("values").astype(np.float64)
+                columns = [metrics.index(metric) for metric in one.run.shape.metrics]
+                values[start : start + len(one), columns] = (
+                    UNKNOWN if one.run.filler else np.where(stored > 0, stored - 1, np.nan)
                 )
-                start += len(records)
+                start += len(one)
             scale = 10.0 ** np.array([metric.precision for metric in metrics])
             values = np.where(values == UNKNOWN, UNKNOWN, values / scale)
             order = np.argsort(time, kind="stable")
@@ -433,24 +420,28 @@ class EventReader(Struct, dict=True):
         return {name: columns.pop(name)[order] for name in names}
 
     def _read(
-        self, stream: str, name: str, unit: int | None
-    ) -> Iterator[tuple[Run, windows.WindowRecords]]:
-        for run in self._index.get((stream, name, unit), ()):
-            records = windows.WindowRecords(run.shape, self.ids, [(run, read_run(run))])
-            if stream == LINE and self.damaged.height:
-                begin = records.find_begins("receive", "until")
-                end = np.minimum(records.column("until"), self.duration)
-                damaged = self._find_damaged(begin, end, records.column("receiver"))
-                if len(damaged):
-                    records.keep(_mask_others(len(records), damaged))
-            yield run, records
+        self, stream: str, name: str, unit: int | None, fields: Sequence[str] = ()
+    ) -> Iterator[Slice]:
+        """Yield the rows of each run. fields: of ranges, which are wanted."""
+        names = _list_stored(name, fields) if stream == RANGE else None
+        with SpillReader() as reader:
+            for run in self._index.get((stream, name, unit), ()):
+                found = read_slice(run, self.ids, reader, names)
+                self._drop_damaged(found)
+                yield found
 
-    def _drop_damaged(self, ranges: RangeSlice) -> None:
-        """Drop damaged work, and what was found out of it."""
-        if self.damaged.height:
-            damaged = self._find_damaged(ranges.begin, ranges.until, ranges.column("row"))
-            if len(damaged):
-                ranges.keep(_mask_others(len(ranges), damaged))
+    def _drop_damaged(self, rows: Slice) -> None:
+        """Drop damaged work, what was found out of it, and lines that lead to it."""
+        stream = rows.run.shape.stream
+        if not self.damaged.height or stream not in SIDES_OF_WORK:
+            return
+        thread, begin, end = SIDES_OF_WORK[stream]
+        ends = np.minimum(rows.column(end), self.duration)
+        damaged = self._find_damaged(rows.find_begins(begin, end), ends, rows.column(thread))
+        if len(damaged):
+            kept = np.ones(len(rows), bool)
+            kept[damaged] = False
+            rows.keep(kept)
 
     def _find_damaged(self, begin: np.ndarray, end: np.ndarray, thread: np.ndarray) -> np.ndarray:
         """Return the places of damaged work among ranges, and of what was found out of it."""
@@ -495,13 +486,6 @@ def _list_stored(layout: str, fields: Sequence[str]) -> list[str]:
     """Return the columns that hold some fields."""
     known = load_catalogue().layouts[layout].by_name
     return [CALLERS if name in known and known[name].level else name for name in fields]
-
-
-def _mask_others(count: int, places: np.ndarray) -> np.ndarray:
-    """Return a mask of all rows but those at these places."""
-    others = np.ones(count, bool)
-    others[places] = False
-    return others
 
 
 def make_frame(columns: dict[str, np.ndarray]) -> pl.DataFrame:

@@ -14,7 +14,7 @@ from nsys2prv._util.columns import OPEN
 from nsys2prv._util.native import core
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import CALLERS
-from nsys2prv.store.runs import DOMAINS, OBJECTS, RecordFormat, find_role
+from nsys2prv.store.runs import DOMAINS, OBJECTS, Shape, find_role
 
 #: A clock that is slowed down leaves something of ranges that are longer than this (ns).
 SHORT = 4
@@ -30,7 +30,7 @@ def to_begin_times(begin: np.ndarray, end: np.ndarray, clock: ClockMap) -> np.nd
     if clock.slack:
         rows = np.flatnonzero(end <= begin + SHORT)
         own = times[rows]
-        times[rows] -= (clock.select(rows).to_global(end[rows]) <= own) & (own > 0)
+        times[rows] -= (clock.to_global(end[rows]) <= own) & (own > 0)
     return times
 
 
@@ -38,7 +38,7 @@ def to_trace_times(times: np.ndarray, clock: ClockMap, opened: int) -> np.ndarra
     """Return trace times (ns) of local ones; `opened` for those that are OPEN, as the ends of
     ranges that last to the end of the trace are.
     """
-    if core is not None and np.ndim(clock.offset) == 0:
+    if core is not None:
         mapped, drift = np.empty(len(times), np.int64), float(clock.drift)
         core.map_times(times, OPEN, opened, int(clock.offset), drift, int(clock.pivot), mapped)
         return mapped
@@ -79,21 +79,6 @@ class IdTable(Struct):
         """Return the table from local indices of a task to global numbers."""
         return self.table[self.start[task] :][: self.length[task]]
 
-    def __call__(
-        self, local: np.ndarray, tasks: np.ndarray, which: np.ndarray | None
-    ) -> np.ndarray:
-        """Return global numbers (int64) of local indices; row k is of task tasks[which[k]], all
-        of the only one where `which` is None.
-        """
-        if which is None:
-            return self.get_table(tasks[0])[local]
-        starts = self.start[tasks]
-        if core is None:
-            return self.table[starts[which] + local]
-        values = np.empty(len(local), np.int64)
-        core.look_up(self.table, starts, which, local, values)
-        return values
-
 
 class GlobalIds(Struct):
     """Maps from local to global numbers, for all runs of a job."""
@@ -113,7 +98,7 @@ class GlobalIds(Struct):
     #: Callers by level, from 1 on: event values, ABSENT behind the last one.
     callers: np.ndarray
 
-    def find_table(self, shape: RecordFormat, column: str) -> IdTable | None:
+    def find_table(self, shape: Shape, column: str) -> IdTable | None:
         """Return the table from local to global numbers of a column, None if it holds plain numbers
         or times.
         """

@@ -19,9 +19,8 @@ import numpy as np
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.events.catalogue import CALLERS, load_catalogue
 from nsys2prv.store.global_ids import GlobalIds, load_global_ids
-from nsys2prv.store.range_slices import read_slice
-from nsys2prv.store.runs import RANGE, RESOLVED, TRACE, RecordFormat, Run, SpillReader, SpillWriter
-from nsys2prv.store.windows import WindowRecords
+from nsys2prv.store.runs import RANGE, RESOLVED, TRACE, Run, SpillReader, SpillWriter, take_rows
+from nsys2prv.store.slices import read_slice
 
 #: Records of a small run at most: to join it costs less than a hundred windows that look into it.
 SMALL_RUN = 32_768
@@ -60,8 +59,8 @@ def join_small_runs(
 def _group_small_runs(runs: Sequence[Run]) -> list[list[Run]]:
     """Return the runs in groups, each to become one run, in the order of the first ones."""
     groups: list[list[Run]] = []
-    filling: dict[RecordFormat, list[Run]] = {}
-    filled: dict[RecordFormat, int] = {}
+    filling: dict[list[Run]] = {}
+    filled: dict[int] = {}
     for run in runs:
         shape = run.shape
         if run.rows > SMALL_RUN:
@@ -89,42 +88,29 @@ def join_task(task: tuple[Path, int, list[list[Run]]]) -> list[Run]:
 def _join_group(
     group: Sequence[Run], global_ids: GlobalIds, reader: SpillReader, writer: SpillWriter
 ) -> Run:
+    """Join runs; rows of one time in the order of the runs."""
     shape = group[0].shape
-    if shape.stream == RANGE:
-        return _join_ranges(group, global_ids, reader, writer)
-    own = [(run, reader.read_between(run, run.first_time, None)) for run in group]
-    pieces = WindowRecords(shape, global_ids, own)
-    order = np.argsort(pieces.times, kind="stable")
-    records = np.empty(len(order), shape.dtype)
-    records["time"] = pieces.times[order]
-    for name in shape.dtype.names[1:]:
-        records[name] = pieces.column(name)[order]
-    return writer.append(shape, records, int(pieces.times.max()))
-
-
-def _join_ranges(
-    group: Sequence[Run], global_ids: GlobalIds, reader: SpillReader, writer: SpillWriter
-) -> Run:
-    """Join ranges; those that begin together in the order of the runs."""
-    layout = load_catalogue().layouts[group[0].shape.name]
     slices = [read_slice(run, global_ids, reader) for run in group]
-    pieces = [one.make_joinable() for one in slices if one is not None]
+    pieces = [one.make_joinable() for one in slices]
     names = dict.fromkeys(name for piece in pieces for name in piece)
     columns = {
         name: np.concatenate([_find_column(name, piece) for piece in pieces]) for name in names
     }
-    columns["origin"] = np.repeat(np.arange(len(pieces)), [len(one["begin"]) for one in pieces])
-    order = np.argsort(columns["begin"], kind="stable")
-    columns = {name: column[order] for name, column in columns.items()}
-    closings = None
+    times = np.concatenate([one.times for one in slices])
+    order = np.argsort(times, kind="stable")
+    if shape.stream != RANGE:
+        return writer.append(shape, take_rows(columns, order), int(times.max()))
+    columns["origin"] = np.repeat(np.arange(len(slices)), [len(one) for one in slices])
+    layout, closings = load_catalogue().layouts[shape.name], None
     if layout.is_state:
-        # Times that are OPEN stay so: they are those of the trace.
         closings = np.concatenate([one.find_closings() for one in slices], axis=1)
-    return writer.append_ranges(layout, columns, closings=closings)
+    return writer.append_ranges(layout, take_rows(columns, order), closings=closings)
 
 
 def _find_column(name: str, piece: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return a column of a piece, which may lack it where others have it."""
-    if name in piece or name == "order":
-        return piece.get(name, piece["end"])
+    if name in piece:
+        return piece[name]
+    if name == "order":
+        return piece["end"]
     return np.full(len(piece["begin"]), 0 if name == CALLERS else ABSENT)

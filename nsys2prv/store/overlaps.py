@@ -28,7 +28,6 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account, Reason
-from nsys2prv.store.range_slices import find_local_spans, read_columns, rewrite_column
 from nsys2prv.store.runs import (
     LINE,
     NEVER,
@@ -36,7 +35,7 @@ from nsys2prv.store.runs import (
     SpillReader,
     choose_chunks,
     read_run,
-    rewrite_run,
+    rewrite_column,
 )
 from nsys2prv.store.work_result import WorkResult
 
@@ -139,8 +138,8 @@ def _read_chunks(
         for first, last in pairwise([-OPEN, *choose_chunks(own, CHUNK_RECORDS), None]):
             pieces = []
             for index, (result, run) in enumerate(runs):
-                for start, stop in find_local_spans(run, first, last):
-                    columns, _ = read_columns(run, reader, [(start, stop)], ())
+                for start, stop in run.find_spans(run.find_blocks(first, last)):
+                    columns, _ = reader.read(run, [(start, stop)], ("begin", "end", "row"))
                     begin = columns["begin"]
                     low = int(begin.searchsorted(first))
                     high = len(begin) if last is None else int(begin.searchsorted(last))
@@ -236,8 +235,7 @@ def _move_rows(
     targets = []
     for run in own:
         rows, lanes = map(np.concatenate, zip(*moved[run], strict=True))
-        with SpillReader() as reader:
-            columns, _ = read_columns(run, reader, [(0, run.rows)], ())
+        columns = read_run(run, "begin", "end", "row")
         old = columns["row"][rows].astype(np.int64)
         (numbers, wanted), codes = factorize_together(old, lanes)
         lane_objects = [
@@ -262,7 +260,7 @@ def _redirect_lines(
     the lines go round in order.
     """
     runs = [run for run in result.runs if run.shape.stream == LINE]
-    lines = [read_run(run) for run in runs]
+    lines = [read_run(run, "receiver", "receive", "until") for run in runs]
     if not lines:
         return
     columns = [
@@ -272,17 +270,16 @@ def _redirect_lines(
     codes = factorize_together(*columns)[1]
     count = int(codes.max()) + 1
     moved, leading = codes[: len(old)], codes[len(old) :]
-    rows_of, lines_of = np.bincount(moved, minlength=count), np.bincount(leading, minlength=count)
+    rows_of, lines_of = (np.bincount(moved, minlength=count), np.bincount(leading, minlength=count))
     moved_order = np.argsort(moved, kind="stable")
     rank = count_occurrences(leading) - np.maximum(lines_of - rows_of, 0)[leading]
     hit = np.flatnonzero((rows_of[leading] > 0) & (rank >= 0))
     receivers = np.concatenate([run["receiver"] for run in lines])
     receivers[hit] = new[moved_order[(np.cumsum(rows_of) - rows_of)[leading[hit]] + rank[hit]]]
     start = 0
-    for run, records in zip(runs, lines, strict=True):
-        records["receiver"] = receivers[start : start + len(records)]
-        start += len(records)
-        rewrite_run(run, records)
+    for run in runs:
+        rewrite_column(run, "receiver", receivers[start : start + run.rows])
+        start += run.rows
 
 
 def assign_nesting_lanes(
@@ -316,7 +313,7 @@ def _find_crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Return a mask of the rows that begin within an earlier one and end after it."""
     order = np.argsort(end, kind="stable")
     ends = end[order]
-    first, last = np.searchsorted(ends, begin, "right"), np.searchsorted(ends, end, "left")
+    first, last = (np.searchsorted(ends, begin, "right"), np.searchsorted(ends, end, "left"))
     crossing = np.zeros(len(begin), bool)
     spanning = np.flatnonzero(first < last)
     if len(spanning):

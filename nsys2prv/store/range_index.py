@@ -1,5 +1,5 @@
 """Ranges of a layout as columns in a file, by begin, the longer first; and an index in memory, by which
-those that begin or end in a window of time are found while little else is read.
+those that end in a window of time are found while little else is read.
 
 The columns are `begin`, `end` (local ns, OPEN where the report does not close a range), `row` (index
 of an object), and, where a layout or its ranges have them: `domain`, CALLERS, `order` (as `end`, of
@@ -21,8 +21,6 @@ from nsys2prv._util.columns import ABSENT, OPEN, find_bounds
 from nsys2prv.events.catalogue import CALLERS, Field, Layout
 from nsys2prv.store.stored_columns import StoredColumn, write_column
 
-#: Rows of a block, of which the index has the first begin and the bounds of the ends.
-BLOCK_ROWS = 256
 #: The greatest number that is stored in 32 bits.
 GREATEST_NARROW = (1 << 32) - 1
 #: An end is late if so many rows begin before it.
@@ -35,8 +33,6 @@ INDEX_COLUMNS = ("row", "domain", CALLERS, "origin")
 class RangeIndex(Struct, frozen=True):
     """What is known of ranges of one layout."""
 
-    #: Where their columns are, by name.
-    columns: dict[str, StoredColumn]
     #: Bits of the fields that are written of all of them, and of those that are written of some.
     always: int
     some: int
@@ -51,7 +47,7 @@ class RangeIndex(Struct, frozen=True):
 
     def __reduce__(self) -> tuple:
         # Bytes take a fraction of the time that arrays take.
-        known, arrays = astuple(self)[:3], astuple(self)[3:]
+        known, arrays = astuple(self)[:2], astuple(self)[2:]
         return _restore_index, (*known, *(one.tobytes() for one in arrays))
 
     @property
@@ -61,18 +57,12 @@ class RangeIndex(Struct, frozen=True):
 
 
 def _restore_index(
-    columns: dict[str, StoredColumn],
-    always: int,
-    some: int,
-    ends: bytes,
-    opened: bytes,
-    late: bytes,
-    closings: bytes,
+    always: int, some: int, ends: bytes, opened: bytes, late: bytes, closings: bytes
 ) -> RangeIndex:
     pairs = (np.frombuffer(one, np.int64).reshape(2, -1) for one in (ends, late, closings))
     ends_of_blocks, late_ends, closed = pairs
     is_open = np.frombuffer(opened, bool)
-    return RangeIndex(columns, always, some, ends_of_blocks, is_open, late_ends, closed)
+    return RangeIndex(always, some, ends_of_blocks, is_open, late_ends, closed)
 
 
 def skips_zero(layout: Layout, bit: int, field: Field) -> bool:
@@ -86,10 +76,12 @@ def write_ranges(
     layout: Layout,
     columns: Mapping[str, np.ndarray],
     mask: int,
+    block_rows: int,
     closings: np.ndarray | None = None,
-) -> RangeIndex:
+) -> tuple[dict[str, StoredColumn], RangeIndex]:
     """Append ranges, by (begin, -end), to a file. columns: int64, ABSENT where a field is not there or
-    not known. mask: bits of the fields to keep. closings: of states, where they are known.
+    not known. mask: bits of the fields to keep. block_rows: rows of a block. closings: of states, where
+    they are known.
     """
     stored, always, some = {}, 0, 0
     for name in TIME_COLUMNS:
@@ -122,12 +114,15 @@ def write_ranges(
     if closings is None:
         objects = np.unique(columns["row"]) if layout.is_state else np.zeros(0, np.int64)
         closings = np.stack([np.full(len(objects), OPEN), objects])
-    return RangeIndex(stored, always, some, *index_ends(columns["begin"], columns["end"]), closings)
+    ends = index_ends(columns["begin"], columns["end"], block_rows)
+    return stored, RangeIndex(always, some, *ends, closings)
 
 
-def index_ends(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def index_ends(
+    begin: np.ndarray, end: np.ndarray, block_rows: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return `ends`, `opened` and `late` of a :class:`RangeIndex`."""
-    starts = np.arange(0, len(begin), BLOCK_ROWS)
+    starts = np.arange(0, len(begin), block_rows)
     is_open = end == OPEN
     has_open = bool(is_open.any())
     opened = np.logical_or.reduceat(is_open, starts) if has_open else np.zeros(len(starts), bool)
@@ -141,30 +136,18 @@ def index_ends(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarr
         late = late[~is_open[late]]
         late = late[np.argsort(end[late], kind="stable")]
     bounds = np.stack([ufunc.reduceat(known, starts) for ufunc in (np.minimum, np.maximum)])
-    return bounds, opened, np.stack([end[late], late // BLOCK_ROWS])
+    return bounds, opened, np.stack([end[late], late // block_rows])
 
 
-def find_spans(
-    index: RangeIndex, begins: np.ndarray, last_begin: int, first: int, last: int | None, ends: bool
-) -> list[tuple[int, int]]:
-    """Return spans of rows (first, last), at multiples of BLOCK_ROWS, with all that begin at first <=
-    time < last (local ns, None: without a limit), and with those that end there, if `ends`. begins: of
-    the first row of each block. last_begin: of the last row.
+def find_blocks_of_ends(index: RangeIndex, first: int, last: int | None) -> np.ndarray:
+    """Return a mask of the blocks that hold the ranges that end at first <= time < last (local ns, None:
+    without a limit), and perhaps others.
     """
-    blocks = len(begins)
-    start = max(int(begins.searchsorted(first)) - 1, 0)
-    stop = blocks if last is None else int(begins.searchsorted(last))
-    if first > last_begin:
-        start = stop = blocks
-    if not ends:
-        return [(start * BLOCK_ROWS, stop * BLOCK_ROWS)] if start < stop else []
-    hit = index.ends[1] >= first
+    found = index.ends[1] >= first
     if last is None:
-        hit |= index.opened
+        found |= index.opened
     else:
-        hit &= index.ends[0] < last
-    hit[start:stop] = True
+        found &= index.ends[0] < last
     low, high = index.late[0].searchsorted([first, OPEN if last is None else last])
-    hit[index.late[1][low:high]] = True
-    edges = np.flatnonzero(np.diff(hit, prepend=False, append=False)) * BLOCK_ROWS
-    return [(one, other) for one, other in edges.reshape(-1, 2).tolist()]
+    found[index.late[1][low:high]] = True
+    return found

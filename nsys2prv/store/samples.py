@@ -25,17 +25,17 @@ from nsys2prv.events.catalogue import UNSCALED, Metric, load_catalogue
 from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import Account, EventKind, Reason
 from nsys2prv.store.range_index import index_ends
-from nsys2prv.store.range_slices import read_columns, read_local, rewrite_column, take_rows
 from nsys2prv.store.runs import (
-    COUNTER,
-    RecordFormat,
+    BLOCK_ROWS,
     Run,
     Span,
     SpillReader,
     SpillWriter,
     read_run,
+    rewrite_column,
+    take_rows,
 )
-from nsys2prv.store.windows import WindowRecords
+from nsys2prv.store.slices import Slice
 from nsys2prv.store.work_result import WorkResult, append_samples
 
 #: Layout of the samples of GPUs.
@@ -103,7 +103,7 @@ def _find_zero_times(runs: Sequence[Run], clock: ClockMap, begin: int) -> np.nda
     """Return when zeros are due in runs of one GPU, which ascend by their first times (local ns).
     begin: of the job, on the shared clock.
     """
-    of_runs = [read_run(run)["time"].copy() for run in runs]
+    of_runs = [read_run(run, "time")["time"] for run in runs]
     times = np.concatenate(of_runs)
     if all(one.last_time < other.first_time for one, other in pairwise(runs)):
         # Of samples that follow each other, those of the longest run.
@@ -255,9 +255,7 @@ def close_open_ranges(results: Sequence[WorkResult], lasts: Mapping[int, int]) -
 def _close_run(run: Run, last: int) -> Run:
     if run.index is None or not run.index.is_open:
         return run
-    with SpillReader() as reader:
-        columns, _ = read_columns(run, reader, [(0, run.rows)], ())
-    begin, end = columns["begin"], columns["end"]
+    begin, end = read_run(run, "begin", "end").values()
     times, objects = run.index.closings
     is_open = times == OPEN
     closed = max(last, int(times[~is_open].max(initial=last)))
@@ -266,7 +264,7 @@ def _close_run(run: Run, last: int) -> Run:
         end = np.where(end == OPEN, np.maximum(begin + 1, last), end)
         rewrite_column(run, "end", end)
         greatest = max(greatest, int(end.max()))
-    ends, opened, late = index_ends(begin, end)
+    ends, opened, late = index_ends(begin, end, BLOCK_ROWS)
     closings = np.stack([np.where(is_open, closed, times), objects])
     index = replace(run.index, ends=ends, opened=opened, late=late, closings=closings)
     return replace(run, greatest_time=greatest, index=index)
@@ -303,7 +301,7 @@ def _clip_result(result: WorkResult, kinds: dict[str, EventKind], span: Span, fo
                 continue
             kind = kinds[run.shape.name]
             clip = _clip_ranges if kind.has_duration else _clip_points
-            kept, repaired = clip(read_local(run, reader), span)
+            kept, repaired = clip(reader.read_local(run), span)
             count = len(kept["begin"])
             if count:
                 runs.append(writer.append_ranges(load_catalogue().layouts[run.shape.name], kept))
@@ -376,7 +374,7 @@ def _choose_written(
     times: dict[tuple[int, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         for run, thread in _find_device_runs(result, rows):
-            times[thread, run.shape.name][result.report] += run.first_time, run.greatest_time
+            times[thread, run.shape.name][result.report] += (run.first_time, run.greatest_time)
     written: dict[tuple[int, str], set[int]] = {}
     for key, of_reports in times.items():
         told: dict[int, Span] = {}
@@ -424,7 +422,7 @@ class SampleTable(Struct):
 
 
 def read_samples(
-    records: Mapping[RecordFormat, WindowRecords], numbers: Mapping[tuple[str, str], int]
+    samples: Sequence[Slice], numbers: Mapping[tuple[str, str], int]
 ) -> tuple[list[SampleTable], Counter[str]]:
     """Return the samples of a window, one instant of an object for each of its times, in tables
     whose every instant has all their types; and by layout how many numbers were left out for a
@@ -432,10 +430,9 @@ def read_samples(
 
     numbers: the type of each sampled number, by layout and label.
     """
-    sampled = [(shape, found) for shape, found in records.items() if shape.stream == COUNTER]
-    if not sampled:
+    if not samples:
         return [], Counter()
-    tables = [_read_table(shape, found, numbers) for shape, found in sampled]
+    tables = [_read_table(one, numbers) for one in samples]
     joined = join_samples(tables)
     repeated = Counter[str]()
     if [*map(id, joined)] != [*map(id, tables)]:
@@ -445,15 +442,14 @@ def read_samples(
     return [part for table in joined for part in split_at_holes(table)], +repeated
 
 
-def _read_table(
-    shape: RecordFormat, records: WindowRecords, numbers: Mapping[tuple[str, str], int]
-) -> SampleTable:
+def _read_table(samples: Slice, numbers: Mapping[tuple[str, str], int]) -> SampleTable:
+    shape = samples.run.shape
     codes = np.array([numbers[shape.name, metric.name] for metric in shape.metrics])
     order = np.argsort(codes)
-    stored = records.column("values")
+    stored = samples.column("values")
     if (order[1:] < order[:-1]).any():
         stored = stored[:, order]
-    return SampleTable(codes[order], records.times, records.column("object"), stored)
+    return SampleTable(codes[order], samples.times, samples.column("row"), stored)
 
 
 def join_samples(tables: Sequence[SampleTable]) -> list[SampleTable]:

@@ -22,8 +22,7 @@ from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, Metric, load_catal
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
 from nsys2prv.export.source import are_all_usable, mask_usable
-from nsys2prv.store.range_index import GREATEST_NARROW
-from nsys2prv.store.runs import COUNTER, LINE, Run, Span, SpillWriter, get_format
+from nsys2prv.store.runs import COUNTER, LINE, Run, Span, SpillWriter, get_shape, take_rows
 
 
 class WorkResult(Struct):
@@ -173,11 +172,10 @@ def append_samples(
     """Store samples of an object, ascending by time. stored: value + 1 of each metric (a column
     each), 0 where there is none.
     """
-    shape = get_format(COUNTER, layout, 4 if int(stored.max()) <= GREATEST_NARROW else 8, metrics)
-    records = np.empty(len(time), shape.dtype)
-    records["time"], records["object"], records["values"] = time, object_, stored
+    columns = {"time": time, "row": np.full(len(time), object_), "values": stored}
     count = int(np.count_nonzero(stored))
-    return writer.append(shape, records, int(time[-1]), object_, count)
+    shape = get_shape(COUNTER, layout, metrics)
+    return writer.append(shape, columns, int(time[-1]), object_, count)
 
 
 def _order_by_time(time: np.ndarray) -> slice | np.ndarray:
@@ -252,7 +250,7 @@ def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> Iterator[Run]
         "until": np.maximum(lines.until, lines.receive + 1),
         "size": lines.size,
     }
-    if lines.tag is not None:
+    if load_catalogue().lines[lines.kind].tag is None:
         columns["tag"] = lines.tag
     times = lines.send, lines.receive, lines.until
     kept = slice(None)
@@ -263,7 +261,7 @@ def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> Iterator[Run]
     send = lines.send[kept]
     greatest = max(int(send.max()), int(lines.receive[kept].max()))
     kept = _select_rows(kept, _order_by_time(send))
-    yield writer.append_columns(get_format(LINE, lines.kind), columns, kept, greatest)
+    yield writer.append(get_shape(LINE, lines.kind), take_rows(columns, kept), greatest)
 
 
 class CommonNumbers:

@@ -1,4 +1,4 @@
-"""Distinct rows of columns, and records filled from columns, by compiled code and by numpy."""
+"""Distinct rows of columns, and places of numbers, by compiled code and by numpy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 
 from nsys2prv._util import columns as column_tools
 from nsys2prv._util.columns import factorize, factorize_together, find_places
-from nsys2prv.store import global_ids, runs
 
 
 @pytest.fixture(params=["compiled", "numpy"])
@@ -15,8 +14,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Work on columns in each of the ways that there are."""
     if request.param == "numpy":
         monkeypatch.setattr(column_tools, "core", None)
-        monkeypatch.setattr(runs, "core", None)
-        monkeypatch.setattr(global_ids, "core", None)
     elif column_tools.core is None:
         pytest.skip("installed without a compiler")
     return request.param
@@ -63,7 +60,7 @@ def test_distinct_combinations_of_columns(width: int) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_places_among_known_numbers_and_of_several_tasks() -> None:
+def test_places_among_known_numbers() -> None:
     random = np.random.default_rng(3)
     for known in (np.unique(random.integers(-90, 90, count)) for count in (0, 1, 40, 300)):
         numbers = random.integers(-99, 99, 500)
@@ -72,9 +69,6 @@ def test_places_among_known_numbers_and_of_several_tasks() -> None:
             assert find_places(known, wanted).tolist() == [
                 places.get(n, -1) for n in wanted.tolist()
             ]
-    table = global_ids.IdTable.from_columns([np.array([5, 7]), np.array([9])])
-    local = np.array([(0, 1), (0, 0), (0, 0)], "<i8,<u4")["f1"]
-    assert table(local, np.array([0, 1]), np.array([0, 1, 0], np.int32)).tolist() == [7, 9, 5]
 
 
 def test_columns_that_do_not_fit_are_refused() -> None:
@@ -84,38 +78,3 @@ def test_columns_that_do_not_fit_are_refused() -> None:
     for columns in ((), (np.arange(4),), (np.arange(3, dtype=np.int32),), (np.zeros((3, 1)),)):
         with pytest.raises(ValueError, match="columns of int64"):
             number(columns, codes)
-
-
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("rows", [None, np.array([5, 0, 5, 9, 3, 3])])
-def test_records_are_filled_from_columns(rows: np.ndarray | None) -> None:
-    dtype = np.dtype([("time", "<i8"), ("object", "<u4"), ("value", "<i8"), ("last", "<u4")])
-    columns = {
-        name: np.arange(10) * factor for name, factor in (("time", 7), ("value", -(1 << 50)))
-    }
-    columns |= {"object": np.arange(10) + (1 << 31), "last": np.arange(10)[::-1].copy()}
-    records = np.empty(4, dtype)
-    runs.fill_records(records, columns, rows, 2)
-    chosen = np.arange(2, 6) if rows is None else rows[2:]
-    for name in dtype.names:
-        assert records[name].tolist() == columns[name][chosen].tolist()
-
-
-def test_fields_rows_and_values_that_do_not_fit_are_refused() -> None:
-    if runs.core is None:
-        pytest.skip("installed without a compiler")
-    fill, values = runs.core.fill_records, np.arange(10)
-    records = np.zeros(4, np.dtype([("time", "<i8"), ("object", "<u4")])).view(np.uint8)
-    fill(records, 12, ((0, 8, values),), None, 6)
-    for fields, rows, first in (
-        (((0, 8, values),), None, 7),
-        (((0, 8, values),), None, -1),
-        (((8, 8, values),), None, 0),
-        (((-4, 4, values),), None, 0),
-        (((0, 2, values),), None, 0),
-        (((0, 8, values),), np.array([0, 1, 2, 10]), 0),
-        (((0, 8, values),), np.array([0, 1, 2, -1]), 0),
-        (((0, 8, values),), np.arange(4), 1),
-    ):
-        with pytest.raises(ValueError, match="for each"):
-            fill(records, 12, fields, rows, first)

@@ -41,6 +41,7 @@ from nsys2prv import Nsys2prvError, Options, convert
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.store import runs, windows
+from nsys2prv.store.global_ids import to_begin_times, to_trace_times
 
 NAMES = make_strings(
     "kernel",
@@ -77,7 +78,7 @@ def test_what_ends_where_a_chunk_does_ends_there(
     )
     for number, records in enumerate((300_000, 9, 7)):
         monkeypatch.setattr(windows, "WINDOW_RECORDS", records)
-        monkeypatch.setattr(runs, "SAMPLE_EVERY", 1)
+        monkeypatch.setattr(runs, "BLOCK_ROWS", 1)
         trace, _ = convert_and_read([report], tmp_path / f"{number}.prv", states=True)
         lasting = [
             [end - begin for begin, end, state in states if state == BLOCKED]
@@ -217,7 +218,7 @@ def test_no_states_unless_asked_for(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_clocks_that_stretch_leave_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "WINDOW_RECORDS", 300)
-    monkeypatch.setattr(runs, "SAMPLE_EVERY", 16)
+    monkeypatch.setattr(runs, "BLOCK_ROWS", 16)
     generate(
         tmp_path,
         Job(
@@ -250,12 +251,8 @@ def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True)
     check_states(trace)
     clock = ClockMap(drift=-0.4)
-    result = np.zeros(len(begins), runs.RecordFormat(runs.STATE, runs.STATE).dtype)
-    result["time"], result["end"] = begins, begins + 1
-    begin, end = (
-        windows.to_begin_times(result["time"], result["end"], clock),
-        windows.to_trace_times(result["end"], clock, 3_000_000),
-    )
+    begin = to_begin_times(begins, begins + 1, clock)
+    end = to_trace_times(begins + 1, clock, 3_000_000)
     assert (end[1:] > begin[1:]).all()
     assert (begin[1:] >= end[:-1]).all()
 

@@ -10,7 +10,7 @@ from tools.exports import KERNEL, Row, make_export, make_kernel, make_strings
 
 from nsys2prv.analysis.job import open_job
 from nsys2prv.events.kind import Reason
-from nsys2prv.store.runs import SAMPLE_EVERY
+from nsys2prv.store.runs import BLOCK_ROWS
 
 SMS, PERIOD = 9403, 100
 NAMES = ["SMs Active [Throughput %]", "SM Issue [Throughput %]"]
@@ -76,7 +76,7 @@ def test_holes_between_stored_times_are_found(tmp_path: Path) -> None:
     """In runs of many blocks only those that last too long are read."""
     times = [*range(2000, 202_000, PERIOD), *range(202_700, 500_000, PERIOD)]
     times = [time for time in times if time not in (300_000, 300_100)]
-    assert len(times) > 10 * SAMPLE_EVERY
+    assert len(times) > 10 * BLOCK_ROWS
     trace, _ = convert_and_read(
         [make_report(tmp_path / "r.sqlite", times)], tmp_path / "o.prv", kinds=("-device_state",)
     )

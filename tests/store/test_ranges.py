@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import CALLERS, load_catalogue
-from nsys2prv.store import range_index
+from nsys2prv.store import range_index, runs
 from nsys2prv.store.global_ids import GlobalIds, IdTable
 from nsys2prv.store.joined_runs import GLOBAL_IDS, join_task
-from nsys2prv.store.range_slices import RangeSlice, find_masks, read_local, read_slice
 from nsys2prv.store.runs import RESOLVED, TRACE, Run, SpillReader, SpillWriter
+from nsys2prv.store.slices import RangeSlice, find_masks, read_slice
 from nsys2prv.store.windows import WindowReader
 
 LAYOUT = load_catalogue().layouts["nvtx_pushpop"]
@@ -30,7 +30,7 @@ Columns = dict[str, np.ndarray]
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_index, "BLOCK_ROWS", 8)
+    monkeypatch.setattr(runs, "BLOCK_ROWS", 8)
     monkeypatch.setattr(range_index, "LATE_ROWS", 20)
 
 
@@ -130,7 +130,7 @@ def test_ranges_are_split_by_their_fields(tmp_path: Path) -> None:
     with SpillWriter(tmp_path / "kernels.bin", 0, 0) as writer, SpillReader() as reader:
         run = writer.append_ranges(KERNELS, columns)
         writer._open_file.flush()
-        assert {name: column.tolist() for name, column in read_local(run, reader).items()} == {
+        assert {name: column.tolist() for name, column in reader.read_local(run).items()} == {
             name: column.tolist() for name, column in columns.items()
         }
         found = read_slice(run, replace(_make_ids(), names={}), reader)
@@ -150,7 +150,7 @@ def test_ranges_are_split_by_their_fields(tmp_path: Path) -> None:
 
 def test_joined_ranges_are_those_of_all_pieces(tmp_path: Path) -> None:
     random, ids = np.random.default_rng(3), _make_ids()
-    runs, every = [], []
+    stored, every = [], []
     for report in range(3):
         columns = _make_ranges(random, 40, 0.1)
         if report == 1:
@@ -159,10 +159,10 @@ def test_joined_ranges_are_those_of_all_pieces(tmp_path: Path) -> None:
             columns = {**columns, "number": np.full(40, ABSENT)}
         listed = {name: column for name, column in columns.items() if name != "order"}
         listed = {name: listed[name] for name in _make_ranges(random, 1, 0)}
-        runs.append(_store(tmp_path, columns, report, report))
+        stored.append(_store(tmp_path, columns, report, report))
         every += _list_expected(listed, ids, report, report)
     ids.save(tmp_path / GLOBAL_IDS)
-    [joined] = join_task((tmp_path, 0, [runs]))
+    [joined] = join_task((tmp_path, 0, [stored]))
     every.sort(key=lambda row: row[0])
     with SpillReader() as reader:
         found = read_slice(joined, ids, reader)

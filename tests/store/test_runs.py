@@ -1,6 +1,4 @@
-"""Slices of runs, and what records of several runs mean together, against the same one record at a
-time.
-"""
+"""Slices of runs, against the same one row at a time."""
 
 from __future__ import annotations
 
@@ -10,68 +8,80 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nsys2prv._util.columns import OPEN
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.store.global_ids import GlobalIds, IdTable
-from nsys2prv.store.runs import (
-    LINE,
-    RESOLVED,
-    SAMPLE_EVERY,
-    STATE,
-    TRACE,
-    RecordFormat,
-    Run,
-    SpillReader,
-    SpillWriter,
-)
-from nsys2prv.store.windows import WindowRecords
+from nsys2prv.store.runs import BLOCK_ROWS, LINE, Run, SpillReader, SpillWriter, get_shape
+from nsys2prv.store.slices import read_slice
 
-SHAPE = RecordFormat(STATE, STATE)
-LINES = RecordFormat(LINE, "mpi_message")
+LINES = get_shape(LINE, "mpi_message")
 
 
-def _store_times(folder: Path, times: np.ndarray, name: str = "runs.bin") -> Run:
-    """Store a run of these times behind another one; the object of each record is its place in the
-    run.
-    """
-    records = np.zeros(len(times), SHAPE.dtype)
-    records["time"], records["object"] = times, np.arange(len(times))
-    writer = SpillWriter(folder / name, 0, 0)
-    writer.append(SHAPE, records[:7], 0)
-    run = writer.append(SHAPE, records, 0)
-    writer.close()
-    return run
+def _store_times(
+    folder: Path, times: np.ndarray, name: str = "runs.bin", report: int = 0, task: int = 0
+) -> Run:
+    """Store a run of these times behind another one; the size of each line is its place."""
+    columns = {"time": times, "sender": np.arange(len(times)) % 50, "receive": times + 1}
+    columns |= {"receiver": np.arange(len(times)) % 40, "until": times + 3}
+    columns |= {"size": np.arange(len(times)), "tag": np.full(len(times), 1 << 40)}
+    with SpillWriter(folder / name, report, task) as writer:
+        writer.append(LINES, {name: column[:7] for name, column in columns.items()}, 0)
+        return writer.append(LINES, columns, 0)
 
 
 @pytest.mark.parametrize(
-    "rows",
-    [1, SAMPLE_EVERY - 1, SAMPLE_EVERY, SAMPLE_EVERY + 1, 2 * SAMPLE_EVERY, 3 * SAMPLE_EVERY + 17],
+    "rows", [1, BLOCK_ROWS - 1, BLOCK_ROWS, BLOCK_ROWS + 1, 2 * BLOCK_ROWS, 3 * BLOCK_ROWS + 17]
 )
 @pytest.mark.parametrize("spread", [2, 50, 10**6])
-def test_slices_of_a_run(tmp_path: Path, rows: int, spread: int) -> None:
+def test_spans_of_a_run(tmp_path: Path, rows: int, spread: int) -> None:
+    """They hold all rows of a span of time, and at most a block beside it on each side."""
     random = np.random.default_rng(rows * spread)
     times = np.sort(random.integers(100, 100 + spread, rows))
-    if spread == 50:
-        times[-rows // 3 :] = OPEN
-    run, reader = _store_times(tmp_path, times), SpillReader()
-    near = [
-        run.first_time,
-        run.last_time,
-        *run.samples.tolist(),
-        *random.choice(times, min(rows, 20)).tolist(),
-    ]
-    bounds = sorted(
-        {0, *(int(time) + offset for time in near for offset in (-1, 0, 1) if time != OPEN)}
-    )
+    run = _store_times(tmp_path, times)
+    near = [*run.samples.tolist(), *random.choice(times, min(rows, 20)).tolist(), run.last_time]
+    bounds = sorted({0, *(int(time) + offset for time in near for offset in (-1, 0, 1))})
     for first in bounds:
         for last in (*bounds[:: max(1, len(bounds) // 12)], None):
             expected = np.flatnonzero((times >= first) & (True if last is None else times < last))
-            start, records = reader.find_places(run, first, last)
-            assert records["object"].tolist() == expected.tolist()
-            assert (reader.read_between(run, first, last) == records).all()
-            if len(expected):
-                assert start == expected[0]
-    reader.close()
+            spans = run.find_spans(run.find_blocks(first, last))
+            if not len(expected):
+                continue
+            [(start, stop)] = spans
+            assert expected[0] - BLOCK_ROWS <= start <= expected[0]
+            assert expected[-1] < stop <= expected[-1] + 1 + BLOCK_ROWS
+
+
+MAPS = [
+    ClockMap(1000),
+    ClockMap(-5),
+    ClockMap(70, -3e-4, 12_345),
+    ClockMap(90, 2e-5, 4_000),
+]
+
+
+@pytest.mark.parametrize("report", range(len(MAPS)))
+@pytest.mark.parametrize("window", [None, (0, None), (9_000, 30_000), (20_000, None)])
+def test_slices_of_a_run(
+    tmp_path: Path, report: int, window: tuple[int, int | None] | None
+) -> None:
+    """They have the trace's times and numbers; each task numbers its objects anew."""
+    random = np.random.default_rng(report)
+    numbers = [random.integers(0, 10**4, 50) for _ in range(4)]
+    objects, none = IdTable.from_columns(numbers), IdTable.from_columns([])
+    ids = GlobalIds(MAPS, 10**6, objects, none, {}, none, np.zeros((0, 0), np.int64))
+    local = np.sort(random.integers(0, 40_000, 3_000))
+    task = 3 - report
+    run, clock = _store_times(tmp_path, local, report=report, task=task), MAPS[report]
+    expected = []
+    for place, time in enumerate(local.tolist()):
+        sent, receive, until = clock.to_global(np.array([time, time + 1, time + 3])).tolist()
+        ends = int(numbers[task][place % 50]), int(numbers[task][place % 40])
+        if window is None or (sent >= window[0] and (window[1] is None or sent < window[1])):
+            expected.append((sent, ends[0], receive, ends[1], until, place, 1 << 40))
+    with SpillReader() as reader:
+        found = read_slice(run, ids, reader, window=window)
+    columns = [found.times, *(found.column(name) for name in [*run.columns][1:])]
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
+    assert len(found) == len(expected)
 
 
 def test_a_system_that_allows_few_open_files(
@@ -89,86 +99,13 @@ def test_a_system_that_allows_few_open_files(
         return opened(path, *how, **more)
 
     monkeypatch.setattr(Path, "open", few)
-    assert [reader.read_between(run, 0, None)["time"][0] for run in runs * 2] == [
-        *range(6),
-        *range(6),
-    ]
+    assert [reader.read(run)[0]["time"][0] for run in runs * 2] == [*range(6), *range(6)]
     reader.close()
 
 
 def test_a_run_that_is_cut_short_is_named(tmp_path: Path) -> None:
     run = _store_times(tmp_path, np.arange(1000))
     with run.path.open("r+b") as file:
-        file.truncate(run.offset + 500)
+        file.truncate(run.columns["time"].values + 500)
     with pytest.raises(OSError, match=r"cut short.*runs\.bin"):
-        SpillReader().read_between(run, 0, None)
-
-
-MAPS = [
-    ClockMap(1000),
-    ClockMap(-5),
-    ClockMap(70, -3e-4, 12_345),
-    ClockMap(90, 2e-5, 4_000),
-    ClockMap(3),
-]
-
-
-@pytest.mark.parametrize("chosen", [[0, 1], [0, 2, 0], [3, 1, 4, 2], [4, 4, 3]])
-def test_rows_of_several_clocks(chosen: list[int]) -> None:
-    random = np.random.default_rng(3)
-    maps = [MAPS[number] for number in chosen]
-    which, local = random.integers(0, len(maps), 4000), random.integers(0, 60_000, 4000)
-    clocks = ClockMap.for_rows(maps, which)
-    assert clocks.to_global(local).tolist() == [
-        int(maps[k].to_global(np.array([time]))[0]) for k, time in zip(which, local, strict=True)
-    ]
-    assert clocks.slack == max(clock.slack for clock in maps)
-
-
-@pytest.mark.parametrize(
-    "chosen", [[0], [0, 1], [2], [2, 2, 0], [3, 4, 1, 2, 0], [TRACE], [TRACE, 3, TRACE, 0]]
-)
-@pytest.mark.parametrize("window", [None, (0, None), (9_000, 30_000), (20_000, None)])
-def test_records_of_several_runs(chosen: list[int], window: tuple[int, int | None] | None) -> None:
-    """Of each report, sources of their own number objects anew."""
-    random = np.random.default_rng(len(chosen))
-    sources, duration = 4, 10**6
-    numbers = [random.integers(0, 10**4, 50) for _ in range(sources)]
-    none = IdTable.from_columns([])
-    objects, clocks = IdTable.from_columns(numbers), [*MAPS, ClockMap()]
-    global_ids = GlobalIds(clocks, duration, objects, none, {}, none, np.zeros((0, 0), np.int64))
-    pieces, expected = [], []
-    for number, report in enumerate(chosen):
-        records = np.zeros(300, LINES.dtype)
-        records["time"] = np.sort(random.integers(0, 40_000, 300))
-        for name in ("receive", "until"):
-            records[name] = records["time"] + random.integers(1, 40, 300)
-        for name in ("sender", "receiver", "size", "tag"):
-            records[name] = random.integers(0, 50, 300)
-        source = RESOLVED if report == TRACE else number % sources
-        run = Run(LINES, Path("none"), 0, 300, report, source, 0, 0, 0, np.zeros(1, np.int64))
-        pieces.append((run, records))
-        clock = clocks[report]
-        table = np.arange(50) if report == TRACE else numbers[source]
-        for row in records.tolist():
-            time, sender, receive, receiver, until, *others = row
-            time, receive, until = clock.to_global(np.array([time, receive, until])).tolist()
-            is_inside = window is None or (
-                time >= window[0] and (window[1] is None or time < window[1])
-            )
-            if is_inside or not any(clocks[one].slack for one in chosen):
-                ends = (int(table[sender]), receive, int(table[receiver]))
-                expected.append((time, *ends, until, *others))
-    result = WindowRecords(LINES, global_ids, pieces, window)
-    assert LINES.dtype.names == (
-        "time",
-        "sender",
-        "receive",
-        "receiver",
-        "until",
-        "size",
-        "tag",
-    )
-    columns = [result.times, *(result.column(name) for name in LINES.dtype.names[1:])]
-    assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
-    assert len(result) == len(expected)
+        SpillReader().read(run)

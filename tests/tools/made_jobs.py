@@ -37,13 +37,11 @@ Range = tuple[int, int, str]
 #: What makes pieces small: parts of tables, blocks, runs that are joined, windows of a trace.
 _SMALL_PIECES = {
     "conversion.read.PART_ROWS": 17,
-    "store.runs.SAMPLE_EVERY": 4,
-    "store.runs.BLOCK_RECORDS": 8,
+    "store.runs.BLOCK_ROWS": 4,
     "store.overlaps.CHUNK_RECORDS": 9,
     "store.windows.WINDOW_RECORDS": 20,
     "store.windows.RECORDS_PER_RUN": 1,
     "store.joined_runs.JOINED_RECORDS": 50,
-    "store.range_index.BLOCK_ROWS": 4,
     "store.range_index.LATE_ROWS": 6,
 }
 

@@ -301,61 +301,17 @@ PyObject *find_among(PyObject *self, PyObject *arguments) {
     return fits ? Py_NewRef(Py_None) : NULL;
 }
 
-PyObject *look_up(PyObject *self, PyObject *arguments) {
-    PyObject *local;
-    Py_buffer table, starts, which, out, indices = {0};
-    (void)self;
-    if (!PyArg_ParseTuple(arguments, "y*y*y*Ow*", &table, &starts, &which, &local, &out))
-        return NULL;
-    size_t count = (size_t)out.len / 8, sets = (size_t)starts.len / 8, entries = (size_t)table.len / 8;
-    bool fits = PyObject_GetBuffer(local, &indices, PyBUF_STRIDES) == 0 && indices.ndim == 1 && (size_t)indices.shape[0] == count
-                && (indices.itemsize == 4 || indices.itemsize == 8) && (size_t)which.len == 4 * count;
-    if (fits) {
-        const char *at = indices.buf;
-        Py_BEGIN_ALLOW_THREADS
-        for (size_t k = 0; k < count && fits; k++, at += indices.strides[0]) {
-            uint32_t narrow, set = ((const uint32_t *)which.buf)[k];
-            uint64_t place;
-            if (indices.itemsize == 4) {
-                memcpy(&narrow, at, 4);
-                place = narrow;
-            } else
-                memcpy(&place, at, 8);
-            if ((fits = set < sets))
-                place += (uint64_t)((const int64_t *)starts.buf)[set];
-            if ((fits = fits && place < entries))
-                ((int64_t *)out.buf)[k] = ((const int64_t *)table.buf)[place];
-        }
-        Py_END_ALLOW_THREADS
-    }
-    if (!fits && !PyErr_Occurred())
-        PyErr_SetString(PyExc_ValueError, "an index into the table for each row");
-    PyBuffer_Release(&table);
-    PyBuffer_Release(&starts);
-    PyBuffer_Release(&which);
-    PyBuffer_Release(&out);
-    PyBuffer_Release(&indices);
-    return fits ? Py_NewRef(Py_None) : NULL;
-}
-
-/* The least and the greatest of some rows of a column, leaving out `not_this`. */
-static void find_range(const int64_t *values, const int64_t *rows, size_t count, int64_t not_this, int64_t *least, int64_t *greatest) {
-    *least = INT64_MAX;
-    *greatest = INT64_MIN;
-    for (size_t k = 0; k < count; k++) {
-        int64_t value = values[rows ? (size_t)rows[k] : k];
-        *least = value < *least ? value : *least;
-        *greatest = value > *greatest && value != not_this ? value : *greatest;
-    }
-}
-
 PyObject *find_bounds(PyObject *self, PyObject *values) {
     Py_buffer column;
-    int64_t least, greatest;
+    int64_t least = INT64_MAX, greatest = INT64_MIN;
     (void)self;
     if (PyObject_GetBuffer(values, &column, PyBUF_SIMPLE) < 0)
         return NULL;
-    find_range(column.buf, NULL, (size_t)column.len / 8, INT64_MIN, &least, &greatest);
+    const int64_t *numbers = column.buf;
+    for (size_t k = 0; k < (size_t)column.len / 8; k++) {
+        least = numbers[k] < least ? numbers[k] : least;
+        greatest = numbers[k] > greatest ? numbers[k] : greatest;
+    }
     PyBuffer_Release(&column);
     return Py_BuildValue("LL", (long long)least, (long long)greatest);
 }
@@ -373,125 +329,3 @@ PyObject *ascends(PyObject *self, PyObject *arguments) {
     return PyBool_FromLong(sorted);
 }
 
-PyObject *measure_rows(PyObject *self, PyObject *arguments) {
-    PyObject *given, *chosen, *result = NULL;
-    Py_buffer rows = {0}, *columns = NULL;
-    Py_ssize_t taken = 0;
-    (void)self;
-    if (!PyArg_ParseTuple(arguments, "O!O", &PyTuple_Type, &given, &chosen))
-        return NULL;
-    Py_ssize_t width = PyTuple_Size(given);
-    if (chosen != Py_None && PyObject_GetBuffer(chosen, &rows, PyBUF_SIMPLE) < 0)
-        return NULL;
-    if (!(columns = PyMem_Calloc((size_t)width + 1, sizeof *columns))) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    for (; taken < width; taken++)
-        if (PyObject_GetBuffer(PyTuple_GetItem(given, taken), &columns[taken], PyBUF_SIMPLE) < 0)
-            goto done;
-    const int64_t *places = rows.buf;
-    size_t known = width ? (size_t)columns[0].len / 8 : 0, count = places ? (size_t)rows.len / 8 : known;
-    bool fits = width >= 2 && width - 2 <= 62;
-    for (Py_ssize_t k = 0; k < width; k++)
-        fits = fits && (size_t)columns[k].len == 8 * known;
-    for (size_t k = 0; places && k < count; k++)
-        fits = fits && (uint64_t)places[k] < known;
-    if (!fits) {
-        PyErr_SetString(PyExc_ValueError, "ends, objects and at most 62 columns of int64, all of one length, and rows of these");
-        goto done;
-    }
-    int64_t least, greatest, last_end, object;
-    uint64_t wide = 0, negative = 0;
-    Py_BEGIN_ALLOW_THREADS
-    find_range(columns[0].buf, places, count, INT64_MAX, &least, &last_end);
-    find_range(columns[1].buf, places, count, INT64_MAX, &least, &greatest);
-    object = least == greatest ? least : -1;
-    for (Py_ssize_t k = 2; k < width; k++) {
-        find_range(columns[k].buf, places, count, INT64_MIN, &least, &greatest);
-        wide |= (uint64_t)(greatest > UINT32_MAX) << (k - 2);
-        negative |= (uint64_t)(least < 0) << (k - 2);
-    }
-    Py_END_ALLOW_THREADS
-    result = Py_BuildValue("LLKK", (long long)last_end, (long long)object, (unsigned long long)wide, (unsigned long long)negative);
-done:
-    for (Py_ssize_t k = 0; columns && k < taken; k++)
-        PyBuffer_Release(&columns[k]);
-    PyMem_Free(columns);
-    PyBuffer_Release(&rows);
-    return result;
-}
-
-/* A field of records, and the column of int64 that it is taken from. */
-typedef struct {
-    Py_ssize_t offset, size;
-    Py_buffer values;
-} Field;
-
-static inline void fill_field(char *records, size_t itemsize, const int64_t *values, const int64_t *rows, size_t count, size_t size) {
-    for (size_t k = 0; k < count; k++)
-        memcpy(records + k * itemsize, values + (rows ? (size_t)rows[k] : k), size);
-}
-
-/* 0, or -1 where something does not fit. */
-static int take_field(PyObject *given, Py_ssize_t itemsize, Py_ssize_t count, bool chosen, Py_ssize_t first, uint64_t greatest, Field *field) {
-    PyObject *values;
-    if (!PyTuple_Check(given)) {
-        PyErr_SetString(PyExc_TypeError, "offset, size and values of each field");
-        return -1;
-    }
-    if (!PyArg_ParseTuple(given, "nnO", &field->offset, &field->size, &values) || PyObject_GetBuffer(values, &field->values, PyBUF_SIMPLE) < 0)
-        return -1;
-    Py_ssize_t known = field->values.len / 8;
-    bool sized = field->offset >= 0 && (field->size == 4 || field->size == 8) && field->offset <= itemsize - field->size;
-    if (sized && (chosen ? !count || greatest < (uint64_t)known : first >= 0 && first <= known && known - first >= count))
-        return 0;
-    PyErr_SetString(PyExc_ValueError, "a field of the records, and a value for each");
-    return -1;
-}
-
-PyObject *fill_records(PyObject *self, PyObject *arguments) {
-    PyObject *given, *chosen, *result = NULL;
-    Py_buffer records, rows = {0};
-    Py_ssize_t itemsize, first, taken = 0;
-    Field *fields = NULL;
-    (void)self;
-    if (!PyArg_ParseTuple(arguments, "w*nO!On", &records, &itemsize, &PyTuple_Type, &given, &chosen, &first))
-        return NULL;
-    Py_ssize_t width = PyTuple_Size(given), count = itemsize > 0 ? records.len / itemsize : 0;
-    if (chosen != Py_None && PyObject_GetBuffer(chosen, &rows, PyBUF_SIMPLE) < 0)
-        goto done;
-    if (rows.buf && (first < 0 || first > rows.len / 8 || rows.len / 8 - first < count)) {
-        PyErr_SetString(PyExc_ValueError, "a row for each record");
-        goto done;
-    }
-    const int64_t *places = rows.buf ? (const int64_t *)rows.buf + first : NULL;
-    uint64_t greatest = 0;
-    for (Py_ssize_t k = 0; places && k < count; k++)
-        greatest = (uint64_t)places[k] > greatest ? (uint64_t)places[k] : greatest;
-    if (!(fields = PyMem_Calloc((size_t)width + 1, sizeof *fields))) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    for (; taken < width; taken++)
-        if (take_field(PyTuple_GetItem(given, taken), itemsize, count, places != NULL, first, greatest, &fields[taken]) < 0)
-            goto done;
-    Py_BEGIN_ALLOW_THREADS
-    for (Py_ssize_t f = 0; f < width; f++) {
-        const int64_t *values = (const int64_t *)fields[f].values.buf + (places ? 0 : first);
-        char *to = (char *)records.buf + fields[f].offset;
-        if (fields[f].size == 8)
-            fill_field(to, (size_t)itemsize, values, places, (size_t)count, 8);
-        else
-            fill_field(to, (size_t)itemsize, values, places, (size_t)count, 4);
-    }
-    Py_END_ALLOW_THREADS
-    result = Py_NewRef(Py_None);
-done:
-    for (Py_ssize_t f = 0; fields && f < width; f++)
-        PyBuffer_Release(&fields[f].values);
-    PyMem_Free(fields);
-    PyBuffer_Release(&records);
-    PyBuffer_Release(&rows);
-    return result;
-}

@@ -16,9 +16,6 @@ static PyMethodDef FUNCTIONS[] = {
     {"find_among", find_among, METH_VARARGS,
      "find_among(known, wanted, out): put into `out` the place of each wanted number among the known ones, which ascend, -1 for none (all int64).\n"
      "Raises ValueError where something does not fit."},
-    {"look_up", look_up, METH_VARARGS,
-     "look_up(table, starts, which, local, out): put table[starts[which] + local] of each row into `out`. local: uint32 or int64, at any distance;\n"
-     "which: int32; all else int64. Raises ValueError where something does not fit."},
     {"map_times", map_times, METH_VARARGS,
      "map_times(times, open, opened, offset, drift, pivot, out): put time + offset + floor((time - pivot) * drift) of each time into `out`, but\n"
      "`opened` for those that are `open`. times: int64, at any distance; out: int64. Raises ValueError where something does not fit."},
@@ -29,14 +26,6 @@ static PyMethodDef FUNCTIONS[] = {
      "find_bounds(values): the least and the greatest of int64 numbers; without any the greatest and the least that there are."},
     {"ascends", ascends, METH_VARARGS,
      "ascends(values, strictly): whether no int64 number is less than the one before it; strictly: nor equal to it."},
-    {"measure_rows", measure_rows, METH_VARARGS,
-     "measure_rows((ends, objects, *columns), rows): of some rows (None: all; all int64) the greatest end that is not the greatest number,\n"
-     "the one object, -1 for several, and of which of the columns one needs more than 32 bits, and is negative (a bit each)."},
-    {"fill_records", fill_records, METH_VARARGS,
-     "fill_records(records, itemsize, fields, rows, first): fill records with the values of the rows at rows[first:], or from row `first` on\n"
-     "where `rows` is None.\n\n"
-     "fields: a tuple of (offset, size, values) with 4 or 8 bytes of each value (int64). rows: int64. Raises ValueError where something does\n"
-     "not fit."},
     {"intersect_spans", intersect_spans, METH_VARARGS,
      "intersect_spans(begin, end, begin, end): return what two sets of times have in common, as bytes of begins and of ends (all int64)."},
     {"subtract_spans", subtract_spans, METH_VARARGS,

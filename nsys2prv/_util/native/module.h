@@ -38,12 +38,9 @@ void make_small_texts(void);
 /* columns.c */
 PyObject *number_distinct(PyObject *self, PyObject *arguments);
 PyObject *find_among(PyObject *self, PyObject *arguments);
-PyObject *look_up(PyObject *self, PyObject *arguments);
 PyObject *map_times(PyObject *self, PyObject *arguments);
-PyObject *fill_records(PyObject *self, PyObject *arguments);
 PyObject *find_bounds(PyObject *self, PyObject *values);
 PyObject *ascends(PyObject *self, PyObject *arguments);
-PyObject *measure_rows(PyObject *self, PyObject *arguments);
 
 /* trace.c */
 PyObject *open_trace(PyObject *self, PyObject *arguments);

@@ -20,10 +20,10 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.files import name_beside
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import CALLERS, DomainCode, Field, load_catalogue
-from nsys2prv.store.range_slices import Places, RangeSlice
-from nsys2prv.store.runs import LINE, STATE, RecordFormat, list_present_fields
+from nsys2prv.store.runs import list_present_fields
 from nsys2prv.store.samples import SampleTable, read_samples
-from nsys2prv.store.windows import Window, WindowRecords
+from nsys2prv.store.slices import EVERY, Places, RangeSlice, Slice
+from nsys2prv.store.windows import Window
 from nsys2prv.writers import TraceContent, WindowBytes
 from nsys2prv.writers.paraver.pcf import (
     format_row_file,
@@ -79,7 +79,7 @@ class ParaverWriter(Struct, dict=True):
 
     def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
         """Return the lines of a window by time."""
-        tables, repeated = read_samples(window.records, self.counter_codes)
+        tables, repeated = read_samples(window.samples, self.counter_codes)
         batches = self._make_batches(window)
         batches += map(self._make_sample_batch, tables)
         if is_last:
@@ -128,16 +128,15 @@ class ParaverWriter(Struct, dict=True):
             begins += ((name, mask, one) for mask, one in self._make_begins(ranges))
         ends += self._make_closings(window.ranges)
         made = [batch for side in (ends, begins) for *_, batch in sorted(side, key=_by_fields)]
-        records = sorted(window.records.items(), key=lambda one: one[0].name)
-        states = [self._make_state_batch(one) for shape, one in records if shape.stream == STATE]
-        lines = [self._make_line_batch(*one) for one in records if one[0].stream == LINE]
-        return [*states, *made, *lines]
+        lines = sorted(window.lines, key=lambda one: one.run.shape.name)
+        states = map(self._make_state_batch, window.states)
+        return [*states, *made, *map(self._make_line_batch, lines)]
 
-    def _make_state_batch(self, records: WindowRecords) -> Batch:
-        objects, end = _read_column(records, "object"), records.column("end")
-        state = records.column("state")
-        parts = [(self._choices[0], objects), records.times, b":", end, b":", state]
-        return _make_batch(records.times, parts)
+    def _make_state_batch(self, states: Slice) -> Batch:
+        row, end = _find_column(states, "row"), states.column("end")
+        state = states.column("state")
+        parts = [(self._choices[0], row), states.times, b":", end, b":", state]
+        return _make_batch(states.times, parts)
 
     def _make_ends(self, ranges: RangeSlice) -> Iterator[tuple[int, Batch]]:
         """Yield the lines at the ends of ranges, with the fields that these have."""
@@ -224,13 +223,13 @@ class ParaverWriter(Struct, dict=True):
             self._further_choices[key] = Choice(tuple(map(str.encode, texts)))
         return [(self._further_choices[key], _find_column(ranges, CALLERS, rows))]
 
-    def _make_line_batch(self, shape: RecordFormat, records: WindowRecords) -> Batch:
+    def _make_line_batch(self, lines: Slice) -> Batch:
         sender, receiver, size = (
-            _read_column(records, name) for name in ("sender", "receiver", "size")
+            _find_column(lines, name) for name in ("sender", "receiver", "size")
         )
-        send, receive = records.times, records.column("receive")
-        fixed = load_catalogue().lines[shape.name].tag
-        tag = _read_column(records, "tag") if fixed is None else b"%d" % fixed
+        send, receive = lines.times, lines.column("receive")
+        fixed = load_catalogue().lines[lines.run.shape.name].tag
+        tag = _find_column(lines, "tag") if fixed is None else b"%d" % fixed
         sent = [(self._choices[2], sender), send, b":", send]
         received = [(self._choices[3], receiver), receive, b":", receive]
         return _make_batch(send, [*sent, *received, b":", size, b":", tag])
@@ -264,15 +263,9 @@ def _by_fields(made: tuple[str, int, Batch]) -> tuple[str, int]:
     return made[:2]
 
 
-def _find_column(ranges: RangeSlice, name: str, rows: Places) -> Column:
+def _find_column(found: Slice, name: str, rows: Places = EVERY) -> Column:
     """Return a column of rows that holds no times, to be written."""
-    values, table = ranges.find(name, rows)
-    return values if table is None else Indices(values, table)
-
-
-def _read_column(records: WindowRecords, name: str) -> Column:
-    """Return a column that holds no times, to be written."""
-    values, table = records.read_stored_column(name)
+    values, table = found.find(name, rows)
     return values if table is None else Indices(values, table)
 
 

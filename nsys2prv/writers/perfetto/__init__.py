@@ -30,10 +30,10 @@ from nsys2prv.events.catalogue import ValueSet, load_catalogue, split_unit
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.export.info import tid_of
 from nsys2prv.store.overlaps import list_overlap_groups
-from nsys2prv.store.range_slices import Places, RangeSlice, find_first_times
-from nsys2prv.store.runs import LINE, RecordFormat, list_present_fields
+from nsys2prv.store.runs import list_present_fields
 from nsys2prv.store.samples import SampleTable, read_samples
-from nsys2prv.store.windows import Window, WindowRecords
+from nsys2prv.store.slices import Places, RangeSlice, Slice, find_first_times
+from nsys2prv.store.windows import Window
 from nsys2prv.writers import TraceContent, WindowBytes
 from nsys2prv.writers.perfetto.messages import (
     ON_SEQUENCE,
@@ -153,11 +153,11 @@ class PerfettoWriter(Struct, dict=True):
         """Return the packets of a window; of equal times ends come first, then begins, outer ones
         first. Perfetto sorts packets by time.
         """
-        tables, repeated = read_samples(window.records, self.metrics)
+        tables, repeated = read_samples(window.samples, self.metrics)
         packets = [
             *self._write_ends(window.ranges),
             *self._write_begins(window.ranges),
-            *self._write_messages(window.records, number),
+            *self._write_messages(window.lines, number),
             *(packet for table in tables for packet in self._write_samples(table)),
         ]
         used = np.zeros(self._first_counter, bool)
@@ -345,33 +345,32 @@ class PerfettoWriter(Struct, dict=True):
             event.append((Event.FLOW, _make_flows(LAUNCH, self.launchers[rows], correlation)))
         return names, _make_packets(ranges.begin[own], tracks, event)
 
-    def _write_messages(
-        self, records: Mapping[RecordFormat, WindowRecords], number: int
-    ) -> Iterator[Packets]:
+    def _write_messages(self, lines: Sequence[Slice], number: int) -> Iterator[Packets]:
         """Yield two points in time for each message, joined by a flow; and for each launch, unless
         an attribute joins call and work.
         """
         numbers, done = load_numbers(), 0
-        for shape, found in sorted(records.items(), key=lambda item: item[0].name):
-            if shape.stream != LINE or (shape.name in LAUNCH_LINES and self.has_launches):
+        for found in sorted(lines, key=lambda one: one.run.shape.name):
+            name = found.run.shape.name
+            if name in LAUNCH_LINES and self.has_launches:
                 continue
             flows = _make_flows(MESSAGE, number, done + np.arange(len(found)))
             done += len(found)
-            kind = np.array([[*load_catalogue().lines].index(shape.name)])
-            arguments = ["size", *(["tag"] if "tag" in shape.dtype.names else [])]
+            kind = np.array([[*load_catalogue().lines].index(name)])
+            arguments = ["size", *(["tag"] if "tag" in found.run.columns else [])]
             named: list[Field] = [
                 (Event.TYPE, Event.INSTANT),
                 (Event.NAME, int(numbers.number_names("", kind)[0])),
-                (Event.CATEGORY, numbers.categories[shape.name]),
+                (Event.CATEGORY, numbers.categories[name]),
                 (Event.FLOW, flows),
-                *(_make_argument(name, found.column(name)) for name in arguments),
+                *(_make_argument(one, found.column(one)) for one in arguments),
             ]
             ends = (
                 ("sender", found.times, "receiver"),
                 ("receiver", found.column("receive"), "sender"),
             )
             for row, times, other in ends:
-                tracks = self._find_tracks(shape.name, found.column(row))
+                tracks = self._find_tracks(name, found.column(row))
                 process = self.tasks[found.column(other)] + 1
                 event = [*named, (Event.TRACK, tracks), _make_argument("process", process)]
                 yield _make_packets(times, tracks, event)

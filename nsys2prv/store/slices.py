@@ -1,75 +1,45 @@
-"""Some ranges of a layout, of one run: in trace time and in the trace's own numbers, or as they are
-stored (:mod:`nsys2prv.store.range_index`).
-"""
+"""Slices of runs: some rows of one, in trace time and in the trace's own numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv.events.catalogue import CALLERS, Layout, load_catalogue
 from nsys2prv.store.global_ids import GlobalIds, to_begin_times, to_trace_times
-from nsys2prv.store.range_index import TIME_COLUMNS, find_spans, skips_zero
-from nsys2prv.store.runs import Run, SpillReader
-from nsys2prv.store.stored_columns import NO_BITS, read_valid, read_values
+from nsys2prv.store.range_index import find_blocks_of_ends, skips_zero
+from nsys2prv.store.runs import RANGE, TIMES, Columns, RowSpan, Run, SpillReader, find_role
 
 #: Indices of rows, a mask of them, or a slice.
 Places = slice | np.ndarray
-#: Columns by their names.
-Columns = Mapping[str, np.ndarray]
 EVERY = slice(None)
 #: Combinations of so many fields are counted; those of more are sorted.
 MOST_COUNTED_BITS = 16
 
 
-class RangeSlice:
-    """Ranges of one run, by (begin, -end). Times are those of the trace, ns."""
+class Slice:
+    """Rows of one run, ascending by time. Times are those of the trace, ns."""
 
     def __init__(self, run: Run, ids: GlobalIds, values: Columns, valid: Columns) -> None:
-        self.run, self.layout, self.index = run, load_catalogue().layouts[run.shape.name], run.index
-        self._ids, self._values, self._valid = ids, values, valid
+        self.run, self._ids, self._values, self._valid = run, ids, values, valid
         self._clock = ids.clocks[run.report]
-        #: When they begin, and when they end. A cut leaves the ends of the whole job here, and OPEN stays.
-        self.begin = to_begin_times(values["begin"], values["end"], self._clock)
-        self.end = to_trace_times(values["end"], self._clock, OPEN)
-        #: When they end in this trace.
-        self.until = np.minimum(self.end, ids.duration)
-        #: The rows that begin in a window, and those that end there.
-        self.at_begin: Places = EVERY
-        self.at_end: Places = EVERY
-        #: Of states, when rows cease to have one there (ns), and these rows.
-        self.closings = np.zeros((2, 0), np.int64)
+        self.times = self._find_times()
 
     def __len__(self) -> int:
-        return len(self.begin)
+        return len(self.times)
 
     def keep(self, rows: Places) -> None:
         """Drop all other rows."""
-        self.begin, self.end, self.until = self.begin[rows], self.end[rows], self.until[rows]
+        self.times = self.times[rows]
         self._values = {name: column[rows] for name, column in self._values.items()}
         self._valid = {name: column[rows] for name, column in self._valid.items()}
 
     def choose_window(self, first: int, last: int | None, ends: bool) -> None:
-        """Keep the rows that begin at first <= time < last, or end there, if `ends`."""
-        at_begin = self.begin >= first
-        at_end = self.until >= first if ends else np.zeros(len(self), bool)
-        if last is not None:
-            at_begin &= self.begin < last
-            at_end &= self.until < last
-        rows = _find_places(at_begin | at_end if ends else at_begin)
-        self.keep(rows)
-        self.at_begin, self.at_end = _find_places(at_begin[rows]), _find_places(at_end[rows])
-        if ends and self.layout.is_state:
-            self.at_end, closings = slice(0), self.find_closings()
-            closings[0] = np.minimum(closings[0], self._ids.duration)
-            inside = (closings[0] >= first) & (True if last is None else closings[0] < last)
-            self.closings = closings[:, inside]
-        elif ends and "origin" in self._values:
-            # Ends of one time go by the pieces that were put together.
-            places = np.arange(len(self))[self.at_end]
-            self.at_end = places[np.argsort(self._values["origin"][places], kind="stable")]
+        """Keep the rows at first <= time < last."""
+        inside = (self.times >= first) & (True if last is None else self.times < last)
+        self.keep(_find_places(inside))
 
     def find(self, name: str, rows: Places = EVERY) -> tuple[np.ndarray, np.ndarray | None]:
         """Return a column of rows that have it, other than times, and the table that its values are
@@ -82,9 +52,69 @@ class RangeSlice:
         return values, lookup.get_table(self.run.task) if is_local else None
 
     def column(self, name: str, rows: Places = EVERY) -> np.ndarray:
-        """Return a column of rows that have it, in the trace's numbers."""
+        """Return a column of rows that have it, in trace time (OPEN stays) or in the trace's numbers."""
+        if find_role(self.run.shape.stream, self.run.shape.name, name) == TIMES:
+            return to_trace_times(self._values[name][rows], self._clock, OPEN)
         values, table = self.find(name, rows)
         return values if table is None else table[values]
+
+    def find_begins(self, begin: str, end: str) -> np.ndarray:
+        """Return the times (ns) at which ranges between these columns begin."""
+        return to_begin_times(self._values[begin], self._values[end], self._clock)
+
+    def make_joinable(self) -> dict[str, np.ndarray]:
+        """Return all columns in trace time and in the trace's numbers, as writers take them."""
+        return {name: self.column(name) for name in self._values}
+
+    def _find_times(self) -> np.ndarray:
+        return self.column("time")
+
+
+class RangeSlice(Slice):
+    """Ranges of one run, by (begin, -end)."""
+
+    def __init__(self, run: Run, ids: GlobalIds, values: Columns, valid: Columns) -> None:
+        super().__init__(run, ids, values, valid)
+        self.layout, self.index = load_catalogue().layouts[run.shape.name], run.index
+        #: When they end. A cut leaves the ends of the whole job here, and OPEN stays.
+        self.end = self.column("end")
+        #: When they end in this trace.
+        self.until = np.minimum(self.end, ids.duration)
+        #: The rows that begin in a window, and those that end there.
+        self.at_begin: Places = EVERY
+        self.at_end: Places = EVERY
+        #: Of states, when rows cease to have one there (ns), and these rows.
+        self.closings = np.zeros((2, 0), np.int64)
+
+    @property
+    def begin(self) -> np.ndarray:
+        """When they begin."""
+        return self.times
+
+    def keep(self, rows: Places) -> None:
+        """Drop all other rows."""
+        super().keep(rows)
+        self.end, self.until = self.end[rows], self.until[rows]
+
+    def choose_window(self, first: int, last: int | None, ends: bool) -> None:
+        """Keep the rows that begin at first <= time < last, or end there, if `ends`."""
+        at_begin = self.begin >= first
+        at_end = self.until >= first if ends else np.zeros(len(self), bool)
+        if last is not None:
+            at_begin &= self.begin < last
+            at_end &= self.until < last
+        rows = _find_places(at_begin | at_end if ends else at_begin)
+        self.keep(rows)
+        self.at_begin, self.at_end = (_find_places(at_begin[rows]), _find_places(at_end[rows]))
+        if ends and self.layout.is_state:
+            self.at_end, closings = slice(0), self.find_closings()
+            closings[0] = np.minimum(closings[0], self._ids.duration)
+            inside = (closings[0] >= first) & (True if last is None else closings[0] < last)
+            self.closings = closings[:, inside]
+        elif ends and "origin" in self._values:
+            # Ends of one time go by the pieces that were put together.
+            places = np.arange(len(self))[self.at_end]
+            self.at_end = places[np.argsort(self._values["origin"][places], kind="stable")]
 
     def find_field(self, name: str) -> np.ndarray:
         """Return a field of all rows, ABSENT (int64) where one has none or it is not known."""
@@ -98,9 +128,7 @@ class RangeSlice:
 
     def find_order(self) -> np.ndarray:
         """Return times by which begins of one time are ordered: the outer ones have later ones."""
-        if "order" not in self._values:
-            return self.end
-        return to_trace_times(self._values["order"], self._clock, OPEN)
+        return self.column("order") if "order" in self._values else self.end
 
     def split(self, rows: Places = EVERY) -> Iterator[tuple[int, Places]]:
         """Yield the bits of the fields that are written of rows, ascending, and these rows."""
@@ -149,16 +177,16 @@ class RangeSlice:
         return np.stack([to_trace_times(times, self._clock, OPEN), objects])
 
     def make_joinable(self) -> dict[str, np.ndarray]:
-        """Return all columns in trace time and in the trace's numbers, as they are stored."""
-        columns = {"begin": self.begin, "end": self.end}
-        for name in self._values:
-            if name == "order":
-                columns[name] = self.find_order()
-            elif name in self.layout.by_name:
-                columns[name] = self.find_field(name)
-            elif name not in columns:
-                columns[name] = self.column(name).astype(np.int64)
-        return columns
+        """Return all columns in trace time and in the trace's numbers, as writers take them."""
+        fields = self.layout.by_name
+        columns = {
+            name: self.find_field(name) if name in fields else self.column(name).astype(np.int64)
+            for name in self._values
+        }
+        return {**columns, "begin": self.begin}
+
+    def _find_times(self) -> np.ndarray:
+        return self.find_begins("begin", "end")
 
 
 def read_slice(
@@ -168,73 +196,38 @@ def read_slice(
     names: Sequence[str] | None = None,
     window: tuple[int, int | None] | None = None,
     ends: bool = True,
-) -> RangeSlice | None:
-    """Return the ranges of a run that begin in a window of the trace (first <= time < last, ns; None:
-    all of them), or end there, if `ends`; None where none do. names: of the columns besides times
-    and rows, None for all.
+) -> Slice | None:
+    """Return the rows of a run in a window of the trace (first <= time < last, ns; None: all of them):
+    of ranges those that begin there or, if `ends`, end there. None where there are none. names: of the
+    columns of ranges besides times and rows, None for all.
     """
-    spans: list[tuple[int, int]] = [(0, run.rows)]
+    spans = None
     if window is not None:
         first, last = window
         clock = ids.clocks[run.report]
         # Where its clock has slack, some beside the window too.
         until = None if last is None else clock.to_local(last) + clock.slack
-        spans = find_local_spans(run, clock.to_local(first) - clock.slack, until, ends)
-        # The last states are in force for long.
-        if not spans and ends and run.index.closings.size:
-            spans = [(0, 0)]
+        spans = _find_spans(run, clock.to_local(first) - clock.slack, until, ends)
         if not spans:
             return None
-    found = RangeSlice(run, ids, *read_columns(run, reader, spans, names))
+    if names is not None:
+        names = ("begin", "end", "order", "row", *names)
+    make = RangeSlice if run.shape.stream == RANGE else Slice
+    found = make(run, ids, *reader.read(run, spans, names))
     if window is not None:
         found.choose_window(*window, ends)
-    return found if len(found) or found.closings.size else None
+    closes = isinstance(found, RangeSlice) and found.closings.size
+    return found if len(found) or closes else None
 
 
-def find_local_spans(
-    run: Run, first: int, last: int | None, ends: bool = False
-) -> list[tuple[int, int]]:
-    """Return the spans of rows that hold those that begin at first <= time < last (local ns), or end
-    there, if `ends`.
-    """
-    spans = find_spans(run.index, run.samples, run.last_time, first, last, ends)
-    return [(start, min(stop, run.rows)) for start, stop in spans]
-
-
-def read_columns(
-    run: Run,
-    reader: SpillReader,
-    spans: Sequence[tuple[int, int]],
-    names: Iterable[str] | None = None,
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return columns of rows as they are stored, and masks of the rows that have a value, of columns of
-    which some lack one. names: as :func:`read_slice` has them.
-    """
-    file, stored = reader.open_file(run.path), run.index.columns
-    if names is not None:
-        wanted = {*TIME_COLUMNS, "row", *names}
-        stored = {name: column for name, column in stored.items() if name in wanted}
-    values = {
-        name: _join([read_values(file, column, *span) for span in spans])
-        for name, column in stored.items()
-    }
-    valid = {
-        name: _join([read_valid(file, column, *span) for span in spans])
-        for name, column in stored.items()
-        if column.valid != NO_BITS
-    }
-    return values, valid
-
-
-def read_local(
-    run: Run, reader: SpillReader, spans: Sequence[tuple[int, int]] | None = None
-) -> dict[str, np.ndarray]:
-    """Return the columns of rows, as :meth:`SpillWriter.append_ranges` takes them. spans: None for all."""
-    values, valid = read_columns(run, reader, [(0, run.rows)] if spans is None else spans)
-    columns = {name: column.astype(np.int64) for name, column in values.items()}
-    for name, mask in valid.items():
-        columns[name][~mask] = ABSENT
-    return columns
+def _find_spans(run: Run, first: int, last: int | None, ends: bool) -> list[RowSpan]:
+    """Return the spans of rows that hold those at first <= time < last (local ns)."""
+    blocks = run.find_blocks(first, last)
+    if run.index is None or not ends:
+        return run.find_spans(blocks)
+    spans = run.find_spans(blocks | find_blocks_of_ends(run.index, first, last))
+    # The last states are in force for long.
+    return spans or ([(0, 0)] if run.index.closings.size else [])
 
 
 def find_masks(layout: Layout, columns: Columns) -> np.ndarray:
@@ -248,19 +241,6 @@ def find_masks(layout: Layout, columns: Columns) -> np.ndarray:
     return masks
 
 
-def rewrite_column(run: Run, name: str, values: np.ndarray) -> None:
-    """Put other values of a column, which all rows have, in the place of its own."""
-    column = run.index.columns[name]
-    with run.path.open("r+b") as file:
-        file.seek(column.values)
-        file.write(memoryview(values.astype(column.dtype, copy=False)))
-
-
-def take_rows(columns: Columns, rows: Places) -> dict[str, np.ndarray]:
-    """Return some rows of columns."""
-    return {name: column[rows] for name, column in columns.items()}
-
-
 def find_first_times(
     runs: Iterable[Run], global_ids: GlobalIds, layout: str, rows: int
 ) -> np.ndarray:
@@ -272,12 +252,8 @@ def find_first_times(
         for run in runs:
             if run.index is not None and run.shape.name == layout:
                 found = read_slice(run, global_ids, reader, ())
-                np.minimum.at(first, found.column("row"), found.begin)
+                np.minimum.at(first, found.column("row"), found.times)
     return first
-
-
-def _join(pieces: Sequence[np.ndarray]) -> np.ndarray:
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
 def _find_places(mask: np.ndarray) -> Places:
