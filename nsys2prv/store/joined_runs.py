@@ -19,7 +19,7 @@ import numpy as np
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.events.catalogue import CALLERS, load_catalogue
 from nsys2prv.store.global_ids import GlobalIds, load_global_ids
-from nsys2prv.store.runs import RANGE, RESOLVED, TRACE, Run, SpillReader, SpillWriter, take_rows
+from nsys2prv.store.runs import RANGE, RESOLVED, TRACE, Run, SpillReader, SpillWriter
 from nsys2prv.store.slices import read_slice
 
 #: Records of a small run at most: to join it costs less than a hundred windows that look into it.
@@ -89,22 +89,23 @@ def _join_group(
     group: Sequence[Run], global_ids: GlobalIds, reader: SpillReader, writer: SpillWriter
 ) -> Run:
     """Join runs; rows of one time in the order of the runs."""
-    shape = group[0].shape
+    shape, closings = group[0].shape, None
     slices = [read_slice(run, global_ids, reader) for run in group]
+    times = np.concatenate([one.times for one in slices])
+    order = np.argsort(times, kind="stable")
     pieces = [one.make_joinable() for one in slices]
     names = dict.fromkeys(name for piece in pieces for name in piece)
     columns = {
-        name: np.concatenate([_find_column(name, piece) for piece in pieces]) for name in names
+        name: np.concatenate([_find_column(name, piece) for piece in pieces])[order]
+        for name in names
     }
-    times = np.concatenate([one.times for one in slices])
-    order = np.argsort(times, kind="stable")
     if shape.stream != RANGE:
-        return writer.append(shape, take_rows(columns, order), int(times.max()))
-    columns["origin"] = np.repeat(np.arange(len(slices)), [len(one) for one in slices])
-    layout, closings = load_catalogue().layouts[shape.name], None
+        return writer.append(shape, columns, int(times.max()))
+    origin = np.repeat(np.arange(len(slices)), [len(one) for one in slices])
+    layout = load_catalogue().layouts[shape.name]
     if layout.is_state:
         closings = np.concatenate([one.find_closings() for one in slices], axis=1)
-    return writer.append_ranges(layout, take_rows(columns, order), closings=closings)
+    return writer.append_ranges(layout, {**columns, "origin": origin[order]}, closings=closings)
 
 
 def _find_column(name: str, piece: Mapping[str, np.ndarray]) -> np.ndarray:
