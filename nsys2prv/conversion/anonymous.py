@@ -25,7 +25,7 @@ from nsys2prv.events.catalogue import find_known_label, load_catalogue
 from nsys2prv.events.extraction import GPU, DeviceKey
 from nsys2prv.events.stacks import SEPARATOR, STACK_TEXTS
 from nsys2prv.export.info import ReportInfo
-from nsys2prv.store.runs import RecordFormat
+from nsys2prv.store.runs import Shape
 from nsys2prv.writers.rows import ObjectTree
 
 _DECLARED = load_shipped_file(__package__, "anonymous.yaml")
@@ -157,7 +157,7 @@ def hide_domain(name: str) -> str:
 
 
 @lru_cache(1000)
-def _hide_metrics(shape: RecordFormat) -> RecordFormat:
+def _hide_metrics(shape: Shape) -> Shape:
     """Return a format of samples without private names of metrics."""
     kind = _SAMPLED.get(shape.name)
     if not (kind and shape.metrics):
