@@ -333,6 +333,8 @@ def _hide_given(
     for run in study.runs:
         run.name = names[run.name]
         run.regions = {hidden.get(name, name): one for name, one in run.regions.items()}
+        if of_regions := run.sums.get("regions"):
+            run.sums["regions"] = {hidden.get(name, name): one for name, one in of_regions.items()}
     study.reference = names[study.reference]
     study.regions = [hidden.get(name, name) for name in study.regions]
     return drawn and {names[name]: job for name, job in drawn.items()}
