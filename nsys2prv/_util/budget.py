@@ -14,6 +14,7 @@ one NVTX payload          PAYLOAD_BYTES                                  it is l
 processes and devices to  LEAST_PROCESSES, and one for BYTES_PER_PROCESS one line
 analyse
 rows of Parquet tables    LEAST_ROWS, and one for BYTES_PER_ROW          one line
+values of Parquet tables  LEAST_CELLS, and CELLS_PER_BYTE                one line
 pages of Parquet tables   LEAST_UNPACKED, and UNPACKED_PER_BYTE          one line
 texts of Parquet tables   LEAST_TEXT, and TEXT_PER_BYTE                  one line
 names that rows refer to  LEAST_NAMES, and NAMES_PER_BYTE                they are cut to LEAST_NAME or more
@@ -47,6 +48,9 @@ LEAST_PROCESSES, BYTES_PER_PROCESS = 1_000, 16_384
 #: Rows of a folder of Parquet tables at least; and bytes for each further one. Times alone, which never
 #: repeat, take more than so many bytes a row, however packed.
 LEAST_ROWS, BYTES_PER_ROW = 1_000_000, 2
+#: Values of a folder's tables at least, and further ones for each byte: tables of kernels have some 40 columns,
+#: and a row takes ten bytes, however many of these are always equal.
+LEAST_CELLS, CELLS_PER_BYTE = 1 << 25, 8
 #: Bytes of a folder's pages when unpacked at least, and further ones for each packed byte: events are
 #: packed to a third or a tenth.
 LEAST_UNPACKED, UNPACKED_PER_BYTE = 1 << 27, 16
@@ -70,6 +74,7 @@ class FolderBudget:
         """Take the size of the files (bytes)."""
         self._left = {
             "rows": LEAST_ROWS + size // BYTES_PER_ROW,
+            "values": LEAST_CELLS + CELLS_PER_BYTE * size,
             "bytes when unpacked": LEAST_UNPACKED + UNPACKED_PER_BYTE * size,
             "bytes of texts": LEAST_TEXT + TEXT_PER_BYTE * size,
         }

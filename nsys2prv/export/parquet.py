@@ -31,6 +31,8 @@ class TableSize(Struct, frozen=True):
 
     #: Number of rows.
     rows: int
+    #: Number of values: rows of each column.
+    values: int
     #: Bytes of all pages when unpacked.
     unpacked: int
 
@@ -58,7 +60,8 @@ def _measure(data: mmap.mmap) -> TableSize:
         for column in group[COLUMNS]
         for header in _read_page_headers(data, column[DESCRIPTION])
     )
-    return TableSize(footer[ROWS], sum(pages))
+    columns = max((len(group[COLUMNS]) for group in footer[GROUPS]), default=0)
+    return TableSize(footer[ROWS], footer[ROWS] * columns, sum(pages))
 
 
 def _read_page_headers(data: mmap.mmap, column: dict[int, Any]) -> Iterator[dict[int, Any]]:

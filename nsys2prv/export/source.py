@@ -408,6 +408,7 @@ def _load_table(file: Path, connection: sqlite3.Connection, budget: FolderBudget
     try:
         size = measure_table(file)
         budget.take("rows", size.rows)
+        budget.take("values", size.values)
         budget.take("bytes when unpacked", size.unpacked)
         with hide_stderr():
             for piece in _read_pieces(file, budget):

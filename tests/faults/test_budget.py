@@ -136,6 +136,18 @@ def test_a_folder_has_what_its_size_allows() -> None:
         allowed.take("rows", 1)
 
 
+def test_columns_that_take_no_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "r.parquetdir"
+    folder.mkdir()
+    rows = 60_000
+    nothing = pl.Series([None], dtype=pl.Int64).new_from_index(0, rows)
+    columns = {f"c{number}": nothing for number in range(600)}
+    times = {name: range(rows) for name in ("start", "end")}
+    pl.DataFrame({**times, **columns}).write_parquet(folder / f"{KERNEL}.parquet")
+    assert run_main("-q", folder, tmp_path / "out.prv") == 1
+    assert "more values than" in read_error_line(capsys)
+
+
 def make_deep_keys() -> list[str]:
     """Return a payload whose values have paths as long as all of it."""
     text = "1"
