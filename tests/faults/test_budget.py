@@ -139,7 +139,7 @@ def test_a_folder_has_what_its_size_allows() -> None:
 def test_columns_that_take_no_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "r.parquetdir"
     folder.mkdir()
-    rows = 60_000
+    rows = 200_000
     nothing = pl.Series([None], dtype=pl.Int64).new_from_index(0, rows)
     columns = {f"c{number}": nothing for number in range(600)}
     times = {name: range(rows) for name in ("start", "end")}
