@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from nsys2prv.analysis.device_group import DeviceGroup, to_arrays
 from nsys2prv.analysis.host_time import (
+    PARTS,
     TEXTS,
     describe_unrecorded,
     divide_host_time,
@@ -342,10 +343,10 @@ class CauseContext(Struct, frozen=True, dict=True):
 
     # What hosts do.
 
-    def find_pauses(self, edges: np.ndarray) -> Pauses | None:
+    def find_pauses(self, edges: np.ndarray) -> Pauses:
         """Return what the host that pauses longest in all does during these edges."""
         if (longest := self._find_longest(edges)) is None:
-            return None
+            return Pauses(dict.fromkeys(PARTS, 0), None, None)
         unit, row, spans = longest
         # Ranges first: while all calls are in memory these would need more.
         ranges = sum_ranges(unit, row, spans)

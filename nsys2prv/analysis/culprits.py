@@ -110,9 +110,9 @@ def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cul
     if kind in HOST:
         pauses = facts.find_pauses(edges)
         named = facts.name_range(facts.find_range(edges, saved)[0])
-        if pauses and pauses.range and pauses.range.name == named:
+        if pauses.range and pauses.range.name == named:
             pauses = replace(pauses, range=None)
-        described = [*pauses.describe()] if pauses else []
+        described = [*pauses.describe()]
         evidence += [*described, *facts.list_unrecorded(described)]
     return CulpritTexts(title, evidence, (edges, saved), difference=float(saved.sum()))
 
@@ -196,9 +196,8 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Culpr
                 )
     if described := describe_parts(longer):
         evidence.append(f"what is longer than the others': {described}")
-    pauses = facts.find_pauses(facts.keep_name(edges, saved)[0])
-    if pauses and pauses.call:
-        evidence.append(pauses.call.of_whole)
+    if call := facts.find_pauses(facts.keep_name(edges, saved)[0]).call:
+        evidence.append(call.of_whole)
     if longer.get("unknown", 0) > whole / 2 or not (name or described):
         evidence.append(facts.describe_unrecorded("what the host does there"))
     inside = facts.find_groups(edges) == group

@@ -333,15 +333,14 @@ def _describe_pause(
     edges, where = cause.changes[0][0], facts.name_place(Kind.GAP, place)
     where += "" if cause.place else " and at other places"
     pauses = facts.find_pauses(edges)
-    described = [*pauses.describe()] if pauses else []
-    key = pauses.advice if pauses else ""
+    described, key = [*pauses.describe()], pauses.advice
     advice = ADVICE[key] if key else _advise_once(lasts) or ADVICE["gap"]
     title = f"{facts.waiting} wait for hosts {where}."
     # A place that hardly any other rank has cannot be compared with the others'.
     process = np.maximum(facts.replay.job.graph.edges.process[edges], 0)
     by_process = np.bincount(process, lasts)
     tasks: list[int] = []
-    waits = pauses.call if pauses and key == "waits" else None
+    waits = pauses.call if key == "waits" else None
     if waits:
         title = f"{facts.waiting} wait for hosts that wait in {waits.name}: for requests, or another process."
     elif len(facts.replay.processes) > 2 and by_process.max() >= NEARLY_ALL * lasts.sum():

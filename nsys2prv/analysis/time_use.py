@@ -175,10 +175,11 @@ def describe_hosts(
     who = use.who or "the host"
     part, length = use.own, format_nanoseconds(use.parts[use.own])
     lost = ", though the program launches some" if context.options.lost_work else ""
-    title = f"No work of a GPU is recorded{lost}. {capitalize(who)} is {PARTS[part]} for {length}{use.name_most(part)}."
+    said = f"{capitalize(who)} is {PARTS[part]} for {length}{use.name_most(part)}."
+    title = f"No work of a GPU is recorded{lost}. {said}"
     advice = ADVICE["lost"] if lost and part == "cuda" else use.advice
     if context.options.lacks_mpi:
-        title = f"No MPI call was recorded, although MPI tracing was on. {capitalize(who)} is {PARTS[part]} for {length}{use.name_most(part)}."
+        title = f"No MPI call was recorded, although MPI tracing was on. {said}"
         advice = ADVICE["no_mpi"]
     elif part == "unknown":
         title = f"No work of a GPU is recorded{lost}, nor what {use.who or 'the host'} does for {length}."

@@ -129,3 +129,25 @@ def test_a_range_that_does_not_amount_to_the_loss_is_not_named(tmp_path: Path) -
     finding, _ = find_first(reports)
     assert finding.ranks == (SLOW,)
     assert "load_batch" not in finding.title
+
+
+def test_what_the_host_did_when_it_was_held_up(tmp_path: Path) -> None:
+    """A rank reads for 40 ms, in a range that the title names."""
+    load, work = np.full((RANKS, STEPS), 20_000), np.full((RANKS, STEPS), 200_000)
+    load[SLOW, AT] = 40_000_000
+    reports = write_job(tmp_path, load, work)
+    with sqlite3.connect(reports[SLOW]) as report:
+        report.execute(
+            "CREATE TABLE OSRT_API (start INT, end INT, globalTid INT, nameId INT, returnValue INT,"
+            " nestingLevel INT, callchainId INT)"
+        )
+        report.execute(f"INSERT INTO StringIds VALUES ({len(NAMES) + 1}, 'read')")
+        report.execute(
+            f"INSERT INTO OSRT_API SELECT start, end, globalTid, {len(NAMES) + 1}, 0, 0, NULL FROM"
+            " NVTX_EVENTS WHERE text = 'load_batch' ORDER BY end - start DESC LIMIT 1"
+        )
+    finding, _ = find_first(reports)
+    assert finding.title.endswith("in NVTX range load_batch.")
+    assert "the host is 100% in file or network I/O" in finding.evidence
+    assert "100% of it in read" in finding.evidence
+    assert not any("NVTX range load_batch" in one for one in finding.evidence)
