@@ -94,6 +94,9 @@ FIGURES = ("count", "time_ns", "mean_ns", "median_ns", "min_ns", "max_ns", "std_
 def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
     """Check the summaries of kernels, API calls and copies."""
     results = job.analyse("kernels", "idle")
+    # What helpers of the ranks do is in no figure.
+    helpers = job.rows.filter(pl.col("kind") == "helper")["row"]
+    of_helpers = ", ".join(helpers.str.split(" ").list.last())
     kernels, graphs = defaultdict(list), defaultdict(list)
     calls, copies = defaultdict(list), Counter()
     for number, export in enumerate(exports):
@@ -106,7 +109,10 @@ def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
             export.query(GRAPH, f"SELECT graphExecId, start, end FROM {GRAPH}")
         ).items():
             graphs[number, name] += item
-        query = f"SELECT value, start, end FROM {RUNTIME} LEFT JOIN StringIds ON id = nameId WHERE eventClass <> {BACKTRACES}"
+        query = (
+            f"SELECT value, start, end FROM {RUNTIME} LEFT JOIN StringIds ON id = nameId "
+            f"WHERE eventClass <> {BACKTRACES} AND globalTid & 0xFFFFFF NOT IN ({of_helpers})"
+        )
         for name, item in group_durations(export.query(RUNTIME, query)).items():
             calls[name] += item
         for kind, size, start, end in export.query(

@@ -202,7 +202,9 @@ def test_every_analysis_shows_a_table_or_says_why_not(
         for reports in ([report], GRAPHS):
             assert main(["report", *reports, "-q", "--only", analysis.name]) == 0
             text = capsys.readouterr().out.partition("=\n")[2]
-            assert re.search(r"not available: |^ +\S+.*  |^ *\S+ %  ", text, re.M), text
+            assert re.search(r"not available: |^ +\S+.*  |^ *\S+ %  |^ +measured: ", text, re.M), (
+                text
+            )
             assert "more tables" not in text
 
 

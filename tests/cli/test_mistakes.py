@@ -241,14 +241,17 @@ def test_the_list_of_many_reports_has_nothing_but_differences(
     odd = tmp_path / f"rank{MOST_LINES}.sqlite"
     shutil.copy(alike, odd)
     assert main(["--list", str(tmp_path)]) == 0
-    assert "; no report differs from the others in GPUs, nsys, schema" in capsys.readouterr().out
+    assert (
+        "; no report differs from the others in GPUs, recorded by, exported by, schema"
+        in capsys.readouterr().out
+    )
     with contextlib.closing(sqlite3.connect(odd)) as database, database:
         database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
         database.execute("UPDATE TARGET_INFO_GPU SET name = 'Other'")
     assert main(["--list", str(tmp_path)]) == 0
     first, differing, titles, only, after, *kinds = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{MOST_LINES + 1} reports; * marks")
-    assert differing.endswith("; 1 differ from most in GPUs, nsys, schema:")
+    assert differing.endswith("; 1 differ from most in GPUs, recorded by, exported by, schema:")
     assert (titles.split()[0], only.split()[0], after) == ("report", odd.name, "")
     assert any(re.search(rf" kernels .*\* none in {odd.name}", line) for line in kinds)
 

@@ -19,7 +19,7 @@ import pytest
 from tools.conversions import EVERY_ATTRIBUTE, find_time_zero
 from tools.corpus import EXPORTS, REPORTS, name_report, skip_without_corpus
 from tools.pertalde import check_with_pertalde, needs_pertalde
-from tools.sql_truth import GEOMETRY, Truth, make_label
+from tools.sql_truth import GEOMETRY, Truth, make_label, read_thread_owners
 from tools.trace_reader import Comm, Interval, Row, Trace, read_trace
 
 from nsys2prv import Options, convert
@@ -83,6 +83,7 @@ def pair(
             yield Pair(truth, Trace(), False, output)
         return
     trace, zero = read_trace(output), find_time_zero(output, request.param)
+    trace.owners = read_thread_owners(request.param)
     with closing(Truth(request.param, zero + trace.duration)) as truth:
         truth.zero = zero
         # Calls of NCCL are a kind of their own, its start-end ranges and marks are not.
@@ -109,7 +110,7 @@ def list_codes(trace: Trace, kind: str) -> dict[int, str]:
 
 def locate(trace: Trace, row: Row) -> tuple[int, str]:
     """Return process id and row, as the truth names them."""
-    pid = int(trace.get_task_name(row).split()[-1])
+    pid = trace.find_process(row)
     name = trace.get_row_name(row)
     return pid, name if name.startswith("CUDA-D") else f"thread {name.split()[-1]}"
 

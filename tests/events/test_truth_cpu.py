@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tools.conversions import find_time_zero
 from tools.corpus import REPORTS, name_report
-from tools.sql_truth import make_label
+from tools.sql_truth import make_label, read_thread_owners
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, Summary, convert
@@ -143,7 +143,7 @@ def _read_truth(connection: sqlite3.Connection, zero: int, duration: int) -> Tru
 
 
 def get_thread(trace: Trace, row: tuple[int, int]) -> Thread:
-    return int(trace.get_task_name(row).split()[-1]), int(trace.get_row_name(row).split()[-1])
+    return trace.find_process(row), int(trace.get_row_name(row).split()[-1])
 
 
 @pytest.fixture(scope="module", params=REPORTS, ids=name_report)
@@ -154,6 +154,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     except NothingToWrite:
         return Pair(request.param, load_truth(request.param, 0, 0), Trace())
     trace = read_trace(output)
+    trace.owners = read_thread_owners(request.param)
     truth = load_truth(request.param, find_time_zero(output, request.param), trace.duration)
     return Pair(request.param, truth, trace, summary)
 

@@ -16,7 +16,7 @@ import pytest
 from tools.conversions import convert_and_read
 from tools.corpus import REPORTS, name_report
 from tools.exports import KERNEL, Row, make_export, make_global_pid, make_kernel, make_strings
-from tools.sql_truth import make_label
+from tools.sql_truth import make_label, read_thread_owners
 from tools.trace import Trace
 
 from nsys2prv._util.errors import NothingToWrite
@@ -76,7 +76,7 @@ def copy_profiler_events(path: Path, folder: Path) -> Path:
 
 
 def get_process(trace: Trace, row: tuple[int, int]) -> int:
-    return int(trace.get_task_name(row).split()[-1])
+    return trace.find_process(row)
 
 
 def get_thread(trace: Trace, row: tuple[int, int]) -> int:
@@ -95,6 +95,7 @@ def pair(
         )
         events = summary.events
         assert summary.dropped == {}
+        trace.owners = read_thread_owners(request.param)
     except NothingToWrite:
         trace, events = Trace(), {}
     return connection, trace, events

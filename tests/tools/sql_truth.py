@@ -340,3 +340,18 @@ class Truth:
 
     def close(self) -> None:
         self.connection.close()
+
+
+def read_thread_owners(path: Path) -> dict[int, int]:
+    """Return thread id -> process id of all threads that an export names or has events of."""
+    connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
+    owners: dict[int, int] = {}
+    for (table,) in connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table'"
+    ).fetchall():
+        columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
+        if "globalTid" in columns:
+            query = f'SELECT DISTINCT globalTid & 0xFFFFFF, globalTid >> 24 & 0xFFFFFF FROM "{table}" WHERE globalTid IS NOT NULL'
+            owners |= dict(connection.execute(query).fetchall())
+    connection.close()
+    return owners

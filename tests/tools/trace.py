@@ -88,10 +88,12 @@ class Trace:
 
     nodes: the CPUs of each node. tasks: (threads, node from 1) of each task. names: level -> names
     of its objects. deepest: type -> how many of its ranges were open at once on one row. samples:
-    records of nothing but plain numbers.
+    records of nothing but plain numbers. owners: thread id -> process id, of threads of helpers,
+    which are in the tasks of their ranks.
     """
 
     duration: int = 0
+    owners: dict[int, int] = field(default_factory=dict)
     nodes: list[int] = field(default_factory=list)
     tasks: list[tuple[int, int]] = field(default_factory=list)
     labels: Labels = field(default_factory=Labels)
@@ -125,6 +127,13 @@ class Trace:
         """Return the name of a row in the .row file."""
         before = sum(threads for threads, _ in self.tasks[: row[0] - 1])
         return self.names["THREAD"][before + row[1] - 1]
+
+    def find_process(self, row: Row) -> int:
+        """Return the process id of a row: its task's, or of a helper's thread its owner's."""
+        name = self.get_row_name(row)
+        if " helper " in name:
+            return self.owners[int(name.split()[-1])]
+        return int(self.get_task_name(row).split()[-1])
 
     def get_task_name(self, row: Row) -> str:
         """Return the name of a row's task."""
