@@ -47,9 +47,7 @@ def to_trace_times(times: np.ndarray, clock: ClockMap, opened: int) -> np.ndarra
 
 
 class IdTable(Struct):
-    """Local indices of every task -> global numbers: `table[start[task] + local]`. The last task,
-    RESOLVED, has the identity.
-    """
+    """Local indices of every task -> global numbers: `table[start[task] + local]`."""
 
     #: Where the indices of each task begin, and how many it has.
     start: np.ndarray
@@ -63,17 +61,16 @@ class IdTable(Struct):
         once.
         """
         shared = {id(column): column for column in columns}
-        known = np.concatenate([np.zeros(0, np.int64), *shared.values()])
-        every = [*shared.values(), np.arange(known.max(initial=-1) + 1)]
-        length = np.array([len(column) for column in every], np.int64)
+        length = np.array([len(column) for column in shared.values()], np.int64)
         places = dict(zip(shared, range(len(shared)), strict=True))
-        rows = [*(places[id(column)] for column in columns), len(shared)]
-        return cls((np.cumsum(length) - length)[rows], length[rows], np.append(known, every[-1]))
+        rows = np.array([places[id(column)] for column in columns], np.int64)
+        table = np.concatenate([np.zeros(0, np.int64), *shared.values()])
+        return cls((np.cumsum(length) - length)[rows], length[rows], table)
 
     @property
     def tasks(self) -> int:
-        """Number of tasks, but for RESOLVED."""
-        return len(self.start) - 1
+        """Number of tasks."""
+        return len(self.start)
 
     def get_table(self, task: int) -> np.ndarray:
         """Return the table from local indices of a task to global numbers."""

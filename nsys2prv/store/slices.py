@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv.events.catalogue import CALLERS, Layout, load_catalogue
@@ -126,18 +127,22 @@ class RangeSlice(Slice):
         column = self.column(name).astype(np.int64)
         return np.where(self._valid[name], column, ABSENT) if name in self._valid else column
 
+    def count_callers(self) -> np.ndarray:
+        """Return how many callers rows have, where any has some."""
+        return np.count_nonzero(self._ids.callers != ABSENT, axis=1)[self.column(CALLERS)]
+
     def find_order(self) -> np.ndarray:
         """Return times by which begins of one time are ordered: the outer ones have later ones."""
         return self.column("order") if "order" in self._values else self.end
 
-    def split(self, rows: Places = EVERY) -> Iterator[tuple[int, Places]]:
-        """Yield the bits of the fields that are written of rows, ascending, and these rows."""
+    def split(self, rows: Places = EVERY) -> Iterator[AlikeRanges]:
+        """Yield rows by the bits of the fields that are written of them, ascending."""
         index, bits = self.index, []
         places = np.arange(len(self))[rows]
         if not len(places):
             return
         if not index.some:
-            yield index.always, rows
+            yield AlikeRanges(self, index.always, rows)
             return
         codes = np.zeros(len(places), np.int64)
         for bit, field in enumerate(self.layout.fields):
@@ -153,21 +158,7 @@ class RangeSlice(Slice):
         for code in distinct:
             some = sum(one for place, one in enumerate(bits) if code >> place & 1)
             own = rows if len(distinct) == 1 else places[codes == code]
-            yield index.always | some, own
-
-    def split_by_callers(self, rows: Places) -> Iterator[tuple[int, Places]]:
-        """Yield the same, but of callers the bits of those alone that the rows have."""
-        for mask, own in self.split(rows):
-            if not mask & self.layout.callers_mask:
-                yield mask, own
-                continue
-            places = np.arange(len(self))[own]
-            callers = self._ids.callers
-            counts = np.count_nonzero(callers != ABSENT, axis=1)[self.column(CALLERS, places)]
-            for count in np.unique(counts).tolist():
-                fields = enumerate(self.layout.fields)
-                beyond = sum(1 << bit for bit, field in fields if field.level > count)
-                yield mask & ~beyond, places[counts == count]
+            yield AlikeRanges(self, index.always | some, own)
 
     def find_closings(self) -> np.ndarray:
         """Return when rows cease to have a state, OPEN for the end of the trace, and these rows."""
@@ -187,6 +178,58 @@ class RangeSlice(Slice):
 
     def _find_times(self) -> np.ndarray:
         return self.find_begins("begin", "end")
+
+
+class AlikeRanges(Struct, frozen=True):
+    """Ranges of a slice of which the same fields are written."""
+
+    ranges: RangeSlice
+    #: Bits of these fields.
+    mask: int
+    #: Which of the slice.
+    rows: Places
+
+    @property
+    def layout(self) -> Layout:
+        """Their layout."""
+        return self.ranges.layout
+
+    @property
+    def begin(self) -> np.ndarray:
+        """When they begin."""
+        return self.ranges.begin[self.rows]
+
+    @property
+    def until(self) -> np.ndarray:
+        """When they end in this trace."""
+        return self.ranges.until[self.rows]
+
+    def find_order(self) -> np.ndarray:
+        """Return the times by which begins are ordered, as :meth:`RangeSlice.find_order` does."""
+        return self.ranges.find_order()[self.rows]
+
+    def find(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return a column, as :meth:`Slice.find` does."""
+        return self.ranges.find(name, self.rows)
+
+    def column(self, name: str) -> np.ndarray:
+        """Return a column, or one of these fields, in the trace's numbers."""
+        field = self.layout.by_name.get(name)
+        if field is not None and field.level:
+            return self.ranges.find_field(name)[self.rows]
+        return self.ranges.column(name, self.rows)
+
+    def split_by_callers(self) -> Iterator[AlikeRanges]:
+        """Yield them by how many callers they have, without the bits of others."""
+        if not self.mask & self.layout.callers_mask:
+            yield self
+            return
+        places = np.arange(len(self.ranges))[self.rows]
+        counts = self.ranges.count_callers()[places]
+        for count in np.unique(counts).tolist():
+            fields = enumerate(self.layout.fields)
+            beyond = sum(1 << bit for bit, field in fields if field.level > count)
+            yield AlikeRanges(self.ranges, self.mask & ~beyond, places[counts == count])
 
 
 def read_slice(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -22,7 +23,7 @@ from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import CALLERS, DomainCode, Field, load_catalogue
 from nsys2prv.store.runs import list_present_fields
 from nsys2prv.store.samples import SampleTable, read_samples
-from nsys2prv.store.slices import EVERY, Places, RangeSlice, Slice
+from nsys2prv.store.slices import AlikeRanges, RangeSlice, Slice
 from nsys2prv.store.windows import Window
 from nsys2prv.writers import TraceContent, WindowBytes
 from nsys2prv.writers.paraver.pcf import (
@@ -120,17 +121,18 @@ class ParaverWriter(Struct, dict=True):
         """Return the lines of a window: states of rows first, then ends of ranges, so that they come
         before begins of the same time; of each by layout and fields.
         """
-        ends: list[tuple[str, int, Batch]] = []
-        begins: list[tuple[str, int, Batch]] = []
+        made: list[tuple[bool, str, int, Batch]] = []
         for ranges in window.ranges:
-            name = ranges.layout.name
-            ends += ((name, mask, one) for mask, one in self._make_ends(ranges))
-            begins += ((name, mask, one) for mask, one in self._make_begins(ranges))
-        ends += self._make_closings(window.ranges)
-        made = [batch for side in (ends, begins) for *_, batch in sorted(side, key=_by_fields)]
+            for is_begin, rows in ((False, ranges.at_end), (True, ranges.at_begin)):
+                for alike in ranges.split(rows):
+                    batch = self._make_range_batch(alike, is_begin)
+                    made.append((is_begin, ranges.layout.name, alike.mask, batch))
+        made += self._make_closings(window.ranges)
+        made.sort(key=itemgetter(0, 1, 2))
         lines = sorted(window.lines, key=lambda one: one.run.shape.name)
         states = map(self._make_state_batch, window.states)
-        return [*states, *made, *map(self._make_line_batch, lines)]
+        batches = (batch for *_, batch in made)
+        return [*states, *batches, *map(self._make_line_batch, lines)]
 
     def _make_state_batch(self, states: Slice) -> Batch:
         row, end = _find_column(states, "row"), states.column("end")
@@ -138,14 +140,15 @@ class ParaverWriter(Struct, dict=True):
         parts = [(self._choices[0], row), states.times, b":", end, b":", state]
         return _make_batch(states.times, parts)
 
-    def _make_ends(self, ranges: RangeSlice) -> Iterator[tuple[int, Batch]]:
-        """Yield the lines at the ends of ranges, with the fields that these have."""
-        for mask, rows in ranges.split(ranges.at_end):
-            times = ranges.until[rows]
-            row = (self._choices[1], _find_column(ranges, "row", rows))
-            yield mask, _make_batch(times, [row, times, *self._make_zeros(ranges, mask, rows)])
+    def _make_range_batch(self, alike: AlikeRanges, is_begin: bool) -> Batch:
+        """Return the lines at the begins of ranges, or at their ends."""
+        times = alike.begin if is_begin else alike.until
+        parts = [(self._choices[1], _find_column(alike, "row")), times]
+        # Where ranges begin together the longer one is the outer one.
+        ties = -alike.find_order() if is_begin and alike.layout.nests else None
+        return _make_batch(times, [*parts, *self._make_fields(alike, is_begin)], ties)
 
-    def _make_closings(self, slices: Sequence[RangeSlice]) -> Iterator[tuple[str, int, Batch]]:
+    def _make_closings(self, slices: Sequence[RangeSlice]) -> Iterator[tuple]:
         """Yield the lines where rows cease to have states, by layout. Each part of a table closes its
         objects; once is enough.
         """
@@ -156,41 +159,26 @@ class ParaverWriter(Struct, dict=True):
         for name, own in by_layout.items():
             times, rows = np.concatenate([one.closings for one in own], axis=1)
             rows, first = np.unique(rows, return_index=True)
-            times, mask = times[first], own[0].index.always
-            zeros = self._make_zeros(own[0], mask, slice(0))
-            yield name, mask, _make_batch(times, [(self._choices[1], rows), times, *zeros])
+            times, none = times[first], AlikeRanges(own[0], own[0].index.always, slice(0))
+            parts = [(self._choices[1], rows), times, *self._make_fields(none, False)]
+            yield False, name, none.mask, _make_batch(times, parts)
 
-    def _make_begins(self, ranges: RangeSlice) -> Iterator[tuple[int, Batch]]:
-        """Yield the lines at the begins of ranges, with the fields that these have."""
-        # Where ranges begin together the longer one is the outer one.
-        ties = -ranges.find_order() if ranges.layout.nests else None
-        for mask, rows in ranges.split(ranges.at_begin):
-            times = ranges.begin[rows]
-            parts: list[Part] = [(self._choices[1], _find_column(ranges, "row", rows)), times]
-            for one in self._list_written_fields(ranges, mask):
-                if one.level:
-                    parts += self._make_callers(ranges, mask, rows, one, is_end=False)
-                    continue
-                column = _find_column(ranges, one.name, rows)
-                if one.offset:
-                    column = np.add(ranges.column(one.name, rows), one.offset, dtype=np.int64)
-                parts += [self._make_code(one.code, b":", ranges, rows), column]
-            yield mask, _make_batch(times, parts, None if ties is None else ties[rows])
-
-    def _make_zeros(self, ranges: RangeSlice, mask: int, rows: Places) -> Iterator[Part]:
-        """Yield the parts of a line that end what these fields began."""
-        for one in self._list_written_fields(ranges, mask):
+    def _make_fields(self, alike: AlikeRanges, is_begin: bool) -> Iterator[Part]:
+        """Yield the codes of fields, each with its value, or 0 at ends."""
+        for one in self._list_written_fields(alike):
             if one.level:
-                yield from self._make_callers(ranges, mask, rows, one, is_end=True)
-            else:
-                yield self._make_code(one.code, b":0", ranges, rows)
+                yield from self._make_callers(alike, one, is_begin)
+                continue
+            yield self._make_code(one.code, b":" if is_begin else b":0", alike)
+            if is_begin and one.offset:
+                yield np.add(alike.column(one.name), one.offset, dtype=np.int64)
+            elif is_begin:
+                yield _find_column(alike, one.name)
 
-    def _list_written_fields(self, ranges: RangeSlice, mask: int) -> list[Field]:
-        return list_present_fields(ranges.layout, mask & self.field_masks[ranges.layout.name])
+    def _list_written_fields(self, alike: AlikeRanges) -> list[Field]:
+        return list_present_fields(alike.layout, alike.mask & self.field_masks[alike.layout.name])
 
-    def _make_code(
-        self, code: int | DomainCode, behind: bytes, ranges: RangeSlice, rows: Places
-    ) -> Part:
+    def _make_code(self, code: int | DomainCode, behind: bytes, alike: AlikeRanges) -> Part:
         """Return `:code` and what follows it."""
         if not isinstance(code, DomainCode):
             return b":%d%s" % (code, behind)
@@ -198,30 +186,28 @@ class ParaverWriter(Struct, dict=True):
             codes = (code.code_of(*domain) for domain in self.domain_codes)
             texts = tuple(b":%d%s" % (number, behind) for number in codes)
             self._further_choices[code, behind] = Choice(texts)
-        return self._further_choices[code, behind], _find_column(ranges, "domain", rows)
+        return self._further_choices[code, behind], _find_column(alike, "domain")
 
-    def _make_callers(
-        self, ranges: RangeSlice, mask: int, rows: Places, first: Field, is_end: bool
-    ) -> list[Part]:
+    def _make_callers(self, alike: AlikeRanges, first: Field, is_begin: bool) -> list[Part]:
         """Return the callers of rows as one part, in the place of the first one that is written;
         nothing in the places of others.
         """
-        callers = [one for one in self._list_written_fields(ranges, mask) if one.level]
+        callers = [one for one in self._list_written_fields(alike) if one.level]
         if first != callers[0]:
             return []
-        key = is_end, *(one.code for one in callers)
+        key = is_begin, *(one.code for one in callers)
         if key not in self._further_choices:
             values = self.callers[:, [one.level - 1 for one in callers]].tolist()
             texts = (
                 "".join(
-                    f":{one.code}:{0 if is_end else value}"
+                    f":{one.code}:{value if is_begin else 0}"
                     for one, value in zip(callers, row, strict=True)
                     if value != ABSENT
                 )
                 for row in values
             )
             self._further_choices[key] = Choice(tuple(map(str.encode, texts)))
-        return [(self._further_choices[key], _find_column(ranges, CALLERS, rows))]
+        return [(self._further_choices[key], _find_column(alike, CALLERS))]
 
     def _make_line_batch(self, lines: Slice) -> Batch:
         sender, receiver, size = (
@@ -259,13 +245,9 @@ def _format_header(tree: ObjectTree, date: datetime, duration: int) -> str:
     return f"#Paraver ({date:%d/%m/%Y at %H:%M}):{duration}_ns:{objects}\n"
 
 
-def _by_fields(made: tuple[str, int, Batch]) -> tuple[str, int]:
-    return made[:2]
-
-
-def _find_column(found: Slice, name: str, rows: Places = EVERY) -> Column:
-    """Return a column of rows that holds no times, to be written."""
-    values, table = found.find(name, rows)
+def _find_column(found: Slice | AlikeRanges, name: str) -> Column:
+    """Return a column that holds no times, to be written."""
+    values, table = found.find(name)
     return values if table is None else Indices(values, table)
 
 

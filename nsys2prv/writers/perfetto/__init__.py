@@ -25,14 +25,13 @@ from msgspec import Struct, field
 
 from nsys2prv._util.columns import mask_changes
 from nsys2prv._util.text import capitalize
-from nsys2prv.events.catalogue import Field as CatalogueField
 from nsys2prv.events.catalogue import ValueSet, load_catalogue, split_unit
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.export.info import tid_of
 from nsys2prv.store.overlaps import list_overlap_groups
 from nsys2prv.store.runs import list_present_fields
 from nsys2prv.store.samples import SampleTable, read_samples
-from nsys2prv.store.slices import Places, RangeSlice, Slice, find_first_times
+from nsys2prv.store.slices import AlikeRanges, RangeSlice, Slice, find_first_times
 from nsys2prv.store.windows import Window
 from nsys2prv.writers import TraceContent, WindowBytes
 from nsys2prv.writers.perfetto.messages import (
@@ -262,10 +261,10 @@ class PerfettoWriter(Struct, dict=True):
                 continue
             if ranges.closings.size:
                 closings[name].append(ranges.closings)
-            for mask, rows in ranges.split(ranges.at_end):
-                order = np.argsort(ranges.until[rows], kind="stable")
-                times, row = ranges.until[rows][order], ranges.column("row", rows)[order]
-                ends[name, mask].append(_make_ends(times, self._find_tracks(name, row)))
+            for alike in ranges.split(ranges.at_end):
+                order = np.argsort(alike.until, kind="stable")
+                times, row = alike.until[order], alike.column("row")[order]
+                ends[name, alike.mask].append(_make_ends(times, self._find_tracks(name, row)))
         for packets in ends.values():
             yield from packets
         for name, pieces in closings.items():
@@ -276,20 +275,20 @@ class PerfettoWriter(Struct, dict=True):
 
     def _write_begins(self, slices: Sequence[RangeSlice]) -> Iterator[Packets]:
         begun = [
-            _Begins(ranges, mask, rows, self._find_tracks(name, ranges.column("row", rows)))
+            one
             for ranges in slices
-            for name in (ranges.layout.name,)
-            for mask, rows in ranges.split_by_callers(ranges.at_begin)
+            for alike in ranges.split(ranges.at_begin)
+            for one in alike.split_by_callers()
         ]
         if not begun:
             return
-        begun.sort(key=lambda one: (one.ranges.layout.name, one.mask))
-        times = [one.ranges.begin[one.rows] for one in begun]
-        orders = [one.ranges.find_order()[one.rows] for one in begun]
-        depths = _find_depths(times, [one.tracks for one in begun], orders)
+        begun.sort(key=lambda one: (one.layout.name, one.mask))
+        times = [one.begin for one in begun]
+        tracks = [self._find_tracks(one.layout.name, one.column("row")) for one in begun]
+        depths = _find_depths(times, tracks, [one.find_order() for one in begun])
         packets = []
-        for one in begun:
-            unnamed, encoded = self._encode_begins(one)
+        for one, own_tracks in zip(begun, tracks, strict=True):
+            unnamed, encoded = self._encode_begins(one, own_tracks)
             yield from unnamed
             packets.append(encoded)
         for depth in range(1 + max((int(one.max(initial=0)) for one in depths), default=0)):
@@ -298,19 +297,20 @@ class PerfettoWriter(Struct, dict=True):
                 if depth and not is_tied:
                     continue
                 places = np.flatnonzero(own_depths == depth) if is_tied else slice(None)
-                if (name := one.ranges.layout.name) in self.first_states:
+                if (name := one.layout.name) in self.first_states:
                     # A state ends the one before it.
-                    first = self.first_states[name][one.ranges.column("row", one.rows)[places]]
+                    first = self.first_states[name][one.column("row")[places]]
                     later = np.flatnonzero((begin[places] != first) | (depth > 0))
                     yield _make_ends(begin[places][later], encoded.tracks[places][later])
                 yield Packets(encoded.tracks[places], encoded.encoded[places])
 
-    def _encode_begins(self, begins: _Begins) -> tuple[list[Packets], Packets]:
+    def _encode_begins(
+        self, begins: AlikeRanges, tracks: np.ndarray
+    ) -> tuple[list[Packets], Packets]:
         """Return the packets of begins, and before them those of names that they alone have."""
-        ranges, own, tracks = begins.ranges, begins.rows, begins.tracks
-        name = ranges.layout.name
+        name = begins.layout.name
         numbers = load_numbers()
-        fields = list_present_fields(ranges.layout, begins.mask & self.field_masks[name])
+        fields = list_present_fields(begins.layout, begins.mask & self.field_masks[name])
         names: list[Packets] = []
         kind = Event.INSTANT if name in numbers.points else Event.SLICE_BEGIN
         event: list[Field] = [
@@ -318,13 +318,13 @@ class PerfettoWriter(Struct, dict=True):
             (Event.TRACK, tracks),
             (Event.CATEGORY, numbers.categories[name]),
         ]
-        if ranges.layout.has_domain:
-            domains = ranges.column("domain", own).astype(np.int64)
+        if begins.layout.has_domain:
+            domains = begins.column("domain").astype(np.int64)
             event.append((Event.CATEGORY, len(numbers.categories) + 1 + domains))
         for place, one in enumerate(fields):
             if one.name in REPEATED_FIELDS:
                 continue
-            values = begins.find_values(one)
+            values = begins.column(one.name)
             if isinstance(one.values, ValueSet):
                 names += name_unknown(one.values, values, place == 0)
             if one.values is not None:
@@ -335,15 +335,15 @@ class PerfettoWriter(Struct, dict=True):
                 kind = Event.ARGUMENT_NUMBER if one.values is None else Event.ARGUMENT_TEXT
                 event.append(_make_argument(one.name, values, kind))
         present = {one.name for one in fields}
-        rows = ranges.column("row", own)
+        rows = begins.column("row")
         if name == COLLECTIVES and COLLECTIVE_FIELD in present:
-            collective = ranges.column(COLLECTIVE_FIELD, own)
+            collective = begins.column(COLLECTIVE_FIELD)
             event.append((Event.CORRELATION, collective))
             event.append((Event.FLOW, _make_flows(COLLECTIVE, 0, collective)))
         elif self.has_launches and LAUNCH_FIELD in present and _is_launched(name):
-            correlation = ranges.column(LAUNCH_FIELD, own)
+            correlation = begins.column(LAUNCH_FIELD)
             event.append((Event.FLOW, _make_flows(LAUNCH, self.launchers[rows], correlation)))
-        return names, _make_packets(ranges.begin[own], tracks, event)
+        return names, _make_packets(begins.begin, tracks, event)
 
     def _write_messages(self, lines: Sequence[Slice], number: int) -> Iterator[Packets]:
         """Yield two points in time for each message, joined by a flow; and for each launch, unless
@@ -386,24 +386,6 @@ class PerfettoWriter(Struct, dict=True):
             event = (Event.TYPE, Event.SAMPLE), (Event.TRACK, tracks), number
             # All counters are described at the begin of the file.
             yield _make_packets(table.time, tracks[:0], event, ON_SEQUENCE)
-
-
-class _Begins(Struct):
-    """Begins of ranges that have the same fields."""
-
-    ranges: RangeSlice
-    #: Bits of their fields.
-    mask: int
-    #: Which of the ranges.
-    rows: Places
-    #: The track of each.
-    tracks: np.ndarray
-
-    def find_values(self, one: CatalogueField) -> np.ndarray:
-        """Return the values of a field of theirs."""
-        if one.level:
-            return self.ranges.find_field(one.name)[self.rows]
-        return self.ranges.column(one.name, self.rows)
 
 
 def _make_packets(
