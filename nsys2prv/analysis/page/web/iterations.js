@@ -7,15 +7,16 @@ import { getRampColour, HeatMap } from "./heatmap.js";
 import { Timeline } from "./timeline.js";
 import { FEW, MANY, sumGrid } from "./whole.js";
 
-/** Parts of an iteration: grid, text, colour. */
+/** Parts of an iteration: grid, text (as tables have it), colour. */
 const PARTS = [
   ["compute", "computing", "compute"], ["communication", "communication alone", "nccl"], ["wait", "of it waiting", "wait-bin"],
-  ["copies", "copies alone", "copy"], ["mpi", "in MPI", "mpi"], ["io", "in I/O", "io"], ["os", "in other OS calls", "os"],
-  ["idle", "idle", "idle-bar"], ["rest", "in no such call", "idle-bar"],
+  ["copies", "copies alone", "copy"], ["mpi", "in calls of MPI", "mpi"], ["io", "in file or network I/O", "io"],
+  ["os", "in other calls of the operating system", "os"],
+  ["idle", "idle", "idle-bar"], ["rest", "in none of these calls", "idle-bar"],
 ];
 const MAPS = [
   ["delays", "how much others wait for it alone"], ["late", "how late it comes at collectives"], ["wait", "how long it waits for others"],
-  ["compute", "how long it computes"], ["idle", "how long its GPU idles"], ["mpi", "how long it is in MPI"], ["rest", "how long it is in no such call"],
+  ["compute", "how long it computes"], ["idle", "how long its GPU idles"], ["mpi", "how long it is in calls of MPI"], ["rest", "how long it is in none of these calls"],
 ];
 const MOST_ROWS = 48;  // Of those with most; all where they are in order.
 const IDLE_OF = ["compute", "communication", "wait", "copies"];
