@@ -53,8 +53,9 @@ KERNEL_CLASSES = {GEMM: "gemm", CONVOLUTION: "gemm", ATTENTION: "attention", COM
 #: Layouts of calls of hosts -> the class of their events.
 CALL_CLASSES = {
     "cuda_api": "launch",
-    "nccl_call": "ncclcall",
-    **{layout: "os" if part == "os" else "mpi" for layout, part in CALLS.items()},
+    **{
+        layout: {"nccl": "ncclcall", "ucx": "mpi"}.get(part, part) for layout, part in CALLS.items()
+    },
 }
 MESSAGES = {"mpi_message": 0, "nccl_message": 1}
 

@@ -18,6 +18,7 @@ from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.page import load_environment, make_job_page, make_page
 from nsys2prv.analysis.page.data import encode_varints
 from nsys2prv.analysis.page.excerpts import choose_excerpts
+from nsys2prv.analysis.result import OUTSIDE
 from nsys2prv.cli import main
 
 ROOT = Path(__file__).parents[3]
@@ -93,6 +94,28 @@ def test_bar_tables_and_findings_agree(page_and_json: tuple[str, dict]) -> None:
     assert f"GPUs compute for {computing:.1%}" in data["analyses"]["findings"]["notes"][0]
     shares = re.findall(r"<b>([\d.]+) %</b>", text.split('class="legend"')[1].split("</ul>")[0])
     assert sum(map(float, shares)) == pytest.approx(100, abs=0.6)
+
+
+def test_bars_of_findings_compare_shares_of_the_same_time(page_and_json: tuple[str, dict]) -> None:
+    """What happens once has a share of the job, other findings one of the steady state."""
+    text, data = page_and_json
+    groups: dict[bool, list[float]] = {True: [], False: []}
+    for one in data["findings"]:
+        groups[one["kind"] in OUTSIDE].append(one["share"])
+    expected = [
+        100 * share / max(*shares, 0.01)
+        for shares in (groups[False], groups[True])
+        for share in shares
+    ]
+    widths = re.findall(r'class="f-mark" width="([\d.]+)"', text)
+    assert [*map(float, widths)] == pytest.approx(expected, abs=0.06)
+
+
+def test_calls_of_nccl_are_not_drawn_as_mpi(page_and_json: tuple[str, dict]) -> None:
+    (job,) = Page(page_and_json[0]).jobs
+    names = zip(job.facts["names"], job.facts["nameClasses"], strict=True)
+    drawn = {job.facts["classes"][of] for name, of in names if name.startswith("nccl")}
+    assert drawn <= {"nccl", "ncclcall", "nvtx"}
 
 
 @pytest.mark.slow
