@@ -5,8 +5,11 @@ wrong.
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
+import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -18,9 +21,11 @@ from pathlib import Path
 
 from .bases import ROOT
 
-#: Seconds for one input; one that takes longer in a batch is tried again alone, for the machine may
-#: have been busy.
+#: Seconds for one input. One that takes longer in a batch is tried again alone, for the machine may
+#: have been busy: then these are seconds of the processor, within PATIENCE.
 LIMIT = 10.0
+#: Seconds until a process that says nothing hangs: for its imports, or for an input alone.
+PATIENCE = 60.0
 #: Inputs of one process.
 BATCH = 200
 
@@ -74,6 +79,12 @@ def _pass_lines_on(stream: Iterable[str], lines: queue.Queue[str]) -> None:
     lines.put("")
 
 
+def _limit_processor_time() -> None:
+    """End this process when it has computed for longer than an input may."""
+    seconds = math.ceil(LIMIT)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+
+
 def _run_batch(
     first: int, last: int, folder: Path, keep: Path | None, until: float, tally: Tally
 ) -> int:
@@ -89,6 +100,7 @@ def _run_batch(
         *(["--keep", str(keep)] if keep else []),
     ]
     environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
+    is_alone = last - first == 1
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -97,6 +109,7 @@ def _run_batch(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
+        preexec_fn=_limit_processor_time if is_alone else None,
     ) as child:
         lines: queue.Queue[str] = queue.Queue()
         complaints: list[str] = []
@@ -108,13 +121,13 @@ def _run_batch(
             reader.start()
         at, problem = first, None
         # The first answer takes as long as the imports.
-        patience = 60.0
+        patience = PATIENCE
         while True:
             try:
                 line = lines.get(timeout=patience)
             except queue.Empty:
                 child.kill()
-                problem = f"no end within {LIMIT:g} s"
+                problem = f"no end within {patience:g} s"
                 break
             if not line:
                 break
@@ -125,14 +138,16 @@ def _run_batch(
                 if time.monotonic() > until:
                     child.kill()
                     return last
-            patience = LIMIT
+            patience = PATIENCE if is_alone else LIMIT
         child.wait()
         for reader in readers:
             reader.join(5)
     if at >= last:
         return last
+    if child.returncode == -signal.SIGXCPU:
+        problem = f"no end within {LIMIT:g} s of the processor"
     problem = problem or f"the process ended with {child.returncode}: {''.join(complaints)[-400:]}"
-    if last - first > 1:
+    if not is_alone:
         return _run_batch(at, at + 1, folder, keep, until, tally)
     tally.inputs += 1
     tally.faults[at] = [problem]
