@@ -68,7 +68,7 @@ LEAST_TRACE, TRACE_PER_BYTE = 1 << 31, 100
 
 
 class FolderBudget:
-    """What the tables of a folder of Parquet files may take."""
+    """Budget of the tables of a folder of Parquet files."""
 
     def __init__(self, size: int) -> None:
         """Take the size of the files (bytes)."""

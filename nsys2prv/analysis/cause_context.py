@@ -139,7 +139,7 @@ class CauseContext(Struct, frozen=True, dict=True):
 
     @cached_property
     def launches_graphs(self) -> bool:
-        """Whether most launches on the critical path, by time, are of graphs."""
+        """True if most launches on the critical path, by time, are of graphs."""
         shares = {False: 0.0, True: 0.0}
         for kind, key, share in self.host_places:
             call = {Kind.CALL: key, Kind.LAUNCH: key // 2}.get(Kind(kind), -1)

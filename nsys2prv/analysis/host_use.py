@@ -25,7 +25,7 @@ ADVICE: dict[str, str] = TEXTS["advice"]
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """What to advise where some facts hold."""
+    """Advice for hosts of which some facts hold."""
 
     #: Name of a fact -> a regular expression that finds it, its least number, or whether it holds.
     when: dict[str, bool | float | str]
@@ -69,18 +69,18 @@ class NamedTime(Struct, frozen=True):
 
     @property
     def sets_up(self) -> bool:
-        """Whether most of it is the first call of CUDA in its process."""
+        """True if most of it is the first CUDA call of its process."""
         return self.is_first and self.longest >= MOST * self.time
 
     @property
     def is_single(self) -> bool:
-        """Whether most of it is a single long call."""
+        """True if most of it is a single long call."""
         is_long = self.longest >= max(LONG_CALL, MOST * self.time)
         return self.part in ("io", "cuda") and is_long and not self.sets_up
 
     @property
     def of_whole(self) -> str:
-        """Which share of some time it is, for people."""
+        """Share of some time, for people."""
         what = "NVTX range " if self.part == "range" else ""
         return f"{min(self.share, 1.0):.0%} of it in {what}{self.name}"
 
@@ -95,7 +95,7 @@ class NamedTime(Struct, frozen=True):
 
 
 class Pauses(Struct, frozen=True):
-    """What a host does while it pauses."""
+    """Activities of a host while it pauses."""
 
     #: Part of PARTS -> its time (ns).
     parts: Mapping[str, int]
@@ -155,7 +155,7 @@ class HostUse(Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """Where in the program most of it is, for people; empty where stacks do not show it."""
+        """Place in the program of most of it, for people; empty where stacks do not show it."""
         return str(self.place or "")
 
     @property
