@@ -113,13 +113,15 @@ def find_steady_state(
         found = _find_iterations(reader, labels, list_all, show)
         if found is None or found.end - found.begins[0] < LEAST_STEADY * reader.duration:
             return None
+    every = len(found.begins)
     found, is_first = _leave_out_parts(reader, found)
     ends = np.append(found.begins[1:], found.end)
     warm_up = _count_warm_up(ends - found.begins, is_first)
     begin, end = covered.find_longest()
     inside = (found.begins >= begin) & (ends <= end)
     kept = np.flatnonzero(inside)[warm_up * inside[0] :]
-    if not len(kept) or (not inside.all() and len(kept) < LEAST_COUNT):
+    is_shortened = len(found.begins) < every or not inside.all()
+    if not len(kept) or (is_shortened and len(kept) < LEAST_COUNT):
         return None
     left_out = ", without the first" * (warm_up > 0) + f" {warm_up}" * (warm_up > 1)
     if not inside.all():
