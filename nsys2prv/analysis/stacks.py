@@ -277,7 +277,7 @@ def _join(first: np.ndarray, second: np.ndarray, owner: np.ndarray | int = 0) ->
 
 
 class Place(Struct, frozen=True):
-    """Where in the program most of some time is spent."""
+    """Place in the program in which most of some time is spent."""
 
     #: Its share of the time.
     share: float

@@ -77,7 +77,7 @@ class CutWork(Struct, frozen=True):
 
 
 class CutPart(Struct, frozen=True):
-    """What a task has cut, in the time of the cut trace."""
+    """Result of cutting one task, in the time of the cut trace."""
 
     #: What is left.
     result: WorkResult

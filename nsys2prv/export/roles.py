@@ -49,7 +49,7 @@ class Rank(Struct, frozen=True):
 
 
 class Roles(Struct, frozen=True):
-    """What the processes of a job are."""
+    """Roles of the processes of a job."""
 
     #: Rank of each process that has one.
     ranks: Mapping[ProcessKey, Rank] = {}
@@ -60,7 +60,7 @@ class Roles(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """What tells of the processes of a job that they work."""
+    """Signs that processes of a job work."""
 
     #: All processes, and whether they work on a GPU.
     with_gpu: Mapping[ProcessKey, bool]
