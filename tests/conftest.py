@@ -23,7 +23,7 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.write import choose_writer
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.kind import Counters, Rows
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.table.work_result import WorkResult
 from nsys2prv.writers.paraver.check import check_trace
 
 if TYPE_CHECKING:

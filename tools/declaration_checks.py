@@ -16,7 +16,7 @@ from nsys2prv.events import catalogue as module
 from nsys2prv.events.attributes import extract_declared
 from nsys2prv.events.catalogue import Catalogue, DomainCode, Field, Layout, load_catalogue
 from nsys2prv.events.kind import EventKind, find_function
-from nsys2prv.relations import all_relations
+from nsys2prv.match import all_relations
 
 DECLARATIONS = Path(module.__file__).parent / "events"
 #: Sections of the files -> keys of their entries; none for those that are checked as they are read.
@@ -97,7 +97,7 @@ def _check_kinds() -> None:
     layouts = load_catalogue().layouts
     for relation in all_relations():
         for function in filter(None, (relation.relate, relation.observe)):
-            _refuse_missing(f"relations: {relation.name}:", function, "nsys2prv.relations")
+            _refuse_missing(f"relations: {relation.name}:", function, "nsys2prv.match")
     for kind in all_kinds():
         _refuse_unknown(f"kinds: {kind.name}: layout", kind.layouts, layouts)
         named = (kind.read, kind.where_in_report, kind.hint_when_missing)

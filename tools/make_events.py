@@ -14,7 +14,7 @@ from nsys2prv.events.catalogue import (
     load_catalogue,
     load_counter_tables,
 )
-from nsys2prv.relations import all_relations
+from nsys2prv.match import all_relations
 
 HEAD = """# Events in the trace
 

@@ -26,7 +26,7 @@ from nsys2prv.events.host import select_io_calls
 from nsys2prv.events.kind import find_function
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
-from nsys2prv.store.event_reader import load_event_reader
+from nsys2prv.table.event_reader import load_event_reader
 
 if TYPE_CHECKING:
     from nsys2prv.analysis.job import OpenJob

@@ -32,7 +32,7 @@ from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
 from nsys2prv.replay.meetings import Pipeline, find_pipeline
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import Replay
-from nsys2prv.store.event_reader import HOST
+from nsys2prv.table.event_reader import HOST
 
 #: Columns of list_activities -> the fields of NamedTime.
 NAMED_TIMES = ("part", "names", "name", "time", "longest")

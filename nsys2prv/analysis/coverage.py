@@ -32,8 +32,8 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.quality import find_refusal, lacks_mpi
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_device, identify_gpu
-from nsys2prv.relations import all_relations
-from nsys2prv.store.event_reader import HELPER, SAMPLED, EventReader
+from nsys2prv.match import all_relations
+from nsys2prv.table.event_reader import HELPER, SAMPLED, EventReader
 
 #: Processes are never launched at the same moment: where all reports together lack no more than
 #: this share of the trace, all of it counts as covered. A longer stretch without any event is

@@ -29,7 +29,7 @@ from nsys2prv.analysis.intervals import (
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
-from nsys2prv.store.event_reader import HOST, EventReader, make_frame
+from nsys2prv.table.event_reader import HOST, EventReader, make_frame
 
 T = TypeVar("T")
 #: Layouts of calls of UCX, and of the operating system.

@@ -29,7 +29,7 @@ from nsys2prv.analysis.result import DECLARED, KERNEL_NAMES, Context, Result, di
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import TRANSFERS, Kind
 from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
-from nsys2prv.store.event_reader import HOST, STREAM
+from nsys2prv.table.event_reader import HOST, STREAM
 
 TERMS = DECLARED["efficiencies"].terms
 #: Useful work of devices, and which host threads count -> what people call them.

@@ -41,7 +41,7 @@ from nsys2prv.analysis.stacks import (
 )
 from nsys2prv.conversion.quality import WOULD_TELL
 from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.store.windows import WINDOW_RECORDS
+from nsys2prv.table.windows import WINDOW_RECORDS
 
 #: Layout of calls other than those of CUDA -> part of PARTS.
 CALLS = {

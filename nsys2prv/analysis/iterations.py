@@ -36,7 +36,7 @@ from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
 from nsys2prv.analysis.result import DECLARED, KERNEL_NAMES, Context, Result
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
-from nsys2prv.store.event_reader import EventReader
+from nsys2prv.table.event_reader import EventReader
 
 LAYOUTS = ("nvtx_pushpop", "nvtx_startend")
 #: Units that are looked at.

@@ -55,11 +55,11 @@ from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.export.report_files import find_reports
-from nsys2prv.relations import Relation, all_relations
+from nsys2prv.match import Relation, all_relations
 from nsys2prv.replay.events import label_calls
 from nsys2prv.replay.job_graph import JobGraph, join_units
 from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph
-from nsys2prv.store.event_reader import (
+from nsys2prv.table.event_reader import (
     HELPER,
     SAMPLED,
     UNKNOWN,

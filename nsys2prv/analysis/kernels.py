@@ -23,7 +23,7 @@ from nsys2prv.analysis.device_group import (
 from nsys2prv.analysis.intervals import count_durations, make_statistics, spill_durations
 from nsys2prv.analysis.result import DECLARED, Context, Result, divide_columns
 from nsys2prv.analysis.text import format_nanoseconds
-from nsys2prv.store.event_reader import UNKNOWN, Samples
+from nsys2prv.table.event_reader import UNKNOWN, Samples
 
 #: Columns that identify a kernel.
 KERNEL_KEY = ["what", "name", "class", "tensor"]

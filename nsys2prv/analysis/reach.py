@@ -23,7 +23,7 @@ from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.store.event_reader import EventReader
+from nsys2prv.table.event_reader import EventReader
 
 #: Threads are looked at whose last call is so much of the trace before its end: less changes figures little.
 LEAST_LEFT = 0.05

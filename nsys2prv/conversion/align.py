@@ -42,12 +42,12 @@ from nsys2prv.export.ranks import (
     find_captures,
 )
 from nsys2prv.export.roles import MPI_RANKS, NCCL_RANKS, Evidence, Roles, find_roles
-from nsys2prv.relations import run_relations
-from nsys2prv.relations.nccl_adoption import adopt_kernels
-from nsys2prv.relations.nccl_collectives import warn_of_absent_members
-from nsys2prv.store import samples
-from nsys2prv.store.overlaps import separate_overlaps
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.match import run_relations
+from nsys2prv.match.nccl_adoption import adopt_kernels
+from nsys2prv.match.nccl_collectives import warn_of_absent_members
+from nsys2prv.table import samples
+from nsys2prv.table.overlaps import separate_overlaps
+from nsys2prv.table.work_result import WorkResult
 from nsys2prv.writers import names as name_values
 from nsys2prv.writers.rows import build_object_model
 

@@ -25,7 +25,7 @@ from nsys2prv.events.catalogue import find_known_label, load_catalogue
 from nsys2prv.events.extraction import GPU, DeviceKey
 from nsys2prv.events.stacks import SEPARATOR, STACK_TEXTS
 from nsys2prv.export.info import ReportInfo
-from nsys2prv.store.runs import Shape
+from nsys2prv.table.runs import Shape
 from nsys2prv.writers.rows import ObjectTree
 
 _DECLARED = load_shipped_file(__package__, "anonymous.yaml")

@@ -23,9 +23,9 @@ from nsys2prv.clock import ALIGNED_ERROR, MESSAGES, NOTE_KINDS
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Placement
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import AUTO, NONE
-from nsys2prv.relations import DEVICES, FactFile, Observed, RelationContext, all_relations, run_step
-from nsys2prv.relations.blocks import Block
-from nsys2prv.store.runs import Span
+from nsys2prv.match import DEVICES, FactFile, Observed, RelationContext, all_relations, run_step
+from nsys2prv.match.blocks import Block
+from nsys2prv.table.runs import Span
 
 if TYPE_CHECKING:
     from nsys2prv.clock import ClockFinding

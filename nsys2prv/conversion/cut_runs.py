@@ -18,8 +18,8 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.options import CutPlan
 from nsys2prv.events.catalogue import Layout, Metric, load_catalogue
 from nsys2prv.events.kind import Reason
-from nsys2prv.store.global_ids import to_begin_times, to_trace_times
-from nsys2prv.store.runs import (
+from nsys2prv.table.global_ids import to_begin_times, to_trace_times
+from nsys2prv.table.runs import (
     COUNTER,
     LINE,
     STATE,
@@ -32,8 +32,8 @@ from nsys2prv.store.runs import (
     find_role,
     take_rows,
 )
-from nsys2prv.store.slices import find_masks
-from nsys2prv.store.work_result import WorkResult, append_samples
+from nsys2prv.table.slices import find_masks
+from nsys2prv.table.work_result import WorkResult, append_samples
 
 SECOND = 1_000_000_000
 

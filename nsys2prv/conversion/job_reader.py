@@ -27,11 +27,11 @@ from nsys2prv.events.extraction import (
 )
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.stacks import STACK_TEXTS, STACKS
-from nsys2prv.relations import write_result
+from nsys2prv.match import write_result
 from nsys2prv.replay.job_graph import build_job_graph
 from nsys2prv.replay.path import Cause, PathPieces, find_pieces
 from nsys2prv.replay.whatif import Replay
-from nsys2prv.store.event_reader import (
+from nsys2prv.table.event_reader import (
     HELPER,
     HOST,
     NO_DAMAGE,
@@ -42,9 +42,9 @@ from nsys2prv.store.event_reader import (
     RowTable,
     StackFile,
 )
-from nsys2prv.store.global_ids import IdTable, to_begin_times, to_trace_times
-from nsys2prv.store.runs import TRACE, Run, SpillReader, SpillWriter, take_rows
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.table.global_ids import IdTable, to_begin_times, to_trace_times
+from nsys2prv.table.runs import TRACE, Run, SpillReader, SpillWriter, take_rows
+from nsys2prv.table.work_result import WorkResult
 from nsys2prv.writers.rows import GPU_ROW_NAMES
 
 

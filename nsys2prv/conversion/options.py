@@ -33,7 +33,7 @@ from nsys2prv.events.host import check_callstack
 from nsys2prv.events.kind import ALL, EventKind
 from nsys2prv.events.name_rules import load_class_rules, load_nvtx_rules
 from nsys2prv.export.info import ReportInfo
-from nsys2prv.relations import MPI, NCCL, Relation, all_relations
+from nsys2prv.match import MPI, NCCL, Relation, all_relations
 
 #: What --align takes beside the name of a clock file: everything observed, one model's
 #: observations, UTC alone, local times as they are.

@@ -40,7 +40,7 @@ from nsys2prv.events.stacks import CUDA_CALLS, NO_SYMBOLS
 from nsys2prv.export.info import ReportInfo, pid_of
 from nsys2prv.export.recording import ERROR, INFO, TIMES, Message
 from nsys2prv.export.sqlite import Database
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.table.work_result import WorkResult
 
 #: Tables of MPI calls.
 MPI_CALLS = {P2P, COLLECTIVES, START_WAIT, OTHER}

@@ -55,9 +55,9 @@ from nsys2prv.events.stacks import set_stacks_aside
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.source import Part, Shared
 from nsys2prv.export.sqlite import Database
-from nsys2prv.store.overlaps import TOO_MANY, assign_nesting_lanes
-from nsys2prv.store.runs import SpillWriter
-from nsys2prv.store.work_result import CommonNumbers, WorkResult
+from nsys2prv.table.overlaps import TOO_MANY, assign_nesting_lanes
+from nsys2prv.table.runs import SpillWriter
+from nsys2prv.table.work_result import CommonNumbers, WorkResult
 
 #: Rows read at a time: a few tens of MB whatever the table.
 PART_ROWS = 200_000

@@ -13,8 +13,8 @@ from msgspec import Struct
 from nsys2prv.conversion.job import Job
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import DeviceKey
-from nsys2prv.store.runs import COUNTER, Run
-from nsys2prv.store.samples import HOLE_PERIODS, LAYOUT
+from nsys2prv.table.runs import COUNTER, Run
+from nsys2prv.table.samples import HOLE_PERIODS, LAYOUT
 
 
 class PartlySampled(Struct, frozen=True):

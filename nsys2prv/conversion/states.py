@@ -24,9 +24,9 @@ from nsys2prv.conversion.job import Job, group_by_report, make_global_ids
 from nsys2prv.events.catalogue import Field, Layout, load_catalogue
 from nsys2prv.events.extraction import QueueKey, StreamKey, ThreadKey, find_stream_device
 from nsys2prv.events.kind import Rows
-from nsys2prv.relations import write_result
-from nsys2prv.store.global_ids import GlobalIds, load_global_ids
-from nsys2prv.store.runs import (
+from nsys2prv.match import write_result
+from nsys2prv.table.global_ids import GlobalIds, load_global_ids
+from nsys2prv.table.runs import (
     LINE,
     STATE,
     TRACE,
@@ -36,9 +36,9 @@ from nsys2prv.store.runs import (
     list_present_fields,
     read_run,
 )
-from nsys2prv.store.slices import RangeSlice
-from nsys2prv.store.windows import WindowReader, choose_window_bounds
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.table.slices import RangeSlice
+from nsys2prv.table.windows import WindowReader, choose_window_bounds
+from nsys2prv.table.work_result import WorkResult
 
 #: States of rows outside of all ranges.
 IDLE, RUNNING, NOT_CREATED = 0, 1, 2

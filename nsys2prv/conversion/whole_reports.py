@@ -30,8 +30,8 @@ from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.recording import ENDS, TIMES
 from nsys2prv.export.source import NULL, TIME_LIMIT, Columns, Part, Shared, mask_usable
 from nsys2prv.export.sqlite import Database
-from nsys2prv.store.runs import Span
-from nsys2prv.store.work_result import WorkResult, repair_times
+from nsys2prv.table.runs import Span
+from nsys2prv.table.work_result import WorkResult, repair_times
 
 #: Rows of the pieces in which the earliest and latest events of a table are sought.
 PIECE_ROWS = 20_000

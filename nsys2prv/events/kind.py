@@ -118,7 +118,7 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     #: their own: Paraver shows one value at a time.
     overlap_group: str = ""
     #: Its rows may make the trace longer. False for rows about the profiler, see
-    #: :mod:`nsys2prv.store.samples`.
+    #: :mod:`nsys2prv.table.samples`.
     extends_trace: bool = True
     #: On a device its rows describe the device, and are the same in all reports that have them, so
     #: one report's are written. False: they describe the report's own processes.

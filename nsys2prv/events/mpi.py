@@ -1,5 +1,5 @@
 """MPI calls on the host threads that make them, with their communicators and the ranks of their
-partners, and the facts by which :mod:`nsys2prv.relations.mpi` matches messages.
+partners, and the facts by which :mod:`nsys2prv.match.mpi` matches messages.
 
 Nsight writes every call once, but for two cases, in which several rows have the same thread and
 begin: a Wait or Test call has a row for each of its requests, and MPI_Sendrecv has two rows, for

@@ -500,7 +500,7 @@ def make_payload_counters(
 
 def _to_sortable_bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
     """Return fractions as the integers that their bits are: those of greater ones are greater. They
-    are scaled once all of a name are known (:mod:`nsys2prv.store.samples`).
+    are scaled once all of a name are known (:mod:`nsys2prv.table.samples`).
     """
     none = np.isnan(fraction)
     extraction.account.repaired[Reason.NOT_A_NUMBER] += int(none.sum())

@@ -1,6 +1,6 @@
 """Replay a job with other durations: what would it gain if some of its work took less time?
 
-In: the aligned events of a prepared job (:class:`~nsys2prv.store.event_reader.EventReader`). Out: the
+In: the aligned events of a prepared job (:class:`~nsys2prv.table.event_reader.EventReader`). Out: the
 critical path, and what each change would save. Open :mod:`~nsys2prv.replay.job_graph` first, which
 builds the graph: of each unit its events (`events`), what they wait for (`unit_graph`), and the
 meetings of ranks (`meetings`). Then :mod:`~nsys2prv.replay.whatif`, the changes and their gains. On

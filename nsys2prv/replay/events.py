@@ -17,7 +17,7 @@ from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.cuda import SYNCHRONISING, SYNCHRONIZATIONS
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import CLOCKS_APART, Kind
-from nsys2prv.store.event_reader import EventReader
+from nsys2prv.table.event_reader import EventReader
 
 #: Calls by their names: what waits for the device, what waits for all that its process has launched,
 #: what copies, and what only looks whether something is done.

@@ -36,7 +36,7 @@ from nsys2prv.replay.unit_graph import (
     finish_graph,
     make_core_graph,
 )
-from nsys2prv.store.event_reader import EventReader
+from nsys2prv.table.event_reader import EventReader
 
 #: A pause that something outside of the job ends (a request that arrives) is so long (ns), so many
 #: times as long as usual at its place, ends within the last time (ns) of another rank's, and comes

@@ -3,7 +3,7 @@ before all have come; the time after that is the transfer.
 
 Those of messages show pipelines: ranks that pass their results on to the next stage.
 
-The relations have found which calls belong together (:mod:`nsys2prv.relations`).
+The relations have found which calls belong together (:mod:`nsys2prv.match`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import join_first, number_linked
 from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT, list_meeting_values
 from nsys2prv.replay.unit_graph import classify_size
-from nsys2prv.store.event_reader import EventReader
+from nsys2prv.table.event_reader import EventReader
 
 #: Sends that return at once, and calls that end when these are complete.
 _STARTS = re.compile(r"MPI_(I(|b|r|s)send|Start(all)?)$")

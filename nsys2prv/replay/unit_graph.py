@@ -34,7 +34,7 @@ from nsys2prv.replay.graph import (
     make_durations,
     plan_replay,
 )
-from nsys2prv.store.event_reader import EventReader
+from nsys2prv.table.event_reader import EventReader
 
 #: Places between two calls are numbered below zero: by both names. As in native/replay.h.
 _PLACE = 1 << 15

@@ -15,7 +15,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import factorize, join_pieces, read_columns
 from nsys2prv.events.catalogue import NameSet
 from nsys2prv.events.kernel_names import make_kernel_label, make_labels_unique
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.table.work_result import WorkResult
 
 #: Characters that break lines or reorder text: control characters, Unicode's line ends and marks of
 #: direction (a regex that Python and Rust both read).

@@ -13,7 +13,7 @@ import pytest
 from nsys2prv.analysis.intervals import find_parents, make_statistics, spill_durations
 from nsys2prv.analysis.kernels import make_steps
 from nsys2prv.analysis.nvtx_operations import MOST_APART, fold_labels
-from nsys2prv.store.event_reader import Samples
+from nsys2prv.table.event_reader import Samples
 
 
 def draw_nested_ranges(

@@ -31,7 +31,7 @@ from nsys2prv.conversion.cut import cut_job
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions, Plan
 from nsys2prv.conversion.write import write_job
-from nsys2prv.store.runs import TIMES, find_role, read_run
+from nsys2prv.table.runs import TIMES, find_role, read_run
 
 SETS = sorted(path.parent.name for path in SAMPLES.glob("*/truth.json"))
 

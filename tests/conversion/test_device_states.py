@@ -17,7 +17,7 @@ from tools.trace import Row, Trace
 from tools.view_answers import SAMPLES
 
 from nsys2prv.conversion.states import GpuStates
-from nsys2prv.store import windows
+from nsys2prv.table import windows
 
 STATE = 63000070
 #: Event type of operations -> their bit.

@@ -16,7 +16,7 @@ from nsys2prv.conversion import read as reading
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.mpi import MPI_LAYOUTS, normalize_function_name
-from nsys2prv.relations import blocks
+from nsys2prv.match import blocks
 
 P2P, COLLECTIVES, WAITS, OTHER = (
     "MPI_P2P_EVENTS",

@@ -34,7 +34,7 @@ from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.cli import main
 from nsys2prv.events import select_kinds
 from nsys2prv.events.kind import Reason
-from nsys2prv.store.overlaps import assign_nesting_lanes
+from nsys2prv.table.overlaps import assign_nesting_lanes
 
 SAMPLES = sorted((Path(__file__).parent.parent.parent / "sample_reports").glob("*/rank*.sqlite"))
 ON_GPU = Options(

@@ -16,7 +16,7 @@ from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert, relations
 from nsys2prv.conversion.summary import Summary
-from nsys2prv.relations import blocks
+from nsys2prv.match import blocks
 
 pytestmark = pytest.mark.skipif(
     "mpi" not in {field.name for field in fields(SampleOptions)}, reason="the samples have no MPI"

@@ -10,7 +10,7 @@ from tools.exports import KERNEL, Row, make_export, make_kernel, make_strings
 
 from nsys2prv.analysis.job import open_job
 from nsys2prv.events.kind import Reason
-from nsys2prv.store.runs import BLOCK_ROWS
+from nsys2prv.table.runs import BLOCK_ROWS
 
 SMS, PERIOD = 9403, 100
 NAMES = ["SMs Active [Throughput %]", "SM Issue [Throughput %]"]

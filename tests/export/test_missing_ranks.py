@@ -11,7 +11,7 @@ from samples import generate
 from nsys2prv.cli import main
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.ranks import check_claims, check_job, check_missing_ranks
-from nsys2prv.relations.nccl_collectives import _describe_missing_ranks
+from nsys2prv.match.nccl_collectives import _describe_missing_ranks
 
 
 @pytest.fixture(scope="module")

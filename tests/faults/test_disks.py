@@ -21,7 +21,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import create_temporary_file
 from nsys2prv.conversion import read as reading
 from nsys2prv.conversion import write
-from nsys2prv.store import runs, work_result
+from nsys2prv.table import runs, work_result
 from nsys2prv.writers.paraver import prv
 
 REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))

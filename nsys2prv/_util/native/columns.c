@@ -1,4 +1,4 @@
-/* Inner loops over columns of integers: nsys2prv._util.columns.factorize, and records put together of columns (nsys2prv.store.runs).
+/* Inner loops over columns of integers: nsys2prv._util.columns.factorize, and records put together of columns (nsys2prv.table.runs).
  *
  * An installation without a C compiler does without: both modules have the same by numpy, and the tests compare the two.
  */

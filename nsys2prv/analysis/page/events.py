@@ -37,7 +37,7 @@ from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
 from nsys2prv.events.host import select_io_calls
 from nsys2prv.replay.meetings import match_mpi_collectives
-from nsys2prv.store.event_reader import HOST, load_event_reader
+from nsys2prv.table.event_reader import HOST, load_event_reader
 
 if TYPE_CHECKING:
     from nsys2prv.analysis.job import OpenJob

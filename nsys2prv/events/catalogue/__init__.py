@@ -319,7 +319,7 @@ class Catalogue(Struct, frozen=True):
     calls: dict[str, CallTable]
     #: Declarations of kinds of events (:func:`nsys2prv.events.kind.declare_kind`).
     kinds: dict[str, dict[str, Any]]
-    #: Declarations of relations (:func:`nsys2prv.relations.all_relations`).
+    #: Declarations of relations (:func:`nsys2prv.match.all_relations`).
     relations: dict[str, dict[str, Any]]
     #: States of rows, by value.
     states: tuple[State, ...]

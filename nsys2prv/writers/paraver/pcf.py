@@ -24,7 +24,7 @@ from nsys2prv.events.catalogue import (
     assign_counter_codes,
     load_catalogue,
 )
-from nsys2prv.store.runs import list_present_fields
+from nsys2prv.table.runs import list_present_fields
 from nsys2prv.writers.names import END_LABEL, LONGEST_LABEL, NO_LABELS, NameValues, clean_label
 from nsys2prv.writers.rows import ObjectTree
 

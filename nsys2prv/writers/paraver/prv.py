@@ -21,10 +21,10 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.files import name_beside
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import CALLERS, DomainCode, Field, load_catalogue
-from nsys2prv.store.runs import list_present_fields
-from nsys2prv.store.samples import SampleTable, read_samples
-from nsys2prv.store.slices import AlikeRanges, RangeSlice, Slice
-from nsys2prv.store.windows import Window
+from nsys2prv.table.runs import list_present_fields
+from nsys2prv.table.samples import SampleTable, read_samples
+from nsys2prv.table.slices import AlikeRanges, RangeSlice, Slice
+from nsys2prv.table.windows import Window
 from nsys2prv.writers import TraceContent, WindowBytes
 from nsys2prv.writers.paraver.pcf import (
     format_row_file,

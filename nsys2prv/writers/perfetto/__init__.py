@@ -6,7 +6,7 @@ writes all names.
 
 A process of Perfetto is a task of the trace, numbered as Paraver does. A host thread has a track for
 each layout of its events, a GPU's stream one for all of its work. Layouts whose ranges may overlap
-share a track only where `store/overlaps.py` has moved what overlaps to lanes: tracks of the same name,
+share a track only where `table/overlaps.py` has moved what overlaps to lanes: tracks of the same name,
 which Perfetto draws as one. Arrows (flows) lead from the call that launched work to the work, through
 all ranks of a collective, and from sends to receives.
 """
@@ -28,11 +28,11 @@ from nsys2prv._util.text import capitalize
 from nsys2prv.events.catalogue import ValueSet, load_catalogue, split_unit
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.export.info import tid_of
-from nsys2prv.store.overlaps import list_overlap_groups
-from nsys2prv.store.runs import list_present_fields
-from nsys2prv.store.samples import SampleTable, read_samples
-from nsys2prv.store.slices import AlikeRanges, RangeSlice, Slice, find_first_times
-from nsys2prv.store.windows import Window
+from nsys2prv.table.overlaps import list_overlap_groups
+from nsys2prv.table.runs import list_present_fields
+from nsys2prv.table.samples import SampleTable, read_samples
+from nsys2prv.table.slices import AlikeRanges, RangeSlice, Slice, find_first_times
+from nsys2prv.table.windows import Window
 from nsys2prv.writers import TraceContent, WindowBytes
 from nsys2prv.writers.perfetto.messages import (
     ON_SEQUENCE,

@@ -18,7 +18,7 @@ import numpy as np
 
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import ValueSet, load_catalogue
-from nsys2prv.store.overlaps import list_overlap_groups
+from nsys2prv.table.overlaps import list_overlap_groups
 from nsys2prv.writers import TraceContent
 
 #: Wire types.

@@ -9,7 +9,7 @@ import pytest
 from tools.conversions import convert_and_read
 from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
-from nsys2prv.store import overlaps
+from nsys2prv.table import overlaps
 
 KERNELS = 63000006
 

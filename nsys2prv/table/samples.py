@@ -24,8 +24,8 @@ from nsys2prv.events.attributes import GREATEST
 from nsys2prv.events.catalogue import UNSCALED, Metric, load_catalogue
 from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import Account, EventKind, Reason
-from nsys2prv.store.range_index import index_ends
-from nsys2prv.store.runs import (
+from nsys2prv.table.range_index import index_ends
+from nsys2prv.table.runs import (
     BLOCK_ROWS,
     Run,
     Span,
@@ -35,8 +35,8 @@ from nsys2prv.store.runs import (
     rewrite_column,
     take_rows,
 )
-from nsys2prv.store.slices import Slice
-from nsys2prv.store.work_result import WorkResult, append_samples
+from nsys2prv.table.slices import Slice
+from nsys2prv.table.work_result import WorkResult, append_samples
 
 #: Layout of the samples of GPUs.
 LAYOUT = "gpu_metric"

@@ -37,7 +37,7 @@ from nsys2prv.clock.sequences import CallSequence, pair_calls
 from nsys2prv.events.call_indexes import ALL_WAIT, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS, KERNEL_FACTS, KERNELS
 from nsys2prv.export.source import NULL
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.table.work_result import WorkResult
 
 #: `ranks` of kernels that end together but may be of several communicators: usable for clocks only.
 IN_STEP = 0

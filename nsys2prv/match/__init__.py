@@ -29,12 +29,12 @@ from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import OBJECT, TIME
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Rows, find_function
 from nsys2prv.export.source import NULL
-from nsys2prv.store.runs import TRACE, SpillWriter
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.table.runs import TRACE, SpillWriter
+from nsys2prv.table.work_result import WorkResult
 
 if TYPE_CHECKING:
-    from nsys2prv.relations.blocks import Block
-    from nsys2prv.relations.calls import CallPortion
+    from nsys2prv.match.blocks import Block
+    from nsys2prv.match.calls import CallPortion
 
 #: Models of parallel programs whose rules relations follow, as --align names them.
 MPI, NCCL = "mpi", "nccl"

@@ -23,10 +23,10 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv.events.catalogue import CALLERS, load_catalogue
 from nsys2prv.export.source import mask_usable
-from nsys2prv.store import windows
-from nsys2prv.store.global_ids import GlobalIds, to_begin_times, to_trace_times
-from nsys2prv.store.runs import COUNTER, LINE, RANGE, Run, SpillReader, read_run
-from nsys2prv.store.slices import RangeSlice, Slice, read_slice
+from nsys2prv.table import windows
+from nsys2prv.table.global_ids import GlobalIds, to_begin_times, to_trace_times
+from nsys2prv.table.runs import COUNTER, LINE, RANGE, Run, SpillReader, read_run
+from nsys2prv.table.slices import RangeSlice, Slice, read_slice
 
 #: Kinds of rows: threads of processes that count, streams of GPUs, samples and queues, and threads of
 #: helpers, which are in no unit.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from nsys2prv.relations.nccl_adoption import Queue, QueueGroup, _pair_in_order, group_queues
+from nsys2prv.match.nccl_adoption import Queue, QueueGroup, _pair_in_order, group_queues
 
 #: Offset (ns) and drift of the clock of each of two hosts.
 CLOCKS = ((0.0, 0.0), (7_300_000.0, 20e-6))

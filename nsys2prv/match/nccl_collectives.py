@@ -38,8 +38,8 @@ from nsys2prv.events.call_indexes import ROOT_WAITS, SEND_RECEIVE, SEVERAL_OPERA
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.export.source import NULL
-from nsys2prv.relations import DEVICES, FactFile, RelationContext, read_fact, write_result
-from nsys2prv.relations.blocks import (
+from nsys2prv.match import DEVICES, FactFile, RelationContext, read_fact, write_result
+from nsys2prv.match.blocks import (
     COLUMNS,
     Block,
     divide_ordinals,
@@ -50,8 +50,8 @@ from nsys2prv.relations.blocks import (
     write_block,
     write_blocks,
 )
-from nsys2prv.relations.nccl_adoption import IN_STEP
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.match.nccl_adoption import IN_STEP
+from nsys2prv.table.work_result import WorkResult
 
 #: Ranks that are named.
 MOST_NAMED = 8

@@ -18,9 +18,9 @@ from msgspec import Struct
 from nsys2prv._util.columns import join_pieces
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.kind import CommunicationLines
-from nsys2prv.relations import FactFile, RelationContext, write_result
-from nsys2prv.store.runs import TRACE
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.match import FactFile, RelationContext, write_result
+from nsys2prv.table.runs import TRACE
+from nsys2prv.table.work_result import WorkResult
 
 AnyBlock = TypeVar("AnyBlock", bound="Block")
 #: Names of columns by what has them, as ``columns.yaml`` explains them.

@@ -15,9 +15,9 @@ from nsys2prv import relations
 from nsys2prv.clock import NoiseKind
 from nsys2prv.clock.gathering import gather_by_member, gather_calls
 from nsys2prv.clock.sequences import Member
-from nsys2prv.relations import blocks, calls, nccl_collectives
-from nsys2prv.relations.blocks import COLUMNS, write_blocks
-from nsys2prv.relations.nccl_collectives import (
+from nsys2prv.match import blocks, calls, nccl_collectives
+from nsys2prv.match.blocks import COLUMNS, write_blocks
+from nsys2prv.match.nccl_collectives import (
     BY_LAUNCH,
     CollectivePiece,
     divide_kernels,

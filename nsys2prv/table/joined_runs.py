@@ -18,9 +18,9 @@ import numpy as np
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.events.catalogue import CALLERS, load_catalogue
-from nsys2prv.store.global_ids import GlobalIds, load_global_ids
-from nsys2prv.store.runs import RANGE, RESOLVED, TRACE, Run, SpillReader, SpillWriter
-from nsys2prv.store.slices import read_slice
+from nsys2prv.table.global_ids import GlobalIds, load_global_ids
+from nsys2prv.table.runs import RANGE, RESOLVED, TRACE, Run, SpillReader, SpillWriter
+from nsys2prv.table.slices import read_slice
 
 #: Records of a small run at most: to join it costs less than a hundred windows that look into it.
 SMALL_RUN = 32_768

@@ -33,8 +33,8 @@ from nsys2prv.events.host import TRANSFERS
 from nsys2prv.events.kind import CommunicationLines
 from nsys2prv.export.communicators import NOT_REPORTED
 from nsys2prv.export.source import NULL
-from nsys2prv.relations import FactFile, Observed, RelationContext, read_fact, write_result
-from nsys2prv.relations.blocks import (
+from nsys2prv.match import FactFile, Observed, RelationContext, read_fact, write_result
+from nsys2prv.match.blocks import (
     COLUMNS,
     PAIR_COLUMNS,
     Block,
@@ -47,7 +47,7 @@ from nsys2prv.relations.blocks import (
     write_buckets,
     write_messages,
 )
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.table.work_result import WorkResult
 
 T = TypeVar("T")
 #: Columns that identify a stream of UCX messages.

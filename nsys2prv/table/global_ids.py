@@ -14,7 +14,7 @@ from nsys2prv._util.columns import OPEN
 from nsys2prv._util.native import core
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import CALLERS
-from nsys2prv.store.runs import DOMAINS, OBJECTS, Shape, find_role
+from nsys2prv.table.runs import DOMAINS, OBJECTS, Shape, find_role
 
 #: A clock that is slowed down leaves something of ranges that are longer than this (ns).
 SHORT = 4

@@ -26,8 +26,8 @@ from nsys2prv.events.call_indexes import SEVERAL_OPERATIONS
 from nsys2prv.events.mpi import MEETINGS, PROCESSES
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.export.source import NULL
-from nsys2prv.relations import DEVICES, FactFile, Observed, RelationContext, read_fact
-from nsys2prv.relations.blocks import (
+from nsys2prv.match import DEVICES, FactFile, Observed, RelationContext, read_fact
+from nsys2prv.match.blocks import (
     COLUMNS,
     Block,
     group_blocks,
@@ -35,7 +35,7 @@ from nsys2prv.relations.blocks import (
     read_blocks,
     write_blocks,
 )
-from nsys2prv.relations.nccl_collectives import EQUAL_COLUMNS, find_role, keep_sound_kernels
+from nsys2prv.match.nccl_collectives import EQUAL_COLUMNS, find_role, keep_sound_kernels
 
 if TYPE_CHECKING:
     from nsys2prv.clock.gathering import GatheredCalls

@@ -20,8 +20,8 @@ from nsys2prv._util.columns import ABSENT, OPEN, factorize
 from nsys2prv._util.files import Closable
 from nsys2prv._util.memory import find_limit
 from nsys2prv.events.catalogue import CALLERS, Layout, Metric, NameSet, load_catalogue
-from nsys2prv.store.range_index import GREATEST_NARROW, RangeIndex, write_ranges
-from nsys2prv.store.stored_columns import (
+from nsys2prv.table.range_index import GREATEST_NARROW, RangeIndex, write_ranges
+from nsys2prv.table.stored_columns import (
     NO_BITS,
     StoredColumn,
     read_valid,
@@ -149,7 +149,7 @@ class Run(Struct, frozen=True, eq=False):
     #: Number of sampled numbers, in a run of samples.
     values: int = 0
     #: True if these are zeros that mark where nothing was sampled
-    #: (:mod:`nsys2prv.store.samples`).
+    #: (:mod:`nsys2prv.table.samples`).
     filler: bool = False
     #: Of ranges: what is known of their ends and fields.
     index: RangeIndex | None = None

@@ -29,8 +29,8 @@ from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR_KINDS, UTC_ERROR, FindingKind,
 from nsys2prv.events.call_indexes import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import MESSAGES
-from nsys2prv.relations import FactFile, Observed, RelationContext, read_fact, write_result
-from nsys2prv.relations.blocks import (
+from nsys2prv.match import FactFile, Observed, RelationContext, read_fact, write_result
+from nsys2prv.match.blocks import (
     COLUMNS,
     PAIR_COLUMNS,
     Block,
@@ -43,13 +43,13 @@ from nsys2prv.relations.blocks import (
     write_buckets,
     write_messages,
 )
-from nsys2prv.relations.nccl_collectives import (
+from nsys2prv.match.nccl_collectives import (
     find_bandwidth,
     keep_sound_kernels,
     make_rows,
     measure_waits,
 )
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.table.work_result import WorkResult
 
 #: The relation, and the kind of its lines in the catalogue.
 NAME, LINE_KIND = "nccl_messages", "nccl_message"

@@ -21,8 +21,8 @@ from nsys2prv.events.catalogue import Metric, load_counter_tables
 from nsys2prv.events.cuda import ALLOCATION, GPU_MEMORY, RELEASE
 from nsys2prv.events.kind import Counters
 from nsys2prv.export.source import NULL
-from nsys2prv.relations import FactFile, RelationContext, read_fact, write_result
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.match import FactFile, RelationContext, read_fact, write_result
+from nsys2prv.table.work_result import WorkResult
 
 #: The relation, and the layout of its records.
 NAME, LAYOUT = "gpu_memory", "memory_in_use"

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv.events.catalogue import CALLERS, Layout, load_catalogue
-from nsys2prv.store.global_ids import GlobalIds, to_begin_times, to_trace_times
-from nsys2prv.store.range_index import find_blocks_of_ends, skips_zero
-from nsys2prv.store.runs import RANGE, TIMES, Columns, RowSpan, Run, SpillReader, find_role
+from nsys2prv.table.global_ids import GlobalIds, to_begin_times, to_trace_times
+from nsys2prv.table.range_index import find_blocks_of_ends, skips_zero
+from nsys2prv.table.runs import RANGE, TIMES, Columns, RowSpan, Run, SpillReader, find_role
 
 #: Indices of rows, a mask of them, or a slice.
 Places = slice | np.ndarray

@@ -22,7 +22,7 @@ from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, Metric, load_catal
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
 from nsys2prv.export.source import are_all_usable, mask_usable
-from nsys2prv.store.runs import COUNTER, LINE, Run, Span, SpillWriter, get_shape, take_rows
+from nsys2prv.table.runs import COUNTER, LINE, Run, Span, SpillWriter, get_shape, take_rows
 
 
 class WorkResult(Struct):
@@ -87,7 +87,7 @@ class WorkResult(Struct):
         self, rows: Rows | Counters, writer: SpillWriter, account: Account, open_ended: bool = False
     ) -> None:
         """Store records or samples, and the lines to them, and count them. open_ended: as for
-        :func:`nsys2prv.store.work_result.spill_rows`.
+        :func:`nsys2prv.table.work_result.spill_rows`.
         """
         if isinstance(rows, Counters):
             runs = list(spill_counters(rows, writer, account))

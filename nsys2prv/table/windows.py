@@ -14,9 +14,9 @@ from msgspec import Struct
 from nsys2prv._util.columns import OPEN
 from nsys2prv._util.files import Closable
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.store.global_ids import GlobalIds
-from nsys2prv.store.runs import COUNTER, LINE, RANGE, STATE, Run, SpillReader
-from nsys2prv.store.slices import RangeSlice, Slice, read_slice
+from nsys2prv.table.global_ids import GlobalIds
+from nsys2prv.table.runs import COUNTER, LINE, RANGE, STATE, Run, SpillReader
+from nsys2prv.table.slices import RangeSlice, Slice, read_slice
 
 #: Records of one window: some tens of MB, whatever the trace.
 WINDOW_RECORDS = 300_000

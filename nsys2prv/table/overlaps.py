@@ -28,7 +28,7 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account, Reason
-from nsys2prv.store.runs import (
+from nsys2prv.table.runs import (
     LINE,
     NEVER,
     Run,
@@ -37,7 +37,7 @@ from nsys2prv.store.runs import (
     read_run,
     rewrite_column,
 )
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.table.work_result import WorkResult
 
 #: Records looked at together.
 CHUNK_RECORDS = 500_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsys2prv.relations.nccl_messages import guess_ranks
+from nsys2prv.match.nccl_messages import guess_ranks
 
 #: Tasks of a chain, with the greatest and the least of the ranks that each exchanges messages with.
 CHAIN = {2: (1, 1), 5: (2, 0), 6: (3, 1), 9: (2, 2)}
