@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsys2prv._util.errors import Nsys2prvError
-    from nsys2prv.analysis.job import OpenJob, open_job
-    from nsys2prv.analysis.result import Finding
-    from nsys2prv.analysis.study.runs import make_study
-    from nsys2prv.analysis.study.study import Study
     from nsys2prv.conversion.options import Options
     from nsys2prv.conversion.summary import Summary
+    from nsys2prv.figures.result import Finding
+    from nsys2prv.open_job import OpenJob, open_job
+    from nsys2prv.show.study.study import Study
+    from nsys2prv.study_runs import make_study
 
     # Not in __all__: `import *` would hide Python's own.
     open, study = open_job, make_study
@@ -91,7 +91,7 @@ def __getattr__(name: str) -> object:
 
         return getattr(conversion, name)
     if name in {"OpenJob", "open"}:
-        from nsys2prv.analysis import job
+        from nsys2prv import open_job as job
 
         return job.OpenJob if name == "OpenJob" else job.open_job
     if name == "Nsys2prvError":
@@ -99,15 +99,15 @@ def __getattr__(name: str) -> object:
 
         return Nsys2prvError
     if name == "Finding":
-        from nsys2prv.analysis.result import Finding
+        from nsys2prv.figures.result import Finding
 
         return Finding
     if name == "study":
-        from nsys2prv.analysis.study.runs import make_study
+        from nsys2prv.study_runs import make_study
 
         return make_study
     if name == "Study":
-        from nsys2prv.analysis.study.study import Study
+        from nsys2prv.show.study.study import Study
 
         return Study
     raise AttributeError(f"module 'nsys2prv' has no attribute {name!r}")

@@ -9,8 +9,8 @@ import io
 import os
 from pathlib import Path
 
-from nsys2prv.analysis.analyses import ANALYSES
-from nsys2prv.analysis.result import FINDING_KINDS
+from nsys2prv.analyses import ANALYSES
+from nsys2prv.figures.result import FINDING_KINDS
 
 ROOT = Path(__file__).parent.parent
 

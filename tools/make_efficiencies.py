@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsys2prv.analysis.study.model import ROWS
+from nsys2prv.figures.study_model import ROWS
 
 HEAD = """# Efficiencies
 

@@ -31,6 +31,8 @@ _UNSAFE = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
+#: Characters of the name of a kernel in a sentence.
+LONGEST_NAME = 56
 #: Lines that the heading of a column may take.
 MOST_HEADING_LINES = 3
 #: Rows of a table that may become columns.
@@ -346,3 +348,13 @@ class Progress:
             if not self._ahead:
                 bar.close()
                 self._bar = None
+
+
+def shorten_name(name: str) -> str:
+    """Return the name of a kernel, shortened to LONGEST_NAME."""
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
+
+
+def format_nanoseconds(value: float) -> str:
+    """Return nanoseconds for people."""
+    return format_scaled(value, ("ns", "us", "ms", "s"))

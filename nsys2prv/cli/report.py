@@ -1,7 +1,7 @@
 """Run the commands `nsys2prv report`, `diff` and `study`.
 
 In: parsed options. Out: text, and the files that were asked for: JSON and pages
-(:mod:`nsys2prv.analysis.page`), of a study also Markdown, CSV, TALP files and traces.
+(:mod:`nsys2prv.show.page`), of a study also Markdown, CSV, TALP files and traces.
 """
 
 from __future__ import annotations
@@ -17,20 +17,8 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import check_folder, write_complete_files
-from nsys2prv._util.text import format_count
-from nsys2prv.analysis.analyses import ON_DEMAND
-from nsys2prv.analysis.comparison import compare_jobs, describe_change, warn_of_differences
-from nsys2prv.analysis.finished_job import JSON, FinishedJob
-from nsys2prv.analysis.job import OpenJob, open_job
-from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.study.study import Study
-from nsys2prv.analysis.text import (
-    Style,
-    count_lines_left,
-    format_machine_line,
-    format_nanoseconds,
-    format_results,
-)
+from nsys2prv._util.text import format_count, format_nanoseconds
+from nsys2prv.analyses import ON_DEMAND
 from nsys2prv.cli.arguments import make_cut_options, parse_kinds, refuse
 from nsys2prv.conversion.anonymous import make_pseudonym
 from nsys2prv.conversion.convert import convert
@@ -39,7 +27,13 @@ from nsys2prv.conversion.options import CutOptions, Options
 from nsys2prv.conversion.quality import QualityNote, format_quality
 from nsys2prv.export.report_files import find_reports
 from nsys2prv.export.roles import FILE_NAMES, describe_processes
+from nsys2prv.figures.result import Result
+from nsys2prv.open_job import OpenJob, open_job
 from nsys2prv.replay.causes import parse_what_ifs
+from nsys2prv.show.comparison import compare_jobs, describe_change, warn_of_differences
+from nsys2prv.show.finished_job import JSON, FinishedJob
+from nsys2prv.show.study.study import Study
+from nsys2prv.show.text import Style, count_lines_left, format_machine_line, format_results
 
 #: Analyses that a terminal shows first; others follow while at least this number of lines is free.
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
@@ -81,7 +75,7 @@ def _write_files(
 
 def _import_page() -> ModuleType:
     """Return the module of pages; its templates take a while to import."""
-    from nsys2prv.analysis import page
+    from nsys2prv.show import page
 
     return page
 
@@ -229,7 +223,7 @@ def _name_run(given: str, options: argparse.Namespace) -> str:
 
 
 def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
-    """Return the heading of a report. job: as :meth:`nsys2prv.analysis.job.OpenJob.describe` returns
+    """Return the heading of a report. job: as :meth:`nsys2prv.open_job.OpenJob.describe` returns
     it. full: with all notes on the quality of the capture.
     """
     gpus = f", {format_count(job['devices'], 'GPU')}" if job["devices"] else ""
@@ -250,13 +244,13 @@ def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
 def run_study(options: argparse.Namespace) -> Answer:
     """Run `study`."""
     # Not before they are needed.
-    from nsys2prv.analysis.study.formats import (
+    from nsys2prv.show.study.formats import (
         format_csv,
         format_markdown,
         format_study,
         make_talp_files,
     )
-    from nsys2prv.analysis.study.runs import make_study
+    from nsys2prv.study_runs import make_study
 
     _check_runs(options)
     chosen = "scaling", "reference", "iterations", "whole", "host_threads", "useful"
@@ -342,7 +336,7 @@ def _hide_given(
 
 def _cut_runs(study: Study, paths: Sequence[str], options: argparse.Namespace) -> None:
     """Write the trace of the focus of analysis of each run. paths: of the runs."""
-    from nsys2prv.analysis.study.formats import name_file
+    from nsys2prv.show.study.formats import name_file
 
     options.cut.mkdir(exist_ok=True)
     for number, (run, path) in enumerate(zip(study.runs, paths, strict=True), 1):

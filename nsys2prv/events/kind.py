@@ -165,7 +165,7 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def find_function(name: str, package: str = __package__) -> Callable[..., Any]:
     """Return a function of a package by `module.function`."""
-    module, _, function = name.partition(".")
+    module, _, function = name.rpartition(".")
     return getattr(import_module(f"{package}.{module}"), function)
 
 

@@ -17,7 +17,7 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv._util.errors import NothingToWrite
-from nsys2prv.analysis.job import OpenJob
+from nsys2prv.open_job import OpenJob
 
 PREFIX = "CUPTI_ACTIVITY_KIND_"
 KERNEL, RUNTIME, MEMCPY, MEMSET, GRAPH = (

@@ -24,8 +24,8 @@ from tools.exports import (
 )
 
 import nsys2prv
-from nsys2prv.analysis.page import make_job_page
-from nsys2prv.analysis.result import Finding
+from nsys2prv.figures.result import Finding
+from nsys2prv.show.page import make_job_page
 
 MS, US = 1_000_000, 1_000
 NAMES = ("kern", "cudaLaunchKernel_v7000", "cudaStreamSynchronize_v3020", "cudaMalloc_v3020")

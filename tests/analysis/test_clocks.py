@@ -11,8 +11,8 @@ from tools.exports import KERNEL, make_export, make_global_pid, make_kernel, mak
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis.text import format_machine_line
 from nsys2prv.cli import main
+from nsys2prv.show.text import format_machine_line
 
 
 def test_a_report_says_when_and_where_it_was_recorded(

@@ -10,10 +10,10 @@ import pytest
 from tools.exports import make_export
 from tools.view_answers import SAMPLES
 
-from nsys2prv.analysis import job
-from nsys2prv.analysis.job import OpenJob
-from nsys2prv.analysis.text import MOST_LINES
+from nsys2prv import open_job as job
 from nsys2prv.cli import main
+from nsys2prv.open_job import OpenJob
+from nsys2prv.show.text import MOST_LINES
 
 TRAINING, GRAPHS = (list(map(str, SAMPLES[name])) for name in ("training", "graphs"))
 #: Those that are not on demand.
@@ -58,7 +58,7 @@ def test_a_terminal_has_the_analyses_that_fit(
     assert last.startswith("more tables: --full shows all, --only one of ")
     assert " ".join(last.split()).endswith(", ".join(ANALYSES[2:]))
     analyses.clear()
-    monkeypatch.setattr("nsys2prv.analysis.text.MOST_LINES", 200)
+    monkeypatch.setattr("nsys2prv.show.text.MOST_LINES", 200)
     assert main(["report", GRAPHS[0], "-q", "-j", "1"]) == 0
     assert analyses[:3] == ANALYSES[:3]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsys2prv.analysis.result import name_communicators
+from nsys2prv.figures.result import name_communicators
 
 
 def test_communicators_by_their_members() -> None:

@@ -12,10 +12,10 @@ from tools.exports import make_call, make_global_tid
 from tools.nccl_exports import Rank, format_payload
 from tools.view_answers import SAMPLES
 
-from nsys2prv.analysis.device_group import Steady
-from nsys2prv.analysis.job import open_job
-from nsys2prv.analysis.result import Result
 from nsys2prv.cli import main
+from nsys2prv.figures.device_group import Steady
+from nsys2prv.figures.result import Result
+from nsys2prv.open_job import open_job
 
 GEMM, ELEMENTWISE = 5, 6
 NAMES = (

@@ -10,10 +10,10 @@ import pytest
 from tools.pages import Page
 from tools.view_answers import SAMPLES
 
-from nsys2prv.analysis.comparison import compare_jobs
-from nsys2prv.analysis.finished_job import FinishedJob
-from nsys2prv.analysis.result import Result, Table
 from nsys2prv.cli import main
+from nsys2prv.figures.result import Result, Table
+from nsys2prv.show.comparison import compare_jobs
+from nsys2prv.show.finished_job import FinishedJob
 
 
 def run_job(devices: dict[str, int]) -> FinishedJob:

@@ -17,9 +17,9 @@ from tools.cut_frames import open_part, prepare_job
 from tools.cut_jobs import METRIC, PERIOD, STEP, write_small_job
 
 import nsys2prv
-from nsys2prv.analysis.job import OpenJob
 from nsys2prv.conversion.job_reader import make_event_reader
 from nsys2prv.conversion.options import CutOptions
+from nsys2prv.open_job import OpenJob
 
 
 class Whole:

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis.findings import _order_limits
-from nsys2prv.analysis.host_time import TEXTS
-from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding
-from nsys2prv.analysis.text import format_findings
 from nsys2prv.cli import main
+from nsys2prv.figures.host_time import TEXTS
+from nsys2prv.figures.result import FINDING_KINDS, NOTHING, Finding
+from nsys2prv.show.text import format_findings
+from nsys2prv.verdict.findings import _order_limits
 from nsys2prv.writers.paraver.cfg import list_core_views
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))

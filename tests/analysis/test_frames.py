@@ -17,8 +17,8 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv.analysis.device_group import list_labels
-from nsys2prv.analysis.job import OpenJob
+from nsys2prv.figures.device_group import list_labels
+from nsys2prv.open_job import OpenJob
 
 #: Layout -> event type of its naming field, which is written for no other layout.
 NAMING = {

@@ -10,10 +10,10 @@ from tools.exports import make_call
 from tools.nccl_exports import Rank
 
 import nsys2prv
-from nsys2prv.analysis.host_time import PARTS
-from nsys2prv.analysis.host_use import ADVICE, RULES, HostUse, NamedTime, Pauses, choose_advice
-from nsys2prv.analysis.stacks import Place
-from nsys2prv.analysis.time_division import PARTS as PICTURE
+from nsys2prv.figures.host_time import PARTS
+from nsys2prv.figures.stacks import Place
+from nsys2prv.figures.time_division import PARTS as PICTURE
+from nsys2prv.verdict.host_use import ADVICE, RULES, HostUse, NamedTime, Pauses, choose_advice
 
 S = 1_000_000_000
 

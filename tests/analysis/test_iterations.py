@@ -18,10 +18,10 @@ from tools.exports import (
 )
 
 import nsys2prv
-from nsys2prv.analysis.comparison import compare_jobs, describe_change
-from nsys2prv.analysis.finished_job import FinishedJob
-from nsys2prv.analysis.iterations import PARTS
-from nsys2prv.analysis.result import Result, Table
+from nsys2prv.figures.iterations import PARTS
+from nsys2prv.figures.result import Result, Table
+from nsys2prv.show.comparison import compare_jobs, describe_change
+from nsys2prv.show.finished_job import FinishedJob
 
 US = 1_000
 

@@ -25,10 +25,10 @@ from tools.exports import (
 )
 
 import nsys2prv
-from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.study.model import Interval, Run
-from nsys2prv.analysis.study.runs import compare_runs
-from nsys2prv.analysis.study.study import Study
+from nsys2prv.figures.result import Result
+from nsys2prv.figures.study_model import Interval, Run
+from nsys2prv.show.study.study import Study
+from nsys2prv.study_runs import compare_runs
 
 NAMES = make_strings(
     "gemm",

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 import nsys2prv
-from nsys2prv.analysis import analyses, idle
-from nsys2prv.analysis import job as job_module
-from nsys2prv.analysis.result import DECLARED, Analysis, Finding, Result, join_findings
+from nsys2prv import analyses
+from nsys2prv import open_job as job_module
 from nsys2prv.cli import main
+from nsys2prv.figures import idle
+from nsys2prv.figures.result import DECLARED, Analysis, Finding, Result, join_findings
 
 TITLE = "Kernels are counted."
 

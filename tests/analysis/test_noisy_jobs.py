@@ -19,7 +19,7 @@ from tools.exports import (
 from tools.nccl_exports import Rank, format_payload
 
 import nsys2prv
-from nsys2prv.analysis.result import Finding
+from nsys2prv.figures.result import Finding
 
 RANKS, STEPS, US = 16, 30, 1_000
 #: What kernels last (ns), in the middle.

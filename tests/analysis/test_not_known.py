@@ -18,7 +18,7 @@ from tools.exports import (
 )
 
 import nsys2prv
-from nsys2prv.analysis.result import KERNEL_NAMES
+from nsys2prv.figures.result import KERNEL_NAMES
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 

@@ -9,7 +9,7 @@ import pytest
 from tools.exports import KERNEL, PID, make_export, make_global_pid, make_kernel, make_strings
 
 import nsys2prv
-from nsys2prv.analysis.job import OpenJob
+from nsys2prv.open_job import OpenJob
 
 PERIOD, COUNT = 1_000_000, 100
 METRICS = ("GR Active [Throughput %]", "SM Issue [Throughput %]", "GPC Clock Frequency [MHz]")

@@ -9,7 +9,7 @@ from tools.exports import make_call, make_nvtx_range
 from tools.nccl_exports import COMM, Rank, format_payload
 
 import nsys2prv
-from nsys2prv.analysis.result import Finding
+from nsys2prv.figures.result import Finding
 
 STAGES, MICRO_BATCHES, STEPS = 3, 4, 8
 WORK, LATENCY = 1_000_000, 20_000

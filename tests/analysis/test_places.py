@@ -15,7 +15,7 @@ from tools.exports import make_call, make_nvtx_range
 from tools.nccl_exports import COMM, Rank, format_payload
 
 import nsys2prv
-from nsys2prv.analysis.result import Finding
+from nsys2prv.figures.result import Finding
 
 RANKS, STEPS = 4, 20
 ALL_REDUCE, ADD, SYNCHRONIZE = 1, 5, 6

@@ -23,10 +23,10 @@ from tools.exports import (
 )
 
 import nsys2prv
-from nsys2prv.analysis.page import make_job_page
-from nsys2prv.analysis.result import Finding
 from nsys2prv.cli import main
 from nsys2prv.conversion.options import CutOptions
+from nsys2prv.figures.result import Finding
+from nsys2prv.show.page import make_job_page
 
 MS, US = 1_000_000, 1_000
 LAUNCH, MALLOC, OVERHEAD, WRITE, WAIT, DRIVER = range(2, 8)

@@ -13,8 +13,8 @@ from samples import generate
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis import iterations
 from nsys2prv.cli import main
+from nsys2prv.figures import iterations
 
 TRAINING = list(map(str, SAMPLES["training"]))
 

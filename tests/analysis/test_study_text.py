@@ -12,13 +12,13 @@ from msgspec import convert
 from msgspec.structs import replace
 from tools.studies import make_run, make_study_data
 
-from nsys2prv.analysis.page import make_study_page
-from nsys2prv.analysis.study import formats
-from nsys2prv.analysis.study.formats import format_markdown, format_study
-from nsys2prv.analysis.study.model import ROW_OF, Run
-from nsys2prv.analysis.study.study import Study
-from nsys2prv.analysis.study.summary import summarise_study
-from nsys2prv.analysis.text import Style
+from nsys2prv.figures.study_model import ROW_OF, Run
+from nsys2prv.show.page import make_study_page
+from nsys2prv.show.study import formats
+from nsys2prv.show.study.formats import format_markdown, format_study
+from nsys2prv.show.study.study import Study
+from nsys2prv.show.study.summary import summarise_study
+from nsys2prv.show.text import Style
 
 HOSTILE = "</style><script>alert(1)</script>|\x1b[31m"
 

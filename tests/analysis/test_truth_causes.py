@@ -13,7 +13,7 @@ import pytest
 
 import nsys2prv
 from nsys2prv import OpenJob, Options
-from nsys2prv.analysis.result import Finding
+from nsys2prv.figures.result import Finding
 
 SAMPLE = Path(__file__).parents[2] / "sample_reports" / "training"
 TRUTH = json.loads((SAMPLE / "truth.json").read_text())

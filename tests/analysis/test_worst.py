@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsys2prv.analysis.text import choose_worst_rows
+from nsys2prv.show.text import choose_worst_rows
 
 
 def make_devices(count: int) -> pl.DataFrame:

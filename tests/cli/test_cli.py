@@ -15,7 +15,7 @@ from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 from nsys2prv import __version__
 from nsys2prv._util import COMMIT, format_version
-from nsys2prv.analysis.text import Style
+from nsys2prv.show.text import Style
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 RANKS = sorted(map(str, (SAMPLES / "graphs").glob("rank*.sqlite")))

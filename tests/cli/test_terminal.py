@@ -12,7 +12,7 @@ from tools.commands import SAMPLES
 from tools.terminals import run_on_terminal
 
 from nsys2prv._util.text import Column, fold_lines, lay_out_table
-from nsys2prv.analysis.text import BOLD, PLAIN
+from nsys2prv.show.text import BOLD, PLAIN
 
 FACTORS = ("parallel", "balance", "communication", "orchestration")
 LISTS = (

@@ -26,11 +26,11 @@ from tools.cut_jobs import STEPS, write_small_job
 
 from nsys2prv import Options
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.analysis.job import OpenJob
 from nsys2prv.conversion.cut import cut_job
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions, Plan
 from nsys2prv.conversion.write import write_job
+from nsys2prv.open_job import OpenJob
 from nsys2prv.table.runs import TIMES, find_role, read_run
 
 SETS = sorted(path.parent.name for path in SAMPLES.glob("*/truth.json"))

@@ -20,8 +20,8 @@ from tools.exports import (
 )
 
 import nsys2prv
-from nsys2prv.analysis.job import OpenJob
 from nsys2prv.conversion.options import CutOptions
+from nsys2prv.open_job import OpenJob
 
 GRAPH, MEMSET = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_MEMSET"
 NAMES = make_strings("gemm", "cudaLaunchKernel")

@@ -33,9 +33,11 @@ HEAVY = {
     "dask",
     "distributed",
     "mpi4py",
-    "nsys2prv.analysis.page",
+    "nsys2prv.show.page",
     "nsys2prv.writers.paraver.check",
-    "nsys2prv.analysis",
+    "nsys2prv.figures",
+    "nsys2prv.verdict",
+    "nsys2prv.show",
 }
 #: For jobs of several hosts, for more workers than threads do, for --states, for cuts, and for all views that there are.
 NOT_ASKED_FOR = {

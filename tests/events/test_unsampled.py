@@ -8,8 +8,8 @@ from pathlib import Path
 from tools.conversions import convert_and_read
 from tools.exports import KERNEL, Row, make_export, make_kernel, make_strings
 
-from nsys2prv.analysis.job import open_job
 from nsys2prv.events.kind import Reason
+from nsys2prv.open_job import open_job
 from nsys2prv.table.runs import BLOCK_ROWS
 
 SMS, PERIOD = 9403, 100

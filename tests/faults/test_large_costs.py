@@ -23,13 +23,13 @@ from tools.exports import (
 
 from nsys2prv._util.columns import FrameWriter
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.analysis.device_group import find_rows
-from nsys2prv.analysis.job import open_job
 from nsys2prv.events.attributes import MOST_METRICS, MOST_SOURCES
 from nsys2prv.events.call_indexes import CallKinds, Launches, LaunchIndex, save_launches
 from nsys2prv.events.catalogue import hash_to_numbers
 from nsys2prv.events.kind import Reason
 from nsys2prv.events.name_rules import load_class_rules
+from nsys2prv.figures.device_group import find_rows
+from nsys2prv.open_job import open_job
 
 
 def test_launches_of_many_processes_take_space_in_proportion(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 import nsys2prv
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.native import core
-from nsys2prv.analysis.host_time import TEXTS
 from nsys2prv.cli import main
+from nsys2prv.figures.host_time import TEXTS
 from nsys2prv.replay.causes import EXAMPLES, JOB_CHANGES, parse_what_ifs
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")

@@ -18,7 +18,6 @@ from tools.exports import KERNEL, RUNTIME, make_call, make_export, make_kernel, 
 import nsys2prv
 from nsys2prv import OpenJob
 from nsys2prv._util.native import core
-from nsys2prv.analysis.findings import _skip_unmatched
 from nsys2prv.replay.causes import Cause, KernelFacts, find_causes
 from nsys2prv.replay.graph import (
     AS_RECORDED,
@@ -39,6 +38,7 @@ from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
 from nsys2prv.replay.suspects import Suspect, is_awaited
 from nsys2prv.replay.unit_graph import finish_graph, mark_clear
 from nsys2prv.replay.whatif import GPU, Replay
+from nsys2prv.verdict.findings import _skip_unmatched
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
 SAMPLES = Path(__file__).parents[2] / "sample_reports"

@@ -8,8 +8,8 @@ from itertools import pairwise
 import polars as pl
 from polars import selectors
 
-from nsys2prv.analysis.iterations import PERIOD
-from nsys2prv.analysis.job import OpenJob
+from nsys2prv.figures.iterations import PERIOD
+from nsys2prv.open_job import OpenJob
 
 WORK = ("cuda_kernel", "nccl_kernel", "cuda_graph", "memory_operation")
 _SCHEMA = {"begin": pl.Int64, "end": pl.Int64, "device": pl.Int64}

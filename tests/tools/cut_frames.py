@@ -15,7 +15,6 @@ import polars as pl
 
 from nsys2prv import Options
 from nsys2prv._util.workers import Pool
-from nsys2prv.analysis.job import OpenJob
 from nsys2prv.conversion.convert import prepare
 from nsys2prv.conversion.cut import cut_job
 from nsys2prv.conversion.job import Job
@@ -23,6 +22,7 @@ from nsys2prv.conversion.options import CutOptions, Plan
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.stacks import STACK_LAYOUTS
+from nsys2prv.open_job import OpenJob
 
 #: Where an event is. Rows of a machine have no rank: they are beside any of its ranks. Those that
 #: several machines see have no node either.

@@ -14,12 +14,12 @@ from tools.pages import Page, list_references
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis.finished_job import FinishedJob
-from nsys2prv.analysis.page import load_environment, make_job_page, make_page
-from nsys2prv.analysis.page.data import encode_varints
-from nsys2prv.analysis.page.excerpts import choose_excerpts
-from nsys2prv.analysis.result import OUTSIDE
 from nsys2prv.cli import main
+from nsys2prv.figures.result import OUTSIDE
+from nsys2prv.show.finished_job import FinishedJob
+from nsys2prv.show.page import load_environment, make_job_page, make_page
+from nsys2prv.show.page.data import encode_varints
+from nsys2prv.show.page.excerpts import choose_excerpts
 
 ROOT = Path(__file__).parents[3]
 

@@ -19,11 +19,11 @@ from tools.studies import make_study_data
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis.finished_job import FinishedJob
-from nsys2prv.analysis.page import join_modules, make_page, make_study_page
-from nsys2prv.analysis.page.excerpts import choose_excerpts
-from nsys2prv.analysis.study.study import Study
 from nsys2prv.cli import main
+from nsys2prv.show.finished_job import FinishedJob
+from nsys2prv.show.page import join_modules, make_page, make_study_page
+from nsys2prv.show.page.excerpts import choose_excerpts
+from nsys2prv.show.study.study import Study
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

@@ -138,7 +138,7 @@ def test_without_the_compiled_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Modules take the core as they find it when they are first imported: not within this test.
-    importlib.import_module("nsys2prv.analysis.findings")
+    importlib.import_module("nsys2prv.verdict.findings")
     monkeypatch.setattr("nsys2prv._util.native.core", None)
     report = str(Path(__file__).parents[3] / "sample_reports/graphs")
     prv = str(write_trace(tmp_path))

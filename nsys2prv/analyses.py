@@ -1,0 +1,185 @@
+"""Run analyses: collect frames of every device group, in any worker, and conclude from all of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+from msgspec.structs import replace
+
+from nsys2prv._util.memory import keep_freed_memory, return_freed_memory, return_large_blocks
+from nsys2prv.conversion.quality import lacks_mpi
+from nsys2prv.events.attributes import select_labels
+from nsys2prv.events.cuda import select_synchronising_calls
+from nsys2prv.events.host import select_io_calls
+from nsys2prv.events.kind import find_function
+from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.events.name_rules import NamePattern
+from nsys2prv.figures import coverage
+from nsys2prv.figures.collectives import make_clock_table
+from nsys2prv.figures.device_group import ALL, WORK, AnalysisOptions, DeviceGroup
+from nsys2prv.figures.host_time import NAMES, select_no_profiler
+from nsys2prv.figures.nvtx_operations import RANGES
+from nsys2prv.figures.result import DECLARED, KERNEL_NAMES, Analysis, Context, Result
+from nsys2prv.figures.time_division import CRITICAL_PATH
+from nsys2prv.table.event_reader import load_event_reader
+
+if TYPE_CHECKING:
+    from nsys2prv.open_job import OpenJob
+
+#: The analysis, and the kind and layout of the same name, that are there on demand.
+ON_DEMAND = CRITICAL_PATH
+#: What analyses need -> layouts, of which one must be there.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "work": (*WORK,),
+    "work or calls": (*WORK, "cuda_api"),
+    "kernels": ("cuda_kernel", "nccl_kernel", "cuda_graph"),
+    "kernel names": (KERNEL_NAMES,),
+    "collectives": ("nccl_kernel", *MPI_LAYOUTS),
+    "NVTX ranges": RANGES,
+    "MPI": MPI_LAYOUTS,
+    ON_DEMAND: (ON_DEMAND,),
+}
+#: All analyses, in the order of their tables.
+ANALYSES = [analysis for analysis in DECLARED.values() if analysis.conclude]
+
+
+def run_analyses(
+    opened: OpenJob,
+    wanted: Sequence[str],
+    asked: AnalysisOptions,
+    pattern: str,
+    regions: tuple[str, ...],
+) -> dict[str, Result]:
+    """Return the results of analyses by name. pattern: of the NVTX names of iterations, "" to find
+    them. regions: names or glob patterns of NVTX ranges.
+    """
+    job, plain = opened.prepared, opened.plain_labels
+    # Columns of a single unit may be most of the memory; many units use blocks again and again.
+    (return_large_blocks if len(opened.units) == 1 else keep_freed_memory)()
+    steady, iterations = (None, None) if asked.whole else opened.find_steady(pattern)
+    lost_work = coverage.name_lossy_processes(job)
+    options = replace(
+        asked,
+        iterations=iterations,
+        synchronising=select_synchronising_calls(plain["cuda_api"]),
+        set_up_calls=[select_labels(plain["cuda_api"], one) for one in NAMES["set_up"]],
+        gpus=coverage.name_gpus(job, opened.reader),
+        io=select_io_calls(plain["osrt"]),
+        shmem=select_labels(plain["nvtx"], NAMES["shmem"]),
+        compilers=select_labels(plain["cpu_module"], NAMES["compilers"]),
+        no_profiler=select_no_profiler(plain["profiler_overhead"]),
+        groups=opened.group_table,
+        steady=steady,
+        covered=opened.coverage.common,
+        length=opened.coverage.job.length,
+        cut=opened.coverage.describe_cut(),
+        lossy_devices=coverage.find_lossy_devices(job, opened.reader),
+        lost_work=lost_work,
+        lacks_mpi=any(map(lacks_mpi, job.infos)),
+        unrecorded_mpi=coverage.list_unrecorded_mpi(job, opened.reader.layouts),
+        regions=ALL
+        if regions == (ALL,)
+        else tuple((name, NamePattern.from_glob(name, plain["nvtx"])) for name in regions),
+        unmatched=tuple(
+            dict.fromkeys(
+                job.infos[report].name
+                for (report, _), (kernels, matched) in job.silent_in_nccl.items()
+                if 2 * matched < kernels
+            )
+        ),
+    )
+
+    def explain(layouts: Sequence[str]) -> str:
+        is_lost = lost_work and set(layouts) & set(WORK) & opened.reader.layouts
+        return context.explain_loss() if is_lost else coverage.explain_absence(job, layouts)
+
+    context = Context(
+        opened.reader,
+        options,
+        opened.labels,
+        opened.folded,
+        opened.available,
+        explain,
+        make_clock_table(job),
+        lambda: opened.graph,
+    )
+    results, able = {}, []
+    for analysis in (one for one in ANALYSES if one.name in wanted):
+        groups = [GROUPS[name] for name in analysis.needs]
+        absent = [group for group in groups if not opened.available & set(group)]
+        missing = [f"{analysis.title}: {coverage.explain_absence(job, group)}" for group in absent]
+        if analysis.covered and not len(opened.coverage.common):
+            missing.insert(0, opened.coverage.describe())
+        results[analysis.name] = Result(analysis.name, analysis.title, missing=missing)
+        able += [] if missing else [analysis]
+    collected: dict[str, dict[str, list[pl.DataFrame]]] = defaultdict(lambda: defaultdict(list))
+    units = len(opened.units)
+    steps = len(able) + (units if units > 1 else len(able))
+    with job.progress.show_phase("analysing", steps) as advance:
+        for frames in _collect_units(opened, able, options):
+            for name, key, frame in frames:
+                collected[name][key].append(frame)
+            advance(1)
+        for analysis in able:
+            joined: dict[str, pl.DataFrame] = defaultdict(pl.DataFrame)
+            for key, parts in collected[analysis.name].items():
+                kept = [part for part in parts if part.height] or parts[:1]
+                joined[key] = pl.concat(kept, how="diagonal_relaxed")
+            result = results[analysis.name]
+            context.said.clear()
+            find_function(analysis.conclude, __package__)(joined, context, result)
+            result.findings[:] = [one.confine(options.covered) for one in result.findings]
+            for table, (said, group) in analysis.absent.items():
+                if table not in result.tables:
+                    result.missing.append(said.format(why=explain(GROUPS.get(group, (group,)))))
+            if lost_work and analysis.covered and lost_work not in context.said:
+                result.missing.append(f"figures of all GPUs: {lost_work}")
+            advance(1)
+    return results
+
+
+def _collect_units(
+    opened: OpenJob, able: Sequence[Analysis], options: AnalysisOptions
+) -> Iterator[list[tuple[str, str, pl.DataFrame]]]:
+    """Yield the frames that the analyses collect, unit by unit; of a single unit, which workers
+    could not share, analysis by analysis.
+    """
+    if len(opened.units) == 1:
+        unit = make_device_group(options, opened.saved_reader, *opened.units)
+        for analysis in able:
+            return_freed_memory()
+            yield _collect_frames([analysis], unit)
+            unit.forget()
+    else:
+        names = [analysis.name for analysis in able]
+        yield from opened.run_on_groups(partial(_collect_unit, names, options))
+
+
+def _collect_frames(
+    analyses: Sequence[Analysis], unit: DeviceGroup
+) -> list[tuple[str, str, pl.DataFrame]]:
+    """Return the frames that analyses collect of one unit: analysis, name of the frame, frame."""
+    return [
+        (analysis.name, *frame)
+        for analysis in analyses
+        if analysis.collect
+        for frame in find_function(analysis.collect, __package__)(unit)
+    ]
+
+
+def _collect_unit(
+    names: Sequence[str], options: AnalysisOptions, saved: Path, number: int
+) -> list[tuple[str, str, pl.DataFrame]]:
+    """Return the frames that these analyses collect of one unit (a pure function over files)."""
+    unit = make_device_group(options, saved, number)
+    return _collect_frames([one for one in ANALYSES if one.name in names], unit)
+
+
+def make_device_group(options: AnalysisOptions, saved: Path, number: int) -> DeviceGroup:
+    """Return a device group of a job. saved: the file of its reader."""
+    return DeviceGroup(load_event_reader(saved), number, options, saved.parent)

@@ -1,0 +1,279 @@
+"""Analyse collectives of NCCL and MPI, stragglers among them, and the clocks of hosts, whose errors
+bound what can be said of waits between ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import polars as pl
+
+from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.text import format_count
+from nsys2prv.conversion.clocks import is_aligned
+from nsys2prv.conversion.job import Job
+from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.figures.device_group import DeviceGroup, label_values
+from nsys2prv.figures.result import Context, Result, divide_columns, name_communicators
+
+MPI_FIELDS = {
+    "mpi_collective": ("call", "sent", "received", "communicator"),
+    "mpi_point_to_point": ("call", "size", "communicator"),
+}
+#: Whether the size of a kernel or call is known; how many have no size where others do.
+SIZED, UNSIZED = pl.col("bytes").fill_null(ABSENT) >= 0, "of_unknown_size"
+#: Sums of kernels or calls.
+SUMS = {
+    "count": pl.len().cast(pl.Int64),
+    "time_ns": (pl.col("end") - pl.col("begin")).sum(),
+    "bytes": pl.col("bytes").filter(SIZED).sum(),
+    "sized": SIZED.sum().cast(pl.Int64),
+}
+
+
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect sums of NCCL kernels (`kernels`) and of calls of MPI (`mpi`) by task, and a
+    row for each kernel of a matched collective (`matched`), and how many there are whose times
+    cannot be compared (`unplaced`).
+    """
+    kernels = unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator"))
+    by_task = kernels.with_columns(unit.list_tasks(kernels)).group_by(
+        "task", "communicator", "operation", maintain_order=True
+    )
+    yield "kernels", by_task.agg(**SUMS)
+    if unit.has("nccl_collective"):
+        matched = _list_matched(unit, kernels)
+        yield "matched", matched
+        numbers = unit.read_begins("nccl_collective", ("collective",)).select("collective")
+        yield "unplaced", numbers.join(matched, on="collective", how="anti").unique()
+    for layout in MPI_LAYOUTS:
+        if unit.has(layout):
+            yield "mpi", _sum_mpi_calls(unit, layout)
+
+
+def _list_matched(unit: DeviceGroup, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return a row per kernel of a matched collective, with `bus_bandwidth` (B/s), null where it is not
+    known. kernels: thread, begin, bytes and communicator of NCCL kernels.
+    """
+    fields = ("operation", "collective", "late", "wait", "transfer")
+    # Without times on hosts that could not be placed against each other.
+    records = unit.read_begins("nccl_collective", fields).filter(pl.col("late") >= 0)
+    key = ["thread", "begin"]
+    speeds = unit.read_begins("nccl_transfer", ("bus_bandwidth",))
+    # Their transfers begin when their waits end.
+    speeds = speeds.select("thread", "bus_bandwidth", ready="begin").unique(("thread", "ready"))
+    kernels = kernels.select(*key, "bytes", "communicator").unique(key, keep="first")
+    records = records.with_columns(unit.list_tasks(records), ready=pl.col("begin") + pl.col("wait"))
+    records = records.join(speeds, on=["thread", "ready"], how="left", maintain_order="left")
+    return records.join(kernels, on=key, how="left", maintain_order="left")
+
+
+def _sum_mpi_calls(unit: DeviceGroup, layout: str) -> pl.DataFrame:
+    fields = MPI_FIELDS.get(layout, ("call",))
+    calls = unit.read_begins(layout, fields)
+    sizes = [pl.col(name) for name in fields if name in ("sent", "received", "size")]
+    known = pl.any_horizontal(pl.lit(False), *(size >= 0 for size in sizes))
+    size = pl.sum_horizontal(pl.lit(0, pl.Int64), *(size.clip(0) for size in sizes))
+    absent = pl.lit(ABSENT, pl.Int64)
+    calls = calls.with_columns(
+        unit.list_tasks(calls),
+        kind=pl.lit(layout),
+        communicator=pl.col("communicator") if "communicator" in fields else absent,
+        bytes=pl.when(known).then(size).otherwise(absent),
+    )
+    by_task = calls.group_by("kind", "call", "communicator", "task", maintain_order=True)
+    return by_task.agg(**SUMS)
+
+
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add tables of collectives: of kernels by operation, across ranks, stragglers, and
+    calls of MPI.
+    """
+    kernels, matched, mpi = frames["kernels"], frames["matched"], frames["mpi"]
+    if kernels.height:
+        _add_sized("nccl", _sum_by_operation(kernels, context), result)
+        if not (kernels["communicator"] >= 0).any():
+            result.missing.append(
+                "communicators of NCCL kernels: no payload of NVTX ranges tells them (NCCL before 2.25.1, or exported without "
+                "--include-json or --include-blobs)"
+            )
+    if matched.height:
+        _add_sized("across_ranks", _sum_across_ranks(matched, context), result)
+        result.add("stragglers", _find_stragglers(matched, context))
+    elif kernels.height and not frames["unplaced"].height:
+        result.missing.append(
+            f"waits, bandwidths and stragglers of NCCL collectives: {context.explain_absence(('nccl_collective',))}"
+        )
+    if frames["unplaced"].height:
+        unplaced = format_count(frames["unplaced"]["collective"].n_unique(), "NCCL collective")
+        result.missing.append(
+            f"waits, bandwidths and stragglers of {unplaced}: not known, as the clocks of their hosts "
+            "could not be aligned"
+        )
+    if mpi.height:
+        _add_sized("mpi", _sum_mpi_over_tasks(mpi, context), result)
+
+
+def _tell_sizes(known: pl.Expr, all_of_them: pl.Expr) -> dict[str, pl.Expr]:
+    """Return expressions for the bytes of kernels or calls, null where no size is known, and for how many
+    have none where others do. known, all_of_them: their numbers.
+    """
+    lacking = all_of_them - known
+    return {
+        "bytes": pl.when(known > 0).then(pl.col("bytes").filter(SIZED).sum()),
+        UNSIZED: pl.when((known > 0) & (lacking > 0)).then(lacking),
+    }
+
+
+def _add_sized(name: str, rows: pl.DataFrame, result: Result) -> None:
+    """Add a table, with UNSIZED where sizes are lacking."""
+    lacks = rows[UNSIZED].is_not_null().any()
+    result.add(name, rows if lacks else rows.drop(UNSIZED))
+
+
+def _sum_mpi_over_tasks(calls: pl.DataFrame, context: Context) -> pl.DataFrame:
+    sums = calls.group_by("kind", "call", "communicator", maintain_order=True).agg(
+        pl.col("count").sum(),
+        **_tell_sizes(pl.col("sized").sum(), pl.col("count").sum()),
+        time_ns=pl.col("time_ns").sum(),
+        mean_ns=pl.col("time_ns").sum() / pl.col("count").sum(),
+        max_of_a_rank_ns=pl.col("time_ns").max(),
+    )
+    names = [layout for layout in MPI_LAYOUTS if layout in context.labels]
+    labelled = context.label_names(sums.drop("kind"), "call", *names)
+    labelled = _label_communicators(labelled, context, "mpi_communicators")
+    return labelled.sort("time_ns", descending=True, maintain_order=True)
+
+
+def _label_communicators(rows: pl.DataFrame, context: Context, name_set: str) -> pl.DataFrame:
+    return context.label_names(rows, "communicator", name_set, unknown=pl.lit("unknown"))
+
+
+def _label_operations(rows: pl.DataFrame, kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Return operations by their names, and NCCL communicators by their members, and last
+    (`communicator_hash`) as NCCL numbers them. kernels: communicator and task.
+    """
+    members = name_communicators(kernels, context.tasks)
+    communicator = pl.col("communicator")
+    rows = rows.with_columns(
+        label_values("operation", "nccl_operation", "unknown"),
+        by_members=communicator.replace_strict(members, default=None, return_dtype=pl.String),
+    )
+    labelled = _label_communicators(rows, context, "nccl_communicator")
+    return labelled.with_columns(
+        pl.coalesce("by_members", "communicator").alias("communicator"),
+        communicator_hash=pl.when(pl.col("by_members").is_not_null()).then(communicator),
+    ).drop("by_members")
+
+
+def _sum_by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Return figures per communicator and operation of all kernels of NCCL."""
+    rows = kernels.group_by("communicator", "operation", maintain_order=True).agg(
+        ranks=pl.col("task").n_unique().cast(pl.Int64),
+        kernels=pl.col("count").sum(),
+        **_tell_sizes(pl.col("sized").sum(), pl.col("count").sum()),
+        time_ns=pl.col("time_ns").sum(),
+        mean_ns=pl.col("time_ns").sum() / pl.col("count").sum(),
+    )
+    rows = rows.sort("time_ns", descending=True, maintain_order=True)
+    return _label_operations(rows, kernels, context)
+
+
+def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Return figures per communicator and operation of matched collectives; bytes are of all their
+    kernels.
+    """
+    wait, transfer, bandwidth = (pl.col(name) for name in ("wait", "transfer", "bus_bandwidth"))
+    measured = bandwidth.is_not_null()
+    carried = (bandwidth.cast(pl.Float64) * transfer).filter(measured).sum()
+    rows = matched.group_by("communicator", "operation", maintain_order=True).agg(
+        collectives=pl.col("collective").n_unique().cast(pl.Int64),
+        ranks=pl.col("task").n_unique().cast(pl.Int64),
+        **_tell_sizes(SIZED.sum().cast(pl.Int64), pl.len().cast(pl.Int64)),
+        wait_ns=wait.sum(),
+        transfer_ns=transfer.sum(),
+        mean_wait_ns=wait.mean(),
+        mean_transfer_ns=transfer.mean(),
+        max_late_ns=pl.col("late").max(),
+        bus_gb_s=divide_columns(carried / 10**9, transfer.filter(measured).sum()),
+        median_bus_gb_s=bandwidth.filter(measured).median() / 10**9,
+        wait_share=divide_columns(wait.sum(), wait.sum() + transfer.sum()),
+    )
+    unsure = compare_with_clock_error("communicator", "mean_wait_ns", matched, context)
+    rows = rows.with_columns(unsure).sort("wait_ns", descending=True, maintain_order=True)
+    return _label_operations(rows, matched, context)
+
+
+def _find_stragglers(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Return for each rank how often it came last in collectives, and what that cost."""
+    last = pl.col("late").max().over("collective")
+    rows = matched.with_columns(
+        last=(pl.col("late") == last) & (last > 0), waited=pl.col("wait").sum().over("collective")
+    )
+    rows = rows.with_columns(waited=pl.col("waited") / pl.col("last").sum().over("collective"))
+    by_task = rows.group_by("task", maintain_order=True).agg(
+        collectives=pl.len().cast(pl.Int64),
+        times_last=pl.col("last").sum().cast(pl.Int64),
+        last_share=pl.col("last").sum() / pl.len(),
+        total_late_ns=pl.col("late").filter("last").sum(),
+        max_late_ns=pl.col("late").filter("last").max(),
+        others_waited_ns=pl.col("waited").filter("last").sum(),
+        waited_ns=pl.col("wait").sum(),
+    )
+    by_task = by_task.sort("others_waited_ns", "task", descending=[True, False])
+    unsure = compare_with_clock_error("task", "max_late_ns", matched, context)
+    return context.label_tasks(by_task.with_columns(unsure), "node", "device")
+
+
+# ---- clocks of hosts -----------------------------------------------------------------------------
+
+
+CLOCK_COLUMNS = pl.Schema(
+    {"host": pl.String, "method": pl.String, "offset_ns": pl.Int64}
+    | {"drift_ppm": pl.Float64, "error_bound_ns": pl.Int64, "comparable": pl.Boolean}
+)
+
+
+def make_clock_table(job: Job) -> pl.DataFrame:
+    """Return how the clock of each host was corrected: host, method, offset_ns, drift_ppm,
+    error_bound_ns (null where it is not known). Empty where there is one clock, or none was to be
+    corrected.
+    """
+    hosts = job.clock_record.hosts if job.clock_record else {}
+    rows = [
+        (name, one.method, one.offset_ns, one.drift_ppm, one.bound_ns, is_aligned(one))
+        for name, one in hosts.items()
+    ]
+    table = pl.DataFrame(rows, schema=CLOCK_COLUMNS, orient="row")
+    return table.sort("error_bound_ns", descending=True, nulls_last=False, maintain_order=True)
+
+
+def conclude_clocks(_: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add how the clock of each host was corrected."""
+    result.add("hosts", context.clocks)
+
+
+def compare_with_clock_error(
+    key: str, figure: str, matched: pl.DataFrame, context: Context
+) -> list[pl.Expr]:
+    """Return a column that says whether a figure of each row (ns) is more than the clocks of the
+    hosts that its collectives connect may be wrong against each other; null where that is not
+    known, no column where there is one clock. key: column that identifies the rows, `task` or `communicator`.
+    """
+    bounds = context.clocks
+    if bounds.height < 2:
+        return []
+    hosts = context.tasks.select(pl.col("task").cast(pl.Int64), host="node")
+    bounded_hosts = hosts.join(bounds.select("host", "error_bound_ns"), on="host", how="left")
+    members = matched.select("communicator", pl.col("task").cast(pl.Int64)).unique()
+    joined = members.join(bounded_hosts, on="task", how="left")
+    if key == "task":
+        # All whom a rank meets in any communicator.
+        joined = members.rename({"task": "of"}).join(joined, on="communicator").drop("communicator")
+        joined = joined.rename({"of": "task", "task": "other"})
+    rows = joined.select(key, "host", "error_bound_ns").unique()
+    error, is_alone = pl.col("error_bound_ns"), pl.len() == 1
+    worst = pl.when(is_alone).then(0).when(error.is_not_null().all()).then(error.top_k(2).sum())
+    of_each = dict(rows.group_by(key).agg(worst).rows())
+    bound = pl.col(key).replace_strict(of_each, default=None, return_dtype=pl.Int64)
+    return [(pl.col(figure) > bound).alias("exceeds_clock_error")]

@@ -1,0 +1,347 @@
+"""Find what the reports of a job lack: the time that they do not cover, of each process and of all of
+them together; work that was lost; events that were not recorded.
+
+Nothing is known of a process while no report covers it: that is not idle time. A report covers its
+capture, from start to stop as it states them; all of the trace where it states none; also what was
+before the capture, if the profiler launched the processes, which did nothing then. A process may
+have several reports, with gaps between their captures. Helpers do not count: what only they have, before
+the first event of a rank and after the last, is not time of the job. Other ranks may tell that a report covers
+less: where it has no event at all, at the begin or the end, while they make calls of a communicator
+that its processes are in.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import and_
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.text import format_nanoseconds, list_some
+from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.quality import find_refusal, lacks_mpi
+from nsys2prv.events import all_kinds
+from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_device, identify_gpu
+from nsys2prv.figures.host_time import TEXTS
+from nsys2prv.figures.intervals import EMPTY, Spans, merge_spans
+from nsys2prv.figures.reach import COLLECTIVE, Reach
+from nsys2prv.figures.result import KERNEL_NAMES
+from nsys2prv.match import all_relations
+from nsys2prv.table.event_reader import HELPER, SAMPLED, EventReader
+
+#: Processes are never launched at the same moment: where all reports together lack no more than
+#: this share of the trace, all of it counts as covered. A longer stretch without any event is
+#: looked at.
+NEGLIGIBLE = 0.05
+#: Layouts of collective calls, which every member of a communicator makes; number of calls of others
+#: that show that rows of a report are missing.
+COLLECTIVE_LAYOUTS, LEAST_CALLS = ("nccl_kernel", "mpi_collective"), 2
+#: A begin of captures without events is worth a note if it is longer than this (ns), or than this
+#: share of all.
+LONG_UNSEEN, UNSEEN_SHARE = 1_000_000_000, 0.1
+#: Rounding of clocks (ns).
+ROUNDING = 1000
+#: Processes named in one line, and tables.
+MOST_NAMED, MOST_TABLES = 4, 2
+
+
+class Coverage(Struct, frozen=True):
+    """The time that reports cover (ns of the trace)."""
+
+    #: Task (from 1) -> when its reports cover it.
+    by_task: Mapping[int, Spans]
+    #: When the reports of all tasks do.
+    common: Spans
+    #: Length of the trace.
+    duration: int
+    #: From the first event of a rank to the last; all of the trace where helpers add little to it.
+    job: Spans
+    #: Task -> its name.
+    names: Mapping[int, str]
+    #: How long captures ran before the trace begins, with the first event of a process of the job (ns).
+    unseen: int = 0
+    #: Task -> until when its calls of CUDA or MPI, or kernels, are recorded (ns), where that is before its
+    #: report ends; those of MPI.
+    cut: Mapping[int, int] = {}
+    cut_in_mpi: frozenset[int] = frozenset()
+
+    def describe_cut(self) -> str:
+        """Return a sentence about the processes whose recording ends before their reports do; empty where
+        none does.
+        """
+        ends = [
+            f"{self.names[task]} to {format_nanoseconds(until)}"
+            for task, until in sorted(self.cut.items(), key=lambda item: item[1])
+        ]
+        what = "MPI calls are" if self.cut.keys() <= self.cut_in_mpi else "The work of GPUs is"
+        told = f"{what} recorded of {list_some(ends, MOST_NAMED)}, of {format_nanoseconds(self.duration)} in all: nothing is said of the rest."
+        return told if ends else ""
+
+    def describe_unseen(self) -> str:
+        """Return a sentence about the begin of captures without events, empty where it is short."""
+        if self.unseen <= min(LONG_UNSEEN, UNSEEN_SHARE * (self.unseen + self.duration)):
+            return ""
+        return (
+            f"the first {format_nanoseconds(self.unseen)} of the capture have no event of the program: the "
+            "trace and all figures begin after them"
+        )
+
+    def describe(self) -> str:
+        """Return a sentence about what is not covered, empty where all is."""
+        if self.common.length == self.duration:
+            return ""
+        if self.common.length == self.job.length:
+            return (
+                "efficiencies, overlap and idle times are of the time in which ranks have events, from "
+                f"{_format_spans(self.job)}; before and after it only helpers have"
+            )
+        least = (1 - NEGLIGIBLE) * self.duration
+        partly = [
+            f"{self.names[task]} from {_format_spans(spans)}"
+            for task, spans in sorted(self.by_task.items(), key=lambda item: item[1].length)
+            if spans.length < least
+        ]
+        reports = ""
+        if partly and len(self.by_task) > 1:
+            reports = f" (the reports cover {list_some(partly, MOST_NAMED)})"
+        if not len(self.common):
+            return (
+                "no moment is covered by the reports of all processes: efficiencies, overlap and "
+                f"idle times are not known{reports}"
+            )
+        share = self.common.length / self.duration
+        return (
+            f"efficiencies, overlap and idle times are of the {share:.0%} of the time that the reports "
+            f"of all processes cover, from {_format_spans(self.common)}{reports}"
+        )
+
+
+def _format_spans(spans: Spans) -> str:
+    """Return when the first span begins and the last one ends."""
+    if not len(spans):
+        return "nowhere"
+    begin, end = (format_nanoseconds(int(time)) for time in (spans.begin[0], spans.end[-1]))
+    pieces = f", in {len(spans)} pieces" if len(spans) > 1 else ""
+    return f"{begin} to {end}{pieces}"
+
+
+def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) -> Coverage:
+    """Return the part of the trace that the reports of a job cover. reaches: where calls end early, by time."""
+    rows = reader.rows.threads
+    tasks_of: dict[int, set[int]] = defaultdict(set)
+    for (report, _), thread in job.model.rows.items():
+        if rows["kind"][thread] not in (SAMPLED, HELPER):
+            tasks_of[report].add(int(rows["task"][thread]))
+    spans = _find_report_spans(job, reader, tasks_of)
+    by_task: dict[int, Spans] = {}
+    # The first end of each counts.
+    ends = {one.task: one.until for one in reversed(reaches)}
+    cut = dict(ends)
+    lost_since = _find_lost_ends(job)
+    for report, (begin, end) in spans.items():
+        for task in tasks_of[report]:
+            before, until = by_task.get(task, EMPTY), min(end, ends.get(task, end))
+            if (since := lost_since.get((report, task), until)) < until:
+                until = cut[task] = max(since, begin)
+            by_task[task] = merge_spans(
+                np.append(before.begin, begin), np.append(before.end, until)
+            )
+    whole = _find_job(job, reader)
+    common = reduce(and_, by_task.values(), whole)
+    if common.length >= (1 - NEGLIGIBLE) * whole.length:
+        common = whole
+    names = dict(rows.unique("task").select("task", "who").rows())
+    # Where a trace is cut it begins after the first event.
+    first, stated = [0], [0]
+    for report in spans:
+        info, clock = job.infos[report], job.clocks[report]
+        first.append(int(clock.to_global(np.array(job.spans[report]))[0]))
+        if info.stated_span is not None and not info.is_part:
+            stated.append(int(clock.to_global(np.array(info.stated_span))[0]))
+    unseen = -min(stated) if min(first) >= -ROUNDING else 0
+    in_mpi = frozenset(one.task for one in reaches if one.layout == COLLECTIVE)
+    return Coverage(by_task, common, reader.duration, whole, names, unseen, cut, in_mpi)
+
+
+def _find_job(job: Job, reader: EventReader) -> Spans:
+    """Return from when to when ranks have events, where helpers have longer ones; else all of the trace."""
+    begin, end = reader.begin, reader.duration
+    if job.model.roles.helpers:
+        first, last = reader.find_hull()
+        if last - first < (1 - NEGLIGIBLE) * (end - begin):
+            begin, end = first, last
+    return merge_spans(np.array([begin]), np.array([end]))
+
+
+def _find_lost_ends(job: Job) -> dict[tuple[int, int], int]:
+    """Return since when the work of launches is lost (ns of the trace), by report and task."""
+    return {
+        (one.report, job.model.tasks[one.report, one.process] + 1): int(
+            job.clocks[one.report].to_global(np.array([one.since]))[0]
+        )
+        for one in job.lost
+        if one.matters and one.since is not None and (one.report, one.process) in job.model.tasks
+    }
+
+
+def _find_report_spans(
+    job: Job, reader: EventReader, tasks_of: Mapping[int, set[int]]
+) -> dict[int, tuple[int, int]]:
+    """Return when each report with events of processes covers them (ns of the trace)."""
+    spans, silent = {}, []
+    for report, local in job.spans.items():
+        if report not in tasks_of:
+            continue
+        info, clock = job.infos[report], job.clocks[report]
+        first, last = clock.to_global(np.array(local)).tolist()
+        begin, end = reader.begin, reader.duration
+        if info.is_part:
+            begin, end = first, last
+        elif info.stated_span is not None:
+            begin, end = clock.to_global(np.array(info.stated_span)).tolist()
+        begin, end = max(begin, reader.begin), min(end, reader.duration)
+        was_launched = info.launched and not info.is_part
+        spans[report] = reader.begin if was_launched else begin, max(begin, end)
+        for edge in ((reader.begin, begin), (begin, first), (last, end)):
+            if edge[1] - edge[0] > NEGLIGIBLE * reader.duration:
+                silent.append((report, edge))
+    missing = _count_calls_of_others(reader, [(tasks_of[report], edge) for report, edge in silent])
+    for (report, edge), calls in zip(silent, missing, strict=True):
+        begin, end = spans[report]
+        if calls >= LEAST_CALLS:
+            is_end = edge[1] == end
+            spans[report] = (begin, edge[0]) if is_end else (max(begin, edge[1]), end)
+    return spans
+
+
+def _count_calls_of_others(
+    reader: EventReader, edges: list[tuple[set[int], tuple[int, int]]]
+) -> list[int]:
+    """Return for each pair of tasks and a time (ns) how many collective calls other tasks make
+    within it, on communicators that the tasks are in, or on unknown ones.
+    """
+    begins, ends = (np.array([edge[side] for _, edge in edges]) for side in (0, 1))
+    members: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    calls: dict[tuple[str, int], np.ndarray] = {}
+    task_of = reader.rows.get_column("task")
+    units = reader.rows.unit_numbers if edges else []
+    for layout in (layout for layout in COLLECTIVE_LAYOUTS if layout in reader.layouts):
+        for unit in units:
+            frame = reader.read_begins(layout, ("communicator",), unit)
+            frame = frame.with_columns(task=pl.Series(task_of[frame["thread"].to_numpy()]))
+            for (task, communicator), of_task in frame.group_by("task", "communicator"):
+                members[task].add((layout, communicator))
+                first, last = (np.sort(of_task[one].to_numpy()) for one in ("begin", "end"))
+                inside = np.searchsorted(last, ends, "right") - np.searchsorted(first, begins)
+                own = [task in tasks for tasks, _ in edges]
+                inside = np.where(own, 0, np.maximum(inside, 0))
+                calls[layout, communicator] = calls.get((layout, communicator), 0) + inside
+    return [
+        sum(
+            int(counts[number])
+            for (layout, communicator), counts in calls.items()
+            if any(members[task] & {(layout, communicator), (layout, ABSENT)} for task in tasks)
+            or communicator == ABSENT
+        )
+        for number, (tasks, _) in enumerate(edges)
+    ]
+
+
+def explain_absence(job: Job, layouts: Collection[str]) -> str:
+    """Return why there are no events of these layouts, or no names of kernels."""
+    if KERNEL_NAMES in layouts:
+        return "the names of kernels are not in the reports, so that communication cannot be told from computation"
+    kinds = [kind for kind in all_kinds() if set(kind.layouts) & set(layouts)]
+    # First those whose main layout is asked for.
+    kinds.sort(key=lambda kind: kind.layouts[0] not in layouts)
+    tables = [table for kind in kinds for table in kind.tables]
+    if not tables:
+        relations = [one for one in all_relations() if set(one.layouts) & set(layouts)]
+        titles = ", ".join(one.title for one in (*kinds, *relations))
+        return f"nothing was found by comparing events ({titles})"
+    if not any(kind in job.selection.kinds for kind in kinds):
+        return f"not read: {', '.join(kind.name for kind in kinds)} left out"
+    present = {table for info in job.infos for table in info.parts}
+    there = [table for table in tables if table in present]
+    named = list(dict.fromkeys(there or tables))
+    tables = "any of the tables" if len(named) > 1 else "the table"
+    many = f"{tables} {list_some(named, MOST_TABLES)}"
+    if there:
+        return f"no usable ones in {many}"
+    recorded_by = TEXTS["recorded_by"]
+    begin = next((begin for begin in recorded_by if named[0].startswith(begin)), "")
+    if begin == "CUPTI_" and (refusal := find_refusal(job.infos)):
+        return f'no report has {many}: "{refusal}"'
+    if begin == "MPI_" and any(map(lacks_mpi, job.infos)):
+        return TEXTS["reasons"]["mpi_traced"].format(tables=many)
+    if begin == "CUPTI_" and any(info.traces_cuda for info in job.infos):
+        return TEXTS["reasons"]["traced"].format(tables=many)
+    by = f" (nsys profile {recorded_by[begin]})" if begin else ""
+    return f"not recorded: no report has {many}{by}"
+
+
+def list_unrecorded_mpi(job: Job, layouts: Collection[str]) -> tuple[str, ...]:
+    """Return the MPI calls that the program may make and Nsight Systems does not record, where the
+    reports show their like. layouts: those with events.
+    """
+    calls = []
+    if "mpi_point_to_point" in layouts:
+        calls += ["MPI_Probe", "MPI_Test that returns false"]
+    made = (one for info in job.infos for one in info.communicators)
+    if any(one.parent is not None for one in made):
+        calls.append("MPI_Comm_split and others that make communicators")
+    return tuple(calls)
+
+
+def name_lossy_processes(job: Job) -> str:
+    """Return a sentence on the processes that have lost work; empty where none has."""
+    keys = ((one.report, one.process) for one in job.lost if one.hides_idle_time)
+    lossy = sorted({job.model.tasks[key] for key in keys if key in job.model.tasks})
+    names = list_some([job.model.labels[task] for task in lossy])
+    return f"work of {names} is lost (see the quality of the capture)" if lossy else ""
+
+
+def name_gpus(job: Job, reader: EventReader) -> tuple[tuple[int, set[str]], ...]:
+    """Return each device with work, and its model; all that its process sees where it is one of these."""
+    names: dict[int, set[str]] = defaultdict(set)
+    for report, key, device in _list_streams(job, reader):
+        info = job.infos[report]
+        number = info.find_gpu(key.pid, key.device)
+        seen = info.list_gpus(key.pid) if number is None else [number]
+        names[device] |= {info.gpus[one].name for one in seen if one in info.gpus} - {""}
+    return (*names.items(),)
+
+
+def _list_streams(job: Job, reader: EventReader) -> Iterator[tuple[int, StreamKey, int]]:
+    """Yield the report of each stream, the stream, and its device."""
+    device_of = reader.rows.get_column("device")
+    for (report, key), thread in job.model.rows.items():
+        if isinstance(key, StreamKey):
+            yield report, key, int(device_of[thread])
+
+
+def find_lossy_devices(job: Job, reader: EventReader) -> tuple[int, ...]:
+    """Return the devices of processes that have lost work: those with other work of theirs, or
+    the only one that they see.
+    """
+    infos, machines = job.infos, job.machines
+    devices: dict[tuple[object, ...], int] = {}
+    users: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for report, key, device in _list_streams(job, reader):
+        gpu = identify_gpu(infos, machines, report, find_stream_device(infos[report], key))
+        devices[gpu] = device
+        users[report, key.pid].add(device)
+    lossy: set[int] = set()
+    for one in job.lost:
+        if one.hides_idle_time:
+            lossy |= users[one.report, one.process]
+            seen = infos[one.report].list_gpus(one.process)
+            if len(seen) == 1:
+                gpu = identify_gpu(infos, machines, one.report, DeviceKey(GPU, number=seen[0]))
+                lossy |= {devices[gpu]} if gpu in devices else set()
+    return tuple(sorted(lossy))

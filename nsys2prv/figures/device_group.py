@@ -1,0 +1,526 @@
+"""The events of one unit of analysis (threads that share a report or a GPU), and what the hosts
+that drive a device do.
+
+What several analyses need is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property, reduce
+from operator import or_
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv._util.native import core
+from nsys2prv.events.catalogue import load_catalogue, map_labels
+from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.events.name_rules import NamePattern
+from nsys2prv.figures.intervals import (
+    EMPTY,
+    SIDES,
+    Spans,
+    merge_spans,
+    order_by_thread,
+    take_first,
+    unite,
+)
+from nsys2prv.table.event_reader import HOST, EventReader, make_frame
+
+T = TypeVar("T")
+#: Layouts of calls of UCX, and of the operating system.
+UCX, OS = ("ucx_submissions", "ucx_calls"), ("osrt", "pthread")
+#: Activities of a device; other communication is that of kernels whose class is Communication.
+COMPUTE, NCCL, GRAPH, MEMORY, OTHER_COMMUNICATION = range(5)
+#: Kernels that move data between ranks, or wait for it.
+COMMUNICATING = (NCCL, OTHER_COMMUNICATION)
+#: Names of columns -> activities of devices.
+BUSY = {
+    "compute": (COMPUTE, GRAPH),
+    "nccl": COMMUNICATING,
+    "memory": (MEMORY,),
+    "active": (COMPUTE, GRAPH, MEMORY, *COMMUNICATING),
+}
+#: All regions, all host threads.
+ALL = "all"
+#: The useful time that BSC's tools mean: of all kernels but NCCL's.
+BSC = "bsc"
+#: Layouts of work on devices -> what it is, and the fields of columns of `DeviceGroup.work`.
+_OF_KERNELS = {"name": "kernel", "class": "class", "tensor": "tensor_cores"}
+WORK = {
+    "cuda_kernel": (COMPUTE, _OF_KERNELS),
+    "nccl_kernel": (NCCL, {**_OF_KERNELS, "operation": "operation"}),
+    "cuda_graph": (GRAPH, {"name": "execution"}),
+    "memory_operation": (MEMORY, {"name": "operation"}),
+    "memory_decompression": (MEMORY, {"name": "what"}),
+}
+#: Columns of `DeviceGroup.work`, of which the last are fields, 0 where a layout lacks them.
+WORK_COLUMNS = {
+    "begin": np.int64, "end": np.int64, "thread": np.int32, "device": np.int32, "what": np.int8,
+    "name": np.int32, "class": np.int8, "tensor": np.int8, "operation": np.int8,
+}  # fmt: skip
+_CLASSES, _TENSOR_CORES = map_labels("kernel_class"), map_labels("tensor_cores")
+#: Values of the catalogue: classes of kernels, and whether they use tensor cores.
+GEMM, CONVOLUTION = _CLASSES["gemm"], _CLASSES["convolution"]
+ATTENTION, COMMUNICATION = _CLASSES["attention"], _CLASSES["communication"]
+TENSOR_YES, TENSOR_NO = _TENSOR_CORES["yes"], _TENSOR_CORES["no"]
+#: The iterations of a task: unit, task, thread, number, begin and end on the host, and on its devices:
+#: since when all that was launched before has ended, until when what was launched in it has (ns).
+ITERATION_COLUMNS = dict.fromkeys(
+    ("unit", "task", "thread", "iteration", "begin", "end", "since", "until"), pl.Int64
+)
+#: Layouts of what host threads are in -> the field that names it.
+NAMED_BY = {
+    **dict.fromkeys(("cuda_api", *MPI_LAYOUTS, *UCX, *OS), "call"),
+    **dict.fromkeys(("nvtx_pushpop", "nccl_call"), "range"),
+    "profiler_overhead": "what",
+}
+#: States of hosts: in MPI, in NCCL (calls on the host), in file or network I/O, waiting for the
+#: device, in another call of the CUDA API.
+STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
+
+
+class Steady(Struct, frozen=True):
+    """The steady state of a job: the time in which it repeats itself."""
+
+    #: When its first iteration begins (ns of the trace).
+    begin: int
+    #: When its last iteration ends (ns of the trace).
+    end: int
+    #: Begins of the iterations (ns, ascending).
+    iteration_begins: tuple[int, ...]
+    #: Description of the iterations: "NVTX ranges step #".
+    found_by: str
+    #: How many the job has, and which of them do not count, for people.
+    found: int = 0
+    left_out: str = ""
+
+    @property
+    def count(self) -> int:
+        """Number of iterations."""
+        return len(self.iteration_begins)
+
+    def describe(self) -> str:
+        """Return a description: `9 of 10 iterations (NVTX ranges step #), without the first`."""
+        found = max(self.found, self.count)
+        return f"{self.count} of {found} iterations ({self.found_by}){self.left_out}"
+
+
+class AnalysisOptions(Struct, frozen=True):
+    """Options of all analyses."""
+
+    #: `compute` (kernels that do not communicate), `bsc` (kernels other than NCCL's) or `all-kernels`
+    #: (as TALP).
+    useful: str = "compute"
+    #: File of the iterations of the steady state of each task, by unit: ITERATION_COLUMNS.
+    iterations: Path | None = None
+    #: Number of intervals of maps over time.
+    bins: int = 200
+    #: Values of CUDA API calls that wait for the device.
+    synchronising: tuple[int, ...] = ()
+    #: Values of the CUDA API calls of each of `set_up` of findings.yaml.
+    set_up_calls: Sequence[tuple[int, ...]] = ((), (), ())
+    #: Models that the GPU of each device with work may be; none where not known.
+    gpus: Sequence[tuple[int, Collection[str]]] = ()
+    #: Values of OS runtime calls that wait for files or the network.
+    io: tuple[int, ...] = ()
+    #: Values of NVTX ranges that libraries of shared memory make of their calls.
+    shmem: tuple[int, ...] = ()
+    #: Values of modules that compile code while the program runs.
+    compilers: tuple[int, ...] = ()
+    #: Values of overhead that is recorded as the profiler's and is not.
+    no_profiler: tuple[int, ...] = ()
+    #: File of the groups of NVTX names by value (nvtx_operations.py).
+    groups: Path | None = None
+    #: The job's steady state (iterations.py), None where it has none.
+    steady: Steady | None = None
+    #: Whether figures are of the whole job, though it may have a steady state.
+    whole: bool = False
+    #: The time that the reports of all processes cover (coverage.py): outside of it nothing counts.
+    covered: Spans = EMPTY
+    #: Length of the job without what only helpers have (ns).
+    length: int = 0
+    #: How far the recording of processes reaches where that is not to the end, a sentence.
+    cut: str = ""
+    #: Devices of which work is lost, so that their idle time is not known.
+    lossy_devices: tuple[int, ...] = ()
+    #: Whose work is lost, a sentence; empty where none is.
+    lost_work: str = ""
+    #: MPI was to be traced in a report that has none of its calls.
+    lacks_mpi: bool = False
+    #: MPI calls that Nsight Systems does not record and the program may make.
+    unrecorded_mpi: tuple[str, ...] = ()
+    #: Regions that have figures: the names that are asked for with their patterns, or ALL.
+    regions: Sequence[tuple[str, NamePattern]] | str = ()
+    #: Which host threads count in efficiencies: `main` or ALL.
+    host_threads: str = "main"
+    #: Changes that people ask about (replay/causes.py).
+    what_ifs: tuple[str, ...] = ()
+
+    #: Reports whose NCCL kernels could not be matched with those of the other ranks.
+    unmatched: tuple[str, ...] = ()
+
+    def get_steady_span(self, duration: int) -> tuple[int, int]:
+        """Return when the steady state, or the whole job, begins and ends (ns)."""
+        return (self.steady.begin, self.steady.end) if self.steady else (0, duration)
+
+    @property
+    def covered_steady(self) -> Spans:
+        """The covered part of the steady state, or of the whole job."""
+        if self.steady is None:
+            return self.covered
+        return self.covered.clip(self.steady.begin, self.steady.end)
+
+
+class DeviceGroup:
+    """The events of one unit. folder: for what is too much to hand back."""
+
+    def __init__(
+        self, reader: EventReader, number: int, options: AnalysisOptions, folder: Path
+    ) -> None:
+        self.reader, self.number, self.options, self.folder = reader, number, options, folder
+        self.duration = reader.duration
+        self.covered = options.covered
+        self._rows = reader.rows.threads.filter(pl.Series(reader.rows.units == number))
+        self.device_of = reader.rows.get_column("device")
+        self.task_of = reader.rows.get_column("task")
+        is_main = reader.rows.main_rows == np.arange(len(self.task_of))
+        self._is_host = (reader.rows.threads["kind"] == HOST).to_numpy() & is_main
+        self._computed: dict[object, Any] = {}
+
+    def list_tasks(self, events: pl.DataFrame) -> pl.Series:
+        """Return the task of each event, by its thread."""
+        return pl.Series("task", self.task_of[events["thread"].to_numpy()], dtype=pl.Int64)
+
+    def has(self, *layouts: str) -> bool:
+        """Return whether the job has events of any of these layouts."""
+        return any(layout in self.reader.layouts for layout in layouts)
+
+    def read_begins(
+        self, layout: str, fields: Sequence[str] = (), dtype: type[np.signedinteger] = np.int64
+    ) -> pl.DataFrame:
+        """Return the events of a layout on this unit's threads, by begin: `begin`, `end` (trace
+        time, ns), `thread`, then the fields asked for: names as event values, ABSENT where an event
+        lacks one. As :meth:`EventReader.read_begins` does.
+        """
+        return self.reader.read_begins(layout, fields, self.number, dtype=dtype)
+
+    @property
+    def is_alone(self) -> bool:
+        """Return whether the job has no other unit."""
+        return len(self.reader.rows.unit_numbers) == 1
+
+    @cached_property
+    def tasks(self) -> list[int]:
+        """Tasks with host threads."""
+        return self._rows.filter(pl.col("kind") == HOST)["task"].unique().sort().to_list()
+
+    @cached_property
+    def devices(self) -> list[int]:
+        """Devices with work."""
+        return sorted({device for device, *_ in self.work_counts})
+
+    @cached_property
+    def known_devices(self) -> list[int]:
+        """Devices with work, except those that have lost some: when these are idle is not known."""
+        return [one for one in self.devices if one not in self.options.lossy_devices]
+
+    @cached_property
+    def work(self) -> pl.DataFrame:
+        """Everything that devices executed, by begin: begin, end, thread, device, what, name
+        (value), class, tensor, operation (memory operation, or that of an NCCL kernel).
+        """
+        fields = {layout: [*named.values()] for layout, (_, named) in WORK.items()}
+        columns = self.reader.read_joined(fields, self.number, WORK_COLUMNS, self._make_work)
+        return make_frame(columns)
+
+    def _make_work(self, layout: str, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        what, named = WORK[layout]
+        given = {
+            "what": np.full(len(columns["begin"]), what),
+            "device": self.device_of[columns["thread"]],
+        }
+        given |= {name: columns[name] for name in (*SIDES, "thread")}
+        given |= {name: columns[field] for name, field in named.items()}
+        if what == COMPUTE and self.options.useful != BSC:
+            given["what"][given["class"] == COMMUNICATION] = OTHER_COMMUNICATION
+        return dict.fromkeys(WORK_COLUMNS, np.zeros_like(given["what"])) | given
+
+    def find_device_spans(self, device: int, *what: int) -> Spans:
+        """Return when a device executes any of these, of the covered time."""
+        return self.remember((device, what), lambda: self.merge_device_work(device, *what))
+
+    def merge_device_work(self, device: int, *what: int, among: np.ndarray | bool = True) -> Spans:
+        """Return when a device executes any of these, of the covered time; it is not kept. among: which
+        rows of work count.
+        """
+        kinds, devices = to_arrays(self.work, "what", "device")
+        chosen = reduce(or_, (kinds == one for one in what)) & (devices == device) & among
+        rows = slice(None) if chosen.all() else chosen
+        return self.covered & merge_spans(*(one[rows] for one in to_arrays(self.work, *SIDES)))
+
+    @cached_property
+    def work_counts(self) -> list[tuple[int, int, int]]:
+        """Devices, their threads, and how many rows of work each has."""
+        return self.work.group_by("device", "thread").len().rows()
+
+    @cached_property
+    def first_work(self) -> int | None:
+        """When the first work begins (ns), None where there is none."""
+        return self.work["begin"].min()
+
+    def list_device_tasks(self, device: int) -> list[int]:
+        """Return the tasks that a device works for, ascending."""
+
+        def find() -> list[int]:
+            rows = [row for one, row, _ in self.work_counts if one == device]
+            return np.unique(self.task_of[rows]).tolist()
+
+        return self.remember(("tasks", device), find)
+
+    @property
+    def useful(self) -> tuple[int, ...]:
+        """Useful work of devices, as the options define it."""
+        return COMPUTE, GRAPH, *(COMMUNICATING if self.options.useful == "all-kernels" else ())
+
+    def find_active_spans(self, device: int) -> Spans:
+        """Return when a device executes anything."""
+        return self.find_device_spans(device, *BUSY["active"])
+
+    @cached_property
+    def api(self) -> pl.DataFrame:
+        """CUDA API calls, by begin: begin, end, thread, call (value), error (ABSENT for none)."""
+        return self.read_begins("cuda_api", ("call", "error"), np.int32)
+
+    def find_main_thread(self, task: int) -> int:
+        """Return the first host thread of a task."""
+        return int(self.list_threads(task)[0])
+
+    def list_threads(self, task: int) -> list[int]:
+        """Return the host threads of a task, without further rows of these."""
+        return np.flatnonzero(self._is_host & (self.task_of == task)).tolist()
+
+    def list_rows(self, task: int) -> list[int]:
+        """Return all threads of a task, with their further rows."""
+        return np.flatnonzero(self.task_of == task).tolist()
+
+    def find_thread_spans(
+        self, threads: Sequence[int], *layouts: str, only: pl.Expr | None = None
+    ) -> Spans:
+        """Return when any of these threads is in an event of some layouts, of the covered time. only:
+        which events count.
+        """
+
+        layouts = tuple(filter(self.has, layouts))
+
+        def find() -> Spans:
+            events = (self.select_events(layout, threads) for layout in layouts)
+            kept = (one if only is None else one.filter(only) for one in events)
+            return unite(*map(self.merge_rows, kept))
+
+        return self.remember((layouts, *threads), find) if only is None else find()
+
+    def find_spans_by_thread(self, layout: str, task: int) -> dict[int, Spans]:
+        """Return the times of events of a layout for each thread of a task that has any."""
+        of_task = self.select_events(layout, self.list_rows(task))
+        main = pl.Series(self.reader.rows.main_rows[of_task["thread"].to_numpy()])
+        return {
+            thread: self.merge_rows(of_task.filter(main == thread))
+            for thread in main.unique().sort().to_list()
+        }
+
+    def has_calls(self, thread: int) -> bool:
+        """Return whether a thread has calls of CUDA or MPI."""
+        return bool(self.find_mpi_spans([thread])) or thread in self.api["thread"]
+
+    def merge_rows(self, frame: pl.DataFrame) -> Spans:
+        """Return the times of the rows, each from `begin` to `end`, of the covered time."""
+        return self.covered & merge_spans(*to_arrays(frame, *SIDES))
+
+    def measure_within(self, time: Spans, rows: pl.DataFrame) -> pl.Series:
+        """Return how much of some time lies between `begin` and `end` of each row (ns)."""
+        return pl.Series(time.within(*to_arrays(rows, *SIDES)), dtype=pl.Int64)
+
+    def read_named(self, layout: str) -> pl.DataFrame:
+        """Return the events of a layout, by begin, with the field of NAMED_BY; they are kept."""
+        if layout == "cuda_api":
+            return self.api
+        fields = [NAMED_BY[layout]] if layout in NAMED_BY else []
+        return self.remember(layout, lambda: self.read_begins(layout, fields, np.int32))
+
+    def select_events(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
+        """Return the events of a layout that these threads have, by begin."""
+        frame = self.read_named(layout)
+        thread, wanted = frame["thread"].to_numpy(), list(set(threads))
+        last = self.remember(
+            ("last", layout), lambda: np.bincount(thread, minlength=len(self.task_of)).cumsum()
+        )
+        first = np.append(0, last)
+        if (last[wanted] - first[wanted]).sum() == frame.height:
+            return frame
+        order = self.remember(
+            ("order", layout),
+            lambda: order_by_thread(thread, frame["begin"].to_numpy()).astype(np.uint32),
+        )
+        rows = [order[first[one] : last[one]] for one in wanted]
+        return frame[np.sort(np.concatenate([order[:0], *rows]))]
+
+    def remember(self, key: object, compute: Callable[[], T]) -> T:
+        """Return what is computed once for each key."""
+        if key not in self._computed:
+            self._computed[key] = compute()
+        return self._computed[key]
+
+    def forget(self) -> None:
+        """Drop what was computed, but what devices executed, of a unit that is alone: the memory of one
+        counts more than the time.
+        """
+        if self.is_alone:
+            self._computed.clear()
+            for name in ("api", "launches"):
+                self.__dict__.pop(name, None)
+
+    def forget_work(self) -> None:
+        """Drop what devices executed, of a unit that is alone; it is read again where it is needed."""
+        if self.is_alone:
+            self.__dict__.pop("work", None)
+
+    def find_mpi_spans(self, threads: Sequence[int]) -> Spans:
+        """Return when any of these threads is in MPI."""
+        return self.find_thread_spans(threads, *MPI_LAYOUTS)
+
+    @cached_property
+    def launch_pairs(self) -> set[tuple[int, int]]:
+        """Host threads, each with the thread of a device that it launches work on."""
+        return {
+            pair
+            for kind in ("launch", "memory")
+            for pair in self.reader.find_connected(kind, self.number)
+        }
+
+    @cached_property
+    def launches(self) -> pl.DataFrame:
+        """Return the call that launched each row of `work`: `sent` (its begin) and `sender` (its
+        thread), both null where no such call is known.
+        """
+        names = ("begin", "thread", "sent", "sender")
+        lines = self.reader.read_lines(("launch", "memory"), self.number, names, np.int32)
+        line = find_rows(
+            *to_arrays(lines, "thread", "begin"), *to_arrays(self.work, "thread", "begin")
+        )
+        known = pl.Series(line).set(pl.Series(line < 0), None)
+        return lines.select(pl.col("sent", "sender").gather(known))
+
+    def list_launched_work(self, columns: Sequence[str]) -> pl.DataFrame:
+        """Return the work with a known call that launched it, by begin: some columns of `work` and
+        `launches`.
+        """
+        work = self.work.hstack(self.launches).select(*columns)
+        return work.filter(self.launches["sent"].is_not_null())
+
+    @cached_property
+    def iterations(self) -> pl.DataFrame:
+        """The iterations of the steady state of each task, by task: ITERATION_COLUMNS."""
+        if self.options.iterations is None:
+            return pl.DataFrame(schema=ITERATION_COLUMNS)
+        rows = np.load(str(self.options.iterations), mmap_mode="r")
+        edges = np.searchsorted(rows[:, 0], (self.number, self.number + 1))
+        return pl.DataFrame(rows[slice(*edges)], schema=ITERATION_COLUMNS, orient="row")
+
+    def list_iterations(self, task: int) -> pl.DataFrame:
+        """Return the iterations of the steady state of a task: ITERATION_COLUMNS."""
+        tasks = self.iterations["task"].to_numpy()
+        return self.iterations[slice(*np.searchsorted(tasks, (task, task + 1)))]
+
+
+def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
+    """Return columns without nulls as arrays."""
+    return [frame[name].to_numpy() for name in names]
+
+
+def find_rows(
+    thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
+) -> np.ndarray:
+    """Return for each (at_thread, at) the first row that has this thread (int32) and time, -1 for none.
+    Rows by time.
+    """
+    found, dtypes = np.empty(len(at), np.int32), (np.int32, np.int64) * 2
+    given = zip((thread, time, at_thread, at), dtypes, strict=True)
+    core.find_rows(*(np.ascontiguousarray(column, dtype) for column, dtype in given), found)
+    return found
+
+
+def list_labels(value_set: str) -> dict[int, str]:
+    """Return the labels of a value set."""
+    return dict(load_catalogue().value_sets[value_set].labels)
+
+
+def label_values(column: str, value_set: str, default: str | None) -> pl.Expr:
+    """Return the values of a value set in a column as their labels. default: for values without
+    one.
+    """
+    return (
+        pl.col(column)
+        .cast(pl.Int64)
+        .replace_strict(list_labels(value_set), default=default, return_dtype=pl.String)
+    )
+
+
+def find_driving_threads(unit: DeviceGroup, device: int) -> list[int]:
+    """Return host threads that launch work on a device, and the main threads of the tasks that it
+    works for.
+    """
+
+    def find() -> list[int]:
+        tasks = set(unit.list_device_tasks(device)).intersection(unit.tasks)
+        pairs = unit.launch_pairs
+        drivers = {sender for sender, thread in pairs if unit.device_of[thread] == device}
+        return sorted(drivers.union(map(unit.find_main_thread, tasks)))
+
+    return unit.remember(("drivers", device), find)
+
+
+def find_host_states(unit: DeviceGroup, device: int) -> dict[str, Spans]:
+    """Return when the threads that drive a device are in each of STATES."""
+
+    def divide() -> dict[str, Spans]:
+        threads = find_driving_threads(unit, device)
+        waits = pl.col("call").is_in(unit.options.synchronising)
+        found = (
+            unit.find_mpi_spans(threads),
+            unit.find_thread_spans(threads, "nccl_call"),
+            find_io_spans(unit, threads),
+            unit.find_thread_spans(threads, "cuda_api", only=waits),
+            unit.find_thread_spans(threads, "cuda_api", only=~waits),
+        )
+        return dict(take_first(zip(STATES, found, strict=True)))
+
+    return unit.remember(("host_states", device), divide)
+
+
+def find_io_spans(unit: DeviceGroup, threads: list[int]) -> Spans:
+    """Return when any of these threads is in a call that may wait for files or the network."""
+    is_io = pl.col("call").is_in(list(unit.options.io))
+    return unit.find_thread_spans(threads, "osrt", only=is_io)
+
+
+_MPI_CALLS = load_catalogue().name_sets["mpi_other"].list_known_values()
+_INIT = [_MPI_CALLS["MPI_Init"], _MPI_CALLS["MPI_Init_thread"]]
+
+
+def find_mpi_span(unit: DeviceGroup, thread: int) -> tuple[int, int] | None:
+    """Return when a main thread is between MPI_Init and MPI_Finalize, else between its first and its
+    last call of MPI; None where it has none.
+    """
+    in_mpi = unit.find_mpi_spans([thread])
+    if not len(in_mpi):
+        return None
+    calls = unit.read_begins("mpi_other", ("call",)).filter(pl.col("thread") == thread)
+    begin = calls.filter(pl.col("call").is_in(_INIT))["end"].max()
+    end = calls.filter(pl.col("call") == _MPI_CALLS["MPI_Finalize"])["begin"].min()
+    begin = int(in_mpi.begin[0] if begin is None else begin)
+    return begin, max(int(in_mpi.end[-1] if end is None else end), begin)

@@ -1,0 +1,442 @@
+"""Find what host threads do in some time: what the reports show of it, and what they do not record.
+
+Nothing is said that no row shows. That a thread computes is shown by CPU samples outside the
+profiler's libraries, or by the states of threads; that it waits, by these or by calls of the
+operating system. Calls of the operating system within a call of CUDA or MPI belong to that call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import chain
+from operator import sub
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.columns import factorize
+from nsys2prv._util.files import create_temporary_file, load_shipped_file
+from nsys2prv.conversion.quality import WOULD_TELL
+from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.figures.device_group import NAMED_BY, OS, UCX, DeviceGroup, find_io_spans, to_arrays
+from nsys2prv.figures.intervals import (
+    EMPTY,
+    PART,
+    Spans,
+    find_parents,
+    order_ranges,
+    take_first,
+    take_off_inner,
+    unite,
+)
+from nsys2prv.figures.result import Context
+from nsys2prv.figures.stacks import (
+    SAMPLES,
+    STATES_OF_THREADS,
+    find_mpi_samples,
+    find_sampled_spans,
+    find_states,
+    measure_places,
+)
+from nsys2prv.table.windows import WINDOW_RECORDS
+
+#: Layout of calls other than those of CUDA -> part of PARTS.
+CALLS = {
+    **dict.fromkeys(MPI_LAYOUTS, "mpi"),
+    "nccl_call": "nccl",
+    **dict.fromkeys(UCX, "ucx"),
+    **dict.fromkeys(OS, "os"),
+}
+#: Layout of calls -> the set of their names, where it has another name.
+NAME_SETS = {"nccl_call": "nvtx", **dict.fromkeys(UCX, "ucx")}
+#: Texts of findings.
+TEXTS = load_shipped_file(__package__, "findings.yaml")
+#: What names of calls, ranges, kernels and GPUs tell, as regular expressions.
+NAMES = TEXTS["names"]
+#: Parts of time -> what people call it. Each moment counts for the first that applies.
+PARTS: dict[str, str] = {part: said for part, (said, _) in TEXTS["parts"].items()}
+#: What tells more of hosts -> its layouts.
+TOLD_BY: dict[str, Collection[str]] = {
+    "calls of CUDA": ("cuda_api",),
+    "calls of the operating system": OS,
+    "states of threads": STATES_OF_THREADS,
+    "CPU samples": SAMPLES,
+}
+#: An NVTX range in a file: times (ns), and the group of its name.
+RANGE = np.dtype([("begin", np.int64), ("end", np.int64), ("group", np.int32)])
+#: What sets CUDA up, or something of it, takes at least this (ns).
+SET_UP = 10_000_000
+
+
+def divide_host_time(
+    unit: DeviceGroup, thread: int, spans: Spans, others: bool = False
+) -> dict[str, int]:
+    """Return how long a thread is in each of PARTS within some time (ns). others: calls of CUDA of the
+    other threads of its process count where it neither computes nor does I/O: it waits for them.
+    """
+    runs, off_cpu, ended, away = find_states(unit, thread)
+    is_compiler = pl.col("module").is_in(list(unit.options.compilers))
+    found = {
+        **_find_before_system(unit, thread),
+        "io": find_io_spans(unit, [thread]),
+        "others": _find_others(unit, thread) if others else EMPTY,
+        "os": unit.find_thread_spans([thread], *OS),
+        "exiting": unite(runs, off_cpu) - find_recorded_life(unit, int(unit.task_of[thread])),
+        "away": away,
+        "off_cpu": off_cpu,
+        "compiling": find_sampled_spans(unit, thread, is_compiler),
+        "computing": _find_computing(unit, thread),
+        "ended": ended,
+    }
+    parts = dict.fromkeys([*found, "unknown"], 0)
+    for some in spans.split():
+        within = ((name, some & where) for name, where in found.items())
+        for name, part in take_first(chain(within, [("unknown", some)])):
+            parts[name] += part.length
+    parts["cuda"] += parts.pop("others")
+    return parts
+
+
+def find_recorded_life(unit: DeviceGroup, task: int) -> Spans:
+    """Return the time up to the last call, sample or NVTX range of any thread of a task: what its
+    threads do later, by their states alone, is the exit of the process. Everything where that is not
+    known: CPU samples and calls of the system, which a process makes as long as it lives, are not
+    recorded, nor does the profiler write out at the end what it holds.
+    """
+
+    def find() -> Spans:
+        rows = unit.list_rows(task)
+        layouts = ("cuda_api", *CALLS, *SAMPLES, "nvtx_pushpop", "profiler_overhead")
+        ends = {
+            one: unit.select_events(one, rows)["end"].max() for one in filter(unit.has, layouts)
+        }
+        last = max((end for end in ends.values() if end is not None), default=0)
+        is_known = unit.has(*SAMPLES, *OS) or ends.get("profiler_overhead") == last
+        return unit.covered.clip(0, last) if is_known else unit.covered
+
+    return unit.remember(("life", task), find)
+
+
+def _find_computing(unit: DeviceGroup, thread: int) -> Spans:
+    """Return when a thread computes, by its states and CPU samples."""
+    return unit.remember(
+        ("computing", thread),
+        lambda: unite(find_states(unit, thread)[0], find_sampled_spans(unit, thread)),
+    )
+
+
+def _find_others(unit: DeviceGroup, thread: int) -> Spans:
+    """Return when other threads of a thread's process are in calls of CUDA while it computes nothing."""
+    others = [one for one in unit.list_rows(unit.task_of[thread]) if one != thread]
+    others = unit.find_thread_spans(others, "cuda_api")
+    return others - _find_computing(unit, thread)
+
+
+def _find_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
+    """Return when a thread is in each of PARTS to which calls of the system within it belong."""
+    return unit.remember(("before system", thread), lambda: _list_before_system(unit, thread))
+
+
+def _list_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
+    is_shmem = pl.col("range").is_in(list(unit.options.shmem))
+    in_ranges = ["nvtx_pushpop"] if unit.options.shmem else []
+    # Functions of a host hold streams of its process.
+    of_task = unit.list_rows(unit.task_of[thread])
+    return {
+        "profiler": find_profiler_spans(unit, thread),
+        "mpi": unite(unit.find_mpi_spans([thread]), find_mpi_samples(unit, thread)),
+        "nccl": unit.find_thread_spans([thread], "nccl_call"),
+        "ucx": unit.find_thread_spans([thread], *UCX),
+        "shmem": unit.find_thread_spans([thread], *in_ranges, only=is_shmem),
+        "callback": unit.find_thread_spans(of_task, "graph_host_node"),
+        "jit": unit.find_thread_spans([thread], "jit"),
+        "cuda": unit.find_thread_spans([thread], "cuda_api"),
+    }
+
+
+def find_profiler_spans(unit: DeviceGroup, thread: int) -> Spans:
+    """Return when the profiler works on a thread, in its calls and between them. Rows within which the
+    thread makes a whole call are no time of the thread.
+    """
+    if not unit.has("profiler_overhead"):
+        return EMPTY
+    rows = unit.select_events("profiler_overhead", [thread])
+    rows = rows.filter(~pl.col("what").is_in(list(unit.options.no_profiler)))
+    begin, end = to_arrays(unit.select_events("cuda_api", [thread]), "begin", "end")
+    following = np.searchsorted(begin, rows["begin"].to_numpy())
+    ends = np.append(end, np.iinfo(np.int64).max)[following]
+    return unit.merge_rows(rows.filter(pl.col("end") < pl.Series(ends)))
+
+
+def sum_parts(hosts: pl.DataFrame) -> dict[str, float]:
+    """Return part -> time (ns) of all hosts; nothing where there are none. hosts: a column of each part."""
+    return {part: float(hosts[part].sum()) for part in PARTS} if hosts.height else {}
+
+
+def describe_unrecorded(frames: Mapping[str, pl.DataFrame], context: Context) -> str:
+    """Return what would tell more about hosts, and the options that record it: `NVTX ranges,
+    --trace=osrt`. frames: `unrecorded`, as findings.py collects it.
+    """
+    what = frames["unrecorded"]["what"].unique(maintain_order=True)
+    ranges = [] if {"nvtx_pushpop", "nvtx_startend"} & context.reader.layouts else ["NVTX ranges"]
+    return ", ".join([*ranges, *(WOULD_TELL[one]["option"] for one in what)])
+
+
+def list_unrecorded(unit: DeviceGroup) -> list[str]:
+    """Return what would tell more about hosts, of what is not recorded: keys of TOLD_BY."""
+    lacking = [what for what, names in TOLD_BY.items() if not unit.has(*names)]
+    return [one for one in lacking if unit.first_work is not None or one != "calls of CUDA"]
+
+
+def choose_thread(unit: DeviceGroup, task: int) -> int:
+    """Return the main thread of a task, or where that is in no call of CUDA or MPI, the thread that is
+    longest in such; without such calls the one with most NVTX ranges, CPU samples or calls of the
+    operating system.
+    """
+    main = unit.find_main_thread(task)
+    layouts, threads = ("cuda_api", *filter(unit.has, MPI_LAYOUTS)), unit.list_rows(task)
+    frames = [unit.select_events(layout, threads) for layout in layouts]
+    if any((rows["thread"] == main).any() for rows in frames):
+        return main
+    lasts = pl.col("end") - pl.col("begin")
+    calls = [rows.select(pl.col("thread").cast(pl.Int64), time=lasts) for rows in frames]
+    sums = pl.concat(calls).group_by("thread").agg(pl.col("time").sum())
+    for layout in () if sums.height else ("nvtx_pushpop", *SAMPLES, *OS):
+        rows = unit.read_begins(layout)
+        rows = rows.filter(unit.list_tasks(rows) == task)
+        if rows.height:
+            sums = rows.group_by(pl.col("thread").cast(pl.Int64)).agg(time=pl.len())
+            break
+    return int(sums.sort("time", -pl.col("thread"))["thread"][-1]) if sums.height else main
+
+
+def _list_calls(unit: DeviceGroup, task: int) -> Iterator[tuple[str, str, pl.DataFrame]]:
+    """Yield layouts of calls, each with its part of PARTS and the events of a task: thread, begin, end,
+    call.
+    """
+    rows = unit.list_rows(task)
+    for layout, part in {"cuda_api": "cuda", **CALLS}.items():
+        if part == "cuda" or unit.has(layout):
+            calls = unit.select_events(layout, rows)
+            yield layout, part, calls.rename({NAMED_BY[layout]: "call"})
+
+
+def find_outside_calls(unit: DeviceGroup, thread: int, time: Spans) -> Spans:
+    """Return the part of some time in which a thread is in no call of CUDA or MPI."""
+    return time - unit.find_thread_spans([thread], "cuda_api", *MPI_LAYOUTS)
+
+
+def list_activities(
+    unit: DeviceGroup, thread: int, spans: Spans, ranges: pl.DataFrame, others: bool = False
+) -> pl.DataFrame:
+    """Return what a thread does in some time by name: `part` (of PARTS, `range` or `where`), `names` (a
+    name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns) and its `begin`.
+    ranges: of this time, as :func:`sum_ranges` returns them. others: as for divide_host_time.
+    """
+    before = _find_before_system(unit, thread)
+    mpi, nccl = before["mpi"], before["nccl"]
+    beside, frames = _find_others(unit, thread) if others else EMPTY, []
+    task = int(unit.task_of[thread])
+    listed = [*_list_calls(unit, task)]
+    # What MPI copies and waits for by calls of CUDA is MPI's.
+    listed += [(*one, "mpi", rows) for *one, part, rows in listed if part == "cuda" and len(mpi)]
+    for layout, part, calls in listed:
+        reached = 0
+        for start in range(0, calls.height, PART):
+            piece = calls[start : start + PART]
+            begin, end = to_arrays(piece, "begin", "end")
+            is_own = (piece["thread"] == thread).to_numpy()
+            # Where several threads are in calls, the call that began first counts.
+            until = np.maximum.accumulate(np.append(reached, end * ~is_own))
+            reached, since = until[-1], np.clip(until[:-1], begin, end)
+            lasts, last = np.zeros(len(begin), np.int64), end.max(initial=0)
+            for time in (spans - before["profiler"]).split():
+                if time.end[-1] <= begin[0] or time.begin[0] >= last:
+                    continue
+                outside = own = time
+                if part == "os" or (others and part == "cuda"):
+                    outside = reduce(sub, before.values(), time)
+                if part == "mpi":
+                    own = time & mpi
+                elif part in ("cuda", "os"):
+                    own = time - mpi - nccl if part == "cuda" else outside - beside
+                lasts += own.within(begin, end) * is_own
+                if others and part == "cuda":
+                    lasts += (outside & beside).within(since, end) * ~is_own
+            rows = np.flatnonzero(lasts > 0)
+            if not len(rows):
+                continue
+            name, lasts = piece["call"].to_numpy()[rows].astype(np.int64), lasts[rows]
+            times = {"name": name, "begin": begin[rows], "time": lasts, "longest": lasts}
+            sums = sum_times(pl.DataFrame(times), "name")
+            is_io = pl.col("name").is_in(list(unit.options.io) if part == "os" else [])
+            kind = pl.when(is_io).then(pl.lit("io")).otherwise(pl.lit(part))
+            names = pl.lit(NAME_SETS.get(layout, layout))
+            frames.append(sums.select(kind.alias("part"), names.alias("names"), pl.all()))
+    places = measure_places(unit, thread, spans)
+    for part, layout, frame in (("where", "place", places), ("range", "range", ranges)):
+        of_part = {"part": pl.lit(part), "names": pl.lit(layout), "name": frame.columns[0]}
+        sums = frame.select(**of_part, time="time", longest="time", begin=pl.lit(-1, pl.Int64))
+        frames.append(sums.filter(pl.col("time") > 0))
+    return sum_times(pl.concat(frames), "part", "names", "name")
+
+
+def mark_set_up(unit: DeviceGroup, task: int, activities: pl.DataFrame) -> pl.DataFrame:
+    """Mark in what a thread of a task does (:func:`list_activities`) where the longest call is the
+    first of CUDA in its process that takes SET_UP, begun before any work of GPUs (`first`).
+    """
+    set_up = unit.remember(("set up", task), lambda: _find_set_up(unit, task))
+    is_first = (pl.col("part") == "cuda") & (pl.col("begin") == set_up)
+    return activities.with_columns(first=is_first).drop("begin")
+
+
+def sum_times(times: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """Return the sums of times by some columns, with the longest one and all else of that."""
+    others = pl.exclude("time", "longest").get(pl.col("longest").arg_max())
+    groups = times.group_by(by, maintain_order=True)
+    return groups.agg(pl.col("time").sum(), pl.col("longest").max(), others)
+
+
+def _find_set_up(unit: DeviceGroup, task: int) -> int:
+    """Return the begin of the first call of CUDA in a process that takes SET_UP and may set it up, where
+    no GPU works before it, and no call before it shows that CUDA has been set up, unless it is a
+    launch; else -2.
+    """
+    needs, launches, uses = (pl.col("call").is_in(list(one)) for one in unit.options.set_up_calls)
+    calls = unit.select_events("cuda_api", unit.list_rows(task))
+    first = calls.filter((pl.col("end") - pl.col("begin") >= SET_UP) & ~needs).head(1)
+    begin = int(first["begin"][0]) if first.height else -2
+    if begin < 0 or (unit.first_work is not None and unit.first_work < begin):
+        return -2
+    is_late = calls.filter(uses & (pl.col("end") <= begin) & (pl.col("error") <= 0)).height
+    return -2 if is_late and not first.filter(launches).height else begin
+
+
+def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFrame]:
+    """Return how much of each of some times lies in each NVTX range of a thread and in none within it: by
+    `group` of names as the options have them, `time` (ns); and how many there are from the begin of
+    the time to its end (`count`), and how long they last together (`lasts`, ns).
+    """
+    sums = [np.zeros((4, 0), np.int64) for _ in times]
+    has_ranges = unit.has("nvtx_pushpop") and any(map(len, times))
+    # Ranges that reach into the next window, with what is left of each time in them.
+    begin = end = group = np.zeros(0, np.int64)
+    left = [begin] * len(times)
+    for until, *more in _read_ranges(unit, thread) if has_ranges else ():
+        before = len(begin)
+        begin, end, group = map(np.append, (begin, end, group), more)
+        _, parent = find_parents(np.zeros(len(begin), np.int32), begin, end)
+        parent[:before] = -1
+        is_open = end >= until
+        for number, time in enumerate(times):
+            if not len(time):
+                left[number] = begin
+                continue
+            inside = time.within(begin[before:], end[before:])
+            inside = take_off_inner(np.append(left[number], inside), parent)
+            left[number] = inside[is_open]
+            counts = ~is_open & (begin < time.end[-1]) & (end > time.begin[0])
+            own = (group, np.maximum(inside, 0), end - begin, np.ones_like(begin))
+            rows = np.stack([column[counts] for column in own])
+            sums[number] = _sum_by_first(np.hstack((sums[number], rows)))
+        begin, end, group = begin[is_open], end[is_open], group[is_open]
+    names = ("group", "time", "lasts", "count")
+    return [pl.DataFrame(dict(zip(names, one, strict=True))) for one in sums]
+
+
+def _sum_by_first(columns: np.ndarray) -> np.ndarray:
+    """Return the sums of the other columns for each value of the first."""
+    distinct, codes = factorize(columns[0])
+    sums = (np.bincount(codes, column, len(distinct)) for column in columns[1:])
+    return np.stack([distinct, *sums]).astype(np.int64)
+
+
+def _read_ranges(
+    unit: DeviceGroup, thread: int
+) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield the NVTX ranges of a thread by begin, longer first, those of a window of the trace or of
+    several at a time: before when all of them begin (ns), and their begins, ends and groups.
+    """
+    path, windows = unit.remember("ranges", lambda: _store_ranges(unit))
+    pieces = [np.zeros(0, RANGE)]
+    with path.open("rb") as file:
+        for until, offset, threads, last in windows:
+            first, end = np.append(0, last)[np.searchsorted(threads, (thread, thread + 1))]
+            file.seek(offset + int(first) * RANGE.itemsize)
+            pieces.append(np.fromfile(file, RANGE, end - first))
+            if until > unit.duration or sum(map(len, pieces)) >= WINDOW_RECORDS // 2:
+                ranges = np.concatenate(pieces)
+                yield until, ranges["begin"], ranges["end"], ranges["group"]
+                pieces = [ranges[:0]]
+
+
+def _store_ranges(unit: DeviceGroup) -> tuple[Path, list[tuple[int, int, np.ndarray, np.ndarray]]]:
+    """Store the NVTX ranges of a unit by thread, a window of the trace after another, so that those of a
+    thread are found without reading the others: return the file, and of each window before when all
+    of it begins (ns), where it is in the file, its threads, and where the ranges of each end.
+    """
+    groups = np.load(str(unit.options.groups), mmap_mode="r")
+    path, windows = unit.folder / f"ranges-{unit.number}.bin", []
+    with create_temporary_file(path) as file:
+        for until, frame in unit.reader.read_windows(
+            "nvtx_pushpop", ["range"], unit.number, np.int32
+        ):
+            thread, begin, end, name = to_arrays(frame, "thread", "begin", "end", "range")
+            threads, counts = np.unique(thread, return_counts=True)
+            windows.append((until, file.tell(), threads, counts.cumsum()))
+            order = order_ranges(thread, begin, end)
+            ranges = np.empty(len(order), RANGE)
+            ranges["begin"], ranges["end"] = begin[order], end[order]
+            ranges["group"] = groups[name[order]]
+            ranges.tofile(file)
+    return path, windows
+
+
+def select_gpus(models: Collection[str], *lacking: str) -> set[str]:
+    """Return the models of GPUs that have what others lack. lacking: keys of NAMES for these."""
+    return {one for one in models if not any(re.search(NAMES[key], one) for key in lacking)}
+
+
+def select_no_profiler(labels: pl.DataFrame) -> tuple[int, ...]:
+    """Return the values of overhead that is not the profiler's. labels: value and label."""
+    is_other = re.compile(NAMES["no_profiler"]).search
+    return tuple(value for value, label in labels.rows() if is_other(label))
+
+
+def compare_with_others(
+    frame: pl.DataFrame, name: str, tasks: Sequence[int]
+) -> list[tuple[int, float, float]]:
+    """Return what some tasks have more time of than the others: (value of `name`, mean of theirs,
+    median of the others'), ns, the greatest difference first. frame: task, `name`, time.
+    """
+    is_own = pl.col("task").is_in(list(tasks))
+    others = frame["task"].n_unique() - len(tasks)
+    sums = frame.group_by(name).agg(
+        own=pl.col("time").filter(is_own).sum() / max(len(tasks), 1),
+        # A task without a row has none of it.
+        usual=pl.when((~is_own).sum() * 2 > others)
+        .then(pl.col("time").filter(~is_own).median())
+        .otherwise(0.0),
+    )
+    more = pl.col("own") - pl.col("usual")
+    return sums.filter(more > 0).sort(more, descending=True).select(name, "own", "usual").rows()
+
+
+def describe_parts(
+    parts: Mapping[str, float], most: int = 3, named: Mapping[str, str] | None = None
+) -> str:
+    """Describe in words what hosts do: `62 % computing, 30 % in file or network I/O`. named: part ->
+    what most of it is, as ` (read 2 ms)`.
+    """
+    whole = sum(parts.values())
+    if not whole:
+        return ""
+    shares = sorted(((value / whole, name) for name, value in parts.items()), reverse=True)
+    return ", ".join(
+        f"{share:.0%} {PARTS[name]}" + (named or {}).get(name, "")
+        for share, name in shares[:most]
+        if share >= 0.05
+    )

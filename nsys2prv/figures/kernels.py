@@ -1,0 +1,308 @@
+"""Analyse kernels by name and class, and sampled metrics of GPUs, network and other devices, as step
+functions of time: means while kernels run, by device, and maps over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv._util.columns import RULE
+from nsys2prv._util.text import format_nanoseconds
+from nsys2prv.figures.device_group import (
+    COMMUNICATING,
+    GEMM,
+    GRAPH,
+    MEMORY,
+    DeviceGroup,
+    label_values,
+    to_arrays,
+)
+from nsys2prv.figures.intervals import count_durations, make_statistics, spill_durations
+from nsys2prv.figures.result import DECLARED, Context, Result, divide_columns
+from nsys2prv.table.event_reader import UNKNOWN, Samples
+
+#: Columns that identify a kernel.
+KERNEL_KEY = ["what", "name", "class", "tensor"]
+#: Column -> label of the GPU metric (percent) that is averaged while kernels run.
+METRICS: dict[str, str] = DECLARED["kernels"].terms
+
+#: Samples that a kernel must last for its metrics to be known.
+FEWEST_SAMPLES = 3
+
+#: Bins of the distribution of durations, and kernels that have one.
+BINS, MOST_DISTRIBUTIONS = 24, 60
+
+#: Columns of kernels whose durations have two modes.
+MODES = ("low_ns", "high_ns", "high_share")
+
+
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect durations of kernels by task, and metrics while kernels run."""
+    kernels = unit.work.filter(pl.col("what") != MEMORY)
+    kernels = kernels.with_columns(unit.list_tasks(kernels).cast(pl.Int32))
+    path = unit.folder / f"kernel-durations-{unit.number}.bin"
+    yield "kernels", spill_durations(kernels, ["task", *KERNEL_KEY], path)
+    for samples in unit.reader.read_samples("gpu_metric", unit.number):
+        on_device = kernels.filter(pl.col("device") == unit.device_of[samples.thread])
+        yield "measured", _sum_metrics(on_device, samples)
+
+
+def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
+    """Return sums of metrics over the kernels of a device that last FEWEST_SAMPLES, and over how many
+    ns they are known.
+    """
+    begin, end = to_arrays(kernels, "begin", "end")
+    period = float(np.median(np.diff(samples.time))) if len(samples.time) > 1 else np.inf
+    is_long = end - begin >= FEWEST_SAMPLES * period
+    columns: dict[str, pl.Series] = {}
+    for name, label in METRICS.items():
+        values, known_time = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
+        if label in samples.metrics:
+            steps = make_steps(samples, samples.metrics.index(label))
+            values, known_time = (np.where(is_long, one, 0) for one in steps.integrate(begin, end))
+        columns |= {f"{name}_sum": pl.Series(values), f"{name}_known": pl.Series(known_time)}
+    by_kernel = kernels.with_columns(**columns).group_by(KERNEL_KEY, maintain_order=True)
+    return by_kernel.agg(pl.col(*columns).sum())
+
+
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add tables of kernels, of their classes, and of tensor cores."""
+    groups, measured = frames["kernels"], frames["measured"]
+    tasks = groups["task"].n_unique()
+    if not measured.height:
+        absent = context.explain_absence(("gpu_metric",))
+        result.missing.append(f"measured activity of tensor cores: {absent}")
+    rows = _compute_figures(groups, measured, KERNEL_KEY, tasks)
+    of_kernels = measured.filter(pl.col("what") != GRAPH) if measured.height else measured
+    by_class = _label_classes(_compute_figures(groups, of_kernels, ["class"], tasks))
+    named = _label_classes(context.label_names(rows, "name", "kernels", "nccl_kernels", "graphs"))
+    named = named.rename({"name": "kernel", "tensor": "tensor_cores"})
+    result.add("kernels", named.drop("what", "two_modes", *MODES))
+    result.add("classes", by_class)
+    longest = rows.select(KERNEL_KEY).head(MOST_DISTRIBUTIONS)
+    own = groups.join(longest, KERNEL_KEY, "semi", maintain_order="left")
+    bins = count_durations(own, KERNEL_KEY, BINS)
+    bins = context.label_names(bins, "name", "kernels", "nccl_kernels", "graphs")
+    bins = bins.select(pl.col("name").alias("kernel"), "low_ns", "high_ns", "count")
+    result.add("durations", bins, count=MOST_DISTRIBUTIONS)
+    result.add("tensor_cores", _sum_tensor_cores(groups.filter(pl.col("class") == GEMM)))
+    # Those that communicate last as long as ranks wait for each other: no mode of theirs.
+    two = named.filter(pl.col("two_modes") & ~pl.col("what").is_in(COMMUNICATING))
+    two = two.select("kernel", "count", "time_ns", *MODES)
+    result.add("two_modes", two, RULE)
+    if two.height:
+        result.notes.append(RULE)
+
+
+def _compute_figures(
+    groups: pl.DataFrame, measured: pl.DataFrame, by: list[str], tasks: int
+) -> pl.DataFrame:
+    """Return statistics of spilled groups by some of their columns, greatest time first, and means
+    of the metrics over the kernels' time, as shares. measured: as :func:`_sum_metrics` has it, or
+    empty.
+    """
+    per_task = groups.group_by(*by, "task", maintain_order=True).agg(pl.col("time_ns").sum())
+    # The greatest time of a task over the mean of all.
+    imbalance = pl.col("time_ns").max() * tasks / pl.col("time_ns").sum() - 1
+    frames = [per_task.group_by(by).agg(imbalance=imbalance)]
+    if measured.height:
+        means = (
+            divide_columns(pl.col(f"{name}_sum").sum() / 100, pl.col(f"{name}_known").sum())
+            for name in METRICS
+        )
+        frames.append(measured.group_by(by).agg(**dict(zip(METRICS, means, strict=True))))
+    rows = make_statistics(groups, by, modes=by == KERNEL_KEY)
+    for frame in frames:
+        rows = rows.join(frame, on=by, how="left", maintain_order="left")
+    share = divide_columns("time_ns", pl.col("time_ns").sum()).alias("time_share")
+    first = (*by, "count", "time_ns")
+    return rows.select(*first, share, pl.exclude(*first))
+
+
+def _label_classes(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return classes and tensor cores as texts; class 0 is that of graphs."""
+    kinds = label_values("class", "kernel_class", "Other")
+    graph = pl.when(pl.col("class") == 0).then(pl.lit("CUDA graph"))
+    rows = rows.with_columns(graph.otherwise(kinds).alias("class"))
+    if "tensor" in rows.columns:
+        tensor = label_values("tensor", "tensor_cores", "Unknown")
+        rows = rows.with_columns(pl.when(pl.col("what") != GRAPH).then(tensor).alias("tensor"))
+    return rows
+
+
+def _sum_tensor_cores(gemm: pl.DataFrame) -> pl.DataFrame:
+    sums = gemm.group_by("tensor").agg(pl.col("count", "time_ns").sum()).sort("tensor")
+    return sums.with_columns(
+        label_values("tensor", "tensor_cores", "Unknown"),
+        time_share=pl.col("time_ns") / pl.col("time_ns").sum(),
+    ).rename({"tensor": "tensor_cores"})
+
+
+# ---- sampled metrics -----------------------------------------------------------------------------
+
+
+#: Layouts whose samples cover the time since the sample before; those of others cover the time until
+#: the next.
+COVER_BEFORE = ("gpu_metric",)
+
+
+class Steps(Struct, frozen=True):
+    """values[k] holds from edges[k] to edges[k + 1] (ns), where known[k]; nothing is known
+    elsewhere, and the value is 0 there.
+    """
+
+    #: Times at which the value may change (ns), one more than values.
+    edges: np.ndarray
+    #: Value between two edges.
+    values: np.ndarray
+    #: Whether anything is known there.
+    known: np.ndarray
+
+    def integrate(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the integral of the value over the known part of each [begin, end), and the length of
+        that part (ns).
+        """
+        last, first = self._integrate_until(end), self._integrate_until(begin)
+        return last[0] - first[0], np.rint(last[1] - first[1]).astype(np.int64)
+
+    def _integrate_until(self, times: np.ndarray) -> list[np.ndarray]:
+        """Return the integral of the values, and the known time, up to each time."""
+        if len(self.edges) < 2:
+            return [np.zeros(np.shape(times))] * 2
+        times = np.clip(times, self.edges[0], self.edges[-1])
+        index = np.minimum(np.searchsorted(self.edges, times, "right") - 1, len(self.values) - 1)
+        since, lengths = times - self.edges[index], np.diff(self.edges)
+        return [
+            np.concatenate([[0.0], np.cumsum(values * lengths)])[index] + values[index] * since
+            for values in (self.values, self.known)
+        ]
+
+
+def make_steps(samples: Samples, metric: int) -> Steps:
+    """Return one metric of a device, from the instants that have a value."""
+    column = samples.values[:, metric]
+    has_value = ~np.isnan(column)
+    time, column = samples.time[has_value], column[has_value]
+    column = column[1:] if samples.layout in COVER_BEFORE else column[:-1]
+    return Steps(time, np.maximum(column, 0), column != UNKNOWN)
+
+
+SAMPLED = ("gpu_metric", "network_metric", "generic_counter")
+#: Devices are compared over the time that all are sampled; those that are for less than this share of the
+#: longest time are not compared. Times that differ by so many periods are the same.
+LEAST_SAMPLED, SAME_PERIODS = 0.5, 4
+
+
+def collect_metrics(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect figures of each metric of each device, and its means in bins of time."""
+    bins = unit.options.bins
+    edges = np.arange(bins + 1) * unit.duration // bins
+    for layout in SAMPLED:
+        for samples in unit.reader.read_samples(layout, unit.number) if unit.has(layout) else ():
+            for number, metric in enumerate(samples.metrics):
+                steps = make_steps(samples, number)
+                if steps.known.any():
+                    yield "means", _summarize_steps(steps, samples, number)
+                    yield "maps", _average_in_bins(steps, edges, samples.thread, metric)
+
+
+def _summarize_steps(
+    steps: Steps, samples: Samples, metric: int, span: tuple[int, int] | None = None
+) -> pl.DataFrame:
+    """Return figures of one metric of a device, in a row: since when and until when it is known, and of a
+    span, all of that by default.
+    """
+    begins, ends = steps.edges[:-1], steps.edges[1:]
+    since, until = int(begins[steps.known][0]), int(ends[steps.known][-1])
+    first, last = span or (since, until)
+    integral, known = steps.integrate(np.array([first]), np.array([last]))
+    values = steps.values[steps.known & (ends > first) & (begins < last)]
+    inside = (samples.time >= first) & (samples.time <= last)
+    summary = {
+        "thread": samples.thread,
+        "layout": samples.layout,
+        "metric": samples.metrics[metric],
+        "samples": np.count_nonzero(samples.values[inside, metric] >= 0),
+        "integral": integral[0],
+        "known": known[0],
+        "min": values.min(),
+        "max": values.max(),
+        "since": since,
+        "until": until,
+        "period": float(np.median(np.diff(steps.edges))),
+    }
+    return pl.DataFrame([summary])
+
+
+def _compare_together(means: pl.DataFrame, context: Context, result: Result) -> pl.DataFrame:
+    """Return the figures of devices (:func:`_summarize_steps`) over the time that they have in common;
+    none of those that are sampled for much less. Notes say so.
+    """
+    keys, is_regular = ["layout", "metric"], pl.col("layout") != "generic_counter"
+    enough = pl.col("known") >= LEAST_SAMPLED * pl.col("known").max().over(keys)
+    means = means.with_columns(compared=enough | ~is_regular)
+    since, until = pl.col("since"), pl.col("until")
+    differs = pl.max_horizontal(since.max() - since.min(), until.max() - until.min())
+    spans = means.filter(is_regular & pl.col("compared")).group_by(keys)
+    spans = spans.agg(
+        first=since.max(), last=until.min(), differs=differs > SAME_PERIODS * pl.col("period").max()
+    ).filter(pl.col("differs") & (pl.col("first") < pl.col("last")))
+    common = {(layout, metric): span for layout, metric, *span, _ in spans.rows()}
+    again = [
+        _summarize_steps(steps, samples, number, common[layout, metric])
+        for layout in spans["layout"].unique()
+        for samples in context.reader.read_samples(layout)
+        for number, metric in enumerate(samples.metrics)
+        if (layout, metric) in common and (steps := make_steps(samples, number)).known.any()
+    ]
+    if again:
+        means = means.update(pl.concat(again), on=["thread", *keys])
+        first, last = (format_nanoseconds(spans[name].max()) for name in ("first", "last"))
+        result.notes.append(f"metrics are compared from {first} to {last}, when all are sampled")
+    shorter = means.filter(~pl.col("compared")).group_by("node", "device", maintain_order=True)
+    for node, device, begin, end in shorter.agg(since.min(), until.max()).rows():
+        span = f"from {format_nanoseconds(begin)} to {format_nanoseconds(end)}"
+        result.notes.append(f"{device} of {node} is sampled {span} only, too short to be compared")
+    figures = ("integral", "known", "min", "max")
+    return means.with_columns(pl.when("compared").then(name).alias(name) for name in figures)
+
+
+def _average_in_bins(steps: Steps, edges: np.ndarray, thread: int, metric: str) -> pl.DataFrame:
+    """Return the mean of a metric in each bin in which it is known: thread, bin, mean, metric."""
+    integral, known_time = steps.integrate(edges[:-1], edges[1:])
+    bins = np.flatnonzero(known_time > 0)
+    means = pl.DataFrame({"bin": bins, "mean": integral[bins] / known_time[bins]})
+    return means.with_columns(thread=pl.lit(thread, pl.Int64), metric=pl.lit(metric))
+
+
+def conclude_metrics(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add the means of metrics, and their maps over time."""
+    rows = context.reader.rows.threads.select("thread", "node", pl.col("row").alias("device"))
+    if frames["means"].height:
+        means = frames["means"].join(rows, on="thread", how="left", maintain_order="left")
+        means = _compare_together(means.sort("layout", "thread"), context, result)
+        means = means.with_columns(mean=divide_columns("integral", "known"))
+        columns = ("node", "device", "metric", "samples", "mean", "min", "max")
+        result.add("means", means.select(columns))
+        by_metric = means.group_by("layout", "metric", maintain_order=True).agg(
+            devices=pl.col("known").count().cast(pl.Int64),
+            mean=pl.col("integral").sum() / pl.col("known").sum(),
+            min_mean=(pl.col("integral") / pl.col("known")).min(),
+            max_mean=(pl.col("integral") / pl.col("known")).max(),
+        )
+        result.add("metrics", by_metric.drop("layout"))
+        maps = frames["maps"].join(rows, on="thread", how="left", maintain_order="left")
+        maps = maps.sort("metric", "thread", "bin")
+        columns = ("metric", "node", "device", "bin", "mean")
+        result.add("map", maps.select(columns))
+    for layout, whose in (("gpu_metric", "GPUs"), ("network_metric", "the network")):
+        if layout not in context.reader.layouts:
+            result.missing.append(f"metrics of {whose}: {context.explain_absence((layout,))}")
+    if result.tables:
+        bins = context.options.bins
+        length = format_nanoseconds(context.duration / bins)
+        result.notes.append(f"maps over time have {bins} bins of {length}")

@@ -1,0 +1,244 @@
+"""Sum NVTX ranges by name: their calls, host time, and the GPU time of the work launched inside, as a tree
+and by rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.columns import factorize, factorize_together
+from nsys2prv.figures.device_group import (
+    COMMUNICATING,
+    CONVOLUTION,
+    GEMM,
+    MEMORY,
+    TENSOR_NO,
+    TENSOR_YES,
+    WORK,
+    DeviceGroup,
+    to_arrays,
+)
+from nsys2prv.figures.intervals import (
+    find_parents,
+    find_points_within,
+    order_ranges,
+    split_ranges,
+    take_off_inner,
+)
+from nsys2prv.figures.result import Context, Result, divide_columns
+
+#: Row (a number for each thread and sort of ranges), begin, end, group of the name of some ranges.
+Ranges = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+#: Layouts of ranges.
+RANGES = ("nvtx_pushpop", "nvtx_startend")
+#: Text that frameworks append to an operation's name (PyTorch's emit_nvtx).
+TAIL = r",\s*(?:op_id|seq|sizes|input_op_ids|stashed seq|fwd_op_id)\b.*$"
+NUMBER = r"\d+"
+#: Largest number of names that differ only in numbers and stay separate: layers do, steps of a long run
+#: do not.
+MOST_APART = 64
+TIME = pl.col("end") - pl.col("begin")
+IS_KERNEL, KIND, TENSOR = pl.col("what") != MEMORY, pl.col("class"), pl.col("tensor")
+
+
+def _time_if(condition: pl.Expr) -> pl.Expr:
+    return pl.when(condition).then(TIME).otherwise(0)
+
+
+#: Sums over the work of a range -> what each operation counts for.
+SUMS = {
+    "gpu_ns": TIME,
+    "kernels": IS_KERNEL.cast(pl.Int64),
+    "nccl_ns": _time_if(pl.col("what").is_in(COMMUNICATING)),
+    "memory_ns": _time_if(~IS_KERNEL),
+    "gemm_ns": _time_if(IS_KERNEL & (KIND == GEMM)),
+    "gemm_tensor_ns": _time_if(IS_KERNEL & (KIND == GEMM) & (TENSOR == TENSOR_YES)),
+    "gemm_without_ns": _time_if(
+        IS_KERNEL & KIND.is_in((GEMM, CONVOLUTION)) & (TENSOR == TENSOR_NO)
+    ),
+}
+#: Between the names of a path.
+BETWEEN = " / "
+#: Greatest depth at which paths of nested ranges are distinguished.
+DEEPEST = 12
+#: Greater sums of times come from damaged reports.
+GREATEST_SUM = 1 << 62
+
+
+def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
+    """Return `value` of every name -> `group`, a number from 0, and `operation`, the group's name.
+    labels: value and label.
+    """
+    names = labels.with_columns(base=pl.col("label").str.replace(TAIL, ""))
+    names = names.with_columns(pattern=pl.col("base").str.replace_all(NUMBER, "*"))
+    apart = pl.col("base").n_unique().over("pattern") <= MOST_APART
+    names = names.with_columns(operation=pl.when(apart).then("base").otherwise("pattern"))
+    number = pl.col("operation").rank("dense").cast(pl.Int32) - 1
+    return names.select("value", number.alias("group"), "operation")
+
+
+def make_group_table(names: pl.DataFrame) -> np.ndarray:
+    """Return the group of each value (int32, -1 for values without a name). names: as
+    :func:`fold_labels` returns them.
+    """
+    values = names["value"].to_numpy()
+    table = np.full(int(values.max(initial=-1)) + 1, -1, np.int32)
+    table[values] = names["group"].to_numpy()
+    return table
+
+
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect the sums of ranges by task and name (`names`), and by path of names (`tree`)."""
+    columns = ("sender", "sent", "begin", "end", "what", "class", "tensor")
+    work = unit.list_launched_work(columns).sort("sender", "sent", maintain_order=True)
+    names = []
+    for number, ranges in enumerate(_list_ranges(unit)):
+        of_names, tree = _sum_ranges(unit, work, ranges)
+        names.append(of_names)
+        # Paths are numbered anew each time.
+        yield "tree", tree.with_columns(unit=pl.lit((number << 32) + unit.number, pl.Int64))
+    sums = pl.concat(names).group_by("task", "group").agg(pl.all().sum())
+    yield "names", sums.sort("task", "group")
+
+
+def _sum_ranges(
+    unit: DeviceGroup, work: pl.DataFrame, ranges: Ranges
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the sums of some ranges, as :func:`_list_ranges` yields them, by task and name, and by
+    path of names. work: by the thread that launched it, and when.
+    """
+    row, begin, end, group = ranges
+    thread = unit.reader.rows.main_rows[row // len(RANGES)]
+    depth, parent = find_parents(row, begin, end)
+    path = _number_paths(group, depth, parent)
+    task = unit.task_of[thread].astype(np.int64)
+    (tasks, groups), by_name = factorize_together(task, group.astype(np.int64))
+    count = int(path.max(initial=-1)) + 1
+    first = np.zeros(count, np.int64)
+    first[path[::-1]] = np.arange(len(path))[::-1]
+    names = {"task": tasks, "group": groups, "calls": np.bincount(by_name, minlength=len(tasks))}
+    tree = {
+        "path": np.arange(count),
+        "depth": np.minimum(depth[first], DEEPEST - 1).astype(np.int64),
+        "group": group[first].astype(np.int64),
+        "above": np.where(parent[first] >= 0, path[parent[first]], -1),
+        "calls": np.bincount(path, minlength=count),
+    }
+
+    def add(name: str, outer: str, inclusive: np.ndarray) -> None:
+        for column, values in ((name, inclusive), (outer, take_off_inner(inclusive, parent))):
+            names[column] = _sum_groups(by_name, values, len(tasks))
+            tree[column] = _sum_groups(path, values, count)
+
+    add("host_ns", "host_exclusive_ns", end - begin)
+    since, until = find_points_within(thread, begin, end, *to_arrays(work, "sender", "sent"))
+    least = int(since.min(initial=work.height))
+    inside = work[least : max(int(until.max(initial=0)), least)]
+    for name, value in SUMS.items():
+        before = np.concatenate([[0], np.cumsum(inside.select(value).to_series().to_numpy())])
+        add(name, f"{name}_exclusive", before[until - least] - before[since - least])
+    return pl.DataFrame(names), pl.DataFrame(tree)
+
+
+def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+    """Return the sum of the values of each group, limited for damaged times to what an int64
+    holds.
+    """
+    return np.bincount(groups, values, count).clip(-GREATEST_SUM, GREATEST_SUM).astype(np.int64)
+
+
+def _list_ranges(unit: DeviceGroup) -> Iterator[Ranges]:
+    """Yield ranges by row, begin, longer first, some at a time, with all that lie within each.
+    NCCL's are not operations of the program.
+    """
+    rows = pl.col("thread") * len(RANGES)
+    kinds = (unit.read_begins(layout, ("range",), np.int32) for layout in RANGES)
+    ranges = pl.concat(one.with_columns(thread=rows + at) for at, one in enumerate(kinds))
+    row, begin, end, name = to_arrays(ranges, "thread", "begin", "end", "range")
+    groups = np.load(str(unit.options.groups), mmap_mode="r")
+    order = order_ranges(row, begin, end).astype(np.int32)
+    row, begin, end = row[order], begin[order], end[order]
+    for part in split_ranges(row, begin, end):
+        yield row[part], begin[part], end[part], groups[name[order[part]]]
+
+
+def _number_paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> np.ndarray:
+    """Return a number for each distinct path of names from the outermost range, within the unit;
+    deeper ranges share those of DEEPEST.
+    """
+    path = np.zeros(len(group), np.int64)
+    # Names without a group have -1.
+    group, groups, free = group.astype(np.int64) + 1, int(group.max(initial=0)) + 2, 0
+    for level in range(int(depth.max(initial=-1)) + 1):
+        rows = np.flatnonzero(depth == level)
+        above = np.where(parent[rows] >= 0, path[np.maximum(parent[rows], 0)], -1)
+        if level >= DEEPEST:
+            path[rows] = above
+            continue
+        distinct, codes = factorize((above + 1) * groups + group[rows])
+        path[rows] = free + codes
+        free += len(distinct)
+    return path
+
+
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add operations, as a tree and by rank."""
+    texts = context.folded.select(pl.col("group").cast(pl.Int64), "operation").unique("group")
+    names = frames["names"].join(texts, on="group", how="left")
+    sums = pl.exclude("group", "task", "operation").sum()
+    has_work = bool(context.reader.layouts & set(WORK))
+    whole = names.group_by("operation", maintain_order=True).agg(
+        sums, ranks=pl.col("task").n_unique().cast(pl.Int64)
+    )
+    operations = _compute_figures(whole, ["operation", "ranks"], has_work)
+    result.add("operations", operations)
+    tree = _compute_figures(_merge_trees(frames["tree"], texts), ["path", "depth"], has_work)
+    # In the order of a tree, whatever characters are in names.
+    path = pl.col("path").str.replace_all("\0", BETWEEN, literal=True)
+    result.add("tree", tree.sort("path").with_columns(path))
+    per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
+    by_rank = context.label_tasks(_compute_figures(per_rank, ["task", "operation"], has_work))
+    result.add("by_rank", by_rank)
+    if has_work and not context.reader.layouts & {"launch", "memory"}:
+        absent = context.explain_absence(("cuda_api",))
+        result.missing.append(
+            f"GPU time of operations: {absent}, or no work that its calls launched"
+        )
+
+
+def _compute_figures(rows: pl.DataFrame, keys: list[str], has_work: bool) -> pl.DataFrame:
+    """Return figures of operations, those of GPUs where there is work on any, the longest first."""
+    of_gpus = (
+        "gpu_ns",
+        pl.col("gpu_ns_exclusive").alias("gpu_exclusive_ns"),
+        "kernels",
+        "nccl_ns",
+        "memory_ns",
+        "gemm_ns",
+        divide_columns("gemm_tensor_ns", "gemm_ns").alias("tensor_core_share"),
+        pl.col("gemm_without_ns").alias("gemm_without_tensor_cores_ns"),
+    )
+    ordered = rows.sort("gpu_ns", "host_ns", descending=True, maintain_order=True)
+    shown = [*keys, "calls", "host_ns", "host_exclusive_ns"]
+    return ordered.select(*shown, *(of_gpus if has_work else ()))
+
+
+def _merge_trees(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
+    """Return the sums of the trees of all units by `path`: names from the outermost, with a null
+    character between them.
+    """
+    with_texts = tree.select("unit", "path", "above", "group").join(texts, on="group", how="left")
+    full = with_texts.filter(pl.col("above") < 0).select("unit", "path", text="operation")
+    everything = [full]
+    while full.height:
+        full = with_texts.join(
+            full.rename({"path": "above", "text": "outer"}), on=["unit", "above"], how="inner"
+        ).select("unit", "path", text=pl.format("{}\0{}", "outer", "operation"))
+        everything.append(full)
+    named = tree.join(pl.concat(everything), on=["unit", "path"], how="inner")
+    named = named.drop("path", "unit", "group", "above")
+    merged = named.group_by(path="text", maintain_order=True)
+    return merged.agg(pl.col("depth").min(), pl.exclude("text", "depth").sum())

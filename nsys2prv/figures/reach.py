@@ -1,0 +1,216 @@
+"""Find how far the recording of CUDA calls reaches, of threads and processes: nothing is known of their
+GPUs after it.
+
+Nsight Systems may stop to record the calls of a thread while all else goes on. Then what the thread
+did again and again with calls before, it does as often without any: NVTX ranges of the same name that
+last as long, work between two equal calls of the system, visits of CUDA that CPU samples show.
+MPI's calls of a rank end early where others go on to make collective calls, which need it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.text import format_nanoseconds
+from nsys2prv.conversion.job import Job
+from nsys2prv.events.catalogue import load_catalogue, map_labels
+from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.figures.device_group import NAMED_BY, OS, DeviceGroup, to_arrays
+from nsys2prv.figures.stacks import SAMPLES
+from nsys2prv.table.event_reader import EventReader
+
+#: Threads are looked at whose last call is so much of the trace before its end: less changes figures little.
+LEAST_LEFT = 0.05
+#: Nearly all marks before have calls; so many before and after are no chance. Fewer are needed of NVTX
+#: ranges, whose names tell what they are.
+ALIKE, FEWEST, FEWEST_RANGES = 0.9, 10, 3
+#: Those after last as long as those before if their medians differ by less than this factor: the
+#: iterations of a program differ less, and what it does at its end is much shorter or longer.
+SAME_LENGTH = 2.0
+RANGES = ("nvtx_pushpop", "nvtx_startend")
+#: Layout of collective MPI calls, which all members of a communicator make; so many of others show that a
+#: rank's are missing: one may be cut off by the end of the capture.
+COLLECTIVE, LEAST_MPI_CALLS = "mpi_collective", 2
+_FINALIZE = load_catalogue().name_sets["mpi_other"].list_known_values()["MPI_Finalize"]
+#: Code in which CPU samples show a visit of CUDA.
+_OWNERS = map_labels("code_owner")
+IN_CUDA = (_OWNERS["a cuda library"], _OWNERS["the cuda driver"])
+
+
+class Reach(Struct, frozen=True):
+    """The end of the recorded CUDA calls of a thread, or of all threads of a task."""
+
+    #: Task of the trace (from 1), and the thread; -1 for all of the task's.
+    task: int
+    thread: int
+    #: When the last call ends, and when the last of what goes on without calls does (ns).
+    until: int
+    goes_on: int
+    #: What goes on (layout, and its name: an event value, or a group of names of ranges), and how often.
+    layout: str
+    name: int
+    count: int
+
+    def describe(self, who: str, find_label: Callable[..., str]) -> str:
+        """Return how far it reaches, and what goes on. who: name of the thread or task; find_label: as of
+        Context.
+        """
+        until, goes_on = format_nanoseconds(self.until), format_nanoseconds(self.goes_on)
+        if self.layout == COLLECTIVE:
+            return f"{who} to {until}, though other ranks make {self.count:,} collective calls with it later, to {goes_on}"
+        label = find_label(self.name, "range" if self.layout in RANGES else self.layout)
+        noun = f"returns from {label}" if self.layout in OS else f"NVTX ranges {label}"
+        noun = "visits of CUDA in CPU samples" if self.layout in SAMPLES else noun
+        return (
+            f"{who} to {until}, though {self.count:,} {noun} follow to {goes_on}, without a call, "
+            "unlike those before"
+        )
+
+
+def find_reaches(unit: DeviceGroup) -> list[Reach]:
+    """Return where calls of the threads that launch work end early, and where those of all threads of a
+    task do.
+    """
+    if not unit.has("cuda_api"):
+        return []
+    main, limit = unit.reader.rows.main_rows, (1 - LEAST_LEFT) * unit.duration
+    last = np.full(len(main), -1)
+    np.maximum.at(last, main, unit.reader.find_last_ends("cuda_api", unit.number))
+    early, late = (last >= 0) & (last < limit), np.unique(unit.task_of[last >= limit])
+    if not early.any():
+        return []
+    tasks = np.setdiff1d(np.unique(unit.task_of[early]), late)
+    wanted = early[main] | np.isin(unit.task_of, tasks)
+
+    def read(layout: str, *fields: str) -> pl.DataFrame:
+        events = unit.reader.read_begins(
+            layout, fields, unit.number, keep=lambda columns: wanted[columns["thread"]]
+        )
+        thread = main[events["thread"].to_numpy()]
+        task = pl.Series(unit.task_of[thread])
+        return events.with_columns(thread=pl.Series(thread), task=task).cast(pl.Int64)
+
+    calls, marks = read("cuda_api"), pl.concat([*_list_marks(unit, read)])
+    launching = main[[sender for sender, _ in unit.launch_pairs]]
+    of_threads = marks.filter(pl.col("thread").is_in(np.flatnonzero(early).tolist()))
+    found = [one for one in _judge(of_threads, calls, "thread") if one.thread in launching]
+    known = {one.task for one in found}
+    ranges = marks.filter(pl.col("layout").is_in(RANGES) & pl.col("task").is_in(tasks.tolist()))
+    return found + [one for one in _judge(ranges, calls, "task") if one.task not in known]
+
+
+def _list_marks(unit: DeviceGroup, read: Callable[..., pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield what threads do again and again: thread, task, begin, end (ns), layout, name."""
+    keys = ("thread", "task", "begin", "end")
+    yield read("cuda_api").clear().select(*keys, layout=pl.lit(""), name=pl.lit(0, pl.Int64))
+    for layout in filter(unit.has, RANGES):
+        ranges = read(layout, "range")
+        groups = np.load(str(unit.options.groups), mmap_mode="r")
+        name = pl.Series(groups[ranges["range"].to_numpy()], dtype=pl.Int64)
+        yield ranges.select(*keys, layout=pl.lit(layout), name=name)
+    for layout in filter(unit.has, OS):
+        # From one call to the next of the same name.
+        times = read(layout, NAMED_BY[layout]).rename({NAMED_BY[layout]: "name"})
+        following = pl.col("begin").shift(-1).over("thread", "name")
+        times = times.with_columns(begin="end", end=following).filter(
+            pl.col("end") > pl.col("begin")
+        )
+        yield times.select(*keys, layout=pl.lit(layout), name="name")
+    for layout in filter(unit.has, SAMPLES):
+        samples = read(layout, "owner").sort("thread", "begin", maintain_order=True)
+        is_in = pl.col("owner").is_in(IN_CUDA)
+        visit = (is_in.ne_missing(is_in.shift()) | (pl.col("thread").diff() != 0)).cum_sum()
+        visits = samples.with_columns(visit=visit).filter(is_in).group_by("thread", "task", "visit")
+        visits = visits.agg(pl.col("begin").min(), end=pl.col("begin").max() + 1)
+        yield visits.select(*keys, layout=pl.lit(layout), name=pl.lit(0, pl.Int64))
+
+
+def _judge(marks: pl.DataFrame, calls: pl.DataFrame, by: str) -> Iterator[Reach]:
+    """Yield the reach of each thread or task (by) that goes on as before after its last call."""
+    for (key,), own in marks.group_by(by, maintain_order=True):
+        begin, end = to_arrays(calls.filter(pl.col(by) == key), "begin", "end")
+        until = int(end.max())
+        first, last = to_arrays(own, "begin", "end")
+        inside = np.searchsorted(np.sort(begin), last) - np.searchsorted(
+            np.sort(end), first, "right"
+        )
+        has, after = pl.col("has"), pl.col("begin") >= until
+        lasts = pl.col("end") - pl.col("begin")
+        sums = own.with_columns(has=pl.Series(inside > 0)).group_by("layout", "name")
+        sums = sums.agg(
+            task=pl.col("task").first(),
+            before=(~after).sum(),
+            having=has.sum(),
+            after=after.sum(),
+            ratio=lasts.filter(after).median() / lasts.filter(has).median(),
+            goes_on=pl.col("end").filter(after).max(),
+        )
+        is_range = pl.col("layout").is_in(RANGES)
+        fewest = pl.when(is_range).then(FEWEST_RANGES).otherwise(FEWEST)
+        sums = sums.filter(
+            (pl.col("having") >= fewest)
+            & (pl.col("having") >= ALIKE * pl.col("before"))
+            & (pl.col("after") >= fewest)
+            & pl.col("ratio").is_between(1 / SAME_LENGTH, SAME_LENGTH)
+        )
+        if sums.height:
+            most = sums.sort(is_range, "after", "goes_on", "name").row(-1, named=True)
+            thread = key if by == "thread" else -1
+            what = most["goes_on"], most["layout"], most["name"], most["after"]
+            yield Reach(most["task"], thread, until, *what)
+
+
+def find_mpi_reaches(reader: EventReader) -> Iterator[Reach]:
+    """Yield where MPI's calls of a task end early: it has no MPI_Finalize, and another rank makes collective
+    calls later on a communicator of both.
+    """
+    if COLLECTIVE not in reader.layouts:
+        return
+    task_of, units = reader.rows.get_column("task"), reader.rows.unit_numbers
+    last = np.full(task_of.max(initial=0) + 1, -1)
+    for layout in reader.layouts.intersection(MPI_LAYOUTS):
+        for unit in units:
+            np.maximum.at(last, task_of, reader.find_last_ends(layout, unit))
+    early = (last >= 0) & (last < (1 - LEAST_LEFT) * reader.duration)
+    if not early.any():
+        return
+
+    def read(layout: str, field: str) -> pl.DataFrame:
+        if layout not in reader.layouts:
+            return pl.DataFrame(schema=dict.fromkeys(("begin", "end", "task", field), pl.Int64))
+        events = pl.concat([reader.read_begins(layout, (field,), unit) for unit in units])
+        return events.with_columns(task=pl.Series(task_of[events["thread"].to_numpy()]))
+
+    others = read("mpi_other", "call")
+    early[others.filter(pl.col("call") == _FINALIZE)["task"].unique().to_numpy()] = False
+    calls = read(COLLECTIVE, "communicator").filter(pl.col("communicator") != ABSENT)
+    for task in np.flatnonzero(early).tolist():
+        until, is_own = int(last[task]), pl.col("task") == task
+        own = calls.filter(is_own)["communicator"].unique()
+        later = calls.filter(
+            ~is_own & (pl.col("begin") > until) & pl.col("communicator").is_in(own.implode())
+        )
+        count = later.group_by("task").len()["len"].max() or 0
+        if count >= LEAST_MPI_CALLS:
+            yield Reach(task, -1, until, later["end"].max(), COLLECTIVE, 0, count)
+
+
+def place_reaches(reaches: Sequence[Reach], whole: Job, part: Job) -> Iterator[Reach]:
+    """Yield the reaches of a job as they are in a part of it, without those that end later."""
+    origin = part.epoch - whole.epoch
+    keys = {thread: key for key, thread in whole.model.rows.items()}
+    tasks = {task: key for key, task in whole.model.tasks.items()}
+    for one in reaches:
+        until, goes_on = (
+            min(max(time - origin, 0), part.duration) for time in (one.until, one.goes_on)
+        )
+        task = part.model.tasks.get(tasks[one.task - 1])
+        thread = part.model.rows.get(keys[one.thread], -1) if one.thread >= 0 else -1
+        if task is not None and until < part.duration:
+            yield replace(one, task=task + 1, thread=thread, until=until, goes_on=goes_on)

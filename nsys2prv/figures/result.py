@@ -1,0 +1,516 @@
+"""Declare analyses by their entries in analyses.yaml; hold the context that they get, and the results with
+findings and tables that they return. Names ranks, hosts, GPUs and communicators in them (`ranks 4-7 (node02)`,
+`world (0-15)`, `every 4th (0,4,8,12)`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+from msgspec import Struct, convert, field, to_builtins
+from msgspec.structs import replace
+
+from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.text import choose_decimals, format_count, list_some
+from nsys2prv.figures.device_group import AnalysisOptions
+from nsys2prv.figures.intervals import Spans
+from nsys2prv.replay.job_graph import JobGraph
+from nsys2prv.table.event_reader import HELPER, EventReader
+from nsys2prv.writers.paraver.cfg import make_view_command
+from nsys2prv.writers.rows import BY_FILE_NAME
+
+#: Kinds of findings of what happens once in a job, however long it is: their shares are of the whole job,
+#: and they come last.
+OUTSIDE = ("startup", "shutdown")
+#: Kinds of findings whose titles state the share.
+STATING_SHARE = ("in_mpi", "untraced_mpi")
+#: Names of the parts of a moment in JSON.
+MOMENT = ("begin_ns", "end_ns", "ranks")
+#: Stands among the needs of an analysis for the names of most kernels.
+KERNEL_NAMES = "kernel names"
+#: Largest number of findings.
+MOST_FINDINGS = 10
+#: Ranks, or members of a communicator, that are named one by one.
+MOST_NAMED = 8
+#: Said where there are no findings.
+NOTHING = "Nothing found: no rank is persistently late, and nothing else costs much."
+
+
+class Analysis(Struct, frozen=True):
+    """Declaration of an analysis and its tables: its entry in analyses.yaml."""
+
+    #: Name in ``--only``.
+    name: str
+    #: Heading of its tables.
+    title: str
+    #: Function (`module.function`) that yields partial frames of a device group, each with its name:
+    #: `collect(unit)`. Empty where it needs none.
+    collect: str = ""
+    #: Function that fills the result, from the frames of all groups, put together by name (without
+    #: columns where no group has any): `conclude(frames, context, result)`.
+    conclude: str = ""
+    #: Groups of layouts, of each of which the job must have one.
+    needs: tuple[str, ...] = ()
+    #: `conclude` adds to `result.findings` what belongs to the job's findings.
+    has_findings: bool = False
+    #: What its tables show, for the documents (Markdown) and the first table.
+    about: str = ""
+    #: Its figures are of the time that the reports of all processes cover.
+    covered: bool = False
+    #: Name of a table -> its title, or its title and what it shows.
+    tables: dict[str, str | tuple[str, str]] = field(default_factory=dict)
+    #: Name of a table -> what is said where it is absent, and the layouts that it needs, or their group.
+    absent: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: Tables that terminals do not show, and those that pages draw, which terminals do not show either.
+    hidden: frozenset[str] = frozenset()
+    drawn: frozenset[str] = frozenset()
+    #: What its module reads.
+    terms: dict[str, Any] = field(default_factory=dict)
+
+
+#: What is declared of analyses, by their names.
+DECLARED = {
+    name: convert({"name": name, **declared}, Analysis)
+    for name, declared in load_shipped_file(__package__, "analyses.yaml").items()
+}
+#: Kind of finding -> what it means, for docs/analysis.md.
+FINDING_KINDS: dict[str, str] = DECLARED["findings"].terms
+
+
+class Finding(Struct, frozen=True):
+    """One cause that holds the job back."""
+
+    #: One of FINDING_KINDS.
+    kind: str
+    #: One sentence: who and what.
+    title: str
+    #: Share of the job's time (of its steady state, where one was found) that would be gained if
+    #: the cause were removed.
+    share: float
+    #: Whose fault it is, the culprit first; empty where it is nobody's.
+    ranks: tuple[int, ...] = ()
+    #: Their GPUs, as "host GPU number".
+    devices: tuple[str, ...] = ()
+    #: Measurements, a sentence each.
+    evidence: tuple[str, ...] = ()
+    #: Advice.
+    advice: str = ""
+    #: Paraver views that show it: paths below the folder that `nsys2prv cfgs DIR` writes.
+    views: tuple[str, ...] = ()
+    #: Moments to look at: begin and end (ns of the trace), and ranks.
+    moments: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
+    #: The argument of `report --what-if` that replays the job without it; empty where there is none.
+    what_if: str = ""
+    #: True where a replay of the job without the cause gives its share; else that is how long what
+    #: it is about lasts.
+    replayed: bool = False
+    #: True where some of it has to stay.
+    at_most: bool = False
+    #: By how much what it names exceeds the usual, of each culprit in all (ns), where that is stated.
+    difference_ns: int | None = None
+    #: Where in the program it is, by call stacks; empty where these do not show it.
+    where: str = ""
+    #: The recorded part of the trace, which commands stay within: begin and end (ns).
+    within: tuple[int, int] = (0, 1 << 62)
+
+    def __repr__(self) -> str:
+        at_most = "at most " if self.is_limit else ""
+        return f"<Finding {self.kind}, gains {at_most}{self.share:.1%}: {self.title}>"
+
+    def _repr_html_(self) -> str:
+        lines = "".join(
+            f"<li>{escape(line)}</li>" for line in (*self.evidence, self.where, self.advice) if line
+        )
+        return f"<p><b>{escape(self.title)}</b> ({'at most ' if self.is_limit else ''}{self.share:.1%} of the time)</p><ul>{lines}</ul>"
+
+    @property
+    def happens_once(self) -> bool:
+        """Return whether it happens once in a job, so that a longer one gains less without it."""
+        return self.kind in OUTSIDE
+
+    @property
+    def is_limit(self) -> bool:
+        """Return whether its share is a limit rather than a gain, as hardly anybody gains all of it.
+        Limits come behind causes, unless one is much larger than all of these.
+        """
+        return (self.at_most or not self.replayed) and not self.happens_once
+
+    @property
+    def states_share(self) -> bool:
+        """Return whether its title has its share."""
+        return self.kind in STATING_SHARE
+
+    def confine(self, covered: Spans) -> Finding:
+        """Return the finding with moments within the time that is recorded."""
+        parts = ((covered.clip(begin, end), ranks) for begin, end, ranks in self.moments)
+        moments = ((*part.find_hull(), ranks) for part, ranks in parts if len(part))
+        return replace(self, moments=tuple(moments), within=covered.find_hull())
+
+    @property
+    def look_at(self) -> str:
+        """Return the first moment to look at, and who; empty where there is none:
+        `12.304 s to 12.318 s, rank 3`.
+        """
+        parts = []
+        for begin, end, ranks in self.moments[:1]:
+            digits = choose_decimals(end - begin)
+            parts = [f"{begin / 1e9:.{digits}f} s to {end / 1e9:.{digits}f} s"]
+            if ranks:
+                parts.append(f"rank{'s' * (len(ranks) > 1)} {format_numbers(sorted(ranks))}")
+        return ", ".join(parts)
+
+    @property
+    def command(self) -> str:
+        """Return the command that opens the first view in Paraver, at the first moment with some time
+        around it; "" without a view. The trace is called job.prv.
+        """
+        if not self.views:
+            return ""
+        span = None
+        for begin, end, _ in self.moments[:1]:
+            around = max((end - begin) // 4, 1)
+            span = max(begin - around, self.within[0]), min(end + around, self.within[1])
+        return make_view_command("job.prv", self.views[0], span)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the finding as plain data, for JSON."""
+        moments = [dict(zip(MOMENT, moment, strict=True)) for moment in self.moments]
+        return {**to_builtins(self), "moments": to_builtins(moments)}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Finding:
+        """Return the finding that :meth:`as_dict` wrote."""
+        moments = [[moment[name] for name in MOMENT] for moment in content.get("moments", ())]
+        # Of files without the key, only limits are marked.
+        return convert({"replayed": True, **content, "moments": moments}, cls)
+
+
+class Table(Struct, frozen=True):
+    """Figures. Columns that end in `_ns` are durations, `_bytes` sizes, `share` and `efficiency`
+    fractions of 1, `_gb_s` 10^9 bytes a second.
+    """
+
+    #: Its heading.
+    title: str
+    #: The figures; in JSON `columns`.
+    frame: pl.DataFrame = field(name="columns")
+    #: How they are defined.
+    about: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Table {self.title!r}: {format_count(self.frame.height, 'row')}; .frame has {', '.join(self.frame.columns)}>"
+
+    def _repr_html_(self) -> str:
+        about = "".join(f"<p>{escape(text)}</p>" for text in self.about.split("\n\n") if text)
+        return f"<b>{escape(self.title)}</b>{about}{self.frame._repr_html_()}"
+
+
+class Result(Struct, frozen=True):
+    """Result of one analysis."""
+
+    #: Name of the analysis.
+    name: str
+    #: Heading of its tables.
+    title: str
+    #: Tables by name.
+    tables: dict[str, Table] = field(default_factory=dict)
+    #: Sentences on how to read them.
+    notes: list[str] = field(default_factory=list)
+    #: What the reports lack, and which figures are missing for that reason.
+    missing: list[str] = field(default_factory=list)
+    #: Causes that hold the job back, greatest share first.
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, name: str, frame: pl.DataFrame, about: str = "", **words: object) -> None:
+        """Add a declared table if it has rows. about: what it shows, in the place of what is declared.
+        words: fill in its title.
+        """
+        said = self.declared.tables[name]
+        title, text = (said, "") if isinstance(said, str) else said
+        if name == next(iter(self.declared.tables)):
+            text = text or self.declared.about
+        if frame.height:
+            self.tables[name] = Table(title.format(**words), frame, about or text)
+
+    @property
+    def declared(self) -> Analysis:
+        """Return the declaration of the analysis; of one that only a file has, its title alone."""
+        return DECLARED.get(self.name, Analysis(self.name, self.title))
+
+    def __repr__(self) -> str:
+        tables = ", ".join(self.tables) or "nothing"
+        return f"<Result {self.name}: {self.title}; .tables has {tables}>"
+
+    def _repr_html_(self) -> str:
+        """Return the findings and tables, then the notes, for notebooks."""
+        lines = (f"<p>{escape(line)}</p>" for line in (*self.notes, *self.missing))
+        shown: tuple[Finding | Table, ...] = (*self.findings, *self.tables.values())
+        parts = (part._repr_html_() for part in shown)
+        return f"<h4>{escape(self.title)}</h4>{''.join(parts)}{''.join(lines)}"
+
+
+class Results(dict[str, Result]):
+    """Results by the names of their analyses."""
+
+    def _repr_html_(self) -> str:
+        return "".join(result._repr_html_() for result in self.values())
+
+
+def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
+    """Return the findings of several analyses as one list: those of the first analysis in their
+    order, all others in front of the first finding of their sort (cause or limit) that costs less.
+    """
+    joined: list[Finding] = []
+    for number, findings in enumerate(lists):
+        for one in findings:
+            order = not one.happens_once, not one.is_limit, one.share
+            less = (
+                at
+                for at, other in enumerate(joined)
+                if number and (not other.happens_once, not other.is_limit, other.share) < order
+            )
+            joined.insert(next(less, len(joined)), one)
+    return joined[:MOST_FINDINGS]
+
+
+class Context(Struct, frozen=True):
+    """Facts of the job that `conclude` gets. Its methods replace numbers by texts."""
+
+    #: Reads the job's events.
+    reader: EventReader
+    #: Options of all analyses.
+    options: AnalysisOptions
+    #: Name set -> frame of value and label.
+    labels: Mapping[str, pl.DataFrame]
+    #: NVTX names as groups (nvtx_operations.py).
+    folded: pl.DataFrame
+    #: Layouts that there are events of, and KERNEL_NAMES where most kernels have names.
+    available: Collection[str]
+    #: Returns why nothing of these is available.
+    explain_absence: Callable[[Sequence[str]], str]
+    #: As `make_clock_table` of collectives.py returns them.
+    clocks: pl.DataFrame
+    #: Returns the graph of the job for replays.
+    get_graph: Callable[[], JobGraph]
+    #: Reasons that the analysis under way has given.
+    said: set[str] = field(default_factory=set)
+
+    def explain_loss(self) -> str:
+        """Return which processes have lost work, for a note; empty where none has."""
+        self.said.add(self.options.lost_work)
+        return self.options.lost_work
+
+    @property
+    def duration(self) -> int:
+        """Duration of the job (ns)."""
+        return self.reader.duration
+
+    @property
+    def elapsed(self) -> int:
+        """The time for which the reports of all processes cover the job (ns)."""
+        return self.options.covered.length
+
+    @property
+    def devices(self) -> pl.DataFrame:
+        """The devices with work: rows of `RowTable.devices` of event_reader.py."""
+        used = self.reader.rows.threads.filter(pl.col("stream").is_not_null())["device"]
+        return self.reader.rows.devices.filter(pl.col("device").is_in(used.unique().to_list()))
+
+    @property
+    def tasks(self) -> pl.DataFrame:
+        """`task`, `rank` (null for none, `by_name`: told by file names), `who` (its name in tables) and
+        `node` of every task but those of helpers, and `device`, its first GPU with work, null for none.
+        """
+        rows = self.reader.rows.threads.filter(pl.col("kind") != HELPER)
+        rows = rows.select("task", "rank", "by_name", "who", "node")
+        devices = self.devices.unique("task", keep="first").select("task", device="label")
+        rows = rows.unique("task").sort("task")
+        return rows.join(devices, "task", how="left", maintain_order="left")
+
+    def label_devices(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return the frame with numbers of devices replaced by their names, and `node`."""
+        names = self.devices.select(pl.col("device").cast(frame["device"].dtype), "label", "node")
+        frame = frame.drop("node", strict=False)
+        joined = frame.join(names, on="device", how="left", maintain_order="left")
+        others = pl.exclude("node", "device", "label")
+        return joined.select("node", pl.col("label").alias("device"), others)
+
+    def label_tasks(self, frame: pl.DataFrame, *places: str) -> pl.DataFrame:
+        """Return the frame with tasks replaced by names of ranks, and columns of `tasks` that say
+        where they are.
+        """
+        names = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "who", *places)
+        joined = frame.join(names, on="task", how="left", maintain_order="left")
+        others = pl.exclude("task", "who", *places)
+        return joined.select(pl.col("who").alias("rank"), *places, others)
+
+    def find_label(self, value: int, *names: str) -> str:
+        """Return the label of a value in the first of these name sets that has it (`range`: groups of
+        NVTX names); empty where none has.
+        """
+        for name in names:
+            labels = self.labels.get(name)
+            if name == "range":
+                labels = self.folded.select(value="group", label="operation")
+            if labels is not None and (row := labels.filter(pl.col("value") == value)).height:
+                return str(row["label"][0])
+        return ""
+
+    def label_names(
+        self, frame: pl.DataFrame, column: str, *sets: str, unknown: pl.Expr | None = None
+    ) -> pl.DataFrame:
+        """Return the frame with values of some name sets replaced by their labels. unknown: for
+        those without one; default: their numbers.
+        """
+        known = pl.concat([self.labels[one] for one in sets]).unique("value")
+        labels = known.select(pl.col("value").cast(frame[column].dtype), "label")
+        joined = frame.join(
+            labels, left_on=column, right_on="value", how="left", maintain_order="left"
+        )
+        unknown = pl.format("value {}", column) if unknown is None else unknown
+        return joined.with_columns(pl.coalesce("label", unknown).alias(column)).drop("label")
+
+
+class JobRanks(Struct, frozen=True):
+    """The ranks of a job with their hosts, and the time of their devices, for findings."""
+
+    #: A row for each task, as `Context.tasks` has them.
+    tasks: pl.DataFrame
+    #: A row for each device: device, task, node, label, and the parts of its time (ns).
+    devices: pl.DataFrame
+
+    @classmethod
+    def from_job(cls, context: Context, devices: pl.DataFrame) -> JobRanks:
+        """Return the ranks of a job. devices: as findings.py collects them."""
+        tasks = context.tasks.with_columns(pl.col("task").cast(pl.Int64))
+        labels = context.reader.rows.devices.select(
+            pl.col("device").cast(pl.Int64), "label", "node"
+        )
+        if devices.height:
+            devices = devices.join(labels, on="device", how="left", maintain_order="left")
+        else:
+            devices = labels.with_columns(task=pl.lit(0, pl.Int64)).clear()
+        return cls(tasks, devices)
+
+    @property
+    def has_gpus(self) -> bool:
+        """True if the devices are GPUs, not the ranks themselves."""
+        return bool(self.devices["label"].is_not_null().any())
+
+    def list_ranks(self, tasks: list[int]) -> tuple[int, ...]:
+        """Return the ranks of these tasks, in their order, without tasks that have none."""
+        rank_of_task = dict(self.tasks.select("task", "rank").drop_nulls().rows())
+        return tuple(rank_of_task[task] for task in tasks if task in rank_of_task)
+
+    def name_task(self, task: int) -> str:
+        """Return the name of a task for people."""
+        who = str(self.tasks.filter(pl.col("task") == task)["who"][0])
+        return f"process {who}" if who.isdecimal() else who
+
+    def list_devices(self, tasks: list[int]) -> tuple[str, ...]:
+        """Return the devices of tasks, in their order."""
+        by_task: dict[int, list[str]] = {}
+        for task, label in self.devices.select("task", "label").drop_nulls().rows():
+            by_task.setdefault(task, []).append(label)
+        return tuple(label for task in tasks for label in by_task.get(task, ()))
+
+    def find_host(self, tasks: list[int]) -> str:
+        """Return the host whose ranks are just these, where there are other hosts, else an empty
+        text.
+        """
+        nodes = self.tasks.filter(pl.col("task").is_in(tasks))["node"].unique()
+        others = self.tasks.filter(~pl.col("task").is_in(tasks))["node"]
+        is_whole = len(nodes) == 1 and len(others) > 0 and nodes[0] not in others
+        return nodes[0] if is_whole else ""
+
+    def describe_ranks(self, tasks: list[int]) -> str:
+        """Return ranks with their hosts and GPUs: `rank 41 (node05 GPU1)`, `ranks 4-7 (node02)`,
+        `48 ranks`.
+        """
+        rows = self.tasks.filter(pl.col("task").is_in(tasks))
+        if len(tasks) == 1:
+            return f"{rows['who'][0]} ({', '.join(self.list_devices(tasks)) or rows['node'][0]})"
+        ranks = sorted(self.list_ranks(tasks))
+        nodes = rows["node"].unique(maintain_order=True).to_list()
+        more = f" and {format_count(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""
+        where = ", ".join(nodes[:3]) + more
+        unnamed = rows["who"].filter(rows["rank"].is_null()).to_list()
+        if unnamed:
+            return f"{list_some([*(f'rank {rank}' for rank in ranks), *unnamed])} ({where})"
+        by_name = BY_FILE_NAME if rows["by_name"].all() else ""
+        return f"ranks {format_numbers(ranks)}{by_name} ({where})"
+
+
+def format_numbers(numbers: list[int], separator: str = ", ") -> str:
+    """Return ascending numbers for people: `0-3`, `1, 5, 9`, `2, 6, ... 62`."""
+    if len(numbers) > 2:
+        steps = {second - first for first, second in pairwise(numbers)}
+        if steps == {1}:
+            return f"{numbers[0]}-{numbers[-1]}"
+        if len(steps) == 1 and len(numbers) > 4:
+            return f"{numbers[0]}, {numbers[1]}, ... {numbers[-1]}"
+    return list_some([*map(str, numbers)], MOST_NAMED, separator)
+
+
+def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, str]:
+    """Return the name of every communicator by its value. kernels: a row at least for each
+    communicator (its value, negative where unknown) and task. tasks: task, rank (null for none),
+    who, node.
+
+    Several communicators of the same members are numbered: `world (0-15)`, `world (0-15) #2`.
+    """
+    places = {task: place for task, *place in tasks.select("task", "rank", "who", "node").rows()}
+    all_ranks = tasks["rank"].drop_nulls().n_unique()
+    known = kernels.filter(pl.col("communicator") >= 0)
+    members = known.group_by("communicator").agg(pl.col("task").unique().sort())
+    used: Counter[str] = Counter()
+    names = {}
+    for value, of_tasks in members.sort("communicator").rows():
+        ranks, who, hosts = zip(*(places[task] for task in of_tasks), strict=True)
+        if None in ranks:
+            name = list_some(who)
+        else:
+            name = _name_ranks(sorted(ranks), sorted(set(hosts)), all_ranks)
+        used[name] += 1
+        names[value] = f"{name} #{used[name]}" if used[name] > 1 else name
+    return names
+
+
+def _name_ranks(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> str:
+    """Return the name of a set of ascending ranks."""
+    shown = format_numbers(list(ranks), ",")
+    steps = {second - first for first, second in pairwise(ranks)}
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} alone"
+    if len(ranks) == all_ranks:
+        return f"world ({shown})"
+    if len(hosts) == 1:
+        return f"{hosts[0]} ({shown})"
+    if len(ranks) > 2 and len(steps) == 1 and steps != {1}:
+        if len(ranks) <= MOST_NAMED:
+            shown = ",".join(map(str, ranks))
+        return f"every {_format_ordinal(*steps)} ({shown})"
+    return f"ranks {shown}, across hosts"
+
+
+def _format_ordinal(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{dict(enumerate(('st', 'nd', 'rd'), 1)).get(number % 10, 'th')}"
+
+
+def sum_known(numbers: pl.Expr) -> pl.Expr:
+    """Return the sum of numbers; null if one of them is unknown: null or negative."""
+    return pl.when((numbers.fill_null(-1) >= 0).all()).then(numbers.sum())
+
+
+def divide_columns(part: pl.Expr | str, whole: pl.Expr | str) -> pl.Expr:
+    """Return the ratio of columns; null where there is nothing to divide by."""
+    part = pl.col(part) if isinstance(part, str) else part
+    whole = pl.col(whole) if isinstance(whole, str) else whole
+    return pl.when(whole != 0).then(part / whole)

@@ -1,0 +1,363 @@
+"""Find where in the program host threads spend some time: by the stacks of calls, then by those of CPU
+samples outside of these calls. The stack of a call also stands for calls within it that have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache, partial
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv.events.catalogue import load_catalogue, map_labels
+from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
+from nsys2prv.figures.device_group import OS, DeviceGroup, to_arrays
+from nsys2prv.figures.intervals import EMPTY, Spans, measure_exclusive, merge_spans
+from nsys2prv.figures.result import DECLARED, Context
+
+#: Layouts of calls with stacks. Those of CUDA come first, as calls of the system lie within them.
+CALLS = ("cuda_api", "osrt", "pthread", "syscalls")
+#: Whose code it is -> what people call it, with callers and where no function is known.
+LIBRARIES, NO_FUNCTION = (DECLARED["stacks"].terms[name] for name in ("libraries", "no_function"))
+#: Smallest share of the time at which a place is reported.
+LEAST_SHARE = 0.2
+#: Smallest number of CPU samples by which a place is known.
+LEAST_SAMPLES = 3
+#: A place is a number: caller 1, then the bits of caller 2 + 1, then those of the owner of the code.
+CALLER_BITS, OWNER_BITS = 28, 4
+SCHEMA = {"place": pl.Int64, "time": pl.Int64}
+SAMPLES = ("cpu_sample", "cpu_sample_stack")
+#: Layouts of a thread's states.
+STATES_OF_THREADS = ("thread_state", "thread_state_reason")
+#: Whose code samples are in: values of the catalogue.
+_STATES = map_labels("thread_state")
+PROFILER, SYSTEM = (map_labels("code_owner")[whose] for whose in ("the profiler", "the system"))
+#: What happens within this time (ns) happens together.
+ALIKE = 1_000_000
+#: CPU samples in MPI: when, the time that each stands for (ns), and the function without MPI_.
+MPI_SAMPLES = {"begin": pl.Int64, "lasts": pl.Int64, "call": pl.String}
+#: A sample stands for the time since the one before on its thread, at most for this multiple of the
+#: usual time.
+LONGEST_SAMPLE = 4.0
+
+
+def read_layouts(unit: DeviceGroup, layouts: tuple[str, ...], *fields: str) -> pl.DataFrame:
+    """Return the events of some layouts, by begin."""
+    return pl.concat(
+        [unit.read_begins(layout, fields) for layout in layouts if unit.has(layout)]
+    ).sort("begin", maintain_order=True)
+
+
+def read_samples(unit: DeviceGroup, thread: int, with_place: bool = False) -> pl.DataFrame:
+    """Return the CPU samples of a thread while it runs, outside the profiler: begin, owner, own_1,
+    own_2, lasts (ns since the one before, at most LONGEST_SAMPLE times the usual). with_place: only
+    those that tell whose code it is; often only each fourth has a stack of more than one function, and
+    stands for the others.
+    """
+    fields = ("owner", "own_1", "own_2", "state", "module")
+    samples = unit.remember("cpu_samples", lambda: read_layouts(unit, SAMPLES, *fields)).filter(
+        pl.col("thread") == thread
+    )
+    if with_place:
+        whole = unit.remember("whole stacks", lambda: _find_whole_stacks(unit))
+        samples = samples.join(whole, on=["thread", "begin"], how="left", maintain_order="left")
+        samples = keep_whole_stacks(samples, samples["is_whole"].fill_null(False))
+        samples = samples.filter((pl.col("own_1") >= 0) | (pl.col("owner") != SYSTEM))
+    return samples.with_columns(lasts=weigh_samples(samples["begin"])).filter(
+        (pl.col("owner") != PROFILER) & (pl.col("state") <= 0)
+    )
+
+
+@cache
+def _match_mpi_call() -> str:
+    """Return a regular expression whose group is the name of an MPI function in the text of a stack:
+    in C, and as Fortran compilers write it.
+    """
+    sets = load_catalogue().name_sets
+    labels = {label for layout in MPI_LAYOUTS for label in sets[layout].list_known_values()}
+    names = "|".join(sorted(label.removeprefix("MPI_") for label in labels))
+    return rf"(?i)(?:^|;)P?MPI_({names})_{{0,2}}(?:;|$| \()"
+
+
+def read_mpi_samples(unit: DeviceGroup, thread: int) -> pl.DataFrame:
+    """Return the CPU samples of a thread with known stacks, where MPI was not traced: `begin`, `lasts`
+    (ns, the time that each stands for), `call` (the MPI function that it is in, null outside MPI).
+    """
+    if unit.has(*MPI_LAYOUTS) or not unit.has(*SAMPLES):
+        return pl.DataFrame(schema=MPI_SAMPLES)
+    return unit.remember(("MPI samples", thread), lambda: _read_mpi_samples(unit, thread))
+
+
+def _read_mpi_samples(unit: DeviceGroup, thread: int) -> pl.DataFrame:
+    layouts = [STACK_LAYOUTS.index(layout) for layout in SAMPLES]
+    rows, texts = unit.reader.read_stacks(unit.number, layouts)
+    known = pl.DataFrame(
+        {
+            "text": pl.int_range(len(texts), dtype=rows.schema["text"], eager=True),
+            "call": texts.str.extract(_match_mpi_call()),
+            "is_whole": texts.str.contains(SEPARATOR, literal=True),
+        }
+    )
+    stacks = rows.filter(pl.col("thread") == thread).unique("begin", keep="first")
+    stacks = stacks.join(known, on="text").select("begin", "call", "is_whole")
+    samples = read_samples(unit, thread).select("begin")
+    samples = samples.join(stacks, on="begin", maintain_order="left")
+    samples = keep_whole_stacks(samples, samples["is_whole"])
+    return samples.with_columns(lasts=weigh_samples(samples["begin"])).select(*MPI_SAMPLES)
+
+
+def find_mpi_samples(unit: DeviceGroup, thread: int) -> Spans:
+    """Return when CPU samples show that a thread is in MPI, where MPI was not traced."""
+    in_mpi = read_mpi_samples(unit, thread).drop_nulls("call")
+    begin, lasts = to_arrays(in_mpi, "begin", "lasts")
+    return merge_spans(begin - lasts, begin)
+
+
+def divide_time(
+    time: Spans, calls: Iterable[pl.DataFrame], samples: pl.DataFrame | None
+) -> pl.DataFrame:
+    """Return how much of some time a thread is in each place: `place`, `time` (ns), and `count` of calls
+    and samples. Calls come first, those of a frame before those of the next, and of nested ones the
+    innermost; in none of them samples, which together stand for no more than the rest of the time.
+
+    calls: `begin`, `end`, `place`; samples: `begin`, `lasts` (ns), `place`.
+    """
+    pieces, left = [], time
+    for one in calls:
+        begin, end = to_arrays(one, "begin", "end")
+        own = pl.Series(measure_exclusive(left, begin, end))
+        pieces.append(one.select(pl.col("place").cast(pl.Int64), time=own))
+        left = left - merge_spans(begin, end)
+    if samples is not None:
+        samples = samples.filter(pl.Series(left.contains(samples["begin"].to_numpy())))
+        lasts = samples["lasts"].to_numpy()
+        share = min(1.0, left.length / max(int(lasts.sum()), 1))
+        own = pl.Series((lasts * share).astype(np.int64))
+        pieces.append(samples.select(pl.col("place").cast(pl.Int64), time=own))
+    sums = pl.concat([pl.DataFrame(schema=SCHEMA), *pieces]).filter(pl.col("time") > 0)
+    return sums.group_by("place", maintain_order=True).agg(
+        pl.col("time").sum(), count=pl.len().cast(pl.Int64)
+    )
+
+
+def _find_whole_stacks(unit: DeviceGroup) -> pl.DataFrame:
+    """Return the samples whose stacks have more than one function: thread, begin."""
+    layouts = [STACK_LAYOUTS.index(layout) for layout in SAMPLES]
+    rows, texts = unit.reader.read_stacks(unit.number, layouts)
+    is_whole = texts.str.contains(SEPARATOR, literal=True)
+    rows = rows.filter(is_whole.gather(rows["text"])).unique(("thread", "begin"))
+    return rows.select(pl.col("thread").cast(pl.Int64), "begin", is_whole=True)
+
+
+def keep_whole_stacks(samples: pl.DataFrame, is_whole: pl.Series) -> pl.DataFrame:
+    """Return the samples of a thread whose stacks have more than one function, where others are the
+    most: then Nsight Systems took a stack with every n-th sample only, which stands for the others.
+    """
+    count = is_whole.sum()
+    return samples.filter(is_whole) if 0 < 2 * count <= samples.height else samples
+
+
+def weigh_samples(begin: pl.Series) -> pl.Series:
+    """Return the time that each sample of a thread stands for (ns): since the one before, at most
+    LONGEST_SAMPLE times the usual. begin: when they were taken, ascending.
+    """
+    lasts = begin.diff().fill_null(0)
+    usual = float(lasts.filter(lasts > 0).median() or 0)
+    return pl.Series(np.minimum(lasts.to_numpy(), LONGEST_SAMPLE * usual).astype(np.int64))
+
+
+def find_sampled_spans(unit: DeviceGroup, thread: int, where: pl.Expr | bool = True) -> Spans:
+    """Return when CPU samples show that a thread computes, outside the profiler. where: which samples."""
+    if not unit.has(*SAMPLES):
+        return EMPTY
+    begin, lasts = to_arrays(read_samples(unit, thread).filter(where), "begin", "lasts")
+    return merge_spans(begin - lasts, begin)
+
+
+def find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, Spans]:
+    """Return when a thread runs, when it is off the CPU, when it has not begun, has ended or only waits
+    (after it left the CPU for the last time, no call of it is recorded), and when this holds of all
+    threads, while metrics of GPUs are recorded.
+    """
+    return unit.remember(("states", thread), lambda: _find_states(unit, thread))
+
+
+def _find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, Spans]:
+    nothing = (EMPTY,) * 4
+    if not unit.has(*STATES_OF_THREADS):
+        return nothing
+    of_all = unit.remember("thread_states", lambda: read_layouts(unit, STATES_OF_THREADS, "state"))
+    changes = of_all.filter(pl.col("thread") == thread)
+    if not changes.height:
+        return nothing
+    state, begin = to_arrays(changes, "state", "begin")
+    runs, ends = state == _STATES["running"], np.isin(state, (0, _STATES["terminated"]))
+    calls = unit.find_thread_spans([thread], "cuda_api", *OS)
+    first, last = int(begin[0]) if runs[0] else 0, int(begin[-1])
+    if len(calls):
+        first = min(first, int(calls.begin[0]))
+        if not runs[-1] and not ends[-1]:
+            last = max(last, int(calls.end[-1]))
+    end = np.append(begin[1:], last)
+    off = ~runs & ~ends
+    lasts = of_all.group_by("thread").last()
+    later = lasts["begin"] - last
+    # The threads of a process that exits end together, but for the one that frees what it had.
+    is_exit = (later > ALIKE).sum() <= 1 and (later.abs() <= ALIKE).sum() > 2
+    goes_on = not is_exit and (lasts["state"] == _STATES["running"]).any()
+    begun, final = min(first, int(of_all["begin"][0])), max(last, int(of_all["begin"][-1]))
+    final = last if is_exit else final
+    ended, away = (
+        merge_spans(np.array([0, since]), np.array([until, since if lives else unit.duration]))
+        for until, since, lives in ((first, last, runs[-1]), (begun, final, goes_on))
+    )
+    return merge_spans(begin[runs], end[runs]), merge_spans(begin[off], end[off]), ended, away
+
+
+def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
+    """Return how much of some time a thread spends in each place of the program: `place` (functions,
+    see :func:`label_place`), `time` (ns). Of the rest too little is known.
+    """
+    samples, calls = None, []
+    for layout in filter(unit.has, CALLS):
+        read = partial(unit.reader.read_begins, layout, ("caller_1", "caller_2"), unit.number)
+        find = partial(read, keep=lambda columns: columns["caller_1"] >= 0)
+        callers = unit.remember(f"callers of {layout}", find)
+        if callers.height:
+            called = callers.filter(pl.col("thread") == thread)
+            owners = _find_owners(unit, layout, called)
+            place = _join(*to_arrays(called, "caller_1", "caller_2"), owners)
+            calls.append(called.with_columns(place=pl.Series(place)))
+    if unit.has(*SAMPLES):
+        samples = read_samples(unit, thread, with_place=True)
+        # That calls of CUDA are in the driver is no place.
+        in_cuda = unit.find_thread_spans([thread], "cuda_api").contains(samples["begin"].to_numpy())
+        samples = samples.filter((pl.col("own_1") >= 0) | ~pl.Series(in_cuda))
+        first, second, owner, begin, lasts = to_arrays(
+            samples, "own_1", "own_2", "owner", "begin", "lasts"
+        )
+        place = _join(np.maximum(first, 0), np.where(first >= 0, second, -1), np.maximum(owner, 0))
+        # A sample stands for no time off the CPU.
+        lasts = lasts - find_states(unit, thread)[1].within(begin - lasts, begin)
+        samples = samples.with_columns(place=pl.Series(place), lasts=pl.Series(lasts))
+        samples = _forget_rare(samples.filter(pl.Series(spans.contains(begin))))
+    if samples is None and not calls:
+        return pl.DataFrame(schema=SCHEMA)
+    return divide_time(spans, calls, samples).filter(pl.col("place") != 0).drop("count")
+
+
+def _find_owners(unit: DeviceGroup, layout: str, calls: pl.DataFrame) -> np.ndarray | int:
+    """Return whose code makes the calls of a thread: MPI, by their stacks, where its calls are not
+    recorded; else 0. calls: thread, begin.
+    """
+    if unit.has(*MPI_LAYOUTS) or not calls.height:
+        return 0
+    layouts = [STACK_LAYOUTS.index(layout)]
+    rows, texts = unit.remember(
+        f"stacks of {layout}", lambda: unit.reader.read_stacks(unit.number, layouts)
+    )
+    is_mpi = pl.Series(texts.str.contains(_match_mpi_call()).gather(rows["text"]))
+    found = rows.filter(is_mpi & (pl.col("thread") == calls["thread"][0]))
+    in_mpi = calls["begin"].is_in(found["begin"].implode()).to_numpy()
+    return in_mpi * map_labels("code_owner")["mpi"]
+
+
+def _forget_rare(samples: pl.DataFrame) -> pl.DataFrame:
+    """Return samples with place 0 where few are at their callers: these take their part of the time."""
+    callers = pl.col("place") // (1 << OWNER_BITS)
+    is_known = pl.len().over(callers) >= LEAST_SAMPLES
+    return samples.with_columns(place=pl.when(is_known).then("place").otherwise(0))
+
+
+def _join(first: np.ndarray, second: np.ndarray, owner: np.ndarray | int = 0) -> np.ndarray:
+    return (first << CALLER_BITS | second + 1) << OWNER_BITS | owner
+
+
+class Place(Struct, frozen=True):
+    """Place in the program in which most of some time is spent."""
+
+    #: Its share of the time.
+    share: float
+    #: What people call it.
+    label: str
+    #: Whose code it is, as the catalogue has it; empty for code of several.
+    owner: str
+    #: Whether it is in MPI, which was not traced.
+    is_untraced: bool
+
+    def __str__(self) -> str:
+        return f"{self.share:.0%} of it in {self.label}"
+
+
+def _name_owner(place: int) -> str:
+    owners = {value: label for label, value in map_labels("code_owner").items()}
+    return owners.get(place & (1 << OWNER_BITS) - 1, "")
+
+
+def _is_untraced(owner: str, context: Context) -> bool:
+    return owner == "mpi" and not context.reader.layouts & set(MPI_LAYOUTS)
+
+
+def label_place(place: int, context: Context) -> str:
+    """Return what people call a place: `alloc (app), called by main, there in the CUDA driver`; ""
+    if nothing is known.
+    """
+    owner = _name_owner(place)
+    library = LIBRARIES.get(owner, "")
+    if _is_untraced(owner, context):
+        library += ", which was not traced: add mpi to --trace"
+    callers = place >> OWNER_BITS
+    if not callers:
+        return library or NO_FUNCTION.get(owner, "")
+    first = context.find_label(callers >> CALLER_BITS, "caller")
+    second = context.find_label((callers & (1 << CALLER_BITS) - 1) - 1, "caller")
+    name, _, module = second.rpartition(" (")
+    if name and first.endswith(f"({module}"):
+        second = name
+    called = f", called by {second}" if second else ""
+    return f"{first}{called}{f', there in {library}' if library else ''}"
+
+
+def find_place(places: pl.DataFrame, whole: float, context: Context) -> Place | None:
+    """Return where most of some time (ns) is spent; None if that is known of too little of it. places:
+    as :func:`measure_places` returns them.
+    """
+    callers = pl.col("place") // (1 << OWNER_BITS)
+    sums = places.group_by("place").agg(pl.col("time").sum()).sort("time", maintain_order=True)
+    sums = sums.with_columns(of_callers=pl.col("time").sum().over(callers))
+    for place, time, of_callers in sums.sort("of_callers", maintain_order=True).tail(1).rows():
+        if of_callers < LEAST_SHARE * whole:
+            continue
+        if 2 * time < of_callers:  # callers of no one library alone
+            place -= place % (1 << OWNER_BITS)
+        if label := label_place(place, context):
+            owner = _name_owner(place)
+            share = min(of_callers / whole, 1.0)
+            return Place(share, label, owner, _is_untraced(owner, context))
+    return None
+
+
+def list_places(frames: Mapping[str, pl.DataFrame], context: Context) -> pl.DataFrame:
+    """Return the places in which hosts are while GPUs are idle, the longest first of each task: `who`,
+    `where`, `time_ns`, `idle_share` (of the time in which its GPUs are idle).
+
+    frames: `activities` and `uses`, as findings.py collects them.
+    """
+    rows, uses = frames["activities"], frames["uses"]
+    if not rows.height:
+        return pl.DataFrame()
+    is_idle = pl.col("when").is_in(["before", "idle", "after"])
+    rows, uses = rows.filter(is_idle & (pl.col("part") == "where")), uses.filter(is_idle)
+    sums = rows.group_by("task", "name").agg(time_ns=pl.col("time").sum())
+    lengths = uses.group_by("task").agg(pl.col("length").sum())
+    labels = pl.Series([label_place(place, context) for place in sums["name"]], dtype=pl.String)
+    table = sums.with_columns(where=labels).filter(pl.col("where") != "")
+    # Code of several owners may have one label.
+    table = table.group_by("task", "where").agg(pl.col("time_ns").sum()).join(lengths, on="task")
+    table = table.join(context.tasks.select("task", "who"), on="task")
+    table = table.sort("task", -pl.col("time_ns"), "where")
+    share = pl.col("time_ns") / pl.col("length")
+    return table.select("who", "where", "time_ns", idle_share=share)

@@ -1,0 +1,419 @@
+"""A study: several runs of one program with their efficiencies, and how its figures stand beside each
+other; the figures of POP's efficiencies (rows.yaml), which reports and studies show alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import polars as pl
+from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import replace
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.text import escape_to_one_line, format_count, list_some
+from nsys2prv.figures.result import OUTSIDE, Finding
+
+#: Says what a JSON file is; another number when its figures mean something else.
+FORMAT = "nsys2prv study 1"
+#: Parts of figures of hosts that columns of tables begin with, and what these end with.
+PARTS, EFFICIENCY = ("mpi", "openmp", "host"), "_efficiency"
+#: Figures by part (`device`, `host`, `mpi`, `openmp`), and some without a part. What is not known
+#: is not there. Efficiencies and scalabilities are fractions of 1.
+Metrics = dict[str, Any]
+#: An efficiency is good, or fair, from these fractions on. POP takes less than 80 % for worth a
+#: look, BSC's BasicAnalysis less than 60 % for critical.
+GOOD, FAIR = 0.8, 0.6
+#: Ends of paths of load balance within nodes, and between them.
+BETWEEN_NODES = ("_in", "_out")
+#: What the first row is called of regions, of those of runs without GPUs, and of runs without
+#: iterations.
+GPU_TIME, HOST_TIME = "GPU time of an iteration", "Time of an iteration"
+ELAPSED_TIME = "Elapsed time"
+#: How an efficiency is rated -> the sign behind it, where no colours are.
+SIGNS = {"good": "", "fair": "-", "poor": "!"}
+
+
+class Row(Struct, frozen=True):
+    """A figure of a run."""
+
+    #: What JSON calls it: `speedup`, or `device.parallel` for a figure of a part of the run.
+    path: str
+    #: 0 for the outermost of a tree of efficiencies.
+    depth: int
+    #: As BSC and TALP name it.
+    name: str
+    #: How it is defined.
+    about: str
+    #: Its name below what it is a factor of, if that is enough there.
+    short: str = ""
+
+    @property
+    def is_efficiency(self) -> bool:
+        """True for a fraction that is 1 at best."""
+        return self.path not in ("elapsed_ns", "speedup")
+
+    @property
+    def label(self) -> str:
+        """Its name below what it is a factor of."""
+        return self.short or self.name
+
+    @property
+    def bare_name(self) -> str:
+        """Its name where it is clear whose efficiency it is."""
+        return self.name.removeprefix("Device ").removeprefix("MPI ").removesuffix(" efficiency")
+
+    def find_value(self, metrics: Mapping[str, Any]) -> float | None:
+        """Return the figure among those of a run or region, None where it is not known."""
+        part, _, key = self.path.rpartition(".")
+        return (metrics.get(part) or {} if part else metrics).get(key)
+
+
+#: All figures, in the order in which they are shown.
+ROWS = tuple(Row(path, *rest) for path, rest in load_shipped_file(__package__, "rows.yaml").items())
+ROW_OF = {row.path: row for row in ROWS}
+#: Figures side by side: of each row one for each run, or region.
+Figures = list[tuple[Row, list[float | None]]]
+
+
+def list_factors(path: str) -> list[str]:
+    """Return the efficiencies whose product an efficiency is: those one step deeper behind it."""
+    at = ROWS.index(ROW_OF[path])
+    below = takewhile(lambda row: row.depth > ROWS[at].depth, ROWS[at + 1 :])
+    return [row.path for row in below if row.depth == ROWS[at].depth + 1]
+
+
+def rate_efficiency(value: float) -> str:
+    """Return whether an efficiency, as it is printed (79.96 % is 80.0 %), is good, fair or poor."""
+    printed = round(value, 3)
+    return "good" if printed >= GOOD else "fair" if printed >= FAIR else "poor"
+
+
+def format_efficiency(value: float | None) -> str:
+    """Return an efficiency with the sign of its rating, or a blank, behind it."""
+    return f"{100 * value:.1f} %{SIGNS[rate_efficiency(value)]:1}" if value is not None else "- "
+
+
+def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> Figures:
+    """Return the rows of which any of these runs or regions has a figure, with their figures; those
+    within and between nodes where there are several nodes.
+    """
+    found = [(row, [row.find_value(one) for one in figures]) for row in ROWS]
+    between = [values for row, values in found if row.path.endswith(BETWEEN_NODES[1])]
+    if not any(value not in (None, 1.0) for values in between for value in values):
+        found = [(row, values) for row, values in found if not row.path.endswith(BETWEEN_NODES)]
+    return [(row, values) for row, values in found if any(one is not None for one in values)]
+
+
+class Interval(Struct, frozen=True):
+    """The focus of analysis of a run."""
+
+    #: Begin and end (ns of the trace).
+    begin_ns: int
+    end_ns: int
+    #: Number of iterations, 0 where it is not made of iterations.
+    iterations: int
+    #: What it is, for people.
+    what: str
+
+
+class Run(Struct, kw_only=True):
+    """A run of the program."""
+
+    #: As it was given: a folder, a report, a pattern.
+    name: str
+    #: What people call it.
+    label: str = ""
+    ranks: int
+    #: GPUs with work, and nodes.
+    devices: int
+    nodes: int
+    #: How many GPUs of each model there are.
+    gpu_models: dict[str, int] = field(default_factory=dict)
+    #: The focus of analysis.
+    interval: Interval
+    #: Which host threads count, and what is useful on devices.
+    threads: str = ""
+    useful: str = ""
+    #: Figures of an iteration, or of the interval where there are none; `elapsed_ns`, `speedup`,
+    #: `efficiency` and those by part.
+    metrics: Metrics = field(default_factory=dict)
+    #: Time of each iteration (ns).
+    iteration_ns: list[int] = field(default_factory=list)
+    #: Figures by region, in the same form; `elapsed_ns` is that of devices in all iterations, `share`
+    #: of the run's, `lost_ns` what an iteration loses in it, beyond the reference's.
+    regions: dict[str, Metrics] = field(default_factory=dict)
+    #: Which figures are not known, and why.
+    missing: list[str] = field(default_factory=list)
+    #: Times (ns) and counts of an iteration that scalabilities are made of, and by region.
+    sums: dict[str, Any] = field(default_factory=dict)
+    #: Findings of the run, as Finding.as_dict returns them; of the largest run alone.
+    findings: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def units(self) -> int:
+        """Number of GPUs, or of ranks where there are none, that speed-up is relative to."""
+        return self.devices or self.ranks
+
+    @property
+    def size(self) -> str:
+        """This number, for people."""
+        return format_count(self.units, "GPU" if self.devices else "rank")
+
+    @property
+    def title(self) -> str:
+        """Its label, or its path, in one line."""
+        return escape_to_one_line(self.label or self.name)
+
+    @property
+    def focus(self) -> str:
+        """Return the name of the time that its findings shorten."""
+        return "steady state" if self.interval.iterations else "time"
+
+    @property
+    def focus_ns(self) -> float:
+        """The time that its figures are of (ns)."""
+        return self.metrics["elapsed_ns"] * max(1, self.interval.iterations)
+
+    def find_value(self, path: str) -> float | None:
+        """Return a figure, None where it is not known."""
+        return ROW_OF[path].find_value(self.metrics)
+
+    def is_labelled_by_path(self) -> bool:
+        """Return whether it is called like its folder or file."""
+        path = Path(self.name).absolute()
+        paths = (path, path.with_suffix(""), path.parent)
+        return any(one.as_posix().endswith(f"/{self.title}") for one in paths)
+
+
+class _Figures(Struct):
+    """Figures of a run that others are computed from, in nanoseconds and fractions."""
+
+    elapsed_ns: Annotated[float, Meta(gt=0)]
+    useful_ns: float | None = None
+    host_useful_ns: float | None = None
+    device: dict[str, float] = field(default_factory=dict)
+    host: dict[str, float] = field(default_factory=dict)
+
+
+#: What each run of a study has at least: its figures, the sums of them, and its number of GPUs.
+_COMPUTED = Annotated[
+    list[tuple[_Figures, _Figures, Annotated[int, Meta(ge=0)]]], Meta(min_length=1)
+]
+
+
+class Scaling(Struct, frozen=True):
+    """Growth of the work with the devices."""
+
+    #: `strong`, `weak`, or None where it cannot be told.
+    detected: str | None
+    #: What the figures mean.
+    used: str
+    #: By what it was found, for people.
+    why: str = ""
+
+
+T = TypeVar("T", bound="ComparedRuns")
+
+
+class ComparedRuns(Struct):
+    """The figures of a study; `runs` are in the order of their devices, nodes and ranks."""
+
+    scaling: Scaling
+    #: Name of the run that speed-up and scalability are relative to.
+    reference: str
+    #: Lines that begin with `warning: ` or `note: `.
+    warnings: list[str]
+    runs: list[Run]
+    #: Regions that have figures, in the order in which they are shown.
+    regions: list[str] = field(default_factory=list)
+    format: str = FORMAT
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the study as plain data, for JSON."""
+        return {"format": self.format, **to_builtins(self)}
+
+    @classmethod
+    def from_dict(cls: type[T], content: Mapping[str, Any], source: str = "study") -> T:
+        """Return the study that :meth:`to_dict` wrote. source: what errors call it. Raises Nsys2prvError
+        where it is none.
+        """
+        if content.get("format") != FORMAT:
+            raise Nsys2prvError(f"{source}: is not the JSON of a study ({FORMAT})")
+        try:
+            study = convert(dict(content), cls)
+            convert([(run.metrics, run.sums, run.devices) for run in study.runs], _COMPUTED)
+        except ValidationError as error:
+            raise Nsys2prvError(f"{source}: is damaged: {error}") from error
+        return study
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """A row for each run: run, devices, nodes, ranks, and its figures, named as in
+        `device_parallel`.
+        """
+        rows = [
+            {
+                "run": run.label,
+                **{name: getattr(run, name) for name in ("devices", "nodes", "ranks")},
+                "iterations": run.interval.iterations,
+                **run.metrics,
+            }
+            for run in self.runs
+        ]
+        return pl.json_normalize(rows, separator="_", infer_schema_length=None)
+
+    @property
+    def region_table(self) -> pl.DataFrame:
+        """A row for each run and region, with its figures."""
+        rows = [
+            {"run": run.label, "devices": run.devices, "region": name, **figures}
+            for run in self.runs
+            for name in self.regions
+            if (figures := run.regions.get(name)) is not None
+        ]
+        return pl.json_normalize(rows, separator="_", infer_schema_length=None)
+
+    @property
+    def iterations(self) -> pl.DataFrame:
+        """The time of each iteration of each run: run, iteration, time_ns."""
+        frames = [
+            pl.DataFrame({"run": run.label, "time_ns": run.iteration_ns}).with_row_index(
+                "iteration", 1
+            )
+            for run in self.runs
+            if run.iteration_ns
+        ]
+        return pl.concat(frames) if frames else pl.DataFrame()
+
+    @property
+    def reference_run(self) -> Run:
+        """The run that others are compared with."""
+        return next(run for run in self.runs if run.name == self.reference)
+
+    @property
+    def has_devices(self) -> bool:
+        """Return whether any run has GPUs with work."""
+        return any(run.devices for run in self.runs)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings of the largest run that are about the focus of analysis."""
+        run = self.runs[-1]
+        found = map(Finding.from_dict, run.findings)
+        return [one for one in found if not (run.interval.iterations and one.kind in OUTSIDE)]
+
+    @property
+    def missing(self) -> list[str]:
+        """Return lines that say which figures are not known and why."""
+        return self.list_lines(lambda run: run.missing)
+
+    @property
+    def comparison(self) -> str:
+        """Say which run the others are compared with, and how their work grows."""
+        reference = f"reference: {self.reference_run.title}"
+        if len({run.units for run in self.runs}) == 1:
+            return reference
+        why = f" ({self.scaling.why})" if self.scaling.why else ""
+        return f"{self.scaling.used} scaling{why}; {reference}"
+
+    @property
+    def region_heads(self) -> list[str]:
+        """Return the heading of the column of each region."""
+        return list(map(escape_to_one_line, self.regions))
+
+    def list_lines(self, list_of_run: Callable[[Run], Sequence[str]]) -> list[str]:
+        """Return the lines of all runs, each once; one that not all runs have begins with its runs."""
+        runs_by_line: dict[str, list[str]] = {}
+        for run in self.runs:
+            for line in list_of_run(run):
+                runs_by_line.setdefault(line, []).append(run.title)
+        return [
+            line if len(runs) == len(self.runs) else f"{list_some(runs)}: {line}"
+            for line, runs in runs_by_line.items()
+        ]
+
+    def name_runs(self, with_nodes: bool = True) -> list[str]:
+        """Return what heads the column of each run: `8 GPUs, 2 nodes`, or its label where that was
+        given, or where several runs have as many.
+        """
+        sizes = [run.size for run in self.runs]
+        if len({*sizes}) < len(sizes) or (with_nodes and any(run.nodes > 1 for run in self.runs)):
+            sizes = [f"{run.size}, {format_count(run.nodes, 'node')}" for run in self.runs]
+        if all(run.is_labelled_by_path() for run in self.runs) and len({*sizes}) == len(sizes):
+            return sizes
+        return [run.title for run in self.runs]
+
+    def find_label(self, row: Row) -> str:
+        """Return the name of a row below what it is a factor of."""
+        if row.path == "elapsed_ns" and not any(run.interval.iterations for run in self.runs):
+            return ELAPSED_TIME
+        return row.label
+
+    def list_figures(self) -> Figures:
+        """Return the figures of the runs. One without iterations has no time beside those that have."""
+        counts = [run.interval.iterations for run in self.runs]
+        metrics = [
+            run.metrics if count or not any(counts) else {**run.metrics, "elapsed_ns": None}
+            for run, count in zip(self.runs, counts, strict=True)
+        ]
+        rows, above = [], []
+        for row, values in list_known_rows(metrics):
+            # What it is a factor of may not be known.
+            above = [depth for depth in above if depth < row.depth]
+            rows.append((replace(row, depth=len(above)), values))
+            above += [row.depth] if "." in row.path else []
+        return rows
+
+    def list_region_figures(self) -> list[tuple[str, Figures]]:
+        """Return the figures of the regions side by side, for each run, with what it is called. Times
+        are those of an iteration.
+        """
+        if not self.regions:
+            return []
+        each = [[_find_region(run, name) for name in self.regions] for run in self.runs]
+        return [*zip(self.name_runs(False), map(list_known_rows, each), strict=True)]
+
+    def group_regions(self) -> list[tuple[Row, str, str, list[float | None]]]:
+        """Return the figures of regions by row, then by run that has any: row, its name (of the first
+        of its runs), run, a figure for each region.
+        """
+        regions = [(head, dict(figures)) for head, figures in self.list_region_figures()]
+        lines = []
+        for row in ROWS:
+            name = row.name
+            if row.path == "elapsed_ns":
+                name = GPU_TIME if self.has_devices else HOST_TIME
+            for head, rows in regions:
+                if row in rows:
+                    lines.append((row, name, head, rows[row]))
+                    name = ""
+        return lines
+
+
+def _find_region(run: Run, name: str) -> Metrics:
+    """Return the figures of a region; its time is that of an iteration."""
+    region = run.regions.get(name) or {}
+    elapsed = (region if run.devices else region.get("host") or {}).get("elapsed_ns")
+    if elapsed is None:
+        return region
+    return {**region, "elapsed_ns": elapsed / max(1, run.interval.iterations)}
+
+
+def name_metrics(device: Mapping[str, Any], host: Mapping[str, Any]) -> Metrics:
+    """Return the efficiencies by part, of rows of the tables of devices and of hosts."""
+    metrics: Metrics = {"device": {}, "host": {}}
+    for part, row in (("device", device), ("host", host)):
+        for column, value in row.items():
+            if not column.endswith(EFFICIENCY) or value is None:
+                continue
+            first, _, rest = column.removesuffix(EFFICIENCY).partition("_")
+            if first in PARTS:
+                metrics.setdefault(first, {})[rest] = value
+            else:
+                metrics[part][column.removesuffix(EFFICIENCY)] = value
+    return {name: figures for name, figures in metrics.items() if figures or name == "host"}

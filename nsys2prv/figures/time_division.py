@@ -1,0 +1,408 @@
+"""Divide time: of each GPU, or of ranks without any, into parts that exclude each other; of the job along
+its critical path; of host threads by their whole call stacks, as flame graphs have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.columns import ABSENT
+from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
+from nsys2prv.figures.device_group import (
+    BUSY,
+    OS,
+    WORK,
+    DeviceGroup,
+    find_driving_threads,
+    find_host_states,
+    find_io_spans,
+    label_values,
+    to_arrays,
+)
+from nsys2prv.figures.host_time import PARTS as SAID
+from nsys2prv.figures.host_time import choose_thread
+from nsys2prv.figures.intervals import EMPTY, Spans, merge_spans, take_first, unite
+from nsys2prv.figures.result import DECLARED, KERNEL_NAMES, Context, Result
+from nsys2prv.figures.stacks import (
+    CALLS,
+    divide_time,
+    keep_whole_stacks,
+    read_layouts,
+    weigh_samples,
+)
+from nsys2prv.replay.path import Cause
+
+#: Parts of the time of a GPU, of a rank in a job without work on GPUs, and over time: what people call
+#: each, and its colour on a page; parts over time of GPUs, as sums of parts.
+PARTS, HOST_PARTS, BINS = (
+    {part: (said.format_map(SAID), colour) for part, (said, colour) in one.items()}
+    for one in map(DECLARED["time"].terms.get, ("parts", "host_parts", "bins"))
+)
+COARSE: dict[str, list[str]] = DECLARED["time"].terms["coarse"]
+#: Layouts that say how long a kernel of NCCL waits for other ranks.
+WAITS = ("nccl_collective", "nccl_point_to_point")
+#: Number of bins over time: of all lanes together, and of each lane at least and at most.
+ALL_BINS, FEWEST_BINS, MOST_BINS = 100_000, 200, 800
+#: Stands for no GPU.
+NO_DEVICE = -1
+
+
+def list_lanes(group: DeviceGroup) -> list[tuple[int, int]]:
+    """Return task and device of all work on GPUs, and the tasks of ranks that have none (with
+    NO_DEVICE), by task.
+    """
+    tasks = group.list_tasks(group.work).to_numpy()
+    lanes = set(zip(tasks.tolist(), group.work["device"].to_list(), strict=True))
+    busy = {task for task, _ in lanes}
+    rows = group.reader.rows.threads.filter(pl.col("task").is_in(group.tasks))
+    if group.has(*WORK):
+        rows = rows.filter(pl.col("rank").is_not_null())
+    return sorted(lanes | {(task, NO_DEVICE) for task in set(rows["task"]) - busy})
+
+
+def divide_lane(group: DeviceGroup, task: int, device: int) -> dict[str, Spans]:
+    """Divide the covered time of a GPU into PARTS, without one that of a rank into HOST_PARTS."""
+    if device == NO_DEVICE:
+        thread = choose_thread(group, task)
+        calls = {
+            "mpi": group.find_mpi_spans([thread]),
+            "io": find_io_spans(group, [thread]),
+            "os": group.find_thread_spans([thread], *OS),
+        }
+        return dict(take_first({**calls, "rest": group.covered}.items()))
+    compute, communication, memory = (
+        group.find_device_spans(device, *BUSY[name]) for name in ("compute", "nccl", "memory")
+    )
+    waits, transfers = _find_nccl_spans(group, device)
+    idle = {f"idle_{name}": spans for name, spans in find_host_states(group, device).items()}
+    alone = {
+        "both": compute & communication,
+        "compute": compute,
+        "transfer": transfers & communication,
+        "wait": waits & communication,
+        "unmatched": communication,
+        "copies": memory,
+        **idle,
+        "idle_unknown": group.covered,
+    }
+    return dict(take_first(alone.items()))
+
+
+def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:
+    """Return when kernels of NCCL on a device wait for other ranks, and when they move data."""
+    if not group.has(*WAITS):
+        return EMPTY, EMPTY
+    kernels = group.remember("waits", lambda: read_layouts(group, WAITS, "late", "wait"))
+    known = kernels.filter(pl.col("late") >= 0)
+    known = known.filter(pl.Series(group.device_of[known["thread"].to_numpy()] == device))
+    begin, end, wait = to_arrays(known, "begin", "end", "wait")
+    ready = np.minimum(begin + wait, end)
+    return merge_spans(begin, ready), merge_spans(ready, end)
+
+
+def collect(group: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect the parts of each lane: task and GPU (`lanes`), by iteration (`iterations`) and over
+    time (`bins`), ns.
+    """
+    steady, covered = group.options.steady, group.options.covered_steady
+    bins = np.arange(count_bins(group) + 1) * group.duration // count_bins(group)
+    edges = np.append(steady.iteration_begins, steady.end) if steady else np.zeros(1, np.int64)
+    for task, device in list_lanes(group):
+        lane = {"task": pl.lit(task, pl.Int64), "device": pl.lit(device, pl.Int64)}
+        if device in group.options.lossy_devices or (device == NO_DEVICE and group.has(*WORK)):
+            unknown = dict.fromkeys(("length", *PARTS), pl.lit(None, pl.Int64))
+            yield "lanes", pl.select(**lane, **unknown)
+            continue
+        coarse = parts = divide_lane(group, task, device)
+        if device != NO_DEVICE:
+            coarse = {name: unite(*(parts[one] for one in names)) for name, names in COARSE.items()}
+        own = {"length": covered, **{name: covered & spans for name, spans in parts.items()}}
+        lengths = {name: pl.lit(spans.length, pl.Int64) for name, spans in own.items()}
+        yield "lanes", pl.select(**lane, **lengths)
+        for key, limits in (("bins", bins), ("iterations", edges)):
+            times = {name: one.within(limits[:-1], limits[1:]) for name, one in coarse.items()}
+            numbers = pl.int_range(len(limits) - 1, eager=True)
+            yield key, pl.DataFrame({"number": numbers, **times}).with_columns(**lane)
+
+
+def count_bins(group: DeviceGroup) -> int:
+    """Return the number of bins over time."""
+    lanes = max(group.reader.rows.devices.height, 1)
+    return min(max(ALL_BINS // lanes, FEWEST_BINS), MOST_BINS)
+
+
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add the parts by GPU (or rank), by iteration and over time."""
+    lanes = frames["lanes"]
+    if not lanes.height:
+        result.missing.append(f"where the time went: {context.explain_absence(tuple(WORK))}")
+        return
+    lanes = lanes.sort("task", "device").with_row_index("lane")
+    numbers = lanes.select("lane", "task", "device")
+    devices = context.reader.rows.devices.select(pl.col("device").cast(pl.Int64), gpu="label")
+    named = lanes.join(devices, "device", "left", maintain_order="left")
+    named = context.label_tasks(named.with_columns(paraver_task="task"), "node")
+    parts = [name for name in (*PARTS, *HOST_PARTS) if name in lanes.columns]
+    if KERNEL_NAMES not in context.available and "compute" in parts:
+        result.notes.append(
+            f"kernels that communicate count as computing: {context.explain_absence((KERNEL_NAMES,))}"
+        )
+    columns = [pl.col(name).alias(f"{name}_ns") for name in ("length", *parts)]
+    places = ("rank", "node", pl.col("gpu").alias("device"), "paraver_task")
+    place = "GPU" if context.devices.height else "process"
+    result.add("lanes", named.select(*places, *columns), place=place)
+    if frames["bins"].height:
+        count = int(frames["bins"]["number"].max()) + 1
+        shares = [
+            (pl.col(name) / (context.duration / count)).round(4).alias(f"{name}_share")
+            for name in (*COARSE, *HOST_PARTS)
+            if name in frames["bins"].columns
+        ]
+        over_time = frames["bins"].join(numbers, ["task", "device"]).sort("lane", "number")
+        over_time = over_time.select("lane", pl.col("number").alias("bin"), *shares)
+        result.add("over_time", over_time)
+    if frames["iterations"].height:
+        each = frames["iterations"].join(numbers, ["task", "device"]).sort("lane", "number")
+        each = each.join(_sum_lateness(context, numbers), ["lane", "number"], "left")
+        begins = pl.Series("begin", context.options.steady.iteration_begins, dtype=pl.Int64)
+        each = each.with_columns(begins.gather(each["number"]))
+        names = [name for name in each.columns if name not in (*numbers.columns, "number", "begin")]
+        columns = [pl.col(name).alias(f"{name}_ns") for name in ("begin", *names)]
+        each = each.select("lane", (pl.col("number") + 1).alias("iteration"), *columns)
+        result.add("by_iteration", each.fill_null(0))
+
+
+def _sum_lateness(context: Context, lanes: pl.DataFrame) -> pl.DataFrame:
+    """Return by lane and iteration (`number`) how late it comes at collectives of NCCL (`late`), and
+    for how long others wait for it alone (`delays`): until the rank before it came.
+    """
+    rows, steady = context.reader.rows, context.options.steady
+    schema = {"lane": lanes["lane"].dtype, "number": pl.Int64, "late": pl.Int64, "delays": pl.Int64}
+    if steady is None or "nccl_collective" not in context.reader.layouts:
+        return pl.DataFrame(schema=schema)
+    known = context.reader.read_begins("nccl_collective", ("collective", "late"))
+    known = known.filter(pl.col("late") >= 0)
+    second = pl.col("late").sort(descending=True).slice(1, 1).first()
+    limits = known.group_by("collective").agg(last=pl.col("late").max(), second=second)
+    known = known.join(limits, "collective", "left", maintain_order="left")
+    is_last = (pl.col("late") == pl.col("last")) & (pl.col("late") > 0)
+    number = np.searchsorted(steady.iteration_begins, known["begin"].to_numpy(), "right") - 1
+    thread = known["thread"].to_numpy()
+    known = known.with_columns(
+        number=pl.Series(number, dtype=pl.Int64),
+        task=pl.Series(rows.get_column("task")[thread], dtype=pl.Int64),
+        device=pl.Series(rows.get_column("device")[thread], dtype=pl.Int64),
+        delays=pl.when(is_last).then(pl.col("last") - pl.col("second")).fill_null(0),
+    )
+    known = known.filter((pl.col("number") >= 0) & (pl.col("begin") < steady.end))
+    sums = known.join(lanes, ["task", "device"]).group_by("lane", "number")
+    return sums.agg(pl.col("late", "delays").sum()).cast(schema)
+
+
+# ---- the critical path ---------------------------------------------------------------------------
+
+
+CRITICAL_PATH = "critical_path"
+#: On these the path is on a device that works.
+WORKING = (Cause.COMPUTATION, Cause.NCCL, Cause.MEMORY, Cause.GRAPH)
+#: Columns of the table of ranks -> the causes that they add up.
+PATH_PARTS = {
+    "kernels_ns": (Cause.COMPUTATION, Cause.GRAPH),
+    "nccl_ns": (Cause.NCCL,),
+    "memory_ns": (Cause.MEMORY,),
+}
+
+
+def collect_path(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect the time on the path by task, cause, class and kernel."""
+    pieces = unit.read_begins(CRITICAL_PATH, ("cause", "class"))
+    work = unit.work.select(pl.col("thread").cast(pl.Int64), "end", pl.col("name").cast(pl.Int64))
+    # An operation is on the path to its end; of a collective not from its begin on.
+    pieces = pieces.join(
+        work.unique(["thread", "end"], keep="first"),
+        on=["thread", "end"],
+        how="left",
+        maintain_order="left",
+    ).with_columns(
+        unit.list_tasks(pieces),
+        name=pl.when(pl.col("cause").is_in([Cause.COMPUTATION, Cause.NCCL])).then("name"),
+    )
+    begin, end = unit.options.get_steady_span(unit.duration)
+    steady = (pl.col("end").clip(begin, end) - pl.col("begin").clip(begin, end)).sum()
+    keys = ("task", "cause", "class", "name")
+    sums = pieces.group_by(keys, maintain_order=True).agg(
+        pieces=pl.len().cast(pl.Int64),
+        time_ns=(pl.col("end") - pl.col("begin")).sum(),
+        steady_ns=steady,
+    )
+    yield "pieces", sums
+
+
+def conclude_path(
+    unit_frames: Mapping[str, pl.DataFrame], context: Context, result: Result
+) -> None:
+    """Add the path by cause, rank, class and kernel."""
+    pieces, steady = unit_frames["pieces"], context.options.steady is not None
+    # Shares of the time of the whole job, also for ranks, classes and kernels.
+    whole = {name: max(int(pieces[name].sum()), 1) for name in ("time_ns", "steady_ns")}
+    parts = {
+        name: pl.col("time_ns").filter(pl.col("cause").is_in(list(causes))).sum()
+        for name, causes in PATH_PARTS.items()
+    }
+    sets = [name for name in ("kernels", "nccl_kernels") if name in context.labels]
+    of_classes = pieces.filter(pl.col("class") != ABSENT)
+    by_rank = _sum_shares(pieces, whole, "task", **parts).drop("pieces")
+    by_kernel = _sum_shares(pieces.filter(pl.col("name").is_not_null()), whole, "name")
+    frames = {
+        "causes": _sum_shares(pieces, whole, "cause").with_columns(
+            label_values("cause", "critical_path", "unknown")
+        ),
+        "ranks": context.label_tasks(
+            by_rank.with_columns(other_ns=pl.col("time_ns") - pl.sum_horizontal(*PATH_PARTS))
+        ),
+        "classes": _sum_shares(of_classes, whole, "class").with_columns(
+            label_values("class", "kernel_class", "unknown")
+        ),
+        "by_kernel": context.label_names(by_kernel, "name", *sets).rename({"name": "kernel"}),
+    }
+    waiting = pieces.filter(~pl.col("cause").is_in(list(WORKING)))
+    shares = {name: waiting[name].sum() / whole[name] for name in whole}
+    idle = f"no device works for {shares['time_ns']:.1%} of it"
+    if steady:
+        idle += f", in the steady state for {shares['steady_ns']:.1%}"
+    for name, frame in frames.items():
+        shown = frame if steady else frame.drop("steady_ns", "steady_share")
+        result.add(name, shown, idle=idle)
+
+
+def _sum_shares(
+    pieces: pl.DataFrame, whole: Mapping[str, int], key: str, **more: pl.Expr
+) -> pl.DataFrame:
+    """Return the number of pieces by a column, their time (ns) and its share of the whole path,
+    the same for the steady state, and more sums.
+    """
+    sums = pieces.group_by(key, maintain_order=True).agg(
+        pl.col("pieces", "time_ns").sum(),
+        (pl.col("time_ns").sum() / whole["time_ns"]).alias("share"),
+        pl.col("steady_ns").sum(),
+        (pl.col("steady_ns").sum() / whole["steady_ns"]).alias("steady_share"),
+        **more,
+    )
+    return sums.sort("time_ns", key, descending=[True, False])
+
+
+# ---- call stacks of host threads -----------------------------------------------------------------
+
+
+#: Of flame graphs: frames above each other, the least share of one, and those of single ranks.
+MOST_DEPTH, LEAST_WIDTH, MOST_RANKS = 40, 0.005, 16
+FLAME_SCHEMA = {"depth": pl.Int64, "name": pl.String, "begin_ns": pl.Int64, "time_ns": pl.Int64}
+
+
+def collect_stacks(group: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect the time of each thread in each stack (`stacks`)."""
+    rows, texts = group.reader.read_stacks(group.number)
+    if not rows.height:
+        return
+    rows = rows.sort("begin", maintain_order=True)
+    deep = texts.str.contains(SEPARATOR, literal=True).to_numpy()
+    for (thread,), own in rows.group_by("thread", maintain_order=True):
+        task = int(group.task_of[thread])
+        idle, drivers = group.remember(
+            ("idle and drivers", task), lambda task=task: _find_idle(group, task)
+        )
+        own = own.rename({"text": "place"})
+        calls = [own.filter(layout=number) for number in range(len(CALLS))]
+        samples = own.filter(pl.col("layout") >= len(CALLS))
+        samples = keep_whole_stacks(samples, pl.Series(deep[samples["place"].to_numpy()]))
+        samples = samples.with_columns(lasts=weigh_samples(samples["begin"]))
+        frame = divide_time(group.covered, calls, samples).rename({"time": "time_ns"})
+        idle_ns = pl.lit(None, pl.Int64)
+        if idle is not None:
+            while_idle = divide_time(idle, calls, samples).select("place", idle_ns="time")
+            frame = frame.join(while_idle, on="place", how="left")
+            idle_ns = pl.col("idle_ns").fill_null(0)
+        frame = frame.with_columns(
+            task=pl.lit(task, pl.Int64),
+            thread=pl.lit(int(thread), pl.Int64),
+            drives_gpus=pl.lit(int(thread) in drivers),
+            stack=texts.gather(frame["place"]),
+            idle_ns=idle_ns,
+        )
+        yield "stacks", frame.drop("place")
+
+
+def _find_idle(group: DeviceGroup, task: int) -> tuple[Spans | None, set[int]]:
+    """Return when all GPUs of a process are idle, None where that is not known, and the threads that
+    drive them.
+    """
+    work = group.work.filter(group.list_tasks(group.work) == task)
+    devices = work["device"].unique().to_list()
+    drivers = {one for device in devices for one in find_driving_threads(group, device)}
+    drivers.add(choose_thread(group, task))
+    if not devices or set(devices) & set(group.options.lossy_devices):
+        return None, drivers
+    return group.covered - unite(*(group.find_active_spans(one) for one in devices)), drivers
+
+
+def conclude_stacks(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add the folded stacks, and the flame graph of threads that drive GPUs while these are idle."""
+    stacks = frames["stacks"]
+    if not stacks.height:
+        layouts = (*CALLS, *STACK_LAYOUTS[len(CALLS) :])
+        result.missing.append(f"call stacks: none recorded ({context.explain_absence(layouts)})")
+        return
+    places = ("task", "thread", "drives_gpus", "stack")
+    stacks = stacks.group_by(places, maintain_order=True).agg(
+        pl.col("time_ns", "count").sum(),
+        pl.when(pl.col("idle_ns").is_not_null().any())
+        .then(pl.col("idle_ns").sum())
+        .alias("idle_ns"),
+    )
+    by_time = pl.coalesce("idle_ns", "time_ns")
+    stacks = stacks.sort("task", "thread", -by_time, -pl.col("time_ns"), "stack")
+    names = context.reader.rows.threads.select("thread", row="row")
+    labelled = stacks.join(names, on="thread", maintain_order="left").drop("thread")
+    labelled = context.label_tasks(labelled.rename({"row": "thread"}))
+    columns = ("rank", "thread", "drives_gpus", "stack", "time_ns", "idle_ns", "count")
+    result.add("stacks", labelled.select(columns))
+    driving = labelled.filter("drives_gpus").select("rank", "stack", time_ns=by_time)
+    flames = [lay_out_flame(driving).with_columns(rank=pl.lit("all"))]
+    if (ranks := driving["rank"].unique(maintain_order=True).to_list())[1:]:
+        flames += [
+            lay_out_flame(driving.filter(rank=rank)).with_columns(rank=pl.lit(rank))
+            for rank in ranks[:MOST_RANKS]
+        ]
+    flame = pl.concat(flames).select("rank", *FLAME_SCHEMA)
+    result.add("flame", flame)
+
+
+def lay_out_flame(stacks: pl.DataFrame) -> pl.DataFrame:
+    """Return the frames of a flame graph: `depth` (0 is the outermost), `name`, `begin_ns` (from the
+    left) and `time_ns`; of `all` the whole, in depth 0. stacks: `stack`, `time_ns`.
+    """
+    sums = stacks.filter(pl.col("time_ns") > 0).group_by("stack").agg(pl.col("time_ns").sum())
+    # So that stacks with the same begin stand together.
+    sums = sums.sort(pl.col("stack").str.replace_all(SEPARATOR, "\0", literal=True))
+    whole = int(sums["time_ns"].sum())
+    sums = sums.with_columns(
+        begin_ns=pl.col("time_ns").cum_sum() - pl.col("time_ns"),
+        path=pl.lit("all" + SEPARATOR) + pl.col("stack"),
+    ).with_columns(path=pl.col("path").str.split(SEPARATOR))
+    levels = [pl.DataFrame(schema=FLAME_SCHEMA)]
+    for depth in range(MOST_DEPTH):
+        sums = sums.filter(pl.col("path").list.len() > depth)
+        if not sums.height:
+            break
+        frames = sums.group_by(pl.col("path").list.head(depth + 1).list.join(SEPARATOR)).agg(
+            pl.lit(depth, pl.Int64).alias("depth"),
+            name=pl.col("path").first().list.get(depth),
+            begin_ns=pl.col("begin_ns").min(),
+            time_ns=pl.col("time_ns").sum(),
+        )
+        wide = frames.filter(pl.col("time_ns") >= LEAST_WIDTH * whole)
+        levels.append(wide.sort("begin_ns").select(*FLAME_SCHEMA))
+    return pl.concat(levels)

@@ -1,0 +1,618 @@
+"""A job opened for analysis: its events as frames, and every analysis as a method."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property, partial
+from html import escape
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import polars as pl
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from nsys2prv._util import workers
+from nsys2prv._util.budget import check_processes
+from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.files import (
+    Closable,
+    check_folder,
+    create_temporary_file,
+    make_temporary_folder,
+)
+from nsys2prv._util.memory import return_freed_memory
+from nsys2prv._util.notes import Note
+from nsys2prv._util.text import format_count
+from nsys2prv.analyses import ANALYSES, ON_DEMAND, make_device_group, run_analyses
+from nsys2prv.conversion.anonymous import make_pseudonym
+from nsys2prv.conversion.convert import prepare
+from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.job_reader import make_event_reader
+from nsys2prv.conversion.options import Options, Plan, choose_options, find_layouts
+from nsys2prv.conversion.quality import UNNAMED, QualityNote, assess_quality, collect_warnings
+from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue import Layout, NameSet, ValueSet, load_catalogue
+from nsys2prv.events.extraction import DeviceKey
+from nsys2prv.events.kind import EventKind
+from nsys2prv.events.name_rules import NamePattern
+from nsys2prv.export.report_files import find_reports
+from nsys2prv.figures.coverage import Coverage, find_coverage
+from nsys2prv.figures.device_group import AnalysisOptions, Steady
+from nsys2prv.figures.efficiencies import HOST_THREADS, USEFUL
+from nsys2prv.figures.iterations import find_steady_state, list_task_iterations
+from nsys2prv.figures.nvtx_operations import fold_labels, make_group_table
+from nsys2prv.figures.reach import (
+    COLLECTIVE,
+    Reach,
+    find_mpi_reaches,
+    find_reaches,
+    place_reaches,
+)
+from nsys2prv.figures.result import KERNEL_NAMES, Finding, Result, Results, join_findings
+from nsys2prv.match import Relation, all_relations
+from nsys2prv.replay.events import label_calls
+from nsys2prv.replay.job_graph import JobGraph, join_units
+from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph
+from nsys2prv.table.event_reader import (
+    HELPER,
+    SAMPLED,
+    UNKNOWN,
+    EventReader,
+    Samples,
+    load_event_reader,
+)
+
+if TYPE_CHECKING:
+    from nsys2prv.show.page import Frame
+
+T = TypeVar("T")
+#: Columns of frames of labels.
+LABELS = pl.Schema({"value": pl.Int64, "label": pl.String})
+#: Columns of folded call stacks.
+STACK_COLUMNS = pl.Schema(
+    {"rank": pl.String, "thread": pl.String, "drives_gpus": pl.Boolean}
+    | {"stack": pl.String, "time_ns": pl.Int64}
+)
+#: Columns that say where an event is.
+PLACE = ("rank", "row", "node", "device", "stream")
+
+
+class OpenJob(Closable):
+    """The events of a job, on one timeline. :func:`nsys2prv.open` returns it.
+
+        with nsys2prv.open("run/rank*.sqlite") as job:
+            kernels = job.frame("cuda_kernel", "kernel")   # a polars frame, a row for each kernel
+            job.analyse("efficiencies")                    # tables
+            job.findings()                                 # what holds the job back
+
+    Use it in a `with` statement, or call close(): that removes its temporary files. Times are ns
+    (int64) since the job's first event; ranks count from 0.
+    """
+
+    def __init__(self, job: Job, stack: ExitStack | None = None) -> None:
+        self.prepared = job
+        devices = sum(isinstance(key, DeviceKey) for _, key in job.model.rows)
+        size = sum(info.path.stat().st_size for info in job.infos)
+        check_processes(len(job.model.tree.tasks) + devices, size)
+        self.reader = make_event_reader(job)
+        self.saved_reader = job.folder / "reader"
+        self.reader.save(self.saved_reader)
+        self.units = self.reader.rows.unit_numbers
+        self._steady: dict[str, tuple[Steady | None, Path | None]] = {}
+        self._results: dict[tuple[object, ...], dict[str, Result]] = {}
+        # The last that is done here: where it fails, whoever opened the job tidies up.
+        self._stack = stack.pop_all() if stack else ExitStack()
+
+    def __repr__(self) -> str:
+        return (
+            f"<job of {format_count(len(self.prepared.infos), 'report')}: {self.prepared.model.describe_processes()} on "
+            f"{format_count(len(self.prepared.model.tree.nodes), 'host')}, {format_count(self.devices.height, 'GPU')}, {self.duration / 1e9:.3f} s, "
+            f"{sum(self.layouts.values()):,} events, {format_count(len(self.warnings), 'warning')}; "
+            ".kinds, .frame(KIND), .analyse(), .findings()>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the page of the job in a frame, for notebooks."""
+        from nsys2prv.show.page import Frame, make_job_page
+
+        return f"<p>{escape(repr(self)[1:-1])}</p>{Frame(make_job_page(self))._repr_html_()}"
+
+    def timeline(self, finding: int = 0) -> Frame:
+        """Return a timeline for notebooks: of the moment of a finding (from 1, as :meth:`findings` lists
+        them), or of the whole job.
+        """
+        from nsys2prv.show.page import Frame, make_timeline_page
+
+        return Frame(make_timeline_page(self, finding), 640)
+
+    def close(self) -> None:
+        """Remove the temporary files."""
+        load_event_reader.cache_clear()
+        self._stack.close()
+
+    @cached_property
+    def whole_reader(self) -> EventReader:
+        """The reader of all events, damaged ones too, which figures and findings leave out."""
+        return (
+            make_event_reader(self.prepared, whole=True) if self.prepared.damaged else self.reader
+        )
+
+    @property
+    def duration(self) -> int:
+        """Duration of the job, from its first event to its last (ns)."""
+        return self.reader.duration
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """The rows of the trace, a frame with a row for each: thread, row (name), kind (host,
+        stream, samples, helper), paraver_task (from 1, as Paraver counts), rank (from 0), who (the rank, or
+        the process that has none), node, device, stream.
+        """
+        return self.reader.rows.threads.rename({"task": "paraver_task"})
+
+    @property
+    def devices(self) -> pl.DataFrame:
+        """The physical GPUs, a frame with a row for each: device, node, gpu, label, and who works on
+        it first.
+        """
+        return self.reader.rows.devices.drop("task")
+
+    def describe(self, reports: Sequence[str | Path] = (), name: str = "") -> dict[str, Any]:
+        """Return the description of the job in JSON, without notes that need no action."""
+        if not reports or self.prepared.plan.options.anonymous:
+            reports = [info.name for info in self.prepared.infos]
+        rows = self.rows.filter(~pl.col("kind").is_in([SAMPLED, HELPER]))
+        more = f" and {len(reports) - 1} more" if len(reports) > 1 else ""
+        return {
+            "name": name or f"{reports[0]}{more}",
+            "reports": [str(one) for one in reports],
+            "duration_ns": self.duration,
+            "job_ns": self.coverage.job.length,
+            "covered_ns": self.coverage.common.length,
+            "processes": rows["paraver_task"].n_unique(),
+            "ranks": rows["rank"].drop_nulls().n_unique(),
+            "ranks_by": self.prepared.model.rank_sources,
+            "devices": self.devices.height,
+            "nodes": self.rows["node"].unique(maintain_order=True).to_list(),
+            "records": self.layouts,
+            **self.facts,
+            "quality": to_builtins(self.quality),
+            "notes": [one.text for one in self._noted if not one.is_routine],
+            "warnings": self.warnings,
+        }
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about the reports and their clocks, a line each."""
+        return collect_warnings(self.prepared)
+
+    @cached_property
+    def quality(self) -> list[QualityNote]:
+        """Notes on what the reports lack or have lost, and what to do about it."""
+        ends: dict[bool, list[str]] = {True: [], False: []}
+        for one in self.reaches:
+            ends[one.layout == COLLECTIVE].append(self._describe_reach(one))
+        return assess_quality(self.prepared, ends[False], ends[True])
+
+    def _describe_reach(self, reach: Reach) -> str:
+        """Return how far calls of a thread or process are recorded, for people."""
+        rows = self.reader.rows.threads
+        who = str(rows.filter(pl.col("task") == reach.task)["who"][0])
+        if reach.thread >= 0:
+            who = f"thread {' '.join(rows['row'][reach.thread].split()[2:])} of {who}"
+        return reach.describe(who, self.find_label)
+
+    def find_label(self, value: int, names: str) -> str:
+        """Return the label of a value of a name set (`range`: groups of NVTX names); "" for none."""
+        labels = (
+            self.folded.select(value="group", label="operation")
+            if names == "range"
+            else self.labels.get(names)
+        )
+        found = [] if labels is None else labels.filter(pl.col("value") == value)["label"].to_list()
+        return str(found[0]) if found else ""
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The begin of the job (`begins_utc`, text, empty where unknown), its GPU models with how many
+        of each there are, and versions of drivers and of Nsight Systems.
+        """
+        infos, begin = self.prepared.infos, self.prepared.begin_utc
+        # Reports of one host name the same GPUs.
+        gpus = {
+            (placement.machine, gpu.key or gpu.number): gpu.name
+            for info, placement in zip(infos, self.prepared.placements, strict=True)
+            for gpu in info.gpus.values()
+        }
+        recorders = sorted({info.recorder for info in infos})
+        return {
+            "begins_utc": f"{begin:%Y-%m-%d %H:%M:%S}" if begin else "",
+            "gpu_models": dict(Counter(filter(None, gpus.values())).most_common()),
+            "drivers": sorted({info.driver for info in infos if info.driver}),
+            "recorded_by": recorders if all(recorders) else [],
+            "exported_by": sorted({info.exporter for info in infos if info.exporter}),
+        }
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes on what was found by comparing the ranks, on what was left out, and on the time that
+        not all reports cover, a line each.
+        """
+        return [one.text for one in self._noted]
+
+    @property
+    def _noted(self) -> list[Note]:
+        coverage, prepared = self.coverage, self.prepared
+        found = (note for result in prepared.results for note in result.notes)
+        more = filter(None, (coverage.describe_unseen(), coverage.describe()))
+        return [*prepared.notes, *found, *map(Note, more)]
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """The time that the reports cover: of each process, and of all."""
+        return find_coverage(self.prepared, self.reader, self.reaches)
+
+    @cached_property
+    def reaches(self) -> list[Reach]:
+        """How far calls of CUDA and MPI are recorded, where that is not to the end, by all of a job that was cut."""
+        job, reader, saved = self.prepared, self.reader, self.saved_reader
+        if job.uncut:
+            reader, saved = make_event_reader(job.uncut), job.folder / "uncut-reader"
+            reader.save(saved)
+        find = partial(_find_unit_reaches, self.group_table, saved)
+        found = job.run(find, np.unique(reader.rows.units).tolist())
+        of_mpi = find_mpi_reaches(reader)
+        reaches = sorted([*of_mpi, *chain.from_iterable(found)], key=lambda one: one.until)
+        if job.uncut:
+            reaches = [*place_reaches(reaches, job.uncut, job)]
+        return reaches
+
+    @cached_property
+    def kinds(self) -> dict[str, int]:
+        """The kinds of events that the job has (names for :meth:`frame`), with the number of events
+        of their layouts.
+        """
+        sources: list[EventKind | Relation] = [*all_kinds(), *all_relations()]
+        sums = {one.name: sum(self.layouts.get(name, 0) for name in one.layouts) for one in sources}
+        return {name: count for name, count in sorted(sums.items()) if count}
+
+    @cached_property
+    def layouts(self) -> dict[str, int]:
+        """The layouts of records that the job has events of, with their number."""
+        written, lines = self.prepared.written, load_catalogue().lines
+        return {name: count for name, count in written.items() if count and name not in lines}
+
+    def frame(self, kind: str, *columns: str, labels: bool = True) -> pl.DataFrame:
+        """Return the events of a kind, a row for each, in the order of their begins.
+
+        kind: a name that `-t` takes, such as `kernels`, one of what is found between ranks
+        (`nccl_collectives`), or one of :attr:`layouts`. columns: fields of it; all if none is
+        given. labels: False leaves names as their event values.
+
+        The frame has begin and end (ns, Int64), rank, row, node, device and stream (where the
+        event is), then the fields: names as texts (Categorical), numbers as Int64, sizes in bytes,
+        null where an event lacks the field. A field that is called like one of the first columns is
+        called event_<name>.
+
+        Raises UsageError for an unknown kind or field; the message lists those there are.
+        """
+        layouts = self._find_layouts(kind)
+        declared = {
+            layout: {field.name: field.values for field in known.fields if not field.sums_up}
+            | ({"domain": None} if known.has_domain else {})
+            for layout, known in layouts.items()
+            if known.fields or len(layouts) == 1
+        }
+        every = dict.fromkeys(name for names in declared.values() for name in names)
+        _check_names(columns, every, f"no field of {kind}; it has")
+        frames = [
+            self._read_layout(
+                layout, {name: of[name] for name in columns or of if name in of}, labels
+            )
+            for layout, of in declared.items()
+        ]
+        return frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal").sort("begin")
+
+    def _find_layouts(self, kind: str) -> dict[str, Layout]:
+        """Return the layouts that a name of a kind, or of one of them, means."""
+        known = load_catalogue().layouts
+        if found := [kind] if kind in known else find_layouts(kind):
+            return {layout: known[layout] for layout in found}
+        held = ", ".join(self.kinds) or "none"
+        raise UsageError(f"{kind}: no such kind of event; this job holds {held}")
+
+    def _read_layout(
+        self, layout: str, fields: Mapping[str, ValueSet | NameSet | None], labels: bool
+    ) -> pl.DataFrame:
+        """Return the events of a layout with these fields, where they are, and their names."""
+        events = self.whole_reader.read_begins(layout, tuple(fields))
+        series = []
+        for name, values in fields.items():
+            column = events[name].set(events[name] < 0, None)
+            if labels and (name == "domain" or values is not None):
+                column = self._label_values(column, values)
+            series.append(column.alias(f"event_{name}" if name in PLACE else name))
+        return self._place_events(events).with_columns(series)
+
+    def lines(self, kind: str) -> pl.DataFrame:
+        """Return the communication lines of a kind (`launch`, `memory`, `nccl_message`,
+        `mpi_message`), a row for each: sent (ns) and sender (`thread` of :attr:`rows`), begin and
+        end (ns) of the event that the line leads to and its thread, bytes.
+        """
+        _check_names([kind], load_catalogue().lines, "no such kind of line; there are")
+        return self.whole_reader.read_lines([kind])
+
+    def samples(self, kind: str) -> Iterator[Samples]:
+        """Yield the samples of a kind of counters (`gpu_metrics`, `nic_metrics`, ...), or of one of
+        its layouts, one object for each device: time (ns, shape (n,)) and values (float, shape (n,
+        metrics), NaN where a metric was not sampled).
+        """
+        for layout, known in self._find_layouts(kind).items():
+            for device_samples in () if known.fields else self.reader.read_samples(layout):
+                values = np.where(device_samples.values == UNKNOWN, np.nan, device_samples.values)
+                sampled = ~np.isnan(values).all(axis=1)
+                time = device_samples.time[sampled]
+                yield replace(device_samples, time=time, values=values[sampled])
+
+    def _place_events(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return when and where the events are."""
+        rows, threads = self.reader.rows.threads, frame["thread"].to_numpy()
+        places = rows.select(PLACE).cast({pl.String: pl.Categorical})
+        return frame.select("begin", "end", *places[threads].get_columns())
+
+    def _label_values(self, column: pl.Series, values: NameSet | ValueSet | None) -> pl.Series:
+        """Return values as texts. values: their meanings; None for NVTX domains."""
+        if isinstance(values, NameSet):
+            labels = self.labels[values.name]
+        else:
+            domains = enumerate(name for name, _ in self.prepared.domain_codes)
+            pairs = [*(values.labels if values else domains)]
+            labels = pl.DataFrame(pairs, schema=LABELS, orient="row")
+        labels = labels.with_columns(pl.col("label").cast(pl.Categorical))
+        values_frame = column.to_frame("value")
+        return values_frame.join(labels, on="value", how="left", maintain_order="left")["label"]
+
+    @cached_property
+    def labels(self) -> dict[str, pl.DataFrame]:
+        """Name set -> frame of value and label."""
+        return {name: one.labels.cast(LABELS) for name, one in self.prepared.values.items()}
+
+    @cached_property
+    def plain_labels(self) -> Mapping[str, pl.DataFrame]:
+        """Labels as the reports have them, for decisions that depend on names."""
+        plain = self.prepared.plain_labels
+        return {name: one.cast(LABELS) for name, one in plain.items()} or self.labels
+
+    @cached_property
+    def folded(self) -> pl.DataFrame:
+        """NVTX names brought together: value, group, operation (the group's name)."""
+        return fold_labels(self.labels["nvtx"])
+
+    @cached_property
+    def group_table(self) -> Path:
+        """The file of the group of each NVTX name, for workers."""
+        path = self.prepared.folder / "groups.npy"
+        with create_temporary_file(path) as file:
+            np.save(file, make_group_table(self.folded))
+        return path
+
+    @cached_property
+    def available(self) -> set[str]:
+        """Layouts that there are events of, and KERNEL_NAMES where most kernels have names."""
+        is_unnamed = self.labels["kernels"]["label"].str.contains(UNNAMED)
+        named = {KERNEL_NAMES} if 2 * is_unnamed.sum() <= len(is_unnamed) else set()
+        return {*self.reader.layouts, *named}
+
+    def analyse(
+        self,
+        *names: str,
+        useful: str = "compute",
+        iterations: str = "",
+        bins: int = 200,
+        what_if: Sequence[str] = (),
+        regions: Sequence[str] = (),
+        host_threads: str = "main",
+        whole: bool = False,
+    ) -> Results:
+        """Return the results of the analyses of these names, or of all, by name.
+
+        names: of those that :attr:`analyses` lists. useful: which kernels count as useful work,
+        `compute` (those that do not communicate), `bsc` (all but NCCL's) or `all-kernels`.
+        iterations: glob pattern of NVTX ranges whose executions are the iterations, "" to find
+        them. bins: number of intervals of maps over time. what_if: changes to replay
+        (:meth:`what_if`), for `findings`. regions: names or glob patterns of NVTX ranges that have
+        efficiencies of their own, or ("all",). host_threads: which count in efficiencies, `main` or
+        `all`. whole: of the whole job instead of its steady state.
+
+        ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns
+        carry their units. Raises UsageError for an unknown name.
+        """
+        known = [analysis.name for analysis in ANALYSES]
+        _check_names(names, known, "no such analysis; there are")
+        for option, value, values in (
+            ("useful", useful, USEFUL),
+            ("host_threads", host_threads, HOST_THREADS),
+        ):
+            if value not in values:
+                raise UsageError(f"{option}: {value} is none of {', '.join(values)}")
+        names = names or tuple(self.analyses)
+        asked = AnalysisOptions(
+            useful=useful,
+            bins=bins,
+            what_ifs=tuple(what_if),
+            host_threads=host_threads,
+            whole=whole,
+        )
+        key = asked, iterations, tuple(regions)
+        made = self._results.setdefault(key, {})
+        # Those whose findings belong to the one list.
+        others = [one.name for one in ANALYSES if one.has_findings] if "findings" in names else []
+        if left := [name for name in (*names, *others) if name not in made]:
+            made.update(run_analyses(self, left, *key))
+        results = Results((name, made[name]) for name in names)
+        if "findings" in names:
+            joined = join_findings(made[name].findings for name in ("findings", *others))
+            results["findings"] = replace(made["findings"], findings=joined)
+        return results
+
+    @property
+    def analyses(self) -> list[str]:
+        """The names of all analyses of this job: one is on demand, as the kind that it reads."""
+        names = [analysis.name for analysis in ANALYSES]
+        return [name for name in names if name != ON_DEMAND or name in self.reader.layouts]
+
+    def findings(self, useful: str = "compute") -> list[Finding]:
+        """Return what holds the job back, the most costly first: at most ten, each one cause.
+        useful: as in :meth:`analyse`.
+        """
+        return self.analyse("findings", useful=useful)["findings"].findings
+
+    def places(self) -> pl.DataFrame:
+        """Return where in the program hosts are while GPUs are idle, by call stacks and CPU samples,
+        the longest first of each rank: `who`, `where`, `time_ns`, `idle_share`; empty without stacks.
+        """
+        tables = self.analyse("findings")["findings"].tables
+        return tables["places"].frame if "places" in tables else pl.DataFrame()
+
+    def stacks(self, rank: int | None = None, while_idle: bool = True) -> pl.DataFrame:
+        """Return the whole call stacks of host threads, folded, the longest first of each thread:
+        `rank`, `thread`, `drives_gpus`, `stack` (`main;solve;cudaMalloc`), `time_ns`; empty without
+        stacks. rank: of one alone. while_idle: only the time in which the GPUs of the process are
+        idle; of processes without work on GPUs there is none.
+        """
+        tables = self.analyse("stacks")["stacks"].tables
+        if "stacks" not in tables:
+            return pl.DataFrame(schema=STACK_COLUMNS)
+        frame, rows = tables["stacks"].frame, self.reader.rows.threads
+        if rank is not None:
+            who = rows.filter(pl.col("rank") == rank)["who"].unique().to_list()
+            frame = frame.filter(pl.col("rank").is_in(who))
+        time = pl.col("idle_ns" if while_idle else "time_ns")
+        frame = frame.select(*[*STACK_COLUMNS][:-1], time_ns=time).filter(pl.col("time_ns") > 0)
+        return frame.sort("rank", "thread", -pl.col("time_ns"), maintain_order=True)
+
+    def what_if(self, *changes: str) -> pl.DataFrame:
+        """Return how long the job's steady state, or its work where nothing repeats, would last with
+        changes, as in ``job.what_if("rank 3: gpu as others; no cudaFree")``: a row for each, with those
+        above it, as `what_if`, `gain_share` and `duration_ns`. Raises UsageError for what cannot be
+        said; the message lists what can.
+        """
+        result = self.analyse("findings", what_if=changes)["findings"]
+        if "what_if" not in result.tables:
+            raise UsageError("; ".join(result.missing) or "what-if: names no change")
+        return result.tables["what_if"].frame
+
+    @property
+    def steady(self) -> Steady | None:
+        """The job's steady state: the time of its iterations without the first. None where it does not
+        repeat itself.
+        """
+        return self.find_steady("")[0]
+
+    def find_steady(self, pattern: str) -> tuple[Steady | None, Path | None]:
+        """Return the steady state, and the file with its iterations by task. pattern: of NVTX names of
+        iterations, "" to find them.
+        """
+        if pattern not in self._steady:
+            labels, covered = self.plain_labels["nvtx"], self.coverage.common
+            show = partial(make_pseudonym, "range") if self.prepared.plain_labels else str
+            found = find_steady_state(
+                self.reader, labels, pattern, covered, self._list_iterations, show
+            )
+            path = self.prepared.folder / f"iterations-{len(self._steady)}.npy"
+            self._steady[pattern] = (found[0], path) if found else (None, None)
+            if found:
+                with create_temporary_file(path) as file:
+                    np.save(file, found[1].to_numpy())
+        return self._steady[pattern]
+
+    def _list_iterations(self, names: NamePattern) -> pl.DataFrame:
+        return pl.concat(self.run_on_groups(partial(_list_unit_iterations, names)))
+
+    @cached_property
+    def graph(self) -> JobGraph:
+        """The graph of what waits for what in the job (:mod:`nsys2prv.replay`)."""
+        return_freed_memory()
+        calls = label_calls(self.labels)
+        graphs = self.run_on_groups(partial(_build_unit_graph, calls))
+        return join_units(self.reader, calls, graphs)
+
+    def run_on_groups(self, function: Callable[[Path, int], T]) -> Iterator[T]:
+        """Yield what a function returns of each group of threads that share a report or a GPU, in their
+        order. function: of the file of :attr:`reader` (:func:`load_event_reader`) and the group's number;
+        workers run it.
+        """
+        return iter(self.prepared.run(partial(function, self.saved_reader), self.units))
+
+
+def _check_names(names: Iterable[str], known: Collection[str], said: str) -> None:
+    """Raise UsageError where some names are not known. said: what stands before those that are."""
+    if unknown := sorted({*names}.difference(known)):
+        raise UsageError(f"{', '.join(unknown)}: {said} {', '.join(known)}")
+
+
+def _list_unit_iterations(names: NamePattern, saved: Path, number: int) -> pl.DataFrame:
+    """Return the iterations of one unit (a pure function over files)."""
+    return list_task_iterations(make_device_group(AnalysisOptions(), saved, number), names)
+
+
+def _find_unit_reaches(groups: Path, saved: Path, number: int) -> list[Reach]:
+    """Return how far calls of one unit are recorded (a pure function over files)."""
+    return find_reaches(make_device_group(AnalysisOptions(groups=groups), saved, number))
+
+
+def _build_unit_graph(calls: Mapping[int, str], saved: Path, number: int) -> UnitGraph:
+    """Return the graph of one unit (a pure function over files)."""
+    return build_unit_graph(load_event_reader(saved), number, calls)
+
+
+def open_job(
+    reports: Sequence[str | Path] | str | Path,
+    options: Options | None = None,
+    *,
+    page: bool = False,
+    **fields: object,
+) -> OpenJob:
+    """Open the job of these reports, with the clocks of its hosts aligned. page: True if a page of
+    it is to be made, for the progress that is shown.
+
+    reports: files, folders of reports, or patterns such as "run/rank*.sqlite". options: those of a
+    conversion; None for the defaults. fields: single fields of Options by name, as in jobs=0 or
+    align="utc". Temporary files are in the system's folder by default.
+
+    Raises Nsys2prvError with one line for people when a report cannot be read, NothingToWrite when
+    the reports hold no events.
+    """
+    options = choose_options(options, fields)
+    given = [reports] if isinstance(reports, str | Path) else reports
+    left_out: list[str] = []
+    paths = find_reports(given, left_out)
+    plan = Plan.from_options(replace(options, report=True))
+    if options.tmp:
+        check_folder(Path(options.tmp))
+    try:
+        with ExitStack() as stack:
+            pool = stack.enter_context(
+                workers.make_pool(options.engine, options.jobs, options.scheduler, len(paths))
+            )
+            folder = stack.enter_context(
+                make_temporary_folder(Path(options.tmp or tempfile.gettempdir()))
+            )
+            stack.enter_context(pool.ensure_end())
+            phases = ("analysing", "page")[: 1 + page]
+            job = prepare(paths, plan, folder, pool, options.quiet, phases, given, left_out)
+            if runs := job.captures.describe_runs(job.infos):
+                raise Nsys2prvError(
+                    f"{runs}: report each run alone, or compare two with `nsys2prv diff`"
+                )
+            return OpenJob(job, stack)
+    except OSError as error:
+        raise Nsys2prvError(
+            f"{error.filename or options.tmp or 'temporary files'}: {error.strerror or error}"
+        ) from error

@@ -1,0 +1,177 @@
+"""A job whose analyses are done: what pages show, what comparisons and studies compare, and what a JSON
+file holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from msgspec import Struct, ValidationError, convert, to_builtins
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.export.foreign import explain_foreign_file
+from nsys2prv.figures.efficiency_times import MPI_TIME
+from nsys2prv.figures.result import Finding, Result
+from nsys2prv.figures.study_model import Metrics, name_metrics
+
+if TYPE_CHECKING:
+    from nsys2prv.show.page.excerpts import Excerpts
+
+
+#: Says what a JSON file is; another number when its tables mean something else.
+FORMAT = "nsys2prv report 1"
+#: Ending of files that hold a report or a study.
+JSON = ".json"
+
+
+class FinishedJob(Struct, frozen=True):
+    """A job, of reports or of a file that `report --json` wrote, with its results."""
+
+    #: What it is: `name`, `duration_ns`, `devices`, `ranks`, ... as `OpenJob.describe` has it.
+    description: dict[str, Any]
+    #: Results by the name of their analysis.
+    results: Mapping[str, Result]
+    #: What a page shows of its events, None where these are not at hand.
+    excerpts: Excerpts | None = None
+
+    def to_json(self) -> str:
+        """Return everything, for scripts: tables as columns."""
+        analyses = {}
+        for name, result in self.results.items():
+            content = to_builtins(result, enc_hook=lambda frame: frame.to_dict(as_series=False))
+            analyses[name] = {key: content[key] for key in ("title", "notes", "missing", "tables")}
+        whole = self.results.values()
+        found = (
+            self.findings
+            if "findings" in self.results
+            else [one for result in whole for one in result.findings]
+        )
+        content = {"format": FORMAT, "job": self.description}
+        content |= {"findings": [one.as_dict() for one in found], "analyses": analyses}
+        return json.dumps(content, allow_nan=False)
+
+    @classmethod
+    def read(cls, path: Path) -> FinishedJob:
+        """Read the file that `report --json` wrote. Raises Nsys2prvError for any other file."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if foreign := "traceEvents" in content and explain_foreign_file(path):
+                raise foreign
+            if content["format"] != FORMAT:
+                raise ValueError
+            results = {
+                name: convert(
+                    {"name": name, **one},
+                    Result,
+                    dec_hook=lambda kind, columns: kind(columns, strict=False),
+                )
+                for name, one in content["analyses"].items()
+            }
+            if "findings" in results:
+                results["findings"].findings.extend(map(Finding.from_dict, content["findings"]))
+            return cls(content["job"], results)
+        except OSError as error:
+            raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
+        except (ValueError, KeyError, TypeError, RecursionError, ValidationError):
+            raise Nsys2prvError(f"{path}: not written by nsys2prv report --json") from None
+
+    @property
+    def duration(self) -> int:
+        """Duration of the job (ns)."""
+        return int(self.description.get("duration_ns", 0))
+
+    @property
+    def length(self) -> int:
+        """Length of the job without what only helpers have (ns)."""
+        return int(self.description.get("job_ns", self.duration))
+
+    def find_frame(self, analysis: str, name: str) -> pl.DataFrame | None:
+        """Return the figures of a table, None where the job, of a file perhaps that --only wrote, has
+        none.
+        """
+        tables = self.results[analysis].tables if analysis in self.results else {}
+        return tables[name].frame if name in tables else None
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """The findings, the most costly first."""
+        return self.results["findings"].findings if "findings" in self.results else []
+
+    @property
+    def bottlenecks(self) -> Sequence[Finding]:
+        """The findings, but for what happens once."""
+        return [one for one in self.findings if not one.happens_once]
+
+    @property
+    def metrics(self) -> Metrics:
+        """The efficiencies by part; none where they were not computed."""
+        device, host = (self.find_frame("efficiencies", part) for part in ("device", "host"))
+        return name_metrics(
+            *({} if frame is None else frame.row(0, named=True) for frame in (device, host))
+        )
+
+    @property
+    def time_in_mpi(self) -> tuple[str, float] | None:
+        """Return the time in which ranks are in MPI, as efficiencies have it: of which time, and its
+        share; None where that is not known.
+        """
+        host = self.find_frame("efficiencies", "host")
+        name = "mpi_parallel_efficiency"
+        if host is None or name not in host.columns or host[name][0] is None:
+            return None
+        part = host["part"][0]
+        return (f"time from {part}" if part == MPI_TIME else part), 1 - host[name][0]
+
+    @property
+    def lanes(self) -> pl.DataFrame:
+        """The lanes, as `time.lanes` of time_division.py has them; empty for none."""
+        frame = self.find_frame("time", "lanes")
+        return pl.DataFrame() if frame is None else frame
+
+    @property
+    def steady(self) -> Mapping[str, Any] | None:
+        """The steady state, None for none: `begin_ns`, `end_ns`, `iterations`, and `activity`, by what
+        these were found.
+        """
+        phases = self.find_frame("findings", "phases")
+        if phases is not None:
+            rows = phases.filter(phase="steady state").rows(named=True)
+            return {**rows[0], "end_ns": rows[0]["begin_ns"] + rows[0]["time_ns"]} if rows else None
+        focus = self.find_frame("efficiencies", "focus")
+        if focus is None or not focus["iterations"][0]:
+            return None
+        return {**focus.row(0, named=True), "activity": focus["found_by"][0]}
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Begin and end of the steady state, or of the whole job (ns)."""
+        steady = self.steady
+        return (steady["begin_ns"], steady["end_ns"]) if steady else (0, self.duration)
+
+    @property
+    def part(self) -> tuple[str, int]:
+        """Part of the job that shares of time relate to, and its length (ns)."""
+        begin, end = self.span
+        if begin > 0 or end < self.duration:
+            return "the steady state", end - begin
+        covered = int(self.description.get("covered_ns", self.duration))
+        whole = "the captured time" if covered < self.duration else "the job"
+        return whole, covered
+
+    @property
+    def iterations(self) -> list[int]:
+        """Begins of the iterations of the steady state, and the end of the last one (ns)."""
+        each = self.find_frame("time", "by_iteration")
+        if each is None or not self.steady:
+            return []
+        return [*each.filter(pl.col("lane") == pl.col("lane").min())["begin_ns"], self.span[1]]
+
+    @property
+    def typical_length(self) -> int:
+        """Time of the median iteration, or of the job (ns)."""
+        return int(np.median(np.diff(self.iterations or self.span)))

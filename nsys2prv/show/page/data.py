@@ -1,0 +1,248 @@
+"""Make the data that a page's script draws: lanes, shares of time over time and by iteration, events,
+sampled metrics, and all tables, in one block.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+from msgspec import to_builtins
+
+from nsys2prv.figures.result import Result
+from nsys2prv.figures.time_division import BINS
+from nsys2prv.show.finished_job import FinishedJob
+from nsys2prv.show.page.events import CLASSES, COLUMNS, merge_windows
+from nsys2prv.show.page.excerpts import Excerpts
+from nsys2prv.show.text import format_heading
+
+#: Rows of a table on a page; JSON has all.
+MOST_ROWS = 1500
+#: Characters of the longest name.
+LONGEST = 400
+#: The share of each part in a bin is a byte: this value for all of its time.
+FULL = 250
+#: Most numbers of a grid (lanes by iterations); in larger ones several iterations share a column.
+MOST_CELLS = 60_000
+#: Maps of sampled metrics, and rows of each.
+MOST_MAPS, MOST_MAP_ROWS = 48, 128
+#: Bytes of the longest number as a varint: 8 x 7 bits hold more than a year in ns.
+MOST_BYTES = 8
+#: Greatest number of a grid: the greatest of its values.
+GRID_TOP = 65535
+
+
+class Pack:
+    """A block of bytes that grows."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, data: bytes) -> int:
+        """Append bytes, and return their place."""
+        self._parts.append(data)
+        self._size += len(data)
+        return self._size - len(data)
+
+    def add_columns(self, columns: Iterable[np.ndarray]) -> int:
+        """Append columns of numbers, negative ones as 0, and return their place."""
+        return self.add(b"".join(encode_varints(column) for column in columns))
+
+    def add_grid(self, values: np.ndarray) -> dict[str, object]:
+        """Append numbers (rows, columns), rounded to 1/65535 of the greatest; return where they are."""
+        top = float(values.max(initial=0)) or 1.0
+        scaled = np.round(np.maximum(values, 0) / top * GRID_TOP).astype("<u2")
+        return {"at": self.add(scaled.tobytes()), "columns": values.shape[1], "top": top}
+
+    def finish(self, facts: Mapping[str, object]) -> str:
+        """Return the block with these facts in front, in base64."""
+        text = json.dumps(facts, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        head = text.encode("utf-8", "replace")
+        block = b"".join([len(head).to_bytes(4, "little"), head, *self._parts])
+        return base64.b64encode(zlib.compress(block, 9)).decode()
+
+
+def encode_varints(numbers: np.ndarray) -> bytes:
+    """Return numbers as LEB128: seven bits a byte, the lowest first; negative ones as 0."""
+    values = np.maximum(np.asarray(numbers, np.int64), 0).astype(np.uint64)
+    places = np.arange(MOST_BYTES, dtype=np.uint64)
+    groups = (values[:, None] >> (7 * places) & np.uint64(127)).astype(np.uint8)
+    sizes = np.maximum(((groups != 0) * np.arange(1, MOST_BYTES + 1)).max(axis=1, initial=0), 1)
+    column = np.arange(MOST_BYTES)
+    groups[column < sizes[:, None] - 1] |= 128
+    return groups[column < sizes[:, None]].tobytes()
+
+
+def pack_data(job: FinishedJob, whole: bool = True) -> str:
+    """Return the block of a page's data in base64 (data.js reads it). whole: with all tables, and not only
+    what timelines need.
+    """
+    pack, lanes = Pack(), job.lanes
+    facts: dict[str, Any] = {
+        "duration": job.duration,
+        "span": job.span,
+        "iterations": job.iterations,
+        "lanes": [
+            {"who": who, "node": node, "device": bool(device), "label": device or node}
+            for who, node, device in lanes.select("rank", "node", "device").rows()
+        ]
+        if lanes.height
+        else [],
+        "columns": {kind: ("begin", "end", *names) for kind, names in COLUMNS.items()},
+        "classes": CLASSES,
+        "tables": [*_list_tables(job.results)] if whole else [],
+        "metrics": [*_pack_metrics(pack, job)] if whole else [],
+        "bins": _pack_bins(pack, job),
+        "grids": {},
+        "group": 1,
+        **_pack_events(pack, job.excerpts, lanes.height),
+    }
+    if whole and (flame := job.find_frame("stacks", "flame")) is not None:
+        frames = flame.partition_by("rank", as_dict=True, maintain_order=True, include_key=False)
+        facts["flames"] = [(rank, frame.rows()) for (rank,), frame in frames.items()]
+    if job.iterations and (frame := job.find_frame("time", "by_iteration")) is not None:
+        facts["group"], facts["grids"] = _pack_iterations(pack, frame, lanes.height)
+    return pack.finish(facts)
+
+
+def _pack_bins(pack: Pack, job: FinishedJob) -> dict[str, Any]:
+    """Pack the shares of parts of time: by lane and bin, a byte for each part."""
+    frame, lanes = job.find_frame("time", "over_time"), job.lanes.height
+    if frame is None:
+        return {"parts": [], "count": 1, "at": 0}
+    parts = [name for name in BINS if f"{name}_share" in frame.columns]
+    count = int(frame["bin"].max()) + 1
+    shares = np.zeros((lanes, count, len(parts)))
+    rows = frame["lane"].to_numpy(), frame["bin"].to_numpy()
+    for number, name in enumerate(parts):
+        shares[(*rows, number)] = frame[f"{name}_share"].to_numpy()
+    titles = [dict(zip(("title", "colour"), BINS[name], strict=True)) for name in parts]
+    data = np.round(FULL * np.clip(shares, 0, 1)).astype(np.uint8)
+    return {"parts": titles, "count": count, "at": pack.add(data.tobytes())}
+
+
+def _pack_iterations(
+    pack: Pack, frame: pl.DataFrame, lanes: int
+) -> tuple[int, dict[str, dict[str, object]]]:
+    """Return how many iterations are taken together, and the place of each grid of numbers by lane
+    and iteration (sums of those taken together).
+    """
+    count = int(frame["iteration"].max())
+    group = -(-count * lanes // MOST_CELLS)
+    columns = -(-count // group)
+    grids = {}
+    row, column = frame["lane"].to_numpy(), (frame["iteration"].to_numpy() - 1) // group
+    for name in frame.columns[3:]:
+        values = np.zeros((lanes, columns))
+        np.add.at(values, (row, column), frame[name].to_numpy())
+        grids[name.removesuffix("_ns")] = pack.add_grid(values)
+    return group, grids
+
+
+def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str, Any]:
+    """Pack the events of each lane and kind, their names, and what is on the page of all."""
+    if excerpts is None:
+        return {}
+    names = excerpts.names.with_row_index("number")
+    tracks, streams = [], 0
+    for kind, frame in excerpts.events.tracks.items():
+        numbered = frame.join(
+            names, ["source", "name", "class"], "left", maintain_order="left"
+        ).with_columns(name="number")
+        by_lane = numbered.partition_by("lane", as_dict=True, maintain_order=True)
+        for (lane,), events in by_lane.items():
+            columns = _to_differences(events)
+            columns += [events[name].to_numpy() for name in COLUMNS[kind]]
+            tracks.append((int(lane), kind, events.height, pack.add_columns(columns)))
+            if "stream" in events.columns:
+                streams = max(streams, events["stream"].n_unique())
+    messages = excerpts.events.messages
+    ends = [messages[name].to_numpy() for name in ("from", "to", "bytes", "on_gpu")]
+    return {
+        "tracks": tracks,
+        "cover": [
+            np.stack([spans.begin, spans.end], 1).tolist()
+            for spans in (merge_windows(excerpts.windows, lane) for lane in range(lanes))
+        ],
+        "names": [str(name)[:LONGEST] for name in names["label"]] if names.height else [],
+        "nameClasses": names["class"].to_list() if names.height else [],
+        "communicators": excerpts.events.communicators,
+        "threads": excerpts.events.threads,
+        "messages": {
+            "count": messages.height,
+            "at": pack.add_columns([*_to_differences(messages), *ends]),
+        },
+        "moments": to_builtins(excerpts.moments),
+        "total": excerpts.total,
+        "carried": excerpts.carried,
+        "hasStreams": streams > 1,
+    }
+
+
+def _to_differences(events: pl.DataFrame) -> list[np.ndarray]:
+    begin, end = events["begin"].to_numpy(), events["end"].to_numpy()
+    return [np.diff(begin, prepend=0), end - begin]
+
+
+def _pack_metrics(pack: Pack, job: FinishedJob) -> Iterator[dict[str, Any]]:
+    """Pack the maps of sampled metrics: a byte for each row and bin, 0 for unknown."""
+    frame = job.find_frame("metrics", "map")
+    if frame is None:
+        return
+    greatest = frame.group_by("metric", maintain_order=True).agg(pl.col("mean").max())
+    for metric, top in greatest.filter(pl.col("mean") > 0).head(MOST_MAPS).rows():
+        name = pl.concat_str("node", "device", separator=" ")
+        own = frame.filter(metric=metric).with_columns(row=name)
+        labels = own["row"].unique(maintain_order=True).to_list()[:MOST_MAP_ROWS]
+        own = own.filter(pl.col("row").is_in(labels))
+        values = np.zeros((len(labels), int(frame["bin"].max()) + 1), np.uint8)
+        row = own["row"].replace_strict(labels, range(len(labels)), return_dtype=pl.Int64)
+        values[row.to_numpy(), own["bin"].to_numpy()] = 1 + np.round(254 * own["mean"] / top)
+        columns = values.shape[1]
+        yield {
+            "name": metric,
+            "top": top,
+            "rows": labels,
+            "columns": columns,
+            "at": pack.add(values.tobytes()),
+        }
+
+
+def _list_tables(results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
+    """List all tables as columns, which tables.js draws when they are opened."""
+    for name, result in results.items():
+        tables = [
+            {
+                "name": f"{name}.{key}",
+                "title": table.title,
+                "about": table.about if key == next(iter(result.tables)) else "",
+                "rows": table.frame.height,
+                "columns": [*_list_columns(table.frame.head(MOST_ROWS))],
+            }
+            for key, table in result.tables.items()
+            if key not in result.declared.drawn
+        ]
+        if tables or result.notes or result.missing:
+            texts = {"title": result.title, "notes": result.notes, "missing": result.missing}
+            yield {"tables": tables, **texts}
+
+
+def _list_columns(frame: pl.DataFrame) -> Iterator[tuple[str, str, Sequence[object], bool]]:
+    """List columns as tables.js takes them: name, heading, values, whether these are texts."""
+    for name, column in zip(frame.columns, frame.get_columns(), strict=True):
+        is_text = not column.dtype.is_numeric()
+        if column.dtype == pl.Boolean:
+            values = [{True: "yes", False: "no"}.get(one) for one in column]
+        elif is_text:
+            values = [None if one is None else str(one)[:LONGEST] for one in column]
+        elif column.dtype.is_float():
+            values = column.fill_nan(None).round_sig_figs(6).to_list()
+        else:
+            values = column.to_list()
+        yield name, format_heading(name), values, is_text

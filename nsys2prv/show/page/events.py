@@ -1,0 +1,343 @@
+"""Read the events that a page draws: those of some windows of time, lane by lane. A lane is a task and
+a GPU that it works on, or a rank without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nsys2prv._util.files import load_shipped_file
+from nsys2prv.events.catalogue import NameSet, load_catalogue
+from nsys2prv.events.cuda import select_synchronising_calls
+from nsys2prv.events.host import select_io_calls
+from nsys2prv.figures.device_group import (
+    ATTENTION,
+    COMMUNICATION,
+    CONVOLUTION,
+    GEMM,
+    TENSOR_NO,
+    AnalysisOptions,
+    DeviceGroup,
+    find_driving_threads,
+    find_rows,
+    list_labels,
+    to_arrays,
+)
+from nsys2prv.figures.host_time import CALLS, choose_thread
+from nsys2prv.figures.intervals import Spans, merge_spans
+from nsys2prv.figures.nvtx_operations import RANGES
+from nsys2prv.figures.result import name_communicators
+from nsys2prv.figures.time_division import NO_DEVICE, WAITS, list_lanes
+from nsys2prv.replay.meetings import match_mpi_collectives
+from nsys2prv.table.event_reader import HOST, load_event_reader
+
+if TYPE_CHECKING:
+    from nsys2prv.open_job import OpenJob
+
+_DECLARED = load_shipped_file(__package__, "events.yaml")
+#: Classes of events.
+CLASSES: tuple[str, ...] = tuple(_DECLARED["classes"])
+#: Kind of track -> columns of its events, behind begin and length.
+COLUMNS: dict[str, list[str]] = _DECLARED["columns"]
+#: Layouts of work on GPUs: kind of track, field of its name, further fields.
+WORK_LAYOUTS: dict[str, tuple[str, str, list[str]]] = _DECLARED["work"]
+KERNEL_CLASSES = {GEMM: "gemm", CONVOLUTION: "gemm", ATTENTION: "attention", COMMUNICATION: "nccl"}
+#: Layouts of calls of hosts -> the class of their events.
+CALL_CLASSES = {
+    "cuda_api": "launch",
+    **{
+        layout: {"nccl": "ncclcall", "ucx": "mpi"}.get(part, part) for layout, part in CALLS.items()
+    },
+}
+MESSAGES = {"mpi_message": 0, "nccl_message": 1}
+
+
+class Window(Struct, frozen=True):
+    """A time whose events go along with the page."""
+
+    begin: int
+    end: int
+    #: Numbers of lanes.
+    lanes: frozenset[int]
+    #: Shortest events that are included (ns).
+    least: int = 0
+
+
+class Events(Struct, frozen=True):
+    """Events of windows."""
+
+    #: Kind of track -> lane, begin, end and the columns of COLUMNS, by lane and begin; names as
+    #: `source` (name set), `name` (value) and `class`.
+    tracks: dict[str, pl.DataFrame]
+    #: Lines from sends to receives: from, to (lanes), begin, end, bytes, on_gpu.
+    messages: pl.DataFrame
+    #: Names of threads and communicators, by the numbers that events have.
+    threads: dict[int, str]
+    communicators: dict[int, str]
+
+
+def read_events(
+    job: OpenJob,
+    lanes: Mapping[tuple[int, int], int],
+    windows: Sequence[Window],
+    collectives: pl.DataFrame,
+) -> Events:
+    """Read the events of windows. lanes: task and device -> number. collectives: as
+    :func:`read_collectives` returns them.
+    """
+    options = AnalysisOptions(
+        synchronising=select_synchronising_calls(job.plain_labels["cuda_api"]),
+        io=select_io_calls(job.plain_labels["osrt"]),
+        covered=job.coverage.common,
+    )
+    read = partial(_read_group, options, lanes, windows)
+    tracks: dict[str, list[pl.DataFrame]] = {kind: [] for kind in COLUMNS}
+    for frames in job.run_on_groups(read):
+        for kind, frame in frames:
+            tracks[kind].append(frame)
+    whole = {
+        kind: pl.concat(frames).sort("lane", "begin", pl.col("end").neg(), maintain_order=True)
+        for kind, frames in tracks.items()
+        if frames
+    }
+    members = collectives.drop("end", "of_nccl").unique(["thread", "begin"], keep="first")
+    for kind in {"h", "n"} & {*whole}:
+        frame = whole[kind].join(members, ["thread", "begin"], "left", maintain_order="left")
+        whole[kind] = frame.with_columns(pl.col("collective", "late", "wait").fill_null(0))
+    threads = {row for kind in {"h", "x"} & {*whole} for row in whole[kind]["thread"].unique()}
+    labels = job.reader.rows.threads["row"]
+    # THREAD 1.1.8 pt_autograd_0 4253: the numbers are Paraver's.
+    names = {row: " ".join(labels[row].split(" ")[2:]) or labels[row] for row in threads}
+    messages = _read_messages(job, lanes, windows)
+    return Events(whole, messages, names, _name_communicators(job) if "n" in whole else {})
+
+
+def select_events(events: Events, windows: Sequence[Window]) -> Events:
+    """Return the events that lie in some windows."""
+    tracks = {kind: select_rows(frame, windows) for kind, frame in events.tracks.items()}
+    return replace(events, tracks=tracks)
+
+
+def _read_group(
+    options: AnalysisOptions,
+    lanes: Mapping[tuple[int, int], int],
+    windows: Sequence[Window],
+    saved: Path,
+    number: int,
+) -> list[tuple[str, pl.DataFrame]]:
+    """Return the events of one group of threads by kind of track (a pure function over files)."""
+    group = DeviceGroup(load_event_reader(saved), number, options, saved.parent)
+    lane_of_row = np.full(len(group.task_of), -1)
+    drivers: dict[int, list[int]] = {}
+    for task, device in list_lanes(group):
+        lane = lanes.get((task, device), -1)
+        if device == NO_DEVICE:
+            drivers[lane] = [choose_thread(group, task)]
+            continue
+        of_lane = (group.task_of == task) & (group.device_of == device)
+        lane_of_row[of_lane] = lane
+        threads = find_driving_threads(group, device)
+        drivers[lane] = [one for one in threads if group.task_of[one] == task]
+    frames = [*_list_work(group, lane_of_row, windows)]
+    for lane, threads in drivers.items():
+        if lane >= 0:
+            frames += _list_host_events(group, lane, threads, windows)
+    return frames
+
+
+def select_rows(frame: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
+    """Return the events that lie in windows. frame: lane (negative for none), begin, end."""
+    lane, begin, end = to_arrays(frame, "lane", "begin", "end")
+    selected = np.zeros(len(lane), bool)
+    for one in np.unique(lane[lane >= 0]).tolist():
+        rows = np.flatnonzero(lane == one)
+        spans = merge_windows(windows, one)
+        # An event without length is where it begins.
+        inside = spans.within(begin[rows], np.maximum(end[rows], begin[rows] + 1)) > 0
+        for window in windows:
+            if window.least and one in window.lanes:
+                near = (begin[rows] < window.end) & (end[rows] > window.begin)
+                inside |= near & (end[rows] - begin[rows] >= window.least)
+        selected[rows] = inside
+    return frame.filter(pl.Series(selected, dtype=pl.Boolean))
+
+
+def merge_windows(windows: Sequence[Window], lane: int) -> Spans:
+    """Return the times in which windows include all events of a lane."""
+    whole = [(one.begin, one.end) for one in windows if lane in one.lanes and not one.least]
+    return merge_spans(*np.array(whole, np.int64).reshape(-1, 2).T)
+
+
+def _list_work(
+    group: DeviceGroup, lane_of_row: np.ndarray, windows: Sequence[Window]
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    streams = group.reader.rows.get_column("stream")
+    sent = group.list_launched_work(("thread", "begin", "sent"))
+    sent_keys = to_arrays(sent, "thread", "begin")
+    for layout, (kind, name, fields) in WORK_LAYOUTS.items():
+        if not group.has(layout):
+            continue
+        frame = group.read_begins(layout, (name, *fields))
+        frame = frame.with_columns(lane=pl.Series(lane_of_row[frame["thread"].to_numpy()]))
+        frame = select_rows(frame, windows)
+        thread, begin = to_arrays(frame, "thread", "begin")
+        row = find_rows(*sent_keys, thread, begin)
+        before = begin - sent["sent"].to_numpy()[row] if sent.height else row
+        columns = {
+            "before": pl.Series(np.where(row >= 0, np.maximum(before, 0), 0)),
+            "stream": pl.Series(np.maximum(streams[thread], 0)),
+            "source": pl.lit(_find_names(layout, name)),
+            "class": _classify_work(layout),
+        }
+        frame = frame.with_columns(**columns).rename({name: "name"})
+        if kind == "n":
+            # Named by their operations where these are known.
+            operation = pl.when(pl.col("operation") >= 0)
+            frame = frame.with_columns(
+                source=operation.then(pl.lit("nccl_operation")).otherwise("source"),
+                name=operation.then("operation").otherwise("name"),
+            )
+        yield kind, _order_columns(kind, frame)
+
+
+def _find_names(layout: str, name: str) -> str:
+    """Return the name set, or the fixed set of values, of a field."""
+    return load_catalogue().layouts[layout].by_name[name].values.name
+
+
+def _classify_work(layout: str) -> pl.Expr:
+    if layout != "cuda_kernel":
+        named = {"nccl_kernel": "nccl", "memory_operation": "copy"}.get(layout, "kernel")
+        return pl.lit(CLASSES.index(named))
+    classes = {one: CLASSES.index(name) for one, name in KERNEL_CLASSES.items()}
+    number = pl.col("class").replace_strict(
+        classes, default=CLASSES.index("kernel"), return_dtype=pl.Int64
+    )
+    is_slow = pl.col("class").is_in([GEMM, CONVOLUTION]) & (pl.col("tensor_cores") == TENSOR_NO)
+    return pl.when(is_slow).then(CLASSES.index("gemm-slow")).otherwise(number)
+
+
+def read_collectives(job: OpenJob) -> pl.DataFrame:
+    """Read the members of collectives, and other kernels of NCCL that wait for ranks: thread, begin, end,
+    collective (from 1, those of MPI behind those of NCCL; 0 for none), how late they came, and how long
+    they waited (ns), and whether they are of NCCL (1, 0). Of MPI those that block.
+    """
+    reader = job.reader
+    names = ("thread", "begin", "end", "collective", "late", "wait", "of_nccl")
+    frames = [pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))]
+    for layout in {*WAITS} & reader.layouts:
+        fields = ("late", "wait", *["collective"] * (layout == WAITS[0]))
+        known = reader.read_begins(layout, fields).filter(pl.col("late") >= 0)
+        others = [pl.lit(1).alias("of_nccl"), *[pl.lit(0).alias("collective")] * (len(fields) < 3)]
+        frames.append(known.with_columns(others).select(names))
+    if "mpi_collective" in reader.layouts:
+        calls = reader.read_begins("mpi_collective", ()).select("thread", "begin")
+        task = reader.rows.get_column("task")[calls["thread"].to_numpy()]
+        members = match_mpi_collectives(reader, calls.with_columns(task=pl.Series(task)))
+        members = members.filter(~pl.col("later") & (pl.len().over("meeting") > 1))
+        last = pl.col("begin").filter("holds").max().over("meeting")
+        waited = (pl.min_horizontal("end", last) - pl.col("begin")).clip(0)
+        before = max(int(frame["collective"].max() or 0) for frame in frames)
+        frames.append(
+            members.select(
+                *names[:3],
+                collective=pl.col("meeting") + before,
+                late=pl.col("begin") - pl.col("begin").min().over("meeting"),
+                wait=pl.when("eager").then(0).otherwise(waited),
+                of_nccl=pl.lit(0),
+            )
+        )
+    return pl.concat(one.cast(pl.Int64) for one in frames)
+
+
+def _list_host_events(
+    group: DeviceGroup, lane: int, threads: Sequence[int], windows: Sequence[Window]
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield calls and ranges of the threads of a lane."""
+    for layout in (*CALL_CLASSES, *RANGES):
+        if not group.has(layout):
+            continue
+        kind = "x" if layout in RANGES else "h"
+        fields = load_catalogue().layouts[layout].fields
+        name = next(one.name for one in fields if isinstance(one.values, NameSet))
+        frame = group.remember((layout, name), partial(group.read_begins, layout, (name,)))
+        frame = frame.filter(pl.col("thread").is_in(list(threads)))
+        frame = select_rows(frame.with_columns(lane=pl.lit(lane, pl.Int64)), windows)
+        number = pl.lit(CLASSES.index("nvtx" if kind == "x" else CALL_CLASSES[layout]))
+        for values, then in ((group.options.synchronising, "sync"), (group.options.io, "io")):
+            if layout == {"sync": "cuda_api", "io": "osrt"}[then]:
+                special = pl.col("name").is_in(list(values))
+                number = pl.when(special).then(pl.lit(CLASSES.index(then))).otherwise(number)
+        source = pl.lit(_find_names(layout, name))
+        frame = frame.rename({name: "name"}).with_columns(source=source, **{"class": number})
+        yield kind, _order_columns(kind, frame)
+
+
+def _order_columns(kind: str, frame: pl.DataFrame) -> pl.DataFrame:
+    columns = {*COLUMNS[kind], "thread"} & {*frame.columns} - {"name"}
+    numbers = pl.col("lane", "begin", "end", "name", "class", *sorted(columns)).cast(pl.Int64)
+    return frame.select(numbers, "source")
+
+
+def _name_communicators(job: OpenJob) -> dict[int, str]:
+    kernels, rows = job.reader.read_begins("nccl_kernel", ("communicator",)), job.reader.rows
+    kernels = kernels.with_columns(task=pl.Series(rows.get_column("task")[kernels["thread"]]))
+    tasks = rows.threads.select("task", "rank", "who", "node").unique("task")
+    return name_communicators(kernels.unique(["communicator", "task"]), tasks)
+
+
+def map_rows(job: OpenJob, lanes: Mapping[tuple[int, int], int]) -> np.ndarray:
+    """Return the lane of each row of the trace, of a host thread the first of its task; -1 for none."""
+    rows = job.reader.rows.threads.select("kind", "task", pl.col("device").fill_null(NO_DEVICE))
+    first = {task: lane for (task, _), lane in reversed(lanes.items())}
+    return np.array(
+        [
+            first.get(task, -1) if kind == HOST else lanes.get((task, device), -1)
+            for kind, task, device in rows.rows()
+        ],
+        np.int64,
+    )
+
+
+def _read_messages(
+    job: OpenJob, lanes: Mapping[tuple[int, int], int], windows: Sequence[Window]
+) -> pl.DataFrame:
+    """Return the messages between lanes that are sent within windows of their senders."""
+    lane_of_row = map_rows(job, lanes)
+    names = ("begin", "end", "from", "to", "bytes", "on_gpu")
+    frames = [pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))]
+    for kind, on_gpu in MESSAGES.items():
+        if kind in job.reader.layouts:
+            lines = job.reader.read_lines([kind])
+            sender, receiver = (lane_of_row[lines[name]] for name in ("sender", "thread"))
+            frame = lines.select(begin="sent", end=pl.max_horizontal("sent", "end"), bytes="bytes")
+            frame = frame.with_columns(
+                lane=pl.Series(sender), to=pl.Series(receiver), on_gpu=pl.lit(on_gpu)
+            )
+            frame = select_rows(frame.filter(pl.col("to") >= 0), windows)
+            frames.append(frame.rename({"lane": "from"}).select(names).cast(pl.Int64))
+    return pl.concat(frames).sort("begin")
+
+
+def label_names(job: OpenJob, names: pl.DataFrame) -> pl.Series:
+    """Return the labels of names. names: source, name (value)."""
+    if not names.height:
+        return pl.Series("label", [], pl.String)
+    labels = []
+    for source in names["source"].unique().to_list():
+        pairs = (
+            job.labels[source].rows() if source in job.labels else [*list_labels(source).items()]
+        )
+        schema = {"name": pl.Int64, "label": pl.String}
+        known = pl.DataFrame(pairs, schema=schema, orient="row").unique("name", keep="first")
+        labels.append(known.with_columns(source=pl.lit(source)))
+    joined = names.join(pl.concat(labels), ["source", "name"], "left", maintain_order="left")
+    return joined["label"].fill_null("(without a name)")

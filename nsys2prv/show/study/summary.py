@@ -1,0 +1,176 @@
+"""Say in sentences what a study shows, the paragraph of an assessment, with the table's figures, and
+write these as texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsys2prv._util.text import format_count, format_nanoseconds
+from nsys2prv.figures.study_model import (
+    BETWEEN_NODES,
+    ROW_OF,
+    ComparedRuns,
+    Metrics,
+    Row,
+    Run,
+    list_factors,
+    rate_efficiency,
+)
+
+#: Smallest change of a factor that is mentioned; times that differ by a smaller share are alike.
+MENTIONED, ALIKE = 0.02, 0.005
+#: The reference, and the run that is compared with it; figures of a region of both.
+Pair = tuple[Run, Run]
+
+
+def format_figure(row: Row, value: float | None) -> str:
+    """Return a figure for people."""
+    if value is None:
+        return "-"
+    if row.is_efficiency:
+        return f"{100 * value:.1f} %"
+    return f"{value:.2f}" if row.path == "speedup" else format_nanoseconds(value)
+
+
+def write_title(study: ComparedRuns) -> str:
+    """Return the title of a study."""
+    first, last = study.runs[0], study.runs[-1]
+    if len({run.units for run in study.runs}) == 1:
+        return f"POP study of {format_count(len(study.runs), 'run')} on {first.size}"
+    return f"POP study: {study.scaling.used} scaling from {first.units:,} to {last.size}"
+
+
+def summarise_study(study: ComparedRuns) -> str:
+    """Return the paragraph: speed-up, what is lost in which factor, and which region loses most. The
+    run that is compared with the reference is the largest other one.
+    """
+    first = study.runs.index(study.reference_run)
+    last = max((at for at in range(len(study.runs)) if at != first), default=first)
+    pair, heads = (study.runs[first], study.runs[last]), study.name_runs(False)
+    names = heads[first], heads[last]
+    if pair[1].find_value("speedup") is None:
+        return f"{names[1]} is not compared with {names[0]}: see the warnings."
+    sentences = [
+        _describe_time(study, pair, names),
+        *_describe_factors(pair, "device.global", "device.parallel"),
+        *_describe_factors(pair, "mpi.parallel", "mpi.parallel"),
+        *_describe_regions(study, pair, names),
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> str:
+    """Say how much faster or slower the run is than the reference."""
+    first, last = (run.metrics["elapsed_ns"] for run in pair)
+    speed = pair[1].find_value("speedup") or 0.0
+    unit = "an iteration" if pair[0].interval.iterations else "the run"
+    grown = pair[1].units / pair[0].units
+    times = f"{format_nanoseconds(first)} → {format_nanoseconds(last)}"
+    longer = f"takes {last / first:.2f} × as long"
+    if abs(last / first - 1) < ALIKE:
+        longer = "takes as long"
+    if grown == 1:
+        return f"From {names[0]} to {names[1]} {unit} {longer} ({times})."
+    scale = f"From {pair[0].units:,} to {pair[1].size}"
+    efficiency = f"efficiency {_format(pair[1], 'efficiency')}"
+    if study.scaling.used == "weak":
+        whole = f"speed-up {speed:.2f} of {grown:g}, {efficiency}"
+        return f"{scale}, with work that grows with them, {unit} {longer} ({times}; {whole})."
+    how = f"becomes {speed:.2f} × faster" if speed >= 1 else longer
+    return f"{scale} {unit} {how} ({times}; ideal {grown:g} ×, {efficiency})."
+
+
+def _describe_factors(pair: Pair, whole: str, parallel: str) -> Iterator[str]:
+    """Say how an efficiency changes and by which factors: those of parallel efficiency, which is named
+    where the whole is not known, and its own others.
+    """
+    last = pair[1]
+    others = [one for one in list_factors(whole) if one != parallel]
+    factors = list_factors(parallel) + (others if whole != parallel else [])
+    whole = whole if last.find_value(whole) is not None else parallel
+    if last.find_value(whole) is None:
+        return
+    known = [one for one in factors if None not in (run.find_value(one) for run in pair)]
+    known.sort(key=lambda one: -abs(_change(pair, one)))
+    changed = [one for one in known if abs(_change(pair, one)) >= MENTIONED]
+    text = f"{ROW_OF[whole].name} {_describe_change(whole, pair)}"
+    if changed:
+        text += f": {_join([_describe_factor(one, pair) for one in changed])}"
+        if len(changed) < len(known):
+            text += f"; its other factors change by less than {100 * MENTIONED:.0f} points"
+    yield f"{text}."
+    low = min(known, key=lambda one: last.find_value(one) or 0.0, default=None)
+    if low and low not in changed[:1] and rate_efficiency(last.find_value(low) or 0) != "good":
+        yield f"Most is lost in {_name(low)} ({_format(last, low)})."
+
+
+def _describe_factor(path: str, pair: Pair) -> str:
+    """Name a factor and its change, with those of what it is the product of."""
+    inner = [one for one in list_factors(path) if abs(_change(pair, one)) >= MENTIONED]
+    if all(run.nodes == 1 for run in pair):
+        inner = [one for one in inner if not one.endswith(BETWEEN_NODES)]
+    rows = [ROW_OF[one] for one in inner]
+    why = _join([f"{row.short or row.bare_name} {_describe_both(row.path, pair)}" for row in rows])
+    return f"{_name(path)} {_describe_both(path, pair)}{f' ({why})' if why else ''}"
+
+
+def _change(pair: Pair, path: str) -> float:
+    """Return by how much an efficiency changes, 0 where it is not known."""
+    first, last = (run.find_value(path) for run in pair)
+    return 0.0 if first is None or last is None else last - first
+
+
+def _describe_change(path: str, pair: Pair) -> str:
+    first, last = (_format(run, path) for run in pair)
+    if first == "-":
+        return f"is {last}"
+    if first == last:
+        return f"stays at {last}"
+    return f"{'falls' if _change(pair, path) < 0 else 'rises'} from {first} to {last}"
+
+
+def _describe_both(path: str, pair: Pair) -> str:
+    return " → ".join(_format(run, path) for run in pair)
+
+
+def _format(run: Run, path: str) -> str:
+    return format_figure(ROW_OF[path], run.find_value(path))
+
+
+def _name(path: str) -> str:
+    name = ROW_OF[path].name
+    return name if name.startswith("MPI") else name[0].lower() + name[1:]
+
+
+def _join(parts: list[str]) -> str:
+    return " and ".join([*filter(None, [", ".join(parts[:-1])]), *parts[-1:]])
+
+
+def _describe_regions(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> Iterator[str]:
+    """Say which region loses most GPU time of an iteration, and which does not get shorter."""
+    regions: dict[str, list[Metrics]] = {
+        name: [run.regions.get(name) or {} for run in pair] for name in study.regions
+    }
+    lost = {name: last.get("lost_ns") for name, (_, last) in regions.items()}
+    if not any(lost.values()):
+        return
+    worst = max(lost, key=lambda name: lost[name] or 0.0)
+    first, last = regions[worst]
+    text = f"Region {worst} loses most: {format_nanoseconds(lost[worst])} of an iteration on {names[1]}"
+    if first.get("lost_ns") is not None:
+        text += f" ({format_nanoseconds(first['lost_ns'])} on {names[0]})"
+    row = ROW_OF["device.global"]
+    both = [format_figure(row, row.find_value(one)) for one in (first, last)]
+    if "-" not in both:
+        text += f"; device global efficiency {' → '.join(both)}"
+    yield f"{text}."
+    row = ROW_OF["device.computation_scalability"]
+    values = {name: row.find_value(last) for name, (_, last) in regions.items() if name != worst}
+    poor = [
+        f"{name} ({format_figure(row, value)})"
+        for name, value in values.items()
+        if value is not None and rate_efficiency(value) != "good"
+    ]
+    if poor:
+        yield f"The computation of {_join(poor)} does not scale (device computation scalability)."

@@ -1,0 +1,431 @@
+"""Write results as text for a terminal, findings first, no wider than it is and no longer than one
+reads. Tables with a row for each of many ranks, devices or hosts are abridged to the minimum, the
+mean and the maximum of all, then the worst rows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv._util.text import (
+    Column,
+    capitalize,
+    escape_to_one_line,
+    escape_unprintable,
+    find_width,
+    fold_command,
+    fold_lines,
+    format_nanoseconds,
+    format_scaled,
+    lay_out_table,
+    list_some,
+    shorten,
+)
+from nsys2prv.figures.host_time import TEXTS
+from nsys2prv.figures.result import NOTHING, Finding, Result
+from nsys2prv.figures.study_model import format_efficiency, list_known_rows, name_metrics
+
+#: Rows of a table that are printed; JSON has all.
+MOST_ROWS = 20
+#: A single row of more columns is printed upright.
+UPRIGHT = 3
+#: Characters of the longest text column.
+WIDEST = 60
+#: Columns of our own sentences, which are printed whole.
+SENTENCES = ("advice", "rule")
+#: Words of columns -> how they are written.
+ACRONYMS = {one.lower(): one for one in ("NCCL", "MPI", "GPU", "GEMM", "SM", "OS", "Paraver")}
+ACRONYMS["io"] = "I/O"
+#: Endings of columns of fractions of 1, which are shown in percent.
+FRACTIONS = ("share", "efficiency", "scalability", "_active")
+#: Columns that are printed with --full alone.
+COLUMNS_IN_DETAIL = ("communicator_hash",)
+#: Characters of a line of text at most, however wide the terminal is.
+TEXT_WIDTH = 110
+#: Findings that are printed without --full, and measurements that are printed of the first.
+MOST_SHORT, MOST_EVIDENCE = 3, 2
+#: Lines above limits, causes behind these, and what happens once in a job.
+LIMITS, CAUSES, ONCE = TEXTS["headings"]
+#: Lines that are printed without --full, and rows of each table then.
+MOST_LINES, FEW_ROWS = 60, 5
+#: The analysis whose first table gets room before all others.
+FIRST_TABLES = "efficiencies"
+#: Lines at the end that name further tables.
+LAST_LINES = 3
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+#: Column that ranks or devices are compared by, in order of preference -> whether its highest value
+#: is the worst.
+WORST: dict[str, bool] = TEXTS["worst"]
+PLACES = ("rank", "device", "node")
+#: Label of a row for all devices together.
+ALL = "all"
+#: Tables of more ranks or devices than MANY are abridged; at least LEAST_SHOWN of the worst stay.
+MANY, LEAST_SHOWN = 8, 3
+
+
+def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = None) -> list[str]:
+    """Return a frame as aligned lines: durations in readable units, fractions in percent. width: of
+    the lines at most; None for any.
+    """
+    shown = frame.head(rows)
+    columns = [
+        Column(
+            format_heading(name),
+            [format_cell(name, value) for value in shown[name].to_list()],
+            frame.schema[name] in (pl.String, pl.Categorical),
+        )
+        for name in frame.columns
+    ]
+    if frame.height == 1 and frame.width > UPRIGHT:
+        heads, cells = zip(*((one.head, one.cells[0]) for one in columns), strict=True)
+        columns = [Column(heads[0], list(heads[1:])), Column(cells[0], list(cells[1:]), False)]
+    lines = lay_out_table(columns, width)
+    return [*lines, f"  ... {frame.height - rows:,} more"] if frame.height > rows else lines
+
+
+def format_heading(name: str) -> str:
+    """Return a column's name for people: the unit is in the cells."""
+    name = name.replace("balance_in_efficiency", "balance_within_nodes")
+    name = name.replace("balance_out_efficiency", "balance_between_nodes")
+    for ending in ("_ns", "_gb_s"):
+        name = name.removesuffix(ending)
+    return " ".join(ACRONYMS.get(word, word) for word in name.split("_"))
+
+
+def format_cell(name: str, value: object) -> str:
+    """Return a value of a column for people."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        text = escape_to_one_line(value)
+        return text if name in SENTENCES else shorten(text, WIDEST)
+    if name.endswith("_ns"):
+        return format_nanoseconds(float(value))
+    if name.endswith("bytes"):
+        return format_scaled(float(value), ("B", "kB", "MB", "GB", "TB"))
+    if name.endswith("_gb_s"):
+        return f"{value:.1f} GB/s"
+    if name == "imbalance" or name.endswith(FRACTIONS) or "share_of_" in name:
+        return f"{100 * float(value):.2f} %"
+    if isinstance(value, int):
+        return f"{value:,}"
+    number = float(str(value))
+    return f"{number:,.2f}" if abs(number) >= 100 else f"{number:.4g}"
+
+
+def use_micro_sign(text: str) -> str:
+    """Return a text with times in µs rather than us."""
+    return re.sub(r"(?<=\d )us\b", "µs", text)
+
+
+def _describe_versions(recorders: Sequence[str], exporters: Sequence[str]) -> str:
+    """Return which versions of Nsight Systems recorded and exported the reports."""
+    same = tuple(f"{version}." for version in recorders)
+    others = [one for one in exporters if not one.startswith(same) and one not in recorders]
+    said = {"recorded by": recorders, "exported by": others}
+    named = [
+        f"{what} nsys {list_some(list(versions))}" for what, versions in said.items() if versions
+    ]
+    return ", ".join(named)
+
+
+def format_machine_line(facts: dict[str, object]) -> str:
+    """Return the date, the GPUs and the versions for people; empty where nothing is known."""
+    models = dict(facts.get("gpu_models") or {})
+    # Hosts may have more GPUs than the job uses.
+    more = sum(models.values()) > int(str(facts.get("devices", sum(models.values()))))
+    gpus = list_some([f"{count:,} x {name}" for name, count in models.items()])
+    parts = [
+        f"{facts['begins_utc']} UTC" if facts.get("begins_utc") else "",
+        f"the hosts have {gpus}" if more else gpus,
+        f"driver {list_some(list(facts['drivers']))}" if facts.get("drivers") else "",
+        _describe_versions(facts.get("recorded_by") or (), facts.get("exported_by") or ()),
+    ]
+    return "; ".join(filter(None, parts))
+
+
+class Style(Struct, frozen=True):
+    """Style of printing. In a pipe nothing depends on a terminal: tables have all columns, and
+    there are no escape sequences.
+    """
+
+    #: Columns of the terminal, None for tables of any width.
+    width: int | None = None
+    #: Whether everything is printed, or only what fits in MOST_LINES.
+    full: bool = False
+    #: Rows of a table, None: MOST_ROWS, or FEW_ROWS where not everything is printed.
+    rows: int | None = None
+    #: Whether escape sequences for colours may be used.
+    colours: bool = False
+    #: Whether the analyses were chosen by name: all their tables are printed, or why there are
+    #: none.
+    chosen: bool = False
+
+    @classmethod
+    def for_output(cls, full: bool = False, rows: int | None = None, chosen: bool = False) -> Style:
+        """Return the style of standard output."""
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        width = find_width()
+        return cls(width, full, rows, not (width is None or plain), chosen)
+
+    @property
+    def text_width(self) -> int:
+        """Columns of text."""
+        return min(self.width or TEXT_WIDTH, TEXT_WIDTH)
+
+    def format_title(self, text: str) -> list[str]:
+        """Return the lines of a title."""
+        return [f"{BOLD}{text}{PLAIN}"] if self.colours else [text, "=" * len(text)]
+
+
+def format_results(
+    results: Iterable[Result],
+    head: Iterable[str] = (),
+    style: Style | None = None,
+    left_out: Sequence[str] = (),
+    whole: str = "the job",
+) -> str:
+    """Return the results for people. left_out: names of the analyses that were not made, as there
+    is no room for their tables (:func:`count_lines_left`). whole: what shares are of without a
+    steady state.
+    """
+    style, results = style or Style(), list(results)
+    parts, blocks = _lay_out(results, head, style, whole)
+    kept, last = [block for _, block in blocks], []
+    if not (style.full or style.chosen):
+        kept, not_whole, _ = _fit_blocks(parts, blocks)
+        names = dict.fromkeys([*not_whole, *left_out])
+        only = ", ".join(name for name in names if name != "difference")
+        more = f"more tables: --full shows all{f', --only one of {only}' if only else ''}"
+        last = [fold_lines([more], style.text_width)] if names else []
+    return "\n\n".join("\n".join(part) for part in (*parts, *kept, *last))
+
+
+def count_lines_left(results: Iterable[Result], head: Iterable[str], style: Style) -> int:
+    """Return how many lines these results leave to those of further analyses."""
+    _, _, room = _fit_blocks(*_lay_out(list(results), head, style))
+    return room
+
+
+def _lay_out(
+    results: Sequence[Result], head: Iterable[str], style: Style, whole: str = "the job"
+) -> tuple[list[list[str]], list[tuple[str, list[str]]]]:
+    """Return the parts that are always printed, and the tables and notes by the names of their
+    analyses.
+    """
+    width, head = style.text_width, list(head)
+    parts = [fold_lines(head, width)] if head else []
+    findings = [result for result in results if result.name == "findings"]
+    findings = findings or [result for result in results if result.findings]
+    asked = [result.tables["what_if"] for result in findings if "what_if" in result.tables]
+    parts += [
+        [*style.format_title(one.title), *format_table(one.frame, one.frame.height, style.width)]
+        for one in asked
+    ]
+    parts += [_format_findings(result, style, width, whole) for result in findings]
+    return parts, [
+        (result.name, block) for result in results for block in _format_blocks(result, style, width)
+    ]
+
+
+def _fit_blocks(
+    parts: Sequence[Sequence[str]], blocks: Sequence[tuple[str, list[str]]]
+) -> tuple[list[list[str]], list[str], int]:
+    """Return the blocks for which there is room below the parts, the names of the others'
+    analyses, and how many lines are left.
+    """
+    room = MOST_LINES - LAST_LINES - sum(len(part) + 1 for part in parts)
+    names = [name for name, _ in blocks]
+    first = names.index(FIRST_TABLES) if FIRST_TABLES in names else 0
+    kept = set()
+    # Those of findings come last, which say the most important of them.
+    order = sorted(range(len(blocks)), key=lambda at: (at != first, names[at] == "findings"))
+    for number in order:
+        if len(blocks[number][1]) < room:
+            kept.add(number)
+            room -= len(blocks[number][1]) + 1
+    left_out = [name for number, name in enumerate(names) if number not in kept]
+    return [blocks[number][1] for number in sorted(kept)], left_out, room
+
+
+def format_findings(
+    findings: Sequence[Finding],
+    width: int = TEXT_WIDTH,
+    full: bool = False,
+    nothing: str = NOTHING,
+) -> list[str]:
+    """Return the lines of the findings: of each its cost and title, measurements, advice, and
+    where to look; last what happens once in a job, a line each. full: all findings with all
+    measurements. nothing: the sentence where there are none.
+    """
+    width, lines, above = min(width, TEXT_WIDTH), [], CAUSES
+    once = [one for one in findings if one.happens_once]
+    others = [one for one in findings if not one.happens_once]
+    shown = others if full else others[:MOST_SHORT]
+    if not shown:
+        lines += _wrap_text(f"  {capitalize(nothing)}", width, 2)
+    for number, finding in enumerate(shown):
+        heading = LIMITS if finding.is_limit else CAUSES
+        if finding.share and heading != above:
+            lines += _wrap_text(heading, width, 2)
+            above = heading
+        lines += _format_finding(finding, width, full, 1 if number else MOST_EVIDENCE)
+    if len(others) > len(shown):
+        lines.append(f"  and {len(others) - len(shown)} more: --full")
+    lines += _wrap_text(ONCE, width, 2) if once else []
+    for finding in once:
+        lines += _format_finding(finding, width, full, 0) if full else _format_title(finding, width)
+    return lines
+
+
+def _format_finding(finding: Finding, width: int, full: bool, most: int) -> list[str]:
+    """Return the lines of a finding. most: measurements, unless all are shown."""
+    lines = _format_title(finding, width)
+    details = [
+        *(("measured", text) for text in finding.evidence[: None if full else most]),
+        ("where", finding.where),
+        ("do", finding.advice),
+        ("look at", finding.look_at),
+        ("more views", ", ".join(finding.views[1:]) if full else ""),
+    ]
+    for label, text in details:
+        if text:
+            lines += _wrap_text(f"         {label}: {text}", width, 11 + len(label))
+    if finding.command:
+        lines += fold_command(f"         {finding.command}", width)
+    return lines
+
+
+def _format_title(finding: Finding, width: int) -> list[str]:
+    share = f"{100 * finding.share:5.1f} %" if finding.share else ""
+    return _wrap_text(f"{share}  {finding.title}", width, len(share) + 2)
+
+
+def _wrap_text(text: str, width: int, indent: int) -> list[str]:
+    """Return lines of a text that begins with spaces of its own."""
+    return textwrap.wrap(
+        escape_unprintable(text), width, subsequent_indent=" " * indent, break_on_hyphens=False
+    )
+
+
+def _format_findings(result: Result, style: Style, width: int, whole: str) -> list[str]:
+    legend = f"  %: how much shorter {whole} gets without it"
+    if phases := result.tables.get("phases"):
+        [steady] = phases.frame.filter(phase="steady state").rows(named=True)
+        repeats = f"{steady['iterations']:,} iterations, {steady['time_share']:.0%} of the job"
+        legend = f"  %: how much shorter the steady state gets ({repeats})"
+    trace = ["  job.prv: the trace that `nsys2prv REPORT... job.prv` writes, for Paraver"]
+    nothing, shown = (result.missing or [NOTHING])[0], result.findings
+    lines = format_findings(shown, width, style.full, nothing)
+    detailed = (one for one in shown if style.full or not one.happens_once)
+    return [
+        *style.format_title("What holds the job back"),
+        *[line for note in result.notes[:1] for line in _wrap_text(f"  {note}", width, 2)],
+        *(
+            fold_lines([legend], width)
+            if any(one.share and not one.happens_once for one in shown)
+            else []
+        ),
+        *lines,
+        *(fold_lines(trace, width) if any(one.command for one in detailed) else []),
+    ]
+
+
+def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
+    """Return the parts of a result that are printed or left out as a whole."""
+    rows = style.rows or (MOST_ROWS if style.full else FEW_ROWS)
+    notes: list[str] = []
+    if style.full:
+        # The first note of findings is printed above these.
+        for note in result.notes[result.name == "findings" :]:
+            notes += _wrap_text(f"note: {note}", width, 6)
+    if style.full or style.chosen:
+        # Without findings the first reason is printed in their place.
+        for lack in result.missing[
+            result.name == "findings" and all(one.happens_once for one in result.findings) :
+        ]:
+            notes += _wrap_text(f"not available: {lack}", width, 6)
+    blocks = [_format_tree(result, style)]
+    elsewhere = result.declared.drawn | {"what_if"}
+    in_detail = elsewhere | result.declared.hidden
+    # Where there is nothing else to print, details are what was asked for.
+    if blocks[0] or not style.chosen or not in_detail.issuperset(result.tables):
+        elsewhere = in_detail
+    for name, table in result.tables.items():
+        if name not in elsewhere and table.frame.height:
+            frame = table.frame.drop(() if style.full else COLUMNS_IN_DETAIL, strict=False)
+            # Only the worst of many ranks or devices.
+            shown, left = choose_worst_rows(frame, rows)
+            most = shown.height if left else rows
+            lines = format_table(shown, most, style.width)
+            more = [f"  ... {left:,} more"] if left else []
+            title = fold_lines([table.title], style.width)
+            if result.name == "findings":
+                title = style.format_title(table.title)
+            blocks.append([*title, *lines, *more])
+    blocks = [block for block in (*blocks, notes) if block]
+    if style.chosen and not (blocks or result.findings or result.missing):
+        blocks = [[f"not available: {result.title}: there is nothing of it in this job"]]
+    if blocks and result.name != "findings":
+        # A heading stands with what is below it.
+        blocks[0] = [*style.format_title(result.title), *blocks[0]]
+    return blocks
+
+
+def _format_tree(result: Result, style: Style) -> list[str]:
+    """Return the tree of efficiencies: the steady state beside the whole job."""
+    tables = [result.tables.get(name) for name in ("device", "host")]
+    if result.name != FIRST_TABLES or not any(tables):
+        return []
+    rows = [
+        {} if table is None else {row["part"]: row for row in table.frame.iter_rows(named=True)}
+        for table in tables
+    ]
+    parts = list(dict.fromkeys(part for of_table in rows for part in of_table))
+    known = list_known_rows([name_metrics(*(one.get(part, {}) for one in rows)) for part in parts])
+    if not known:
+        return []
+    least = min(row.depth for row, _ in known)
+    names = ["  " * (row.depth - least) + row.label for row, _ in known]
+    columns = [Column("", names)]
+    for part, values in zip(parts, zip(*(values for _, values in known), strict=True), strict=True):
+        columns.append(Column(part, list(map(format_efficiency, values)), False))
+    hosts = "; hosts: no fault where they wait for GPUs" if all(tables) else ""
+    title = f"Each is the product of those below it (-: below 80 %, !: below 60 %{hosts})"
+    return [*fold_lines([title], style.width), *lay_out_table(columns, style.width)]
+
+
+def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int]:
+    """Return the rows to print of a table, and how many ranks or devices are left out: minimum,
+    mean and maximum of all, then the worst, together `rows` or a few more. A table of few ranks or
+    devices, or with several rows of one, is returned as it is.
+    """
+    place = next((name for name in PLACES if name in frame.columns), None)
+    by = next((name for name in WORST if name in frame.columns), None)
+    if (
+        place is None
+        or by is None
+        or frame.height <= max(rows, MANY)
+        or frame[place].is_duplicated().any()
+    ):
+        return frame, 0
+    of_each = frame.with_columns(pl.col(place).cast(pl.String)).filter(pl.col(place) != ALL)
+    numbers = [name for name, kind in frame.schema.items() if kind.is_numeric()]
+    whole = {name: kind for name, kind in frame.schema.items() if kind.is_integer()}
+    parts = []
+    for statistic in ("min", "mean", "max"):
+        values = of_each.select(getattr(pl.col(numbers), statistic)())
+        values = values.with_columns(pl.col(*whole).round()).cast(whole) if whole else values
+        parts.append(values.with_columns(pl.lit(f"{statistic} of {of_each.height:,}").alias(place)))
+    worst = of_each.sort(by, descending=WORST[by], nulls_last=True, maintain_order=True)
+    shown = worst.head(max(rows - len(parts), LEAST_SHOWN))
+    abridged = pl.concat([*parts, shown], how="diagonal").select(frame.columns)
+    return abridged, of_each.height - shown.height

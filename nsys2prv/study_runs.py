@@ -1,0 +1,459 @@
+"""Make a study: read of each run its efficiencies in the focus of analysis, by the analysis that `report`
+has, and of the largest its findings; then compare them: their order, what speed-up and scalability
+are relative to, whether the work grows with the devices, and what keeps runs from being compared.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.text import list_some
+from nsys2prv.conversion.options import Options
+from nsys2prv.export.report_files import find_reports
+from nsys2prv.figures.device_group import ALL
+from nsys2prv.figures.efficiencies import HOST_THREADS, USEFUL
+from nsys2prv.figures.study_model import (
+    FORMAT,
+    Interval,
+    Metrics,
+    Run,
+    Scaling,
+    name_metrics,
+)
+from nsys2prv.open_job import open_job
+from nsys2prv.show.finished_job import JSON, FinishedJob
+from nsys2prv.show.page.excerpts import choose_excerpts
+from nsys2prv.show.study.study import Study
+
+#: Where all regions are asked for, those of at least this share of the time of a run are shown.
+LARGE_REGION = 0.05
+#: The work of an iteration grows with this power of the number of devices: less is strong scaling;
+#: between these two it is not clear.
+MIDDLE, UNCLEAR = 0.5, (0.25, 0.75)
+#: Runs on equally many devices of one model do different work if an iteration computes longer by this
+#: factor: clocks and instructions per cycle differ by less.
+OTHER_WORK = 1.5
+#: What is said of runs that do not compare.
+WARNINGS: dict[str, str] = load_shipped_file("nsys2prv.show.study", "warnings.yaml")
+
+
+def make_study(
+    runs: Sequence[str | Path | Sequence[str | Path]],
+    scaling: str | None = None,
+    regions: Sequence[str] = (),
+    reference: str | None = None,
+    iterations: str = "",
+    whole: bool = False,
+    labels: Mapping[str, str] | None = None,
+    host_threads: str = "main",
+    useful: str = "compute",
+    options: Options | None = None,
+    drawn: dict[str, FinishedJob] | None = None,
+    **fields: object,
+) -> Study:
+    """Return the study of several runs of one program.
+
+    runs: each a folder of reports, a report, a pattern, a list of these, or the JSON of an earlier
+    study, whose runs come with their figures. scaling: `strong` or `weak`, None to find it. regions:
+    names or glob patterns of NVTX ranges, or ("all",). reference: the run that others are compared
+    with, None for the smallest. iterations: pattern of the NVTX ranges that are iterations, "" to
+    find them. whole: of the whole capture instead. labels: run -> what it is called. host_threads:
+    `main` or `all`. useful: as in OpenJob.analyse. drawn: run -> what a page draws of its job, which is
+    added. options, fields: as in nsys2prv.open.
+
+    Raises Nsys2prvError where a run cannot be read, UsageError for a region that no run has.
+    """
+    if scaling not in (None, "strong", "weak"):
+        raise UsageError(f"scaling: {scaling} is none of strong, weak")
+    if not runs:
+        raise UsageError("a study needs a run: reports, a folder, or the JSON of an earlier study")
+    asked = {"regions": tuple(regions), "iterations": iterations, "whole": whole}
+    asked |= {"host_threads": host_threads, "useful": useful}
+    given = [_list_given(one) for one in runs]
+    largest = max(given, key=_measure_reports)
+    names = [str(paths[0]) for paths in given]
+    earlier = {name: _read_earlier(Path(name)) for name in names if Path(name).suffix == JSON}
+    _distinguish_runs(names, earlier)
+    read: list[Run] = []
+    for name, paths in zip(names, given, strict=True):
+        if name in earlier:
+            read += earlier[name]
+            continue
+        with open_job(paths, options, **fields) as job:
+            wanted = ["efficiencies"] + ["findings"] * (paths is largest)
+            wanted += ["time"] * (drawn is not None)
+            try:
+                results = job.analyse(*wanted, **asked)
+            except UsageError as error:
+                raise UsageError(f"{name}: {error}") from error
+            run = _make_run(name, FinishedJob(job.facts, results))
+            if drawn is not None:
+                excerpts = choose_excerpts(job, results, typical=True)
+                drawn[name] = FinishedJob(job.describe(), results, excerpts)
+            if paths is largest:
+                run.findings = [one.as_dict() for one in results["findings"].findings]
+        read.append(run)
+    _label_runs(read, labels or {})
+    names = _choose_regions(read, regions)
+    if unknown := [one for one in regions if one not in (*names, ALL)]:
+        raise UsageError(
+            f"--regions {unknown[0]}: no run has NVTX ranges of this name; --regions {ALL} shows those there are"
+        )
+    for run in (run for of_file in earlier.values() for run in of_file):
+        lacking = list_some([name for name in names if name not in run.regions])
+        line = f"regions: not measured of {lacking} in its JSON: give its reports"
+        if lacking and line not in run.missing:
+            run.missing.append(line)
+    return compare_runs(read, scaling, reference, names)
+
+
+def _distinguish_runs(given: Sequence[str], earlier: Mapping[str, Sequence[Run]]) -> None:
+    """Rename runs that have the name of another one, by the file that holds them. Raises UsageError for a
+    run that is given twice, also by way of an earlier study.
+    """
+    seen: dict[Path, Run | None] = {}
+    for name in given:
+        for run in earlier.get(name, (None,)):
+            place = Path(run.name if run else name).absolute()
+            other = seen.get(place)
+            if place in seen and not (run and other and run.interval != other.interval):
+                of = f"{name}: {run.name}" if run else f"{name}:"
+                raise UsageError(f"{of} is given twice; give each run once")
+            if run and place in seen:
+                run.name, run.label = f"{name}: {run.name}", ""
+            seen[place] = run
+
+
+def _choose_regions(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
+    """Return the regions to show: those asked for, then of all those that are large in some run, the
+    largest of the last run first.
+    """
+    largest: dict[str, float] = {}
+    for run in reversed(runs):
+        for name, figures in run.regions.items():
+            largest[name] = max(largest.get(name, 0.0), figures.get("share") or 0.0)
+    others = [
+        name for name, share in largest.items() if name not in asked and share >= LARGE_REGION
+    ]
+    return [*(name for name in asked if name in largest), *others]
+
+
+def _list_given(run: str | Path | Sequence[str | Path]) -> list[str | Path]:
+    paths = [run] if isinstance(run, str | Path) else [*run]
+    if not paths:
+        raise UsageError("a run has no reports")
+    return paths
+
+
+def _measure_reports(paths: Sequence[str | Path]) -> tuple[int, int]:
+    """Return how many reports a run has, and their size (bytes)."""
+    if Path(paths[0]).suffix == JSON:
+        return 0, 0
+    reports = find_reports(paths)
+    return len(reports), sum(one.stat().st_size for one in reports if one.exists())
+
+
+def _label_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> None:
+    """Label the runs by their folders: by as many parts of their paths as it takes to distinguish them."""
+    asked = {Path(name): label for name, label in labels.items()}
+    parts = {run.name: _split_path(Path(run.name)) for run in runs}
+    named = {run.name: asked.get(Path(run.name)) or run.label for run in runs}
+    for depth in range(1, max(map(len, parts.values())) + 1):
+        chosen = {name: named[name] or "/".join(parts[name][-depth:]) for name in parts}
+        if len(set(chosen.values())) == len(chosen):
+            break
+    for run in runs:
+        run.label = chosen[run.name]
+
+
+def _split_path(path: Path) -> list[str]:
+    """Return the names of a path: of a pattern those of its folder, of a file without its ending."""
+    if glob.has_magic(path.name) and not path.exists() and path.parent.name:
+        path = path.parent
+    path = path.absolute()
+    return [*path.parent.parts[1:], path.stem if path.is_file() else path.name]
+
+
+def _read_earlier(path: Path) -> list[Run]:
+    """Return the runs of an earlier study, or that of a file that `report --json` wrote."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Nsys2prvError(f"{path}: cannot be read as JSON: {error}") from error
+    if isinstance(content, dict) and content.get("format") == FORMAT:
+        return Study.from_dict(content, str(path)).runs
+    job = FinishedJob.read(path)
+    if job.find_frame("efficiencies", "focus") is None:
+        raise Nsys2prvError(f"{path}: has no efficiencies of a job; give its reports instead")
+    return [_make_run(str(path), job)]
+
+
+def _make_run(name: str, job: FinishedJob) -> Run:
+    """Return a run of the result of the analysis of efficiencies."""
+    result = job.results["efficiencies"]
+    tables = {key: table.frame for key, table in result.tables.items()}
+    if "focus" not in tables:
+        raise Nsys2prvError(f"{name}: {'; '.join(result.missing) or 'there are no efficiencies'}")
+    focus = tables["focus"].row(0, named=True)
+    count = max(focus["iterations"], 1)
+    device, host = (
+        tables[key].row(0, named=True) if key in tables else {} for key in ("device", "host")
+    )
+    elapsed = focus["elapsed_ns"] / count
+    metrics = {"elapsed_ns": elapsed, **job.metrics}
+    sums = {**_sum_work(device, host, count), "elapsed_ns": elapsed}
+    if "instructions" in tables:
+        sampled = tables["instructions"].row(0, named=True)
+        # Of all devices, where some were not sampled.
+        instructions = sampled["instructions"] / sampled["useful_ns"] * device["useful_ns"]
+        sums |= {"instructions": instructions / count, "clock_hertz": sampled["clock_hertz"]}
+    of_devices, of_hosts = (
+        {row["region"]: row for row in tables[key].iter_rows(named=True)} if key in tables else {}
+        for key in ("regions", "host_regions")
+    )
+    regions: dict[str, Metrics] = {}
+    for region in {**of_devices, **of_hosts}:
+        on_devices, on_hosts = of_devices.get(region, {}), of_hosts.get(region, {})
+        figures = name_metrics(on_devices, on_hosts)
+        if on_devices:
+            figures["elapsed_ns"] = on_devices["elapsed_ns"]
+        if on_hosts:
+            figures["host"]["elapsed_ns"] = on_hosts["elapsed_ns"]
+        regions[region] = {**figures, "share": (on_devices or on_hosts)["share_of_elapsed"]}
+        sums.setdefault("regions", {})[region] = _sum_work(on_devices, on_hosts, count)
+    iterations = tables.get("iterations", tables.get("host_iterations"))
+    return Run(
+        name=name,
+        ranks=focus["ranks"],
+        devices=focus["devices"],
+        nodes=focus["nodes"],
+        gpu_models=dict(job.description.get("gpu_models", {})),
+        interval=Interval(focus["begin_ns"], focus["end_ns"], focus["iterations"], focus["what"]),
+        threads=HOST_THREADS[focus["host_threads"]],
+        useful=USEFUL[focus["useful"]],
+        metrics=metrics,
+        iteration_ns=[] if iterations is None else iterations["elapsed_ns"].to_list(),
+        regions=regions,
+        missing=[*result.missing],
+        sums={**sums, "found_by": focus["found_by"], "recorded": focus["recorded"].split(", ")},
+    )
+
+
+def _sum_work(device: Mapping[str, Any], host: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Return what scalabilities are made of, of an iteration."""
+    sums = {"elapsed_ns": device.get("elapsed_ns"), "useful_ns": device.get("useful_ns")}
+    sums["host_useful_ns"] = host.get("useful_ns")
+    sums = {name: value / count for name, value in sums.items() if value is not None}
+    return {**sums, "hosts": host.get("hosts", 0)}
+
+
+# ---- comparing the runs ---------------------------------------------------------------------------
+
+
+def compare_runs(
+    runs: Sequence[Run],
+    scaling: str | None = None,
+    reference: str | None = None,
+    regions: Sequence[str] = (),
+) -> Study:
+    """Return the study of these runs, whose figures of scalability are added. scaling: `strong` or `weak`,
+    None to find it. reference: name or label of a run, None for the smallest that has iterations.
+    """
+    runs = sorted(runs, key=lambda run: (run.devices, run.nodes, run.ranks))
+    first = _choose_reference(runs, reference)
+    detected, why, is_clear = _detect_scaling(runs, first)
+    used = scaling or detected or "strong"
+    for run in runs:
+        _add_scalability(run, first, used)
+    warnings = [
+        *_compare_machines(runs),
+        *_compare_intervals(runs),
+        *_compare_work(runs),
+        *_compare_recordings(runs),
+    ]
+    if not (why or scaling) and len({run.units for run in runs}) > 1:
+        warnings.append(WARNINGS["unknown_scaling"])
+    if not (is_clear or scaling):
+        warnings.append(WARNINGS["unclear_scaling"].format(why=why))
+    if scaling and detected and scaling != detected:
+        said = WARNINGS["other_scaling"]
+        warnings.append(said.format(given=scaling, detected=detected, why=why))
+    return Study(Scaling(detected, used, why), first.name, warnings, runs, list(regions))
+
+
+def _choose_reference(runs: Sequence[Run], name: str | None) -> Run:
+    if name is None:
+        return next((run for run in runs if run.interval.iterations), runs[0])
+    chosen = [run for run in runs if name.rstrip("/") in (run.name.rstrip("/"), run.label)]
+    if not chosen:
+        raise UsageError(
+            f"--reference {name}: is none of the runs; give one of {', '.join(run.label for run in runs)}"
+        )
+    return chosen[0]
+
+
+def _detect_scaling(runs: Sequence[Run], first: Run) -> tuple[str | None, str, bool]:
+    """Return how the work of an iteration grows with every run of another size, None where that is not
+    known, by what it was found, and whether it is clear.
+    """
+    key = "useful_ns" if first.devices else "host_useful_ns"
+    powers = [
+        math.log(run.sums[key] / first.sums[key]) / math.log(run.units / first.units)
+        for run in runs
+        if run.units != first.units
+        and run.interval.iterations
+        and _are_alike(run, first)
+        and run.sums.get(key)
+        and first.sums.get(key)
+    ]
+    if not powers:
+        return None, "", True
+    power = sum(powers) / len(powers)
+    units = "GPUs" if first.devices else "ranks"
+    why = f"the work of an iteration grows as {units}^{power:.2f}"
+    is_clear = not UNCLEAR[0] < power < UNCLEAR[1]
+    return "strong" if power < MIDDLE else "weak", why, is_clear
+
+
+def _are_alike(run: Run, first: Run) -> bool:
+    """Return whether both are of iterations or neither is, and of GPUs or of ranks without."""
+    return bool(run.interval.iterations) == bool(first.interval.iterations) and bool(
+        run.devices
+    ) == bool(first.devices)
+
+
+#: Ends of names of figures that are relative to a reference.
+_RELATIVE = ("speedup", "efficiency", "global", "scalability")
+
+
+def _add_scalability(run: Run, first: Run, used: str) -> None:
+    """Add the figures of a run, and of its regions, that are relative to the reference."""
+    grown = run.units / max(first.units, 1)
+    of_regions, of_first = (one.sums.get("regions", {}) for one in (run, first))
+    parts = [(run.metrics, run.sums, first.sums)]
+    parts += [
+        (run.regions[name], sums, of_first.get(name, {}))
+        for name, sums in of_regions.items()
+        if name in run.regions
+    ]
+    for metrics, sums, reference in parts:
+        _forget_scalability(metrics)
+        if _are_alike(run, first):
+            _relate(metrics, sums, reference, grown, used == "weak")
+    for name, sums in of_regions.items():
+        device = run.regions.get(name, {}).get("device", {})
+        efficiency = device.get("global", device.get("parallel"))
+        if efficiency is not None:
+            run.regions[name]["lost_ns"] = sums["elapsed_ns"] * max(1 - efficiency, 0.0)
+
+
+def _forget_scalability(metrics: Metrics) -> None:
+    """Remove what an earlier study found relative to its reference."""
+    for figures in (metrics, metrics.get("device", {}), metrics.get("host", {})):
+        for name in [one for one in figures if one.endswith(_RELATIVE)]:
+            del figures[name]
+
+
+def _relate(
+    metrics: Metrics, sums: dict[str, Any], reference: dict[str, Any], grown: float, is_weak: bool
+) -> None:
+    def divide(key: str, by: float) -> float | None:
+        """Return what the reference has of a sum, by what the run has; of weak scaling times `by`."""
+        own, other = sums.get(key), reference.get(key)
+        return other / own * (by if is_weak else 1) if own and other else None
+
+    if (speedup := divide("elapsed_ns", grown)) is not None:
+        metrics |= {"speedup": speedup, "efficiency": speedup / grown}
+    hosts = sums.get("hosts", 0) / max(reference.get("hosts", 0), 1)
+    for part, key, by in (("device", "useful_ns", grown), ("host", "host_useful_ns", hosts)):
+        figures, scalability = metrics.get(part, {}), divide(key, by)
+        if scalability is not None and figures.get("parallel") is not None:
+            figures["computation_scalability"] = scalability
+            figures["global"] = scalability * figures["parallel"]
+    instructions, useful = divide("instructions", grown), divide("useful_ns", grown)
+    if instructions and useful:
+        clock = sums["clock_hertz"] / reference["clock_hertz"]
+        metrics["device"] |= {
+            "instruction_scalability": instructions,
+            "ipc_scalability": useful / instructions / clock,
+            "frequency_scalability": clock,
+        }
+
+
+def _list_differing(runs: Sequence[Run], describe: Callable[[Run], str]) -> str:
+    """Return what runs differ in, `4 GPUs: A100; 8 GPUs: H100`; empty where they do not."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        found.setdefault(describe(run), []).append(run.label)
+    if len(found) == 1:
+        return ""
+    return "; ".join(f"{list_some(labels)}: {text}" for text, labels in found.items())
+
+
+def _compare_machines(runs: Sequence[Run]) -> list[str]:
+    models = [sorted(run.gpu_models) for run in runs]
+    if not any(len(one) > 1 for one in models) and len({tuple(one) for one in models if one}) < 2:
+        return []
+    named = "; ".join(
+        f"{run.label}: {', '.join(one)}" for run, one in zip(runs, models, strict=True)
+    )
+    return [WARNINGS["machines"].format(named=named)]
+
+
+def _compare_intervals(runs: Sequence[Run]) -> list[str]:
+    bare = [run.label for run in runs if not run.interval.iterations]
+    if len(bare) == len(runs):
+        wholes = {run.interval.what for run in runs}
+        return [WARNINGS["no_iterations"].format(wholes=", ".join(sorted(wholes)))]
+    warnings = []
+    if bare:
+        warnings.append(WARNINGS["some_without_iterations"].format(runs=list_some(bare)))
+    whole = [run for run in runs if run.interval.iterations]
+    if differing := _list_differing(whole, lambda run: str(run.sums.get("found_by", ""))):
+        warnings.append(WARNINGS["other_iterations"].format(differing=differing))
+    if differing := _list_differing(whole, lambda run: f"{run.interval.iterations}"):
+        warnings.append(WARNINGS["iteration_counts"].format(differing=differing))
+    return warnings
+
+
+def _compare_work(runs: Sequence[Run]) -> Iterator[str]:
+    """Say which runs on the same number of devices do different work in an iteration: by instructions
+    where both have them, else by useful time on GPUs of one model.
+    """
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        if run.interval.iterations:
+            measured = run.useful if run.devices else run.threads
+            groups.setdefault((run.size, measured), []).append(run)
+    for (size, _), alike in groups.items():
+        key = "useful_ns" if alike[0].devices else "host_useful_ns"
+        if all(run.sums.get("instructions") for run in alike):
+            key = "instructions"
+        elif len({tuple(sorted(run.gpu_models)) for run in alike}) > 1:
+            continue
+        known = sorted((run for run in alike if run.sums.get(key)), key=lambda run: run.sums[key])
+        if not known or (times := known[-1].sums[key] / known[0].sums[key]) < OTHER_WORK:
+            continue
+        said = WARNINGS["execute" if key == "instructions" else "compute"]
+        yield said.format(units=size, times=times, most=known[-1].label, least=known[0].label)
+
+
+def _compare_recordings(runs: Sequence[Run]) -> list[str]:
+    """Return what else keeps figures from being compared."""
+    warnings = []
+    for what, describe in (
+        ("useful work of devices is not the same", lambda run: run.useful),
+        ("host threads are not the same", lambda run: run.threads),
+        ("ranks for each GPU are not the same", lambda run: f"{run.ranks / max(run.units, 1):g}"),
+        ("recorded is not the same", lambda run: ", ".join(run.sums.get("recorded", ()))),
+    ):
+        if differing := _list_differing(runs, describe):
+            warnings.append(f"warning: {what} ({differing})")
+    return warnings

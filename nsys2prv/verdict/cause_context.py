@@ -1,0 +1,389 @@
+"""Share what the texts of all causes of a job need: the job and its replay, how a finding is made, and
+where in the program the time of a cause goes: the call, the kernel, the NVTX range, and when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv._util.text import shorten_name
+from nsys2prv.figures.device_group import DeviceGroup, to_arrays
+from nsys2prv.figures.host_time import (
+    PARTS,
+    TEXTS,
+    describe_unrecorded,
+    divide_host_time,
+    list_activities,
+    sum_ranges,
+)
+from nsys2prv.figures.intervals import Spans, find_parents, merge_spans, order_ranges
+from nsys2prv.figures.other_work import is_shared
+from nsys2prv.figures.result import Context, Finding, JobRanks
+from nsys2prv.figures.stacks import find_place, measure_places
+from nsys2prv.replay.causes import Cause
+from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
+from nsys2prv.replay.meetings import Pipeline, find_pipeline
+from nsys2prv.replay.unit_graph import split_place
+from nsys2prv.replay.whatif import Replay
+from nsys2prv.table.event_reader import HOST
+from nsys2prv.verdict.host_use import ADVICE, EXPLAINS, NamedTime, Pauses, choose_advice
+
+#: Columns of list_activities -> the fields of NamedTime.
+NAMED_TIMES = ("part", "names", "name", "time", "longest")
+NONE = np.zeros(0, np.int64)
+#: A difference that explains less than this share of what a cause gains is not the cause.
+LEAST_STATED = 0.5
+#: A single part of what costs time is the moment to look at if it is so much of what is beside it.
+LARGE_PART = 0.5
+
+
+class CauseContext(Struct, frozen=True, dict=True):
+    """A job whose causes are put into words."""
+
+    context: Context
+    #: Names of ranks and GPUs.
+    job: JobRanks
+    replay: Replay
+    #: What findings.py collects.
+    frames: Mapping[str, pl.DataFrame]
+
+    @property
+    def _graph(self) -> Graph:
+        return self.replay.job.graph
+
+    @property
+    def _edges(self) -> Edges:
+        return self.replay.job.graph.edges
+
+    @cached_property
+    def _ranges(self) -> dict[int, tuple[np.ndarray, ...]]:
+        """NVTX ranges by unit, once they are read."""
+        return {}
+
+    @property
+    def waiting(self) -> str:
+        """Return who waits for what holds the job back."""
+        if is_shared(self.frames):
+            return "Kernels"
+        return "GPUs" if self.job.has_gpus else "Ranks"
+
+    @cached_property
+    def pipeline(self) -> Pipeline | None:
+        """The stages of the job, if it is a pipeline."""
+        steady, replay = self.context.options.steady, self.replay
+        count = steady.count if steady else 0
+        return find_pipeline(self.context.reader, replay.begin, replay.end, count)
+
+    @cached_property
+    def host_places(self) -> list[tuple[int, int, float]]:
+        """Kind, key and share of all of these, of the time of hosts on the critical path, the longest
+        first.
+        """
+        path, kinds = self.replay.path, self.replay.job.graph.edges.kind
+        path = path[np.isin(kinds[path], (Kind.CALL, Kind.GAP, Kind.LAUNCH))]
+        sums = self.replay.sum_work(path, "kind", "key")
+        share = pl.col("lasts") / max(sums["lasts"].sum(), 1)
+        return sums.select("kind", "key", share).rows()
+
+    def make_finding(
+        self,
+        cause: Cause,
+        key: str,
+        title: str,
+        evidence: Iterable[str],
+        worst: tuple[np.ndarray, np.ndarray] = (NONE, NONE),
+        *,
+        moments: tuple = (),
+        tasks: list[int] | None = None,
+        advice: str = "",
+        at_most: bool = False,
+        difference: float | None = None,
+    ) -> Finding:
+        """Return a finding. key: of `kinds` in findings.yaml. worst: edges, and what each costs (ns): the moment to look at
+        is that of the most costly, unless it is given. tasks: whose fault it is. advice: default: that of the key.
+        difference: what its evidence states (ns).
+        """
+        kind, views = TEXTS["kinds"][key]
+        evidence = [*evidence]
+        if cause.alone is not None:
+            evidence.append(f"{cause.alone:.1%} by itself, the rest once the other causes are gone")
+        ranks = self.job.list_ranks(tasks or [])
+        return Finding(
+            kind,
+            title,
+            cause.gain,
+            ranks,
+            self.job.list_devices(tasks or []),
+            tuple(evidence),
+            advice or self.advise(key),
+            tuple(views),
+            moments or self.find_moment(*worst, ranks),
+            replayed=True,
+            at_most=at_most or not cause.is_specific,
+            difference_ns=None if difference is None else round(difference),
+        )
+
+    def advise(self, key: str) -> str:
+        """Return what helps against a kind of cause, beside what the program does already."""
+        return ADVICE[choose_advice("causes", cause=key, graphs=self.launches_graphs) or key]
+
+    def is_backed(self, cause: Cause, difference: float | None) -> bool:
+        """Return whether a difference that is stated (ns), if any is, amounts to what a cause gains."""
+        return difference is None or difference >= LEAST_STATED * cause.gain * self.replay.span
+
+    @cached_property
+    def launches_graphs(self) -> bool:
+        """True if most launches on the critical path, by time, are of graphs."""
+        shares = {False: 0.0, True: 0.0}
+        for kind, key, share in self.host_places:
+            call = {Kind.CALL: key, Kind.LAUNCH: key // 2}.get(Kind(kind), -1)
+            if "Launch" in (name := self.name_call(call)):
+                shares["GraphLaunch" in name] += share
+        return shares[True] > shares[False]
+
+    def describe_unrecorded(self, what: str, known: object = None) -> str:
+        """Say that something of hosts is not recorded, or not all, and what would record it."""
+        options = describe_unrecorded(self.frames, self.context)
+        return f"{what} is not {'all ' if known else ''}recorded{f': add {options}' if options else ''}"
+
+    def list_unrecorded(self, known: list[str]) -> list[str]:
+        """Return what recording would tell more about hosts, as a sentence."""
+        lacks = self.frames["unrecorded"].height
+        return [self.describe_unrecorded("what hosts do there", known)] if lacks else []
+
+    # Times and places of edges.
+
+    def measure(self, edges: np.ndarray) -> np.ndarray:
+        """Return how long each of these lasts in the recording (ns): a call with what it waits for."""
+        begin, end = self.find_times(edges)
+        return np.maximum(end - begin, 0)
+
+    def find_times(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return when each of these begins and ends (ns)."""
+        time = self._graph.time
+        return time[self._edges.source[edges]], time[self._edges.target[edges]]
+
+    def keep_name(self, edges: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return those edges of the name that saves most, and what they save (ns)."""
+        if not len(edges):
+            return edges, saved
+        own = self._edges.key[edges] == self._find_longest_name(edges, saved, "key")[0]
+        return edges[own], saved[own]
+
+    def _find_longest_name(self, edges: np.ndarray, lasts: np.ndarray, *by: str) -> tuple:
+        return self.replay.sum_work(edges, *by, lasts=lasts).row(0)
+
+    def find_moment(
+        self, edges: np.ndarray, saved: np.ndarray, ranks: tuple[int, ...] = ()
+    ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        """Return when most is saved: begin, end (ns of the trace) and ranks to look at. ranks: whose fault it
+        is; of many small parts all during which others wait for these.
+        """
+        if not len(edges):
+            return ()
+        process, worst = self._edges.process[edges], int(np.argmax(saved))
+        (begin,), (end,) = self.find_times(edges[[worst]])
+        if ranks:
+            (first, last), at = self._find_awaited(process), self.find_times(edges)[0]
+            order = np.argsort(at)
+            until = np.append(0, np.cumsum(saved[order]))
+            low, high = (np.searchsorted(at[order], time) for time in (first, last))
+            sums = until[high] - until[low]
+            if len(sums) and saved[worst] < LARGE_PART * sums.max():
+                begin, end = first[np.argmax(sums)], last[np.argmax(sums)]
+        elif process[worst] >= 0:
+            ranks = self.job.list_ranks([int(process[worst]) + 1])
+        return ((max(int(begin), 0), int(end), ranks),)
+
+    def _find_awaited(self, processes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the begins and ends of the parts of the critical path that are of these processes."""
+        path = self.replay.path
+        own = np.isin(self._edges.process[path], processes)
+        begins, ends = self.find_times(path)
+        # The last edge of the path is the first.
+        return (
+            begins[np.flatnonzero(np.diff(own, append=False) & own)],
+            ends[np.flatnonzero(np.diff(own, prepend=False) & own)],
+        )
+
+    # Names.
+
+    def name_call(self, name: int) -> str:
+        """Return the label of a call."""
+        return self.replay.job.calls.get(name, f"call {name}")
+
+    def name_kernel(self, name: int) -> str:
+        """Return the label of a kernel or a graph."""
+        label = self.context.find_label(name, "kernels", "nccl_kernels", "graphs")
+        return shorten_name(label) or f"kernel {name}"
+
+    def name_transfer(self, kind: Kind, name: int) -> str:
+        """Return the label of what transfers: a kernel of NCCL or a call of MPI."""
+        if name <= 0:
+            return TEXTS["work"][kind.name]
+        return self.name_kernel(name) if kind == Kind.NCCL else self.name_call(name)
+
+    def name_transfers(self, edges: np.ndarray, weights: np.ndarray) -> str:
+        """Return the label of the transfers that have most of these weights, and their NVTX range."""
+        names, place = np.unique(split_size(self._edges.size[edges])[0], return_inverse=True)
+        own = place == np.argmax(np.bincount(place, weights, len(names)))
+        kind = Kind(self._edges.kind[edges[own][0]])
+        label = self.name_transfer(kind, int(names[place[own][0]]))
+        return f"{label}{self._name_range(edges[own], weights[own])}"
+
+    def _name_range(self, edges: np.ndarray, weights: np.ndarray) -> str:
+        range_ = self.name_range(self.find_range(edges, weights)[0])
+        return f", in NVTX range {range_}" if range_ else ""
+
+    def name_place(self, kind: Kind, key: int) -> str:
+        """Return a call, a launch, or two calls with the time between, as in `in cudaFree`."""
+        if kind == Kind.CALL:
+            return f"in {self.name_call(key)}"
+        if kind == Kind.KERNEL:
+            return f"in kernel {self.name_kernel(key)}"
+        if kind == Kind.LAUNCH:
+            return f"from {self.name_call(key // 2)} to the begin of its work"
+        if kind != Kind.GAP:
+            return f"in {TEXTS['work'][kind.name]}"
+        before, after = split_place(key)
+        if before == after:
+            return f"between calls of {self.name_call(before)}"
+        return f"between {self.name_call(before)} and {self.name_call(after)}"
+
+    def name_work(self, edges: np.ndarray, weights: np.ndarray) -> str:
+        """Return where most of these weights lies: the place, and the NVTX range."""
+        kind, key, *_ = self._find_longest_name(edges, weights, "kind", "key")
+        return f"{self.name_place(Kind(kind), key)}{self._name_range(edges, weights)}"
+
+    def name_range(self, group: int) -> str:
+        """Return the label of a group of NVTX ranges; empty for none."""
+        return self.context.find_label(group, "range") if group >= 0 else ""
+
+    # NVTX ranges.
+
+    def find_range(self, edges: np.ndarray, weights: np.ndarray) -> tuple[int, float]:
+        """Return the group of the innermost NVTX range that has most of these weights, on the process
+        with most of them, and its share; -1 and 0.0 where none explains them.
+        """
+        process = np.maximum(self._edges.process[edges], 0)
+        own = process == np.argmax(np.bincount(process, weights)) if len(edges) else process > 0
+        found = self.find_groups(edges[own])
+        inside = found >= 0
+        if not inside.any():
+            return -1, 0.0
+        sums = np.bincount(found[inside], weights[own][inside])
+        share = float(sums.max() / weights[own].sum())
+        return (int(sums.argmax()), share) if share >= EXPLAINS else (-1, 0.0)
+
+    def find_groups(self, edges: np.ndarray) -> np.ndarray:
+        """Return the group of the innermost NVTX range in which the host did each of these, or
+        launched it: of its thread, else of the first of its process; -1 for none.
+        """
+        row, time = self._find_host_times(edges)
+        groups = np.full(len(edges), -1, np.int64)
+        if "nvtx_pushpop" not in self.context.reader.layouts:
+            return groups
+        rows = self.context.reader.rows
+        hosts = (
+            rows.threads.filter(pl.col("kind") == HOST).group_by("task").agg(pl.col("thread").min())
+        )
+        first = dict(hosts.rows())
+        tasks = rows.get_column("task")[row]
+        for at in (row, np.array([first.get(task, -1) for task in tasks.tolist()], np.int64)):
+            units = rows.units[at]
+            for unit in np.unique(units).tolist():
+                own = np.flatnonzero((units == unit) & (groups < 0) & (at >= 0))
+                groups[own] = self._find_innermost(unit, at[own], time[own])
+        return groups
+
+    def _find_host_times(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row of the host thread, and when it was there (ns): of work of a device, at its
+        launch.
+        """
+        rows, at, kind = self.replay.job.rows, self._graph.time, self._edges.kind[edges]
+        source, target = self._edges.source[edges], self._edges.target[edges]
+        # Transfers follow a meeting: what counts is the begin of what was there.
+        own = self._step_back(target, source, Kind.MEET, Kind.CALL)
+        node = np.where(np.isin(kind, TRANSFERS), own, source)
+        is_launched = np.isin(kind, (Kind.KERNEL, Kind.COPY, Kind.NCCL))
+        node = np.where(is_launched, self._step_back(node, node, Kind.LAUNCH), node)
+        return rows[node], np.where(kind == Kind.GAP, (at[source] + at[target]) // 2, at[node])
+
+    def _step_back(self, nodes: np.ndarray, others: np.ndarray, *kinds: Kind) -> np.ndarray:
+        """Return from where edges of these kinds, of one row, lead to nodes; where none does the others."""
+        steps = self._graph.find_edges(nodes, kinds)
+        return np.where(steps >= 0, self._edges.source[steps], others)
+
+    def _find_innermost(self, unit: int, row: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """Return the group of the innermost range of each row at each time; -1 for none."""
+        if unit not in self._ranges:
+            frame = self.context.reader.read_begins("nvtx_pushpop", ("range",), unit)
+            thread, begin, end, name = to_arrays(frame, "thread", "begin", "end", "range")
+            order = order_ranges(thread, begin, end)
+            thread, begin, end = thread[order], begin[order], end[order]
+            groups = np.load(str(self.context.options.groups), mmap_mode="r")[name[order]]
+            self._ranges[unit] = thread, begin, end, groups, find_parents(thread, begin, end)[1]
+        thread, begin, end, groups, parent = self._ranges[unit]
+        found = np.full(len(row), -1, np.int64)
+        for one in np.intersect1d(row, thread).tolist():
+            first, last = np.searchsorted(thread, (one, one + 1))
+            own = np.flatnonzero(row == one)
+            at = first + np.searchsorted(begin[first:last], time[own], "right") - 1
+            at = np.where(at < first, -1, at)
+            while (over := (at >= 0) & (end[at] < time[own])).any():
+                at[over] = parent[at[over]]
+            found[own] = np.where(at >= 0, groups[at], -1)
+        return found
+
+    # What hosts do.
+
+    def find_pauses(self, edges: np.ndarray) -> Pauses:
+        """Return what the host that pauses longest in all does during these edges."""
+        if (longest := self._find_longest(edges)) is None:
+            return Pauses(dict.fromkeys(PARTS, 0), None, None)
+        unit, row, spans = longest
+        # Ranges first: while all calls are in memory these would need more.
+        ranges = sum_ranges(unit, row, spans)
+        parts = divide_host_time(unit, row, spans)
+        whole = max(sum(parts.values()), 1)
+        rows = list_activities(unit, row, spans, *ranges)
+        rows = rows.sort("time", descending=True)
+        named = []
+        for of_parts in (["range"], ["nccl", "io", "os"]):
+            own = rows.filter(pl.col("part").is_in(of_parts))
+            own = own.filter(pl.col("time") >= EXPLAINS * whole).head(1)
+            found = None
+            for part, names, name, time, lasts in own.select(*NAMED_TIMES).rows():
+                if label := self.context.find_label(name, names):
+                    found = NamedTime(part, names, label, time, lasts, time / whole)
+            named.append(found)
+        return Pauses(parts, *named)
+
+    def find_function(self, edges: np.ndarray) -> str:
+        """Return where in the program the host is that is longest in these calls, or pauses between
+        calls, by call stacks; "" where these do not tell.
+        """
+        kinds = set(self._edges.kind[edges].tolist())
+        if not kinds <= {Kind.CALL, Kind.GAP} or (longest := self._find_longest(edges)) is None:
+            return ""
+        unit, row, spans = longest
+        places = measure_places(unit, row, spans)
+        return str(find_place(places, max(spans.length, 1), self.context) or "")
+
+    def _find_longest(self, edges: np.ndarray) -> tuple[DeviceGroup, int, Spans] | None:
+        """Return the host thread that is longest in these edges, with its unit, and when it is."""
+        row = np.asarray(self.replay.job.rows[self._edges.source[edges]], np.int64)
+        longest = int(np.argmax(np.bincount(row + 1, self.measure(edges)))) - 1
+        if longest < 0:
+            return None
+        unit_of = self.context.reader.rows.units
+        options = self.context.options
+        folder = Path(str(options.groups)).parent
+        unit = DeviceGroup(self.context.reader, int(unit_of[longest]), options, folder)
+        return unit, longest, merge_spans(*self.find_times(edges[row == longest]))

@@ -1,0 +1,212 @@
+"""Hold what hosts do in some time as facts, choose advice by rules on them, and put them into words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct, convert
+
+from nsys2prv._util.text import format_nanoseconds
+from nsys2prv.figures.host_time import PARTS, TEXTS, describe_parts
+from nsys2prv.figures.stacks import Place
+
+#: Least share of a part of time that a name explains; least shares of a time for a part to be most
+#: of it, and to be worth recording.
+EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
+#: Least length (ns) of a single call that most of the time in I/O or CUDA is spent in.
+LONG_CALL = 500_000_000
+#: Parts of time that are not the program's.
+NO_CAUSE = ("profiler", "away")
+#: Parts in which a thread or its process is no more.
+OVER = ("ended", "exiting")
+#: Kind of cause, or of what is found of it -> what helps.
+ADVICE: dict[str, str] = TEXTS["advice"]
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True):
+    """Advice for hosts of which some facts hold."""
+
+    #: Name of a fact -> a regular expression that finds it, its least number, or whether it holds.
+    when: dict[str, bool | float | str]
+    #: Key of ADVICE.
+    do: str
+
+
+RULES = convert(TEXTS["rules"], dict[str, list[Rule]])
+
+
+def choose_advice(rules: str, **facts: bool | float | str) -> str:
+    """Return the key of ADVICE that the first rule gives whose conditions hold; "" where none does."""
+
+    def holds(fact: bool | float | str, wanted: bool | float | str) -> bool:
+        if isinstance(wanted, str):
+            return re.search(wanted, str(fact)) is not None
+        return fact == wanted if isinstance(wanted, bool) else float(fact) >= wanted
+
+    fitting = (
+        rule.do
+        for rule in RULES[rules]
+        if all(holds(facts[name], wanted) for name, wanted in rule.when.items())
+    )
+    return next(fitting, "")
+
+
+class NamedTime(Struct, frozen=True):
+    """Calls, functions or NVTX ranges of one name that hosts are in."""
+
+    #: Part of PARTS, or `range`.
+    part: str
+    #: Name set of the name.
+    names: str
+    name: str
+    #: How long it takes (ns), of that a single one at most, and its share of the part.
+    time: int
+    longest: int
+    share: float
+    #: Whether the longest is the first call of CUDA in its process that takes long.
+    is_first: bool = False
+
+    @property
+    def sets_up(self) -> bool:
+        """True if most of it is the first CUDA call of its process."""
+        return self.is_first and self.longest >= MOST * self.time
+
+    @property
+    def is_single(self) -> bool:
+        """True if most of it is a single long call."""
+        is_long = self.longest >= max(LONG_CALL, MOST * self.time)
+        return self.part in ("io", "cuda") and is_long and not self.sets_up
+
+    @property
+    def of_whole(self) -> str:
+        """Share of some time, for people."""
+        what = "NVTX range " if self.part == "range" else ""
+        return f"{min(self.share, 1.0):.0%} of it in {what}{self.name}"
+
+    def __str__(self) -> str:
+        remark = ""
+        if self.sets_up:
+            remark = ", the first launch" if "Launch" in self.name else ", which sets CUDA up"
+        elif self.is_single:
+            remark = ", most of it in one call"
+        is_within = self.part == "mpi" and self.names == "cuda_api"
+        return f"{self.name} {format_nanoseconds(self.time)}{' within it' if is_within else ''}{remark}"
+
+
+class Pauses(Struct, frozen=True):
+    """Activities of a host while it pauses."""
+
+    #: Part of PARTS -> its time (ns).
+    parts: Mapping[str, int]
+    #: The NVTX range, and the call of the operating system, that it is in longest.
+    range: NamedTime | None
+    call: NamedTime | None
+
+    @property
+    def advice(self) -> str:
+        """The key of ADVICE that fits; "" for none."""
+        call, share = (self.call.name, self.call.share) if self.call else ("", 0.0)
+        largest = max(self.parts, key=lambda part: (self.parts[part], part))
+        return choose_advice("pauses", part=largest, call=call, share=share)
+
+    def describe(self) -> Iterator[str]:
+        """Yield what the host does, where that is known, by part, range and call."""
+        if self.parts["unknown"] < sum(self.parts.values()):
+            yield f"the host is {describe_parts(self.parts)}"
+        yield from (one.of_whole for one in (self.range, self.call) if one)
+
+
+class HostUse(Struct, frozen=True):
+    """Activities of the host threads that matter, in some time."""
+
+    #: Which time: before, after, idle, all.
+    when: str
+    #: Length of the time (ns), and its longest stretch: begin and end (ns of the trace).
+    length: int
+    moment: tuple[int, int]
+    #: Part of PARTS -> its time (ns).
+    parts: Mapping[str, int]
+    #: The two calls or functions of each part that take most of it, the longest first.
+    calls: tuple[NamedTime, ...]
+    #: The NVTX range that most of it is in.
+    inside: NamedTime | None
+    #: Where in the program most of it is, where stacks show it.
+    place: Place | None
+    #: Name of the process whose threads these are; empty in a job of one process.
+    who: str
+    #: Further events that would explain it, and the options that record them.
+    lacking: str
+
+    @property
+    def largest(self) -> str:
+        """The part that is longest."""
+        return max(self.parts, key=lambda one: self.parts[one])
+
+    @property
+    def own(self) -> str:
+        """The longest part that is the program's, unless that is short."""
+        rest = {part: time for part, time in self.parts.items() if part not in (*NO_CAUSE, *OVER)}
+        part = max(rest, key=lambda one: rest[one])
+        length, gone = sum(rest.values()), ("away", *OVER) if self.when == "all" else ("away",)
+        whole = self.length - sum(self.parts[one] for one in gone)
+        matters = rest[part] > WORTH_RECORDING * length > WORTH_RECORDING**2 * whole
+        return part if matters else self.largest
+
+    @property
+    def where(self) -> str:
+        """Place in the program of most of it, for people; empty where stacks do not show it."""
+        return str(self.place or "")
+
+    @property
+    def advice(self) -> str:
+        """Advice on what to do about it."""
+        part = self.own
+        calls = self.list_calls(part)
+        first, second, *_ = [*(one.name for one in calls), "", ""]
+        # Calls of CUDA say more than where in its libraries the host is.
+        place = None if part == "cuda" else self.place
+        key = choose_advice(
+            "hosts",
+            when=self.when,
+            part=part,
+            call=first,
+            second=second,
+            sets_up=any(one.sets_up for one in calls),
+            single=any(one.is_single for one in calls),
+            owner=place.owner if place else "",
+            untraced=place is not None and place.is_untraced,
+            known=self.place is not None,
+            lacking=self.lacking,
+        )
+        return ADVICE[key].format(lacking=self.lacking) if key else TEXTS["parts"][part][1]
+
+    def list_calls(self, part: str) -> list[NamedTime]:
+        """Return the calls or functions that most of a part is spent in."""
+        return [one for one in self.calls if one.part == part]
+
+    def name_most(self, part: str) -> str:
+        """Return what most of a part is spent in, as ` (...)`; empty where that is not known."""
+        calls = self.list_calls(part)
+        return f" ({'; '.join(map(str, calls))})" if calls else ""
+
+    def describe_most(self) -> str:
+        """Return what the host does most of the time, as `, while ...`; empty where no part is most
+        of it.
+        """
+        part = self.largest
+        if self.parts[part] < MOST * max(self.length, 1):
+            return ""
+        return f", while the host is mostly {PARTS[part]}{self.name_most(part)}"
+
+    def list_evidence(self) -> tuple[str, ...]:
+        """Return sentences: what hosts do in this time, and what is not recorded of it."""
+        who = f"{self.who}: " if self.who else "the host is "
+        named = {part: self.name_most(part) for part in self.parts}
+        described = describe_parts(self.parts, 4, named)
+        lines = [f"{who}{described}"] if described else []
+        if self.inside:
+            lines.append(self.inside.of_whole)
+        if self.parts["unknown"] >= WORTH_RECORDING * self.length and self.own != "unknown":
+            lines.append(f"not all that hosts do there is recorded: add {self.lacking}")
+        return tuple(lines)

@@ -1,0 +1,483 @@
+"""Describe time that no what-if explains: before the first and after the last work of GPUs, while
+GPUs are idle or only copy, and in jobs without recorded work of GPUs all the time of their hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from nsys2prv._util.text import (
+    capitalize,
+    format_count,
+    format_nanoseconds,
+    format_size,
+    list_some,
+    shorten_name,
+)
+from nsys2prv.events.catalogue import map_labels
+from nsys2prv.events.cuda import MEMSET
+from nsys2prv.events.stacks import strip_arguments
+from nsys2prv.figures.device_group import list_labels
+from nsys2prv.figures.efficiency_times import MPI_TIME
+from nsys2prv.figures.host_time import PARTS, TEXTS, describe_unrecorded
+from nsys2prv.figures.other_work import is_shared, select_other_work
+from nsys2prv.figures.result import Context, Finding, JobRanks
+from nsys2prv.figures.stacks import find_place
+from nsys2prv.replay.causes import SMALL_COPY
+from nsys2prv.replay.events import MIGRATIONS
+from nsys2prv.replay.graph import Kind
+from nsys2prv.replay.suspects import list_slow_processes
+from nsys2prv.verdict.cause_context import CauseContext
+from nsys2prv.verdict.host_use import (
+    ADVICE,
+    EXPLAINS,
+    MOST,
+    NO_CAUSE,
+    OVER,
+    HostUse,
+    NamedTime,
+    choose_advice,
+)
+
+#: Least share of the job for time before the first work of GPUs, or after the last, to be told.
+LEAST_EDGE = 0.05
+#: Least share of their time in which GPUs are idle, or only copy, to be a finding.
+LEAST_LOSS = 0.1
+#: Least share of the job that the profiler takes of such time to be told.
+LEAST_PROFILER = 0.005
+#: The largest loss of GPUs is reported beside causes if it is more than so many times what these
+#: gain.
+LEAST_BESIDE_CAUSES = 2
+#: Causes explain hardly any of what is more than so many times what they gain.
+HARDLY = 10
+#: Kernels of fewer blocks leave most of any GPU without work: a block runs on one multiprocessor.
+#: They run alone if they last no longer together than so many times what GPUs compute.
+FEW_BLOCKS, ALONE = 8, 1.2
+GRID = r"grid (?P<x>\d+)x(?P<y>\d+)x(?P<z>\d+)"
+#: Graphics on GPUs, which is not counted as their work.
+GRAPHICS = {"opengl_gpu", "vulkan_gpu", "dx11_gpu", "dx12_gpu"}
+#: Errors of CUDA that are no failure: not ready, and those at the end of a process.
+NO_FAILURES = (600, 4, 201, 709)
+#: Share of the time of copies and fills that is not worth a word.
+FEW = 0.1
+ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
+
+
+def find_use(
+    when: str, frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks
+) -> HostUse | None:
+    """Return how hosts use a time (before, after, idle, all); None where nothing is known of it."""
+    rows, devices, activities = frames["uses"], frames["devices"], frames["activities"]
+    if not rows.height:
+        return None
+    rows = rows.filter((pl.col("when") == when) & (pl.col("length") > 0))
+    if devices.height:
+        # Processes that use GPUs, without those that only start them.
+        rows = rows.filter(pl.col("task").is_in(devices["task"].to_list()))
+    if when in ("before", "after"):
+        # All GPUs do nothing until the first one works.
+        rows = rows.filter(pl.col("length") == pl.col("length").min())
+    if not rows.height:
+        return None
+    if activities.height:
+        activities = activities.filter(pl.col("when") == when)
+    starts = pl.col("who").str.contains(TEXTS["names"]["launchers"])
+    rows = rows.join(job.tasks.select("task", starts=starts.fill_null(False)), on="task")
+    row = _sort_processes(rows, activities).row(-1, named=True)
+    parts = {part: int(row[part]) for part in PARTS}
+    named: list[NamedTime] = []
+    place = None
+    if activities.height:
+        activities = activities.filter(task=row["task"])
+        places = activities.filter(part="where").select("time", place="name")
+        place = find_place(places, row["length"], context)
+        activities = activities.filter(pl.col("part") != "where")
+        # The two activities of each part that take most time.
+        activities = activities.sort("time", descending=True, maintain_order=True)
+        activities = activities.filter(pl.int_range(pl.len()).over("part") < 2)
+    for one in activities.rows(named=True):
+        part, names, time = one["part"], one["names"], one["time"]
+        name = shorten_name(context.find_label(one["name"], names))
+        share = time / max(row["length"] if part == "range" else parts[part], 1)
+        if name and share >= EXPLAINS:
+            named.append(NamedTime(part, names, name, time, one["longest"], share, one["first"]))
+    inside = next((one for one in named if one.part == "range"), None)
+    who = job.name_task(row["task"]) if job.tasks.height > 1 else ""
+    lacking = describe_unrecorded(frames, context)
+    moment = int(row["begin"]), int(row["end"])
+    length, calls = int(row["length"]), tuple(one for one in named if one is not inside)
+    return HostUse(when, length, moment, parts, calls, inside, place, who, lacking)
+
+
+def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
+    """Sort the processes (columns of `uses`, `starts`): last the one that works longest, in calls,
+    samples and ranges rather than waiting for the system, and neither only starts others nor lives for
+    a short part of the time of those that do not; of equal ones a process with NVTX ranges comes later.
+    """
+    sums = rows.select("task", in_ranges=pl.lit(None, pl.Int64))
+    if activities.height:
+        in_ranges = pl.col("time").filter(pl.col("part") == "range").sum()
+        sums = activities.group_by("task").agg(in_ranges=in_ranges)
+    rows = rows.join(sums, on="task", how="left")
+    rows = rows.with_columns(waiting=pl.sum_horizontal("os", "io", "off_cpu"))
+    in_ranges = (pl.col("in_ranges").fill_null(0) - pl.col("waiting")).clip(0)
+    works = pl.sum_horizontal("mpi", "nccl", "cuda", "computing", "compiling") + in_ranges
+    has_ranges, waits = pl.col("in_ranges").is_not_null(), pl.col("waiting")
+    lives = (pl.col("length") - pl.sum_horizontal("away", *OVER)).clip(1) * ~pl.col("starts")
+    matters = (lives > 0) & (lives >= EXPLAINS * lives.max())
+    return rows.sort("length", matters, works, has_ranges, -waits, "task")
+
+
+def _name_time(context: Context) -> str:
+    is_whole = context.options.covered.length == context.duration
+    return "the job" if is_whole else "the captured time"
+
+
+def describe_edge(
+    when: str, frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks
+) -> Finding | None:
+    """Return the finding of a long time before the first work of GPUs, or after the last."""
+    # Where work is lost it is not known when it began and ended.
+    use = None if context.options.lossy_devices else find_use(when, frames, context, job)
+    if use is None:
+        return None
+    covered, profiler = max(context.options.covered.length, 1), use.parts["profiler"]
+    share = (use.length - sum(use.parts[part] for part in NO_CAUSE)) / covered
+    if share < LEAST_EDGE:
+        return None
+    own = ""
+    if profiler >= LEAST_PROFILER * covered:
+        own = f" ({format_nanoseconds(profiler)} of it the profiler's own, which is no gain)"
+    is_before = when == "before"
+    what = "the GPUs' first work" if is_before else "the GPUs' last work"
+    if context.options.steady:
+        what = "the steady state"
+    advice = use.advice
+    if is_before:
+        advice += "; --capture-range leaves this time out of the capture"
+    return Finding(
+        "startup" if is_before else "shutdown",
+        f"{'Start-up' if is_before else 'Shut-down'}: {format_nanoseconds(use.length)} {when} {what}{own}{use.describe_most()}.",
+        share,
+        evidence=use.list_evidence(),
+        where=use.where,
+        advice=advice,
+        views=("views/cuda_activities.cfg",),
+        moments=((*use.moment, ()),),
+    )
+
+
+def describe_hosts(
+    frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks, why: str
+) -> Finding | None:
+    """Return the finding about the hosts of a job without work of GPUs or calls of MPI. why: the
+    reason why there is no such work.
+    """
+    use = find_use("all", frames, context, job)
+    if use is None:
+        return None
+    who = use.who or "the host"
+    part, length = use.own, format_nanoseconds(use.parts[use.own])
+    lost = ", though the program launches some" if context.options.lost_work else ""
+    said = f"{capitalize(who)} is {PARTS[part]} for {length}{use.name_most(part)}."
+    title = f"No work of a GPU is recorded{lost}. {said}"
+    advice = ADVICE["lost"] if lost and part == "cuda" else use.advice
+    if context.options.lacks_mpi:
+        title = f"No MPI call was recorded, although MPI tracing was on. {said}"
+        advice = ADVICE["no_mpi"]
+    elif part == "unknown":
+        title = f"No work of a GPU is recorded{lost}, nor what {use.who or 'the host'} does for {length}."
+    return Finding(
+        "no_gpu_work",
+        title,
+        0.0,
+        evidence=(*use.list_evidence(), context.options.lost_work or why),
+        where=use.where,
+        advice=advice,
+        views=tuple(
+            view for layout, view in TEXTS["host_views"].items() if layout in context.reader.layouts
+        ),
+        moments=((0, context.duration, ()),),
+    )
+
+
+def describe_failures(failed: pl.DataFrame, context: Context) -> str:
+    """Return a sentence on the calls of CUDA that failed, of those that launch, copy, allocate or
+    wait; empty where none did. failed: call, error, count.
+    """
+    if not failed.height:
+        return ""
+    named = context.label_names(failed, "call", "cuda_api")
+    works = pl.col("call").str.contains(TEXTS["names"]["works"])
+    named = named.filter(works & ~pl.col("error").is_in(NO_FAILURES))
+    sums = named.group_by("call", "error").agg(pl.col("count").sum()).sort("count", "call")
+    errors = list_labels("cuda_error")
+    lines = [
+        f"{call} {format_count(count, 'time')} ({errors.get(error, f'error {error}')})"
+        for call, error, count in sums.reverse().rows()
+    ]
+    return f"Calls of CUDA failed: {list_some(lines)}. Mend this first." if lines else ""
+
+
+def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> str:
+    """Return a sentence on how GPUs spend the steady state, or the whole job; for a job without
+    GPUs, on how long ranks are in MPI. Empty where that is not known.
+    """
+    devices, kernels = frames["devices"], frames["kernels"]
+    steady = "the steady state" if context.options.steady else ""
+    if not devices.height:
+        share = _measure_mpi(frames)
+        return f"Ranks are in MPI for {share:.1%} of {steady or f'the time from {MPI_TIME}'}."
+    time = steady or _name_time(context)
+    devices = devices.filter(~pl.col("device").is_in(list(context.options.lossy_devices)))
+    length = devices["length"].sum()
+    if not length:
+        return ""
+    compute, active, copies = (devices[name].sum() for name in ("compute", "active", "copies"))
+    most = _describe_longest_kernel(kernels, context) if kernels.height else ""
+    idle = "draw, or are idle," if context.reader.layouts & GRAPHICS else "are idle"
+    idle = "have no work of this job" if select_other_work(frames).height else idle
+    shares = (
+        (compute, "compute", most),
+        (active - compute - copies, "only communicate", ""),
+        (copies, f"only {_judge_copies(frames['copies'])[0]}", ""),
+        (length - active, idle, ""),
+    )
+    parts: list[str] = []
+    for lasts, does, more in shares:
+        share = "more than 99.9%" if lasts >= 0.9995 * length else f"{lasts / length:.1%}"
+        if lasts >= 0.0005 * length:
+            parts.append(f"{does} for {share}{'' if parts else f' of {time}'}{more}")
+    return f"GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
+
+
+def _measure_mpi(frames: Mapping[str, pl.DataFrame]) -> float:
+    """Return the share of the time in which ranks of a job without GPUs are in MPI."""
+    uses = frames["uses"].filter(pl.col("when") == "all").filter(pl.col("mpi") > 0)
+    # As MPI parallel efficiency, of the longest time of a rank.
+    outside = (uses["length"] - uses["mpi"]).mean() or 0.0
+    return 1 - outside / max(uses["length"].max() or 1, 1)
+
+
+def _describe_mpi(
+    frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks, explained: float
+) -> Finding | None:
+    """Return the finding of MPI in which ranks are most of the time, if causes explain hardly any of it.
+    explained: the share that causes gain.
+    """
+    in_mpi = {**frames, "uses": frames["uses"].filter(pl.col("mpi") > 0)}
+    share, use = _measure_mpi(frames), find_use("all", in_mpi, context, job)
+    if use is None or share < MOST or share <= HARDLY * explained:
+        return None
+    return _make_limit("in_mpi", share, use.list_evidence(), use.where)
+
+
+def _describe_longest_kernel(kernels: pl.DataFrame, context: Context) -> str:
+    """Return the function that takes most of the time of kernels, all instances of a template
+    together, as ` (...)`; empty where its name is not known. kernels: name, time (ns).
+    """
+    labels = context.labels["kernels"].select(pl.col("value").alias("name"), "label")
+    sums = kernels.group_by("name").agg(pl.col("time").sum()).join(labels, on="name", how="left")
+    functions = pl.Series(map(_strip_template, sums["label"].fill_null("")), dtype=pl.String)
+    sums = sums.group_by(function=functions).agg(pl.col("time").sum(), count=pl.len())
+    function, lasts, count = sums.sort("time", "function").row(-1)
+    if not function:
+        return ""
+    share = lasts / max(sums["time"].sum(), 1)
+    instances = f", {count:,} instances of a template" if count > 1 else ""
+    return f" ({share:.0%} of kernel time in {shorten_name(function)}{instances})"
+
+
+def _strip_template(label: str) -> str:
+    """Return the function of a kernel: `fill` of `fill<float#2>` and of `void fill<float>(float*)`."""
+    return strip_arguments(label).partition("<")[0].partition("#")[0] or label
+
+
+def describe_small_grids(frames: Mapping[str, pl.DataFrame], context: Context) -> Finding | None:
+    """Return the finding about kernels of too few blocks to fill a GPU, if they take long and
+    mostly run alone.
+    """
+    kernels, devices = frames["kernels"], frames["devices"]
+    labels = context.labels.get("launch_configuration")
+    if labels is None or not kernels.height or not devices.height:
+        return None
+    blocks = pl.col("configuration").str.extract_groups(GRID).struct.unnest()
+    configurations = labels.select(pl.col("value").alias("launch"), configuration="label")
+    sizes = configurations.select(blocks).cast(pl.Int64, strict=False)
+    few = configurations.filter(sizes["x"] * sizes["y"] * sizes["z"] < FEW_BLOCKS)
+    kernels = kernels.join(few, on="launch")
+    lasts = kernels["time"].sum()
+    share = lasts / max(devices["length"].sum(), 1)
+    if share < LEAST_LOSS or lasts > ALONE * devices["compute"].sum():
+        return None
+    most = kernels.sort("time", "begin").row(-1, named=True)
+    label = shorten_name(context.find_label(most["name"], "kernels")) or "a kernel"
+    grid, block, *_ = most["configuration"].split(", ")
+    evidence = f"most in {label}: {format_nanoseconds(most['time'])} with {grid}, {block}"
+    moments = ((most["begin"], most["end"], ()),)
+    return _make_limit("small_grids", share, (evidence,), moments=moments)
+
+
+def describe_migrations(frames: Mapping[str, pl.DataFrame]) -> Finding | None:
+    """Return the finding of managed memory that moves between hosts and GPUs, if that takes long."""
+    moved, devices = frames["copies"], frames["devices"]
+    moved = moved.filter(pl.col("operation").is_in(MIGRATIONS))
+    share = moved["time"].sum() / max(devices["length"].sum(), 1) if devices.height else 0.0
+    if share < LEAST_LOSS:
+        return None
+    return _make_limit("migrations", share, describe_copies(moved))
+
+
+def _make_limit(
+    kind: str, share: float, evidence: tuple[str, ...], where: str = "", moments: tuple = ()
+) -> Finding:
+    """Return a finding of what is gained at most. kind: of `limits` in findings.yaml."""
+    title, advice, view = TEXTS["limits"][kind]
+    title = title.format(share=share)
+    return Finding(
+        kind, title, share, (), (), evidence, advice, (view,), moments, at_most=True, where=where
+    )
+
+
+def describe_loss(
+    frames: Mapping[str, pl.DataFrame],
+    context: Context,
+    facts: CauseContext,
+    reason: str,
+    outside: float,
+    explained: float,
+) -> Finding | None:
+    """Return the finding about the largest loss of time of GPUs, if causes explain little of it;
+    its gain is not known. reason: why it is not, empty where no cause gains enough. outside: the
+    share of the time in which the job waits for requests. explained: the share that causes gain.
+    """
+    devices, job, graph = frames["devices"], facts.job, facts.replay.job.graph
+    if not devices.height:
+        return _describe_mpi(frames, context, job, explained)
+    if context.options.lossy_devices:
+        return None
+    length = max(int(devices["inner"].sum()), 1)
+    compute, active, copies = (devices[one].sum() for one in ("compute", "active", "copies"))
+    idle, communication = max(length * (1 - outside) - active, 0.0), active - compute - copies
+    copying, advice = _judge_copies(frames["copies"])
+    losses = {
+        "idle": (f"are idle{', beside waits for requests,' if outside else ''}", idle, ELSEWHERE),
+        "copies": (f"{copying}, and do nothing else,", copies, advice),
+        "communication": (
+            "communicate, and do nothing else,",
+            communication,
+            ADVICE["alone"],
+        ),
+    }
+    if is_shared(frames):
+        del losses["idle"]
+    name, (does, lost, advice) = max(losses.items(), key=lambda item: item[1][1])
+    share = lost / max(devices["length"].sum(), 1)
+    uses = frames["uses"]
+    if name == "idle" and uses.height:
+        uses = uses.filter(pl.col("when") == "idle")
+        share *= 1 - uses["profiler"].sum() / max(uses["length"].sum(), 1)
+    transfers = facts.replay.select((Kind.NCCL,))
+    unmatched = transfers[graph.edges.key[transfers] == 0]
+    is_unmatched = len(facts.replay.processes) > 1 and (
+        2 * graph.weight[unmatched].sum() > communication
+    )
+    is_clear = name == "communication" and not is_unmatched
+    if share < LEAST_LOSS or share <= LEAST_BESIDE_CAUSES * explained or (is_clear and explained):
+        return None
+    is_steady = context.options.steady is not None
+    when = "of the steady state" if is_steady else "between their first and last work"
+    tasks: list[int] = []
+    most, evidence, where = "", (), ""
+    if name == "idle":
+        use = find_use("idle", frames, context, job)
+        # The host of the GPUs that idle longest may be unknown.
+        if use is not None and 2 * use.length >= lost / devices.height:
+            most, evidence, where = use.describe_most(), use.list_evidence(), use.where
+            advice, calls = use.advice, use.list_calls("cuda")
+            if use.largest == "cuda" and not any(one.is_single for one in calls):
+                longest_call = calls[0].name if calls else ""
+                advice = advise_call(longest_call, frames["copies"], ELSEWHERE)
+    elif name == "copies":
+        evidence = describe_copies(frames["copies"])
+    elif is_unmatched:
+        of_all = f"{len(unmatched):,} of {format_count(len(transfers), 'NCCL kernel')}"
+        reason = TEXTS["reasons"]["unmatched"].format(kernels=of_all)
+        for one, _ in list_slow_processes(facts.replay, "gpu"):
+            tasks += [process + 1 for process in one.processes]
+            ranks = job.describe_ranks([process + 1 for process in one.processes])
+            slower = f"kernels of {ranks} take {one.ratio - 1:.1%} longer than the others' do"
+            evidence = (*evidence, slower)
+        advice = ADVICE["payloads"]
+    mean = format_nanoseconds(lost / devices.height)
+    longest = devices.sort(pl.col(f"{name}_end") - pl.col(f"{name}_begin")).row(-1, named=True)
+    return Finding(
+        "idle",
+        f"GPUs {does} for {mean} {'each, on average, ' if devices.height > 1 else ''}{when}{most}.",
+        share,
+        job.list_ranks(tasks),
+        job.list_devices(tasks),
+        (*evidence, *filter(None, [reason])),
+        where=where,
+        advice=advice,
+        views=tuple(TEXTS["kinds"]["pageable" if name == "copies" else "host_time"][1]),
+        moments=(
+            (longest[f"{name}_begin"], longest[f"{name}_end"], job.list_ranks([longest["task"]])),
+        ),
+        at_most=True,
+    )
+
+
+def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
+    """Return what GPUs do in operations of memory, and what helps against those that take most time."""
+    advice = ADVICE["copies_alone"]
+    if not copies.height:
+        return "copy", advice
+    most = sum_copies(copies).row(0, named=True)
+    size = most["bytes"] / most["count"]
+    fills = copies.filter(operation=MEMSET)["time"].sum() / max(copies["time"].sum(), 1)
+    is_copy, is_fill = fills < FEW, fills > 1 - FEW
+    does = "copy" if is_copy else "fill memory" if is_fill else "copy or fill memory"
+    if most["operation"] == MEMSET:
+        advice = ADVICE["fills"]
+    elif size < SMALL_COPY:
+        advice = f"copy in fewer, larger pieces: these have {format_size(size)} on average"
+    elif map_labels("memory_kind")["pageable"] in (most["source"], most["destination"]):
+        advice = f"{TEXTS['advice']['pageable']}; or {advice}"
+    return does, advice
+
+
+def advise_call(name: str, copies: pl.DataFrame, default: str = ADVICE["rarely"]) -> str:
+    """Return what helps against calls of a name. copies: as for sum_copies; default: against others."""
+    kinds = {*copies["source"], *copies["destination"]} if copies.height else set()
+    labels = map_labels("memory_kind")
+    is_pinned = labels["pinned"] in kinds and labels["pageable"] not in kinds
+    key = choose_advice("calls", call=name, pinned=is_pinned)
+    return ADVICE[key] if key else default
+
+
+def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:
+    """Return the sums of copies by direction and kinds of memory, the longest first. copies:
+    operation, source, destination, count, bytes, time (ns).
+    """
+    keys = ("operation", "source", "destination")
+    sums = copies.group_by(keys).agg(pl.col("count", "bytes", "time").sum())
+    return sums.sort("time", descending=True).select(*keys, "count", "bytes", "time")
+
+
+def describe_copies(copies: pl.DataFrame) -> tuple[str, ...]:
+    """Return what is copied most, by direction and kinds of memory. copies: as for sum_copies."""
+    operations, described = list_labels("memory_operation"), []
+    labels = list_labels("memory_kind").items()
+    kinds = {kind: one.lower() for kind, one in labels if one != "Unknown"}
+    for operation, source, destination, count, moved, time in sum_copies(copies).head(2).rows():
+        places = {"from": source, "of" if operation == MEMSET else "to": destination}
+        known = [f" {word} {kinds[one]}" for word, one in places.items() if one in kinds]
+        where = f"{''.join(known)} memory" if known else ""
+        described.append(
+            f"{operations.get(operation, 'copies').removeprefix('CUDA ')}: {count:,}{where}, "
+            f"{format_size(moved)} in {format_nanoseconds(time)}, {moved / max(time, 1):,.2f} GB/s"
+        )
+    return tuple(described)
