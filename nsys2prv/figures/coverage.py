@@ -27,10 +27,9 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.quality import find_refusal, lacks_mpi
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_device, identify_gpu
-from nsys2prv.figures.host_time import TEXTS
 from nsys2prv.figures.intervals import EMPTY, Spans, merge_spans
 from nsys2prv.figures.reach import COLLECTIVE, Reach
-from nsys2prv.figures.result import KERNEL_NAMES
+from nsys2prv.figures.result import KERNEL_NAMES, TEXTS
 from nsys2prv.match import all_relations
 from nsys2prv.table.event_reader import HELPER, SAMPLED, EventReader
 

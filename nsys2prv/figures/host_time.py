@@ -18,13 +18,14 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize
-from nsys2prv._util.files import create_temporary_file, load_shipped_file
+from nsys2prv._util.files import create_temporary_file
 from nsys2prv.conversion.quality import WOULD_TELL
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import NAMED_BY, OS, UCX, DeviceGroup, find_io_spans, to_arrays
 from nsys2prv.figures.intervals import (
     EMPTY,
     PART,
+    SIDES,
     Spans,
     find_parents,
     order_ranges,
@@ -32,7 +33,7 @@ from nsys2prv.figures.intervals import (
     take_off_inner,
     unite,
 )
-from nsys2prv.figures.result import Context
+from nsys2prv.figures.result import TEXTS, Context
 from nsys2prv.figures.stacks import (
     SAMPLES,
     STATES_OF_THREADS,
@@ -41,6 +42,8 @@ from nsys2prv.figures.stacks import (
     find_states,
     measure_places,
 )
+from nsys2prv.replay.graph import Kind, split_rows
+from nsys2prv.replay.whatif import Replay
 from nsys2prv.table.windows import WINDOW_RECORDS
 
 #: Layout of calls other than those of CUDA -> part of PARTS.
@@ -52,8 +55,6 @@ CALLS = {
 }
 #: Layout of calls -> the set of their names, where it has another name.
 NAME_SETS = {"nccl_call": "nvtx", **dict.fromkeys(UCX, "ucx")}
-#: Texts of findings.
-TEXTS = load_shipped_file(__package__, "findings.yaml")
 #: What names of calls, ranges, kernels and GPUs tell, as regular expressions.
 NAMES = TEXTS["names"]
 #: Parts of time -> what people call it. Each moment counts for the first that applies.
@@ -440,3 +441,34 @@ def describe_parts(
         for share, name in shares[:most]
         if share >= 0.05
     )
+
+
+def collect_overhead(unit: DeviceGroup) -> Iterator[pl.DataFrame]:
+    """Yield when the profiler works on each thread: thread, begin, end (ns)."""
+    if unit.has("profiler_overhead"):
+        for thread in unit.read_named("profiler_overhead")["thread"].unique().sort().to_list():
+            spans = find_profiler_spans(unit, thread)
+            yield pl.DataFrame({"thread": thread, "begin": spans.begin, "end": spans.end})
+
+
+def find_overhead(replay: Replay, overhead: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Return the calls and pauses of hosts during which the profiler works on the same thread: edges,
+    ascending, and for how long it does (ns). overhead: as :func:`collect_overhead` yields it.
+    """
+    if not overhead.height:
+        return replay.kept
+    graph, edges = replay.job.graph, np.sort(replay.select((Kind.GAP, Kind.CALL)))
+    spans = {
+        thread: Spans(*to_arrays(rows, *SIDES)) for (thread,), rows in overhead.group_by("thread")
+    }
+    kept, lasts = [edges[:0]], [np.zeros(0, np.int64)]
+    for part in split_rows(len(edges)):
+        row = graph.row[graph.find_nodes(edges[part])]
+        for thread in np.intersect1d(row, [*spans]).tolist():
+            some = edges[part][row == thread]
+            sides = (graph.time[side[some]] for side in (graph.edges.source, graph.edges.target))
+            inside = np.minimum(spans[thread].within(*sides), graph.weight[some])
+            kept.append(some[inside > 0])
+            lasts.append(inside[inside > 0])
+    order = np.argsort(places := np.concatenate(kept))
+    return places[order], np.concatenate(lasts)[order]

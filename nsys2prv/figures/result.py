@@ -78,6 +78,8 @@ DECLARED = {
     name: convert({"name": name, **declared}, Analysis)
     for name, declared in load_shipped_file(__package__, "analyses.yaml").items()
 }
+#: Texts of findings.
+TEXTS = load_shipped_file(__package__, "findings.yaml")
 #: Kind of finding -> what it means, for docs/analysis.md.
 FINDING_KINDS: dict[str, str] = DECLARED["findings"].terms
 

@@ -23,7 +23,7 @@ from nsys2prv.figures.host_time import (
     sum_ranges,
 )
 from nsys2prv.figures.intervals import Spans, find_parents, merge_spans, order_ranges
-from nsys2prv.figures.other_work import is_shared
+from nsys2prv.figures.kernels import is_shared
 from nsys2prv.figures.result import Context, Finding, JobRanks
 from nsys2prv.figures.stacks import find_place, measure_places
 from nsys2prv.replay.causes import Cause

@@ -36,12 +36,11 @@ from nsys2prv.figures.device_group import (
 from nsys2prv.figures.efficiency_times import MPI_TIME
 from nsys2prv.figures.intervals import EMPTY, SIDES, Spans, unite
 from nsys2prv.figures.iterations import find_phases
-from nsys2prv.figures.other_work import (
+from nsys2prv.figures.kernels import (
     describe_other_work,
     is_shared,
     measure_other_work,
 )
-from nsys2prv.figures.overhead import collect_overhead, find_overhead
 from nsys2prv.figures.result import (
     MOST_FINDINGS,
     Context,
@@ -50,8 +49,12 @@ from nsys2prv.figures.result import (
     Result,
     join_findings,
 )
-from nsys2prv.figures.stacks import list_places, measure_places
-from nsys2prv.figures.untraced_mpi import count_mpi_samples, describe_untraced_mpi
+from nsys2prv.figures.stacks import (
+    count_mpi_samples,
+    describe_untraced_mpi,
+    list_places,
+    measure_places,
+)
 from nsys2prv.replay.causes import (
     LEAST_GAIN,
     Cause,
@@ -128,7 +131,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     unit.forget_work()
     for task in unit.tasks:
         yield from _collect_hosts(unit, task, window, times)
-    for overhead in collect_overhead(unit):
+    for overhead in host_time.collect_overhead(unit):
         yield "overhead", overhead
     failed = unit.api.filter(pl.col("error") > 0).group_by("call", "error")
     yield "failed", failed.agg(count=pl.len()).cast(pl.Int64)
@@ -275,7 +278,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     times = ("before", "after") if devices.height else ()
     edges = [edge for when in times if (edge := time_use.describe_edge(when, frames, context, job))]
     replay = Replay(graph, *_choose_span(graph, frames, context))
-    replay = structs.replace(replay, kept=find_overhead(replay, frames["overhead"]))
+    replay = structs.replace(replay, kept=host_time.find_overhead(replay, frames["overhead"]))
     names = _list_names(frames, context)
     if asked := parse_what_ifs(context.options.what_ifs):
         answers = replay_what_ifs(asked, replay, names)

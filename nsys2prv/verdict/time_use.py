@@ -22,7 +22,7 @@ from nsys2prv.events.stacks import strip_arguments
 from nsys2prv.figures.device_group import list_labels
 from nsys2prv.figures.efficiency_times import MPI_TIME
 from nsys2prv.figures.host_time import PARTS, TEXTS, describe_unrecorded
-from nsys2prv.figures.other_work import is_shared, select_other_work
+from nsys2prv.figures.kernels import is_shared, select_other_work
 from nsys2prv.figures.result import Context, Finding, JobRanks
 from nsys2prv.figures.stacks import find_place
 from nsys2prv.replay.causes import SMALL_COPY

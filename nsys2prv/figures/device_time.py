@@ -1,0 +1,272 @@
+"""Measure idle time of devices, launch latency, CUDA API calls and memory operations; sum exposed and
+overlapped communication by device, operation and kernel class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.events.catalogue import map_labels
+from nsys2prv.figures.device_group import (
+    COMMUNICATING,
+    COMPUTE,
+    GRAPH,
+    MEMORY,
+    NCCL,
+    OTHER_COMMUNICATION,
+    STATES,
+    DeviceGroup,
+    find_host_states,
+    find_rows,
+    label_values,
+    to_arrays,
+)
+from nsys2prv.figures.intervals import make_statistics, spill_durations, unite
+from nsys2prv.figures.result import DECLARED, Context, Result, divide_columns, sum_known
+
+#: Classes of gaps by length: names, and bounds in ns.
+LENGTHS = ("< 1 us", "1-10 us", "10-100 us", "100 us - 1 ms", "1-10 ms", "10-100 ms", ">= 100 ms")
+BOUNDS = 10 ** np.arange(3, 9)
+#: Gaps this long are listed on their own, so many of a device.
+LONG_NS, MOST_LONG = 1_000_000, 5
+_PAGEABLE_MEMORY = map_labels("memory_kind")["pageable"]
+#: Whether a memory operation reads or writes pageable memory.
+PAGEABLE = (pl.col("source") == _PAGEABLE_MEMORY) | (pl.col("destination") == _PAGEABLE_MEMORY)
+#: Columns that tell memory operations of one sort from others.
+MOVES = ["operation", "source", "destination"]
+
+
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect gaps by length (`gaps`), the longest (`long`), durations of calls and latencies, and
+    sums of memory operations.
+    """
+    for device in unit.known_devices:
+        idle = unit.covered - unit.find_active_spans(device)
+        length = idle.end - idle.begin
+        states = find_host_states(unit, device)
+        gaps = pl.DataFrame(
+            {
+                "device": np.full(len(length), device),
+                "class": np.searchsorted(BOUNDS, length, "right"),
+                "begin": idle.begin,
+                "time_ns": length,
+                **{name: states[name].within(idle.begin, idle.end) for name in STATES},
+            }
+        )
+        by_class = gaps.group_by("device", "class", maintain_order=True).agg(
+            pl.len().cast(pl.Int64).alias("count"), pl.col("time_ns", *STATES).sum()
+        )
+        yield "gaps", by_class
+        yield "long", gaps.filter(pl.col("time_ns") >= LONG_NS).top_k(MOST_LONG, by="time_ns")
+    if unit.has("cuda_api"):
+        yield "calls", _spill(unit, unit.api, "call", "call-durations")
+        if unit.has("launch"):
+            yield from _measure_latencies(unit)
+    if unit.has("memory_operation"):
+        moves = unit.read_begins("memory_operation", (*MOVES, "bytes"))
+        sums = moves.group_by(MOVES, maintain_order=True).agg(
+            count=pl.len().cast(pl.Int64),
+            bytes=sum_known(pl.col("bytes")),
+            time_ns=(pl.col("end") - pl.col("begin")).sum(),
+        )
+        yield "memory", sums
+
+
+def _spill(unit: DeviceGroup, frame: pl.DataFrame, by: str, name: str) -> pl.DataFrame:
+    return spill_durations(frame, [by], unit.folder / f"{name}-{unit.number}.bin")
+
+
+def _measure_latencies(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    work = unit.list_launched_work(("sender", "sent", "begin", "what"))
+    sender, sent, begin, what = (work[name].to_numpy() for name in work.columns)
+    call = find_rows(*to_arrays(unit.api, "thread", "begin"), sender, sent)
+    returned = unit.api["end"].to_numpy()
+    task, kernel = unit.task_of[sender], what != MEMORY
+    returned = np.where(call >= 0, returned[call], begin) if len(returned) else begin
+    times = {"latencies": (kernel, sent), "queued": (kernel & (begin > returned), returned)}
+    for name, (own, since) in times.items():
+        rows = pl.DataFrame({"task": task[own], "begin": since[own], "end": begin[own]})
+        yield name, _spill(unit, rows, "task", name)
+
+
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add tables of gaps, latencies, calls and memory operations."""
+    if frames["gaps"].height:
+        _add_gap_tables(frames, context, result)
+    for name in ("latencies", "queued"):
+        if frames[name].height:
+            by_task = make_statistics(frames[name], ["task"]).drop("time_ns").sort("task")
+            result.add(name, context.label_tasks(by_task))
+    if frames["calls"].height:
+        rows = make_statistics(frames["calls"], ["call"])
+        rows = context.label_names(rows, "call", "cuda_api").select(
+            "call",
+            "count",
+            "time_ns",
+            (pl.col("time_ns") / pl.col("time_ns").sum()).alias("time_share"),
+            pl.exclude("call", "count", "time_ns"),
+        )
+        result.add("calls", rows)
+    if frames["memory"].height:
+        result.add("memory", _sum_moves(frames["memory"]))
+
+
+def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    unknown = (pl.col("time_ns") - pl.sum_horizontal(*STATES)).alias("unknown_ns")
+    states = [*(pl.col(name).alias(f"{name}_ns") for name in STATES), unknown]
+    gaps = frames["gaps"]
+    whole = gaps.group_by("class").agg(pl.col("count", "time_ns", *STATES).sum()).sort("class")
+    whole = whole.select(
+        pl.col("class")
+        .replace_strict(dict(enumerate(LENGTHS)), return_dtype=pl.String)
+        .alias("length"),
+        "count",
+        "time_ns",
+        (pl.col("time_ns") / (context.elapsed * gaps["device"].n_unique())).alias("elapsed_share"),
+        *states,
+    )
+    result.add("gaps", whole)
+    if frames["long"].height:
+        long = frames["long"].sort("time_ns", descending=True, maintain_order=True)
+        long = long.select("device", pl.col("begin").alias("begin_ns"), "time_ns", *states)
+        result.add("long_gaps", context.label_devices(long), count=MOST_LONG)
+
+
+def _sum_moves(memory: pl.DataFrame) -> pl.DataFrame:
+    rows = memory.group_by(MOVES, maintain_order=True).agg(
+        pl.col("count", "time_ns").sum(), bytes=sum_known(pl.col("bytes"))
+    )
+    return rows.sort("time_ns", descending=True, maintain_order=True).select(
+        label_values("operation", "memory_operation", "other"),
+        label_values("source", "memory_kind", None),
+        label_values("destination", "memory_kind", None),
+        "count",
+        "bytes",
+        "time_ns",
+        divide_columns(pl.col("bytes").cast(pl.Float64), "time_ns").alias("bandwidth_gb_s"),
+        PAGEABLE.alias("pageable"),
+    )
+
+
+# ---- overlap -------------------------------------------------------------------------------------
+
+
+#: Layout of operations of UCX.
+UCX = "ucx_transfers"
+#: Shares in the table of devices: the part, and the whole.
+SHARES: dict[str, list[str]] = DECLARED["overlap"].terms
+
+
+def collect_overlap(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect the overlapped communication of each device (`devices`), the time that other work
+    overlaps each kernel (`kernels`), and the overlapped time of operations of UCX of each task
+    (`ucx`).
+    """
+    if unit.has(UCX):
+        yield from _measure_ucx(unit)
+    for device in unit.known_devices:
+        compute = unit.find_device_spans(device, COMPUTE, GRAPH)
+        nccl = unit.find_device_spans(device, *COMMUNICATING)
+        communication = unit.find_device_spans(device, MEMORY, *COMMUNICATING)
+        sums = {
+            "device": device,
+            "communication_ns": communication.length,
+            "overlapped_ns": (communication & compute).length,
+            "nccl_ns": nccl.length,
+            "nccl_overlapped_ns": (nccl & compute).length,
+        }
+        yield "devices", pl.DataFrame([sums])
+        work = unit.work.filter(pl.col("device") == device)
+        begin, end, what = to_arrays(work, "begin", "end", "what")
+        is_communication = np.isin(what, (MEMORY, *COMMUNICATING))
+        beside = [spans.within(begin, end) for spans in (compute, communication)]
+        kinds = work.with_columns(
+            time_ns=pl.Series(unit.covered.within(begin, end)),
+            overlapped_ns=pl.Series(np.where(is_communication, *beside)),
+        ).filter(pl.col("time_ns") > 0)
+        by_kind = kinds.group_by("what", "operation", "name", "class", maintain_order=True)
+        yield "kernels", by_kind.agg(pl.col("time_ns", "overlapped_ns").sum(), count=pl.len())
+
+
+def _measure_ucx(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    rows = unit.read_begins(UCX)
+    tasks, of_work = unit.list_tasks(rows), unit.list_tasks(unit.work)
+    for task in tasks.unique().sort().to_list():
+        used = unit.work.filter(of_work == task)["device"].unique().to_list()
+        compute = unite(*(unit.find_device_spans(one, COMPUTE, GRAPH) for one in used))
+        own = rows.filter(tasks == task)
+        under_way = unit.merge_rows(own)
+        sums = {
+            "task": task,
+            "count": own.height,
+            "time_ns": under_way.length,
+            "overlapped_ns": (under_way & compute).length,
+        }
+        yield "ucx", pl.DataFrame([sums])
+
+
+def conclude_overlap(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add exposed and overlapped communication by device, operation and class."""
+    devices, kernels, ucx = frames["devices"], frames["kernels"], frames["ucx"]
+    exposed = pl.col("time_ns") - pl.col("overlapped_ns")
+    share = divide_columns(exposed, "time_ns").alias("exposed_share")
+    if ucx.height:
+        rows = ucx.sort("task").with_columns(exposed.alias("exposed_ns"), share)
+        result.add("ucx", context.label_tasks(rows))
+    if not devices.height or not devices["communication_ns"].sum():
+        if not ucx.height:
+            absent = context.explain_absence(("nccl_kernel", "memory_operation"))
+            result.missing.append(f"overlap: {absent}")
+        return
+    result.add("devices", _compute_exposed(devices.sort("device"), context))
+    operation = label_values("operation", "nccl_operation", "operation unknown")
+    label = (
+        pl.when(pl.col("what") == NCCL)
+        .then(pl.format("NCCL {}", operation))
+        .when(pl.col("what") == OTHER_COMMUNICATION)
+        .then(pl.lit("kernels other than NCCL's"))
+        .otherwise(label_values("name", "memory_operation", "memory operation"))
+    )
+    moving = kernels.filter(pl.col("what").is_in([MEMORY, *COMMUNICATING]))
+    operations = _sum_by(moving, "operation", label).select(
+        pl.exclude("overlapped_ns"), exposed.alias("exposed_ns"), "overlapped_ns", share
+    )
+    result.add("operations", operations)
+    of_kernel = label_values("class", "kernel_class", "Other")
+    label = pl.when(pl.col("what") == GRAPH).then(pl.lit("CUDA graph")).otherwise(of_kernel)
+    computing = kernels.filter(pl.col("what").is_in([COMPUTE, GRAPH]))
+    overlapped = divide_columns("overlapped_ns", "time_ns")
+    classes = _sum_by(computing, "class", label).with_columns(overlapped_share=overlapped)
+    result.add("classes", classes)
+
+
+def _compute_exposed(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Return the communication of each device, and of all in a last row."""
+    devices = devices.with_columns(elapsed=pl.lit(context.elapsed, pl.Int64))
+    devices = pl.concat([devices, devices.sum().with_columns(device=pl.lit(-1, pl.Int64))])
+    devices = devices.with_columns(
+        exposed_ns=pl.col("communication_ns") - pl.col("overlapped_ns"),
+        nccl_exposed_ns=pl.col("nccl_ns") - pl.col("nccl_overlapped_ns"),
+    ).with_columns(divide_columns(*pair).alias(name) for name, pair in SHARES.items())
+    *of_communication, of_nccl = SHARES
+    return context.label_devices(devices).select(
+        pl.col("device").fill_null("all"),
+        "communication_ns",
+        "exposed_ns",
+        "overlapped_ns",
+        *of_communication,
+        "nccl_ns",
+        "nccl_exposed_ns",
+        of_nccl,
+    )
+
+
+def _sum_by(kernels: pl.DataFrame, name: str, label: pl.Expr) -> pl.DataFrame:
+    """Return count, time_ns and overlapped_ns by a label, greatest time first."""
+    sums = kernels.group_by(label.alias(name), maintain_order=True).agg(
+        pl.col("count", "time_ns", "overlapped_ns").sum()
+    )
+    return sums.sort("time_ns", descending=True, maintain_order=True)
