@@ -1,14 +1,10 @@
-"""Vectorized columns of integers: values for absent and open, distinct values, slices, two modes; and
-frames in files.
-"""
+"""Vectorized columns of integers: values for absent and open, distinct values, slices, two modes."""
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain
-from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -205,57 +201,6 @@ class Table(Struct, frozen=True):
         return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
 
 
-#: A frame of at most so many rows and bytes stays in memory: a file takes longer than its rows.
-SMALL_FRAME_ROWS, SMALL_FRAME_BYTES = 1_000, 8_192
-
-
-class StoredFrame(Struct, frozen=True):
-    """Columns of one length in a file, or in memory where they are small. They are pickled, which
-    takes a tenth of the time that Arrow's format takes where rows are few.
-    """
-
-    #: File that holds the columns.
-    path: Path
-    #: Where they begin, in bytes.
-    offset: int
-    #: Their length, in bytes.
-    size: int
-    #: A small frame itself.
-    data: bytes = b""
-
-
-class FrameWriter:
-    """Appends frames to one file, which the first frame makes if it is not there."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file: BinaryIO | None = None
-
-    def append(self, columns: Mapping[str, Sequence | pl.Series | np.ndarray]) -> StoredFrame:
-        """Store columns by their names."""
-        if len(next(iter(columns.values()), ())) <= SMALL_FRAME_ROWS:
-            data = pickle.dumps(dict(columns), pickle.HIGHEST_PROTOCOL)
-            if len(data) <= SMALL_FRAME_BYTES:
-                return StoredFrame(self.path, 0, len(data), data)
-        if self._file is None:
-            self._file = self.path.open("ab")
-        offset = self._file.tell()
-        pickle.dump(dict(columns), self._file, pickle.HIGHEST_PROTOCOL)
-        return StoredFrame(self.path, offset, self._file.tell() - offset)
-
-    def flush(self) -> None:
-        """Let what is stored be read."""
-        if self._file is not None:
-            self._file.flush()
-
-    def __enter__(self) -> FrameWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
 def join_pieces(pieces: Sequence[Sequence[str] | pl.Series | np.ndarray]) -> Any:
     """Return pieces of a column, arrays, series or lists of texts, as one."""
     if len(pieces) == 1:
@@ -268,22 +213,6 @@ def join_pieces(pieces: Sequence[Sequence[str] | pl.Series | np.ndarray]) -> Any
         pl.Series(piece, dtype=pl.String if isinstance(piece, list) else None) for piece in pieces
     )
     return pl.concat(series)
-
-
-def read_columns(stored: StoredFrame, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the columns, or some of them, by their names, as they were stored."""
-    if stored.data:
-        columns = pickle.loads(stored.data)
-    else:
-        with stored.path.open("rb") as file:
-            file.seek(stored.offset)
-            columns = pickle.load(file)
-    return columns if names is None else {name: columns[name] for name in names}
-
-
-def read_frame(stored: StoredFrame) -> pl.DataFrame:
-    """Return the columns as a frame."""
-    return pl.DataFrame(read_columns(stored))
 
 
 def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:

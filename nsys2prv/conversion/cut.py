@@ -27,8 +27,8 @@ from nsys2prv.events.extraction import DeviceKey, ThreadKey
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.table.event_reader import CutEdges
-from nsys2prv.table.global_ids import to_begin_times, to_trace_times
 from nsys2prv.table.runs import SpillReader, take_rows
+from nsys2prv.table.slices import to_begin_times, to_trace_times
 from nsys2prv.writers.rows import ObjectModel, build_object_model, find_process
 
 #: The name set of NVTX ranges, and the layout with such names that does not last.

@@ -18,7 +18,6 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.options import CutPlan
 from nsys2prv.events.catalogue import Layout, Metric, load_catalogue
 from nsys2prv.events.kind import Reason
-from nsys2prv.table.global_ids import to_begin_times, to_trace_times
 from nsys2prv.table.runs import (
     COUNTER,
     LINE,
@@ -32,7 +31,7 @@ from nsys2prv.table.runs import (
     find_role,
     take_rows,
 )
-from nsys2prv.table.slices import find_masks
+from nsys2prv.table.slices import find_masks, to_begin_times, to_trace_times
 from nsys2prv.table.work_result import WorkResult, append_samples
 
 SECOND = 1_000_000_000

@@ -30,8 +30,8 @@ from nsys2prv.events.extraction import ObjectKey
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.ranks import Captures
 from nsys2prv.table.event_reader import CutEdges
-from nsys2prv.table.global_ids import GlobalIds, IdTable
 from nsys2prv.table.runs import LINE, TRACE, Run, Shape, Span
+from nsys2prv.table.slices import GlobalIds, IdTable
 from nsys2prv.table.work_result import WorkResult
 from nsys2prv.writers.names import NameValues
 from nsys2prv.writers.rows import ObjectModel

@@ -42,8 +42,8 @@ from nsys2prv.table.event_reader import (
     RowTable,
     StackFile,
 )
-from nsys2prv.table.global_ids import IdTable, to_begin_times, to_trace_times
 from nsys2prv.table.runs import TRACE, Run, SpillReader, SpillWriter, take_rows
+from nsys2prv.table.slices import IdTable, to_begin_times, to_trace_times
 from nsys2prv.table.work_result import WorkResult
 from nsys2prv.writers.rows import GPU_ROW_NAMES
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, factorize, find_places, group_rows, read_columns
+from nsys2prv._util.columns import ABSENT, factorize, find_places, group_rows
+from nsys2prv._util.stored_columns import read_columns
 from nsys2prv.events.call_indexes import Launches, Segment
 from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
 from nsys2prv.export.info import ReportInfo

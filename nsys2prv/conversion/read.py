@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import FrameWriter, StoredFrame, read_frame
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
+from nsys2prv._util.stored_columns import FrameWriter, StoredFrame, read_frame
 from nsys2prv._util.text import list_some
 from nsys2prv._util.workers import LostWorker
 from nsys2prv.conversion.clocks import find_host_clocks

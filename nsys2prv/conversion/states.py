@@ -25,7 +25,6 @@ from nsys2prv.events.catalogue import Field, Layout, load_catalogue
 from nsys2prv.events.extraction import QueueKey, StreamKey, ThreadKey, find_stream_device
 from nsys2prv.events.kind import Rows
 from nsys2prv.match import write_result
-from nsys2prv.table.global_ids import GlobalIds, load_global_ids
 from nsys2prv.table.runs import (
     LINE,
     STATE,
@@ -36,7 +35,7 @@ from nsys2prv.table.runs import (
     list_present_fields,
     read_run,
 )
-from nsys2prv.table.slices import RangeSlice
+from nsys2prv.table.slices import GlobalIds, RangeSlice, load_global_ids
 from nsys2prv.table.windows import WindowReader, choose_window_bounds
 from nsys2prv.table.work_result import WorkResult
 

@@ -35,10 +35,9 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import Metric
 from nsys2prv.events.kind import EventKind, Reason, describe_reason, explain_unread_table
 from nsys2prv.match import Relation, all_relations
-from nsys2prv.table.global_ids import GlobalIds
-from nsys2prv.table.joined_runs import join_small_runs
 from nsys2prv.table.runs import COUNTER, LINE, STATE, Run
-from nsys2prv.table.windows import WindowReader, choose_window_bounds
+from nsys2prv.table.slices import GlobalIds
+from nsys2prv.table.windows import WindowReader, choose_window_bounds, join_small_runs
 from nsys2prv.writers import TraceContent, Writer
 from nsys2prv.writers.paraver.pcf import list_codes, number_metrics
 from nsys2prv.writers.paraver.prv import ParaverWriter

@@ -27,8 +27,6 @@ from msgspec.structs import asdict
 
 from nsys2prv._util.columns import (
     ABSENT,
-    FrameWriter,
-    StoredFrame,
     Table,
     factorize,
     factorize_together,
@@ -36,8 +34,8 @@ from nsys2prv._util.columns import (
     group_rows,
     mask_changes,
     number_rows,
-    read_columns,
 )
+from nsys2prv._util.stored_columns import FrameWriter, StoredFrame, read_columns
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL

@@ -21,14 +21,13 @@ from nsys2prv._util.budget import (
 from nsys2prv._util.columns import (
     ABSENT,
     OPEN,
-    FrameWriter,
-    StoredFrame,
     blank_negative,
     cut_texts,
     factorize_together,
     join_pieces,
     measure_texts,
 )
+from nsys2prv._util.stored_columns import FrameWriter, StoredFrame
 from nsys2prv._util.text import format_duration
 from nsys2prv.events.call_indexes import Launches, LaunchIndex, NcclCallIndex
 from nsys2prv.events.catalogue import CALLER_LEVELS

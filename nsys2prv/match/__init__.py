@@ -22,7 +22,8 @@ import polars as pl
 from msgspec import Struct, convert
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import OPEN, StoredFrame, factorize, join_pieces, read_columns
+from nsys2prv._util.columns import OPEN, factorize, join_pieces
+from nsys2prv._util.stored_columns import StoredFrame, read_columns
 from nsys2prv.clock import ALIGNED_ERROR
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import load_catalogue

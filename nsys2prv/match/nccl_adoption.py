@@ -22,15 +22,8 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import (
-    ABSENT,
-    FrameWriter,
-    factorize_together,
-    number_linked,
-    number_rows,
-    read_columns,
-    read_frame,
-)
+from nsys2prv._util.columns import ABSENT, factorize_together, number_linked, number_rows
+from nsys2prv._util.stored_columns import FrameWriter, read_columns, read_frame
 from nsys2prv.clock import NOISE, PLAUSIBLE_DRIFT, TO_SIGMA, UTC_ERROR, NoiseKind, matching
 from nsys2prv.clock.maps import Placement
 from nsys2prv.clock.sequences import CallSequence, pair_calls

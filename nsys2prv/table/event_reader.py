@@ -14,19 +14,20 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import (
-    StoredFrame,
-    factorize_together,
-    is_sorted,
-    mask_changes,
-    read_frame,
-)
+from nsys2prv._util.columns import factorize_together, is_sorted, mask_changes
+from nsys2prv._util.stored_columns import StoredFrame, read_frame
 from nsys2prv.events.catalogue import CALLERS, load_catalogue
 from nsys2prv.export.source import mask_usable
 from nsys2prv.table import windows
-from nsys2prv.table.global_ids import GlobalIds, to_begin_times, to_trace_times
 from nsys2prv.table.runs import COUNTER, LINE, RANGE, Run, SpillReader, read_run
-from nsys2prv.table.slices import RangeSlice, Slice, read_slice
+from nsys2prv.table.slices import (
+    GlobalIds,
+    RangeSlice,
+    Slice,
+    read_slice,
+    to_begin_times,
+    to_trace_times,
+)
 
 #: Kinds of rows: threads of processes that count, streams of GPUs, samples and queues, and threads of
 #: helpers, which are in no unit.

@@ -18,8 +18,8 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from nsys2prv._util.columns import ABSENT, OPEN, find_bounds
+from nsys2prv._util.stored_columns import StoredColumn, write_column
 from nsys2prv.events.catalogue import CALLERS, Field, Layout
-from nsys2prv.table.stored_columns import StoredColumn, write_column
 
 #: The greatest number that is stored in 32 bits.
 GREATEST_NARROW = (1 << 32) - 1

@@ -19,15 +19,15 @@ from msgspec.structs import astuple
 from nsys2prv._util.columns import ABSENT, OPEN, factorize
 from nsys2prv._util.files import Closable
 from nsys2prv._util.memory import find_limit
-from nsys2prv.events.catalogue import CALLERS, Layout, Metric, NameSet, load_catalogue
-from nsys2prv.table.range_index import GREATEST_NARROW, RangeIndex, write_ranges
-from nsys2prv.table.stored_columns import (
+from nsys2prv._util.stored_columns import (
     NO_BITS,
     StoredColumn,
     read_valid,
     read_values,
     write_column,
 )
+from nsys2prv.events.catalogue import CALLERS, Layout, Metric, NameSet, load_catalogue
+from nsys2prv.table.range_index import GREATEST_NARROW, RangeIndex, write_ranges
 
 #: What a run is of: ranges (kernels, calls, points in time, states that hold), lines, samples, or
 #: states of rows.

@@ -15,8 +15,9 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, OPEN, StoredFrame, is_sorted, read_frame
+from nsys2prv._util.columns import ABSENT, OPEN, is_sorted
 from nsys2prv._util.notes import Note
+from nsys2prv._util.stored_columns import StoredFrame, read_frame
 from nsys2prv.events.call_indexes import Segment
 from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, Metric, load_catalogue
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from nsys2prv.events.catalogue import Metric
-    from nsys2prv.table.global_ids import GlobalIds
     from nsys2prv.table.runs import Run
+    from nsys2prv.table.slices import GlobalIds
     from nsys2prv.table.windows import Window
     from nsys2prv.writers.names import NameValues
     from nsys2prv.writers.rows import ObjectModel

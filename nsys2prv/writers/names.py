@@ -12,7 +12,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize, join_pieces, read_columns
+from nsys2prv._util.columns import factorize, join_pieces
+from nsys2prv._util.stored_columns import read_columns
 from nsys2prv.events.catalogue import NameSet
 from nsys2prv.events.kernel_names import make_kernel_label, make_labels_unique
 from nsys2prv.table.work_result import WorkResult

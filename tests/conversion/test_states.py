@@ -41,7 +41,7 @@ from nsys2prv import Nsys2prvError, Options, convert
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.table import runs, windows
-from nsys2prv.table.global_ids import to_begin_times, to_trace_times
+from nsys2prv.table.slices import to_begin_times, to_trace_times
 
 NAMES = make_strings(
     "kernel",

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nsys2prv._util.columns import FrameWriter, factorize_together
+from nsys2prv._util.columns import factorize_together
+from nsys2prv._util.stored_columns import FrameWriter
 from nsys2prv.events.call_indexes import CallKinds, Launches, LaunchIndex, save_launches
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL

@@ -12,7 +12,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from nsys2prv._util.columns import ABSENT, FrameWriter
+from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.stored_columns import FrameWriter
 from nsys2prv.events.call_indexes import (
     GROUP_END,
     GROUP_START,

@@ -21,8 +21,8 @@ from tools.exports import (
     make_strings,
 )
 
-from nsys2prv._util.columns import FrameWriter
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.stored_columns import FrameWriter
 from nsys2prv.events.attributes import MOST_METRICS, MOST_SOURCES
 from nsys2prv.events.call_indexes import CallKinds, Launches, LaunchIndex, save_launches
 from nsys2prv.events.catalogue import hash_to_numbers

@@ -13,11 +13,9 @@ from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import CALLERS, load_catalogue
 from nsys2prv.table import range_index, runs
-from nsys2prv.table.global_ids import GlobalIds, IdTable
-from nsys2prv.table.joined_runs import GLOBAL_IDS, join_task
 from nsys2prv.table.runs import RESOLVED, TRACE, Run, SpillReader, SpillWriter
-from nsys2prv.table.slices import RangeSlice, find_masks, read_slice
-from nsys2prv.table.windows import WindowReader
+from nsys2prv.table.slices import GlobalIds, IdTable, RangeSlice, find_masks, read_slice
+from nsys2prv.table.windows import GLOBAL_IDS, WindowReader, join_task
 
 LAYOUT = load_catalogue().layouts["nvtx_pushpop"]
 KERNELS = load_catalogue().layouts["cuda_kernel"]

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.table.global_ids import GlobalIds, IdTable
 from nsys2prv.table.runs import BLOCK_ROWS, LINE, Run, SpillReader, SpillWriter, get_shape
-from nsys2prv.table.slices import read_slice
+from nsys2prv.table.slices import GlobalIds, IdTable, read_slice
 
 LINES = get_shape(LINE, "mpi_message")
 

@@ -37,12 +37,12 @@ Range = tuple[int, int, str]
 #: What makes pieces small: parts of tables, blocks, runs that are joined, windows of a trace.
 _SMALL_PIECES = {
     "conversion.read.PART_ROWS": 17,
-    "store.runs.BLOCK_ROWS": 4,
-    "store.overlaps.CHUNK_RECORDS": 9,
-    "store.windows.WINDOW_RECORDS": 20,
-    "store.windows.RECORDS_PER_RUN": 1,
-    "store.joined_runs.JOINED_RECORDS": 50,
-    "store.range_index.LATE_ROWS": 6,
+    "table.runs.BLOCK_ROWS": 4,
+    "table.overlaps.CHUNK_RECORDS": 9,
+    "table.windows.WINDOW_RECORDS": 20,
+    "table.windows.RECORDS_PER_RUN": 1,
+    "table.windows.JOINED_RECORDS": 50,
+    "table.range_index.LATE_ROWS": 6,
 }
 
 
@@ -53,7 +53,7 @@ PIECES = {"in one piece": None, "in small pieces": 4, "in small pieces that are 
 def set_pieces(monkeypatch: pytest.MonkeyPatch, joined: int | None) -> None:
     """Let everything be stored and written in many small pieces, if not in one. joined: of PIECES."""
     for name, value in (
-        (_SMALL_PIECES | {"store.joined_runs.SMALL_RUN": joined}).items() if joined else ()
+        (_SMALL_PIECES | {"table.windows.SMALL_RUN": joined}).items() if joined else ()
     ):
         monkeypatch.setattr(f"nsys2prv.{name}", value, raising=False)
 

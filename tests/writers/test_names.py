@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsys2prv._util.columns import FrameWriter
+from nsys2prv._util.stored_columns import FrameWriter
 from nsys2prv.events.catalogue import NameSet
 from nsys2prv.table.work_result import WorkResult
 from nsys2prv.writers.names import assign_values
