@@ -18,6 +18,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.notes import Note
 from nsys2prv._util.stored_columns import FrameWriter, read_columns
 from nsys2prv.clock.maps import ClockRecord
 from nsys2prv.conversion.job import Job
@@ -26,6 +27,7 @@ from nsys2prv.events.extraction import GPU, DeviceKey
 from nsys2prv.events.stacks import SEPARATOR, STACK_TEXTS
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.table.runs import Shape
+from nsys2prv.table.work_result import WorkResult
 from nsys2prv.writers.rows import ObjectTree
 
 _DECLARED = load_shipped_file(__package__, "anonymous.yaml")
@@ -95,48 +97,77 @@ class Pseudonyms:
         return list(map(self.hide, lines))
 
 
-def hide_names(job: Job) -> None:
-    """Replace what is private in a prepared job by pseudonyms. `job.plain_labels` keeps the labels of
-    names, for decisions that depend on them.
+def hide_names(job: Job) -> Job:
+    """Return a job with pseudonyms for what is private. Its `plain_labels` keep the labels of names, for
+    decisions that depend on them.
     """
     keys = (key for _, key in job.list_objects() if isinstance(key, DeviceKey) and key.kind != GPU)
     names = Pseudonyms(job.infos, {key.name for key in keys})
-    job.infos = [hide_report(info, names) for info in job.infos]
-    job.warnings, job.unread = (names.hide_lines(lines) for lines in (job.warnings, job.unread))
-    for notes in (job.notes, *(result.notes for result in job.results)):
-        notes[:] = [replace(note, text=names.hide(note.text)) for note in notes]
-    for result in job.results:
-        for account in result.accounts.values():
-            # Reasons name processes that were not profiled.
-            account.dropped, account.skipped = (
-                Counter({type(key)(names.hide(key)): count for key, count in reasons.items()})
-                for reasons in (account.dropped, account.skipped)
-            )
     tree = job.model.tree
     tasks = (
         replace(task, name=names.hide(task.name), threads=tuple(map(names.hide, task.threads)))
         for task in tree.tasks
     )
-    job.model = replace(
-        job.model,
-        tree=ObjectTree(tuple(map(names.hide, tree.nodes)), tuple(tasks)),
-        helpers=tuple(map(names.hide, job.model.helpers)),
-    )
-    if job.clock_record:
-        job.clock_record = _hide_clocks(job.clock_record, names)
     domains = {name: hide_domain(name) for name, _ in job.domain_codes}
-    job.domain_codes = [(domains[name], number) for name, number in job.domain_codes]
-    job.plain_labels = {name: values.labels for name, values in job.values.items()}
-    job.values = {
-        name: replace(
-            values,
-            labels=_hide_labels(name, values.labels, names),
-            domains={domains.get(one, one): frame for one, frame in values.domains.items()},
+    with FrameWriter(job.folder / "anonymous-stacks") as frames:
+        results = [_hide_result(result, names, frames) for result in job.results]
+    return replace(
+        job,
+        infos=[hide_report(info, names) for info in job.infos],
+        warnings=names.hide_lines(job.warnings),
+        unread=names.hide_lines(job.unread),
+        notes=_hide_notes(job.notes, names),
+        results=results,
+        model=replace(
+            job.model,
+            tree=ObjectTree(tuple(map(names.hide, tree.nodes)), tuple(tasks)),
+            helpers=tuple(map(names.hide, job.model.helpers)),
+        ),
+        clock_record=job.clock_record and _hide_clocks(job.clock_record, names),
+        domain_codes=[(domains[name], number) for name, number in job.domain_codes],
+        plain_labels={name: values.labels for name, values in job.values.items()},
+        values={
+            name: replace(
+                values,
+                labels=_hide_labels(name, values.labels, names),
+                domains={domains.get(one, one): frame for one, frame in values.domains.items()},
+            )
+            for name, values in job.values.items()
+        },
+        runs=[replace(run, shape=_hide_metrics(run.shape)) for run in job.runs],
+    )
+
+
+def _hide_notes(notes: Iterable[Note], names: Pseudonyms) -> list[Note]:
+    return [replace(note, text=names.hide(note.text)) for note in notes]
+
+
+def _hide_result(result: WorkResult, names: Pseudonyms, frames: FrameWriter) -> WorkResult:
+    """Return a result without private names in its notes, reasons and texts of call stacks, which are
+    stored anew.
+    """
+    accounts = {
+        kind: replace(
+            account,
+            # Reasons name processes that were not profiled.
+            **{
+                fate: Counter(
+                    {type(key)(names.hide(key)): n for key, n in getattr(account, fate).items()}
+                )
+                for fate in ("dropped", "skipped")
+            },
         )
-        for name, values in job.values.items()
+        for kind, account in result.accounts.items()
     }
-    job.runs = [replace(run, shape=_hide_metrics(run.shape)) for run in job.runs]
-    _hide_stacks(job)
+    facts = dict(result.facts)
+    if STACK_TEXTS in facts:
+        columns = read_columns(facts[STACK_TEXTS])
+        texts = (text.split(SEPARATOR) for text in columns["text"])
+        hidden = [SEPARATOR.join(map(_hide_function, functions)) for functions in texts]
+        columns["text"] = pl.Series(hidden, dtype=pl.String)
+        facts[STACK_TEXTS] = frames.append(columns)
+    notes = _hide_notes(result.notes, names)
+    return replace(result, notes=notes, accounts=accounts, facts=facts)
 
 
 def hide_message(text: str) -> str:
@@ -221,15 +252,3 @@ def _hide_function(label: str) -> str:
     if not _PUBLIC["functions"].match(function):
         function = make_pseudonym("function", function)
     return function if module is None else f"{function} ({_hide_label('module', module)})"
-
-
-def _hide_stacks(job: Job) -> None:
-    """Store the texts of call stacks anew, without private names."""
-    with FrameWriter(job.folder / "anonymous-stacks") as frames:
-        for result in job.results:
-            if stored := result.facts.get(STACK_TEXTS):
-                columns = read_columns(stored)
-                texts = (text.split(SEPARATOR) for text in columns["text"])
-                hidden = [SEPARATOR.join(map(_hide_function, functions)) for functions in texts]
-                columns["text"] = pl.Series(hidden, dtype=pl.String)
-                result.facts[STACK_TEXTS] = frames.append(columns)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.clock import ALIGNED_ERROR, MESSAGES, NOTE_KINDS
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Placement
-from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.job import Numbered, Opened, Placed, Read, complete
 from nsys2prv.conversion.options import AUTO, NONE
 from nsys2prv.match import DEVICES, FactFile, Observed, RelationContext, all_relations, run_step
 from nsys2prv.match.blocks import Block
@@ -47,7 +47,7 @@ NOTICEABLE_RATIO = 1.2
 SHORTEST_IN_MS = 10_000_000
 
 
-def find_host_clocks(job: Job) -> tuple[list[int], list[str]]:
+def find_host_clocks(job: Opened) -> tuple[list[int], list[str]]:
     """Return the index of each report's clock, and the names of the clocks: their hosts, or the
     reports themselves where no clock places them.
 
@@ -71,7 +71,7 @@ def find_host_clocks(job: Job) -> tuple[list[int], list[str]]:
     return numbers, names
 
 
-def find_clock_corrections(job: Job) -> ClockRecord | None:
+def find_clock_corrections(job: Numbered) -> ClockRecord | None:
     """Return the corrections of the hosts' clocks that the plan asks for; None for no corrections."""
     method = job.plan.method
     if isinstance(method, ClockRecord):
@@ -100,7 +100,7 @@ def find_clock_corrections(job: Job) -> ClockRecord | None:
     return _make_record(solve_clocks(names, gathered, messages, pivot, spans), names, job)
 
 
-def _observe_clocks(job: Job, context: RelationContext) -> Observed:
+def _observe_clocks(job: Numbered, context: RelationContext) -> Observed:
     """Collect the observations of clocks from the relations that the plan selects: calls, in
     portions sorted by source and group, and messages.
     """
@@ -115,7 +115,7 @@ def _observe_clocks(job: Job, context: RelationContext) -> Observed:
 
 
 def gather_facts(
-    job: Job,
+    job: Numbered,
     folder: Path,
     clocks: Sequence[ClockMap],
     hosts: Sequence[int],
@@ -135,19 +135,18 @@ def gather_facts(
         of_report = report, clocks[report], hosts[report], threads, group, capture
         for name, frame in result.facts.items():
             files[name] += (FactFile(frame, *of_report),)
-    first_task = max((result.task for result in job.results), default=-1) + 1
-    return RelationContext(files, job.model.tasks, folder, first_task, job.run, clock_error)
+    return RelationContext(files, job.model.tasks, folder, job.next_task, job.run, clock_error)
 
 
-def place_reports_in_trace(job: Job, record: ClockRecord | None) -> None:
-    """Place all reports in trace time, with these corrections of the hosts' clocks."""
-    placements = _place_all(job)
+def place_reports_in_trace(job: Numbered, record: ClockRecord | None) -> Placed:
+    """Return the job with all reports placed in trace time, with these corrections of the hosts' clocks."""
+    placements, warnings = _place_all(job), [*job.warnings]
     if record is not None:
         numbers, names = find_host_clocks(job)
         hosts = {name: record.hosts[name] for name in names if name in record.hosts}
         if unknown := [name for name in names if name not in hosts]:
-            job.warnings.append(f"{list_some(unknown)}: not in the clock file, placed by UTC")
-        job.warnings += [f"clocks: {line}" for line in record.warnings]
+            warnings.append(f"{list_some(unknown)}: not in the clock file, placed by UTC")
+        warnings += [f"clocks: {line}" for line in record.warnings]
         host_clocks = [hosts.get(names[number]) for number in numbers]
         placements = [
             replace(placement, map=clock.correct(placement.map)) if clock else placement
@@ -162,11 +161,19 @@ def place_reports_in_trace(job: Job, record: ClockRecord | None) -> None:
         for clock in (placement.map for placement in placements)
         if clock.slack
     )
-    job.placements, job.clock_record, job.epoch = placements, record, epoch
-    job.clocks = [*(placement.map.delay(-epoch) for placement in placements), ClockMap()]
+    clocks = [*(placement.map.delay(-epoch) for placement in placements), ClockMap()]
+    return complete(
+        Placed,
+        job,
+        placements=placements,
+        warnings=warnings,
+        clock_record=record,
+        clocks=clocks,
+        epoch=epoch,
+    )
 
 
-def _place_all(job: Job) -> list[Placement]:
+def _place_all(job: Read) -> list[Placement]:
     """Return the placements, with reports without any clock placed at the first event of the
     others.
     """
@@ -190,7 +197,7 @@ def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]
     }
 
 
-def group_comparable_reports(job: Job) -> list[int]:
+def group_comparable_reports(job: Placed) -> list[int]:
     """Return a group number for each report; times are comparable within a group. Without any
     observation all reports are of one group.
     """
@@ -208,7 +215,7 @@ def group_comparable_reports(job: Job) -> list[int]:
     return [group_numbers[references[number]] for number in numbers]
 
 
-def find_clock_error(job: Job) -> int:
+def find_clock_error(job: Placed) -> int:
     """Return the largest error (ns) between the times of comparable reports."""
     if len(set(find_host_clocks(job)[0])) == 1:
         return 0
@@ -228,7 +235,7 @@ def is_aligned(clock: HostClock) -> bool:
     )
 
 
-def _make_record(alignment: Alignment, names: Sequence[str], job: Job) -> ClockRecord:
+def _make_record(alignment: Alignment, names: Sequence[str], job: Numbered) -> ClockRecord:
     """Return the result of the alignment, keyed by the names of the clocks."""
     owners = [
         job.infos[process.report].name if process.rank is None else f"rank {process.rank}"

@@ -20,7 +20,7 @@ from nsys2prv._util.text import PREPARING, Progress
 from nsys2prv._util.workers import Pool, is_worth_parallelizing
 from nsys2prv.clock.maps import place_reports
 from nsys2prv.conversion.align import align_reports
-from nsys2prv.conversion.job import MOST_TOGETHER, Job, open_workplace
+from nsys2prv.conversion.job import MOST_TOGETHER, Job, Opened, Read, open_workplace
 from nsys2prv.conversion.options import DEFAULTS, CutOptions, Options, Plan, choose_reports
 from nsys2prv.conversion.read import list_wanted_parts, read_reports
 from nsys2prv.conversion.summary import Summary
@@ -111,9 +111,8 @@ def prepare(
     progress = Progress(quiet, (*PREPARING, *phases))
     paths = [Path(report) for report in reports]
     found = {*paths} - set(map(Path, reports if given is None else given))
-    job = _open_and_read(paths, plan, folder, pool, progress, found)
-    job.warnings = [*left_out, *job.warnings]
-    align_reports(job)
+    read = _open_and_read(paths, plan, folder, pool, progress, found)
+    job = align_reports(replace(read, warnings=[*left_out, *read.warnings]))
     # Imported only where they are needed.
     if plan.cut.options != CutOptions():
         from nsys2prv.conversion.cut import cut_job
@@ -122,7 +121,7 @@ def prepare(
     if plan.options.anonymous:
         from nsys2prv.conversion.anonymous import hide_names
 
-        hide_names(job)
+        job = hide_names(job)
     return job
 
 
@@ -133,7 +132,7 @@ def _open_and_read(
     pool: Pool,
     progress: Progress,
     found: Collection[Path],
-) -> Job:
+) -> Read:
     """Open and read the reports, without unreadable ones where the plan says to keep going."""
     unread: list[str] = []
     while True:
@@ -141,10 +140,8 @@ def _open_and_read(
         part.mkdir()
         try:
             with ensure_unchanged([path for path in paths if not has_log(path)]):
-                job = open_reports(paths, plan, part, pool, progress, found)
-                read_reports(job)
-            job.unread += unread
-            return job
+                job = read_reports(open_reports(paths, plan, part, pool, progress, found))
+            return replace(job, unread=[*job.unread, *unread])
         except Unreadable as error:
             kept = [path for path in paths if path != error.report]
             if not plan.options.keep_going or not kept or len(kept) == len(paths):
@@ -197,7 +194,7 @@ def open_reports(
     pool: Pool,
     progress: Progress,
     found: Collection[Path] = (),
-) -> Job:
+) -> Opened:
     """Open the reports; return their job, of which nothing but metadata is read yet. found: those in
     folders, which are left out where they are files of another kind.
     """
@@ -231,14 +228,20 @@ def open_reports(
     )
     if not is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS):
         pool = Pool()
-    job = Job(plan, folder, pool, progress)
     communicators = name_communicators([info.communicators for info in infos])
-    job.infos = [
-        replace(info, communicators=rows) for info, rows in zip(infos, communicators, strict=True)
-    ]
-    job.placements = place_reports([info.clock for info in job.infos])
-    job.unread, job.warnings = unread, warnings
-    return job
+    return Opened(
+        plan=plan,
+        folder=folder,
+        pool=pool,
+        progress=progress,
+        infos=[
+            replace(info, communicators=rows)
+            for info, rows in zip(infos, communicators, strict=True)
+        ],
+        placements=place_reports([info.clock for info in infos]),
+        unread=unread,
+        warnings=warnings,
+    )
 
 
 def inspect_reports(

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from copy import copy
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
@@ -55,8 +55,8 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
         notes.append(f"{left_out:,} records left out")
     if clipped:
         notes.append(f"{clipped:,} ranges clipped")
-    smaller.notes = [*job.notes, *([Note(f"cut: {'; '.join(notes)}")] if notes else [])]
-    return smaller
+    cut = [Note(f"cut: {'; '.join(notes)}")] if notes else []
+    return replace(smaller, notes=[*job.notes, *cut])
 
 
 def _find_window(job: Job, plan: CutPlan) -> CutWindow:
@@ -94,21 +94,24 @@ def _cut_runs(
             lost[reason] += count
         reasons = ", ".join(f"{count:,} {describe_reason(why)}" for why, count in (+lost).items())
         raise make_error("cut_empty", NothingToWrite, reasons=reasons)
-    smaller = copy(job)
-    smaller.is_cut, smaller.uncut = True, job
-    smaller.threads, smaller.model = threads, model
-    smaller.runs = [run for part in parts for run in part.runs]
-    smaller.duration = window.end - window.origin
     *clocks, identity = job.clocks
-    smaller.epoch = job.epoch + window.origin
-    smaller.clocks = [*(clock.delay(-window.origin) for clock in clocks), identity]
-    smaller.written = +sum_counters(part.events for part in parts)
-    smaller.left_out = +sum_counters([job.left_out, left_out])
     # A report of several ranks has all lines of its threads.
     carried = {thread: until for part in cut for thread, until in part.carried.items()}
     pending = {thread: since for part in cut for thread, since in part.pending.items()}
     sides = window.first > 0, window.end < job.duration
-    smaller.edges = CutEdges(window.first - window.origin, *sides, carried, pending)
+    smaller = replace(
+        job,
+        uncut=job,
+        edges=CutEdges(window.first - window.origin, *sides, carried, pending),
+        threads=threads,
+        model=model,
+        runs=[run for part in parts for run in part.runs],
+        duration=window.end - window.origin,
+        epoch=job.epoch + window.origin,
+        clocks=[*(clock.delay(-window.origin) for clock in clocks), identity],
+        written=+sum_counters(part.events for part in parts),
+        left_out=+sum_counters([job.left_out, left_out]),
+    )
     return smaller, sum(part.clipped for part in cut)
 
 

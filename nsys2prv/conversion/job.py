@@ -1,6 +1,8 @@
-"""The job that goes through the stages of a conversion, with the workers that run its tasks.
+"""The job that goes through the stages of a conversion, as each of them leaves it.
 
-The stages `open`, `read` and `align` fill in its fields; then it can be cut, written and analysed.
+`Opened` is what is known of the reports before they are read, `Read` has their events, `Numbered` their
+rows, `Placed` their time in the trace, and `Job` can be cut, written and analysed. A stage takes the one
+before its own and returns its own; each has the fields of those before it. Arrays are int64, times ns.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from nsys2prv._util import files
 from nsys2prv._util.columns import ABSENT, factorize_together
@@ -40,6 +43,7 @@ from nsys2prv.writers.rows import ObjectModel
 END_OF_DATES = 250_000_000_000_000_000_000
 #: At most so many short tasks, of about so many rows, go to a worker together.
 MOST_TOGETHER, ROWS_TOGETHER = 16, 200_000
+Stage = TypeVar("Stage", bound="Opened")
 
 
 @contextmanager
@@ -64,10 +68,8 @@ def open_workplace(
         raise files.describe_write_error(error, target, folders) from error
 
 
-class Job:
-    """The state of a job. Each stage sets its own fields, which do not exist before. Arrays are
-    int64, times ns.
-    """
+class Opened(Struct, frozen=True, eq=False, kw_only=True):
+    """A job whose reports are open: nothing but their metadata is read."""
 
     #: What to read, how to place it, what to leave out.
     plan: Plan
@@ -76,34 +78,83 @@ class Job:
     #: Pool that runs the tasks, and the display of progress.
     pool: Pool
     progress: Progress
-    #: Notes and warnings for the summary.
-    notes: list[Note]
-    warnings: list[str]
-
-    #: Opened: metadata of the reports, in rank order, where each is placed (by its own clocks until
-    #: it is aligned), and a line for each that could not be read.
+    #: Metadata of the reports, in rank order, and where each is placed: by its own clocks until the stage
+    #: `Placed`.
     infos: list[ReportInfo]
     placements: list[Placement]
+    #: A line for each report that could not be read.
     unread: list[str]
+    #: Warnings for the summary.
+    warnings: list[str]
 
-    #: Read: results of the tasks; indices in their runs are local to the task.
+    @property
+    def selection(self) -> Selection:
+        """Return the kinds of events that are translated."""
+        return self.plan.selection
+
+    @property
+    def machines(self) -> list[int]:
+        """Return the number of the machine that each report is of."""
+        return [placement.machine for placement in self.placements]
+
+    def run(self, function: Callable, tasks: Iterable) -> Iterator:
+        """Run a pure function over files on each task, and return the results in order."""
+        return self.pool.run_in_order(function, tasks)
+
+    def run_small(self, function: Callable, tasks: Sequence, rows: int = 1) -> Iterator:
+        """Do the same, where tasks are short. rows: of all."""
+        most = min(MOST_TOGETHER, ROWS_TOGETHER * len(tasks) // max(1, rows))
+        together = self.pool.limit_together(len(tasks), most)
+        return self.pool.run_in_order(function, tasks, together)
+
+
+class Read(Opened, frozen=True, eq=False, kw_only=True):
+    """A job whose reports are read, each by its own clock."""
+
+    #: Results of the tasks; indices in their runs are local to the task.
     results: list[WorkResult]
+    #: Results of the kinds that are read only to align the hosts' clocks; empty where all of these
+    #: are converted.
+    clock_results: list[WorkResult]
     #: First and last time of the events of each report, in the trace or not, in local ns.
     spans: dict[int, Span]
     #: Processes with launching calls without recorded work.
     lost: list[LostLaunches]
-    #: Work on GPUs that begins before its launch: report, globalPid, CUDA ordinal, number, and by
-    #: how much at most (ns).
-    early_work: list[tuple[int, int, int, int, int]]
 
-    #: Results of the kinds that are read only to align the hosts' clocks; empty where all of these
-    #: are converted.
-    clock_results: list[WorkResult]
+    @property
+    def ordered_results(self) -> list[WorkResult]:
+        """Return the results in the order of their tasks."""
+        return sorted(self.results, key=lambda result: result.task)
 
-    #: Aligned: work of GPUs whose recorded times cannot be right.
-    damaged: list[DamagedWork]
+    @property
+    def next_task(self) -> int:
+        """Return the number of the next task."""
+        return 1 + max((result.task for result in self.results), default=-1)
+
+    def list_objects(self) -> list[tuple[int, ObjectKey]]:
+        """Return the objects that hold events, with the reports that they are in."""
+        return [(result.report, key) for result in self.results for key in result.objects]
+
+
+class Numbered(Read, frozen=True, eq=False, kw_only=True):
+    """A job whose objects have rows."""
+
     #: Which reports were recorded together.
     captures: Captures
+    #: (report, process) whose NCCL kernels lack the payloads that other reports have -> number of
+    #: these kernels, and how many of them were matched nevertheless.
+    silent_in_nccl: dict[tuple[int, int], tuple[int, int]]
+    #: Paraver's tree of nodes, tasks and threads.
+    model: ObjectModel
+
+    def find_threads(self, result: WorkResult) -> np.ndarray:
+        """Return the thread index of each local object of a report's result."""
+        return np.array([self.model.rows[result.report, key] for key in result.objects], np.int64)
+
+
+class Placed(Numbered, frozen=True, eq=False, kw_only=True):
+    """A job whose reports have their place in the time of the trace."""
+
     #: Corrections of the hosts' clocks; None if there is only one clock, or none was to be corrected.
     clock_record: ClockRecord | None
     #: Maps to trace time: of every report, and last the identity for runs in trace time.
@@ -111,19 +162,21 @@ class Job:
     #: UTC at trace time 0, ns.
     epoch: int
 
-    #: Numbered: Paraver's tree of nodes, tasks and threads.
-    model: ObjectModel
+
+class Job(Placed, frozen=True, eq=False, kw_only=True):
+    """A job that can be cut, written and analysed."""
+
+    #: Notes for the summary.
+    notes: list[Note]
+    #: Work of GPUs whose recorded times cannot be right.
+    damaged: list[DamagedWork]
     #: Name set -> labels of the values that `names` refers to.
     values: dict[str, NameValues]
     #: Labels as the reports have them, where those of `values` are pseudonyms; else empty.
-    plain_labels: Mapping[str, pl.DataFrame] = MappingProxyType({})
+    plain_labels: Mapping[str, pl.DataFrame]
     #: (name, number) of every NVTX domain, sorted.
     domain_codes: list[tuple[str, int]]
-    #: (report, process) whose NCCL kernels lack the payloads that other reports have -> number of
-    #: these kernels, and how many of them were matched nevertheless; None until this is known.
-    silent_in_nccl: dict[tuple[int, int], tuple[int, int]] | None
-
-    #: Settled: all runs; `run.task` is an index into `threads`, `domains` and each list of `names`.
+    #: All runs; `run.task` is an index into `threads`, `domains` and each list of `names`.
     runs: list[Run]
     #: Per task: index into model.tree of the thread of each local object.
     threads: list[np.ndarray]
@@ -139,20 +192,9 @@ class Job:
     left_out: Counter[tuple[str, str]]
     #: Length of the trace, ns.
     duration: int
-    #: True if this is a part of the job that was read; that job, and what the part leaves out at its edges.
-    is_cut: bool = False
+    #: Of a part of a job: the whole of it, and what the part leaves out at its edges.
     uncut: Job | None = None
     edges: CutEdges | None = None
-
-    def __init__(self, plan: Plan, folder: Path, pool: Pool, progress: Progress) -> None:
-        self.plan, self.folder, self.pool, self.progress = plan, folder, pool, progress
-        self.notes, self.warnings, self.unread = [], [], []
-        self.silent_in_nccl = None
-
-    @property
-    def selection(self) -> Selection:
-        """Return the kinds of events that are translated."""
-        return self.plan.selection
 
     @property
     def begin_utc(self) -> datetime | None:
@@ -162,74 +204,64 @@ class Job:
             return None
         return datetime.fromtimestamp(self.epoch // 1_000_000_000, timezone.utc)
 
-    @property
-    def machines(self) -> list[int]:
-        """Return the number of the machine that each report is of."""
-        return [placement.machine for placement in self.placements]
 
-    @property
-    def ordered_results(self) -> list[WorkResult]:
-        """Return the results in the order of their tasks."""
-        return sorted(self.results, key=lambda result: result.task)
+def complete(stage: type[Stage], job: Opened, **fields: Any) -> Stage:
+    """Return the job as a later stage has it. fields: those that this stage adds or changes."""
+    return stage(**asdict(job) | fields)
 
-    def list_objects(self) -> list[tuple[int, ObjectKey]]:
-        """Return the objects that hold events, with the reports that they are in."""
-        return [(result.report, key) for result in self.results for key in result.objects]
 
-    def run(self, function: Callable, tasks: Iterable) -> Iterator:
-        """Run a pure function over files on each task, and return the results in order."""
-        return self.pool.run_in_order(function, tasks)
-
-    def run_small(self, function: Callable, tasks: Sequence, rows: int = 1) -> Iterator:
-        """Do the same, where tasks are short. rows: of all."""
-        most = min(MOST_TOGETHER, ROWS_TOGETHER * len(tasks) // max(1, rows))
-        together = self.pool.limit_together(len(tasks), most)
-        return self.pool.run_in_order(function, tasks, together)
-
-    def find_threads(self, result: WorkResult) -> np.ndarray:
-        """Return the thread index of each local object of a report's result."""
-        return np.array([self.model.rows[result.report, key] for key in result.objects], np.int64)
-
-    def settle(self) -> None:
-        """Collect the results into the fields that all later steps read."""
-        by_task = self.ordered_results
-        places = {result.task: place for place, result in enumerate(by_task)}
-        shapes: dict[Shape, Shape] = {}
-        self.runs = [
-            replace(run, task=places[run.task], shape=shapes.setdefault(run.shape, run.shape))
-            for result in self.results
-            for run in result.runs
-        ]
-        # One array for all results of the trace: with each of many ranks there are more of both.
-        every = np.arange(self.model.tree.threads)
-        self.threads = [
-            every if result.report == TRACE else self.find_threads(result) for result in by_task
-        ]
-        domains = {name: index for index, (name, _) in enumerate(self.domain_codes)}
-        self.domains = [
-            np.array([domains[domain] for domain in result.domains], np.int64) for result in by_task
-        ]
-        self.names = {
-            name: [np.array(values.by_task.get(one.task, ()), np.int64) for one in by_task]
-            for name, values in self.values.items()
+def settle(job: Placed, **fields: Any) -> Job:
+    """Return a job with the runs of all its results, and what their local numbers mean in the trace. fields:
+    of `Job`, those that `job` lacks or that change.
+    """
+    known = asdict(job) | fields
+    results, values = known["results"], known["values"]
+    by_task = sorted(results, key=lambda result: result.task)
+    places = {result.task: place for place, result in enumerate(by_task)}
+    shapes: dict[Shape, Shape] = {}
+    runs = [
+        replace(run, task=places[run.task], shape=shapes.setdefault(run.shape, run.shape))
+        for result in results
+        for run in result.runs
+    ]
+    # One array for all results of the trace: with each of many ranks there are more of both.
+    every = np.arange(job.model.tree.threads)
+    domains = {name: index for index, (name, _) in enumerate(known["domain_codes"])}
+    names = {
+        name: [np.array(of_set.by_task.get(one.task, ()), np.int64) for one in by_task]
+        for name, of_set in values.items()
+    }
+    written = sum_counters(result.events for result in results)
+    # Of all records, and of the spans of the reports' events.
+    lasts = {report: [last] for report, (_, last) in job.spans.items()}
+    for run in runs:
+        if run.shape.stream == LINE:
+            written[run.shape.name] += run.rows
+        lasts.setdefault(run.report, []).append(run.greatest_time)
+    return Job(
+        **known
+        | {
+            "runs": runs,
+            "threads": [
+                every if result.report == TRACE else job.find_threads(result) for result in by_task
+            ],
+            "domains": [
+                np.array([domains[domain] for domain in result.domains], np.int64)
+                for result in by_task
+            ],
+            "names": names,
+            "callers": [
+                np.append(of_task, ABSENT)[result.callers]  # ABSENT is the last one
+                for result, of_task in zip(by_task, names["caller"], strict=True)
+            ],
+            "written": written,
+            "left_out": sum_counters(result.left_out for result in results),
+            "duration": max(
+                int(job.clocks[report].to_global(np.array(times)).max())
+                for report, times in lasts.items()
+            ),
         }
-        self.callers = [
-            np.append(values, ABSENT)[result.callers]  # ABSENT is the last one
-            for result, values in zip(by_task, self.names["caller"], strict=True)
-        ]
-        self.written = sum_counters(result.events for result in self.results)
-        for run in self.runs:
-            if run.shape.stream == LINE:
-                self.written[run.shape.name] += run.rows
-        self.left_out = sum_counters(result.left_out for result in self.results)
-        # Of all records, and of the spans of the reports' events.
-        lasts = {report: [last] for report, (_, last) in self.spans.items()}
-        for run in (run for result in self.results for run in result.runs):
-            lasts.setdefault(run.report, []).append(run.greatest_time)
-        self.duration = max(
-            int(self.clocks[report].to_global(np.array(times)).max())
-            for report, times in lasts.items()
-        )
+    )
 
 
 def group_by_report(runs: Iterable[Run]) -> dict[int, list[Run]]:

@@ -216,12 +216,11 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
     return result
 
 
-def make_critical_path(job: Job) -> WorkResult:
-    """Return the critical path of a job, as runs in trace time."""
-    number = 1 + max(result.task for result in job.results)
-    rows = []
+def make_critical_path(job: Job) -> tuple[WorkResult, list[str]]:
+    """Return the critical path of a job, as runs in trace time, and warnings."""
+    rows, warnings = [], []
     if core is None:
-        job.warnings.append(f"the critical path {NEEDS_CORE}")
+        warnings.append(f"the critical path {NEEDS_CORE}")
     else:
         reader = make_event_reader(job)
         labels = {name: values.labels for name, values in job.values.items()}
@@ -229,9 +228,8 @@ def make_critical_path(job: Job) -> WorkResult:
         cause, kernel_class = _describe_work(reader, pieces)
         columns = {"cause": cause, "class": kernel_class}
         rows = [Rows("critical_path", pieces.begin, pieces.end, pieces.row, columns)]
-    return write_result(
-        "critical_path", number, job.folder, [one for one in rows if len(one.begin)]
-    )
+    kept = [one for one in rows if len(one.begin)]
+    return write_result("critical_path", job.next_task, job.folder, kept), warnings
 
 
 def _describe_work(reader: EventReader, pieces: PathPieces) -> tuple[np.ndarray, np.ndarray]:

@@ -21,12 +21,14 @@ from msgspec.structs import replace
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.notes import Note
+from nsys2prv._util.stored_columns import read_frame
 from nsys2prv._util.text import choose_decimals, format_scaled, list_some
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.lost_launches import LostLaunches
 from nsys2prv.conversion.sampled_time import list_partly_sampled
 from nsys2prv.events import Selection, all_kinds
+from nsys2prv.events.attributes import EARLY_WORK
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.cuda import GRAPH_TABLE
 from nsys2prv.events.kind import (
@@ -164,7 +166,7 @@ def _note_lost_launches(job: Job) -> list[QualityNote]:
     for lost in sorted(job.lost, key=lambda one: -one.lost / one.launches):
         task, report = tasks.get((lost.report, lost.process)), job.infos[lost.report].name
         first, last = _place_loss(lost, job)
-        if job.is_cut and (task is None or last < 0 or first > job.duration):
+        if job.uncut and (task is None or last < 0 or first > job.duration):
             continue
         name = f"process {pid_of(lost.process)}" if task is None else labels[task]
         name += f" in {report}" if task is None or job.captures.chains else ""
@@ -195,8 +197,13 @@ def _name_time_of_loss(lost: LostLaunches, job: Job) -> str:
 def _note_early_work(job: Job) -> list[QualityNote]:
     """Return a note on GPUs whose work begins before it is launched: their clocks are off."""
     counts: dict[str, tuple[int, int]] = {}
-    for report, pid, ordinal, count, most in job.early_work:
-        info = job.infos[report]
+    found = (
+        (job.infos[result.report], *row)
+        for result in job.results
+        if EARLY_WORK in result.facts
+        for row in read_frame(result.facts[EARLY_WORK]).rows()
+    )
+    for info, pid, ordinal, count, most in found:
         gpu = f"GPU {info.find_gpu_or_ordinal(pid, ordinal)} of {info.name}"
         before = counts.get(gpu, (0, 0))
         counts[gpu] = before[0] + count, max(before[1], most)

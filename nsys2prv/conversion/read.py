@@ -1,8 +1,7 @@
 """Read the tables of a job's reports into sorted runs. Each task reads part of one report, on its
 own, in bounded memory. Kinds of events that take rows of the same table share one reading of it.
 
-In: a job that is open. Out: the same job with its `results` and `spans`, by each report's own
-clock.
+In: a job that is open. Out: one whose events are read, by each report's own clock.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
-from nsys2prv._util.stored_columns import FrameWriter, StoredFrame, read_frame
+from nsys2prv._util.stored_columns import FrameWriter, StoredFrame
 from nsys2prv._util.text import list_some
 from nsys2prv._util.workers import LostWorker
 from nsys2prv.conversion.clocks import find_host_clocks
-from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.job import Opened, Read, complete
 from nsys2prv.conversion.whole_reports import (
     WholeReport,
     extract_rows,
@@ -32,7 +31,6 @@ from nsys2prv.conversion.whole_reports import (
     survey_report,
 )
 from nsys2prv.events import all_kinds
-from nsys2prv.events.attributes import EARLY_WORK
 from nsys2prv.events.call_indexes import (
     LaunchIndex,
     NcclCallIndex,
@@ -72,30 +70,29 @@ STORED, INDEXED, BESIDE = "stored", "indexed", "beside"
 Group = tuple[tuple[EventKind, ...], str, bool]
 
 
-def read_reports(job: Job) -> None:
-    """Read all reports: what they hold, when it begins and ends, which launches lack work, and what
-    follows from several tables of a report. Raises Unreadable.
+def read_reports(job: Opened) -> Read:
+    """Return the job with all reports read: what they hold, when it begins and ends, which launches lack
+    work, and what follows from several tables of a report. Raises Unreadable.
     """
     kinds, alone = job.selection.kinds, _list_kinds_for_clocks(job)
     groups = group_kinds(kinds, alone)
     beside = [kind for of_group, use, _ in groups if use != STORED for kind in of_group]
     left_out = list_kinds_left_out(kinds, job.plan.settings, beside)
-    job.results = _read_kinds(job, groups, left_out)
-    job.clock_results = _list_clock_results(job.results) if alone else []
-    wholes = _survey_reports(job, left_out)
-    job.spans = {report: one.span for report, one in wholes.items() if one.span is not None}
-    job.lost = [lost for one in wholes.values() for lost in one.lost]
-    job.early_work = [
-        (result.report, *row)
-        for result in job.results
-        if EARLY_WORK in result.facts
-        for row in read_frame(result.facts[EARLY_WORK]).rows()
-    ]
+    results = _read_kinds(job, groups, left_out)
+    wholes = _survey_reports(job, left_out, results)
     # Events that follow from several tables of one report, by the facts that reading it set aside.
-    job.results += job.run(derive_task, list(_plan_derive_tasks(kinds, job.results, job.folder)))
+    derived = job.run(derive_task, list(_plan_derive_tasks(kinds, results, job.folder)))
+    return complete(
+        Read,
+        job,
+        results=[*results, *derived],
+        clock_results=_list_clock_results(results) if alone else [],
+        spans={report: one.span for report, one in wholes.items() if one.span is not None},
+        lost=[lost for one in wholes.values() for lost in one.lost],
+    )
 
 
-def _read_kinds(job: Job, groups: Sequence[Group], left_out: Sequence[str]) -> list[WorkResult]:
+def _read_kinds(job: Opened, groups: Sequence[Group], left_out: Sequence[str]) -> list[WorkResult]:
     """Return the results of reading these groups of kinds. left_out: kinds that are not read, or not
     in full. Raises Unreadable.
     """
@@ -120,13 +117,15 @@ def _read_kinds(job: Job, groups: Sequence[Group], left_out: Sequence[str]) -> l
     return results
 
 
-def _survey_reports(job: Job, left_out: Sequence[str]) -> dict[int, WholeReport]:
+def _survey_reports(
+    job: Opened, left_out: Sequence[str], read: Sequence[WorkResult]
+) -> dict[int, WholeReport]:
     """Return what was found out about each report as a whole: by the task that read all of it, or by
     one that follows those that did.
     """
-    found = {one.report: one.whole for one in job.results if one.whole}
+    found = {one.report: one.whole for one in read if one.whole}
     results: dict[int, list[WorkResult]] = defaultdict(list)
-    for result in job.results:
+    for result in read:
         results[result.report].append(result)
     tasks = [
         plan_whole_work(report, info, left_out, job.plan.settings, results[report])
@@ -138,7 +137,7 @@ def _survey_reports(job: Job, left_out: Sequence[str]) -> dict[int, WholeReport]
     return dict(sorted(found.items()))
 
 
-def _list_kinds_for_clocks(job: Job) -> list[EventKind]:
+def _list_kinds_for_clocks(job: Opened) -> list[EventKind]:
     """Return the kinds of events to be read for the clocks of hosts alone, where there are several
     hosts: those by which these are aligned and which the plan leaves out, or wants in part.
     """
@@ -171,7 +170,7 @@ def list_wanted_parts(info: ReportInfo, kinds: Iterable[EventKind]) -> Iterator[
     return (part for table, part in info.parts.items() if table in tables)
 
 
-def warn_of_far_rows(job: Job) -> list[str]:
+def warn_of_far_rows(job: Read) -> list[str]:
     """Return a warning that names the reports and kinds of events with rows of damaged times."""
     kinds: Counter[str] = Counter()
     reports: set[int] = set()
@@ -355,7 +354,7 @@ def group_kinds(selected: Sequence[EventKind], alone: Sequence[EventKind]) -> li
 
 
 def plan_tasks(
-    job: Job, groups: Sequence[Group], left_out: Sequence[str]
+    job: Opened, groups: Sequence[Group], left_out: Sequence[str]
 ) -> tuple[list[ReadingWork], list[ReadingWork]]:
     """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
     then those that may ask them. Of a small report one task does both. left_out: kinds that are not

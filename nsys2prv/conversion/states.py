@@ -96,7 +96,7 @@ def plan_state_tasks(job: Job) -> list[StateWork]:
     make_global_ids(job).save(global_ids)
     captured, value_states = _find_captured_times(job), _map_values_to_states(job)
     tasks = []
-    for number, report in enumerate(sorted(rows), 1 + max(one.task for one in job.results)):
+    for number, report in enumerate(sorted(rows), job.next_task):
         threads = np.array([(row, *of) for row, of in sorted(rows[report].items())], np.int64).T
         own = threads[0], threads[1], threads[2].astype(bool)
         task = number, tuple(runs[report]), global_ids, value_states, *own, job.folder

@@ -240,7 +240,7 @@ class Summary(Struct, dict=True):
             processes=model.describe_processes(),
             ranks_by=model.rank_sources,
             clock_lines=describe_clocks(record, job.placements, len(find_host_clocks(job)[1])),
-            is_cut=job.is_cut,
+            is_cut=job.uncut is not None,
             events={
                 name: count for name, count in events.items() if name in load_catalogue().layouts
             },

@@ -11,7 +11,7 @@ from tools.exports import Row, make_export, make_global_tid, make_strings
 from tools.trace_reader import Trace
 
 import nsys2prv
-from nsys2prv import relations
+from nsys2prv import match
 from nsys2prv.conversion import read as reading
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.catalogue import load_catalogue
@@ -37,7 +37,7 @@ Call = tuple[str, Row]
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Match messages at once and in small steps."""
     if request.param == "in small steps":
-        monkeypatch.setattr(relations, "BATCH_BYTES", 1)
+        monkeypatch.setattr(match, "BATCH_BYTES", 1)
         monkeypatch.setattr(blocks, "BUCKET_BYTES", 100)
         monkeypatch.setattr(blocks, "LINE_ROWS", 1)
 

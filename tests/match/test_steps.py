@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from tools.clocks import make_calls
 
-from nsys2prv import relations
+from nsys2prv import match
 from nsys2prv.clock import NoiseKind
 from nsys2prv.clock.gathering import gather_by_member, gather_calls
 from nsys2prv.clock.sequences import Member
@@ -27,7 +27,7 @@ from nsys2prv.match.nccl_collectives import (
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every report a step of its own, with few kernels in every other."""
-    monkeypatch.setattr(relations, "BATCH_BYTES", 1)
+    monkeypatch.setattr(match, "BATCH_BYTES", 1)
     monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
     monkeypatch.setattr(blocks, "BUCKET_BYTES", 2_000)
     monkeypatch.setattr(blocks, "LINE_ROWS", 20)

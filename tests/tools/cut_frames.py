@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import polars as pl
+from msgspec.structs import replace
 
 from nsys2prv import Options
 from nsys2prv._util.workers import Pool
@@ -278,10 +279,6 @@ def prepare_job(reports: Iterable[Path], folder: Path) -> Job:
 def open_part(job: Job, folder: Path, cut: CutOptions) -> Iterator[OpenJob]:
     """Open a part of a prepared job; its files are in the folder, which is made."""
     folder.mkdir(parents=True)
-    before, job.folder = job.folder, folder
-    try:
-        part = OpenJob(cut_job(job, Plan.from_options(Options(cut=cut, report=True)).cut))
-    finally:
-        job.folder = before
-    with part:
+    plan = Plan.from_options(Options(cut=cut, report=True))
+    with OpenJob(cut_job(replace(job, folder=folder), plan.cut)) as part:
         yield part
