@@ -26,7 +26,6 @@ from nsys2prv.figures.intervals import (
     Spans,
     merge_spans,
     order_by_thread,
-    take_first,
     unite,
 )
 from nsys2prv.table.event_reader import HOST, EventReader, make_frame
@@ -79,9 +78,6 @@ NAMED_BY = {
     **dict.fromkeys(("nvtx_pushpop", "nccl_call"), "range"),
     "profiler_overhead": "what",
 }
-#: States of hosts: in MPI, in NCCL (calls on the host), in file or network I/O, waiting for the
-#: device, in another call of the CUDA API.
-STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
 
 
 class Steady(Struct, frozen=True):
@@ -281,6 +277,13 @@ class DeviceGroup:
             return np.unique(self.task_of[rows]).tolist()
 
         return self.remember(("tasks", device), find)
+
+    def find_main_task(self, device: int) -> int:
+        """Return the task that has most work on a device."""
+        counts = np.zeros(int(self.task_of.max()) + 1, np.int64)
+        for one, thread, count in self.work_counts:
+            counts[self.task_of[thread]] += count * (one == device)
+        return int(counts.argmax())
 
     @property
     def useful(self) -> tuple[int, ...]:
@@ -482,24 +485,6 @@ def find_driving_threads(unit: DeviceGroup, device: int) -> list[int]:
         return sorted(drivers.union(map(unit.find_main_thread, tasks)))
 
     return unit.remember(("drivers", device), find)
-
-
-def find_host_states(unit: DeviceGroup, device: int) -> dict[str, Spans]:
-    """Return when the threads that drive a device are in each of STATES."""
-
-    def divide() -> dict[str, Spans]:
-        threads = find_driving_threads(unit, device)
-        waits = pl.col("call").is_in(unit.options.synchronising)
-        found = (
-            unit.find_mpi_spans(threads),
-            unit.find_thread_spans(threads, "nccl_call"),
-            find_io_spans(unit, threads),
-            unit.find_thread_spans(threads, "cuda_api", only=waits),
-            unit.find_thread_spans(threads, "cuda_api", only=~waits),
-        )
-        return dict(take_first(zip(STATES, found, strict=True)))
-
-    return unit.remember(("host_states", device), divide)
 
 
 def find_io_spans(unit: DeviceGroup, threads: list[int]) -> Spans:

@@ -17,13 +17,12 @@ from nsys2prv.figures.device_group import (
     MEMORY,
     NCCL,
     OTHER_COMMUNICATION,
-    STATES,
     DeviceGroup,
-    find_host_states,
     find_rows,
     label_values,
     to_arrays,
 )
+from nsys2prv.figures.host_time import PARTS, WAITING, find_task_parts
 from nsys2prv.figures.intervals import make_statistics, spill_durations, unite
 from nsys2prv.figures.result import DECLARED, Context, Result, divide_columns, sum_known
 
@@ -32,6 +31,8 @@ LENGTHS = ("< 1 us", "1-10 us", "10-100 us", "100 us - 1 ms", "1-10 ms", "10-100
 BOUNDS = 10 ** np.arange(3, 9)
 #: Gaps this long are listed on their own, so many of a device.
 LONG_NS, MOST_LONG = 1_000_000, 5
+#: What hosts do during gaps.
+HOST = (WAITING, *PARTS)
 _PAGEABLE_MEMORY = map_labels("memory_kind")["pageable"]
 #: Whether a memory operation reads or writes pageable memory.
 PAGEABLE = (pl.col("source") == _PAGEABLE_MEMORY) | (pl.col("destination") == _PAGEABLE_MEMORY)
@@ -46,18 +47,20 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     for device in unit.known_devices:
         idle = unit.covered - unit.find_active_spans(device)
         length = idle.end - idle.begin
-        states = find_host_states(unit, device)
+        host = {part: np.zeros(len(length), np.int64) for part in HOST}
+        for part, spans in find_task_parts(unit, unit.find_main_task(device), idle):
+            host[part] += spans.within(idle.begin, idle.end)
         gaps = pl.DataFrame(
             {
                 "device": np.full(len(length), device),
                 "class": np.searchsorted(BOUNDS, length, "right"),
                 "begin": idle.begin,
                 "time_ns": length,
-                **{name: states[name].within(idle.begin, idle.end) for name in STATES},
+                **host,
             }
         )
         by_class = gaps.group_by("device", "class", maintain_order=True).agg(
-            pl.len().cast(pl.Int64).alias("count"), pl.col("time_ns", *STATES).sum()
+            pl.len().cast(pl.Int64).alias("count"), pl.col("time_ns", *HOST).sum()
         )
         yield "gaps", by_class
         yield "long", gaps.filter(pl.col("time_ns") >= LONG_NS).top_k(MOST_LONG, by="time_ns")
@@ -115,10 +118,10 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
 
 
 def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
-    unknown = (pl.col("time_ns") - pl.sum_horizontal(*STATES)).alias("unknown_ns")
-    states = [*(pl.col(name).alias(f"{name}_ns") for name in STATES), unknown]
     gaps = frames["gaps"]
-    whole = gaps.group_by("class").agg(pl.col("count", "time_ns", *STATES).sum()).sort("class")
+    found = (part for part in HOST if part == "unknown" or gaps[part].sum())
+    host = [pl.col(part).alias(f"{part}_ns") for part in found]
+    whole = gaps.group_by("class").agg(pl.col("count", "time_ns", *HOST).sum()).sort("class")
     whole = whole.select(
         pl.col("class")
         .replace_strict(dict(enumerate(LENGTHS)), return_dtype=pl.String)
@@ -126,12 +129,12 @@ def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result
         "count",
         "time_ns",
         (pl.col("time_ns") / (context.elapsed * gaps["device"].n_unique())).alias("elapsed_share"),
-        *states,
+        *host,
     )
     result.add("gaps", whole)
     if frames["long"].height:
         long = frames["long"].sort("time_ns", descending=True, maintain_order=True)
-        long = long.select("device", pl.col("begin").alias("begin_ns"), "time_ns", *states)
+        long = long.select("device", pl.col("begin").alias("begin_ns"), "time_ns", *host)
         result.add("long_gaps", context.label_devices(long), count=MOST_LONG)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
-from itertools import chain
 from operator import sub
 from pathlib import Path
 
@@ -58,7 +57,9 @@ NAME_SETS = {"nccl_call": "nvtx", **dict.fromkeys(UCX, "ucx")}
 #: What names of calls, ranges, kernels and GPUs tell, as regular expressions.
 NAMES = TEXTS["names"]
 #: Parts of time -> what people call it. Each moment counts for the first that applies.
-PARTS: dict[str, str] = {part: said for part, (said, _) in TEXTS["parts"].items()}
+PARTS: dict[str, str] = {part: said for part, (said, *_) in TEXTS["parts"].items()}
+#: Calls of CUDA that wait for GPUs, which pictures and tables tell from its others.
+WAITING = "synchronisation"
 #: What tells more of hosts -> its layouts.
 TOLD_BY: dict[str, Collection[str]] = {
     "calls of CUDA": ("cuda_api",),
@@ -72,33 +73,57 @@ RANGE = np.dtype([("begin", np.int64), ("end", np.int64), ("group", np.int32)])
 SET_UP = 10_000_000
 
 
-def divide_host_time(
-    unit: DeviceGroup, thread: int, spans: Spans, others: bool = False
-) -> dict[str, int]:
-    """Return how long a thread is in each of PARTS within some time (ns). others: calls of CUDA of the
-    other threads of its process count where it neither computes nor does I/O: it waits for them.
+def find_host_parts(
+    unit: DeviceGroup, thread: int, time: Spans, others: bool = False
+) -> Iterator[tuple[str, Spans]]:
+    """Yield when a thread is in each of PARTS within some time, of each moment the first that applies; piece
+    by piece of the time, so that a part may come several times. others: calls of CUDA of the other threads
+    of its process count where it neither computes nor does I/O: it waits for them.
     """
     runs, off_cpu, ended, away = find_states(unit, thread)
     is_compiler = pl.col("module").is_in(list(unit.options.compilers))
-    found = {
-        **_find_before_system(unit, thread),
-        "io": find_io_spans(unit, [thread]),
-        "others": _find_others(unit, thread) if others else EMPTY,
-        "os": unit.find_thread_spans([thread], *OS),
-        "exiting": unite(runs, off_cpu) - find_recorded_life(unit, int(unit.task_of[thread])),
-        "away": away,
-        "off_cpu": off_cpu,
-        "compiling": find_sampled_spans(unit, thread, is_compiler),
-        "computing": _find_computing(unit, thread),
-        "ended": ended,
-    }
-    parts = dict.fromkeys([*found, "unknown"], 0)
-    for some in spans.split():
-        within = ((name, some & where) for name, where in found.items())
-        for name, part in take_first(chain(within, [("unknown", some)])):
-            parts[name] += part.length
-    parts["cuda"] += parts.pop("others")
+    found = (
+        *_find_before_system(unit, thread).items(),
+        ("io", find_io_spans(unit, [thread])),
+        ("cuda", _find_others(unit, thread) if others else EMPTY),
+        ("os", unit.find_thread_spans([thread], *OS)),
+        ("exiting", unite(runs, off_cpu) - find_recorded_life(unit, int(unit.task_of[thread]))),
+        ("away", away),
+        ("off_cpu", off_cpu),
+        ("compiling", find_sampled_spans(unit, thread, is_compiler)),
+        ("computing", _find_computing(unit, thread)),
+        ("ended", ended),
+    )
+    for some in time.split():
+        within = [(part, some & spans) for part, spans in found]
+        yield from take_first([*within, ("unknown", some)])
+
+
+def divide_host_time(
+    unit: DeviceGroup, thread: int, time: Spans, others: bool = False
+) -> dict[str, int]:
+    """Return how long a thread is in each of PARTS within some time (ns): :func:`find_host_parts`."""
+    parts = dict.fromkeys(PARTS, 0)
+    for part, spans in find_host_parts(unit, thread, time, others):
+        parts[part] += spans.length
     return parts
+
+
+def find_task_parts(unit: DeviceGroup, task: int, time: Spans) -> Iterator[tuple[str, Spans]]:
+    """Yield when the thread of a task that matters is in each of PARTS within some time, and of the calls
+    of CUDA in those that wait for GPUs (WAITING).
+    """
+    if task not in unit.tasks:
+        yield "unknown", time
+        return
+    is_waiting = pl.col("call").is_in(unit.options.synchronising)
+    waits = unit.find_thread_spans(unit.list_rows(task), "cuda_api", only=is_waiting)
+    for part, spans in find_host_parts(unit, choose_thread(unit, task), time, others=True):
+        if part == "cuda":
+            yield WAITING, spans & waits
+            yield part, spans - waits
+        else:
+            yield part, spans
 
 
 def find_recorded_life(unit: DeviceGroup, task: int) -> Spans:

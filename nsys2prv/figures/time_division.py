@@ -4,7 +4,7 @@ its critical path; of host threads by their whole call stacks, as flame graphs h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import polars as pl
@@ -13,19 +13,15 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 from nsys2prv.figures.device_group import (
     BUSY,
-    OS,
     WORK,
     DeviceGroup,
     find_driving_threads,
-    find_host_states,
-    find_io_spans,
     label_values,
     to_arrays,
 )
-from nsys2prv.figures.host_time import PARTS as SAID
-from nsys2prv.figures.host_time import choose_thread
+from nsys2prv.figures.host_time import choose_thread, find_task_parts
 from nsys2prv.figures.intervals import EMPTY, Spans, merge_spans, take_first, unite
-from nsys2prv.figures.result import DECLARED, KERNEL_NAMES, Context, Result
+from nsys2prv.figures.result import DECLARED, KERNEL_NAMES, TEXTS, Context, Result
 from nsys2prv.figures.stacks import (
     CALLS,
     divide_time,
@@ -35,13 +31,24 @@ from nsys2prv.figures.stacks import (
 )
 from nsys2prv.replay.path import Cause
 
-#: Parts of the time of a GPU, of a rank in a job without work on GPUs, and over time: what people call
-#: each, and its colour on a page; parts over time of GPUs, as sums of parts.
-PARTS, HOST_PARTS, BINS = (
-    {part: (said.format_map(SAID), colour) for part, (said, colour) in one.items()}
-    for one in map(DECLARED["time"].terms.get, ("parts", "host_parts", "bins"))
-)
-COARSE: dict[str, list[str]] = DECLARED["time"].terms["coarse"]
+_TERMS = DECLARED["time"].terms
+#: Parts of the time of a host, of a GPU, and of both over time: what people call each, and its colour on
+#: a page.
+HOST_PARTS: dict[str, tuple[str, str]] = {
+    **_TERMS["calls"],
+    **{part: (said, colour) for part, (said, _, colour) in TEXTS["parts"].items()},
+    **_TERMS["calls"],
+}
+IDLE = "idle_"
+PARTS: dict[str, tuple[str, str]] = {
+    **_TERMS["parts"],
+    **{f"{IDLE}{part}": (f"idle: host {said}", at) for part, (said, at) in HOST_PARTS.items()},
+}
+BINS: dict[str, tuple[str, str]] = _TERMS["bins"] | HOST_PARTS
+#: Part of the time of a GPU -> the part over time that it counts for; the rest is idle.
+COARSE: dict[str, str] = _TERMS["coarse"]
+#: Parts that have figures also where they have no time.
+ALWAYS = {*_TERMS["parts"], *_TERMS["bins"], "unknown", f"{IDLE}unknown"}
 #: Layouts that say how long a kernel of NCCL waits for other ranks.
 WAITS = ("nccl_collective", "nccl_point_to_point")
 #: Number of bins over time: of all lanes together, and of each lane at least and at most.
@@ -63,32 +70,29 @@ def list_lanes(group: DeviceGroup) -> list[tuple[int, int]]:
     return sorted(lanes | {(task, NO_DEVICE) for task in set(rows["task"]) - busy})
 
 
-def divide_lane(group: DeviceGroup, task: int, device: int) -> dict[str, Spans]:
-    """Divide the covered time of a GPU into PARTS, without one that of a rank into HOST_PARTS."""
+def divide_lane(group: DeviceGroup, task: int, device: int) -> Iterator[tuple[str, Spans]]:
+    """Yield when a GPU is in each of PARTS in the covered time, or without one a rank in HOST_PARTS; a part
+    may come several times.
+    """
     if device == NO_DEVICE:
-        thread = choose_thread(group, task)
-        calls = {
-            "mpi": group.find_mpi_spans([thread]),
-            "io": find_io_spans(group, [thread]),
-            "os": group.find_thread_spans([thread], *OS),
-        }
-        return dict(take_first({**calls, "rest": group.covered}.items()))
+        yield from find_task_parts(group, task, group.covered)
+        return
     compute, communication, memory = (
         group.find_device_spans(device, *BUSY[name]) for name in ("compute", "nccl", "memory")
     )
     waits, transfers = _find_nccl_spans(group, device)
-    idle = {f"idle_{name}": spans for name, spans in find_host_states(group, device).items()}
-    alone = {
+    busy = {
         "both": compute & communication,
         "compute": compute,
         "transfer": transfers & communication,
         "wait": waits & communication,
         "unmatched": communication,
         "copies": memory,
-        **idle,
-        "idle_unknown": group.covered,
     }
-    return dict(take_first(alone.items()))
+    yield from take_first(busy.items())
+    idle = group.covered - group.find_active_spans(device)
+    for part, spans in find_task_parts(group, task, idle):
+        yield f"{IDLE}{part}", spans
 
 
 def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:
@@ -116,16 +120,23 @@ def collect(group: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
             unknown = dict.fromkeys(("length", *PARTS), pl.lit(None, pl.Int64))
             yield "lanes", pl.select(**lane, **unknown)
             continue
-        coarse = parts = divide_lane(group, task, device)
-        if device != NO_DEVICE:
-            coarse = {name: unite(*(parts[one] for one in names)) for name, names in COARSE.items()}
-        own = {"length": covered, **{name: covered & spans for name, spans in parts.items()}}
-        lengths = {name: pl.lit(spans.length, pl.Int64) for name, spans in own.items()}
-        yield "lanes", pl.select(**lane, **lengths)
-        for key, limits in (("bins", bins), ("iterations", edges)):
-            times = {name: one.within(limits[:-1], limits[1:]) for name, one in coarse.items()}
-            numbers = pl.int_range(len(limits) - 1, eager=True)
-            yield key, pl.DataFrame({"number": numbers, **times}).with_columns(**lane)
+        own, over_time = (
+            (HOST_PARTS, HOST_PARTS) if device == NO_DEVICE else (PARTS, _TERMS["bins"])
+        )
+        lengths = {"length": covered.length, **dict.fromkeys(own, 0)}
+        times = {
+            key: {name: np.zeros(len(limits) - 1, np.int64) for name in over_time}
+            for key, limits in (("bins", bins), ("iterations", edges))
+        }
+        for part, spans in divide_lane(group, task, device):
+            lengths[part] += covered.overlap(spans)
+            name = COARSE.get(part, part)
+            if name in over_time:
+                times["bins"][name] += spans.within(bins[:-1], bins[1:])
+                times["iterations"][name] += spans.within(edges[:-1], edges[1:])
+        yield "lanes", pl.DataFrame([lengths]).cast(pl.Int64).with_columns(**lane)
+        for key, columns in times.items():
+            yield key, pl.DataFrame(columns).with_row_index("number").with_columns(**lane)
 
 
 def count_bins(group: DeviceGroup) -> int:
@@ -145,7 +156,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     devices = context.reader.rows.devices.select(pl.col("device").cast(pl.Int64), gpu="label")
     named = lanes.join(devices, "device", "left", maintain_order="left")
     named = context.label_tasks(named.with_columns(paraver_task="task"), "node")
-    parts = [name for name in (*PARTS, *HOST_PARTS) if name in lanes.columns]
+    parts = _list_parts(lanes, (*PARTS, *HOST_PARTS))
     if KERNEL_NAMES not in context.available and "compute" in parts:
         result.notes.append(
             f"kernels that communicate count as computing: {context.explain_absence((KERNEL_NAMES,))}"
@@ -158,8 +169,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         count = int(frames["bins"]["number"].max()) + 1
         shares = [
             (pl.col(name) / (context.duration / count)).round(4).alias(f"{name}_share")
-            for name in (*COARSE, *HOST_PARTS)
-            if name in frames["bins"].columns
+            for name in _list_parts(frames["bins"], BINS)
         ]
         over_time = frames["bins"].join(numbers, ["task", "device"]).sort("lane", "number")
         over_time = over_time.select("lane", pl.col("number").alias("bin"), *shares)
@@ -169,10 +179,16 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         each = each.join(_sum_lateness(context, numbers), ["lane", "number"], "left")
         begins = pl.Series("begin", context.options.steady.iteration_begins, dtype=pl.Int64)
         each = each.with_columns(begins.gather(each["number"]))
-        names = [name for name in each.columns if name not in (*numbers.columns, "number", "begin")]
-        columns = [pl.col(name).alias(f"{name}_ns") for name in ("begin", *names)]
+        names = ("begin", *_list_parts(each, BINS), "late", "delays")
+        columns = [pl.col(name).alias(f"{name}_ns") for name in names]
         each = each.select("lane", (pl.col("number") + 1).alias("iteration"), *columns)
         result.add("by_iteration", each.fill_null(0))
+
+
+def _list_parts(frame: pl.DataFrame, parts: Iterable[str]) -> list[str]:
+    """Return the parts that a frame has figures of: those of hosts where they have some time."""
+    known = (part for part in parts if part in frame.columns)
+    return [part for part in known if part in ALWAYS or frame[part].sum()]
 
 
 def _sum_lateness(context: Context, lanes: pl.DataFrame) -> pl.DataFrame:

@@ -40,7 +40,10 @@ WIDEST = 60
 #: Columns of our own sentences, which are printed whole.
 SENTENCES = ("advice", "rule")
 #: Words of columns -> how they are written.
-ACRONYMS = {one.lower(): one for one in ("NCCL", "MPI", "GPU", "GEMM", "SM", "OS", "Paraver")}
+ACRONYMS = {
+    one.lower(): one
+    for one in ("NCCL", "MPI", "GPU", "GEMM", "SM", "OS", "CUDA", "UCX", "JIT", "Paraver")
+}
 ACRONYMS["io"] = "I/O"
 #: Endings of columns of fractions of 1, which are shown in percent.
 FRACTIONS = ("share", "efficiency", "scalability", "_active")

@@ -194,10 +194,7 @@ def _measure_device(unit: DeviceGroup, device: int, window: Spans, inner: Spans)
     row["active"] = active.overlap(window)
     row["copies_begin"], row["copies_end"] = (window & (active - working)).find_longest()
     row["idle_begin"], row["idle_end"] = (inner - active).find_longest()
-    counts = np.zeros(int(unit.task_of.max()) + 1, np.int64)
-    for one, thread, count in unit.work_counts:
-        counts[unit.task_of[thread]] += count * (one == device)
-    row |= {"task": int(counts.argmax()), "copies": row["active"] - row["working"]}
+    row |= {"task": unit.find_main_task(device), "copies": row["active"] - row["working"]}
     return pl.DataFrame([row])
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 from msgspec.structs import replace
 from tools.exports import make_call
 from tools.nccl_exports import Rank
+from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.figures.host_time import PARTS
+from nsys2prv import analyses, open_job
+from nsys2prv.figures.host_time import PARTS, WAITING
+from nsys2prv.figures.result import Analysis
 from nsys2prv.figures.stacks import Place
 from nsys2prv.figures.time_division import PARTS as PICTURE
+from nsys2prv.verdict import findings
 from nsys2prv.verdict.host_use import ADVICE, RULES, HostUse, NamedTime, Pauses, choose_advice
 
 S = 1_000_000_000
@@ -103,6 +108,33 @@ def test_calls_of_nccl_are_calls_in_sentences_and_on_pictures(tmp_path: Path) ->
     assert startup.advice.startswith("NCCL sets communicators up once in a job")
     assert lanes["idle_nccl_ns"].to_list() == pytest.approx([90 * S // 1000], rel=1e-6)
     assert PICTURE["idle_nccl"][0] == f"idle: host {PARTS['nccl']}"
+
+
+def test_picture_table_and_sentence_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While GPUs are idle, hosts are as long in each part by the picture, the table of gaps and findings."""
+    kept = {}
+
+    def keep(frames: dict[str, pl.DataFrame], context: object, result: object) -> None:
+        kept.update(frames)
+
+    said = Analysis("said", "", "verdict.findings.collect", "verdict.findings.keep_frames")
+    monkeypatch.setattr(findings, "keep_frames", keep, raising=False)
+    for module in (open_job, analyses):
+        monkeypatch.setattr(module, "ANALYSES", (*analyses.ANALYSES, said))
+    with nsys2prv.open(SAMPLES["machine"], quiet=True, jobs=1) as job:
+        results = job.analyse("said", "time", "idle", whole=True)
+    lanes, gaps = (
+        results[name].tables[table].frame for name, table in (("time", "lanes"), ("idle", "gaps"))
+    )
+    uses = kept["uses"].select(*PARTS).sum().row(0, named=True)
+    assert sum(time > 0 for time in uses.values()) > 8
+    for frame, begin in ((lanes, "idle_"), (gaps, "")):
+        sums = dict.fromkeys((*PARTS, WAITING), 0)
+        for part in sums:
+            if (column := f"{begin}{part}_ns") in frame.columns:
+                sums[part] = frame[column].sum()
+        sums["cuda"] += sums.pop(WAITING)
+        assert sums == uses
 
 
 def test_what_a_program_does_is_not_advised() -> None:

@@ -13,7 +13,7 @@ import nsys2prv
 from nsys2prv import analyses
 from nsys2prv import open_job as job_module
 from nsys2prv.cli import main
-from nsys2prv.figures import idle
+from nsys2prv.figures import device_time
 from nsys2prv.figures.result import DECLARED, Analysis, Finding, Result, join_findings
 
 TITLE = "Kernels are counted."
@@ -23,7 +23,13 @@ def add_toy_finding(frames: object, context: object, result: Result) -> None:
     result.findings.append(Finding("straggler", TITLE, 0.9, evidence=("one",), advice="none"))
 
 
-TOY = Analysis("toy", "Toy", conclude="idle.add_toy_finding", needs=("kernels",), has_findings=True)
+TOY = Analysis(
+    "toy",
+    "Toy",
+    conclude="figures.device_time.add_toy_finding",
+    needs=("kernels",),
+    has_findings=True,
+)
 
 
 def test_a_finding_of_another_analysis_is_in_every_list(
@@ -32,7 +38,7 @@ def test_a_finding_of_another_analysis_is_in_every_list(
     for module in (job_module, analyses):
         monkeypatch.setattr(module, "ANALYSES", (*analyses.ANALYSES, TOY))
     monkeypatch.setitem(DECLARED, "toy", TOY)
-    monkeypatch.setattr(idle, "add_toy_finding", add_toy_finding, raising=False)
+    monkeypatch.setattr(device_time, "add_toy_finding", add_toy_finding, raising=False)
     kernels = [make_kernel(1_000 * at, 1_000 * at + 500) for at in range(20)]
     tables = {KERNEL: kernels, "StringIds": make_strings("gemm")}
     report = make_export(tmp_path / "r.sqlite", tables)

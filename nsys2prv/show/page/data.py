@@ -122,7 +122,9 @@ def _pack_bins(pack: Pack, job: FinishedJob) -> dict[str, Any]:
     rows = frame["lane"].to_numpy(), frame["bin"].to_numpy()
     for number, name in enumerate(parts):
         shares[(*rows, number)] = frame[f"{name}_share"].to_numpy()
-    titles = [dict(zip(("title", "colour"), BINS[name], strict=True)) for name in parts]
+    titles = [
+        dict(zip(("name", "title", "colour"), (name, *BINS[name]), strict=True)) for name in parts
+    ]
     data = np.round(FULL * np.clip(shares, 0, 1)).astype(np.uint8)
     return {"parts": titles, "count": count, "at": pack.add(data.tobytes())}
 

@@ -23,7 +23,7 @@ const describeName = (data, row) => {
 export const describeShares = (data, lanes, bin) => {
   const shares = data.averageBins(lanes, bin, bin + 1), rest = 1 - shares.reduce((sum, share) => sum + share, 0);
   const parts = data.binParts.map((part, number) => [part.title, formatShare(shares[number])]);
-  return [...parts, [data.lanes[lanes[0]].device ? "idle" : "in none of these calls", formatShare(Math.max(0, rest))]];
+  return data.lanes[lanes[0]].device ? [...parts, ["idle", formatShare(Math.max(0, rest))]] : parts;
 };
 
 const describeBins = (data, { row, lanes, time }) => {

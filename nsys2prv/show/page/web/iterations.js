@@ -7,16 +7,9 @@ import { getRampColour, HeatMap } from "./heatmap.js";
 import { Timeline } from "./timeline.js";
 import { FEW, MANY, sumGrid } from "./whole.js";
 
-/** Parts of an iteration: grid, text (as tables have it), colour. */
-const PARTS = [
-  ["compute", "computing", "compute"], ["communication", "communication alone", "nccl"], ["wait", "of it waiting", "wait-bin"],
-  ["copies", "copies alone", "copy"], ["mpi", "in calls of MPI", "mpi"], ["io", "in file or network I/O", "io"],
-  ["os", "in other calls of the operating system", "os"],
-  ["idle", "idle", "idle-bar"], ["rest", "in none of these calls", "idle-bar"],
-];
 const MAPS = [
   ["delays", "how much others wait for it alone"], ["late", "how late it comes at collectives"], ["wait", "how long it waits for others"],
-  ["compute", "how long it computes"], ["idle", "how long its GPU idles"], ["mpi", "how long it is in calls of MPI"], ["rest", "how long it is in none of these calls"],
+  ["compute", "how long it computes"], ["idle", "how long its GPU idles"],
 ];
 const MOST_ROWS = 48;  // Of those with most; all where they are in order.
 const IDLE_OF = ["compute", "communication", "wait", "copies"];
@@ -49,7 +42,9 @@ export const showIterations = data => {
   const lanes = data.lanes.map((_, lane) => lane);
   addIdle(data);
   const isThere = name => data.grids[name] && lanes.some(lane => sumGrid(data.grids[name], lane) > 0);
-  const parts = PARTS.filter(([name]) => isThere(name)), columns = Object.values(data.grids)[0]?.[0].length ?? 0;
+  /** Parts of an iteration: grid, text, colour. */
+  const known = [...data.binParts.map(({ name, title, colour }) => [name, title, colour]), ["idle", "idle", "idle-bar"]];
+  const parts = known.filter(([name]) => isThere(name)), columns = Object.values(data.grids)[0]?.[0].length ?? 0;
   if (!columns) return;
   let lane = -1, heat = null;
   const noun = data.lanes[0].device ? "GPU" : "rank";
@@ -67,7 +62,8 @@ export const showIterations = data => {
   select.append(make("option", { value: "-1" }, `mean of ${countNoun(lanes.length, noun)}`), ...lanes.map(one => make("option", { value: String(one) }, data.describeLane(one))));
   select.addEventListener("change", () => { lane = Number(select.value); chart.refresh(); });
 
-  const maps = MAPS.filter(([name]) => isThere(name));
+  const ofHosts = data.grids.compute ? [] : parts.map(([name, text]) => [name, `how long it is ${text}`]);
+  const maps = [...MAPS, ...ofHosts].filter(([name]) => isThere(name));
   const metric = find("#heat-of"), byMost = find("#heat-order");
   metric.append(...maps.map(([value, text]) => make("option", { value }, text)));
   byMost.checked = lanes.length > MANY;
