@@ -16,7 +16,6 @@ from nsys2prv._util.text import shorten_name
 from nsys2prv.figures.device_group import DeviceGroup, to_arrays
 from nsys2prv.figures.host_time import (
     PARTS,
-    TEXTS,
     describe_unrecorded,
     divide_host_time,
     list_activities,
@@ -32,7 +31,7 @@ from nsys2prv.replay.meetings import Pipeline, find_pipeline
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import Replay
 from nsys2prv.table.event_reader import HOST
-from nsys2prv.verdict.host_use import ADVICE, EXPLAINS, NamedTime, Pauses, choose_advice
+from nsys2prv.verdict.host_use import ADVICE, EXPLAINS, TEXTS, NamedTime, Pauses, choose_advice
 
 #: Columns of list_activities -> the fields of NamedTime.
 NAMED_TIMES = ("part", "names", "name", "time", "longest")

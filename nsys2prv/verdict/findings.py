@@ -51,7 +51,6 @@ from nsys2prv.figures.result import (
 )
 from nsys2prv.figures.stacks import (
     count_mpi_samples,
-    describe_untraced_mpi,
     list_places,
     measure_places,
 )
@@ -71,6 +70,7 @@ from nsys2prv.replay.whatif import Replay
 from nsys2prv.verdict import time_use
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.culprits import describe_culprit
+from nsys2prv.verdict.host_use import ADVICE, TEXTS
 from nsys2prv.verdict.job_causes import describe_job_cause
 
 #: Where more than this share of the critical path waits for nothing that is known, no gain is stated
@@ -251,14 +251,14 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     covered = context.options.covered_steady
     job = JobRanks.from_job(context, devices)
     if not context.reader.layouts & {*WORK, *MPI_LAYOUTS}:
-        texts, absence = host_time.TEXTS, context.explain_absence(tuple(WORK))
+        absence = context.explain_absence(tuple(WORK))
         # Nothing of the program itself.
         if context.reader.layouts <= {"diagnostic", "profiler_overhead"}:
-            result.missing.append(f"{texts['advice']['nothing']}. {capitalize(absence)}")
+            result.missing.append(f"{ADVICE['nothing']}. {capitalize(absence)}")
         elif finding := time_use.describe_hosts(
-            frames, context, job, texts["reasons"]["failed"] if failed else absence
+            frames, context, job, TEXTS["reasons"]["failed"] if failed else absence
         ):
-            advice = texts["advice"]["failed"] if failed else finding.advice
+            advice = ADVICE["failed"] if failed else finding.advice
             result.findings.append(structs.replace(finding, advice=advice))
         else:
             result.missing.append(f"{NO_VERDICT} without work on GPUs or calls of MPI: {absence}")
@@ -301,7 +301,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     limits = (
         time_use.describe_small_grids(frames, context),
         time_use.describe_migrations(frames),
-        describe_untraced_mpi(frames["mpi_samples"], context, job),
+        time_use.describe_untraced_mpi(frames["mpi_samples"], context, job),
     )
     findings = join_findings([findings, [*filter(None, limits)]])
     if not findings:

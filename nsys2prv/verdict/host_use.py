@@ -7,10 +7,14 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct, convert
 
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import format_nanoseconds
-from nsys2prv.figures.host_time import PARTS, TEXTS, describe_parts
+from nsys2prv.figures import host_time
+from nsys2prv.figures.host_time import PARTS, describe_parts
 from nsys2prv.figures.stacks import Place
 
+#: Texts of findings, and rules of advice.
+TEXTS = load_shipped_file(__package__, "findings.yaml")
 #: Least share of a part of time that a name explains; least shares of a time for a part to be most
 #: of it, and to be worth recording.
 EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
@@ -179,7 +183,9 @@ class HostUse(Struct, frozen=True):
             known=self.place is not None,
             lacking=self.lacking,
         )
-        return ADVICE[key].format(lacking=self.lacking) if key else TEXTS["parts"][part][1]
+        return (
+            ADVICE[key].format(lacking=self.lacking) if key else host_time.TEXTS["parts"][part][1]
+        )
 
     def list_calls(self, part: str) -> list[NamedTime]:
         """Return the calls or functions that most of a part is spent in."""

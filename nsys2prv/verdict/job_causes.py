@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from nsys2prv._util.text import capitalize, format_count, format_nanoseconds, list_some
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.figures.host_time import TEXTS, describe_parts, select_gpus, sum_parts
+from nsys2prv.figures.host_time import describe_parts, select_gpus, sum_parts
 from nsys2prv.figures.result import Finding
 from nsys2prv.replay.causes import USUAL_COPY_SPEED, Cause, measure_pinned_speed
 from nsys2prv.replay.graph import Kind, split_size
 from nsys2prv.replay.job_graph import TOGETHER
 from nsys2prv.replay.whatif import GPU, HOST, TENSOR_SPEED_UP, Replay, sum_lasts
 from nsys2prv.verdict.cause_context import CauseContext
-from nsys2prv.verdict.host_use import ADVICE
+from nsys2prv.verdict.host_use import ADVICE, TEXTS
 from nsys2prv.verdict.time_use import advise_call, describe_copies
 
 #: Of MPI, a transfer of fewer bytes that takes longer (ns) is not held up by the network.

@@ -21,7 +21,7 @@ from nsys2prv.events.cuda import MEMSET
 from nsys2prv.events.stacks import strip_arguments
 from nsys2prv.figures.device_group import list_labels
 from nsys2prv.figures.efficiency_times import MPI_TIME
-from nsys2prv.figures.host_time import PARTS, TEXTS, describe_unrecorded
+from nsys2prv.figures.host_time import NAMES, PARTS, describe_unrecorded
 from nsys2prv.figures.kernels import is_shared, select_other_work
 from nsys2prv.figures.result import Context, Finding, JobRanks
 from nsys2prv.figures.stacks import find_place
@@ -36,6 +36,7 @@ from nsys2prv.verdict.host_use import (
     MOST,
     NO_CAUSE,
     OVER,
+    TEXTS,
     HostUse,
     NamedTime,
     choose_advice,
@@ -62,6 +63,12 @@ GRAPHICS = {"opengl_gpu", "vulkan_gpu", "dx11_gpu", "dx12_gpu"}
 NO_FAILURES = (600, 4, 201, 709)
 #: Share of the time of copies and fills that is not worth a word.
 FEW = 0.1
+#: A smaller share of the main threads' time is no finding.
+LEAST_IN_MPI = 0.05
+#: Ranks that are in a call for less than this share of the usual time come late to it.
+LATE = 0.8
+#: Fewer ranks do not show which is unusual.
+FEWEST_RANKS = 3
 ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
 
 
@@ -83,7 +90,7 @@ def find_use(
         return None
     if activities.height:
         activities = activities.filter(pl.col("when") == when)
-    starts = pl.col("who").str.contains(TEXTS["names"]["launchers"])
+    starts = pl.col("who").str.contains(NAMES["launchers"])
     rows = rows.join(job.tasks.select("task", starts=starts.fill_null(False)), on="task")
     row = _sort_processes(rows, activities).row(-1, named=True)
     parts = {part: int(row[part]) for part in PARTS}
@@ -210,7 +217,7 @@ def describe_failures(failed: pl.DataFrame, context: Context) -> str:
     if not failed.height:
         return ""
     named = context.label_names(failed, "call", "cuda_api")
-    works = pl.col("call").str.contains(TEXTS["names"]["works"])
+    works = pl.col("call").str.contains(NAMES["works"])
     named = named.filter(works & ~pl.col("error").is_in(NO_FAILURES))
     sums = named.group_by("call", "error").agg(pl.col("count").sum()).sort("count", "call")
     errors = list_labels("cuda_error")
@@ -445,7 +452,7 @@ def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
     elif size < SMALL_COPY:
         advice = f"copy in fewer, larger pieces: these have {format_size(size)} on average"
     elif map_labels("memory_kind")["pageable"] in (most["source"], most["destination"]):
-        advice = f"{TEXTS['advice']['pageable']}; or {advice}"
+        advice = f"{ADVICE['pageable']}; or {advice}"
     return does, advice
 
 
@@ -481,3 +488,45 @@ def describe_copies(copies: pl.DataFrame) -> tuple[str, ...]:
             f"{format_size(moved)} in {format_nanoseconds(time)}, {moved / max(time, 1):,.2f} GB/s"
         )
     return tuple(described)
+
+
+def describe_untraced_mpi(samples: pl.DataFrame, context: Context, job: JobRanks) -> Finding | None:
+    """Return the finding that main threads are in MPI, which was not traced; None where they hardly
+    are. samples: task, call, count.
+    """
+    in_mpi = samples.drop_nulls("call") if samples.height else samples
+    if not in_mpi.height:
+        return None
+    of_task = _list_shares(samples, pl.col("call").is_not_null())
+    share = float(of_task["share"].mean() or 0)
+    if share < LEAST_IN_MPI:
+        return None
+    sums = in_mpi.group_by("call").agg(pl.col("count").sum())
+    most = sums.sort("count", "call")["call"][-1]
+    of_call = _list_shares(samples, pl.col("call") == most)
+    when = " in the steady state" if context.options.steady else ""
+    evidence = [f"mostly MPI_{most}: {_format_range(of_call['share'])} of the samples"]
+    few = of_call.filter(pl.col("share") < LATE * pl.col("share").median())
+    if of_call.height >= FEWEST_RANKS and 0 < few.height <= of_call.height // 2:
+        who = job.describe_ranks(few["task"].to_list())
+        evidence.append(f"least on {who}: the others may wait there for them")
+    return Finding(
+        "untraced_mpi",
+        f"MPI was not traced; {_format_range(of_task['share'])} of the CPU samples of main threads{when} are in MPI.",
+        share,
+        evidence=tuple(evidence),
+        advice=ADVICE["untraced_mpi"],
+        views=("analysis/cpu_samples_2dh.cfg",),
+        at_most=True,
+    )
+
+
+def _list_shares(samples: pl.DataFrame, which: pl.Expr) -> pl.DataFrame:
+    """Return the share of the samples of each task that a condition selects: task, share."""
+    selected = pl.col("count").filter(which).sum() / pl.col("count").sum()
+    return samples.group_by("task").agg(share=selected).sort("share", "task")
+
+
+def _format_range(shares: pl.Series) -> str:
+    least, most = float(shares.min() or 0), float(shares.max() or 0)
+    return f"{most:.0%}" if round(least, 2) == round(most, 2) else f"{least:.0%} to {most:.0%}"
