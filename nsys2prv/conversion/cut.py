@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
@@ -20,15 +20,14 @@ from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv._util.notes import Note
 from nsys2prv._util.text import format_seconds, list_some, suggest_range
 from nsys2prv.conversion.cut_runs import CutWindow, CutWork, cut_task
-from nsys2prv.conversion.job import Job, group_by_report, sum_counters
+from nsys2prv.conversion.job import Job, group_by_report, make_global_ids, sum_counters
+from nsys2prv.conversion.job_reader import make_row_table
 from nsys2prv.conversion.options import MOST_LISTED, CutPlan, Region, choose_reports, make_error
 from nsys2prv.events.catalogue import NameSet, load_catalogue
-from nsys2prv.events.extraction import DeviceKey, ThreadKey
+from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.name_rules import NamePattern
-from nsys2prv.table.event_reader import CutEdges
-from nsys2prv.table.runs import SpillReader, take_rows
-from nsys2prv.table.slices import to_begin_times, to_trace_times
+from nsys2prv.table.event_reader import CutEdges, EventReader
 from nsys2prv.writers.rows import ObjectModel, build_object_model, find_process
 
 #: The name set of NVTX ranges, and the layout with such names that does not last.
@@ -44,11 +43,11 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     model, threads = _choose_rows(plan, job)
     if model is job.model and not plan.changes_runs:
         return job
-    window, notes = _find_window(job, plan), []
-    smaller, clipped = _cut_runs(job, window, model, threads, plan)
+    (first, last), notes = _find_window(job, plan), []
+    smaller, clipped = _cut_runs(job, first, last, model, threads, plan)
     whole = format_seconds(job.duration)
-    if (window.first, window.end) != (0, job.duration):
-        notes.append(f"{format_seconds(window.first)} to {format_seconds(window.end)} of {whole}")
+    if (first, last) != (0, job.duration):
+        notes.append(f"{format_seconds(first)} to {format_seconds(last)} of {whole}")
     elif BARE_NUMBER.search(plan.options.time):
         notes.append(f"--time {plan.options.time} is all of the trace; {SECONDS}")
     if left_out := (smaller.left_out - job.left_out).total():
@@ -59,7 +58,8 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     return replace(smaller, notes=[*job.notes, *cut])
 
 
-def _find_window(job: Job, plan: CutPlan) -> CutWindow:
+def _find_window(job: Job, plan: CutPlan) -> tuple[int, int]:
+    """Return begin and end (ns of the trace) of what the plan keeps."""
     duration, options = job.duration, plan.options
     first, last = _find_region_span(plan.region, job) if plan.region else (0, duration)
     first = max(first, plan.first.resolve(duration) if plan.first else 0)
@@ -71,20 +71,26 @@ def _find_window(job: Job, plan: CutPlan) -> CutWindow:
         words = {"where": where, "duration": format_seconds(duration)}
         words["hint"] = hint if BARE_NUMBER.search(options.time) else ""
         raise make_error("cut_outside", NothingToWrite, **words)
-    return CutWindow(first, last, last == duration, 0 if options.keep_time else first)
+    return first, last
 
 
 def _cut_runs(
-    job: Job, window: CutWindow, model: ObjectModel, threads: list[np.ndarray], plan: CutPlan
+    job: Job, first: int, last: int, model: ObjectModel, threads: list[np.ndarray], plan: CutPlan
 ) -> tuple[Job, int]:
-    """Return the job with its runs cut, and how many ranges were clipped."""
+    """Return the job with its runs cut to a span (ns of the trace), and how many ranges were clipped."""
+    origin = 0 if plan.options.keep_time else first
+    clocks = [clock.delay(-origin) for clock in job.clocks]
+    # Events end where they do in the whole trace.
+    whole = replace(job, threads=threads, clocks=clocks, duration=job.duration - origin)
+    saved = job.folder / "ids-of-cut"
+    make_global_ids(whole).save(saved)
+    window = CutWindow(first - origin, last - origin, last == job.duration, -origin)
     tasks = []
     for report, runs in sorted(group_by_report(job.runs).items()):
-        clock, spill_file = job.clocks[report], job.folder / f"cut-{report}.bin"
-        own = {run.task: threads[run.task] for run in runs}
-        damaged = tuple(one.end for one in job.damaged if one.report == report)
-        more = plan, window, spill_file, damaged
-        tasks.append(CutWork(tuple(runs), clock, job.duration, own, *more))
+        ends = np.array([one.end for one in job.damaged if one.report == report], np.int64)
+        damaged = clocks[report].to_global(ends)
+        spill_file = job.folder / f"cut-{report}.bin"
+        tasks.append(CutWork(tuple(runs), saved, plan, window, spill_file, damaged))
     cut = list(job.run(cut_task, tasks))
     parts = [part.result for part in cut]
     left_out = sum_counters(part.left_out for part in parts)
@@ -94,21 +100,20 @@ def _cut_runs(
             lost[reason] += count
         reasons = ", ".join(f"{count:,} {describe_reason(why)}" for why, count in (+lost).items())
         raise make_error("cut_empty", NothingToWrite, reasons=reasons)
-    *clocks, identity = job.clocks
     # A report of several ranks has all lines of its threads.
     carried = {thread: until for part in cut for thread, until in part.carried.items()}
     pending = {thread: since for part in cut for thread, since in part.pending.items()}
-    sides = window.first > 0, window.end < job.duration
+    sides = first > 0, last < job.duration
     smaller = replace(
-        job,
+        whole,
         uncut=job,
-        edges=CutEdges(window.first - window.origin, *sides, carried, pending),
-        threads=threads,
+        edges=CutEdges(first - origin, *sides, carried, pending),
         model=model,
         runs=[run for part in parts for run in part.runs],
-        duration=window.end - window.origin,
-        epoch=job.epoch + window.origin,
-        clocks=[*(clock.delay(-window.origin) for clock in clocks), identity],
+        duration=last - origin,
+        epoch=job.epoch + origin,
+        # Runs of a cut job are in its time.
+        clocks=[*clocks[:-1], job.clocks[-1]],
         written=+sum_counters(part.events for part in parts),
         left_out=+sum_counters([job.left_out, left_out]),
     )
@@ -169,11 +174,11 @@ def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
     labels = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
     if NAMES in job.values:
         labels = job.values[NAMES].labels
-    pieces = list(_read_ranges(job, NamePattern.from_glob(region.pattern, labels)))
-    if not pieces:
+    pieces = _read_ranges(job, NamePattern.from_glob(region.pattern, labels))
+    ranges = pl.concat(pieces).sort("thread", "begin", -pl.col("end"))
+    if ranges.is_empty():
         hint = suggest_range(region.pattern, labels["label"].to_list())
         raise make_error("region_unknown", Nsys2prvError, pattern=region.pattern, hint=hint)
-    ranges = pl.concat(pieces).sort("thread", "begin", -pl.col("end"))
     place = pl.int_range(1, pl.len() + 1).over("thread")
     ranges = ranges.with_columns(place=place)
     last = ranges["place"].max() if region.last is None else region.last
@@ -186,40 +191,23 @@ def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
 
 
 def _read_ranges(job: Job, pattern: NamePattern) -> Iterator[pl.DataFrame]:
-    """Yield thread, begin and end of the ranges with matching names."""
-    # Layout of NVTX ranges -> the field with the name.
-    name_fields = {
-        name: layout.fields[0].name
-        for name, layout in load_catalogue().layouts.items()
-        if name != MARKS
-        and layout.fields
-        and isinstance(layout.fields[0].values, NameSet)
-        and layout.fields[0].values.name == NAMES
-    }
-    threads: dict[tuple[int, int], int] = {}
-    by_task = job.ordered_results
-    with SpillReader() as reader:
-        for run in job.runs:
-            if run.index is None or run.shape.name not in name_fields:
-                continue
-            values = job.names[NAMES][run.task]
-            if not pattern.may_match(values):
-                continue
-            ranges = reader.read_local(run)
-            numbers = ranges.get("number", np.full(run.rows, ABSENT))
-            names = values[ranges[name_fields[run.shape.name]]]
-            ranges = take_rows(ranges, pattern.find_matches(names, numbers))
-            if not len(ranges["begin"]):
-                continue
-            # Ranges that overlap are on further rows of their thread.
-            keys = by_task[run.task].objects
-            owners = [(run.report, key.tid if isinstance(key, ThreadKey) else -1) for key in keys]
-            own = np.array([threads.setdefault(owner, len(threads)) for owner in owners])
-            clock = job.clocks[run.report]
-            yield pl.DataFrame(
-                {
-                    "thread": own[ranges["row"]],
-                    "begin": to_begin_times(ranges["begin"], ranges["end"], clock),
-                    "end": to_trace_times(ranges["end"], clock, job.duration),
-                }
-            )
+    """Yield thread, begin and end of the ranges with matching names. Ranges that overlap are on further
+    rows of their thread.
+    """
+    rows = make_row_table(job)
+    reader = EventReader(job.runs, make_global_ids(job), rows)
+    for name, layout in load_catalogue().layouts.items():
+        values = layout.fields[0].values if layout.fields else None
+        if name == MARKS or not isinstance(values, NameSet) or values.name != NAMES:
+            continue
+        fields = [one for one in (layout.fields[0].name, "number") if one in layout.by_name]
+
+        def find_matches(
+            columns: Mapping[str, np.ndarray], fields: list[str] = fields
+        ) -> np.ndarray:
+            numbers = columns.get("number", np.full(len(columns["begin"]), ABSENT))
+            return pattern.find_matches(columns[fields[0]], numbers)
+
+        found = reader.read_begins(name, fields, keep=find_matches)
+        main = rows.main_rows[found["thread"].to_numpy()]
+        yield found.select("begin", "end", pl.Series("thread", main))

@@ -159,7 +159,7 @@ def make_states(task: StateWork) -> WorkResult:
                 )
             if len(thread):
                 columns = {"time": begin, "end": end, "row": thread, "state": state}
-                result.runs.append(writer.append(shape, columns, int(end.max())))
+                result.runs.append(writer.append(shape, columns))
     return result
 
 

@@ -69,6 +69,8 @@ COLUMNS = {
 BLOCK_ROWS = 256
 #: Earlier than any time.
 NEVER = int(np.iinfo(np.int64).min)
+#: Objects of rows that are of two, or of none.
+NO_OBJECTS = np.array([-1])
 #: Events keep all fields.
 NO_MASKS: Mapping[str, int] = MappingProxyType({})
 #: Shapes of runs that are kept for further runs.
@@ -204,10 +206,8 @@ class SpillWriter(Closable):
         self.field_masks = field_masks
         self._open_file = path.open("wb")
 
-    def append(
-        self, shape: Shape, columns: Columns, greatest_time: int, object_: int = -1, values: int = 0
-    ) -> Run:
-        """Store lines, samples or states, by time. The other arguments are as in :class:`Run`."""
+    def append(self, shape: Shape, columns: Columns) -> Run:
+        """Store lines, samples or states, by time."""
         stored = {}
         for name, column in columns.items():
             role = find_role(shape.stream, shape.name, name)
@@ -216,54 +216,45 @@ class SpillWriter(Closable):
             )
             kind = np.int64 if is_wide else np.uint32
             stored[name] = write_column(self._open_file, np.ascontiguousarray(column, kind))
-        return self._make_run(shape, stored, columns["time"], greatest_time, object_, values)
+        times = [columns[name] for name in ("time", "receive", "end") if name in columns]
+        values = np.count_nonzero(columns.get("values", ()))
+        greatest = max(int(column.max()) for column in times)
+        return self._make_run(shape, stored, columns, times[0], greatest, values=int(values))
 
     def append_ranges(
-        self,
-        layout: Layout,
-        columns: Columns,
-        greatest_time: int = NEVER,
-        closings: np.ndarray | None = None,
+        self, layout: Layout, columns: Columns, closings: np.ndarray | None = None
     ) -> Run:
-        """Store ranges of a layout, by (begin, -end), as :func:`write_ranges` takes them. greatest_time:
-        of a cut's, which end with it at the latest.
-        """
-        begin, end, row = (columns[name] for name in ("begin", "end", "row"))
+        """Store ranges of a layout, by (begin, -end), as :func:`write_ranges` takes them."""
+        begin, end = columns["begin"], columns["end"]
         mask = self.field_masks.get(layout.name, -1)
         stored, index = write_ranges(self._open_file, layout, columns, mask, BLOCK_ROWS, closings)
-        if greatest_time == NEVER:
-            greatest_time = int(end.max())
-            if greatest_time == OPEN:
-                greatest_time = int(end[end != OPEN].max(initial=NEVER))
-        if closings is not None:
-            closed = closings[0][closings[0] != OPEN]
-            greatest_time = max(greatest_time, int(closed.max(initial=NEVER)))
-        greatest_time = max(greatest_time, int(begin[-1]) + 1)
-        shape, only = get_shape(RANGE, layout.name), find_only_object(row)
-        return self._make_run(shape, stored, begin, greatest_time, only, index=index)
+        greatest = int(end.max())
+        if greatest == OPEN:
+            greatest = int(end[end != OPEN].max(initial=NEVER))
+        closed = index.closings[0][index.closings[0] != OPEN]
+        greatest = max(greatest, int(closed.max(initial=NEVER)), int(begin[-1]) + 1)
+        shape = get_shape(RANGE, layout.name)
+        return self._make_run(shape, stored, columns, begin, greatest, index=index)
 
     def _make_run(
         self,
         shape: Shape,
-        columns: Mapping[str, StoredColumn],
+        stored: Mapping[str, StoredColumn],
+        columns: Columns,
         times: np.ndarray,
-        greatest_time: int,
-        object_: int,
+        greatest: int,
         values: int = 0,
         index: RangeIndex | None = None,
     ) -> Run:
-        place = shape, self.path, columns, len(times), self.report, self.task
-        bounds = (int(times[0]), int(times[-1]), greatest_time, times[::BLOCK_ROWS].copy())
-        return Run(*place, *bounds, object_, values, index=index)
+        place = shape, self.path, stored, len(times), self.report, self.task
+        bounds = int(times[0]), int(times[-1]), greatest, times[::BLOCK_ROWS].copy()
+        objects = columns.get("row", NO_OBJECTS)
+        only = int(objects[0]) if (objects == objects[0]).all() else -1
+        return Run(*place, *bounds, only, values, index=index)
 
     def close(self) -> None:
         """Close the file."""
         self._open_file.close()
-
-
-def find_only_object(objects: np.ndarray) -> int:
-    """Return the one object of some rows, -1 for several."""
-    return int(objects[0]) if (objects == objects[0]).all() else -1
 
 
 class SpillReader(Closable):

@@ -178,9 +178,21 @@ class Slice:
         """Return the times (ns) at which ranges between these columns begin."""
         return to_begin_times(self._values[begin], self._values[end], self._clock)
 
-    def make_joinable(self) -> dict[str, np.ndarray]:
-        """Return all columns in trace time and in the trace's numbers, as writers take them."""
-        return {name: self.column(name) for name in self._values}
+    def make_columns(self, is_local: bool = False) -> dict[str, np.ndarray]:
+        """Return all columns in trace time, as writers take them: int64, ABSENT where there is no value.
+        is_local: objects, domains and names as the task numbers them, else the trace's numbers.
+        """
+        columns = {}
+        for place, (name, values) in enumerate(self._values.items()):
+            is_time = find_role(self.run.shape.stream, self.run.shape.name, name) == TIMES
+            if not place:
+                values = self.times
+            elif is_time or not is_local:
+                values = self.column(name)
+            columns[name] = values.astype(np.int64)
+            if name in self._valid:
+                columns[name][~self._valid[name]] = ABSENT
+        return columns
 
     def _find_times(self) -> np.ndarray:
         return self.column("time")
@@ -282,15 +294,6 @@ class RangeSlice(Slice):
             objects = self._ids.objects.get_table(self.run.task)[objects]
         return np.stack([to_trace_times(times, self._clock, OPEN), objects])
 
-    def make_joinable(self) -> dict[str, np.ndarray]:
-        """Return all columns in trace time and in the trace's numbers, as writers take them."""
-        fields = self.layout.by_name
-        columns = {
-            name: self.find_field(name) if name in fields else self.column(name).astype(np.int64)
-            for name in self._values
-        }
-        return {**columns, "begin": self.begin}
-
     def _find_times(self) -> np.ndarray:
         return self.find_begins("begin", "end")
 
@@ -354,10 +357,10 @@ def read_slice(
     names: Sequence[str] | None = None,
     window: tuple[int, int | None] | None = None,
     ends: bool = True,
-) -> Slice | None:
+) -> Slice:
     """Return the rows of a run in a window of the trace (first <= time < last, ns; None: all of them):
-    of ranges those that begin there or, if `ends`, end there. None where there are none. names: of the
-    columns of ranges besides times and rows, None for all.
+    of ranges those that begin there or, if `ends`, end there. names: of the columns of ranges besides
+    times and rows, None for all.
     """
     spans = None
     if window is not None:
@@ -366,37 +369,21 @@ def read_slice(
         # Where its clock has slack, some beside the window too.
         until = None if last is None else clock.to_local(last) + clock.slack
         spans = _find_spans(run, clock.to_local(first) - clock.slack, until, ends)
-        if not spans:
-            return None
     if names is not None:
         names = ("begin", "end", "order", "row", *names)
     make = RangeSlice if run.shape.stream == RANGE else Slice
     found = make(run, ids, *reader.read(run, spans, names))
     if window is not None:
         found.choose_window(*window, ends)
-    closes = isinstance(found, RangeSlice) and found.closings.size
-    return found if len(found) or closes else None
+    return found
 
 
 def _find_spans(run: Run, first: int, last: int | None, ends: bool) -> list[RowSpan]:
     """Return the spans of rows that hold those at first <= time < last (local ns)."""
     blocks = run.find_blocks(first, last)
-    if run.index is None or not ends:
-        return run.find_spans(blocks)
-    spans = run.find_spans(blocks | find_blocks_of_ends(run.index, first, last))
-    # The last states are in force for long.
-    return spans or ([(0, 0)] if run.index.closings.size else [])
-
-
-def find_masks(layout: Layout, columns: Columns) -> np.ndarray:
-    """Return the bits of the fields that are written of each row; of columns as they are appended."""
-    masks = np.zeros(len(columns["begin"]), np.int64)
-    for bit, field in enumerate(layout.fields):
-        if field.name in columns:
-            least = 0 if skips_zero(layout, bit, field) else ABSENT
-            has = (columns[field.name] > least) | (least != 0 and not field.optional)
-            masks |= has.astype(np.int64) << bit
-    return masks
+    if run.index is not None and ends:
+        blocks |= find_blocks_of_ends(run.index, first, last)
+    return run.find_spans(blocks) or [(0, 0)]
 
 
 def find_first_times(

@@ -112,7 +112,8 @@ class WindowReader(Closable):
             of_run = None if run.index is None else names
             window = first, last
             one = read_slice(run, self._global_ids, self._reader, of_run, window, self._ends)
-            found[run.shape.stream] += [] if one is None else [one]
+            if len(one) or (isinstance(one, RangeSlice) and one.closings.size):
+                found[run.shape.stream].append(one)
         return Window(*found.values())
 
     def close(self) -> None:
@@ -194,14 +195,14 @@ def _join_group(
     slices = [read_slice(run, global_ids, reader) for run in group]
     times = np.concatenate([one.times for one in slices])
     order = np.argsort(times, kind="stable")
-    pieces = [one.make_joinable() for one in slices]
+    pieces = [one.make_columns() for one in slices]
     names = dict.fromkeys(name for piece in pieces for name in piece)
     columns = {
         name: np.concatenate([_find_column(name, piece) for piece in pieces])[order]
         for name in names
     }
     if shape.stream != RANGE:
-        return writer.append(shape, columns, int(times.max()))
+        return writer.append(shape, columns)
     origin = np.repeat(np.arange(len(slices)), [len(one) for one in slices])
     layout = load_catalogue().layouts[shape.name]
     if layout.is_state:

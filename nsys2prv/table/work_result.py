@@ -174,9 +174,7 @@ def append_samples(
     each), 0 where there is none.
     """
     columns = {"time": time, "row": np.full(len(time), object_), "values": stored}
-    count = int(np.count_nonzero(stored))
-    shape = get_shape(COUNTER, layout, metrics)
-    return writer.append(shape, columns, int(time[-1]), object_, count)
+    return writer.append(get_shape(COUNTER, layout, metrics), columns)
 
 
 def _order_by_time(time: np.ndarray) -> slice | np.ndarray:
@@ -259,10 +257,8 @@ def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> Iterator[Run]
         kept = np.flatnonzero(np.logical_and.reduce([mask_usable(time) for time in times]))
         if not len(kept):
             return
-    send = lines.send[kept]
-    greatest = max(int(send.max()), int(lines.receive[kept].max()))
-    kept = _select_rows(kept, _order_by_time(send))
-    yield writer.append(get_shape(LINE, lines.kind), take_rows(columns, kept), greatest)
+    kept = _select_rows(kept, _order_by_time(lines.send[kept]))
+    yield writer.append(get_shape(LINE, lines.kind), take_rows(columns, kept))
 
 
 class CommonNumbers:

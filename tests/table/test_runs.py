@@ -23,8 +23,8 @@ def _store_times(
     columns |= {"receiver": np.arange(len(times)) % 40, "until": times + 3}
     columns |= {"size": np.arange(len(times)), "tag": np.full(len(times), 1 << 40)}
     with SpillWriter(folder / name, report, task) as writer:
-        writer.append(LINES, {name: column[:7] for name, column in columns.items()}, 0)
-        return writer.append(LINES, columns, 0)
+        writer.append(LINES, {name: column[:7] for name, column in columns.items()})
+        return writer.append(LINES, columns)
 
 
 @pytest.mark.parametrize(
