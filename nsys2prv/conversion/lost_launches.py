@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, factorize, find_places, group_rows
-from nsys2prv._util.stored_columns import read_columns
-from nsys2prv.events.call_indexes import Launches, Segment
+from nsys2prv._util.columns import ABSENT, factorize_together, find_places, group_rows
 from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
+from nsys2prv.events.kind import Launches, Segment
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.source import NULL
 from nsys2prv.export.sqlite import Database
@@ -74,8 +73,7 @@ def count_lost_launches(
     tables = [table for table in WORK_TABLES if table in info.parts]
     if not all(database.has(table, "globalPid", "correlationId") for table in tables):
         return []
-    kinds_of = {segment.kinds for segment in segments}
-    names = {name for kinds in kinds_of for name in read_columns(kinds)["name"].tolist()}
+    names = {name for segment in segments for name in segment.names}
     texts = database.read_strings(sorted(names))
     done = _read_work(tables, info, segments, database)
     # Begins of calls without work, and of the last one with work, by process, thread and name.
@@ -84,12 +82,11 @@ def count_lost_launches(
     for process, calls in _find_launches(segments, texts):
         of_process = missing.setdefault(process, defaultdict(list))
         work = done[process]
-        stream = work.find_streams(calls.ids)
+        stream = work.find_streams(calls.id)
         work.launches += len(stream)
         found = stream != ABSENT
-        # Many processes share the kinds of a table.
-        used, codes = factorize(calls.code)
-        pairs = zip(calls.kinds.thread[used].tolist(), calls.kinds.name[used].tolist(), strict=True)
+        (threads, functions), codes = factorize_together(calls.thread, calls.name)
+        pairs = zip(threads.tolist(), functions.tolist(), strict=True)
         kinds = [(process, *pair) for pair in pairs]
         for code, rows in group_rows(np.where(found, codes, ~codes)):
             kind, begins = kinds[max(code, ~code)], calls.begin[rows]
@@ -207,7 +204,7 @@ def _find_begin(correlation: int, segments: Sequence[Segment]) -> int:
     for segment in segments:
         if segment.low <= correlation <= segment.high:
             calls = segment.read()
-            place = int(find_places(calls.ids, np.array([correlation]))[0])
+            place = int(find_places(calls.id, np.array([correlation]))[0])
             if place >= 0:
                 return int(calls.begin[place])
     return NULL
@@ -226,13 +223,12 @@ def _find_launches(
     captures = _find_captures(segments, begin, end) if begin else {}
     for segment in segments:
         calls = segment.read()
-        wanted = np.isin(calls.kinds.name, launch) & np.isin(calls.kinds.result, (0, NULL))
-        rows = wanted[calls.code]
+        rows = np.isin(calls.name, launch) & np.isin(calls.result, (0, NULL))
         if segment.process in captures:
             at, (begins, ends) = calls.begin, captures[segment.process]
             rows &= np.searchsorted(begins, at, "right") == np.searchsorted(ends, at, "right")
         if rows.any():
-            yield segment.process, calls.take(rows)
+            yield segment.process, calls[rows]
 
 
 def _find_captures(
@@ -244,10 +240,9 @@ def _find_captures(
     calls: dict[int, list[np.ndarray]] = defaultdict(list)
     for segment in segments:
         of_piece = segment.read()
-        chosen = np.isin(of_piece.kinds.name, (*begin, *end))
-        if chosen.any():
-            own = of_piece.take(chosen[of_piece.code])
-            calls[segment.process].append(np.stack([own.get("thread"), own.begin, own.get("name")]))
+        own = of_piece[np.isin(of_piece.name, (*begin, *end))]
+        if len(own):
+            calls[segment.process].append(np.stack([own.thread, own.begin, own.name]))
     captures = {}
     for process, pieces in calls.items():
         thread, time, name = np.concatenate(pieces, axis=1)

@@ -31,12 +31,6 @@ from nsys2prv.conversion.whole_reports import (
     survey_report,
 )
 from nsys2prv.events import all_kinds
-from nsys2prv.events.call_indexes import (
-    LaunchIndex,
-    NcclCallIndex,
-    Segment,
-    save_launches,
-)
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import (
@@ -47,7 +41,9 @@ from nsys2prv.events.kind import (
     EventKind,
     Reason,
     Rows,
+    Segment,
     find_function,
+    save_launches,
 )
 from nsys2prv.events.stacks import set_stacks_aside
 from nsys2prv.export.info import ReportInfo
@@ -246,11 +242,11 @@ def read_task(task: ReadingWork) -> WorkResult:
         ) as writer,
         Database(task.info.path) as database,
     ):
-        launch_index, nccl_calls = LaunchIndex(list(task.launches)), NcclCallIndex(task.nccl_calls)
+        known, nccl_calls = list(task.launches), list(task.nccl_calls)
         keys = dict.fromkeys(load_catalogue().layouts, 1)
         alone = replace(task.settings, min_durations={}, lines=False, field_masks=keys)
         own, beside = (
-            Extraction(task.info, database, launch_index, settings, nccl_calls)
+            Extraction(task.info, database, known, settings, nccl_calls)
             for settings in (task.settings, alone)
         )
         finder = own if task.settings.nccl_calls else beside
@@ -258,10 +254,10 @@ def read_task(task: ReadingWork) -> WorkResult:
             readers = [kinds[name] for name in one.kinds]
             extraction = beside if one.use == BESIDE else own
             extraction.stores = one.use == STORED
-            if one.asks and not (launch_index.segments or own.nccl_calls):
+            if one.asks and not (known or nccl_calls):
                 result.nccl_calls = list(map(launches.append, finder.found_nccl_calls))
-                launch_index.segments += result.launches + result.beside.launches
-                own.nccl_calls = beside.nccl_calls = NcclCallIndex(result.nccl_calls)
+                known += result.launches + result.beside.launches
+                nccl_calls += result.nccl_calls
                 launches.flush()
             indexing = result if extraction is own else result.beside
             for piece in one.part.split(PART_ROWS):

@@ -21,9 +21,8 @@ from msgspec import Struct, field
 from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv.conversion.lost_launches import LostLaunches, count_lost_launches
 from nsys2prv.events import all_kinds
-from nsys2prv.events.call_indexes import Segment
 from nsys2prv.events.extraction import Extraction, ReadingSettings
-from nsys2prv.events.kind import Account, Counters, EventKind, Rows
+from nsys2prv.events.kind import Account, Counters, EventKind, Rows, Segment
 from nsys2prv.events.name_rules import may_drop
 from nsys2prv.events.nvtx import TABLE as NVTX_TABLE
 from nsys2prv.export.info import ReportInfo

@@ -38,12 +38,18 @@ from nsys2prv._util.columns import (
     mask_changes,
 )
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv.events.call_indexes import Launches
 from nsys2prv.events.catalogue import CallTable, Field, Metric, ValueSet, load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction
-from nsys2prv.events.kind import CommunicationLines, Counters, EventKind, Reason, Rows
+from nsys2prv.events.kind import (
+    CommunicationLines,
+    Counters,
+    EventKind,
+    Launches,
+    Reason,
+    Rows,
+)
 from nsys2prv.events.stacks import CHAIN, add_callers
-from nsys2prv.export.source import NULL, Columns, Part, zero_nulls
+from nsys2prv.export.source import NULL, Columns, Part, Texts, gather_texts, mask_empty, zero_nulls
 from nsys2prv.export.sqlite import Database
 
 #: The store keeps a number as one more than it is.
@@ -120,6 +126,8 @@ def make_rows(
     start = columns["start"]
     end = columns.integers.get("end")
     end = np.where(start == NULL, NULL, start + 1) if end is None else end
+    if not extraction.stores:
+        return Rows(layout, start, end, objects, {})
     constants = {
         field.name: np.full(len(start), field.unknown)
         for field in load_catalogue().layouts[layout].fields
@@ -141,7 +149,8 @@ def _find_objects(extraction: Extraction, columns: Columns) -> np.ndarray:
     if place == "gpu":
         return extraction.number_gpus(columns)
     if place == "caller":
-        return extraction.number_callers(extraction.find_launches(columns), columns["globalPid"])
+        launches = extraction.find_launches(columns)
+        return extraction.intern_threads(extraction.find_callers(launches, columns["globalPid"]))
     if place == "main thread":
         return extraction.intern_threads(extraction.find_main_threads(columns["globalPid"]))
     return extraction.intern_threads(columns["globalTid"])
@@ -187,6 +196,17 @@ def _name_rows(extraction: Extraction, field: Field, ids: np.ndarray) -> np.ndar
     return extraction.name_rows(field.values.name, [ids], make_texts, named)
 
 
+def name_texts(
+    extraction: Extraction, name_set: str, codes: np.ndarray, texts: Texts
+) -> np.ndarray:
+    """Return local name indices of rows whose names are those at `codes`, ABSENT for empty ones."""
+
+    def make_texts(used: np.ndarray) -> Texts:
+        return gather_texts(texts, used, "")
+
+    return extraction.name_rows(name_set, [codes], make_texts, ~mask_empty(texts)[codes])
+
+
 def _save_early_work(extraction: Extraction, columns: Columns, launches: Launches) -> None:
     """Add a fact on work that begins before the call that launched it, for the clock of its GPU is
     off: of each GPU the number of rows, and the largest difference (ns).
@@ -221,8 +241,7 @@ def make_launch_lines(
     size = np.zeros(columns.rows, np.int64) if size is None else fill_with_zero(size)
     hit = slice(None) if launches.hit.all() else launches.hit
     _save_early_work(extraction, columns, launches)
-    kinds, codes = factorize(launches.code[hit])
-    senders = extraction.intern_threads(launches.kinds.thread[kinds])[codes]
+    senders = extraction.intern_threads(launches.thread[hit])
     start, end = columns["start"][hit], columns["end"][hit]
     sent = launches.begin[hit], senders
     return CommunicationLines(kind, *sent, start, objects[hit], end, size[hit])

@@ -27,30 +27,35 @@ from nsys2prv.events.attributes import (
     list_row_columns,
     make_launch_lines,
     make_rows,
+    name_texts,
     read_fields,
     select_labels,
 )
-from nsys2prv.events.call_indexes import CallKinds, Launches
 from nsys2prv.events.catalogue import Metric, load_catalogue, load_counter_tables, map_labels
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Counters, Reason, Rows
-from nsys2prv.events.name_rules import is_nccl_kernel
-from nsys2prv.events.nccl import attach_payloads
-from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, add_callers, name_lines, strip_version
-from nsys2prv.export.source import NULL, Columns, DistinctTexts, Part, decode_texts, mask_usable
+from nsys2prv.events.kind import Counters, Launches, Reason, Rows
+from nsys2prv.events.nccl import attach_payloads, is_nccl_kernel
+from nsys2prv.events.stacks import (
+    CHAIN,
+    CUDA_STACKS,
+    add_callers,
+    name_lines,
+    name_sources,
+    strip_version,
+)
+from nsys2prv.export.source import NULL, Columns, Part, mask_empty, mask_usable
 from nsys2prv.export.sqlite import Database
 
 #: Class of the rows that repeat a call, which has a row of its own, with its stack; reports have
 #: them where backtraces are collected.
 BACKTRACE_CLASS = 67
-#: Columns that tell a call from others.
+#: Columns of API calls, in the order of `Launches`; those that tell a call from others.
+CALL_COLUMNS = ("correlationId", "start", "end", "globalTid", "nameId", "returnValue")
 CALL_KEY = ("correlationId", "globalTid")
 #: So many rows before and behind a part of a table are looked at for those that repeat its calls.
 NEAR_ROWS = 1000
 #: Calls that wait for the device.
 SYNCHRONISING = r"(?i)^cu(?:da)?(?:Device|Stream|Event|Ctx|Thread|Context)_?Synchronize|^cu(?:da)?Ctx.*Synchronize"
-#: Value of the field `completion`.
-COMPLETED = 1
 #: Label of a synchronization in the catalogue, in one word, or another part of the calling
 #: function's name -> its value.
 SYNCHRONIZATIONS = {
@@ -115,34 +120,20 @@ def label_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> n
 
 def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield API calls, and set them aside for the index of launching calls."""
-    kind_columns = ("globalTid", "nameId", "returnValue")
-    wanted = ("start", "end", "correlationId")
-    columns = extraction.read(part, (*wanted, CHAIN, *kind_columns, "eventClass"), short=True)
+    columns = extraction.read(part, (*CALL_COLUMNS, CHAIN, "eventClass"), short=True)
     repeated = columns["eventClass"] == BACKTRACE_CLASS
     repeating = columns.where(repeated)
     columns = extraction.drop_rows(columns, repeated, Reason.REPEATED_FOR_BACKTRACE)
-    begin, end, correlation = map(columns.__getitem__, wanted)
-    stacks = _take_stacks(columns, [*_read_repeating_nearby(extraction, part), repeating])
-    distinct, codes = factorize_together(*map(columns.__getitem__, kind_columns))
-    kinds = CallKinds(*distinct)
-    extraction.launched.append(Launches(correlation, begin, end, codes, kinds))
-    long = extraction.mask_long_enough(begin, end)
-    if not long.all():
-        begin, end, correlation = map(columns.where(long).__getitem__, wanted)
-        stacks = stacks[long]
-        used, codes = factorize(codes[long])
-        kinds = kinds[used]
-    objects = extraction.intern_threads(kinds.thread)[codes]
-    if not extraction.stores:
-        yield Rows("cuda_api", begin, end, objects, {})
-        return
-    fields = {
-        "call": label_calls(extraction, kinds.name)[codes],
-        "correlation": blank_nonpositive(correlation),
-        "error": blank_nonpositive(kinds.result)[codes],
-    }
-    rows = Rows("cuda_api", begin, end, objects, fields)
-    yield add_callers(extraction, CUDA_STACKS, stacks, rows)
+    extraction.launched.append(Launches(*(columns[name] for name in CALL_COLUMNS)))
+    repetitions = [*_read_repeating_nearby(extraction, part), repeating]
+    columns.integers[CHAIN] = _take_stacks(columns, repetitions)
+    columns = extraction.drop_short(columns)
+    fields = {}
+    if extraction.stores:
+        fields["call"] = label_calls(extraction, columns["nameId"])
+        fields["error"] = blank_nonpositive(columns["returnValue"])
+    rows = make_rows(extraction, "cuda_api", columns, fields)
+    yield add_callers(extraction, CUDA_STACKS, columns[CHAIN], rows)
 
 
 def _read_repeating_nearby(extraction: Extraction, part: Part) -> Iterator[Columns]:
@@ -182,20 +173,21 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
     complete = columns.where((moment > 0) & (moment != begin))
     if complete.rows:
         extraction.account.synthesized[Reason.COMPLETION_ON_GPU] += complete.rows
-        moment, streams = complete["timestamp"], extraction.intern_streams(complete)
-        fields = read_fields(extraction, "cuda_event_completion", complete)
-        fields["completion"] = np.full(complete.rows, COMPLETED)
-        yield Rows("cuda_event_completion", moment, moment + 1, streams, fields)
+        complete.integers["start"] = complete["timestamp"]
+        streams = extraction.intern_streams(complete)
+        yield make_rows(extraction, "cuda_event_completion", complete, objects=streams)
 
     launches = extraction.find_launches(columns)
-    long = extraction.mask_long_enough(launches.or_null("begin"), launches.or_null("end"))
-    columns, launches = columns.where(long), launches.take(long)
-    fields = read_fields(extraction, "cuda_event", columns)
-    fields["call"] = label_calls(extraction, launches.or_null("name"), "unknown call")
-    fields["result"] = blank_nonpositive(launches.get("result"))
-    threads = extraction.number_callers(launches, columns["globalPid"])
-    begin, end = launches.or_null("begin"), launches.or_null("end")
-    yield Rows("cuda_event", begin, end, threads, fields)
+    times = {"start": launches.begin, "end": launches.end}
+    call = {"nameId": launches.name, "returnValue": launches.result}
+    columns = replace(columns, integers={**columns.integers, **times, **call})
+    columns.integers["globalTid"] = extraction.find_callers(launches, columns["globalPid"])
+    columns = extraction.drop_short(columns)
+    fields = {
+        "call": label_calls(extraction, columns["nameId"], "unknown call"),
+        "result": blank_nonpositive(columns["returnValue"]),
+    }
+    yield make_rows(extraction, "cuda_event", columns, fields)
 
 
 def find_synchronization_type(function: str) -> int:
@@ -212,17 +204,16 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
     wanted = ("start", "end", "streamId", "correlationId", "globalPid", "eventId")
     columns = extraction.read(part, wanted)
     launches = extraction.find_launches(columns)
-    ids, codes = factorize(launches.or_null("name"))
-    met = list(map(find_synchronization_type, extraction.read_strings(ids)))
-    types = np.array(met, np.int64)[codes]
-    fields = {"type": types}
+    names, codes = factorize(launches.name)
+    met = list(map(find_synchronization_type, extraction.read_strings(names)))
+    fields = {"type": np.array(met, np.int64)[codes]}
     for field in ("stream", "event"):
         ids = columns[f"{field}Id"]
         concerned = [value for part, value in SYNCHRONIZATIONS.items() if field in part]
-        has_id = np.isin(types, concerned) & (ids != NO_ID)
+        has_id = np.isin(fields["type"], concerned) & (ids != NO_ID)
         fields[field] = np.where(has_id, blank_negative(ids), ABSENT)
-    threads = extraction.number_callers(launches, columns["globalPid"])
-    yield Rows("cuda_synchronization", columns["start"], columns["end"], threads, fields)
+    columns.integers["globalTid"] = extraction.find_callers(launches, columns["globalPid"])
+    yield make_rows(extraction, "cuda_synchronization", columns, fields)
 
 
 def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -232,37 +223,39 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
     integers = (*OPERATION, *named, *list_columns("cuda_kernel", mask=wanted))
     has_configuration = wanted & CONFIGURED
     columns = extraction.read(part, integers + CONFIGURATION if has_configuration else integers)
-    (demangled, short), codes = factorize_together(columns["demangledName"], columns["shortName"])
-    shorts = np.array(extraction.read_strings(short), object)
-    full = np.array(extraction.read_strings(demangled), object)
+    ids, codes = factorize_together(columns["demangledName"], columns["shortName"])
+    full, shorts = (np.array(extraction.read_strings(one), object) for one in ids)
     names = np.where(full == "", shorts, full)
-    of_nccl = np.fromiter((is_nccl_kernel(name) for name in names), bool, len(names))
+    of_nccl = np.fromiter(map(is_nccl_kernel, names), bool, len(names))
     objects = extraction.intern_streams(columns)
-    attributes = read_fields(extraction, "cuda_kernel", columns, wanted)
-    attributes |= _classify(extraction, names, codes)
+    fields = read_fields(extraction, "cuda_kernel", columns, wanted)
+    fields |= _classify(extraction, names, codes)
     if has_configuration:
-        configured = [columns[name] for name in CONFIGURATION]
-        known = np.maximum(*(columns[name] for name in ("gridX", "blockX"))) >= 0
-        attributes["launch"] = extraction.name_rows(
-            "launch_configuration", configured, _describe_configurations, known
+        fields["launch"] = extraction.name_rows(
+            "launch_configuration",
+            [columns[name] for name in CONFIGURATION],
+            _describe_configurations,
+            np.maximum(columns["gridX"], columns["blockX"]) >= 0,
         )
     is_asked = extraction.settings.lines or of_nccl.any()
     launches = extraction.find_launches(columns) if is_asked else None
     lines = make_launch_lines(extraction, "launch", columns, objects, launches=launches)
-    if not of_nccl.all():
-        kernel = _name_wanted(extraction, "kernels", names, shorts, ~of_nccl)[codes]
-        times = columns["start"], columns["end"]
-        kernels = Rows("cuda_kernel", *times, objects, {**attributes, "kernel": kernel})
-        yield replace(kernels, lines=lines).where(~of_nccl[codes])
+    kinds = ("cuda_kernel", "kernels", ~of_nccl), ("nccl_kernel", "nccl_kernels", of_nccl)
+    for layout, name_set, is_own in kinds:
+        if not is_own.any():
+            continue
+        # The index of a name means nothing for the others.
+        texts = {"text": names[is_own].tolist(), "short": shorts[is_own].tolist()}
+        label = extraction.intern_names(name_set, np.cumsum(is_own) - 1, **texts)[codes]
+        rows = Rows(layout, columns["start"], columns["end"], objects, {**fields, "kernel": label})
+        own = is_own[codes]
+        if is_own is of_nccl:
+            told = columns.where(own), launches[own], objects[own], names, codes[own]
+            for name, values in attach_payloads(extraction, *told).items():
+                rows.columns[name] = np.full(columns.rows, ABSENT)
+                rows.columns[name][own] = values
+        yield replace(rows, lines=lines).where(own)
         lines = None
-    if of_nccl.any():
-        rows = of_nccl[codes]
-        columns, objects, codes = columns.where(rows), objects[rows], codes[rows]
-        fields = {field: column[rows] for field, column in attributes.items()}
-        fields["kernel"] = _name_wanted(extraction, "nccl_kernels", names, shorts, of_nccl)[codes]
-        fields |= attach_payloads(extraction, columns, launches.take(rows), objects, names, codes)
-        times = columns["start"], columns["end"]
-        yield Rows("nccl_kernel", *times, objects, fields, lines=lines)
 
 
 def _describe_configurations(*columns: np.ndarray) -> list[str]:
@@ -274,17 +267,6 @@ def _describe_configurations(*columns: np.ndarray) -> list[str]:
     ]
 
 
-def _name_wanted(
-    extraction: Extraction, name_set: str, names: np.ndarray, shorts: np.ndarray, wanted: np.ndarray
-) -> np.ndarray:
-    """Add the names in the mask `wanted` to a name set; return the local index of each name, which
-    means nothing for the others.
-    """
-    return extraction.intern_names(
-        name_set, np.cumsum(wanted) - 1, text=names[wanted].tolist(), short=shorts[wanted].tolist()
-    )
-
-
 def _classify(
     extraction: Extraction, names: np.ndarray, codes: np.ndarray
 ) -> dict[str, np.ndarray]:
@@ -292,13 +274,8 @@ def _classify(
     tile (a name index). codes: index of each kernel's name.
     """
     classes = extraction.classifier.classify(names)
-    known = sorted({*(one.shape for one in classes), ""})
-    numbers = np.array([known.index(one.shape) for one in classes], np.int64)[codes]
-    # The first of those known is "": no shape.
-    shape = extraction.name_rows(
-        "gemm", [numbers], lambda used: [known[number] for number in used], numbers > 0
-    )
     kinds, tensor_cores = np.array([one[:2] for one in classes], np.int64).reshape(-1, 2).T
+    shape = name_texts(extraction, "gemm", codes, [one.shape for one in classes])
     return {"class": kinds[codes], "tensor_cores": tensor_cores[codes], "gemm": shape}
 
 
@@ -338,19 +315,10 @@ def find_copy_operations(
     """Return memory_operation values of copies. A device-to-device copy between two devices is a
     peer-to-peer copy.
     """
-    in_range = (kind >= 0) & (kind < len(OPERATIONS))
-    operations = np.where(in_range, OPERATIONS[np.where(in_range, kind, 0)], UNKNOWN_OPERATION)
+    # The first is unknown.
+    operations = OPERATIONS[np.where((kind > 0) & (kind < len(OPERATIONS)), kind, 0)]
     between = (source != destination) & (source != NULL) & (destination != NULL)
     return np.where(between & (operations == DEVICE_TO_DEVICE), PEER_TO_PEER, operations)
-
-
-def _name_variables(extraction: Extraction, codes: np.ndarray, names: DistinctTexts) -> np.ndarray:
-    """Return local name indices of variables in memory, ABSENT for rows without one."""
-    named = (names.series.bin.size() > 0).to_numpy()[codes]
-    if not named.any():
-        return np.full(len(codes), ABSENT)
-    texts = decode_texts(names.series)
-    return np.where(named, extraction.intern_names("memory_variable", codes, text=texts), ABSENT)
 
 
 def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -359,11 +327,6 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(part, wanted, ("name",))
     memory = read_fields(extraction, "memory_usage", columns)["memory"]
     operation, size = columns["memoryOperationType"], fill_with_zero(columns["bytes"])
-    on_host = np.isin(memory, HOST_KINDS)
-
-    def find_size(which: np.ndarray, wanted: int) -> np.ndarray:
-        return np.where(which & (operation == wanted), size, ABSENT)
-
     is_known = (operation == ALLOCATION) | (operation == RELEASE)
     extraction.add_fact(
         GPU_MEMORY,
@@ -377,13 +340,16 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
             "operation": np.where(is_known, operation, -1).astype(np.int8),
         },
     )
-    fields = {
-        "allocated": find_size(~on_host, ALLOCATION),
-        "freed": find_size(~on_host, RELEASE),
-        "host_allocated": find_size(on_host, ALLOCATION),
-        "host_freed": find_size(on_host, RELEASE),
-        "variable": _name_variables(extraction, *columns.texts["name"]),
-    }
+    codes, names = columns.texts["name"]
+    texts = names.decode()
+    named = ~mask_empty(texts)[codes]
+    if named.any():
+        codes = extraction.intern_names("memory_variable", codes, text=texts)
+    fields = {"variable": np.where(named, codes, ABSENT)}
+    on_host = np.isin(memory, HOST_KINDS)
+    for where, is_there in (("", ~on_host), ("host_", on_host)):
+        for what, changes in (("allocated", ALLOCATION), ("freed", RELEASE)):
+            fields[where + what] = np.where(is_there & (operation == changes), size, ABSENT)
     yield make_rows(extraction, "memory_usage", columns, fields)
 
 
@@ -391,22 +357,12 @@ def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield page faults of CPUs on unified memory."""
     wanted = list_row_columns(extraction.kind, "cpu_page_fault")
     columns = extraction.read(part, (*wanted, "sourceFile", "sourceLine"))
-    lines = name_lines(extraction, columns["sourceFile"], columns["sourceLine"])
-    fields = {"source": _name_sources(extraction, columns), "caller_line": lines}
-    yield make_rows(extraction, "cpu_page_fault", columns, fields)
-
-
-def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
-    """Return name indices of `file:line`; ABSENT where no file is known."""
-
-    def make_texts(files: np.ndarray, lines: np.ndarray) -> list[str]:
-        return [
-            f"{file}:{line}" if line > 0 else file
-            for file, line in zip(extraction.read_strings(files), lines.tolist(), strict=True)
-        ]
-
     place = columns["sourceFile"], columns["sourceLine"]
-    return extraction.name_rows("page_fault_source", place, make_texts, place[0] >= 0)
+    fields = {
+        "source": name_sources(extraction, "page_fault_source", *place),
+        "caller_line": name_lines(extraction, *place),
+    }
+    yield make_rows(extraction, "cpu_page_fault", columns, fields)
 
 
 def extract_blocks(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -427,25 +383,19 @@ def extract_blocks(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 def count_running_blocks(facts: Mapping[str, pl.DataFrame]) -> Iterator[Counters]:
     """Yield the numbers of blocks, warps and multiprocessors that are busy at a time, for each GPU."""
-    rows = facts[BLOCKS_LAYOUT].rename({"time_begin": "begin", "time_end": "end"})
-    for (gpu, type_), own in rows.group_by("object_gpu", "type", maintain_order=True):
-        yield _count_at_once(int(gpu), int(type_), own)
-    for (gpu,), own in rows.filter(pl.col("processor") != ABSENT).group_by(
-        "object_gpu", maintain_order=True
-    ):
-        own = own.sort("processor", "begin").with_columns(
-            reached=pl.col("end").cum_max().shift(1).over("processor")
-        )
-        begins = pl.col("reached").is_null() | (pl.col("begin") > pl.col("reached"))
-        busy = own.group_by(begins.cum_sum().alias("time")).agg(
-            pl.col("begin").min(), pl.col("end").max()
-        )
-        yield _count_at_once(int(gpu), MULTIPROCESSORS, busy)
-
-
-def _count_at_once(gpu: int, type_: int, rows: pl.DataFrame) -> Counters:
-    """Return the number of ranges (`begin`, `end`) that are under way, over time."""
-    time = np.concatenate([rows["begin"].to_numpy(), rows["end"].to_numpy()])
-    time, count = sum_changes(time, np.repeat([1, -1], rows.height))
-    metric = Metric(load_counter_tables()[BLOCKS_LAYOUT].labels[type_])
-    return Counters(BLOCKS_LAYOUT, time, gpu, (metric,), count[:, None])
+    rows = facts[BLOCKS_LAYOUT]
+    begin, end = pl.col("time_begin"), pl.col("time_end")
+    by = ["object_gpu", "processor"]
+    known = rows.filter(pl.col("processor") != ABSENT).sort(*by, "time_begin")
+    begins = (begin > end.cum_max().shift().over(by)).fill_null(True)
+    busy = known.group_by("object_gpu", begins.cum_sum().alias("busy"), maintain_order=True).agg(
+        begin.min(), end.max(), type=pl.lit(MULTIPROCESSORS, pl.Int64)
+    )
+    labels = load_counter_tables()[BLOCKS_LAYOUT].labels
+    of_type = ["object_gpu", "type"]
+    ranges = [frame.select(*of_type, begin, end) for frame in (rows, busy)]
+    for (gpu, type_), own in pl.concat(ranges).group_by(of_type, maintain_order=True):
+        times = np.concatenate([own["time_begin"].to_numpy(), own["time_end"].to_numpy()])
+        time, count = sum_changes(times, np.repeat([1, -1], own.height))
+        metric = Metric(labels[int(type_)])
+        yield Counters(BLOCKS_LAYOUT, time, int(gpu), (metric,), count[:, None])

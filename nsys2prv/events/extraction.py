@@ -29,9 +29,17 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv._util.stored_columns import FrameWriter, StoredFrame
 from nsys2prv._util.text import format_duration
-from nsys2prv.events.call_indexes import Launches, LaunchIndex, NcclCallIndex
 from nsys2prv.events.catalogue import CALLER_LEVELS
-from nsys2prv.events.kind import Account, Counters, EventKind, Reason, Rows
+from nsys2prv.events.kind import (
+    Account,
+    Counters,
+    EventKind,
+    Launches,
+    Reason,
+    Rows,
+    Segment,
+    find_launches,
+)
 from nsys2prv.events.name_rules import (
     Classifier,
     ClassRule,
@@ -208,9 +216,9 @@ class Extraction:
         self,
         report: ReportInfo,
         database: Database,
-        launches: LaunchIndex | None = None,
+        launches: Sequence[Segment] = (),
         settings: ReadingSettings = _USUAL,
-        nccl_calls: NcclCallIndex | None = None,
+        nccl_calls: Sequence[StoredFrame] = (),
     ) -> None:
         self.report = report
         self.database = database
@@ -223,10 +231,10 @@ class Extraction:
         #: Callers of call stacks by level, names of the set `caller`; the first are none.
         self.callers = [np.full((1, CALLER_LEVELS), ABSENT)]
         #: Launching calls to look up, and those that this extraction finds.
-        self.launches = launches if launches is not None else LaunchIndex()
+        self.launches = launches
         self.launched: list[Launches] = []
         #: NCCL calls to look up, and those that this extraction finds.
-        self.nccl_calls = nccl_calls if nccl_calls is not None else NcclCallIndex()
+        self.nccl_calls = nccl_calls
         self.found_nccl_calls: list[dict[str, np.ndarray]] = []
         self._found: dict[str, Any] = {}
         self._facts: dict[str, list[dict[str, np.ndarray | pl.Series]]] = {}
@@ -377,14 +385,13 @@ class Extraction:
 
     def find_launches(self, columns: Columns) -> Launches:
         """Return the calls that launched the work of rows with globalPid and correlationId."""
-        return self.launches.find(columns["globalPid"], columns["correlationId"])
+        return find_launches(self.launches, columns["globalPid"], columns["correlationId"])
 
-    def number_callers(self, launches: Launches, pids: np.ndarray) -> np.ndarray:
-        """Return objects of the host threads of the calls found; of rows without one the main
-        thread of their process (globalPid).
+    def find_callers(self, launches: Launches, pids: np.ndarray) -> np.ndarray:
+        """Return the globalTid of the host threads of the calls found; of rows without one that of the
+        main thread of their process (globalPid).
         """
-        main = self.find_main_threads(pids)
-        return self.intern_threads(np.where(launches.hit, launches.get("thread"), main))
+        return np.where(launches.hit, launches.thread, self.find_main_threads(pids))
 
     def intern_streams(self, columns: Columns | Mapping[str, np.ndarray]) -> np.ndarray:
         """Return objects of CUDA streams by STREAM_COLUMNS."""

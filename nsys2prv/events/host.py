@@ -35,7 +35,14 @@ from nsys2prv.events.attributes import (
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import Reason, Rows
-from nsys2prv.events.stacks import CHAIN, add_callers, name_lines, open_stacks, take_file_name
+from nsys2prv.events.stacks import (
+    CHAIN,
+    add_callers,
+    name_lines,
+    name_sources,
+    open_stacks,
+    take_file_name,
+)
 from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes, pid_of
 from nsys2prv.export.ranks import list_profiled_processes
 from nsys2prv.export.recording import (
@@ -479,24 +486,13 @@ def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:
     device = columns["DeviceType"]
     has_ordinal = (device == NVIDIA_DEVICE) | (device == NULL)
     fields = {
-        "source": _name_sources(extraction, columns),
+        "source": name_sources(
+            extraction, "openacc_source", columns["srcFile"], columns["lineNo"], columns["nameId"]
+        ),
         "device": np.where(has_ordinal, blank_negative(columns["cuDeviceId"]), ABSENT),
         "caller_line": name_lines(extraction, columns["srcFile"], columns["lineNo"]),
     }
     yield make_rows(extraction, layout, columns, fields)
-
-
-def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
-    """Return name indices of `name@file:line`, or of the name alone where no file is known."""
-
-    def make_texts(*places: np.ndarray) -> list[str]:
-        names, files = map(extraction.read_strings, places[:2])
-        lines = ["" if line == NULL else f":{line}" for line in places[2].tolist()]
-        triples = zip(names, files, lines, strict=True)
-        return [f"{name}@{file}{line}" if file else name for name, file, line in triples]
-
-    places = [columns[name] for name in ("nameId", "srcFile", "lineNo")]
-    return extraction.name_rows("openacc_source", places, make_texts)
 
 
 def extract_transfers(extraction: Extraction, part: Part) -> Iterator[Rows]:

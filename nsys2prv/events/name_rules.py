@@ -24,7 +24,6 @@ from msgspec import Struct
 from nsys2prv._util import files
 from nsys2prv._util.columns import ABSENT, factorize, join_pieces
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.events.call_indexes import OPERATIONS
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.export.source import FEW_TEXTS, DistinctTexts, Texts, decode_texts, number_distinct
 
@@ -69,12 +68,6 @@ MOST_KNOWN = 100_000
 
 def _load_shipped(what: str) -> dict[str, Any]:
     return files.load_shipped_file("nsys2prv.events.catalogue", f"{what}_rules.yaml")
-
-
-_NCCL_KERNEL = re.compile(_load_shipped("kernel")["nccl_kernels"], re.VERBOSE)
-_NCCL_COLLECTIVE = re.compile(
-    r"(AllReduce|AllGather|ReduceScatter|SendRecv|AlltoAll|Broadcast|Reduce|Gather|Scatter)"
-)
 
 
 class ClassRule(Struct, frozen=True):
@@ -158,17 +151,6 @@ def normalize_name(name: str) -> tuple[str, str]:
     full = _UNNAMED.sub("", name) if "<unnamed>" in name or "(anonymous" in name else name
     full = _RETURN_TYPE.sub("", full).lower()
     return full, re.split("[<(]", full, maxsplit=1)[0][:LONGEST_OWN_NAME]
-
-
-def is_nccl_kernel(name: str) -> bool:
-    """True if a name, demangled, mangled or short, is one of NCCL's kernels."""
-    return _NCCL_KERNEL.match(name) is not None
-
-
-def find_nccl_operation(name: str) -> int:
-    """Return the nccl_operation that a kernel's name tells, 0 for none (``ncclDevKernel_Generic``)."""
-    match = _NCCL_COLLECTIVE.search(name)
-    return OPERATIONS[match.group(1).lower()] if match else 0
 
 
 @cache

@@ -1,5 +1,5 @@
-"""NCCL calls on host threads (kinds of events) with their NVTX payloads, and their properties for
-the NCCL kernels that they launched (:func:`attach_payloads`).
+"""NCCL calls on host threads (kinds of events) with their NVTX payloads, and which kernels do the work
+of which calls (:func:`attach_payloads`).
 
 Payloads have three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four
 little-endian 64-bit numbers - domain, schema, size, offset - and the payload, laid out by the
@@ -8,49 +8,89 @@ Fields are known by their names, never by schema ids, which changed between vers
 advanced NCCL trace of nsys 2025.6 and later is JSON with names of its own, and counts elements of a
 data type instead of bytes. Everything is done on the distinct payloads: loops are over these, their
 fields, schemas and shapes.
+
+A kernel's launch lies inside the NCCL range of its call, on the same thread. Between ncclGroupStart
+and ncclGroupEnd calls only queue up, and the launch lies inside ncclGroupEnd; in the advanced trace
+calls and launch lie inside an "API Group". Either way the ranges of a thread fall into *groups* that
+follow each other: an outermost range by itself, or all from a ncclGroupStart to its ncclGroupEnd.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TypeAlias
 
 import numpy as np
+import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import (
     ABSENT,
     blank_negative,
-    count_occurrences,
     factorize,
     factorize_together,
-    number_rows,
+    find_places,
 )
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv.events import call_indexes, nvtx
+from nsys2prv._util.stored_columns import read_frame
+from nsys2prv.events import nvtx
 from nsys2prv.events.attributes import make_rows
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Reason, Rows
-from nsys2prv.events.name_rules import find_nccl_operation, may_drop
+from nsys2prv.events.kind import Launches, Reason, Rows
+from nsys2prv.events.name_rules import may_drop
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL, Columns, Part, decode_texts
 from nsys2prv.export.sqlite import Database
 
+_VALUES = map_labels("nccl_operation")
+#: Of several operations: of one kernel, and of calls between GroupStart and GroupEnd.
+SEVERAL_OPERATIONS = _VALUES["several operations in a group"]
+ALL_REDUCE, SEND, RECEIVE, SEND_RECEIVE, GROUP_START, GROUP_END = (
+    _VALUES[name] for name in ("allreduce", "send", "recv", "sendrecv", "groupstart", "groupend")
+)
+#: Operations that move data up to this one.
+LAST_OPERATION = _VALUES["waitsignal"]
+#: The first and the last operation that makes communicators.
+FIRST_MAKING, LAST_MAKING = _VALUES["comminitrank"], _VALUES["commgrow"]
+#: Operations in which all wait for all, all for the root, the root for all.
+ALL_WAIT = tuple(_VALUES[name] for name in ("allreduce", "allgather", "reducescatter", "alltoall"))
+WAIT_FOR_ROOT = _VALUES["broadcast"], _VALUES["scatter"]
+ROOT_WAITS = _VALUES["reduce"], _VALUES["gather"]
+#: Operations whose bytes are one rank's share.
+SHARE_OPERATIONS = tuple(
+    _VALUES[name] for name in ("allgather", "reducescatter", "alltoall", "gather", "scatter")
+)
+#: Operations and other functions in lower case -> value of nccl_operation in the catalogue.
+OPERATIONS = {name: value for name, value in _VALUES.items() if value != SEVERAL_OPERATIONS} | {
+    "bcast": _VALUES["broadcast"]
+}
+_KERNEL = re.compile(
+    load_shipped_file("nsys2prv.events.catalogue", "kernel_rules.yaml")["nccl_kernels"], re.VERBOSE
+)
+_COLLECTIVE = re.compile(
+    r"(AllReduce|AllGather|ReduceScatter|SendRecv|AlltoAll|Broadcast|Reduce|Gather|Scatter)"
+)
 #: Names of fields and values in payloads.
 _PAYLOADS = load_shipped_file("nsys2prv.events.catalogue", "nccl_payloads.yaml")
 #: Field -> the names it has.
 SPELLINGS: Mapping[str, list[str]] = _PAYLOADS["fields"]
-#: Columns of :func:`read_payloads`, with the value of rows that lack one: 0 for communicators (bits
-#: of their hash).
+#: The value of rows that lack a field: of communicators (bits of their hash) it is 0.
 NONE = dict.fromkeys(SPELLINGS, ABSENT) | {"communicator": 0}
-del NONE["count"]
-#: Bytes of an element by NCCL's ncclDataType_t (index).
-TYPE_SIZES = _PAYLOADS["type_sizes"]
+#: Fields that groups have where all their operations share them.
+COMMON = ("reduction", "root", "peer", "group", "data_type")
+#: Columns of the calls that are set aside for the kernels.
+CALL_COLUMNS = (
+    *("thread", "begin", "end", "operation"),
+    *("communicator", "bytes", "ranks", "rank", "sequence", *COMMON),
+)
+#: Sums that are divided among the kernels of a group.
+_SUMS = ("fused", "messages", "bytes", "reduce_bytes", "share_bytes", "message_bytes")
+#: Bytes of an element by NCCL's ncclDataType_t plus one.
+TYPE_SIZES = np.array([0, *_PAYLOADS["type_sizes"]])
 HEADER_BYTES = 32
 FIRST_SCHEMA_ID = 1 << 24
 DYNAMIC_TABLE = re.compile(r"DYNAMIC_NVTXPAYLOAD_DATATYPE_(-?\d+)_(\d+)_(\d+)")
@@ -70,9 +110,31 @@ KERNEL_FIELDS, KERNEL_FACTS = (
     _PAYLOADS[name].split() for name in ("kernel_fields", "kernel_facts")
 )
 
-
 #: Conditions for the rows of the kinds, by report.
 select_calls, select_operations = map(nvtx.select_nccl_rows, (nvtx.PUSHPOP, nvtx.STARTEND))
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+def is_nccl_kernel(name: str) -> bool:
+    """True if a name, demangled, mangled or short, is one of NCCL's kernels."""
+    return _KERNEL.match(name) is not None
+
+
+def find_kernel_operation(name: str) -> int:
+    """Return the nccl_operation that a kernel's name tells, 0 for none (``ncclDevKernel_Generic``)."""
+    match = _COLLECTIVE.search(name)
+    return OPERATIONS[match[1].lower()] if match else 0
+
+
+def find_operation(name: str) -> int:
+    """Return the nccl_operation of a range: of a C function (``ncclAllReduce``) or of the advanced
+    trace (``AllReduce``); 0 for none.
+    """
+    return OPERATIONS.get(name.removeprefix("nccl").lower(), 0)
+
+
+# ---- payloads ------------------------------------------------------------------------------------
 
 
 def _normalize_field_name(name: str) -> str:
@@ -97,54 +159,41 @@ def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndar
     jsonText and binaryData.
     """
     payloads = {field: np.full(columns.rows, none) for field, none in NONE.items()}
-    damaged, rows = np.zeros(columns.rows, bool), np.arange(columns.rows)
-    for read in (_read_json, _read_binary):
-        numbers, of_texts, codes = read(extraction, columns)
-        damaged |= of_texts[codes]
-        _fill_in(payloads, rows, numbers, codes)
-    _read_dynamic(extraction, columns["eventId"], payloads)
-    lost = damaged & np.all([payloads[field] == none for field, none in NONE.items()], axis=0)
+    damaged = np.zeros(columns.rows, bool)
+    forms = _read_json(extraction, columns), _read_binary(extraction, columns)
+    for found in (*forms, *_read_dynamic(extraction, columns["eventId"])):
+        damaged |= found.pop("damaged", False)
+        for field, values in found.items():
+            lacking = payloads[field] == NONE[field]
+            payloads[field] = np.where(lacking, values, payloads[field])
+    count, kind, size = payloads.pop("count"), payloads["data_type"], payloads["bytes"]
+    countable = (size == ABSENT) & (count >= 0) & (kind > 0) & (kind < len(TYPE_SIZES))
+    if countable.any():
+        payloads["bytes"] = np.where(countable, count * TYPE_SIZES[countable * kind], size)
+    lost = damaged & np.all([payloads[field] == NONE[field] for field in payloads], axis=0)
     extraction.account.repaired[Reason.DAMAGED_PAYLOAD] += int(lost.sum())
     return payloads
 
 
-#: Fields of distinct payloads as numbers, as in NONE where one lacks it; which of them are damaged;
-#: and each row's index into them.
-Payloads: TypeAlias = "tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]"
-
-
-def _fill_in(
-    payloads: dict[str, np.ndarray],
-    rows: np.ndarray,
-    numbers: Mapping[str, np.ndarray],
-    codes: np.ndarray,
-) -> None:
-    """Fill what rows lack with the fields of distinct payloads. codes: each row's index into these."""
-    for field in numbers.keys() & NONE.keys():
-        values = numbers[field]
-        lacking = payloads[field][rows] == NONE[field]
-        payloads[field][rows[lacking]] = values[codes[lacking]]
-
-
-def _read_json(extraction: Extraction, columns: Columns) -> Payloads:
-    """Return payloads of the form jsonText, inline or by the id of a registered string."""
-    codes, distinct_texts = columns.texts["jsonText"]
-    inline = decode_texts(distinct_texts.series).to_list()
+def _read_json(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
+    """Return payloads of the form jsonText, inline or by the id of a registered string, and which are
+    `damaged`.
+    """
+    codes, texts = columns.texts["jsonText"]
+    inline = decode_texts(texts.series).to_list()
     ids, id_codes = factorize(columns["jsonTextId"])
     registered = extraction.read_strings(ids)
     if not any(registered) and not any(inline):
         # As in most reports.
-        return {}, np.zeros(1, bool), np.zeros(columns.rows, np.int64)
-    is_empty = np.array([not text for text in inline])[codes]
-    row_codes = np.where(is_empty, len(inline) + id_codes, codes)
+        return {}
+    is_empty = np.array([not text for text in inline])
+    codes = np.where(is_empty[codes], len(inline) + id_codes, codes)
     found = [_find_fields(text) for text in (*inline, *registered)]
-    fields = {field for one in found for field in one or ()}
     numbers = {
-        field: _parse_numbers(field, ((one or {}).get(field, "") for one in found))
-        for field in fields
+        field: _parse_numbers(field, [(one or {}).get(field, "") for one in found])[codes]
+        for field in SPELLINGS
     }
-    _count_bytes(numbers)
-    return numbers, np.array([one is None for one in found]), row_codes
+    return numbers | {"damaged": np.array([one is None for one in found])[codes]}
 
 
 @lru_cache(10_000)
@@ -158,7 +207,7 @@ def _find_fields(text: str) -> dict[str, str] | None:
     return {_SPELLED[name.lower()]: value.strip('"') for name, value in found}
 
 
-def _parse_numbers(field: str, texts: Iterable[str]) -> np.ndarray:
+def _parse_numbers(field: str, texts: Sequence[str]) -> np.ndarray:
     """Return the numbers of a field that texts tell, as in NONE where there is none."""
     return np.array([_parse_number(field, text) for text in texts], np.int64)
 
@@ -183,16 +232,6 @@ def _parse_number(field: str, text: str) -> int:
         known = number is not None and 0 <= number < len(values)
         return values.get(name, number + 1 if known else ABSENT)
     return number if number is not None and 0 <= number < 1 << 63 else ABSENT
-
-
-def _count_bytes(numbers: dict[str, np.ndarray]) -> None:
-    """Fill in the bytes that payloads lack, from the number and the type of their elements."""
-    if {"count", "data_type"} <= numbers.keys():
-        count, kind = numbers["count"], numbers["data_type"]
-        stated = numbers.get("bytes", np.full(len(count), ABSENT))
-        known = (stated == ABSENT) & (count >= 0) & (kind > 0) & (kind <= len(TYPE_SIZES))
-        size = np.array(TYPE_SIZES)[np.where(known, kind, 1) - 1]
-        numbers["bytes"] = np.where(known, count * size, stated)
 
 
 class PayloadField(Struct, frozen=True):
@@ -245,23 +284,23 @@ def read_schemas(database: Database) -> dict[tuple[int, int], list[PayloadField]
     }
 
 
-def _read_binary(extraction: Extraction, columns: Columns) -> Payloads:
-    """Return payloads of the form binaryData."""
+def _read_binary(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
+    """Return payloads of the form binaryData, and which are `damaged`."""
     codes, texts = columns.texts["binaryData"]
     distinct = texts.series.to_list()
     sizes = np.fromiter(map(len, distinct), np.int64, len(distinct))
     damaged, begins = sizes > 0, np.cumsum(sizes) - sizes
     data = np.frombuffer(b"".join(distinct), np.uint8)
 
-    def take_bytes(rows: np.ndarray, first: int, last: int) -> np.ndarray:
-        return data[begins[rows, None] + np.arange(first, last)]
+    def take_integers(rows: np.ndarray, first: int, last: int, kind: str) -> np.ndarray:
+        return data[begins[rows, None] + np.arange(first, last)].view(kind)
 
-    numbers: dict[str, np.ndarray] = {}
     headed = np.flatnonzero(sizes >= HEADER_BYTES)
     if not len(headed):
-        return numbers, damaged, codes
+        return {"damaged": damaged[codes]}
     schemas = extraction.find_once("NCCL schemas", lambda: read_schemas(extraction.database))
-    heads = take_bytes(headed, 0, HEADER_BYTES).view("<i8")
+    numbers = {field: np.full(len(distinct), none) for field, none in NONE.items()}
+    heads = take_integers(headed, 0, HEADER_BYTES, "<i8")
     values, shape = factorize_together(heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed])
     for index, (domain, number, offset, length) in enumerate(
         zip(*(column.tolist() for column in values), strict=True)
@@ -269,18 +308,16 @@ def _read_binary(extraction: Extraction, columns: Columns) -> Payloads:
         entries = schemas.get((domain, number))
         if entries is None or offset < 0:
             continue
-        rows, found = headed[shape == index], {}
+        rows, told = headed[shape == index], set()
         for entry in entries:
             first = offset + entry.offset
             last = first + np.dtype(entry.kind).itemsize
             if last <= length:
-                column = take_bytes(rows, first, last).view(entry.kind)[:, 0].astype(np.int64)
-                found[entry.field] = _translate(entry, column)
-        damaged[rows] = len(found) < len({entry.field for entry in entries})
-        _count_bytes(found)
-        for field in found.keys() & NONE.keys():
-            numbers.setdefault(field, np.full(len(distinct), NONE[field]))[rows] = found[field]
-    return numbers, damaged, codes
+                column = take_integers(rows, first, last, entry.kind)[:, 0]
+                numbers[entry.field][rows] = _translate(entry, column.astype(np.int64))
+                told.add(entry.field)
+        damaged[rows] = told < {entry.field for entry in entries}
+    return {name: column[codes] for name, column in {**numbers, "damaged": damaged}.items()}
 
 
 def _translate(entry: PayloadField, column: np.ndarray) -> np.ndarray:
@@ -292,32 +329,29 @@ def _translate(entry: PayloadField, column: np.ndarray) -> np.ndarray:
     return column if entry.field == "communicator" else blank_negative(column)
 
 
-def _read_dynamic(
-    extraction: Extraction, events: np.ndarray, payloads: dict[str, np.ndarray]
-) -> None:
-    """Fill in the rows of tables made per schema, by event id."""
-    tables = filter(DYNAMIC_TABLE.fullmatch, extraction.report.parts)
+def _read_dynamic(extraction: Extraction, events: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the payloads of each table made per schema, by event id."""
+    tables = list(filter(DYNAMIC_TABLE.fullmatch, extraction.report.parts))
     event_ids = events[events != NULL]
-    if not len(event_ids):
+    if not tables or not len(event_ids):
         return
-    order = np.argsort(events, kind="stable")
     where = f"{{eventId}} BETWEEN {event_ids.min()} AND {event_ids.max()}"
     for part in map(extraction.report.parts.__getitem__, tables):
         present = extraction.database.tables[part.table].columns
-        fields = {_FIELD_OF.get(_normalize_field_name(column)): column for column in present}
-        names = {field: column for field, column in fields.items() if field}
+        names = {_FIELD_OF.get(_normalize_field_name(column)): column for column in present}
+        names.pop(None, None)
         if not names or "eventId" not in present:
             continue
         small = part.rows <= SMALL_TABLE
         read = extraction.read(part, ("eventId",), tuple(names.values()), "" if small else where)
+        order = np.argsort(read["eventId"], kind="stable")
+        row = np.append(order, -1)[find_places(read["eventId"][order], events)]
         numbers = {}
         for field, column in names.items():
             codes, texts = read.texts[column]
-            numbers[field] = _parse_numbers(field, decode_texts(texts.series).to_list())[codes]
-        _count_bytes(numbers)
-        place = np.minimum(np.searchsorted(events, read["eventId"], sorter=order), len(order) - 1)
-        same = np.flatnonzero(events[order[place]] == read["eventId"])
-        _fill_in(payloads, order[place][same], numbers, same)
+            values = _parse_numbers(field, decode_texts(texts.series).to_list())[codes]
+            numbers[field] = np.append(values, NONE[field])[row]
+        yield numbers
 
 
 def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -360,46 +394,144 @@ def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray
 def _index_calls(
     extraction: Extraction, columns: Columns, operation: np.ndarray, payloads: dict[str, np.ndarray]
 ) -> None:
-    """Add the calls to the index of NCCL calls, and store as facts what they say about
-    communicators.
-    """
+    """Set the calls aside for the kernels, and store as facts what they say about communicators."""
     begin, end, thread = (columns[name] for name in ("start", "end", "globalTid"))
-    calls = {
-        "thread": thread,
-        "begin": begin,
-        "end": np.where(end == NULL, np.iinfo(np.int64).max, end),
-        "operation": operation,
-        **{name: payloads[name] for name in call_indexes.PAYLOAD_COLUMNS},
-    }
-    usable = (begin != NULL) & (thread != NULL)
-    if not usable.all():
-        calls = {name: column[usable] for name, column in calls.items()}
-    extraction.found_nccl_calls.append(calls)
-    made = (calls["operation"] >= call_indexes.FIRST_MAKING) & (
-        calls["operation"] <= call_indexes.LAST_MAKING
+    end = np.where(end == NULL, np.iinfo(np.int64).max, end)
+    told = {"thread": thread, "begin": begin, "end": end, "operation": operation, **payloads}
+    calls = pl.DataFrame(told).select(CALL_COLUMNS)
+    calls = calls.filter((pl.col("begin") != NULL) & (pl.col("thread") != NULL))
+    extraction.found_nccl_calls.append({one.name: one.to_numpy() for one in calls.iter_columns()})
+    made = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
+    facts = calls.filter(made | (pl.col("communicator") != 0)).select(
+        "communicator", "ranks", "rank", process=pl.col("thread") & PROCESS_MASK, made=made
     )
-    process, communicator = calls["thread"] & PROCESS_MASK, calls["communicator"]
-    reported = process, communicator, calls["ranks"], calls["rank"], made.astype(np.int64)
-    telling = np.flatnonzero(made | (communicator != 0))
-    if len(telling):
-        first, _ = number_rows(*(column[telling] for column in reported))
-        rows = telling[np.sort(first)]
-        names = ("process", "communicator", "ranks", "rank", "made")
-        facts = {name: column[rows] for name, column in zip(names, reported, strict=True)}
-        extraction.add_fact(COMMUNICATORS, {**facts, "made": facts["made"] > 0})
+    if facts.height:
+        facts = facts.unique(maintain_order=True)
+        extraction.add_fact(COMMUNICATORS, {one.name: one.to_numpy() for one in facts})
 
 
-def find_operation(name: str) -> int:
-    """Return the nccl_operation of a range: of a C function (``ncclAllReduce``) or of the advanced
-    trace (``AllReduce``); 0 for none.
+# ---- kernels -------------------------------------------------------------------------------------
+
+
+def _mark_outer() -> pl.Expr:
+    """Return whether a range, in order, begins after all earlier ones of its thread have ended."""
+    reached = pl.col("end").cum_max().shift().over("thread")
+    return (pl.col("begin") >= reached).fill_null(True)
+
+
+def group_calls(calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the operations that move data, in order, each with its `call_group` and its `place` in it,
+    calls within calls left out; and the groups of these: `thread`, `begin`, `end`, the fields that
+    their operations share (or ABSENT), the numbers of fused operations and messages, and bytes in
+    all. shared: of how many ranks the process is, 0 unknown. calls: CALL_COLUMNS.
     """
-    return call_indexes.OPERATIONS.get(name.removeprefix("nccl").lower(), 0)
+    operation, size = pl.col("operation"), pl.col("bytes")
+    descending = [False, False, True]
+    calls = calls.sort("thread", "begin", "end", descending=descending, maintain_order=True)
+    opened = (operation == GROUP_START).cast(pl.Int64) - (operation == GROUP_END).cast(pl.Int64)
+    calls = calls.with_columns(outer=_mark_outer())
+    calls = calls.with_columns(level=(pl.col("outer") * opened).cum_sum().over("thread"))
+    # A capture may begin inside a group: its end then counts for nothing.
+    least = pl.min_horizontal(pl.col("level").cum_min(), 0)
+    before = (pl.col("level") - least).shift(fill_value=0).over("thread")
+    number = (pl.col("outer") & (before == 0)).cum_sum().cast(pl.Int64) - 1
+    calls = calls.with_columns(call_group=number, process=pl.col("thread") & PROCESS_MASK)
+    moving = calls.filter(operation.is_between(1, LAST_OPERATION)).filter(_mark_outer())
+    # Ranks as stated by the calls that made communicators.
+    is_making = operation.is_between(FIRST_MAKING, LAST_MAKING)
+    making = calls.filter(is_making & (pl.col("communicator") != 0) & (pl.col("ranks") > 0))
+    several = pl.col("rank").n_unique() > 1
+    made = making.group_by("process", "communicator").agg(
+        made_ranks=pl.col("ranks").max(),
+        made_rank=pl.when(several).then(ABSENT).otherwise(pl.col("rank").min()),
+        shared=pl.col("rank").n_unique().cast(pl.Int64),
+    )
+    keys = ["process", "communicator"]
+    moving = moving.join(made, on=keys, how="left", maintain_order="left").with_columns(
+        _or_made("ranks", pl.col("ranks") > 0),
+        _or_made("rank", pl.col("rank") >= 0),
+        pl.col("shared").fill_null(0),
+        place=pl.int_range(pl.len()).over("call_group"),
+    )
+    pairs, several = operation.is_in([SEND, RECEIVE]), pl.col("communicator").n_unique() > 1
+    known = (size.min() >= 0) & ~several
+    of_one = {name: _find_common(name, ABSENT) for name in ("rank", *COMMON)}
+    groups = moving.group_by("call_group", maintain_order=True).agg(
+        pl.col("thread").first(),
+        pl.col("shared").max(),
+        operation=_find_common("operation", SEVERAL_OPERATIONS),
+        communicator=_find_common("communicator", 0),
+        fused=pl.len(),
+        messages=pairs.sum(),
+        bytes=pl.when(known).then(size.sum()).otherwise(ABSENT),
+        known=known,
+        reduce_bytes=size.filter(operation == ALL_REDUCE).sum(),
+        share_bytes=size.filter(operation.is_in(SHARE_OPERATIONS)).sum(),
+        message_bytes=size.filter(pairs).sum(),
+        ranks=pl.when(several).then(ABSENT).otherwise(pl.col("ranks").max()),
+        **{**of_one, "rank": pl.when(several).then(ABSENT).otherwise(of_one["rank"])},
+        # Of the collective that comes first.
+        first_operation=operation.filter(~pairs).first().fill_null(0),
+        sequence=pl.col("sequence").filter(~pairs).first().fill_null(ABSENT),
+    )
+    spans = calls.group_by("call_group").agg(pl.col("begin").first(), pl.col("end").max())
+    groups = groups.join(spans, on="call_group", how="left", maintain_order="left")
+    return moving, groups.cast(pl.Int64)
+
+
+def _or_made(name: str, is_stated: pl.Expr) -> pl.Expr:
+    """Return what a call states of its ranks, else what the call that made its communicator does."""
+    made = pl.col(f"made_{name}").fill_null(ABSENT)
+    return pl.when(is_stated).then(name).otherwise(made).alias(name)
+
+
+def _find_common(name: str, otherwise: int) -> pl.Expr:
+    """Return the value that all operations of a group have, else another."""
+    column = pl.col(name)
+    return pl.when(column.n_unique() == 1).then(column.first()).otherwise(otherwise)
+
+
+def match_kernels(groups: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return the group in which each kernel was launched: columns of `groups`, and `parts`, the number of
+    kernels among which the group's work is divided. ABSENT, the communicator 0, where there is none.
+
+    A process with several GPUs makes the calls of all of them in one group, of equal shares: each
+    device has its part of the sums. Of several communicators in one group nothing tells which
+    kernel belongs to which: communicator and bytes stay unknown.
+
+    kernels: `thread` (globalTid) and `time` (local ns) of the launching call, `device`.
+    """
+    tied = (
+        kernels.with_row_index("row")
+        .sort("time")
+        .join_asof(
+            groups.sort("begin"),
+            left_on="time",
+            right_on="begin",
+            by="thread",
+            coalesce=False,
+            check_sortedness=False,
+        )
+        .sort("row")
+    )
+    shared, fused, parts = map(pl.col, ("shared", "fused", "parts"))
+    devices = pl.col("device").n_unique().over("call_group")
+    tied = tied.with_columns(parts=pl.when(shared > 0).then(shared).otherwise(devices))
+    divides = (parts > 1) & (fused % parts == 0)
+    tied = tied.with_columns(parts=pl.when(divides).then(parts).otherwise(1))
+    tied = tied.with_columns(pl.col(_SUMS) // parts)
+    is_inside = (pl.col("time") <= pl.col("end")).fill_null(False)
+    names = [*groups.columns, "parts"]
+    return tied.select(
+        pl.when(is_inside).then(name).otherwise(0 if name == "communicator" else ABSENT).alias(name)
+        for name in names
+    ).cast(pl.Int64)
 
 
 def attach_payloads(
     extraction: Extraction,
     columns: Columns,
-    launches: call_indexes.Launches,
+    launches: Launches,
     objects: np.ndarray,
     names: Sequence[str],
     codes: np.ndarray,
@@ -407,56 +539,50 @@ def attach_payloads(
     """Return the payload fields of NCCL kernels, rows of the kernel table launched by the calls
     found, named by those at `codes`; sets facts aside.
     """
-    begin, in_graph = columns["start"], columns["graphNodeId"] > 0
-    call = np.where(in_graph, NULL, launches.or_null("begin"))
-    by_name = np.array([find_nccl_operation(name) for name in names], np.int64)[codes]
+    in_graph = columns["graphNodeId"] > 0
+    call, thread = (np.where(in_graph, NULL, one) for one in (launches.begin, launches.thread))
+    by_name = np.array([find_kernel_operation(name) for name in names], np.int64)[codes]
     facts = {
         "process": columns["globalPid"],
         "device": columns["deviceId"],
         "stream": columns["streamId"],
         "object_kernel": objects,
-        "time_begin": begin,
+        "time_begin": columns["start"],
         "time_end": columns["end"],
         "time_call": call,
         "in_graph": in_graph.astype(np.int64),
         "by_name": by_name,
     }
-    thread = np.where(in_graph, NULL, launches.or_null("thread"))
-    tied = extraction.nccl_calls.match_kernels(thread, call, columns["deviceId"])
-    extraction.add_fact(KERNELS, {**facts, **{name: tied[name] for name in KERNEL_FACTS}})
-    _save_messages(extraction, tied, facts)
+    moving, groups = extraction.find_once("NCCL calls", lambda: _read_groups(extraction))
+    kernels = pl.DataFrame({"thread": thread, "time": call, "device": columns["deviceId"]})
+    tied = match_kernels(groups, kernels)
+    told = {one.name: one.to_numpy() for one in tied}
+    extraction.add_fact(KERNELS, {**facts, **{name: told[name] for name in KERNEL_FACTS}})
+    _save_messages(extraction, tied.with_columns(**facts), moving)
     if not extraction.settings.nccl_calls:
         return dict.fromkeys((*KERNEL_FIELDS, "communicator"), np.full(len(call), ABSENT))
-    payloads = {field: tied[field] for field in KERNEL_FIELDS}
+    payloads = {field: told[field] for field in KERNEL_FIELDS}
     # A kernel of several operations has no number of its own.
-    payloads["sequence"] = np.where(tied["fused"] == 1, payloads["sequence"], ABSENT)
-    return {**payloads, "communicator": name_communicators(extraction, tied["communicator"])}
+    payloads["sequence"] = np.where(told["fused"] == 1, told["sequence"], ABSENT)
+    return {**payloads, "communicator": name_communicators(extraction, told["communicator"])}
 
 
-def _save_messages(
-    extraction: Extraction, tied: Mapping[str, np.ndarray], facts: dict[str, np.ndarray]
-) -> None:
-    """Set MESSAGES aside."""
-    alone = np.flatnonzero((tied["messages"] > 0) & (tied["parts"] == 1))
-    if not len(alone):
-        return
-    of_group = {
-        "messages": tied["messages"],
-        "pure": (tied["fused"] == tied["messages"]).astype(np.int64),
-    }
-    of_kernel = ("process", "object_kernel", "time_begin", "time_end", "time_call")
-    of_group |= {name: facts[name] for name in of_kernel}
-    operations = extraction.nccl_calls.operations
-    pairs = np.isin(operations["operation"], (call_indexes.SEND, call_indexes.RECEIVE))
-    group = operations["call_group"][pairs]
-    # The sends and receives of each kernel's group, which follow each other.
-    low, high = (
-        np.searchsorted(group, tied["call_group"][alone], side) for side in ("left", "right")
-    )
-    row = np.repeat(np.arange(len(alone)), high - low)
-    place = low[row] + count_occurrences(row)
-    facts = {name: column[alone][row] for name, column in of_group.items()}
+def _read_groups(extraction: Extraction) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the operations and groups of the report's NCCL calls."""
+    none = pl.DataFrame(schema=dict.fromkeys(CALL_COLUMNS, pl.Int64))
+    return group_calls(pl.concat([none, *map(read_frame, extraction.nccl_calls)]))
+
+
+def _save_messages(extraction: Extraction, kernels: pl.DataFrame, operations: pl.DataFrame) -> None:
+    """Set MESSAGES aside. kernels: facts and groups of kernels."""
+    alone = kernels.filter((pl.col("messages") > 0) & (pl.col("parts") == 1))
+    of_kernel = ("process", "object_kernel", "time_begin", "time_end", "time_call", "messages")
+    pure = (pl.col("fused") == pl.col("messages")).cast(pl.Int64)
     names = ("place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
-    facts |= {name: operations[name][pairs][place] for name in names}
-    if len(row):
-        extraction.add_fact(MESSAGES, facts)
+    pairs = operations.filter(pl.col("operation").is_in([SEND, RECEIVE]))
+    messages = alone.select("call_group", *of_kernel, pure=pure).join(
+        pairs.select("call_group", *names), on="call_group", maintain_order="left_right"
+    )
+    if messages.height:
+        facts = messages.drop("call_group")
+        extraction.add_fact(MESSAGES, {one.name: one.to_numpy() for one in facts})

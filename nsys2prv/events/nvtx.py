@@ -7,7 +7,7 @@ within the range, on its thread; the projected range goes from the begin of the 
 the end of the last. There each range has one projection; here it has one on every stream, as in
 Nsight's timeline. Graphs that were traced as a whole count as operations, too.
 
-The call that launched an operation is found as for lines (:mod:`nsys2prv.events.call_indexes`).
+The call that launched an operation is found as for lines (:class:`nsys2prv.events.kind.Launches`).
 Ranges of no length last 1 ns, and those without an end last to the end of the trace, as everywhere.
 """
 
@@ -287,12 +287,12 @@ def _save_operations(extraction: Extraction, part: Part) -> None:
     columns = extraction.read(part, wanted, where="", short=True)
     launches = extraction.find_launches(columns)
     usable = mask_usable(columns["start"]) & mask_usable(columns["end"])
-    usable &= launches.hit & (launches.get("thread") != NULL)
-    calls, columns = launches.take(usable), columns.where(usable)
+    usable &= launches.hit & (launches.thread != NULL)
+    calls, columns = launches[usable], columns.where(usable)
     if not columns.rows:
         return
     facts = {
-        "thread": calls.get("thread"),
+        "thread": calls.thread,
         "call_begin": calls.begin,
         "call_end": np.maximum(calls.end, calls.begin + 1),
         "object_stream": extraction.intern_streams(columns),

@@ -314,6 +314,32 @@ def name_lines(extraction: Extraction, files: np.ndarray, lines: np.ndarray) -> 
     return extraction.name_rows("caller_line", [files, lines], make_texts, known)
 
 
+def name_sources(
+    extraction: Extraction,
+    name_set: str,
+    files: np.ndarray,
+    lines: np.ndarray,
+    names: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return local names of places in the code: `file:line`, or `name@file:line` of those with names;
+    without a file the name, ABSENT where there is none either. files, names: ids of strings.
+    """
+
+    def make_texts(files: np.ndarray, lines: np.ndarray, *names: np.ndarray) -> list[str]:
+        places = [
+            f"{file}:{line}" if file and line > 0 else file
+            for file, line in zip(extraction.read_strings(files), lines.tolist(), strict=True)
+        ]
+        if not names:
+            return places
+        pairs = zip(extraction.read_strings(*names), places, strict=True)
+        return [f"{name}@{place}" if place else name for name, place in pairs]
+
+    if names is None:
+        return extraction.name_rows(name_set, [files, lines], make_texts, files >= 0)
+    return extraction.name_rows(name_set, [files, lines, names], make_texts)
+
+
 def set_stacks_aside(extraction: Extraction, rows: Rows) -> None:
     """Set aside which stack each row of calls or samples has, for who asks for whole stacks."""
     if rows.stack is None:

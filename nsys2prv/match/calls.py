@@ -22,9 +22,8 @@ from msgspec.structs import astuple, replace
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv.clock import CALLS, NoiseKind, Role
-from nsys2prv.events.call_indexes import SEVERAL_OPERATIONS
 from nsys2prv.events.mpi import MEETINGS, PROCESSES
-from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
+from nsys2prv.events.nccl import COMMUNICATORS, KERNELS, SEVERAL_OPERATIONS
 from nsys2prv.export.source import NULL
 from nsys2prv.match import DEVICES, FactFile, Observed, RelationContext, read_fact
 from nsys2prv.match.blocks import (

@@ -27,8 +27,7 @@ from nsys2prv._util.stored_columns import FrameWriter, read_columns, read_frame
 from nsys2prv.clock import NOISE, PLAUSIBLE_DRIFT, TO_SIGMA, UTC_ERROR, NoiseKind, matching
 from nsys2prv.clock.maps import Placement
 from nsys2prv.clock.sequences import CallSequence, pair_calls
-from nsys2prv.events.call_indexes import ALL_WAIT, SEND_RECEIVE
-from nsys2prv.events.nccl import COMMUNICATORS, KERNEL_FACTS, KERNELS
+from nsys2prv.events.nccl import ALL_WAIT, COMMUNICATORS, KERNEL_FACTS, KERNELS, SEND_RECEIVE
 from nsys2prv.export.source import NULL
 from nsys2prv.table.work_result import WorkResult
 

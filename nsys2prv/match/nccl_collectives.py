@@ -34,9 +34,15 @@ from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.notes import Note
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind, Role
-from nsys2prv.events.call_indexes import ROOT_WAITS, SEND_RECEIVE, SEVERAL_OPERATIONS, WAIT_FOR_ROOT
 from nsys2prv.events.kind import Rows
-from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
+from nsys2prv.events.nccl import (
+    COMMUNICATORS,
+    KERNELS,
+    ROOT_WAITS,
+    SEND_RECEIVE,
+    SEVERAL_OPERATIONS,
+    WAIT_FOR_ROOT,
+)
 from nsys2prv.export.source import NULL
 from nsys2prv.match import DEVICES, FactFile, RelationContext, read_fact, write_result
 from nsys2prv.match.blocks import (

@@ -26,9 +26,8 @@ from msgspec import Struct
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.notes import Note
 from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR_KINDS, UTC_ERROR, FindingKind, NoiseKind, Role
-from nsys2prv.events.call_indexes import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.kind import Rows
-from nsys2prv.events.nccl import MESSAGES
+from nsys2prv.events.nccl import MESSAGES, RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.match import FactFile, Observed, RelationContext, read_fact, write_result
 from nsys2prv.match.blocks import (
     COLUMNS,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import astuple
 
-from nsys2prv._util.columns import factorize_together
 from nsys2prv._util.stored_columns import FrameWriter
-from nsys2prv.events.call_indexes import CallKinds, Launches, LaunchIndex, save_launches
+from nsys2prv.events.kind import Launches, find_launches, save_launches
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL
 
@@ -43,12 +43,6 @@ def _draw_launches(random: np.random.Generator, values: np.ndarray, value: int) 
     return np.where(random.random(len(values)) < 0.05, value, values)
 
 
-def _make_launches(calls: dict[str, np.ndarray]) -> Launches:
-    columns, codes = factorize_together(*(calls[name] for name in CallKinds.__struct_fields__))
-    kinds = CallKinds(*columns)
-    return Launches(calls["correlation"], calls["begin"], calls["end"], codes, kinds)
-
-
 @pytest.mark.parametrize(
     "ids",
     [
@@ -67,7 +61,7 @@ def test_the_earliest_call_of_an_id_is_found(tmp_path: Path, ids: np.ndarray, se
         calls = _make_calls(random, rows, ids)
         if seed % 2:
             calls["correlation"].sort()
-        segments += save_launches(_make_launches(calls), frames)
+        segments += save_launches(Launches(*calls.values()), frames)
         for id_, begin, end, thread, name, result in zip(
             *(column.tolist() for column in calls.values()), strict=True
         ):
@@ -84,21 +78,12 @@ def test_the_earliest_call_of_an_id_is_found(tmp_path: Path, ids: np.ndarray, se
         random.choice([*PROCESSES, NULL, 7], 500) if seed % 3 else np.full(500, PROCESSES[0])
     )
     queried = random.choice(np.append(ids, [0, NULL, 12345]), 500)
-    positions = LaunchIndex(segments).find(processes, queried)
+    found = find_launches(segments, processes, queried)
     for row, key in enumerate(zip(processes.tolist(), queried.tolist(), strict=True)):
-        call = tuple(
-            int(column[row])
-            for column in (
-                positions.begin,
-                positions.end,
-                positions.get("thread"),
-                positions.get("name"),
-                positions.get("result"),
-            )
-        )
-        assert bool(positions.hit[row]) == (key in expected)
+        call = tuple(int(column[row]) for column in astuple(found)[1:])
+        assert bool(found.hit[row]) == (key in expected)
         # Calls of one id and begin are equally early.
-        assert call[0] == expected.get(key, (0,))[0]
-        assert key in expected or call == (0, 0, 0, 0, 0)
+        assert call[0] == expected.get(key, (NULL,))[0]
+        assert key in expected or call == (NULL,) * 5
         if key in expected and expected[key][0] == call[0]:
             assert call[2] & PROCESS_MASK == key[0] or call[2] == NULL

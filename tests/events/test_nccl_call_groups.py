@@ -5,7 +5,6 @@ thread.
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,16 @@ import polars as pl
 import pytest
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv._util.stored_columns import FrameWriter
-from nsys2prv.events.call_indexes import (
+from nsys2prv.events.nccl import (
+    CALL_COLUMNS,
     GROUP_END,
     GROUP_START,
     LAST_OPERATION,
-    PAYLOAD_COLUMNS,
     RECEIVE,
     SEND,
     SEVERAL_OPERATIONS,
-    NcclCallIndex,
+    group_calls,
+    match_kernels,
 )
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL
@@ -67,8 +66,7 @@ def _draw_ranges(random: np.random.Generator, rows: int) -> pl.DataFrame:
         36,
         37,
     )
-    assert set(columns) == set(PAYLOAD_COLUMNS)
-    return pl.DataFrame(
+    calls = pl.DataFrame(
         {
             "thread": random.choice(THREADS, rows),
             "begin": begin,
@@ -77,6 +75,7 @@ def _draw_ranges(random: np.random.Generator, rows: int) -> pl.DataFrame:
             **{name: random.choice(values, rows) for name, values in columns.items()},
         }
     )
+    return calls.select(CALL_COLUMNS)
 
 
 def _find_groups(ranges: list[Range]) -> list[list[Range]]:
@@ -171,17 +170,16 @@ def _tell(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_kernels_are_tied_to_the_group_of_their_call(tmp_path: Path, seed: int) -> None:
+def test_kernels_are_tied_to_the_group_of_their_call(seed: int) -> None:
     random = np.random.default_rng(seed)
     frame = _draw_ranges(random, 2 + seed * 8)
-    with FrameWriter(tmp_path / "0") as writer:
-        stored = [writer.append(frame[rows].to_dict()) for rows in (slice(seed), slice(seed, None))]
     threads, times = (
         random.choice([*THREADS, NULL, 5], 200),
         random.integers(-10, 45 * len(frame), 200),
     )
     devices = random.integers(0, 1 + seed % 3, 200)
-    tied = NcclCallIndex(stored).match_kernels(threads, times, devices)
+    kernels = pl.DataFrame({"thread": threads, "time": times, "device": devices})
+    tied = match_kernels(group_calls(frame)[1], kernels)
 
     ranges = sorted(
         frame.to_dicts(), key=lambda item: (item["thread"], item["begin"], -item["end"])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nsys2prv.events import call_indexes
-from nsys2prv.events.name_rules import find_nccl_operation, is_nccl_kernel
-from nsys2prv.events.nccl import find_operation
+from nsys2prv.events import nccl
+from nsys2prv.events.nccl import find_kernel_operation, find_operation, is_nccl_kernel
 
 OF_NCCL = [
     # 2.3 - 2.7
@@ -119,7 +118,7 @@ def test_functions_have_their_values() -> None:
         for name in ("ncclGetUniqueId", "", "Several operations in a group", "gather")
     ] == [0, 0, 0, 9]
     assert (
-        find_nccl_operation("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
-        == call_indexes.SEND_RECEIVE
+        find_kernel_operation("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
+        == nccl.SEND_RECEIVE
         == 15
     )

@@ -14,7 +14,7 @@ from samples import generate
 from tools.slow import mark_slow_except
 from tools.trace_reader import Trace, read_trace
 
-from nsys2prv import Options, convert, relations
+from nsys2prv import Options, convert, match
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.match import blocks
 
@@ -73,7 +73,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         remove_uids(paths)
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in small steps":
-            patch.setattr(relations, "BATCH_BYTES", 1)
+            patch.setattr(match, "BATCH_BYTES", 1)
             patch.setattr(blocks, "BUCKET_BYTES", 500)
             patch.setattr(blocks, "LINE_ROWS", 5)
         summary = convert(paths, folder / "mpi.prv", Options(kinds=("mpi",), align="utc"))

@@ -24,9 +24,8 @@ from tools.exports import (
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.stored_columns import FrameWriter
 from nsys2prv.events.attributes import MOST_METRICS, MOST_SOURCES
-from nsys2prv.events.call_indexes import CallKinds, Launches, LaunchIndex, save_launches
 from nsys2prv.events.catalogue import hash_to_numbers
-from nsys2prv.events.kind import Reason
+from nsys2prv.events.kind import Launches, Reason, find_launches, save_launches
 from nsys2prv.events.name_rules import load_class_rules
 from nsys2prv.figures.device_group import find_rows
 from nsys2prv.open_job import open_job
@@ -37,15 +36,15 @@ def test_launches_of_many_processes_take_space_in_proportion(tmp_path: Path) -> 
     for count in (1_000, 8_000):
         numbers = np.arange(count, dtype=np.int64)
         threads = [make_global_tid(pid, pid) for pid in range(1, count + 1)]
-        kinds = CallKinds(np.array(threads), numbers, numbers)
-        calls = Launches(numbers + 1, numbers * 10, numbers * 10 + 5, numbers, kinds)
+        times = numbers * 10, numbers * 10 + 5
+        calls = Launches(numbers + 1, *times, np.array(threads), numbers, numbers)
         with FrameWriter(tmp_path / str(count)) as frames:
             segments = save_launches(calls, frames)
         sizes.append(frames.path.stat().st_size)
         processes = np.array([make_global_pid(pid) for pid in range(count, 0, -1)])
-        found = LaunchIndex(segments).find(processes, numbers[::-1] + 1)
+        found = find_launches(segments, processes, numbers[::-1] + 1)
         assert found.begin.tolist() == (numbers[::-1] * 10).tolist()
-        assert found.get("thread").tolist() == threads[::-1]
+        assert found.thread.tolist() == threads[::-1]
     assert sizes[1] < 9 * sizes[0]
 
 
