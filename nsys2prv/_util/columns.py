@@ -26,8 +26,6 @@ def find_bounds(values: np.ndarray) -> tuple[int, int]:
     """Return the least and the greatest of some numbers (int64); without any the greatest and the
     least that there are.
     """
-    if core is not None:
-        return core.find_bounds(np.ascontiguousarray(values, np.int64))
     limits = np.iinfo(np.int64)
     return int(values.min(initial=limits.max)), int(values.max(initial=limits.min))
 
@@ -74,7 +72,10 @@ def number_rows(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return _number_by_numpy(wide)
     codes = np.zeros(len(wide[0]), np.int64)
     first = np.frombuffer(core.number_distinct(wide, codes), np.int64)
-    return first, codes
+    order = np.lexsort([column[first] for column in reversed(wide)])
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(len(order))
+    return first[order], ranks[codes]
 
 
 def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -90,16 +91,12 @@ def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndar
 
 def find_places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Return the place of each of some numbers among `known` ones, ascending; ABSENT where it is none
-    of these. Fast where they ascend, too.
+    of these.
     """
-    if core is None:
-        place = np.searchsorted(known, wanted)
-        inside = place < len(known)
-        inside[inside] = known[place[inside]] == wanted[inside]
-        return np.where(inside, place, ABSENT)
-    places = np.empty(len(wanted), np.int64)
-    core.find_among(*(np.ascontiguousarray(one, np.int64) for one in (known, wanted)), places)
-    return places
+    if not len(known):
+        return np.full(len(wanted), ABSENT)
+    places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return np.where(known[places] == wanted, places, ABSENT)
 
 
 def count_occurrences(codes: np.ndarray) -> np.ndarray:
@@ -175,8 +172,6 @@ def number_linked(sets: Iterable[Iterable[Hashable]]) -> list[int]:
 
 def is_sorted(values: np.ndarray, strictly: bool = False) -> bool:
     """True if no value (int64) is less than the one before it; strictly: nor equal to it."""
-    if core is not None:
-        return core.ascends(np.ascontiguousarray(values, np.int64), strictly)
     before, after = values[:-1], values[1:]
     return bool((after > before).all() if strictly else (after >= before).all())
 

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.native import core
+from nsys2prv._util.columns import number_rows
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
@@ -448,13 +448,10 @@ def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
 def find_rows(
     thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
-    """Return for each (at_thread, at) the first row that has this thread (int32) and time, -1 for none.
-    Rows by time.
-    """
-    found, dtypes = np.empty(len(at), np.int32), (np.int32, np.int64) * 2
-    given = zip((thread, time, at_thread, at), dtypes, strict=True)
-    core.find_rows(*(np.ascontiguousarray(column, dtype) for column, dtype in given), found)
-    return found
+    """Return for each (at_thread, at) the first row that has this thread and time, -1 for none."""
+    first, codes = number_rows(np.append(thread, at_thread), np.append(time, at))
+    found = first[codes[len(time) :]]
+    return np.where(found < len(time), found, -1)
 
 
 def list_labels(value_set: str) -> dict[int, str]:

@@ -188,9 +188,9 @@ def take_off_inner(values: np.ndarray, parent: np.ndarray) -> np.ndarray:
     """Return what ranges have of a value (int64) without what the ranges within them have. parent: as
     :func:`find_parents` returns it.
     """
-    values = values.copy()
-    core.subtract_inner(parent, values)
-    return values
+    own, inner = values.copy(), parent >= 0
+    np.subtract.at(own, parent[inner], values[inner])
+    return own
 
 
 def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.ndarray:

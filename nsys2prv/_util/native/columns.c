@@ -115,62 +115,6 @@ static inline int number_rows(Distinct *known, const Strided *columns, size_t wi
     return 0;
 }
 
-static inline int compare_keys(const int64_t *one, const int64_t *other, size_t width) {
-    for (size_t c = 0; c < width; c++)
-        if (one[c] != other[c])
-            return one[c] < other[c] ? -1 : 1;
-    return 0;
-}
-
-/* Sorts numbers of distinct rows by these; returns where they are then: `order` or `spare`. */
-static uint32_t *sort_distinct(const Distinct *known, uint32_t *order, uint32_t *spare) {
-    size_t count = known->count, width = known->width;
-    for (size_t length = 1; length < count; length *= 2) {
-        for (size_t first = 0; first < count; first += 2 * length) {
-            size_t middle = count - first > length ? first + length : count, end = count - first > 2 * length ? first + 2 * length : count;
-            size_t left = first, right = middle, to = first;
-            while (left < middle && right < end)
-                spare[to++] = compare_keys(known->keys + order[left] * width, known->keys + order[right] * width, width) <= 0 ? order[left++] : order[right++];
-            memcpy(spare + to, order + left, (middle - left) * sizeof *order);
-            memcpy(spare + to + middle - left, order + right, (end - right) * sizeof *order);
-        }
-        uint32_t *sorted = spare;
-        spare = order;
-        order = sorted;
-    }
-    return order;
-}
-
-/* Renumbers the distinct rows in ascending order. -1: no memory. */
-static int sort_codes(Distinct *known, size_t rows, int64_t *codes) {
-    size_t count = known->count, k = 1;
-    while (k < count && compare_keys(known->keys + (k - 1) * known->width, known->keys + k * known->width, known->width) < 0)
-        k++;
-    if (k >= count)
-        return 0;
-    uint32_t *order = malloc(2 * count * sizeof *order);
-    int64_t *ranks = malloc(2 * count * sizeof *ranks);
-    if (!order || !ranks) {
-        free(order);
-        free(ranks);
-        return -1;
-    }
-    for (k = 0; k < count; k++)
-        order[k] = (uint32_t)k;
-    const uint32_t *sorted = sort_distinct(known, order, order + count);
-    int64_t *first = ranks + count;
-    for (k = 0; k < count; k++) {
-        ranks[sorted[k]] = (int64_t)k;
-        first[k] = known->first[sorted[k]];
-    }
-    memcpy(known->first, first, count * sizeof *first);
-    for (size_t row = 0; row < rows; row++)
-        codes[row] = ranks[codes[row]];
-    free(order);
-    free(ranks);
-    return 0;
-}
-
 static int find_distinct(Distinct *known, const Strided *columns, size_t rows, int64_t *codes) {
     known->room = known->slot_count = FIRST_SLOTS;
     known->shift = 56;
@@ -181,11 +125,10 @@ static int find_distinct(Distinct *known, const Strided *columns, size_t rows, i
         return -1;
     memset(known->slots, 0xff, known->slot_count * sizeof *known->slots);
     /* A loop of its own for each usual number of columns. */
-    int status = known->width == 1   ? number_rows(known, columns, 1, rows, codes)
-                 : known->width == 2 ? number_rows(known, columns, 2, rows, codes)
-                 : known->width == 3 ? number_rows(known, columns, 3, rows, codes)
-                                     : number_rows(known, columns, known->width, rows, codes);
-    return status ? status : sort_codes(known, rows, codes);
+    return known->width == 1   ? number_rows(known, columns, 1, rows, codes)
+           : known->width == 2 ? number_rows(known, columns, 2, rows, codes)
+           : known->width == 3 ? number_rows(known, columns, 3, rows, codes)
+                               : number_rows(known, columns, known->width, rows, codes);
 }
 
 PyObject *number_distinct(PyObject *self, PyObject *arguments) {
@@ -253,79 +196,3 @@ PyObject *map_times(PyObject *self, PyObject *arguments) {
     PyBuffer_Release(&out);
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
-
-/* The first place whose number is not below `wanted`: a few steps from `near`, where it is near. */
-static inline size_t find_place(const int64_t *known, size_t count, size_t near, int64_t wanted) {
-    size_t low = 0, high = count, step = 1;
-    if (near < count && known[near] < wanted) {
-        for (low = near + 1; step <= count - low && known[low + step - 1] < wanted; step *= 2)
-            low += step;
-        high = step <= count - low ? low + step - 1 : count;
-    } else if (near < count) {
-        for (high = near; step <= high && known[high - step] >= wanted; step *= 2)
-            high -= step;
-        low = step <= high ? high - step + 1 : 0;
-    }
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (known[middle] < wanted)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-PyObject *find_among(PyObject *self, PyObject *arguments) {
-    Py_buffer known, wanted, out;
-    (void)self;
-    if (!PyArg_ParseTuple(arguments, "y*y*w*", &known, &wanted, &out))
-        return NULL;
-    const int64_t *numbers = known.buf, *sought = wanted.buf;
-    int64_t *places = out.buf;
-    size_t count = (size_t)known.len / 8, place = 0;
-    bool fits = out.len == wanted.len;
-    if (!fits)
-        PyErr_SetString(PyExc_ValueError, "a place for each number");
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        for (size_t k = 0; k < (size_t)wanted.len / 8; k++) {
-            place = find_place(numbers, count, place, sought[k]);
-            places[k] = place < count && numbers[place] == sought[k] ? (int64_t)place : -1;
-        }
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&known);
-    PyBuffer_Release(&wanted);
-    PyBuffer_Release(&out);
-    return fits ? Py_NewRef(Py_None) : NULL;
-}
-
-PyObject *find_bounds(PyObject *self, PyObject *values) {
-    Py_buffer column;
-    int64_t least = INT64_MAX, greatest = INT64_MIN;
-    (void)self;
-    if (PyObject_GetBuffer(values, &column, PyBUF_SIMPLE) < 0)
-        return NULL;
-    const int64_t *numbers = column.buf;
-    for (size_t k = 0; k < (size_t)column.len / 8; k++) {
-        least = numbers[k] < least ? numbers[k] : least;
-        greatest = numbers[k] > greatest ? numbers[k] : greatest;
-    }
-    PyBuffer_Release(&column);
-    return Py_BuildValue("LL", (long long)least, (long long)greatest);
-}
-
-PyObject *ascends(PyObject *self, PyObject *arguments) {
-    Py_buffer column;
-    int strictly, sorted = 1;
-    (void)self;
-    if (!PyArg_ParseTuple(arguments, "y*p", &column, &strictly))
-        return NULL;
-    const int64_t *values = column.buf;
-    for (size_t k = 1; k < (size_t)column.len / 8 && sorted; k++)
-        sorted = strictly ? values[k - 1] < values[k] : values[k - 1] <= values[k];
-    PyBuffer_Release(&column);
-    return PyBool_FromLong(sorted);
-}
-

@@ -13,19 +13,12 @@ static PyMethodDef FUNCTIONS[] = {
      "batches: (pieces, columns, lines) of each. A piece is (text,), (text, None) for a number behind it, or (text, texts, offsets) for one\n"
      "of several; the latter two take a column each: integers, or (integers, table) where they are indices of a table of int64. Behind text\n"
      "and texts stand COPIED bytes more. Raises ValueError where something does not fit."},
-    {"find_among", find_among, METH_VARARGS,
-     "find_among(known, wanted, out): put into `out` the place of each wanted number among the known ones, which ascend, -1 for none (all int64).\n"
-     "Raises ValueError where something does not fit."},
     {"map_times", map_times, METH_VARARGS,
      "map_times(times, open, opened, offset, drift, pivot, out): put time + offset + floor((time - pivot) * drift) of each time into `out`, but\n"
      "`opened` for those that are `open`. times: int64, at any distance; out: int64. Raises ValueError where something does not fit."},
     {"number_distinct", number_distinct, METH_VARARGS,
-     "number_distinct(columns, codes): put into `codes` (int64) the number of each row among the distinct rows of a tuple of columns (int64),\n"
-     "in ascending order; returns the first row of each as bytes (int64). Raises ValueError where something does not fit."},
-    {"find_bounds", find_bounds, METH_O,
-     "find_bounds(values): the least and the greatest of int64 numbers; without any the greatest and the least that there are."},
-    {"ascends", ascends, METH_VARARGS,
-     "ascends(values, strictly): whether no int64 number is less than the one before it; strictly: nor equal to it."},
+     "number_distinct(columns, codes): put into `codes` (int64) the number of each row among the distinct rows of a tuple of columns (int64), in\n"
+     "the order in which they come; returns the first row of each as bytes (int64). Raises ValueError where something does not fit."},
     {"intersect_spans", intersect_spans, METH_VARARGS,
      "intersect_spans(begin, end, begin, end): return what two sets of times have in common, as bytes of begins and of ends (all int64)."},
     {"subtract_spans", subtract_spans, METH_VARARGS,
@@ -38,10 +31,6 @@ static PyMethodDef FUNCTIONS[] = {
     {"find_parents", find_parents, METH_VARARGS,
      "find_parents(thread, begin, end, depth, parent): put into `depth` how many ranges each lies in, and into `parent` the last of them, -1 for none (all int32\n"
      "but begin and end, int64). Ranges by thread, begin, longer first."},
-    {"subtract_inner", subtract_inner, METH_VARARGS,
-     "subtract_inner(parent, values): take off the values (int64) of ranges those of the ranges within. Parents (int32, -1 for none) stand before them."},
-    {"find_rows", find_rows, METH_VARARGS,
-     "find_rows(thread, time, at_thread, at, found): put into `found` (int32) the first row of each (at_thread, at), -1 for none. Rows by time; threads int32."},
     {"find_outermost", find_outermost, METH_VARARGS,
      "find_outermost((begin, end, thread), rows, out): put into `out` (int32) the number of the outermost call that each call lies in; returns how\n"
      "many there are. Calls by begin, of equal ones the longest first (int64); thread: below `rows` (int32)."},

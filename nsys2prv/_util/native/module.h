@@ -37,10 +37,7 @@ void make_small_texts(void);
 
 /* columns.c */
 PyObject *number_distinct(PyObject *self, PyObject *arguments);
-PyObject *find_among(PyObject *self, PyObject *arguments);
 PyObject *map_times(PyObject *self, PyObject *arguments);
-PyObject *find_bounds(PyObject *self, PyObject *values);
-PyObject *ascends(PyObject *self, PyObject *arguments);
 
 /* trace.c */
 PyObject *open_trace(PyObject *self, PyObject *arguments);
@@ -50,8 +47,6 @@ PyObject *close_trace(PyObject *self, PyObject *capsule);
 /* spans.c */
 PyObject *time_before(PyObject *self, PyObject *arguments);
 PyObject *find_parents(PyObject *self, PyObject *arguments);
-PyObject *subtract_inner(PyObject *self, PyObject *arguments);
-PyObject *find_rows(PyObject *self, PyObject *arguments);
 PyObject *intersect_spans(PyObject *self, PyObject *arguments);
 PyObject *subtract_spans(PyObject *self, PyObject *arguments);
 PyObject *unite_spans(PyObject *self, PyObject *arguments);
