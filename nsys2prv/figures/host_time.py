@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import chain
 from operator import sub
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def find_host_parts(
         ("io", find_io_spans(unit, [thread])),
         ("cuda", _find_others(unit, thread) if others else EMPTY),
         ("os", unit.find_thread_spans([thread], *OS)),
-        ("exiting", unite(runs, off_cpu) - find_recorded_life(unit, int(unit.task_of[thread]))),
+        ("exiting", _find_exit(unit, int(unit.task_of[thread]), unite(runs, off_cpu))),
         ("away", away),
         ("off_cpu", off_cpu),
         ("compiling", find_sampled_spans(unit, thread, is_compiler)),
@@ -95,8 +96,8 @@ def find_host_parts(
         ("ended", ended),
     )
     for some in time.split():
-        within = [(part, some & spans) for part, spans in found]
-        yield from take_first([*within, ("unknown", some)])
+        within = ((part, some & spans) for part, spans in found if len(spans))
+        yield from take_first(chain(within, [("unknown", some)]))
 
 
 def divide_host_time(
@@ -126,14 +127,16 @@ def find_task_parts(unit: DeviceGroup, task: int, time: Spans) -> Iterator[tuple
             yield part, spans
 
 
-def find_recorded_life(unit: DeviceGroup, task: int) -> Spans:
-    """Return the time up to the last call, sample or NVTX range of any thread of a task: what its
-    threads do later, by their states alone, is the exit of the process. Everything where that is not
-    known: CPU samples and calls of the system, which a process makes as long as it lives, are not
-    recorded, nor does the profiler write out at the end what it holds.
+def _find_exit(unit: DeviceGroup, task: int, lives: Spans) -> Spans:
+    """Return when a thread lives, by its states, after the last call, sample or NVTX range of any thread of
+    its task: the process exits. Never where that is not known: CPU samples and calls of the system, which
+    a process makes as long as it lives, are not recorded, nor does the profiler write out at the end what
+    it holds.
     """
+    if not len(lives):
+        return EMPTY
 
-    def find() -> Spans:
+    def find() -> int | None:
         rows = unit.list_rows(task)
         layouts = ("cuda_api", *CALLS, *SAMPLES, "nvtx_pushpop", "profiler_overhead")
         ends = {
@@ -141,9 +144,10 @@ def find_recorded_life(unit: DeviceGroup, task: int) -> Spans:
         }
         last = max((end for end in ends.values() if end is not None), default=0)
         is_known = unit.has(*SAMPLES, *OS) or ends.get("profiler_overhead") == last
-        return unit.covered.clip(0, last) if is_known else unit.covered
+        return last if is_known else None
 
-    return unit.remember(("life", task), find)
+    last = unit.remember(("last event", task), find)
+    return EMPTY if last is None else lives - unit.covered.clip(0, last)
 
 
 def _find_computing(unit: DeviceGroup, thread: int) -> Spans:
