@@ -26,6 +26,7 @@ from nsys2prv.figures.intervals import (
     Spans,
     merge_spans,
     order_by_thread,
+    order_ranges,
     unite,
 )
 from nsys2prv.table.event_reader import HOST, EventReader, make_frame
@@ -204,6 +205,16 @@ class DeviceGroup:
         lacks one. As :meth:`EventReader.read_begins` does.
         """
         return self.reader.read_begins(layout, fields, self.number, dtype=dtype)
+
+    def read_ordered_ranges(self, layout: str) -> tuple[np.ndarray, ...]:
+        """Return thread, begin, end and group of the name (-1 for none) of the NVTX ranges of a layout, by
+        thread, begin, longer first.
+        """
+        frame = self.read_begins(layout, ("range",), np.int32)
+        thread, begin, end, name = to_arrays(frame, "thread", *SIDES, "range")
+        order = order_ranges(thread, begin, end)
+        groups = np.load(str(self.options.groups), mmap_mode="r")
+        return thread[order], begin[order], end[order], groups[name[order]]
 
     @property
     def is_alone(self) -> bool:

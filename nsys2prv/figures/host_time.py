@@ -12,13 +12,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
 from operator import sub
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import factorize
-from nsys2prv._util.files import create_temporary_file
 from nsys2prv.conversion.quality import WOULD_TELL
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import NAMED_BY, OS, UCX, DeviceGroup, find_io_spans, to_arrays
@@ -28,7 +25,6 @@ from nsys2prv.figures.intervals import (
     SIDES,
     Spans,
     find_parents,
-    order_ranges,
     take_first,
     take_off_inner,
     unite,
@@ -44,7 +40,6 @@ from nsys2prv.figures.stacks import (
 )
 from nsys2prv.replay.graph import Kind, split_rows
 from nsys2prv.replay.whatif import Replay
-from nsys2prv.table.windows import WINDOW_RECORDS
 
 #: Layout of calls other than those of CUDA -> part of PARTS.
 CALLS = {
@@ -68,8 +63,6 @@ TOLD_BY: dict[str, Collection[str]] = {
     "states of threads": STATES_OF_THREADS,
     "CPU samples": SAMPLES,
 }
-#: An NVTX range in a file: times (ns), and the group of its name.
-RANGE = np.dtype([("begin", np.int64), ("end", np.int64), ("group", np.int32)])
 #: What sets CUDA up, or something of it, takes at least this (ns).
 SET_UP = 10_000_000
 
@@ -350,79 +343,19 @@ def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFra
     `group` of names as the options have them, `time` (ns); and how many there are from the begin of
     the time to its end (`count`), and how long they last together (`lasts`, ns).
     """
-    sums = [np.zeros((4, 0), np.int64) for _ in times]
-    has_ranges = unit.has("nvtx_pushpop") and any(map(len, times))
-    # Ranges that reach into the next window, with what is left of each time in them.
-    begin = end = group = np.zeros(0, np.int64)
-    left = [begin] * len(times)
-    for until, *more in _read_ranges(unit, thread) if has_ranges else ():
-        before = len(begin)
-        begin, end, group = map(np.append, (begin, end, group), more)
-        _, parent = find_parents(np.zeros(len(begin), np.int32), begin, end)
-        parent[:before] = -1
-        is_open = end >= until
-        for number, time in enumerate(times):
-            if not len(time):
-                left[number] = begin
-                continue
-            inside = time.within(begin[before:], end[before:])
-            inside = take_off_inner(np.append(left[number], inside), parent)
-            left[number] = inside[is_open]
-            counts = ~is_open & (begin < time.end[-1]) & (end > time.begin[0])
-            own = (group, np.maximum(inside, 0), end - begin, np.ones_like(begin))
-            rows = np.stack([column[counts] for column in own])
-            sums[number] = _sum_by_first(np.hstack((sums[number], rows)))
-        begin, end, group = begin[is_open], end[is_open], group[is_open]
-    names = ("group", "time", "lasts", "count")
-    return [pl.DataFrame(dict(zip(names, one, strict=True))) for one in sums]
-
-
-def _sum_by_first(columns: np.ndarray) -> np.ndarray:
-    """Return the sums of the other columns for each value of the first."""
-    distinct, codes = factorize(columns[0])
-    sums = (np.bincount(codes, column, len(distinct)) for column in columns[1:])
-    return np.stack([distinct, *sums]).astype(np.int64)
-
-
-def _read_ranges(
-    unit: DeviceGroup, thread: int
-) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield the NVTX ranges of a thread by begin, longer first, those of a window of the trace or of
-    several at a time: before when all of them begin (ns), and their begins, ends and groups.
-    """
-    path, windows = unit.remember("ranges", lambda: _store_ranges(unit))
-    pieces = [np.zeros(0, RANGE)]
-    with path.open("rb") as file:
-        for until, offset, threads, last in windows:
-            first, end = np.append(0, last)[np.searchsorted(threads, (thread, thread + 1))]
-            file.seek(offset + int(first) * RANGE.itemsize)
-            pieces.append(np.fromfile(file, RANGE, end - first))
-            if until > unit.duration or sum(map(len, pieces)) >= WINDOW_RECORDS // 2:
-                ranges = np.concatenate(pieces)
-                yield until, ranges["begin"], ranges["end"], ranges["group"]
-                pieces = [ranges[:0]]
-
-
-def _store_ranges(unit: DeviceGroup) -> tuple[Path, list[tuple[int, int, np.ndarray, np.ndarray]]]:
-    """Store the NVTX ranges of a unit by thread, a window of the trace after another, so that those of a
-    thread are found without reading the others: return the file, and of each window before when all
-    of it begins (ns), where it is in the file, its threads, and where the ranges of each end.
-    """
-    groups = np.load(str(unit.options.groups), mmap_mode="r")
-    path, windows = unit.folder / f"ranges-{unit.number}.bin", []
-    with create_temporary_file(path) as file:
-        for until, frame in unit.reader.read_windows(
-            "nvtx_pushpop", ["range"], unit.number, np.int32
-        ):
-            thread, begin, end, name = to_arrays(frame, "thread", "begin", "end", "range")
-            threads, counts = np.unique(thread, return_counts=True)
-            windows.append((until, file.tell(), threads, counts.cumsum()))
-            order = order_ranges(thread, begin, end)
-            ranges = np.empty(len(order), RANGE)
-            ranges["begin"], ranges["end"] = begin[order], end[order]
-            ranges["group"] = groups[name[order]]
-            ranges.tofile(file)
-    return path, windows
+    columns = unit.remember("ranges", lambda: unit.read_ordered_ranges("nvtx_pushpop"))
+    rows = slice(*np.searchsorted(columns[0], (thread, thread + 1)))
+    row, begin, end, group = (column[rows] for column in columns)
+    _, parent = find_parents(row, begin, end)
+    of_groups = pl.DataFrame({"group": group.astype(np.int64), "lasts": end - begin})
+    sums = []
+    for time in times:
+        first, last = time.find_hull()
+        inside = pl.Series(take_off_inner(time.within(begin, end), parent))
+        own = of_groups.with_columns(time=inside.clip(0)).filter((begin < last) & (end > first))
+        grouped = own.group_by("group", maintain_order=True)
+        sums.append(grouped.agg(pl.col("time", "lasts").sum(), count=pl.len().cast(pl.Int64)))
+    return sums
 
 
 def select_gpus(models: Collection[str], *lacking: str) -> set[str]:
