@@ -551,6 +551,7 @@ def attach_payloads(
         "time_end": columns["end"],
         "time_call": call,
         "in_graph": in_graph.astype(np.int64),
+        "by_ends": np.zeros(len(in_graph), np.int8),
         "by_name": by_name,
     }
     moving, groups = extraction.find_once("NCCL calls", lambda: _read_groups(extraction))

@@ -1,5 +1,5 @@
-"""Find communicators of NCCL kernels without recorded payloads, from the names and ends of the
-other ranks' kernels: queues of kernels whose n-th ends lie on a line.
+"""Find communicators of NCCL kernels that no payload names, as those that CUDA graphs launch, from the
+names and ends of the other ranks' kernels: queues of kernels whose n-th ends lie on a line.
 
 All members leave a collective at nearly the same moment. So the differences of the n-th ends of two
 queues of one communicator lie on a line, the offset and the drift of two clocks, however these
@@ -34,11 +34,13 @@ from nsys2prv.table.work_result import WorkResult
 #: `ranks` of kernels that end together but may be of several communicators: usable for clocks only.
 IN_STEP = 0
 #: Columns that a kernel without payload takes from the matching kernel of a rank with payloads.
-TAKEN = tuple(name for name in KERNEL_FACTS if name not in ("rank", "root"))
+TAKEN = ("by_ends", *(name for name in KERNEL_FACTS if name not in ("rank", "root")))
 #: Columns that identify a queue: kernels that may belong to one communicator.
 QUEUE = ("report", "process", "device", "communicator", "stream", "by_name")
 
 
+#: Kernels that CUDA graphs launch are looked at if there are fewer of a job's: all are in memory at once.
+MOST_IN_GRAPHS = 5_000_000
 #: Fewer calls than this prove nothing.
 FEWEST = 8
 #: The median difference of ends of one collective is less than CLOSE (ns); a share of MOST of them
@@ -91,28 +93,28 @@ def adopt_kernels(
     """
     adoption = Adoption(list(results))
     holders = [at for at, result in enumerate(results) if KERNELS in result.facts]
-    counts: dict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(2, np.int64))
+    counts: dict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(3, np.int64))
     devices: set[tuple[int, int, int]] = set()
     for at in holders:
         report, names = results[at].report, ("in_graph", "communicator", "process", "device")
         columns = read_columns(results[at].facts[KERNELS], names).values()
         in_graph, communicator, *queue = map(np.asarray, columns)
-        alone = in_graph == 0
-        owners, codes = factorize_together(*(column[alone] for column in queue))
-        told = np.bincount(codes, communicator[alone] != 0).astype(np.int64)
-        owners += [np.bincount(codes), told]
+        owners, codes = factorize_together(*queue)
+        kinds = (in_graph == 0, (in_graph == 0) & (communicator != 0), in_graph > 0)
+        owners += [np.bincount(codes, of_kind).astype(np.int64) for of_kind in kinds]
         for process, device, *more in zip(*(one.tolist() for one in owners), strict=True):
             devices.add((report, process, device))
             counts[report, process] += more
-    silent = {key for key, (_, told) in counts.items() if not told}
-    if not silent or len(devices) < 2:
+    silent = {key for key, (alone, told, _) in counts.items() if alone and not told}
+    in_graphs = sum(int(graphs) for *_, graphs in counts.values())
+    if len(devices) < 2 or not (silent or 0 < in_graphs < MOST_IN_GRAPHS):
         return adoption
     captured: dict[int, list[int]] = defaultdict(list)
     for at in holders:
         captured[captures[results[at].report] if captures else 0].append(at)
     found: list[pl.DataFrame] = []
     for places in captured.values():
-        queues, rows = _make_queues(results, places, placements, clocks)
+        queues, rows = _make_queues(results, places, placements, clocks, bool(silent))
         for group in group_queues(queues):
             own = [
                 rows[place].with_columns(ordinal=pl.Series(ordinals))
@@ -124,9 +126,10 @@ def adopt_kernels(
         table = pl.concat(found, how="diagonal_relaxed")
         with FrameWriter(folder / "adopted.arrows") as writer:
             _store(adoption.results, table, writer)
-        sure = table.filter(pl.col("ranks") != IN_STEP).group_by("report", "process").len()
+        sure = table.filter((pl.col("ranks") != IN_STEP) & (pl.col("in_graph") == 0))
+        sure = sure.group_by("report", "process").len()
         matched = {(report, process): count for report, process, count in sure.iter_rows()}
-    if found or len(silent) < len(counts):
+    if found or len(silent) < sum(alone > 0 for alone, *_ in counts.values()):
         adoption.processes = {
             key: (int(counts[key][0]), matched.get(key, 0)) for key in sorted(silent)
         }
@@ -138,15 +141,19 @@ def _make_queues(
     places: Sequence[int],
     placements: Sequence[Placement],
     clocks: Sequence[int],
+    with_told: bool,
 ) -> tuple[list[Queue], list[pl.DataFrame]]:
     """Return the queues of these results, and the rows of each: KERNEL_FACTS, QUEUE, and where it
     is stored (place, row); `placed_begin` and `placed_end` as the reports' clocks place them.
+    with_told: whether those with payloads are among them.
     """
     pieces = []
     for at in places:
         facts, report = read_columns(results[at].facts[KERNELS]), results[at].report
         sound = (facts["time_begin"] != NULL) & (facts["time_end"] != NULL)
-        sound &= (facts["in_graph"] == 0) & np.isin(facts["by_name"], (*ALL_WAIT, SEND_RECEIVE))
+        sound &= np.isin(facts["by_name"], (*ALL_WAIT, SEND_RECEIVE))
+        if not with_told:
+            sound &= facts["communicator"] == 0
         row = np.flatnonzero(sound)
         piece = {name: column[row] for name, column in facts.items()}
         for side in ("begin", "end"):
@@ -195,6 +202,7 @@ def _adopt_group(rows: pl.DataFrame, is_one: bool, number: int) -> list[pl.DataF
                 sequence=pl.col("ordinal") - pl.col("ordinal").min(),
                 ranks=pl.lit(members if is_sure else IN_STEP, pl.Int64),
                 told=pl.lit(False),
+                by_ends=pl.lit(1, pl.Int8),
             )
         ]
     ranks = told["ranks"].max()
@@ -203,7 +211,7 @@ def _adopt_group(rows: pl.DataFrame, is_one: bool, number: int) -> list[pl.DataF
     one = told.filter((pl.col("ordinal") >= 0) & (pl.col("fused") > pl.col("messages")))
     one = one.unique("ordinal", keep="first", maintain_order=True)
     adopted = silent.drop(TAKEN).join(one.select("ordinal", *TAKEN), on="ordinal")
-    return [adopted.with_columns(told=pl.lit(True))]
+    return [adopted.with_columns(told=pl.lit(True), by_ends=pl.lit(1, pl.Int8))]
 
 
 def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) -> None:

@@ -34,6 +34,7 @@ from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.notes import Note
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind, Role
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import (
     COMMUNICATORS,
@@ -62,15 +63,15 @@ from nsys2prv.table.work_result import WorkResult
 #: Ranks that are named.
 MOST_NAMED = 8
 _NOTES = load_shipped_file(__package__, "notes.yaml")["nccl"]
-#: How collectives of a communicator were distinguished, in words and by index.
-MATCHING_METHODS = ("sequence number", "order of launches", "the times at which they ended")
-BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
+#: Rules by which collectives are found, in the order in which they are tried: values of RULES.
+RULES = load_catalogue().value_sets["matching_rule"]
+BY_NUMBER, BY_LAUNCH, BY_ENDS, BY_STREAMS = (value for value, _ in RULES.labels)
 #: Columns that are equal on all ranks of a collective.
 EQUAL_COLUMNS = ("operation", "fused", "bytes")
 NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
 #: Fields of the layouts, and columns of records: with times (ns), their place, and the key that
 #: orders records of equal time.
-FIELDS = ("operation", "collective", "late", "wait", "transfer")
+FIELDS = ("operation", "collective", "late", "wait", "transfer", "rule")
 TRANSFER_FIELDS = ("operation", "algorithm_bandwidth", "bus_bandwidth")
 ORDER = ("settled", "task", "device", "group", "before")
 RECORD_COLUMNS = ("begin", "end", "object", *FIELDS, *ORDER)
@@ -102,19 +103,20 @@ def order_kernels(
     by the recorded numbers of these, if all have one, else by launches.
     """
     kernels = keep_sound_kernels(read_fact(files, tasks, COLUMNS["nccl_kernel_facts"]))
-    in_step, free = pl.col("ranks") == IN_STEP, pl.col("in_graph") == 0
+    in_step, unknown = pl.col("ranks") == IN_STEP, pl.col("communicator") == 0
+    in_graph = pl.col("in_graph") != 0
     doubtful = kernels.filter(in_step & (pl.col("by_name") != SEND_RECEIVE)).height
     kernels = kernels.filter(~in_step)
     left = {
-        "in_graph": kernels.filter(~free).height,
-        "undescribed": kernels.filter(free & (pl.col("communicator") == 0)).height,
+        "in_graph": kernels.filter(unknown & in_graph).height,
+        "undescribed": kernels.filter(unknown & ~in_graph).height,
         "doubtful": doubtful,
     }
     of_all = frozenset(kernels.select("task", "device").unique().iter_rows())
     owner = ("task", "device", "communicator")
     operations = pl.col("fused") - pl.col("messages")
     kernels = (
-        kernels.filter((pl.col("communicator") != 0) & (operations > 0))
+        kernels.filter(~unknown & (operations > 0))
         .sort(*owner, "time_call", "time_begin", maintain_order=True)
         .with_columns(
             before=operations.cum_sum().over(owner) - operations,
@@ -185,8 +187,8 @@ def _match_by_communicator(
     for group, size, is_numbered in communicators.select(
         "communicator", "size", "numbered"
     ).iter_rows():
-        way, pieces = (BY_NUMBER, numbered) if is_numbered else (BY_LAUNCH, unnumbered)
-        pieces.append(CollectivePiece(group, by_group[group], way, size, is_numbered))
+        rule, pieces = (BY_NUMBER, numbered) if is_numbered else (BY_LAUNCH, unnumbered)
+        pieces.append(CollectivePiece(group, by_group[group], rule, size, is_numbered))
     if unnumbered:
         rest = communicators.filter(~pl.col("numbered"))
         pivot = (rest["first"].min() + rest["last"].max()) // 2
@@ -202,16 +204,16 @@ def _match_by_communicator(
 
 
 def _describe_collectives(found: pl.DataFrame) -> list[Note]:
-    """Describe how many collectives were found by each method, and how many were not; and those on
+    """Describe how many collectives were found by each rule, and how many were not; and those on
     hosts that could not be placed, or in which a rank is done before another begins, which clocks
     that agree would not show. found: summaries of :class:`MatchedCollectives`.
     """
     whole, comparable = found.filter("whole"), pl.col("comparable")
     texts = _NOTES["collectives"]
     notes: list[Note] = []
-    for way, name in enumerate(MATCHING_METHODS):
-        if way in found["way"]:
-            count = whole.filter(pl.col("way") == way)["count"].sum()
+    for rule, name in RULES.labels:
+        if rule in found["rule"]:
+            count = whole.filter(pl.col("rule") == rule)["count"].sum()
             notes.append(Note(texts["matched"].format(name, count), is_routine=True))
     if different := found["count"].sum() - whole["count"].sum():
         text = texts["different"].format(format_count(different, "collective"))
@@ -274,8 +276,8 @@ class CollectivePiece(Struct, frozen=True):
     group: int
     #: One for each report.
     blocks: tuple[Block, ...]
-    #: How they were distinguished, an index into MATCHING_METHODS.
-    way: int
+    #: How they are distinguished.
+    rule: int
     #: Number of kernels of a collective.
     ranks: int
     #: True if each function has numbers of its own.
@@ -294,9 +296,10 @@ class CollectivePiece(Struct, frozen=True):
 
     def read(self) -> pl.DataFrame:
         """Return its kernels: COLUMNS["nccl_kernels"], COLLECTIVE_KEY, and what is known of the piece."""
-        known = {name: pl.lit(getattr(self, name)) for name in ("way", "ranks", "settled")}
-        # A number below 2^31 would be narrower than those of other groups.
-        known["group"] = pl.lit(self.group, pl.Int64)
+        # Numbers below 2^31 would be narrower than those of other groups.
+        known = {name: pl.lit(getattr(self, name), pl.Int64) for name in ("group", "ranks")}
+        known["rule"] = pl.when(pl.col("by_ends") > 0).then(BY_STREAMS).otherwise(self.rule)
+        known["settled"] = pl.lit(self.settled)
         function = "first_operation" if self.by_function else pl.lit(0, pl.Int64)
         kernels = read_blocks(self.blocks, self.low, self.high)
         return kernels.with_columns(function=function, **known)
@@ -383,7 +386,7 @@ class MatchedCollectives(Struct, frozen=True):
     #: TRANSFER_RECORD_COLUMNS rows: the part of them after the last member's begin, if the bytes
     #: are known.
     transfers: tuple[Block, ...]
-    #: By way, whole and comparable: `count` of collectives, of how many a kernel ends before the last
+    #: By rule, whole and comparable: `count` of collectives, of how many a kernel ends before the last
     #: one begins (`apart`), and the greatest `gap` (ns) between these.
     summary: pl.DataFrame
 
@@ -400,14 +403,14 @@ def match_kernels(pieces: tuple[CollectivePiece, ...], path: Path) -> MatchedCol
         chosen.select("first", *COLLECTIVE_KEY).to_numpy(),
         write_block(path.with_suffix(".records"), records),
         write_block(path.with_suffix(".transfers"), transfers),
-        collectives.group_by("way", "whole", "comparable").agg(
+        collectives.group_by("rule", "whole", "comparable").agg(
             count=pl.len(), apart=(pl.col("gap") > 0).sum(), gap=pl.col("gap").max()
         ),
     )
 
 
 def _group_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the collectives of these kernels, by COLLECTIVE_KEY: way; whole: it is complete; first,
+    """Return the collectives of these kernels, by COLLECTIVE_KEY: rule; whole: it is complete; first,
     last: begins of kernels; gap: how much earlier than the last begin the first end is, ns;
     comparable: all times can be compared.
     """
@@ -416,7 +419,7 @@ def _group_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     members = pl.col("member").n_unique()
     whole = (pl.len() > 1) & (pl.len() == pl.col("ranks").first()) & (pl.len() == members) & alike
     return kernels.group_by(COLLECTIVE_KEY).agg(
-        pl.col("way").first(),
+        pl.col("rule").max(),
         whole=whole,
         first=begin.min(),
         last=begin.max(),
@@ -544,7 +547,7 @@ def settle_order(
         rows = rows.with_columns(ordinal=pl.Series(ordinals)).filter(pl.col("ordinal") >= 0)
         blocks += _write_in_order(path.with_suffix(f".ends{number}"), block.group, rows)
     kept = sum(block.rows for block in blocks)
-    return replace(piece, blocks=tuple(blocks), way=BY_ENDS, settled=True), piece.rows - kept
+    return replace(piece, blocks=tuple(blocks), rule=BY_ENDS, settled=True), piece.rows - kept
 
 
 def _write_in_order(path: Path, group: int, rows: pl.DataFrame) -> tuple[Block, ...]:
