@@ -13,21 +13,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from itertools import chain
-from operator import itemgetter
 
-import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv.conversion.lost_launches import LostLaunches, count_lost_launches
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import Account, Counters, EventKind, Rows, Segment
-from nsys2prv.events.name_rules import may_drop
-from nsys2prv.events.nvtx import TABLE as NVTX_TABLE
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.recording import ENDS, TIMES
-from nsys2prv.export.source import NULL, TIME_LIMIT, Columns, Part, Shared, mask_usable
+from nsys2prv.export.source import NULL, TIME_LIMIT, Part, mask_usable
 from nsys2prv.export.sqlite import Database
 from nsys2prv.table.runs import Span
 from nsys2prv.table.work_result import WorkResult, repair_times
@@ -137,130 +133,64 @@ def survey_database(work: WholeWork, database: Database) -> WholeReport:
     return WholeReport(span, lost)
 
 
-class _Scan(Struct):
-    """Tables in which the earliest and the latest events are sought."""
-
-    #: The task.
-    work: WholeWork
-    #: The report.
-    database: Database
-    #: Pieces of each table with the bounds of their times (ns).
-    pieces: dict[str, list[tuple[Part, int, int]]] = field(default_factory=dict)
-    #: Which kinds have which rows of a piece, and the times of these, where several kinds read it.
-    shared: dict[Part, Shared | None] = field(default_factory=dict)
-
-
 def find_span(work: WholeWork, database: Database) -> Span | None:
     """Return the span of all events of a report; None if it has none."""
-    parts, scan, span = work.info.parts.keys(), _Scan(work, database), work.known
-    kinds = [one for one in all_kinds() if one.name in work.kinds and parts & set(one.tables)]
-    # Of the others little has to be read where these are long.
-    kinds.sort(key=lambda kind: not kind.plain_times)
-    for extends in (True, False):
-        if extends or span is None:
-            for kind in (kind for kind in kinds if kind.extends_trace == extends):
-                span = _widen(span, scan, kind, [one for one in kinds if one.tables == kind.tables])
-    return span
-
-
-def _widen(
-    span: Span | None, scan: _Scan, kind: EventKind, together: Sequence[EventKind]
-) -> Span | None:
-    """Return the span made long enough for the events of a kind. together: the kinds that read its
-    tables.
-    """
-    pieces, parts = [], scan.work.info.parts
-    for table in kind.tables:
-        if table in parts and table not in scan.pieces:
-            scan.pieces[table] = list(_list_pieces(scan.database, scan.work.info, parts[table]))
-        pieces += scan.pieces.get(table, ())
-    bounds = _unite_spans(*(piece[1:] for piece in pieces if piece[1:] != UNKNOWN)) or UNKNOWN
-    if kind.name in ENDS_ELSEWHERE:
-        pieces = [(part, *bounds) for part, _, _ in pieces]
-    # Pieces without times of their own lie where the others of the kind do.
-    pieces = [(piece[0], *(bounds if piece[1:] == UNKNOWN else piece[1:])) for piece in pieces]
-    read: set[Part] = set()
-    for part, first, _ in sorted(pieces, key=itemgetter(1)):
-        if span is not None and first >= span[0]:
-            break
-        read.add(part)
-        span = _unite_spans(span, _read_span(scan, kind, part, together, span))
-    for part, _, last in sorted(pieces, key=itemgetter(2), reverse=True):
-        if span is not None and last <= span[1]:
-            break
-        if part not in read:
-            span = _unite_spans(span, _read_span(scan, kind, part, together, span))
-    return span
-
-
-def _list_pieces(
-    database: Database, info: ReportInfo, part: Part
-) -> Iterator[tuple[Part, int, int]]:
-    """Yield pieces of a part with the bounds of their events' times, but those that can have none;
-    the bounds are UNKNOWN in tables without times.
-    """
-    names = _list_time_columns(database, part.table)
-    for piece in part.split(PIECE_ROWS):
-        bounds = _find_bounds(database.read(piece, names), names, info) if names else UNKNOWN
-        if bounds is not None:
-            yield (piece, *bounds)
-
-
-def _list_time_columns(database: Database, table: str) -> tuple[str, ...]:
-    """Return the columns of a table with times of its rows, that of their begins first."""
-    columns = database.tables[table].columns
-    begin = next((name for name in TIMES if name in columns), None)
-    return tuple(name for name in (begin, *ENDS) if name in columns) if begin else ()
-
-
-def _find_bounds(columns: Columns, names: Sequence[str], info: ReportInfo) -> Span | None:
-    """Return the bounds of the times in columns, that of begins first; None without begins."""
-    capture = info.capture
-    times = [
-        times[mask_usable(times) & (times >= capture.first) & (times <= capture.last)]
-        for times in (columns[name] for name in names)
+    info, span = work.info, work.known
+    kinds = [
+        one for one in all_kinds() if one.name in work.kinds and info.parts.keys() & {*one.tables}
     ]
-    if not len(times[0]):
+    bounds: dict[Part, Span] = {}
+    for kind in sorted(kinds, key=lambda kind: not kind.extends_trace):
+        if not kind.extends_trace and span is not None:
+            break
+        parts = [info.parts[table] for table in kind.tables if table in info.parts]
+        pieces = [piece for part in parts for piece in part.split(PIECE_ROWS)]
+        for piece in pieces:
+            if piece not in bounds:
+                bounds[piece] = _find_bounds(database, piece, info)
+        dated = [piece for piece in pieces if bounds[piece] not in (UNKNOWN, None)]
+        whole = _unite_spans(*(bounds[piece] for piece in dated)) or UNKNOWN
+        # Most of the others lie between the earliest and the latest.
+        edges = (
+            (min(dated, key=bounds.get), max(dated, key=lambda one: bounds[one][1]))
+            if dated
+            else ()
+        )
+        for piece in dict.fromkeys((*edges, *pieces)):
+            own = bounds[piece]
+            # Pieces without times of their own lie where the others of the kind do.
+            if own == UNKNOWN or kind.name in ENDS_ELSEWHERE:
+                own = whole
+            if own and (span is None or _unite_spans(span, own) != span):
+                span = _unite_spans(span, _read_span(work, database, kind, piece))
+    return span
+
+
+def _find_bounds(database: Database, piece: Part, info: ReportInfo) -> Span | None:
+    """Return the bounds of the times of the events in a piece of a table; None where it can have none,
+    UNKNOWN in a table without times.
+    """
+    columns = database.tables[piece.table].columns
+    begin = next((name for name in TIMES if name in columns), None)
+    if begin is None:
+        return UNKNOWN
+    names = (begin, *(name for name in ENDS if name in columns))
+    first, last = info.capture.first, info.capture.last
+    begins, *ends = (
+        times[mask_usable(times) & (times >= first) & (times <= last)]
+        for times in map(database.read(piece, names).__getitem__, names)
+    )
+    if not len(begins):
         return None
     # Events last 1 ns at least.
-    return int(times[0].min()), max(int(column.max()) for column in times if len(column)) + 1
+    return int(begins.min()), max(int(one.max()) for one in (begins, *ends) if len(one)) + 1
 
 
-def _read_span(
-    scan: _Scan, kind: EventKind, part: Part, together: Sequence[EventKind], span: Span | None
-) -> Span | None:
-    """Return the span of the events of a kind in a piece of its table, by reading them, or their
-    times where that is enough; None where it is within `span`. Of kinds that read the piece together,
-    the times of their rows are read once.
-    """
-    info, database, of_kind = scan.work.info, scan.database, None
-    names = _list_time_columns(database, part.table)
-    if len(together) > 1 and names:
-        if part not in scan.shared:
-            times = tuple(dict.fromkeys(("start", "end", *names)))
-            conditions = [one.make_condition(info) for one in together]
-            scan.shared[part] = database.read_once(part, times, (), conditions)
-        if shared := scan.shared[part]:
-            of_kind = shared, together.index(kind)
-            if not shared.mask_meeting(of_kind[1]).any():
-                return None
-            rows = shared.select_meeting(of_kind[1], names, ())
-            bounds = _find_bounds(rows, names, info)
-            if bounds is None or (
-                span is not None
-                and _unite_spans(span, bounds) == span
-                and kind.name not in ENDS_ELSEWHERE
-            ):
-                return None
-    extraction = Extraction(info, database, settings=scan.work.settings)
-    extraction.condition, extraction.stores = kind.make_condition(info), False
-    extraction.shared = of_kind
-    rules = extraction.nvtx_rules if part.table == NVTX_TABLE else ()
-    if kind.plain_times and not may_drop(rules):
-        columns, none = extraction.read(part, ("start", "end")), np.zeros(0, np.int64)
-        rows = Rows(kind.layouts[0], columns["start"], columns["end"], none, {})
-        return find_span_of_rows(extraction.drop_far_rows(rows), kind.open_ended)
-    pieces = extract_rows(kind, extraction, part)
+def _read_span(work: WholeWork, database: Database, kind: EventKind, piece: Part) -> Span | None:
+    """Return the span of the events of a kind in a piece of its table."""
+    extraction = Extraction(work.info, database, settings=work.settings)
+    extraction.condition, extraction.stores = kind.make_condition(work.info), False
+    pieces = extract_rows(kind, extraction, piece)
     return _unite_spans(*(find_span_of_rows(rows, kind.open_ended) for rows in pieces))
 
 

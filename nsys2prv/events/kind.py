@@ -120,8 +120,6 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     #: Its rows have a duration. False for points in time and for events derived from other kinds,
     #: which --min-duration ignores.
     has_duration: bool = True
-    #: Each of its rows is an event, from the row's `start` to its `end`.
-    plain_times: bool = False
     #: A range without an end lasts to the end of the trace.
     open_ended: bool = False
     #: If not empty, overlapping rows of one object, of all kinds of the same group, get rows of
