@@ -14,12 +14,12 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize_together, is_sorted, mask_changes
+from nsys2prv._util.columns import factorize_together, is_sorted
 from nsys2prv._util.stored_columns import StoredFrame, read_frame
 from nsys2prv.events.catalogue import CALLERS, load_catalogue
 from nsys2prv.export.source import mask_usable
 from nsys2prv.table import windows
-from nsys2prv.table.runs import COUNTER, LINE, RANGE, Run, SpillReader, read_run
+from nsys2prv.table.runs import COUNTER, LINE, RANGE, Columns, Run, SpillReader, read_run, take_rows
 from nsys2prv.table.slices import (
     GlobalIds,
     RangeSlice,
@@ -40,8 +40,25 @@ UNKNOWN = -1.0
 SIDES_OF_WORK = {RANGE: ("row", "begin", "end"), LINE: ("receiver", "receive", "until")}
 #: Columns of damaged work, and a job without any.
 NO_DAMAGE = pl.DataFrame(schema=dict.fromkeys(("thread", "begin", "end"), pl.Int64))
-#: Columns of lines.
-LINE_COLUMNS = ("sent", "sender", "begin", "thread", "end", "bytes")
+#: Columns of lines, and of what is stored.
+LINE_COLUMNS = {
+    "sent": "time",
+    "sender": "sender",
+    "begin": "receive",
+    "thread": "receiver",
+    "end": "until",
+    "bytes": "size",
+}
+#: Types of the columns that all ranges and lines have, threads apart; fields are as threads.
+TIMES = dict.fromkeys(("begin", "end", "sent", "bytes"), np.int64)
+#: Columns of stacks.
+STACK_COLUMNS = {
+    "begin": pl.Int64,
+    "end": pl.Int64,
+    "thread": pl.Int32,
+    "layout": pl.Int8,
+    "text": pl.UInt32,
+}
 
 
 class RowTable(Struct, frozen=True):
@@ -159,19 +176,18 @@ class EventReader(Struct, dict=True):
 
     def _is_in_a_unit(self, run: Run) -> bool:
         """Return whether any record of a run is on a thread of a unit."""
-        if run.object >= 0:
-            return self.rows.units[self._find_thread(run)] != NO_UNIT
+        units = self._list_units(run)
+        if NO_UNIT not in units or run.index is None:
+            return units != [NO_UNIT]
         counts = self.rows.units[self.ids.objects.get_table(run.task)] != NO_UNIT
-        if counts.all() or run.index is None:
-            return True
-        return bool(counts.any() and counts[read_run(run, "row")["row"]].any())
+        return len(units) > 1 and bool(counts[read_run(run, "row")["row"]].any())
 
     def read_begins(
         self,
         layout: str,
         fields: Sequence[str] = (),
         unit: int | None = None,
-        keep: Callable[[Mapping[str, np.ndarray]], np.ndarray] | None = None,
+        keep: Callable[[Columns], np.ndarray] | None = None,
         dtype: type[np.signedinteger] = np.int64,
     ) -> pl.DataFrame:
         """Return events of a layout, by begin: `begin`, `end` (trace time, ns), `thread`, then the
@@ -187,39 +203,30 @@ class EventReader(Struct, dict=True):
         if unknown := {*fields} - {"domain"} - {field.name for field in known.fields}:
             raise KeyError(f"layout {layout} has no field {', '.join(sorted(unknown))}")
 
-        def make_columns(ranges: RangeSlice) -> dict[str, np.ndarray]:
-            columns = self._make_begins(ranges, fields, dtype)
-            if keep is None:
-                return columns
-            kept = keep(columns)
-            return {name: column[kept] for name, column in columns.items()}
+        def make(_: str, columns: Columns) -> Columns:
+            return columns if keep is None else take_rows(columns, keep(columns))
 
-        names = ("begin", "end", "thread", *fields)
-        columns = self._read_begins({layout: fields}, unit, make_columns, names)
-        # Where there are none no piece tells their types.
-        columns |= {name: columns[name].astype(dtype, copy=False) for name in names[2:]}
-        return make_frame(columns)
+        schema = _make_schema(("begin", "end", "thread", *fields), dtype)
+        return make_frame(self.read_joined({layout: fields}, unit, schema, make))
 
     def read_joined(
         self,
         fields: Mapping[str, Sequence[str]],
-        unit: int,
+        unit: int | None,
         schema: Mapping[str, type[np.integer]],
-        make: Callable[[str, Mapping[str, np.ndarray]], dict[str, np.ndarray]],
+        make: Callable[[str, Columns], Columns],
     ) -> dict[str, np.ndarray]:
         """Return the columns of events of several layouts together, by the first. fields: of each layout.
         make: returns the columns of the schema, of a layout and of what :meth:`read_begins` has of
         some of its events.
         """
-
-        def make_columns(ranges: RangeSlice) -> dict[str, np.ndarray]:
-            layout = ranges.layout.name
-            made = make(layout, self._make_begins(ranges, fields[layout], np.int64))
-            return {name: made[name].astype(dtype, copy=False) for name, dtype in schema.items()}
-
-        columns = self._read_begins(fields, unit, make_columns, [*schema])
-        # Where there are none no piece tells their types.
-        return {name: columns.pop(name).astype(schema[name], copy=False) for name in schema}
+        count = sum(run.rows for name in fields for run in self._index.get((RANGE, name, unit), ()))
+        pieces = (
+            make(layout, self._make_begins(ranges, own))
+            for layout, own in fields.items()
+            for ranges in self._read(RANGE, layout, unit, own)
+        )
+        return self._join_pieces(pieces, count, schema, unit)
 
     def read_windows(
         self, layout: str, fields: Sequence[str], unit: int, dtype: type[np.signedinteger]
@@ -229,14 +236,14 @@ class EventReader(Struct, dict=True):
         """
         runs = self._index.get((RANGE, layout, unit), [])
         bounds = [*windows.choose_window_bounds(runs, self.ids.clocks), None]
-        names = ("begin", "end", "thread", *fields)
+        schema = _make_schema(("begin", "end", "thread", *fields), dtype)
         with windows.WindowReader(runs, self.ids) as reader:
             for first, last in pairwise(bounds):
                 ranges = reader.read(first, last, _list_stored(layout, fields)).ranges
                 for one in ranges:
                     self._drop_damaged(one)
-                pieces = (self._make_begins(one, fields, dtype) for one in ranges)
-                columns = self._join_pieces(pieces, sum(map(len, ranges)), names, unit)
+                pieces = (self._make_begins(one, fields) for one in ranges)
+                columns = self._join_pieces(pieces, sum(map(len, ranges)), schema, unit)
                 yield self.duration + 1 if last is None else last, make_frame(columns)
 
     def find_last_ends(self, layout: str, unit: int) -> np.ndarray:
@@ -259,37 +266,12 @@ class EventReader(Struct, dict=True):
                 last = int(ranges.until.max(initial=last, where=is_counted))
         return (first, last) if first <= last else (self.begin, self.duration)
 
-    def _make_begins(
-        self, ranges: RangeSlice, fields: Sequence[str], dtype: type[np.signedinteger]
-    ) -> dict[str, np.ndarray]:
+    def _make_begins(self, ranges: RangeSlice, fields: Sequence[str]) -> dict[str, np.ndarray]:
         """Return the columns that :meth:`read_begins` has of some ranges."""
-        columns = {
-            "begin": ranges.begin,
-            "end": ranges.until,
-            "thread": ranges.column("row").astype(dtype),
-        }
+        columns = {"begin": ranges.begin, "end": ranges.until, "thread": ranges.column("row")}
         for name in fields:
-            column = ranges.column(name) if name == "domain" else ranges.find_field(name)
-            columns[name] = column.astype(dtype)
+            columns[name] = ranges.column(name) if name == "domain" else ranges.find_field(name)
         return columns
-
-    def _read_begins(
-        self,
-        fields: Mapping[str, Sequence[str]],
-        unit: int | None,
-        make_columns: Callable[[RangeSlice], dict[str, np.ndarray]],
-        names: Sequence[str],
-    ) -> dict[str, np.ndarray]:
-        """Return the columns that are made of ranges, as :meth:`_join_pieces` does. fields: of each
-        layout.
-        """
-        count = sum(run.rows for name in fields for run in self._index.get((RANGE, name, unit), ()))
-        pieces = (
-            make_columns(ranges)
-            for layout, own in fields.items()
-            for ranges in self._read(RANGE, layout, unit, own)
-        )
-        return self._join_pieces(pieces, count, names, unit)
 
     def read_stacks(
         self, unit: int, layouts: Sequence[int] | None = None
@@ -298,45 +280,37 @@ class EventReader(Struct, dict=True):
         time, ns), `thread`, `layout` (index into `STACK_LAYOUTS`), `text`: index into the texts,
         which come second, the outermost function of each first. layouts: of these alone.
         """
-        schema = {"begin": pl.Int64, "end": pl.Int64, "thread": pl.Int32, "layout": pl.Int8}
-        frames = [pl.DataFrame(schema=schema | {"text": pl.UInt32})]
-        texts = [pl.Series("text", [], pl.String)]
+        frames, texts = [pl.DataFrame(schema=STACK_COLUMNS)], [pl.Series("text", [], pl.String)]
         for file in self.stacks:
             threads, clock = self.ids.objects.get_table(file.work), self.ids.clocks[file.report]
-            units = self.rows.units[threads]
-            if not ((units == unit) & (threads >= 0)).any():
+            own = np.flatnonzero((self.rows.units[threads] == unit) & (threads >= 0))
+            if not len(own):
                 continue
-            rows = read_frame(file.rows)
+            rows = read_frame(file.rows).filter(pl.col("object_thread").is_in(own))
             rows = rows if layouts is None else rows.filter(pl.col("layout").is_in(layouts))
-            object_, first, last = (
-                rows[name].to_numpy() for name in ("object_thread", "time_begin", "time_end")
+            first, last = (rows[name].to_numpy() for name in ("time_begin", "time_end"))
+            usable = mask_usable(first) & mask_usable(last)
+            rows, first, last = rows.filter(usable), first[usable], last[usable]
+            rows = rows.with_columns(
+                begin=to_begin_times(first, last, clock),
+                end=to_trace_times(last, clock, self.duration),
+                thread=threads[rows["object_thread"].to_numpy()],
             )
-            is_own = (units[object_] == unit) & (threads[object_] >= 0)
-            kept = np.flatnonzero(is_own & mask_usable(first) & mask_usable(last))
-            begin = to_begin_times(first[kept], last[kept], clock)
-            end = to_trace_times(last[kept], clock, self.duration)
             # A cut leaves the stacks of the whole job here.
-            inside = (end > self.begin) & (begin < self.duration)
-            kept = kept[inside]
-            begin, end = begin[inside].clip(self.begin), end[inside].clip(None, self.duration)
-            columns = {"begin": begin, "end": end, "thread": threads[object_[kept]]}
+            begin, end = pl.col("begin").clip(self.begin), pl.col("end").clip(None, self.duration)
+            rows = rows.filter(pl.col("end") > self.begin, pl.col("begin") < self.duration)
             known = read_frame(file.texts).unique("stack", maintain_order=True)
             numbers = known.select("stack").with_row_index("text", sum(map(len, texts)))
             texts.append(known["text"])
-            rows = rows.select("stack", "layout")[kept].with_columns(
-                pl.Series(name, column) for name, column in columns.items()
-            )
-            rows = rows.join(numbers, on="stack", maintain_order="left")
-            frames.append(
-                rows.select(pl.col(name).cast(kind) for name, kind in frames[0].schema.items())
-            )
+            rows = rows.with_columns(begin, end).join(numbers, on="stack", maintain_order="left")
+            frames.append(rows.select(STACK_COLUMNS.keys()).cast(STACK_COLUMNS))
         return pl.concat(frames), pl.concat(texts)
 
     def read_lines(
         self,
         kinds: Sequence[str],
         unit: int | None = None,
-        names: Sequence[str] = LINE_COLUMNS,
+        names: Iterable[str] = LINE_COLUMNS,
         dtype: type[np.signedinteger] = np.int64,
     ) -> pl.DataFrame:
         """Return lines of some kinds, by the first of the columns asked for: `sent` (when they are),
@@ -345,19 +319,19 @@ class EventReader(Struct, dict=True):
         """
 
         def make_columns(lines: Slice) -> dict[str, np.ndarray]:
-            make: dict[str, Callable[[], np.ndarray]] = {
-                "sent": lambda: lines.times,
-                "sender": lambda: lines.column("sender").astype(dtype),
-                "begin": lambda: lines.find_begins("receive", "until"),
-                "thread": lambda: lines.column("receiver").astype(dtype),
-                "end": lambda: np.minimum(lines.column("until"), self.duration),
-                "bytes": lambda: lines.column("size").astype(np.int64),
-            }
-            return {name: make[name]() for name in {*names, "thread"}}
+            columns = {}
+            for name in {*names, "thread"}:
+                if name == "begin":
+                    columns[name] = lines.find_begins("receive", "until")
+                else:
+                    columns[name] = lines.column(LINE_COLUMNS[name])
+                if name == "end":
+                    columns[name] = np.minimum(columns[name], self.duration)
+            return columns
 
         count = sum(run.rows for kind in kinds for run in self._index.get((LINE, kind, unit), ()))
         pieces = (make_columns(one) for kind in kinds for one in self._read(LINE, kind, unit))
-        return make_frame(self._join_pieces(pieces, count, names, unit))
+        return make_frame(self._join_pieces(pieces, count, _make_schema(names, dtype), unit))
 
     def find_connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
         """Return the threads that lines of a kind connect: sender and receiver."""
@@ -375,50 +349,37 @@ class EventReader(Struct, dict=True):
         for thread, pieces in sorted(by_device.items()):
             if unit is not None and self.rows.units[thread] != unit:
                 continue
-            metrics = list(
-                dict.fromkeys(metric for one in pieces for metric in one.run.shape.metrics)
-            )
-            time = np.concatenate([one.times for one in pieces])
-            values = np.full((len(time), len(metrics)), np.nan)
-            start = 0
-            for one in pieces:
-                stored = one.column("values").astype(np.float64)
-                columns = [metrics.index(metric) for metric in one.run.shape.metrics]
-                values[start : start + len(one), columns] = (
-                    UNKNOWN if one.run.filler else np.where(stored > 0, stored - 1, np.nan)
-                )
-                start += len(one)
-            scale = 10.0 ** np.array([metric.precision for metric in metrics])
-            values = np.where(values == UNKNOWN, UNKNOWN, values / scale)
-            order = np.argsort(time, kind="stable")
-            names = tuple(metric.name for metric in metrics)
-            yield Samples(thread, layout, names, *_merge_instants(time[order], values[order]))
+            numbers = pl.concat(map(_read_numbers, pieces), how="diagonal")
+            numbers = numbers.sort("time", maintain_order=True)
+            if not is_sorted(numbers["time"].to_numpy(), strictly=True):
+                # Of two numbers of one time the greater.
+                numbers = numbers.group_by("time", maintain_order=True).max()
+            time = numbers.drop_in_place("time").to_numpy()
+            yield Samples(thread, layout, tuple(numbers.columns), time, numbers.to_numpy())
 
     def _join_pieces(
         self,
-        pieces: Iterable[dict[str, np.ndarray]],
+        pieces: Iterable[Columns],
         count: int,
-        names: Sequence[str],
+        schema: Mapping[str, type[np.integer]],
         unit: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return columns in pieces, which may come one by one, as whole ones by the first. count: of
-        their rows, at most.
+        """Return columns in pieces, which may come one by one, as whole ones of these types by the first.
+        count: of their rows, at most.
         """
-        columns, filled = {name: np.zeros(0, np.int64) for name in names}, 0
+        columns, filled = {name: np.empty(count, dtype) for name, dtype in schema.items()}, 0
         for piece in pieces:
             if unit is not None and not (own := self.rows.units[piece["thread"]] == unit).all():
-                piece = {name: column[own] for name, column in piece.items()}
-            since, filled = filled, filled + len(piece[names[0]])
-            for name in names:
-                if not since:
-                    columns[name] = np.empty(count, piece[name].dtype)
-                columns[name][since:filled] = piece[name]
-        times, order = columns[names[0]][:filled], slice(filled)
+                piece = take_rows(piece, own)
+            since, filled = filled, filled + len(piece["thread"])
+            for name, column in columns.items():
+                column[since:filled] = piece[name]
+        times, order = columns[next(iter(schema))][:filled], slice(filled)
         if not is_sorted(times):
             order = np.argsort(times, kind="stable")
         del times
         # A column at a time: with all of them the memory would be twice as much.
-        return {name: columns.pop(name)[order] for name in names}
+        return {name: columns.pop(name)[order] for name in schema}
 
     def _read(
         self, stream: str, name: str, unit: int | None, fields: Sequence[str] = ()
@@ -466,21 +427,34 @@ class EventReader(Struct, dict=True):
         """Return the thread that all records of a run are of."""
         return int(self.ids.objects.get_table(run.task)[run.object])
 
+    def _list_units(self, run: Run) -> list[int]:
+        """Return the units of the threads that a run may be of."""
+        if run.object >= 0:
+            return [int(self.rows.units[self._find_thread(run)])]
+        return self._units_of_tasks[run.task]
+
+    @cached_property
+    def _units_of_tasks(self) -> list[list[int]]:
+        """The units of the threads of each task."""
+        objects = self.ids.objects
+        tables = map(objects.get_table, range(objects.tasks))
+        return [np.unique(self.rows.units[threads]).tolist() for threads in tables]
+
     @cached_property
     def _index(self) -> dict[tuple[str, str, int | None], list[Run]]:
         """Stream, name and unit (None: any) -> the runs that have any such."""
-        units_of_task = [
-            np.unique(self.rows.units[self.ids.objects.get_table(task)]).tolist()
-            for task in range(self.ids.objects.tasks)
-        ]
         index: dict[tuple[str, str, int | None], list[Run]] = {}
         for run in self.runs:
-            units = units_of_task[run.task]
-            if run.object >= 0:
-                units = [int(self.rows.units[self._find_thread(run)])]
-            for unit in (None, *units):
+            for unit in (None, *self._list_units(run)):
                 index.setdefault((run.shape.stream, run.shape.name, unit), []).append(run)
         return index
+
+
+def _make_schema(
+    names: Iterable[str], dtype: type[np.signedinteger]
+) -> dict[str, type[np.signedinteger]]:
+    """Return the types of columns: threads and fields have this one."""
+    return {name: TIMES.get(name, dtype) for name in names}
 
 
 def _list_stored(layout: str, fields: Sequence[str]) -> list[str]:
@@ -494,12 +468,15 @@ def make_frame(columns: dict[str, np.ndarray]) -> pl.DataFrame:
     return pl.DataFrame([pl.Series(name, columns.pop(name)) for name in [*columns]])
 
 
-def _merge_instants(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of equal time made one: of two numbers the greater."""
-    first = np.flatnonzero(mask_changes(time))
-    if len(first) == len(time):
-        return time, values
-    return time[first], np.fmax.reduceat(values, first)
+def _read_numbers(samples: Slice) -> pl.DataFrame:
+    """Return the times of samples, and a column for each metric, as :class:`Samples` has them."""
+    columns = {"time": samples.times}
+    for metric, stored in zip(samples.run.shape.metrics, samples.column("values").T, strict=True):
+        numbers = (stored.astype(np.float64) - 1) / 10.0**metric.precision
+        columns[metric.name] = np.where(
+            stored > 0, UNKNOWN if samples.run.filler else numbers, np.nan
+        )
+    return pl.DataFrame(columns, nan_to_null=True)
 
 
 @lru_cache(maxsize=1)
