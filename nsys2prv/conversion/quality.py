@@ -26,7 +26,6 @@ from nsys2prv._util.text import choose_decimals, format_scaled, list_some
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.lost_launches import LostLaunches
-from nsys2prv.conversion.sampled_time import list_partly_sampled
 from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.attributes import EARLY_WORK
 from nsys2prv.events.catalogue import load_catalogue
@@ -42,6 +41,7 @@ from nsys2prv.events.stacks import CUDA_CALLS, NO_SYMBOLS
 from nsys2prv.export.info import ReportInfo, pid_of
 from nsys2prv.export.recording import ERROR, INFO, TIMES, Message
 from nsys2prv.export.sqlite import Database
+from nsys2prv.table.samples import list_partly_sampled
 from nsys2prv.table.work_result import WorkResult
 
 #: Tables of MPI calls.
@@ -230,15 +230,15 @@ def _note_damaged_work(job: Job) -> list[QualityNote]:
 
 def _note_partly_sampled(job: Job) -> list[QualityNote]:
     decimals, lines = choose_decimals(job.duration), []
-    for one in list_partly_sampled(job):
-        sides = {"before": one.begin, "after": one.end}
+    for report, gpu, begin, end in list_partly_sampled(job.results, job.clocks, job.duration):
+        sides = {"before": begin, "after": end}
         lacking = [
             f"{side} {time / 1e9:.{decimals}f} s"
             for side, time in sides.items()
             if time is not None
         ]
-        gpu = f"GPU {one.gpu.number} of {job.infos[one.report].name}"
-        lines.append(f"{gpu} has none {' and '.join(lacking)}")
+        name = f"GPU {gpu.number} of {job.infos[report].name}"
+        lines.append(f"{name} has none {' and '.join(lacking)}")
     return _note("partly_sampled", lines)
 
 

@@ -13,16 +13,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import OPEN, mask_changes
+from nsys2prv._util.columns import OPEN, group_rows
 from nsys2prv._util.notes import Note
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.events.attributes import GREATEST
 from nsys2prv.events.catalogue import UNSCALED, Metric, load_catalogue
-from nsys2prv.events.extraction import DeviceKey
+from nsys2prv.events.extraction import DeviceKey, ObjectKey
 from nsys2prv.events.kind import Account, EventKind, Reason
 from nsys2prv.table.range_index import index_ends
 from nsys2prv.table.runs import (
@@ -63,19 +64,55 @@ def mark_unsampled(
     spans: of the events of each report, local ns. clocks: from each report's time to one that they
     share.
     """
-    runs_of_gpu: dict[tuple, list[tuple[Run, WorkResult]]] = defaultdict(list)
-    for result in results:
-        for run in result.runs:
-            if run.shape.name == LAYOUT:
-                gpu = result.report, result.objects[run.object]
-                runs_of_gpu[gpu].append((run, result))
     begin = min((clocks[report].to_global(time) for report, (time, _) in spans.items()), default=0)
-    for number, ((report, _), held) in enumerate(runs_of_gpu.items()):
+    for number, ((report, _), held) in enumerate(_group_by_gpu(results).items()):
         held.sort(key=lambda one: one[0].first_time)
         runs = [run for run, _ in held]
         times = _find_zero_times(runs, clocks[report], begin)
         if len(times):
             _add_zeros(held[0][1], runs, times, folder / f"unsampled-{number}.bin")
+
+
+def _group_by_gpu(
+    results: Sequence[WorkResult],
+) -> dict[tuple[int, ObjectKey], list[tuple[Run, WorkResult]]]:
+    """Return the runs of samples of each GPU of a report, with the results that hold them."""
+    held: dict[tuple[int, ObjectKey], list[tuple[Run, WorkResult]]] = defaultdict(list)
+    for result in results:
+        for run in result.runs:
+            if run.shape.name == LAYOUT and not run.filler:
+                held[result.report, result.objects[run.object]].append((run, result))
+    return held
+
+
+def list_partly_sampled(
+    results: Sequence[WorkResult], clocks: Sequence[ClockMap], duration: int
+) -> Iterator[tuple[int, ObjectKey, int | None, int | None]]:
+    """Yield the GPUs whose metrics lack more than a few periods at the begin or the end of the time in
+    which their report has work of GPUs, or metrics of others: their sampling began later, or stopped.
+    Report, GPU, and when its metrics begin and end (ns of the trace), None where nothing is lacking there.
+
+    clocks: from each report's time to that of the trace. duration: of the trace.
+    """
+    layouts = {name for kind in all_kinds() if kind.gpu_work for name in kind.layouts}
+    work: dict[int, list[Run]] = defaultdict(list)
+    for result in results:
+        work[result.report] += [
+            run for run in result.runs if run.index and run.shape.name in layouts
+        ]
+    gpus = _group_by_gpu(results)
+    for (report, gpu), held in sorted(gpus.items(), key=lambda item: item[0][0]):
+        runs, begins = [run for run, _ in held], [run.first_time for run in work[report]]
+        ends = [run.greatest_time for run in work[report]]
+        ends += [run.last_time for one in gpus if one[0] == report for run, _ in gpus[one]]
+        period = max((run.last_time - run.first_time) // max(run.rows - 1, 1) for run in runs)
+        first, last = min(run.first_time for run in runs), max(run.last_time for run in runs)
+        begin, end = clocks[report].to_global(np.array([first, last])).tolist()
+        # A part of the job may lie within.
+        is_late = first > min(begins, default=first) + HOLE_PERIODS * period and begin > 0
+        stops = last < max(ends) - HOLE_PERIODS * period and end < duration
+        if is_late or stops:
+            yield report, gpu, begin if is_late else None, end if stops else None
 
 
 def _add_zeros(result: WorkResult, runs: Sequence[Run], times: np.ndarray, path: Path) -> None:
@@ -300,41 +337,33 @@ def _clip_result(result: WorkResult, kinds: dict[str, EventKind], span: Span, fo
                 runs.append(run)
                 continue
             kind = kinds[run.shape.name]
-            clip = _clip_ranges if kind.has_duration else _clip_points
-            kept, repaired = clip(reader.read_local(run), span)
+            kept, changed = _clip_ranges(reader.read_local(run), span, kind.has_duration)
             count = len(kept["begin"])
             if count:
                 runs.append(writer.append_ranges(load_catalogue().layouts[run.shape.name], kept))
             gone = run.rows - count
             result.events[run.shape.name] -= gone
             dropped = Counter({Reason.OUTSIDE_PROGRAM: gone})
+            reason = Reason.CUT_TO_PROGRAM if kind.has_duration else Reason.MOVED_TO_PROGRAM
+            repaired = Counter({reason: changed})
             result.add(kind.name, Account(records=-gone, dropped=dropped, repaired=repaired))
     result.runs = runs
 
 
 def _clip_ranges(
-    columns: dict[str, np.ndarray], span: Span
-) -> tuple[dict[str, np.ndarray], Counter[str]]:
-    """Return the ranges that lie at least partly within the span (ns), cut to it, and how many were
-    cut.
+    columns: dict[str, np.ndarray], span: Span, has_duration: bool
+) -> tuple[dict[str, np.ndarray], int]:
+    """Return the ranges that lie at least partly within the span (ns), cut to it, or all points, those
+    outside the span put to its begin or end; and how many were changed.
     """
-    kept = take_rows(columns, (columns["end"] > span[0]) & (columns["begin"] < span[1]))
-    cut = int(np.count_nonzero((kept["begin"] < span[0]) | (kept["end"] > span[1])))
-    kept["begin"] = np.maximum(kept["begin"], span[0])
-    kept["end"] = np.minimum(kept["end"], span[1])
-    order = np.lexsort((-kept["end"], kept["begin"]))
-    return take_rows(kept, order), Counter({Reason.CUT_TO_PROGRAM: cut})
-
-
-def _clip_points(
-    columns: dict[str, np.ndarray], span: Span
-) -> tuple[dict[str, np.ndarray], Counter[str]]:
-    """Return the points, those outside the span (ns) put to its begin or end, and how many these
-    are.
-    """
-    begin = np.clip(columns["begin"], span[0], max(span[0], span[1] - 1))
-    moved = int(np.count_nonzero(begin != columns["begin"]))
-    return {**columns, "begin": begin, "end": begin + 1}, Counter({Reason.MOVED_TO_PROGRAM: moved})
+    first, last = span
+    if has_duration:
+        columns = take_rows(columns, (columns["end"] > first) & (columns["begin"] < last))
+    begin = np.clip(columns["begin"], first, max(first, last - 1))
+    end = np.maximum(np.minimum(columns["end"], last), begin + 1)
+    changed = np.count_nonzero((begin != columns["begin"]) | (end != columns["end"]))
+    order = np.lexsort((-end, begin))
+    return take_rows({**columns, "begin": begin, "end": end}, order), int(changed)
 
 
 def deduplicate_device_samples(
@@ -348,60 +377,33 @@ def deduplicate_device_samples(
     rows: (report, object key) -> thread of the trace, the same for one device in several reports.
     clocks: from each report's time to one that they share. Reports are in rank order.
     """
-    written = _choose_written(results, rows, clocks)
-    left_out, devices = 0, set()
+    own = {layout for kind in all_kinds() if not kind.device_wide for layout in kind.layouts}
+    # Thread and layout -> report -> its runs, with the results that hold them.
+    held: dict = defaultdict(lambda: defaultdict(list))
     for result in results:
-        for run, thread in _find_device_runs(result, rows):
-            name = run.shape.name
-            if result.report not in written[thread, name]:
+        keys = dict(enumerate(result.objects))
+        for run in result.runs:
+            key = keys.get(run.object)
+            if isinstance(key, DeviceKey) and run.shape.name not in own:
+                held[rows[result.report, key], run.shape.name][result.report].append((run, result))
+    left_out, devices = 0, set()
+    for (thread, name), of_reports in held.items():
+        told: list[Span] = []
+        for report, of_report in sorted(of_reports.items()):
+            bounds = [time for run, _ in of_report for time in (run.first_time, run.greatest_time)]
+            times = np.array([min(bounds), max(bounds)])
+            first, last = clocks[report].to_global(times).tolist()
+            if all(last < begin or end < first for begin, end in told):
+                told.append((first, last))
+                continue
+            devices.add(thread)
+            for run, result in of_report:
                 result.runs.remove(run)
                 result.events -= Counter({name: run.count})
                 result.leave_out(name, Reason.IN_OTHER_REPORT, run.count)
                 left_out += run.count
-                devices.add(thread)
     text = f"{left_out:,} samples left out: several reports hold them, of {len(devices)} devices; the first one's are written"
     return [Note(text, is_routine=True)] if devices else []
-
-
-def _choose_written(
-    results: Sequence[WorkResult],
-    rows: Mapping[tuple[int, object], int],
-    clocks: Sequence[ClockMap],
-) -> dict[tuple[int, str], set[int]]:
-    """Return, by thread and layout, the reports that are written: each that has nothing at a time
-    of which one before it tells.
-    """
-    times: dict[tuple[int, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for result in results:
-        for run, thread in _find_device_runs(result, rows):
-            times[thread, run.shape.name][result.report] += (run.first_time, run.greatest_time)
-    written: dict[tuple[int, str], set[int]] = {}
-    for key, of_reports in times.items():
-        told: dict[int, Span] = {}
-        for report, of_report in sorted(of_reports.items()):
-            bounds = np.array([min(of_report), max(of_report)])
-            first, last = clocks[report].to_global(bounds).tolist()
-            if all(last < begin or end < first for begin, end in told.values()):
-                told[report] = first, last
-        written[key] = set(told)
-    return written
-
-
-def _find_device_runs(
-    result: WorkResult, rows: Mapping[tuple[int, object], int]
-) -> list[tuple[Run, int]]:
-    """Return the runs of samples of whole devices, each with its thread."""
-    own = {layout for kind in all_kinds() if not kind.device_wide for layout in kind.layouts}
-    threads = {
-        number: rows[result.report, key]
-        for number, key in enumerate(result.objects)
-        if isinstance(key, DeviceKey)
-    }
-    return [
-        (run, threads[run.object])
-        for run in result.runs
-        if run.object in threads and run.shape.name not in own
-    ]
 
 
 class SampleTable(Struct):
@@ -416,8 +418,8 @@ class SampleTable(Struct):
     #: Value + 1 of each type (a column each), 0 where an instant has none.
     stored: np.ndarray
 
-    def take(self, chosen: np.ndarray) -> SampleTable:
-        """Return the instants at `chosen` (indices, or a truth for each)."""
+    def take(self, chosen: slice | np.ndarray) -> SampleTable:
+        """Return the instants at `chosen` (a slice, indices, or a truth for each)."""
         return SampleTable(self.codes, self.time[chosen], self.object[chosen], self.stored[chosen])
 
 
@@ -458,27 +460,27 @@ def join_samples(tables: Sequence[SampleTable]) -> list[SampleTable]:
 
     A time that comes once stays where it is, so that what is in order costs no more than a look.
     """
-    time = np.concatenate([table.time for table in tables])
-    object_ = np.concatenate([table.object for table in tables])
-    order = np.lexsort((object_, time))
-    same = (np.diff(time[order]) == 0) & (np.diff(object_[order]) == 0)
-    if not same.any():
+    instants = pl.concat(
+        pl.DataFrame({"time": one.time, "object": one.object.astype(np.int64)}) for one in tables
+    )
+    repeated = instants.is_duplicated().to_numpy()
+    if not repeated.any():
         return list(tables)
-    repeated = np.zeros(len(time), bool)
-    repeated[order[1:][same]] = repeated[order[:-1][same]] = True
-    codes = np.unique(np.concatenate([table.codes for table in tables]))
-    kept, parts = [], []
+    kept, frames = [], []
     ends = np.cumsum([len(table.time) for table in tables])
-    for table, own_rows in zip(tables, np.split(repeated, ends[:-1]), strict=True):
-        kept.append(table.take(~own_rows))
-        wide = np.zeros((int(own_rows.sum()), len(codes)), np.int64)
-        wide[:, np.searchsorted(codes, table.codes)] = table.stored[own_rows]
-        parts.append(wide)
-    rows = order[repeated[order]]
-    stored = np.concatenate(parts)[(np.cumsum(repeated) - 1)[rows]]
-    first_of = np.flatnonzero(mask_changes(time[rows], object_[rows]))
-    greatest = np.maximum.reduceat(stored, first_of)
-    kept.append(SampleTable(codes, time[rows][first_of], object_[rows][first_of], greatest))
+    for table, own in zip(tables, np.split(repeated, ends[:-1]), strict=True):
+        kept.append(table.take(~own))
+        stored = table.stored[own].astype(np.int64)
+        numbers = pl.DataFrame(stored, [*map(str, table.codes.tolist())])
+        frames.append(
+            instants.slice(ends[len(frames)] - len(own), len(own)).filter(own).hstack(numbers)
+        )
+    joined = pl.concat(frames, how="diagonal").group_by("time", "object").max()
+    joined = joined.sort("time", "object").fill_null(0)
+    codes = sorted(map(int, joined.columns[2:]))
+    time, object_ = (joined[name].to_numpy() for name in ("time", "object"))
+    stored = joined.select(map(str, codes)).to_numpy()
+    kept.append(SampleTable(np.array(codes), time, object_, stored))
     return [table for table in kept if len(table.time)]
 
 
@@ -493,15 +495,13 @@ def count_samples(tables: Sequence[SampleTable]) -> Counter[int]:
 
 def split_at_holes(table: SampleTable) -> Iterator[SampleTable]:
     """Yield the table cut into tables whose every instant has all their types."""
-    lacking = table.stored == 0
-    if not lacking.any():
+    has = table.stored > 0
+    if has.all():
         yield table
         return
-    bits = np.packbits(~lacking, axis=1)
-    patterns, pattern_of = np.unique(bits, axis=0, return_inverse=True)
-    for number in range(len(patterns)):
-        rows = np.flatnonzero(pattern_of.reshape(-1) == number)
-        carried = ~lacking[rows[0]]
+    _, patterns = np.unique(np.packbits(has, axis=1), axis=0, return_inverse=True)
+    for _, rows in group_rows(patterns.reshape(-1)):
+        carried = has[rows][0]
         if carried.any():
             part = table.take(rows)
             yield SampleTable(table.codes[carried], part.time, part.object, part.stored[:, carried])
