@@ -85,14 +85,15 @@ FINDING_KINDS: dict[str, str] = DECLARED["findings"].terms
 
 
 class Finding(Struct, frozen=True):
-    """One cause that holds the job back."""
+    """Something that takes time. Its share is how long it lasts, which is a limit: no more is gained, and
+    hardly anybody gains all of it. Only a :class:`Gain` is by how much the job would be shorter.
+    """
 
     #: One of FINDING_KINDS.
     kind: str
     #: One sentence: who and what.
     title: str
-    #: Share of the job's time (of its steady state, where one was found) that would be gained if
-    #: the cause were removed.
+    #: Share of the job's time (of its steady state, where one was found).
     share: float
     #: Whose fault it is, the culprit first; empty where it is nobody's.
     ranks: tuple[int, ...] = ()
@@ -108,13 +109,6 @@ class Finding(Struct, frozen=True):
     moments: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
     #: The argument of `report --what-if` that replays the job without it; empty where there is none.
     what_if: str = ""
-    #: True where a replay of the job without the cause gives its share; else that is how long what
-    #: it is about lasts.
-    replayed: bool = False
-    #: True where some of it has to stay.
-    at_most: bool = False
-    #: By how much what it names exceeds the usual, of each culprit in all (ns), where that is stated.
-    difference_ns: int | None = None
     #: Where in the program it is, by call stacks; empty where these do not show it.
     where: str = ""
     #: The recorded part of the trace, which commands stay within: begin and end (ns).
@@ -137,10 +131,10 @@ class Finding(Struct, frozen=True):
 
     @property
     def is_limit(self) -> bool:
-        """Return whether its share is a limit rather than a gain, as hardly anybody gains all of it.
-        Limits come behind causes, unless one is much larger than all of these.
+        """Return whether its share is a limit rather than a gain. Limits come behind causes, unless one
+        is much larger than all of these.
         """
-        return (self.at_most or not self.replayed) and not self.happens_once
+        return not self.happens_once
 
     @property
     def states_share(self) -> bool:
@@ -182,14 +176,25 @@ class Finding(Struct, frozen=True):
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as plain data, for JSON."""
         moments = [dict(zip(MOMENT, moment, strict=True)) for moment in self.moments]
-        return {**to_builtins(self), "moments": to_builtins(moments)}
+        return {**to_builtins(self), "moments": to_builtins(moments), "at_most": self.is_limit}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Finding:
         """Return the finding that :meth:`as_dict` wrote."""
         moments = [[moment[name] for name in MOMENT] for moment in content.get("moments", ())]
-        # Of files without the key, only limits are marked.
-        return convert({"replayed": True, **content, "moments": moments}, cls)
+        is_gain = not content.get("at_most") and content["kind"] not in OUTSIDE
+        return convert({**content, "moments": moments}, Gain if is_gain else Finding)
+
+
+class Gain(Finding, frozen=True):
+    """One cause that holds the job back: its share is what a replay of the job gains without it. Only the
+    verdict makes these (:mod:`nsys2prv.verdict.findings`).
+    """
+
+    @property
+    def is_limit(self) -> bool:
+        """Return whether its share is a limit: it is what is gained."""
+        return False
 
 
 class Table(Struct, frozen=True):

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import list_some
 from nsys2prv._util.workers import prepare_next
-from nsys2prv.replay.graph import NO_WEIGHT, US, Kind
+from nsys2prv.replay.graph import NO_WEIGHT, Kind
 from nsys2prv.replay.suspects import (
     KINDS,
     LINK_TO_OTHERS,
@@ -32,21 +32,39 @@ from nsys2prv.replay.suspects import (
     list_suspects,
     work_as_others,
 )
-from nsys2prv.replay.unit_graph import make_place, split_place
-from nsys2prv.replay.whatif import GPU, HOST, HOST_TIME, Changes, Replay, sum_lasts
+from nsys2prv.replay.thresholds import (
+    COPY_LATENCY,
+    COPY_LAUNCH,
+    EACH_WAITS,
+    HICCUP_SHARE,
+    HICCUP_TIMES,
+    HIDDEN,
+    LARGE_COPY,
+    LEAST_BEYOND,
+    LEAST_GAIN,
+    LONGEST_LAUNCH,
+    MOST_CULPRITS,
+    MOST_HICCUPS,
+    MOST_PLACES,
+    OF_HOST_TIME,
+    OF_PAUSES,
+    SMALL_COPY,
+    USUAL_COPY_SPEED,
+    WORSE,
+)
+from nsys2prv.replay.unit_graph import (
+    make_place,
+    split_place,
+)
+from nsys2prv.replay.whatif import (
+    GPU,
+    HOST,
+    HOST_TIME,
+    Changes,
+    Replay,
+    sum_lasts,
+)
 
-#: A cause gains at least this by itself, and that share of it beyond the causes before it.
-LEAST_GAIN, LEAST_BEYOND = 0.02, 0.5
-#: Others hide a part of what a cause gains if it gains less than this share by itself, and make it
-#: worse if it gains more than the other.
-HIDDEN, WORSE = 0.75, 1.1
-#: Culprits that are looked for.
-MOST_CULPRITS = 3
-#: Calls and places between calls that are tried: those with most time on the critical path.
-MOST_PLACES = 8
-#: Who was held up a few times: this share of what it does longer is in so few times of all,
-#: and in no more than these.
-HICCUP_SHARE, HICCUP_TIMES, MOST_HICCUPS = 0.7, 0.1, 3
 #: Calls that have one cause together.
 FAMILIES = {
     "allocation": re.compile(r"(?i)^cu(?:da)?(?:Mem)?(?:Malloc|Free|Alloc|HostAlloc|HostRegister)"),
@@ -57,21 +75,10 @@ FAMILIES = {
 LAUNCHES = re.compile(
     r"(?i)^cu(?:da)?(?:Launch|GraphLaunch|Mem(?:cpy|set).*Async|EventRecord|StreamWaitEvent)"
 )
-OF_HOST_TIME, LONGEST_LAUNCH = 0.5, 100 * US
-#: From so many waits to an operation of GPUs on hosts wait for what they launch one by one.
-EACH_WAITS = 0.5
-#: A place between calls is named alone if it gains this share of what all long pauses do.
-OF_PAUSES = 0.8
 #: Limits: all communication, all time of hosts, all waits for messages.
 LIMITS = ("transfers", "host_time", "messages")
 #: Causes that have a part of others: equal work has none of a slow rank's, a call may wait for it.
 HAS_OTHERS = (*LIMITS, "imbalance", "launching", "place", "pauses")
-#: What a copy of pinned memory takes beside its bytes (ns), and its speed where none shows it (B/ns).
-COPY_LATENCY, USUAL_COPY_SPEED = 1_500, 20.0
-#: From its call to its begin (ns).
-COPY_LAUNCH = 10 * US
-#: Copies of fewer bytes are not slower from pageable memory, of fewer tell no speed.
-SMALL_COPY, LARGE_COPY = 1 << 16, 1 << 18
 
 
 class Cause(Struct, frozen=True):

@@ -17,7 +17,6 @@ from nsys2prv.replay.graph import (
     LONG,
     NO_KIND,
     TRANSFERS,
-    US,
     Column,
     Columns,
     Durations,
@@ -30,6 +29,15 @@ from nsys2prv.replay.meetings import (
     find_mpi_meetings,
     find_nccl_meetings,
 )
+from nsys2prv.replay.thresholds import (
+    CLOCK_ERROR,
+    DIFFER,
+    FEWEST_PAUSES,
+    LONG_PAUSE,
+    QUICK_SHARE,
+    TIMES_USUAL,
+    TOGETHER,
+)
 from nsys2prv.replay.unit_graph import (
     UnitGraph,
     build_unit_graph,
@@ -37,17 +45,6 @@ from nsys2prv.replay.unit_graph import (
     make_core_graph,
 )
 from nsys2prv.table.event_reader import EventReader
-
-#: A pause that something outside of the job ends (a request that arrives) is so long (ns), so many
-#: times as long as usual at its place, ends within the last time (ns) of another rank's, and comes
-#: so often on a rank.
-LONG_PAUSE, TIMES_USUAL, TOGETHER, FEWEST_PAUSES = 1_000 * US, 3, 300 * US, 3
-#: Work lasts equally long each time; pauses for what comes at random differ by this share or more.
-DIFFER = 0.25
-#: Clocks that are aligned differ by less (ns).
-CLOCK_ERROR = 50 * US
-#: Share of the messages of one size from which the transfer alone is taken: the others also wait.
-QUICK_SHARE = 0.3
 
 
 class JobGraph(Struct, frozen=True, dict=True):

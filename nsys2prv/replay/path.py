@@ -13,13 +13,20 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv.replay.events import CALL_NAMES, MPI_NAMES, SYNCHRONISES
-from nsys2prv.replay.graph import TRANSFERS, US, Column, Kind, Times
-from nsys2prv.replay.job_graph import JobGraph
+from nsys2prv.replay.graph import TRANSFERS, Column, Kind, Times
+from nsys2prv.replay.job_graph import (
+    JobGraph,
+)
 from nsys2prv.replay.meetings import MEETING_CALL
-from nsys2prv.replay.whatif import Replay
-
-#: A latency beyond what is usual by less (ns) is nothing to explain.
-SLACK = 10 * US
+from nsys2prv.replay.thresholds import (
+    LEAST_MET,
+    LEAST_MPI,
+    MOST_UNEXPLAINED,
+    SLACK,
+)
+from nsys2prv.replay.whatif import (
+    Replay,
+)
 
 
 class Cause:
@@ -126,9 +133,6 @@ def _split_launches(
     return replay.job.rows[source].astype(np.int64), returned
 
 
-#: No figures are given where more of the critical path is not explained, or fewer of the kernels of
-#: NCCL, or less of the time in MPI, are known to meet others.
-MOST_UNEXPLAINED, LEAST_MET, LEAST_MPI = 0.05, 0.95, 0.9
 #: Calls that set things up, where little of the time is for data; and calls that only begin a transfer.
 _SETS_UP = re.compile(r"MPI_(Init|Finalize|Comm_|Win_|File_)")
 _BEGINS = re.compile(r"MPI_(I(?!nit)|Start)")

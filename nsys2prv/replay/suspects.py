@@ -11,39 +11,40 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nsys2prv._util.workers import prepare_next
-from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay, WorkTable
+from nsys2prv.replay.thresholds import (
+    APART,
+    BY_CHANCE,
+    FAR_BEYOND,
+    FAR_OUT,
+    FEW,
+    FEWEST_PARTS,
+    LEAST_CERTAIN,
+    LEAST_EXCESS,
+    LEAST_GAIN,
+    LEAST_HIGH,
+    LEAST_OF_SET,
+    LONGEST,
+    MANY_ERRORS,
+    MUCH_ALONE,
+    NEARLY_ALL,
+    NEARLY_ALL_KERNELS,
+    NEARLY_ALL_TIME,
+    OF_BALANCED,
+    ONCE_BY_CHANCE,
+    SEVERAL,
+    SHARE_OF_GREATEST,
+    SLOWER,
+    SOME_ERRORS,
+)
+from nsys2prv.replay.whatif import (
+    COPIES,
+    GPU,
+    HOST,
+    Changes,
+    Replay,
+    WorkTable,
+)
 
-#: A rank is tried if it has this share of the span more work than the median rank, a set if each of
-#: its ranks has the second, and ranks with that share of the greatest excess are a set.
-LEAST_EXCESS, LEAST_OF_SET, SHARE_OF_GREATEST = 0.004, 0.002, 0.3
-#: Ranks of a set must have at least this excess to be one by their excess.
-LEAST_HIGH = 0.02
-#: The smallest set with this share of the greatest gain is the culprit.
-NEARLY_ALL = 0.85
-#: A process of a set that gains this share of what the set does is a cause of its own.
-MUCH_ALONE = 0.35
-#: What is longer stands out by MANY_ERRORS standard errors; by SOME_ERRORS of them and APART times as
-#: much as the others but one differ by; or by one moment, FAR_BEYOND times as long as nearly all differ
-#: by at most, and beyond so many of the longest of the others, in parts of the time (either number).
-MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, LONGEST = 4.0, 3.0, 4.0, 6.0, (10, 20)
-#: So few repetitions have no standard error; of so many others one may be a culprit too.
-FEW, SEVERAL = 8, 4
-#: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
-#: share of the time.
-NEARLY_ALL_TIME = 0.8
-#: How likely some process may seem to be longer in nearly all repetitions, or by one moment, where none
-#: is.
-BY_CHANCE, ONCE_BY_CHANCE = 0.02, 0.03
-#: In so many parts of the time or more work is longer for a while: one pause of a host lies in fewer.
-FEWEST_PARTS = {"gpu": 2, "host": 4, "copies": 4}
-#: Where balancing the kernels of all ranks gains so much more than a culprit does, ranks differ at
-#: random.
-OF_BALANCED = 0.75
-#: Below these gains no culprit is named; the second is for certain evidence.
-LEAST_GAIN, LEAST_CERTAIN = 0.02, 0.01
-#: A GPU is slow in every kernel if it is slower by this, in kernels of that share of its time, and so
-#: many times as far from the median rank as half of all ranks are.
-SLOWER, NEARLY_ALL_KERNELS, FAR_OUT = 1.01, 0.8, 6.0
 #: Kinds of suspects that are links.
 LINK_WITHIN, LINK_TO_OTHERS = "link within", "link to others"
 #: Name of work that ranks may do slower -> its kinds.

@@ -24,7 +24,6 @@ from nsys2prv.replay.events import (
 from nsys2prv.replay.graph import (
     FIRST_GROUP,
     LONG,
-    US,
     Column,
     Columns,
     Durations,
@@ -34,16 +33,15 @@ from nsys2prv.replay.graph import (
     make_durations,
     plan_replay,
 )
+from nsys2prv.replay.thresholds import (
+    CLEAR,
+    FEWEST_CASES,
+    USUAL_STREAM_GAP,
+)
 from nsys2prv.table.event_reader import EventReader
 
 #: Places between two calls are numbered below zero: by both names. As in native/replay.h.
 _PLACE = 1 << 15
-#: Cases in which an edge was over so long (ns) after all others of its node tell its latency.
-CLEAR = 20 * US
-#: Cases that a median is made of, at least.
-FEWEST_CASES = 8
-#: What GPUs usually need between two operations of a stream, where no queue ever shows it (ns).
-USUAL_STREAM_GAP = 1 * US
 #: Latencies whose typical weight depends on the call.
 _NAMED = (Kind.LAUNCH, Kind.RETURN)
 #: Columns that core.build_unit returns.

@@ -23,22 +23,23 @@ from nsys2prv.replay.graph import (
     Times,
     split_rows,
 )
-from nsys2prv.replay.job_graph import JobGraph
+from nsys2prv.replay.job_graph import (
+    JobGraph,
+)
+from nsys2prv.replay.thresholds import (
+    PARTS,
+    TENSOR_SPEED_UP,
+    USUALLY,
+)
 
 #: Kinds of work that a rank may do slower than others, and what people call it.
 GPU, HOST, COPIES = (Kind.KERNEL,), (Kind.GAP, Kind.CALL), (Kind.COPY,)
 #: Kinds of edges that are time of the host.
 HOST_TIME = (*HOST, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF)
-#: How many times as fast matrix products are with tensor cores.
-TENSOR_SPEED_UP = 3.0
 #: Latencies that tell what is usual, at most.
 CASES = 200_000
 #: A span that all edges lie in.
 ALWAYS = (-(1 << 62), 1 << 62)
-#: Work that is longer than usual is far beyond what this share differs by at most.
-USUALLY = 0.97
-#: Work of one iteration may be longer for one reason: chance is judged by so many parts of the time.
-PARTS = 10
 #: Kinds whose edges what-ifs ask for.
 _SELECTED = (*WORK, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF, Kind.MEET)
 #: What stays the same with changes.

@@ -4,7 +4,7 @@ where in the program the time of a cause goes: the call, the kernel, the NVTX ra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.text import shorten_name
+from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.device_group import DeviceGroup, to_arrays
 from nsys2prv.figures.host_time import (
     PARTS,
@@ -23,23 +24,19 @@ from nsys2prv.figures.host_time import (
 )
 from nsys2prv.figures.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.figures.kernels import is_shared
-from nsys2prv.figures.result import Context, Finding, JobRanks
+from nsys2prv.figures.result import Context, JobRanks
 from nsys2prv.figures.stacks import find_place, measure_places
-from nsys2prv.replay.causes import Cause
 from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
 from nsys2prv.replay.meetings import Pipeline, find_pipeline
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import Replay
 from nsys2prv.table.event_reader import HOST
-from nsys2prv.verdict.host_use import ADVICE, EXPLAINS, TEXTS, NamedTime, Pauses, choose_advice
+from nsys2prv.verdict.host_use import NamedTime, Pauses
+from nsys2prv.verdict.thresholds import EXPLAINS, LARGE_PART, LEAST_STATED
+from nsys2prv.verdict.words import ADVICE, TEXTS, Said, say
 
 #: Columns of list_activities -> the fields of NamedTime.
 NAMED_TIMES = ("part", "names", "name", "time", "longest")
-NONE = np.zeros(0, np.int64)
-#: A difference that explains less than this share of what a cause gains is not the cause.
-LEAST_STATED = 0.5
-#: A single part of what costs time is the moment to look at if it is so much of what is beside it.
-LARGE_PART = 0.5
 
 
 class CauseContext(Struct, frozen=True, dict=True):
@@ -90,52 +87,6 @@ class CauseContext(Struct, frozen=True, dict=True):
         share = pl.col("lasts") / max(sums["lasts"].sum(), 1)
         return sums.select("kind", "key", share).rows()
 
-    def make_finding(
-        self,
-        cause: Cause,
-        key: str,
-        title: str,
-        evidence: Iterable[str],
-        worst: tuple[np.ndarray, np.ndarray] = (NONE, NONE),
-        *,
-        moments: tuple = (),
-        tasks: list[int] | None = None,
-        advice: str = "",
-        at_most: bool = False,
-        difference: float | None = None,
-    ) -> Finding:
-        """Return a finding. key: of `kinds` in findings.yaml. worst: edges, and what each costs (ns): the moment to look at
-        is that of the most costly, unless it is given. tasks: whose fault it is. advice: default: that of the key.
-        difference: what its evidence states (ns).
-        """
-        kind, views = TEXTS["kinds"][key]
-        evidence = [*evidence]
-        if cause.alone is not None:
-            evidence.append(f"{cause.alone:.1%} by itself, the rest once the other causes are gone")
-        ranks = self.job.list_ranks(tasks or [])
-        return Finding(
-            kind,
-            title,
-            cause.gain,
-            ranks,
-            self.job.list_devices(tasks or []),
-            tuple(evidence),
-            advice or self.advise(key),
-            tuple(views),
-            moments or self.find_moment(*worst, ranks),
-            replayed=True,
-            at_most=at_most or not cause.is_specific,
-            difference_ns=None if difference is None else round(difference),
-        )
-
-    def advise(self, key: str) -> str:
-        """Return what helps against a kind of cause, beside what the program does already."""
-        return ADVICE[choose_advice("causes", cause=key, graphs=self.launches_graphs) or key]
-
-    def is_backed(self, cause: Cause, difference: float | None) -> bool:
-        """Return whether a difference that is stated (ns), if any is, amounts to what a cause gains."""
-        return difference is None or difference >= LEAST_STATED * cause.gain * self.replay.span
-
     @cached_property
     def launches_graphs(self) -> bool:
         """True if most launches on the critical path, by time, are of graphs."""
@@ -146,15 +97,31 @@ class CauseContext(Struct, frozen=True, dict=True):
                 shares["GraphLaunch" in name] += share
         return shares[True] > shares[False]
 
-    def describe_unrecorded(self, what: str, known: object = None) -> str:
+    @cached_property
+    def already(self) -> dict[str, bool]:
+        """What the program does already: most launches are of graphs, no copy is of pageable memory."""
+        copies, kinds = self.frames["copies"], map_labels("memory_kind")
+        used = {*copies["source"], *copies["destination"]} if copies.height else set()
+        is_pinned = kinds["pinned"] in used and kinds["pageable"] not in used
+        return {"graphs": self.launches_graphs, "pinned": is_pinned}
+
+    def advise(self, key: str) -> str:
+        """Return what helps (key of ADVICE), or what does where the program does that already."""
+        others = TEXTS["already"].get(key, {})
+        return ADVICE[next((do for fact, do in others.items() if self.already[fact]), key)]
+
+    def is_backed(self, gain: float, states: float) -> bool:
+        """Return whether what a claim states (ns) amounts to its gain, a share of the span."""
+        return states >= LEAST_STATED * gain * self.replay.span
+
+    def describe_unrecorded(self, partly: object = None, what: str = "what hosts do there") -> Said:
         """Say that something of hosts is not recorded, or not all, and what would record it."""
         options = describe_unrecorded(self.frames, self.context)
-        return f"{what} is not {'all ' if known else ''}recorded{f': add {options}' if options else ''}"
+        return say("unrecorded", what=what, partly=partly, options=options)
 
-    def list_unrecorded(self, known: list[str]) -> list[str]:
-        """Return what recording would tell more about hosts, as a sentence."""
-        lacks = self.frames["unrecorded"].height
-        return [self.describe_unrecorded("what hosts do there", known)] if lacks else []
+    def list_unrecorded(self, known: object) -> list[Said]:
+        """Return what recording would tell more about hosts. known: what is known of them."""
+        return [self.describe_unrecorded(known)] if self.frames["unrecorded"].height else []
 
     # Times and places of edges.
 
@@ -228,17 +195,17 @@ class CauseContext(Struct, frozen=True, dict=True):
             return TEXTS["work"][kind.name]
         return self.name_kernel(name) if kind == Kind.NCCL else self.name_call(name)
 
-    def name_transfers(self, edges: np.ndarray, weights: np.ndarray) -> str:
-        """Return the label of the transfers that have most of these weights, and their NVTX range."""
+    def name_transfers(self, edges: np.ndarray, weights: np.ndarray) -> Said:
+        """Name the transfers that have most of these weights, and their NVTX range."""
         names, place = np.unique(split_size(self._edges.size[edges])[0], return_inverse=True)
         own = place == np.argmax(np.bincount(place, weights, len(names)))
         kind = Kind(self._edges.kind[edges[own][0]])
         label = self.name_transfer(kind, int(names[place[own][0]]))
-        return f"{label}{self._name_range(edges[own], weights[own])}"
+        return self._name_inside(label, edges[own], weights[own])
 
-    def _name_range(self, edges: np.ndarray, weights: np.ndarray) -> str:
-        range_ = self.name_range(self.find_range(edges, weights)[0])
-        return f", in NVTX range {range_}" if range_ else ""
+    def _name_inside(self, what: str, edges: np.ndarray, weights: np.ndarray) -> Said:
+        """Name something, and the NVTX range that most of these weights lies in."""
+        return say("inside", what=what, range=self.name_range(self.find_range(edges, weights)[0]))
 
     def name_place(self, kind: Kind, key: int) -> str:
         """Return a call, a launch, or two calls with the time between, as in `in cudaFree`."""
@@ -250,15 +217,13 @@ class CauseContext(Struct, frozen=True, dict=True):
             return f"from {self.name_call(key // 2)} to the begin of its work"
         if kind != Kind.GAP:
             return f"in {TEXTS['work'][kind.name]}"
-        before, after = split_place(key)
-        if before == after:
-            return f"between calls of {self.name_call(before)}"
-        return f"between {self.name_call(before)} and {self.name_call(after)}"
+        before, after = map(self.name_call, split_place(key))
+        return f"between calls of {before}" if before == after else f"between {before} and {after}"
 
-    def name_work(self, edges: np.ndarray, weights: np.ndarray) -> str:
-        """Return where most of these weights lies: the place, and the NVTX range."""
+    def name_work(self, edges: np.ndarray, weights: np.ndarray) -> Said:
+        """Name where most of these weights lies: the place, and the NVTX range."""
         kind, key, *_ = self._find_longest_name(edges, weights, "kind", "key")
-        return f"{self.name_place(Kind(kind), key)}{self._name_range(edges, weights)}"
+        return self._name_inside(self.name_place(Kind(kind), key), edges, weights)
 
     def name_range(self, group: int) -> str:
         """Return the label of a group of NVTX ranges; empty for none."""

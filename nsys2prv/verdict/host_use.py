@@ -1,59 +1,21 @@
-"""Hold what hosts do in some time as facts, choose advice by rules on them, and put them into words."""
+"""Hold what hosts do in some time as facts, and choose advice by them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct, convert
+from msgspec import Struct
 
-from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.text import format_nanoseconds
-from nsys2prv.figures import host_time
 from nsys2prv.figures.host_time import PARTS, describe_parts
+from nsys2prv.figures.result import TEXTS
 from nsys2prv.figures.stacks import Place
+from nsys2prv.verdict.thresholds import LONG_CALL, MOST, WORTH_RECORDING
+from nsys2prv.verdict.words import ADVICE, Said, choose_advice, say
 
-#: Texts of findings, and rules of advice.
-TEXTS = load_shipped_file(__package__, "findings.yaml")
-#: Least share of a part of time that a name explains; least shares of a time for a part to be most
-#: of it, and to be worth recording.
-EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
-#: Least length (ns) of a single call that most of the time in I/O or CUDA is spent in.
-LONG_CALL = 500_000_000
 #: Parts of time that are not the program's.
 NO_CAUSE = ("profiler", "away")
 #: Parts in which a thread or its process is no more.
 OVER = ("ended", "exiting")
-#: Kind of cause, or of what is found of it -> what helps.
-ADVICE: dict[str, str] = TEXTS["advice"]
-
-
-class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """Advice for hosts of which some facts hold."""
-
-    #: Name of a fact -> a regular expression that finds it, its least number, or whether it holds.
-    when: dict[str, bool | float | str]
-    #: Key of ADVICE.
-    do: str
-
-
-RULES = convert(TEXTS["rules"], dict[str, list[Rule]])
-
-
-def choose_advice(rules: str, **facts: bool | float | str) -> str:
-    """Return the key of ADVICE that the first rule gives whose conditions hold; "" where none does."""
-
-    def holds(fact: bool | float | str, wanted: bool | float | str) -> bool:
-        if isinstance(wanted, str):
-            return re.search(wanted, str(fact)) is not None
-        return fact == wanted if isinstance(wanted, bool) else float(fact) >= wanted
-
-    fitting = (
-        rule.do
-        for rule in RULES[rules]
-        if all(holds(facts[name], wanted) for name, wanted in rule.when.items())
-    )
-    return next(fitting, "")
 
 
 class NamedTime(Struct, frozen=True):
@@ -83,19 +45,24 @@ class NamedTime(Struct, frozen=True):
         return self.part in ("io", "cuda") and is_long and not self.sets_up
 
     @property
-    def of_whole(self) -> str:
-        """Share of some time, for people."""
-        what = "NVTX range " if self.part == "range" else ""
-        return f"{min(self.share, 1.0):.0%} of it in {what}{self.name}"
+    def of_whole(self) -> Said:
+        """Share of some time."""
+        return say(
+            "of whole", share=min(self.share, 1.0), is_range=self.part == "range", name=self.name
+        )
 
     def __str__(self) -> str:
-        remark = ""
-        if self.sets_up:
-            remark = ", the first launch" if "Launch" in self.name else ", which sets CUDA up"
-        elif self.is_single:
-            remark = ", most of it in one call"
-        is_within = self.part == "mpi" and self.names == "cuda_api"
-        return f"{self.name} {format_nanoseconds(self.time)}{' within it' if is_within else ''}{remark}"
+        launches = "Launch" in self.name
+        named = say(
+            "named time",
+            name=self.name,
+            time=self.time,
+            is_within=self.part == "mpi" and self.names == "cuda_api",
+            launches=self.sets_up and launches,
+            sets_up=self.sets_up and not launches,
+            is_single=self.is_single,
+        )
+        return str(named)
 
 
 class Pauses(Struct, frozen=True):
@@ -114,10 +81,10 @@ class Pauses(Struct, frozen=True):
         largest = max(self.parts, key=lambda part: (self.parts[part], part))
         return choose_advice("pauses", part=largest, call=call, share=share)
 
-    def describe(self) -> Iterator[str]:
+    def describe(self) -> Iterator[Said]:
         """Yield what the host does, where that is known, by part, range and call."""
         if self.parts["unknown"] < sum(self.parts.values()):
-            yield f"the host is {describe_parts(self.parts)}"
+            yield say("host is", parts=describe_parts(self.parts))
         yield from (one.of_whole for one in (self.range, self.call) if one)
 
 
@@ -183,9 +150,7 @@ class HostUse(Struct, frozen=True):
             known=self.place is not None,
             lacking=self.lacking,
         )
-        return (
-            ADVICE[key].format(lacking=self.lacking) if key else host_time.TEXTS["parts"][part][1]
-        )
+        return ADVICE[key].format(lacking=self.lacking) if key else TEXTS["parts"][part][1]
 
     def list_calls(self, part: str) -> list[NamedTime]:
         """Return the calls or functions that most of a part is spent in."""
@@ -197,22 +162,21 @@ class HostUse(Struct, frozen=True):
         return f" ({'; '.join(map(str, calls))})" if calls else ""
 
     def describe_most(self) -> str:
-        """Return what the host does most of the time, as `, while ...`; empty where no part is most
-        of it.
+        """Return the part that the host is in most of the time, and the calls; empty where no part is
+        most of it.
         """
         part = self.largest
-        if self.parts[part] < MOST * max(self.length, 1):
-            return ""
-        return f", while the host is mostly {PARTS[part]}{self.name_most(part)}"
+        is_most = self.parts[part] >= MOST * max(self.length, 1)
+        return f"{PARTS[part]}{self.name_most(part)}" if is_most else ""
 
-    def list_evidence(self) -> tuple[str, ...]:
-        """Return sentences: what hosts do in this time, and what is not recorded of it."""
-        who = f"{self.who}: " if self.who else "the host is "
+    def list_evidence(self) -> list[Said]:
+        """Return what hosts do in this time, and what is not recorded of it."""
         named = {part: self.name_most(part) for part in self.parts}
         described = describe_parts(self.parts, 4, named)
-        lines = [f"{who}{described}"] if described else []
+        said = [say("who is" if self.who else "host is", who=self.who, parts=described)]
+        lines = said if described else []
         if self.inside:
             lines.append(self.inside.of_whole)
         if self.parts["unknown"] >= WORTH_RECORDING * self.length and self.own != "unknown":
-            lines.append(f"not all that hosts do there is recorded: add {self.lacking}")
-        return tuple(lines)
+            lines.append(say("record more", lacking=self.lacking))
+        return lines

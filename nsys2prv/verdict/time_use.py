@@ -1,21 +1,15 @@
-"""Describe time that no what-if explains: before the first and after the last work of GPUs, while
+"""Say what no what-if explains: the time before the first and after the last work of GPUs, and while
 GPUs are idle or only copy, and in jobs without recorded work of GPUs all the time of their hosts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
-from nsys2prv._util.text import (
-    capitalize,
-    format_count,
-    format_nanoseconds,
-    format_size,
-    list_some,
-    shorten_name,
-)
+from nsys2prv._util.text import capitalize, format_count, format_size, list_some, shorten_name
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.cuda import MEMSET
 from nsys2prv.events.stacks import strip_arguments
@@ -25,51 +19,34 @@ from nsys2prv.figures.host_time import NAMES, PARTS, describe_unrecorded
 from nsys2prv.figures.kernels import is_shared, select_other_work
 from nsys2prv.figures.result import Context, Finding, JobRanks
 from nsys2prv.figures.stacks import find_place
-from nsys2prv.replay.causes import SMALL_COPY
 from nsys2prv.replay.events import MIGRATIONS
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.suspects import list_slow_processes
+from nsys2prv.replay.thresholds import SMALL_COPY
 from nsys2prv.verdict.cause_context import CauseContext
-from nsys2prv.verdict.host_use import (
-    ADVICE,
+from nsys2prv.verdict.host_use import NO_CAUSE, OVER, HostUse, NamedTime
+from nsys2prv.verdict.thresholds import (
+    ALONE,
     EXPLAINS,
+    FEW,
+    FEW_BLOCKS,
+    FEWEST_RANKS,
+    HARDLY,
+    LATE,
+    LEAST_BESIDE_CAUSES,
+    LEAST_EDGE,
+    LEAST_IN_MPI,
+    LEAST_LOSS,
+    LEAST_PROFILER,
     MOST,
-    NO_CAUSE,
-    OVER,
-    TEXTS,
-    HostUse,
-    NamedTime,
-    choose_advice,
 )
+from nsys2prv.verdict.words import ADVICE, TEXTS, Said, choose_advice, say
 
-#: Least share of the job for time before the first work of GPUs, or after the last, to be told.
-LEAST_EDGE = 0.05
-#: Least share of their time in which GPUs are idle, or only copy, to be a finding.
-LEAST_LOSS = 0.1
-#: Least share of the job that the profiler takes of such time to be told.
-LEAST_PROFILER = 0.005
-#: The largest loss of GPUs is reported beside causes if it is more than so many times what these
-#: gain.
-LEAST_BESIDE_CAUSES = 2
-#: Causes explain hardly any of what is more than so many times what they gain.
-HARDLY = 10
-#: Kernels of fewer blocks leave most of any GPU without work: a block runs on one multiprocessor.
-#: They run alone if they last no longer together than so many times what GPUs compute.
-FEW_BLOCKS, ALONE = 8, 1.2
 GRID = r"grid (?P<x>\d+)x(?P<y>\d+)x(?P<z>\d+)"
 #: Graphics on GPUs, which is not counted as their work.
 GRAPHICS = {"opengl_gpu", "vulkan_gpu", "dx11_gpu", "dx12_gpu"}
 #: Errors of CUDA that are no failure: not ready, and those at the end of a process.
 NO_FAILURES = (600, 4, 201, 709)
-#: Share of the time of copies and fills that is not worth a word.
-FEW = 0.1
-#: A smaller share of the main threads' time is no finding.
-LEAST_IN_MPI = 0.05
-#: Ranks that are in a call for less than this share of the usual time come late to it.
-LATE = 0.8
-#: Fewer ranks do not show which is unusual.
-FEWEST_RANKS = 3
-ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
 
 
 def find_use(
@@ -137,8 +114,10 @@ def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFram
     return rows.sort("length", matters, works, has_ranges, -waits, "task")
 
 
-def _name_time(context: Context) -> str:
+def _name_time(context: Context, devices: int) -> str:
     is_whole = context.options.covered.length == context.duration
+    if not devices:
+        return f"the time from {MPI_TIME}"
     return "the job" if is_whole else "the captured time"
 
 
@@ -154,26 +133,33 @@ def describe_edge(
     share = (use.length - sum(use.parts[part] for part in NO_CAUSE)) / covered
     if share < LEAST_EDGE:
         return None
-    own = ""
-    if profiler >= LEAST_PROFILER * covered:
-        own = f" ({format_nanoseconds(profiler)} of it the profiler's own, which is no gain)"
+    title = say(
+        when,
+        length=use.length,
+        steady=context.options.steady is not None,
+        work=context.options.steady is None,
+        profiler=profiler if profiler >= LEAST_PROFILER * covered else None,
+        most=use.describe_most(),
+    )
     is_before = when == "before"
-    what = "the GPUs' first work" if is_before else "the GPUs' last work"
-    if context.options.steady:
-        what = "the steady state"
-    advice = use.advice
-    if is_before:
-        advice += "; --capture-range leaves this time out of the capture"
-    return Finding(
+    return make_finding(
         "startup" if is_before else "shutdown",
-        f"{'Start-up' if is_before else 'Shut-down'}: {format_nanoseconds(use.length)} {when} {what}{own}{use.describe_most()}.",
+        title,
         share,
-        evidence=use.list_evidence(),
-        where=use.where,
-        advice=advice,
+        use.list_evidence(),
+        advice=f"{use.advice}; {ADVICE['capture']}" if is_before else use.advice,
         views=("views/cuda_activities.cfg",),
         moments=((*use.moment, ()),),
+        where=use.where,
     )
+
+
+def make_finding(
+    kind: str, title: Said, share: float, evidence: Sequence[Said | str], **more: Any
+) -> Finding:
+    """Return a finding in words, whose share is how long what it is about lasts: no gain."""
+    lines = tuple(map(str, evidence))
+    return Finding(kind, capitalize(str(title)), share, evidence=lines, **more)
 
 
 def describe_hosts(
@@ -185,28 +171,28 @@ def describe_hosts(
     use = find_use("all", frames, context, job)
     if use is None:
         return None
-    who = use.who or "the host"
-    part, length = use.own, format_nanoseconds(use.parts[use.own])
-    lost = ", though the program launches some" if context.options.lost_work else ""
-    said = f"{capitalize(who)} is {PARTS[part]} for {length}{use.name_most(part)}."
-    title = f"No work of a GPU is recorded{lost}. {said}"
-    advice = ADVICE["lost"] if lost and part == "cuda" else use.advice
-    if context.options.lacks_mpi:
-        title = f"No MPI call was recorded, although MPI tracing was on. {said}"
-        advice = ADVICE["no_mpi"]
-    elif part == "unknown":
-        title = f"No work of a GPU is recorded{lost}, nor what {use.who or 'the host'} does for {length}."
-    return Finding(
+    part, options, layouts = use.own, context.options, context.reader.layouts
+    is_known = part != "unknown" or options.lacks_mpi
+    title = say(
+        "no mpi" if options.lacks_mpi else "no gpu work" if is_known else "nothing known",
+        lost=options.lost_work,
+        who=use.who or "the host",
+        part=PARTS[part],
+        time=use.parts[part],
+        calls=use.name_most(part),
+    )
+    lacks = (
+        "no_mpi" if options.lacks_mpi else "lost" if options.lost_work and part == "cuda" else ""
+    )
+    return make_finding(
         "no_gpu_work",
         title,
         0.0,
-        evidence=(*use.list_evidence(), context.options.lost_work or why),
-        where=use.where,
-        advice=advice,
-        views=tuple(
-            view for layout, view in TEXTS["host_views"].items() if layout in context.reader.layouts
-        ),
+        [*use.list_evidence(), options.lost_work or why],
+        advice=ADVICE[lacks] if lacks else use.advice,
+        views=tuple(view for layout, view in TEXTS["host_views"].items() if layout in layouts),
         moments=((0, context.duration, ()),),
+        where=use.where,
     )
 
 
@@ -225,7 +211,7 @@ def describe_failures(failed: pl.DataFrame, context: Context) -> str:
         f"{call} {format_count(count, 'time')} ({errors.get(error, f'error {error}')})"
         for call, error, count in sums.reverse().rows()
     ]
-    return f"Calls of CUDA failed: {list_some(lines)}. Mend this first." if lines else ""
+    return str(say("failed", calls=list_some(lines))) if lines else ""
 
 
 def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> str:
@@ -233,11 +219,9 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
     GPUs, on how long ranks are in MPI. Empty where that is not known.
     """
     devices, kernels = frames["devices"], frames["kernels"]
-    steady = "the steady state" if context.options.steady else ""
+    time = "the steady state" if context.options.steady else _name_time(context, devices.height)
     if not devices.height:
-        share = _measure_mpi(frames)
-        return f"Ranks are in MPI for {share:.1%} of {steady or f'the time from {MPI_TIME}'}."
-    time = steady or _name_time(context)
+        return str(say("ranks in mpi", share=_measure_mpi(frames), time=time))
     devices = devices.filter(~pl.col("device").is_in(list(context.options.lossy_devices)))
     length = devices["length"].sum()
     if not length:
@@ -254,9 +238,10 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
     )
     parts: list[str] = []
     for lasts, does, more in shares:
-        share = "more than 99.9%" if lasts >= 0.9995 * length else f"{lasts / length:.1%}"
         if lasts >= 0.0005 * length:
-            parts.append(f"{does} for {share}{'' if parts else f' of {time}'}{more}")
+            share = "more than 99.9%" if lasts >= 0.9995 * length else f"{lasts / length:.1%}"
+            of = "" if parts else time
+            parts.append(str(say("gpus do", does=does, share=share, of=of, more=more)))
     return f"GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
 
 
@@ -278,7 +263,7 @@ def _describe_mpi(
     share, use = _measure_mpi(frames), find_use("all", in_mpi, context, job)
     if use is None or share < MOST or share <= HARDLY * explained:
         return None
-    return _make_limit("in_mpi", share, use.list_evidence(), use.where)
+    return _make_limit("in_mpi", share, use.list_evidence(), where=use.where)
 
 
 def _describe_longest_kernel(kernels: pl.DataFrame, context: Context) -> str:
@@ -290,11 +275,10 @@ def _describe_longest_kernel(kernels: pl.DataFrame, context: Context) -> str:
     functions = pl.Series(map(_strip_template, sums["label"].fill_null("")), dtype=pl.String)
     sums = sums.group_by(function=functions).agg(pl.col("time").sum(), count=pl.len())
     function, lasts, count = sums.sort("time", "function").row(-1)
-    if not function:
-        return ""
     share = lasts / max(sums["time"].sum(), 1)
-    instances = f", {count:,} instances of a template" if count > 1 else ""
-    return f" ({share:.0%} of kernel time in {shorten_name(function)}{instances})"
+    instances = count if count > 1 else None
+    named = say("longest kernel", share=share, name=shorten_name(function), instances=instances)
+    return str(named) if function else ""
 
 
 def _strip_template(label: str) -> str:
@@ -322,9 +306,10 @@ def describe_small_grids(frames: Mapping[str, pl.DataFrame], context: Context) -
     most = kernels.sort("time", "begin").row(-1, named=True)
     label = shorten_name(context.find_label(most["name"], "kernels")) or "a kernel"
     grid, block, *_ = most["configuration"].split(", ")
-    evidence = f"most in {label}: {format_nanoseconds(most['time'])} with {grid}, {block}"
-    moments = ((most["begin"], most["end"], ()),)
-    return _make_limit("small_grids", share, (evidence,), moments=moments)
+    evidence = say("small grid", kernel=label, time=most["time"], grid=grid, block=block)
+    return _make_limit(
+        "small_grids", share, [evidence], moments=((most["begin"], most["end"], ()),)
+    )
 
 
 def describe_migrations(frames: Mapping[str, pl.DataFrame]) -> Finding | None:
@@ -337,15 +322,11 @@ def describe_migrations(frames: Mapping[str, pl.DataFrame]) -> Finding | None:
     return _make_limit("migrations", share, describe_copies(moved))
 
 
-def _make_limit(
-    kind: str, share: float, evidence: tuple[str, ...], where: str = "", moments: tuple = ()
-) -> Finding:
+def _make_limit(kind: str, share: float, evidence: Sequence[Said], **more: Any) -> Finding:
     """Return a finding of what is gained at most. kind: of `limits` in findings.yaml."""
-    title, advice, view = TEXTS["limits"][kind]
-    title = title.format(share=share)
-    return Finding(
-        kind, title, share, (), (), evidence, advice, (view,), moments, at_most=True, where=where
-    )
+    advice, view = TEXTS["limits"][kind]
+    title = say(kind, share=share)
+    return make_finding(kind, title, share, evidence, advice=advice, views=(view,), **more)
 
 
 def describe_loss(
@@ -367,20 +348,14 @@ def describe_loss(
         return None
     length = max(int(devices["inner"].sum()), 1)
     compute, active, copies = (devices[one].sum() for one in ("compute", "active", "copies"))
-    idle, communication = max(length * (1 - outside) - active, 0.0), active - compute - copies
-    copying, advice = _judge_copies(frames["copies"])
     losses = {
-        "idle": (f"are idle{', beside waits for requests,' if outside else ''}", idle, ELSEWHERE),
-        "copies": (f"{copying}, and do nothing else,", copies, advice),
-        "communication": (
-            "communicate, and do nothing else,",
-            communication,
-            ADVICE["alone"],
-        ),
+        "idle": max(length * (1 - outside) - active, 0.0),
+        "copies": copies,
+        "communication": active - compute - copies,
     }
     if is_shared(frames):
         del losses["idle"]
-    name, (does, lost, advice) = max(losses.items(), key=lambda item: item[1][1])
+    name, lost = max(losses.items(), key=lambda one: one[1])
     share = lost / max(devices["length"].sum(), 1)
     uses = frames["uses"]
     if name == "idle" and uses.height:
@@ -389,51 +364,56 @@ def describe_loss(
     transfers = facts.replay.select((Kind.NCCL,))
     unmatched = transfers[graph.edges.key[transfers] == 0]
     is_unmatched = len(facts.replay.processes) > 1 and (
-        2 * graph.weight[unmatched].sum() > communication
+        2 * graph.weight[unmatched].sum() > losses["communication"]
     )
     is_clear = name == "communication" and not is_unmatched
     if share < LEAST_LOSS or share <= LEAST_BESIDE_CAUSES * explained or (is_clear and explained):
         return None
-    is_steady = context.options.steady is not None
-    when = "of the steady state" if is_steady else "between their first and last work"
     tasks: list[int] = []
-    most, evidence, where = "", (), ""
+    does, most, where, evidence = "", "", "", list[Said | str]()
     if name == "idle":
-        use = find_use("idle", frames, context, job)
+        advice, use = ADVICE["ahead"], find_use("idle", frames, context, job)
         # The host of the GPUs that idle longest may be unknown.
         if use is not None and 2 * use.length >= lost / devices.height:
-            most, evidence, where = use.describe_most(), use.list_evidence(), use.where
+            most, evidence, where = use.describe_most(), [*use.list_evidence()], use.where
             advice, calls = use.advice, use.list_calls("cuda")
             if use.largest == "cuda" and not any(one.is_single for one in calls):
-                longest_call = calls[0].name if calls else ""
-                advice = advise_call(longest_call, frames["copies"], ELSEWHERE)
+                call = calls[0].name if calls else ""
+                advice = facts.advise(choose_advice("calls", call=call) or "ahead")
     elif name == "copies":
-        evidence = describe_copies(frames["copies"])
-    elif is_unmatched:
-        of_all = f"{len(unmatched):,} of {format_count(len(transfers), 'NCCL kernel')}"
-        reason = TEXTS["reasons"]["unmatched"].format(kernels=of_all)
-        for one, _ in list_slow_processes(facts.replay, "gpu"):
-            tasks += [process + 1 for process in one.processes]
-            ranks = job.describe_ranks([process + 1 for process in one.processes])
-            slower = f"kernels of {ranks} take {one.ratio - 1:.1%} longer than the others' do"
-            evidence = (*evidence, slower)
-        advice = ADVICE["payloads"]
-    mean = format_nanoseconds(lost / devices.height)
+        does, advice = _judge_copies(frames["copies"])
+        evidence = [*describe_copies(frames["copies"])]
+    else:
+        advice = ADVICE["payloads" if is_unmatched else "alone"]
+        if is_unmatched:
+            reason = str(say("unmatched", count=len(unmatched), of=len(transfers)))
+            for one, _ in list_slow_processes(facts.replay, "gpu"):
+                own = [process + 1 for process in one.processes]
+                tasks += own
+                evidence.append(say("slow", who=job.describe_ranks(own), more=one.ratio - 1))
+    title = say(
+        f"loss {name}",
+        does=does,
+        outside=outside,
+        mean=lost / devices.height,
+        each=devices.height > 1,
+        steady=context.options.steady is not None,
+        between=context.options.steady is None,
+        most=most,
+    )
     longest = devices.sort(pl.col(f"{name}_end") - pl.col(f"{name}_begin")).row(-1, named=True)
-    return Finding(
+    ranks = job.list_ranks([longest["task"]])
+    return make_finding(
         "idle",
-        f"GPUs {does} for {mean} {'each, on average, ' if devices.height > 1 else ''}{when}{most}.",
+        title,
         share,
-        job.list_ranks(tasks),
-        job.list_devices(tasks),
-        (*evidence, *filter(None, [reason])),
+        [*evidence, *filter(None, [reason])],
+        ranks=job.list_ranks(tasks),
+        devices=job.list_devices(tasks),
         where=where,
         advice=advice,
         views=tuple(TEXTS["kinds"]["pageable" if name == "copies" else "host_time"][1]),
-        moments=(
-            (longest[f"{name}_begin"], longest[f"{name}_end"], job.list_ranks([longest["task"]])),
-        ),
-        at_most=True,
+        moments=((longest[f"{name}_begin"], longest[f"{name}_end"], ranks),),
     )
 
 
@@ -445,24 +425,14 @@ def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
     most = sum_copies(copies).row(0, named=True)
     size = most["bytes"] / most["count"]
     fills = copies.filter(operation=MEMSET)["time"].sum() / max(copies["time"].sum(), 1)
-    is_copy, is_fill = fills < FEW, fills > 1 - FEW
-    does = "copy" if is_copy else "fill memory" if is_fill else "copy or fill memory"
+    does = "copy" if fills < FEW else "fill memory" if fills > 1 - FEW else "copy or fill memory"
     if most["operation"] == MEMSET:
         advice = ADVICE["fills"]
     elif size < SMALL_COPY:
-        advice = f"copy in fewer, larger pieces: these have {format_size(size)} on average"
+        advice = ADVICE["small_copies"].format(size=format_size(size))
     elif map_labels("memory_kind")["pageable"] in (most["source"], most["destination"]):
         advice = f"{ADVICE['pageable']}; or {advice}"
     return does, advice
-
-
-def advise_call(name: str, copies: pl.DataFrame, default: str = ADVICE["rarely"]) -> str:
-    """Return what helps against calls of a name. copies: as for sum_copies; default: against others."""
-    kinds = {*copies["source"], *copies["destination"]} if copies.height else set()
-    labels = map_labels("memory_kind")
-    is_pinned = labels["pinned"] in kinds and labels["pageable"] not in kinds
-    key = choose_advice("calls", call=name, pinned=is_pinned)
-    return ADVICE[key] if key else default
 
 
 def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:
@@ -474,20 +444,25 @@ def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:
     return sums.sort("time", descending=True).select(*keys, "count", "bytes", "time")
 
 
-def describe_copies(copies: pl.DataFrame) -> tuple[str, ...]:
-    """Return what is copied most, by direction and kinds of memory. copies: as for sum_copies."""
-    operations, described = list_labels("memory_operation"), []
-    labels = list_labels("memory_kind").items()
-    kinds = {kind: one.lower() for kind, one in labels if one != "Unknown"}
-    for operation, source, destination, count, moved, time in sum_copies(copies).head(2).rows():
-        places = {"from": source, "of" if operation == MEMSET else "to": destination}
-        known = [f" {word} {kinds[one]}" for word, one in places.items() if one in kinds]
-        where = f"{''.join(known)} memory" if known else ""
-        described.append(
-            f"{operations.get(operation, 'copies').removeprefix('CUDA ')}: {count:,}{where}, "
-            f"{format_size(moved)} in {format_nanoseconds(time)}, {moved / max(time, 1):,.2f} GB/s"
+def describe_copies(copies: pl.DataFrame) -> list[Said]:
+    """Say what is copied most, by direction and kinds of memory. copies: as for sum_copies."""
+    operations, labels = list_labels("memory_operation"), list_labels("memory_kind")
+    kinds = {kind: one.lower() for kind, one in labels.items() if one != "Unknown"}
+    return [
+        say(
+            "copied",
+            operation=operations.get(operation, "copies").removeprefix("CUDA "),
+            count=count,
+            source=kinds.get(source),
+            filled=kinds.get(destination) if operation == MEMSET else None,
+            destination=kinds.get(destination) if operation != MEMSET else None,
+            memory=kinds.get(source) or kinds.get(destination),
+            bytes=moved,
+            time=time,
+            speed=moved / max(time, 1),
         )
-    return tuple(described)
+        for operation, source, destination, count, moved, time in sum_copies(copies).head(2).rows()
+    ]
 
 
 def describe_untraced_mpi(samples: pl.DataFrame, context: Context, job: JobRanks) -> Finding | None:
@@ -504,20 +479,18 @@ def describe_untraced_mpi(samples: pl.DataFrame, context: Context, job: JobRanks
     sums = in_mpi.group_by("call").agg(pl.col("count").sum())
     most = sums.sort("count", "call")["call"][-1]
     of_call = _list_shares(samples, pl.col("call") == most)
-    when = " in the steady state" if context.options.steady else ""
-    evidence = [f"mostly MPI_{most}: {_format_range(of_call['share'])} of the samples"]
+    evidence = [say("mostly", call=most, shares=_format_range(of_call["share"]))]
     few = of_call.filter(pl.col("share") < LATE * pl.col("share").median())
     if of_call.height >= FEWEST_RANKS and 0 < few.height <= of_call.height // 2:
-        who = job.describe_ranks(few["task"].to_list())
-        evidence.append(f"least on {who}: the others may wait there for them")
-    return Finding(
+        evidence.append(say("least on", who=job.describe_ranks(few["task"].to_list())))
+    shares, steady = _format_range(of_task["share"]), context.options.steady is not None
+    return make_finding(
         "untraced_mpi",
-        f"MPI was not traced; {_format_range(of_task['share'])} of the CPU samples of main threads{when} are in MPI.",
+        say("untraced_mpi", shares=shares, steady=steady),
         share,
-        evidence=tuple(evidence),
+        evidence,
         advice=ADVICE["untraced_mpi"],
         views=("analysis/cpu_samples_2dh.cfg",),
-        at_most=True,
     )
 
 

@@ -301,7 +301,7 @@ def test_a_short_start_up_beside_a_steady_state_without_causes(tmp_path: Path) -
         kernels[len(calls)] = (11 * MS + 2 * MS * number, 13 * MS + 2 * MS * number)
         calls.append((begin, begin + 5 * US, LAUNCH))
     (startup,) = find(tmp_path, calls, kernels)
-    assert (startup.kind, round(startup.share, 2), startup.at_most) == ("startup", 0.12, False)
+    assert (startup.kind, round(startup.share, 2), startup.is_limit) == ("startup", 0.12, False)
 
 
 def test_nothing_of_the_program_is_recorded(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.cli import main
-from nsys2prv.figures.host_time import TEXTS
-from nsys2prv.figures.result import FINDING_KINDS, NOTHING, Finding
+from nsys2prv.figures.result import FINDING_KINDS, NOTHING, Finding, Gain
 from nsys2prv.show.text import format_findings
 from nsys2prv.verdict.findings import _order_limits
+from nsys2prv.verdict.words import TEXTS
 from nsys2prv.writers.paraver.cfg import list_core_views
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -77,7 +77,7 @@ def test_findings_everywhere_the_same(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_findings_as_text() -> None:
-    finding = Finding(
+    finding = Gain(
         "straggler",
         "Rank 1 (n GPU0) is late.",
         0.123,
@@ -87,7 +87,6 @@ def test_findings_as_text() -> None:
         "look",
         ("views/nccl_wait.cfg", "views/idle_gaps.cfg"),
         ((12_304_000_000, 12_318_000_000, (1,)),),
-        replayed=True,
     )
     look = "         look at: 12.304 s to 12.318 s, rank 1"
     command = "         wxparaver job.prv $(nsys2prv cfgs --view nccl_wait --time 12.300:12.322)"
@@ -101,12 +100,10 @@ def test_findings_as_text() -> None:
     ]
     more = "         more views: views/idle_gaps.cfg"
     assert format_findings([finding], full=True)[-3:] == [look, more, command]
-    limit = replace(finding, share=0.2, at_most=True)
+    limit = Finding.from_dict({**finding.as_dict(), "share": 0.2, "at_most": True})
     large = replace(limit, share=0.5)
     assert _order_limits([limit, large]) == [large, limit]
     assert format_findings([finding, limit, limit])[6].startswith("  Limits: at most this much is ")
-    measured = replace(finding, replayed=False)
-    assert format_findings([finding, measured])[6].startswith("  Limits: at most this much is ")
     start = replace(finding, share=0.5, kind="startup")
     once = ["  One-time costs, in % of this job:", " 50.0 %  Rank 1 (n GPU0) is late."]
     assert format_findings([finding, start])[6:] == once

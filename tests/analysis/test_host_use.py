@@ -18,7 +18,8 @@ from nsys2prv.figures.result import Analysis
 from nsys2prv.figures.stacks import Place
 from nsys2prv.figures.time_division import PARTS as PICTURE
 from nsys2prv.verdict import findings
-from nsys2prv.verdict.host_use import ADVICE, RULES, HostUse, NamedTime, Pauses, choose_advice
+from nsys2prv.verdict.host_use import HostUse, NamedTime, Pauses
+from nsys2prv.verdict.words import ADVICE, RULES, TEXTS, choose_advice, say
 
 S = 1_000_000_000
 
@@ -117,7 +118,7 @@ def test_picture_table_and_sentence_agree(monkeypatch: pytest.MonkeyPatch) -> No
     def keep(frames: dict[str, pl.DataFrame], context: object, result: object) -> None:
         kept.update(frames)
 
-    said = Analysis("said", "", "verdict.findings.collect", "verdict.findings.keep_frames")
+    said = Analysis("said", "", "verdict.frames.collect", "verdict.findings.keep_frames")
     monkeypatch.setattr(findings, "keep_frames", keep, raising=False)
     for module in (open_job, analyses):
         monkeypatch.setattr(module, "ANALYSES", (*analyses.ANALYSES, said))
@@ -138,12 +139,24 @@ def test_picture_table_and_sentence_agree(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_a_program_does_is_not_advised() -> None:
-    graphs = ADVICE[choose_advice("calls", call="cudaGraphLaunch", pinned=False)]
-    assert "CUDA graphs" not in graphs
-    assert "CUDA graphs" in ADVICE[choose_advice("calls", call="cudaLaunchKernel", pinned=False)]
-    for cause in ("launching", "latency"):
-        assert "CUDA graphs" not in ADVICE[choose_advice("causes", cause=cause, graphs=True)]
-        assert not choose_advice("causes", cause=cause, graphs=False)
+    assert "CUDA graphs" not in ADVICE[choose_advice("calls", call="cudaGraphLaunch")]
+    launches = choose_advice("calls", call="cudaLaunchKernel")
+    for key in (launches, "launching", "latency"):
+        assert "CUDA graphs" in ADVICE[key]
+        assert "CUDA graphs" not in ADVICE[TEXTS["already"][key]["graphs"]]
+    assert "no copy here is of pageable" in ADVICE[TEXTS["already"]["pageable_copies"]["pinned"]]
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    assert (
+        str(say("pause", waiting="GPUs", where="in a", others=False)) == "GPUs wait for hosts in a."
+    )
+    more = str(say("pause", waiting="GPUs", where="in {a} [b]", others=True))
+    assert more == "GPUs wait for hosts in {a} [b] and at other places."
+    assert (
+        str(say("calls", name="cudaFree", time=1_500_000.0, count=1))
+        == "cudaFree: 1.50 ms in 1 call"
+    )
 
 
 def test_rules_name_known_advice() -> None:

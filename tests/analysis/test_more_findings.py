@@ -14,7 +14,7 @@ from nsys2prv import analyses
 from nsys2prv import open_job as job_module
 from nsys2prv.cli import main
 from nsys2prv.figures import device_time
-from nsys2prv.figures.result import DECLARED, Analysis, Finding, Result, join_findings
+from nsys2prv.figures.result import DECLARED, Analysis, Finding, Gain, Result, join_findings
 
 TITLE = "Kernels are counted."
 
@@ -57,7 +57,7 @@ def test_a_finding_of_another_analysis_is_in_every_list(
 
 def test_what_no_replay_gives_is_no_gain() -> None:
     lasts = Finding("straggler", "", 0.75)
-    gains = replace(lasts, share=0.1, replayed=True)
+    gains = Gain("straggler", "", 0.1)
     assert join_findings([[gains], [lasts]]) == [gains, lasts]
     assert (lasts.is_limit, gains.is_limit) == (True, False)
     assert Finding.from_dict(lasts.as_dict()) == lasts

@@ -56,7 +56,7 @@ def test_waiting_for_requests_is_no_cause(polls: bool, tmp_path: Path) -> None:
     ]
     with nsys2prv.open(reports, align="none", jobs=1) as job:
         result = job.analyse("findings")["findings"]
-    causes = [finding for finding in result.findings if not finding.at_most]
+    causes = [finding for finding in result.findings if not finding.is_limit]
     assert not [finding for finding in result.findings if finding.ranks]
     assert all(finding.kind in ("idle", "shutdown") for finding in causes)
     told = " ".join([*result.notes, *(finding.title for finding in result.findings)])

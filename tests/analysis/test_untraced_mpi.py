@@ -86,7 +86,7 @@ def test_mpi_in_stacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "mostly MPI_Barrier" in finding.evidence[0]
     assert "rank 2" in finding.evidence[1]
     assert "add mpi to --trace" in finding.advice
-    assert finding.at_most
+    assert finding.is_limit
     main(["report", "--full", "--only", "findings", *map(str, reports)])
     before = capsys.readouterr().out.partition("MPI was not traced")[0]
     assert "in calls of MPI, 40% computing" in " ".join(before.split())

@@ -11,8 +11,8 @@ import nsys2prv
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.native import core
 from nsys2prv.cli import main
-from nsys2prv.figures.host_time import TEXTS
 from nsys2prv.replay.causes import EXAMPLES, JOB_CHANGES, parse_what_ifs
+from nsys2prv.verdict.words import TEXTS
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -57,7 +57,7 @@ def test_changes_of_whole_jobs_have_texts_and_are_documented() -> None:
     documented = (SAMPLES.parent / "docs" / "analysis.md").read_text()
     for kind, (words, _) in JOB_CHANGES.items():
         # Findings call pauses places between calls.
-        assert kind == "pauses" or kind in TEXTS["kinds"].keys() & TEXTS["titles"].keys(), kind
+        assert kind == "pauses" or kind in TEXTS["kinds"].keys() & TEXTS["says"].keys(), kind
         assert not words or f"`{words}`" in documented, f"{words}: see tools/analysis.md"
 
 

@@ -1,0 +1,96 @@
+"""Say from where on something counts in the replay. Those of culprits were set by jobs with known faults
+and many random seeds (`benchmarks/culprits.py`), all others by recorded jobs: each says what it means;
+shares are of 1, times ns.
+"""
+
+from nsys2prv.replay.graph import US
+
+# The graph.
+
+#: Cases in which an edge was over so long after all others of its node tell its latency; a median is made
+#: of so many cases, at least, of those of one call's name of the second number.
+CLEAR, FEWEST_CASES, FEWEST_NAMED = 20 * US, 8, 5
+#: What GPUs usually need between two operations of a stream, where no queue ever shows it.
+USUAL_STREAM_GAP = 1 * US
+#: A pause that something outside of the job ends (a request that arrives) is so long, so many times as
+#: long as usual at its place, ends within the last time of another rank's, and comes so often on a rank.
+LONG_PAUSE, TIMES_USUAL, TOGETHER, FEWEST_PAUSES = 1_000 * US, 3, 300 * US, 3
+#: Work lasts equally long each time; pauses for what comes at random differ by this share or more.
+DIFFER = 0.25
+#: Clocks that are aligned differ by less.
+CLOCK_ERROR = 50 * US
+#: Share of the messages of one size from which the transfer alone is taken: the others also wait.
+QUICK_SHARE = 0.3
+
+# Figures of an ideal network.
+
+#: A latency beyond what is usual by less is nothing to explain.
+SLACK = 10 * US
+#: No figures are given where more of the critical path is not explained, or fewer of the kernels of
+#: NCCL, or less of the time in MPI, are known to meet others.
+MOST_UNEXPLAINED, LEAST_MET, LEAST_MPI = 0.05, 0.95, 0.9
+
+# Causes.
+
+#: A cause gains at least this by itself, and that share of it beyond the causes before it; of a culprit
+#: the third, for certain evidence.
+LEAST_GAIN, LEAST_BEYOND, LEAST_CERTAIN = 0.02, 0.5, 0.01
+#: Others hide a part of what a cause gains if it gains less than this share by itself, and make it
+#: worse if it gains more than the other.
+HIDDEN, WORSE = 0.75, 1.1
+#: Culprits that are looked for, and calls and places between calls that are tried: those with most time
+#: on the critical path.
+MOST_CULPRITS, MOST_PLACES = 3, 8
+#: Who was held up a few times: this share of what it does longer is in so few times of all,
+#: and in no more than these.
+HICCUP_SHARE, HICCUP_TIMES, MOST_HICCUPS = 0.7, 0.1, 3
+#: Jobs are bound by calls that launch if these, and the time between them, are this share of what GPUs
+#: wait for hosts; longer ones do something else.
+OF_HOST_TIME, LONGEST_LAUNCH = 0.5, 100 * US
+#: From so many waits to an operation of GPUs on hosts wait for what they launch one by one.
+EACH_WAITS = 0.5
+#: A place between calls is named alone if it gains this share of what all long pauses do.
+OF_PAUSES = 0.8
+#: What a copy of pinned memory takes beside its bytes, its speed where none shows it (B/ns), and how long
+#: it takes from its call to its begin.
+COPY_LATENCY, USUAL_COPY_SPEED, COPY_LAUNCH = 1_500, 20.0, 10 * US
+#: Copies of fewer bytes are not slower from pageable memory, of fewer tell no speed.
+SMALL_COPY, LARGE_COPY = 1 << 16, 1 << 18
+#: How many times as fast matrix products are with tensor cores.
+TENSOR_SPEED_UP = 3.0
+
+# Culprits.
+
+#: A rank is tried if it has this share of the span more work than the median rank, a set if each of
+#: its ranks has the second, and ranks with that share of the greatest excess are a set.
+LEAST_EXCESS, LEAST_OF_SET, SHARE_OF_GREATEST = 0.004, 0.002, 0.3
+#: Ranks of a set must have at least this excess to be one by their excess.
+LEAST_HIGH = 0.02
+#: The smallest set with this share of the greatest gain is the culprit.
+NEARLY_ALL = 0.85
+#: A process of a set that gains this share of what the set does is a cause of its own.
+MUCH_ALONE = 0.35
+#: Work that is longer than usual is far beyond what this share differs by at most.
+USUALLY = 0.97
+#: Work of one iteration may be longer for one reason: chance is judged by so many parts of the time.
+PARTS = 10
+#: What is longer stands out by MANY_ERRORS standard errors; by SOME_ERRORS of them and APART times as
+#: much as the others but one differ by; or by one moment, FAR_BEYOND times as long as nearly all differ
+#: by at most, and beyond so many of the longest of the others, in parts of the time (either number).
+MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, LONGEST = 4.0, 3.0, 4.0, 6.0, (10, 20)
+#: So few repetitions have no standard error; of so many others one may be a culprit too.
+FEW, SEVERAL = 8, 4
+#: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
+#: share of the time.
+NEARLY_ALL_TIME = 0.8
+#: How likely some process may seem to be longer in nearly all repetitions, or by one moment, where none
+#: is.
+BY_CHANCE, ONCE_BY_CHANCE = 0.02, 0.03
+#: In so many parts of the time or more work is longer for a while: one pause of a host lies in fewer.
+FEWEST_PARTS = {"gpu": 2, "host": 4, "copies": 4}
+#: Where balancing the kernels of all ranks gains so much more than a culprit does, ranks differ at
+#: random.
+OF_BALANCED = 0.75
+#: A GPU is slow in every kernel if it is slower by this, in kernels of that share of its time, and so
+#: many times as far from the median rank as half of all ranks are.
+SLOWER, NEARLY_ALL_KERNELS, FAR_OUT = 1.01, 0.8, 6.0

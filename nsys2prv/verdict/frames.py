@@ -1,0 +1,165 @@
+"""Collect what threads and GPUs do, as frames of each device group, for findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.figures import host_time
+from nsys2prv.figures.device_group import (
+    COMMUNICATING,
+    COMMUNICATION,
+    COMPUTE,
+    CONVOLUTION,
+    GEMM,
+    GRAPH,
+    MEMORY,
+    TENSOR_NO,
+    DeviceGroup,
+    find_driving_threads,
+    find_mpi_span,
+)
+from nsys2prv.figures.intervals import EMPTY, SIDES, Spans, unite
+from nsys2prv.figures.kernels import measure_other_work
+from nsys2prv.figures.stacks import count_mpi_samples, measure_places
+
+
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect what threads and GPUs do, in frames of these names.
+
+    `hosts` (ns), `ranges`, `places`: what the threads of each process do while they are in no call
+    of CUDA or MPI and its GPUs are idle. `uses`, `activities` (by name): what the thread that drives
+    the GPUs does before their first work, after their last, and while they are idle; without such
+    work, all the time, of MPI from MPI_Init to MPI_Finalize. `devices`, `kernels`, `copies`: what
+    GPUs do, in all, by kernel and launch configuration, and by kind of copy. `products`: kernels that are matrix products
+    without tensor cores, on devices that have some. `mpi_samples`: CPU samples of main
+    threads by MPI call, where MPI was not traced. `mpi`: the time in MPI. `failed`: calls of CUDA that failed. `unrecorded`: what
+    the reports do not record.
+    """
+    window = unit.options.covered_steady
+    before, after = _find_edges(unit, window)
+    inner = window if unit.options.steady else window - before - after
+    times = {"before": before, "after": after, "idle": inner}
+    for device in unit.devices:
+        yield "devices", _measure_device(unit, device, window, inner)
+        for row in measure_other_work(unit, device, times):
+            yield "other_work", row
+    yield "copies", _sum_copies(unit, window)
+    if unit.has("cuda_kernel"):
+        yield "kernels", _sum_kernels(unit, window)
+    is_product = pl.col("class").is_in([GEMM, CONVOLUTION])
+    gpus, lack = unit.options.gpus, "no_tensor_cores"
+    lacking = [one for one, known in gpus if known and not host_time.select_gpus(known, lack)]
+    is_product &= (pl.col("tensor") == TENSOR_NO) & ~pl.col("device").is_in(lacking)
+    products = unit.work.lazy().filter(is_product).select("name", "device", "thread")
+    products = products.unique().collect()
+    task = pl.Series(unit.task_of[products["thread"].to_numpy()], dtype=pl.Int64)
+    yield "products", products.select("name", "device", task=task).cast(pl.Int64).unique()
+    # What follows needs no more of the work than when devices are active.
+    unit.forget_work()
+    for task in unit.tasks:
+        yield from _collect_hosts(unit, task, window, times)
+    for overhead in host_time.collect_overhead(unit):
+        yield "overhead", overhead
+    failed = unit.api.filter(pl.col("error") > 0).group_by("call", "error")
+    yield "failed", failed.agg(count=pl.len()).cast(pl.Int64)
+    yield "unrecorded", pl.Series("what", host_time.list_unrecorded(unit), pl.String).to_frame()
+
+
+def _collect_hosts(
+    unit: DeviceGroup, task: int, window: Spans, times: Mapping[str, Spans]
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect what the threads of a task do. window: the time that counts; times: before, between and
+    after the work of GPUs.
+    """
+    devices = [one for one in unit.devices if task in unit.list_device_tasks(one)]
+    drivers = [one for device in devices for one in find_driving_threads(unit, device)]
+    main = host_time.choose_thread(unit, task)
+    threads = [main, *(one for one in drivers if unit.task_of[one] == task)]
+    busy = unite(*(unit.find_active_spans(one) for one in devices))
+    one = pl.lit(task, pl.Int64).alias("task")
+    of_host = unit.covered
+    if span := find_mpi_span(unit, main):
+        of_host = window if unit.options.steady else unit.covered.clip(*span)
+        yield "mpi", pl.DataFrame([span], schema=["begin", "end"], orient="row")
+    yield "mpi_samples", count_mpi_samples(unit, main, window).with_columns(one)
+    outside = {thread: host_time.find_outside_calls(unit, thread, window) for thread in threads}
+    parts = host_time.divide_host_time(unit, main, outside[main] - busy)
+    yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
+    asked = {"all": of_host} if unit.first_work is None else times
+    moments = {when: time.find_longest() for when, time in asked.items()}
+    asked = {when: time - busy for when, time in asked.items()}
+    *of_asked, of_main = host_time.sum_ranges(unit, main, *asked.values(), outside[main])
+    yield "ranges", of_main.with_columns(one)
+    for (when, time), ranges in zip(asked.items(), of_asked, strict=True):
+        row = dict(zip(SIDES, moments[when], strict=True)) | {"length": time.length}
+        row |= host_time.divide_host_time(unit, main, time, others=True)
+        labelled = (one, pl.lit(when).alias("when"))
+        yield "uses", pl.DataFrame([row]).cast(pl.Int64).with_columns(labelled)
+        activities = host_time.list_activities(unit, main, time, ranges, others=True)
+        activities = host_time.mark_set_up(unit, task, activities)
+        yield "activities", activities.with_columns(labelled)
+    for thread, time in outside.items():
+        yield "places", measure_places(unit, thread, time - busy).with_columns(one)
+        if thread != main:
+            yield "ranges", host_time.sum_ranges(unit, thread, time)[0].with_columns(one)
+
+
+def _measure_device(unit: DeviceGroup, device: int, window: Spans, inner: Spans) -> pl.DataFrame:
+    """Return what a device does in the time that counts. inner: of it, between the first and the last
+    work of GPUs.
+    """
+    row = {"device": device, "length": window.length, "inner": inner.length}
+    row["busy"] = unit.merge_device_work(device, COMPUTE, GRAPH, MEMORY).overlap(window)
+    compute = unit.merge_device_work(device, COMPUTE, GRAPH)
+    row["compute"] = compute.overlap(window)
+    working = unit.merge_device_work(device, COMPUTE, GRAPH, *COMMUNICATING)
+    row["working"] = working.overlap(window)
+    alone = window & (working - compute)
+    row["communication_begin"], row["communication_end"] = alone.find_longest()
+    del compute
+    active = unit.find_active_spans(device)
+    row["active"] = active.overlap(window)
+    row["copies_begin"], row["copies_end"] = (window & (active - working)).find_longest()
+    row["idle_begin"], row["idle_end"] = (inner - active).find_longest()
+    row |= {"task": unit.find_main_task(device), "copies": row["active"] - row["working"]}
+    return pl.DataFrame([row])
+
+
+def _sum_kernels(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
+    """Return how long kernels that do not communicate run in some time (ns) by `name` and `launch`, and
+    `begin` and `end` of the longest.
+    """
+    fields, parts = ("kernel", "class", "launch"), []
+    for _, kernels in unit.reader.read_windows("cuda_kernel", fields, unit.number, np.int32):
+        kernels = kernels.filter(pl.col("class") != COMMUNICATION)
+        lasts = unit.measure_within(time, kernels)
+        sums = kernels.select("begin", "end", "launch", name="kernel", time=lasts, longest=lasts)
+        parts.append(host_time.sum_times(sums, "name", "launch"))
+    sums = host_time.sum_times(pl.concat(parts), "name", "launch")
+    return sums.drop("longest").cast(pl.Int64)
+
+
+def _sum_copies(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
+    """Return count, bytes and time (ns) of operations of memory by `operation`, `source`,
+    `destination`.
+    """
+    keys = ("operation", "source", "destination")
+    copies = unit.read_begins("memory_operation", (*keys, "bytes"))
+    copies = copies.with_columns(time=unit.measure_within(time, copies)).filter(pl.col("time") > 0)
+    sums = copies.group_by(keys).agg(pl.len().alias("count"), pl.col("bytes", "time").sum())
+    return sums.cast(pl.Int64)
+
+
+def _find_edges(unit: DeviceGroup, window: Spans) -> tuple[Spans, Spans]:
+    """Return the covered time before the first work of GPUs, and after the last; before the steady state
+    and after it, where there is one (window).
+    """
+    if (first := unit.first_work) is None:
+        return EMPTY, EMPTY
+    last = int(unit.work["end"].max())
+    if unit.options.steady and len(window):
+        first, last = max(first, int(window.begin[0])), min(last, int(window.end[-1]))
+    return unit.covered.clip(0, first), unit.covered.clip(last, unit.duration)

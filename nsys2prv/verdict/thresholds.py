@@ -1,0 +1,88 @@
+"""Say from where on something counts in the verdict. All were set by jobs whose causes are known
+(`tests/analysis`, `benchmarks/culprits.py`): each says what it means; shares are of 1, times ns.
+"""
+
+#: A claim that states less than this share of what a cause gains is not shown.
+LEAST_STATED = 0.5
+#: A cause that gains less than this share of the job is no finding.
+LEAST_OF_JOB = 0.01
+#: Where more than this share of the critical path waits for nothing that is known, no gain is stated
+#: that is smaller than it; it is told of from the second on.
+MOST_UNEXPLAINED, LEAST_TOLD = 0.05, 0.0005
+#: Waiting for what comes from outside of the job is told of from this share of the time on.
+LEAST_OUTSIDE = 0.02
+
+# The span that is replayed.
+
+#: At most this share of the steady state is left out as its collectives are not known.
+MOST_SKIPPED = 0.3
+#: What counts after the GPUs' work.
+MARGIN = 100_000
+#: GPUs that compute for more than this share of the time are what the job waits for.
+MOSTLY = 0.8
+
+# Hosts.
+
+#: Least share of a part of time that a name explains; least shares of a time for a part to be most
+#: of it, and to be worth recording.
+EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
+#: Least length of a single call that most of the time in I/O or CUDA is spent in.
+LONG_CALL = 500_000_000
+#: Part of the time of hosts from which on a place is named.
+LEAST_NAMED = 0.1
+#: So much of the time of hosts between launches and the begins of work is none of theirs.
+OF_LATENCY = 0.5
+#: A call that sets something up the first time has this share of all its time then.
+MOST_IN_FIRST = 0.8
+#: So much of the time of hosts is all of it, as people are told.
+NEARLY_UNKNOWN = 0.995
+#: A rank has a place to itself that has so much of its time.
+NEARLY_ALL = 0.9
+#: Fewer pauses of a process tell nothing of requests, which come at random: the longest wait is so many
+#: times as long as the median, or more.
+FEWEST_PAUSES, REGULAR = 10, 4
+#: A single part of what costs time is the moment to look at if it is so much of what is beside it.
+LARGE_PART = 0.5
+
+# Culprits.
+
+#: Ranks are last by no accident where they are so in this share of the collectives or more.
+MOSTLY_LAST = 0.3
+#: What a hiccup consists of lasts at least this part of the longest.
+OF_LONGEST = 4
+#: A range takes longer than on the others if it does so many times as long each time; a GPU is slower
+#: if its kernels take so many times as long.
+LONGER, SLOWER = 1.05, 1.005
+#: So many more kernels than the others have are worth a word.
+FEW_MORE = 0.02
+
+# Communication.
+
+#: Of MPI, a transfer of fewer bytes that takes longer is not held up by the network.
+LITTLE_DATA, LONG_TRANSFER = 1 << 16, 500_000
+#: What is lost to messages in chains is a pipeline's bubble if it is so many times what the formula
+#: says, or more, where that is not known this. So many stages are named.
+OF_FORMULA, USUAL_BUBBLE, MOST_STAGES = 0.5, 0.2, 4
+#: More is gained than a rank has of it on average if it is so many times as much.
+MORE = 1.1
+
+# Time that no cause explains.
+
+#: Least share of the job for time before the first work of GPUs, or after the last, to be told.
+LEAST_EDGE = 0.05
+#: Least share of their time in which GPUs are idle, or only copy, to be a finding.
+LEAST_LOSS = 0.1
+#: Least share of the job that the profiler takes of such time to be told.
+LEAST_PROFILER = 0.005
+#: The largest loss of GPUs is reported beside causes if it is more than so many times what these
+#: gain; causes explain hardly any of what is more than so many times what they gain.
+LEAST_BESIDE_CAUSES, HARDLY = 2, 10
+#: Kernels of fewer blocks leave most of any GPU without work: a block runs on one multiprocessor.
+#: They run alone if they last no longer together than so many times what GPUs compute.
+FEW_BLOCKS, ALONE = 8, 1.2
+#: Share of the time of copies and fills that is not worth a word.
+FEW = 0.1
+#: MPI that was not traced: a smaller share of the main threads' time is no finding; ranks that are in a
+#: call for less than this share of the usual time come late to it; fewer ranks do not show which is
+#: unusual.
+LEAST_IN_MPI, LATE, FEWEST_RANKS = 0.05, 0.8, 3

@@ -1,0 +1,113 @@
+"""Put facts into sentences, by the templates of findings.yaml, and choose advice by its rules on facts.
+
+Facts are numbers and recorded names. Sentences are made of them last, and nothing reads these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from string import Formatter
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, convert
+
+from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.text import capitalize, format_count, format_nanoseconds, format_size
+
+TEXTS = load_shipped_file(__package__, "findings.yaml")
+#: Kind of cause, or of what is found of it -> what helps.
+ADVICE: dict[str, str] = TEXTS["advice"]
+#: What is left out of a template where one of its facts is not known.
+_OPTIONAL = re.compile(r"\[(.*?)\]")
+#: Formats of facts, beside Python's; `#call` counts calls, and `?` is a condition alone.
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "ns": format_nanoseconds,
+    "size": format_size,
+    "first": capitalize,
+    "?": lambda _: "",
+}
+
+
+class _Words(Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec[:1] == "#":
+            return format_count(value, format_spec[1:])
+        return _FORMATS.get(format_spec, lambda fact: format(fact, format_spec))(value)
+
+
+_WORDS = _Words()
+
+
+class Said(Struct, frozen=True):
+    """A sentence, or a part of one: its template, and the facts that it states."""
+
+    #: Key of `says` in findings.yaml.
+    key: str
+    facts: dict[str, Any]
+
+    def __str__(self) -> str:
+        def keep_known(part: re.Match[str]) -> str:
+            named = (name for _, name, *_ in _WORDS.parse(part[1]) if name)
+            return part[1] if all(self.facts.get(name) for name in named) else ""
+
+        return _WORDS.vformat(_OPTIONAL.sub(keep_known, TEXTS["says"][self.key]), (), self.facts)
+
+
+def say(key: str, **facts: Any) -> Said:
+    """Return what a template says of these facts (times: ns)."""
+    return Said(key, facts)
+
+
+class Claim(Struct, frozen=True):
+    """What is found of a cause: facts, which are checked before they are shown."""
+
+    #: Of `kinds` in findings.yaml.
+    key: str
+    title: Said
+    evidence: Sequence[Said | str]
+    #: Edges that it is about, and what each costs (ns): the moment to look at is that of the most costly.
+    worst: tuple[np.ndarray, np.ndarray]
+    #: What it states, which must amount to the gain: by how much each culprit exceeds the others, or how
+    #: long all ranks together have what a cause of the job removes (ns).
+    states: float
+    #: Key of ADVICE, and kind of the finding; "" for those of `key`.
+    advice: str = ""
+    kind: str = ""
+    #: Whose fault it is.
+    tasks: tuple[int, ...] = ()
+    #: Begin, end (ns of the trace) and ranks, where that is not the moment of `worst`.
+    moment: tuple[int, int, tuple[int, ...]] | None = None
+    #: Share of the span that is gained, where that is not what the cause gains.
+    gain: float | None = None
+    #: Whether some of it has to stay.
+    is_limit: bool = False
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True):
+    """Advice for hosts of which some facts hold."""
+
+    #: Name of a fact -> a regular expression that finds it, its least number, or whether it holds.
+    when: dict[str, bool | float | str]
+    #: Key of ADVICE.
+    do: str
+
+
+RULES = convert(TEXTS["rules"], dict[str, list[Rule]])
+
+
+def choose_advice(rules: str, **facts: bool | float | str) -> str:
+    """Return the key of ADVICE that the first rule gives whose conditions hold; "" where none does."""
+
+    def holds(fact: bool | float | str, wanted: bool | float | str) -> bool:
+        if isinstance(wanted, str):
+            return re.search(wanted, str(fact)) is not None
+        return fact == wanted if isinstance(wanted, bool) else float(fact) >= wanted
+
+    fitting = (
+        rule.do
+        for rule in RULES[rules]
+        if all(holds(facts[name], wanted) for name, wanted in rule.when.items())
+    )
+    return next(fitting, "")
