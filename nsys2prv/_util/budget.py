@@ -16,7 +16,7 @@ analyse
 rows of Parquet tables    LEAST_ROWS, and one for BYTES_PER_ROW          one line
 values of Parquet tables  LEAST_CELLS, and CELLS_PER_BYTE                one line
 pages of Parquet tables   LEAST_UNPACKED, and UNPACKED_PER_BYTE          one line
-texts of Parquet tables   LEAST_TEXT, and TEXT_PER_BYTE                  one line
+texts of small tables     LEAST_TEXT, and TEXT_PER_BYTE                  one line
 names that rows refer to  LEAST_NAMES, and NAMES_PER_BYTE                they are cut to LEAST_NAME or more
 functions in call stacks  LEAST_NAMES, or NAMES_PER_BYTE                 likewise
 names of objects          OBJECT_NAME                                    they are cut
@@ -54,8 +54,8 @@ LEAST_CELLS, CELLS_PER_BYTE = 1 << 25, 8
 #: Bytes of a folder's pages when unpacked at least, and further ones for each packed byte: events are
 #: packed to a third or a tenth.
 LEAST_UNPACKED, UNPACKED_PER_BYTE = 1 << 27, 16
-#: Bytes of all texts of a folder at least, each counted as often as it stands in a row, and further ones
-#: for each byte of the files: a text that is in every row is stored once.
+#: Bytes of all texts of a small table in Parquet at least, each counted as often as it stands in a row, and
+#: further ones for each byte of the files: a text that is in every row is stored once.
 LEAST_TEXT, TEXT_PER_BYTE = 1 << 29, 32
 #: Bytes of the names of a task at least, and further ones for each byte of the report; one text may be the
 #: name of ranges in thousands of domains. Bytes that are left of a name at least.

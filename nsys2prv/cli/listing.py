@@ -21,11 +21,10 @@ from nsys2prv.conversion.anonymous import Pseudonyms, hide_report
 from nsys2prv.conversion.quality import list_unrecorded
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import UnreadTable, explain_unread_table, rank_reason
-from nsys2prv.export.foreign import ForeignFile
 from nsys2prv.export.info import ReportInfo, pid_of, read_report_info
 from nsys2prv.export.ranks import check_claims, check_job, check_missing_ranks
-from nsys2prv.export.report_files import prepare_export
-from nsys2prv.export.sqlite import Database
+from nsys2prv.export.report_files import ForeignFile, prepare_export
+from nsys2prv.export.sqlite import open_database
 
 #: Columns that lists of tables take.
 WIDTH = 140
@@ -91,7 +90,7 @@ def _inspect_reports(path: Path) -> _ReportContents:
     with tempfile.TemporaryDirectory(prefix="nsys2prv-") as folder:
         export, source = prepare_export(path, Path(folder) / "export")
         info = read_report_info(export, source)
-        with Database(export) as database:
+        with open_database(export) as database:
             counts = {
                 name: count
                 for name in info.parts

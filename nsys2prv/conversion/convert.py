@@ -26,9 +26,9 @@ from nsys2prv.conversion.read import list_wanted_parts, read_reports
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.conversion.write import list_outputs, write_job
 from nsys2prv.export.communicators import name_communicators
-from nsys2prv.export.foreign import ForeignFile
 from nsys2prv.export.info import ReportInfo, read_report_info
 from nsys2prv.export.report_files import (
+    ForeignFile,
     ensure_unchanged,
     find_reports,
     has_log,

@@ -22,7 +22,7 @@ from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, KERNEL_TAB
 from nsys2prv.events.extraction import STREAM_COLUMNS, ObjectKey, StreamKey
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.source import NULL, mask_usable
-from nsys2prv.export.sqlite import Database
+from nsys2prv.export.sqlite import open_database
 
 #: Tables of the operations of streams, and how many of their rows are read at a time.
 TABLES = (KERNEL_TABLE, GRAPH_TABLE, COPIES, SETS, DECOMPRESSIONS)
@@ -85,7 +85,7 @@ def search_streams(work: SearchWork) -> list[DamagedWork]:
     streams = pl.DataFrame(keys, schema=dict.fromkeys(STREAM_COLUMNS, pl.Int64), orient="row")
     names = ("start", "end", *QUEUE, "correlationId", "graphNodeId")
     frames = []
-    with Database(work.info.path) as database:
+    with open_database(work.info.path) as database:
         for table in TABLES if streams.height else ():
             for piece in work.info.parts[table].split(ROWS) if table in work.info.parts else ():
                 columns = database.read(piece, names)

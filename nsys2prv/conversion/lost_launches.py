@@ -14,9 +14,9 @@ from msgspec import Struct
 from nsys2prv._util.columns import ABSENT, factorize_together, find_places, group_rows
 from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
 from nsys2prv.events.kind import Launches, Segment
+from nsys2prv.export.database import Database
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.source import NULL
-from nsys2prv.export.sqlite import Database
 
 #: Calls that put work on a GPU, unless a stream is being captured.
 LAUNCHING = re.compile(r"cu(?:da)?(?:Launch(?:Cooperative)?Kernel|Launch(?:Grid|_|$)|GraphLaunch)")

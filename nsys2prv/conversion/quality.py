@@ -40,7 +40,7 @@ from nsys2prv.events.mpi import COLLECTIVES, OTHER, P2P, START_WAIT
 from nsys2prv.events.stacks import CUDA_CALLS, NO_SYMBOLS
 from nsys2prv.export.info import ReportInfo, pid_of
 from nsys2prv.export.recording import ERROR, INFO, TIMES, Message
-from nsys2prv.export.sqlite import Database
+from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.samples import list_partly_sampled
 from nsys2prv.table.work_result import WorkResult
 
@@ -283,7 +283,7 @@ def _note_unused_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
             one for one in info.parts.keys() - known if explain_unread_table(one).has != "no_events"
         ]
         if unread:
-            with Database(info.path) as source:
+            with open_database(info.path) as source:
                 for table in sorted(unread):
                     if any(column in source.tables[table] for column in TIMES):
                         rows.setdefault(table, Counter())[info.name] += source.count_rows(
@@ -433,7 +433,7 @@ def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
     if not kind.hint_when_missing:
         return ""
     for info in infos[:MOST_HINTING]:
-        with suppress(Nsys2prvError), Database(info.path) as source:
+        with suppress(Nsys2prvError), open_database(info.path) as source:
             if hint := find_function(kind.hint_when_missing)(source):
                 return f": {hint}"
     return ""

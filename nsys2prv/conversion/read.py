@@ -48,7 +48,7 @@ from nsys2prv.events.kind import (
 from nsys2prv.events.stacks import set_stacks_aside
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.source import Part, Shared
-from nsys2prv.export.sqlite import Database
+from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.overlaps import TOO_MANY, assign_nesting_lanes
 from nsys2prv.table.runs import SpillWriter
 from nsys2prv.table.work_result import CommonNumbers, WorkResult
@@ -240,7 +240,7 @@ def read_task(task: ReadingWork) -> WorkResult:
             task.number,
             task.settings.field_masks,
         ) as writer,
-        Database(task.info.path) as database,
+        open_database(task.info.path) as database,
     ):
         known, nccl_calls = list(task.launches), list(task.nccl_calls)
         keys = dict.fromkeys(load_catalogue().layouts, 1)

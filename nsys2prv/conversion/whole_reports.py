@@ -21,10 +21,11 @@ from nsys2prv.conversion.lost_launches import LostLaunches, count_lost_launches
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import Account, Counters, EventKind, Rows, Segment
+from nsys2prv.export.database import Database
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.recording import ENDS, TIMES
 from nsys2prv.export.source import NULL, TIME_LIMIT, Part, mask_usable
-from nsys2prv.export.sqlite import Database
+from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.runs import Span
 from nsys2prv.table.work_result import WorkResult, repair_times
 
@@ -118,7 +119,7 @@ def list_kinds_left_out(
 
 def survey_report(work: WholeWork) -> WholeReport:
     """Find out what concerns a report as a whole (a pure function over files)."""
-    with Database(work.info.path) as database:
+    with open_database(work.info.path) as database:
         return survey_database(work, database)
 
 

@@ -19,8 +19,9 @@ event. Samples (time, metric, value) become one record per instant.
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Iterator, Mapping
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from functools import cache
 from types import MappingProxyType
 
@@ -50,7 +51,7 @@ from nsys2prv.events.kind import (
 )
 from nsys2prv.events.stacks import CHAIN, add_callers
 from nsys2prv.export.source import NULL, Columns, Part, Texts, gather_texts, mask_empty, zero_nulls
-from nsys2prv.export.sqlite import Database
+from nsys2prv.export.sqlite import read_cursor
 
 #: The store keeps a number as one more than it is.
 GREATEST = np.iinfo(np.int64).max - 1
@@ -247,16 +248,13 @@ def make_launch_lines(
     return CommunicationLines(kind, *sent, start, objects[hit], end, size[hit])
 
 
-def query_part(
-    database: Database, part: Part, name: str, where: str = "", **texts: str
-) -> pl.DataFrame:
-    """Run one of the QUERIES on the rows of a part that meet a condition. texts: replacements of
-    further names in braces.
-    """
-    rows = {"rows": database.select_rows(part, where), **texts}
-    return database.select(
-        QUERIES[name].format_map(ChainMap(rows, database.tables[part.table].sql_names))
-    )
+def query_json(name: str, payloads: Iterable[tuple[int, bytes]]) -> pl.DataFrame:
+    """Run one of the QUERIES on JSON texts and their numbers."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.text_factory = bytes
+        connection.execute("CREATE TABLE payloads (number INTEGER PRIMARY KEY, payload)")
+        connection.executemany("INSERT INTO payloads VALUES (?, ?)", payloads)
+        return read_cursor(connection.execute(QUERIES[name]))
 
 
 def group_sources(extraction: Extraction, keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:

@@ -43,8 +43,8 @@ from nsys2prv.events.stacks import (
     name_sources,
     strip_version,
 )
+from nsys2prv.export.database import Database
 from nsys2prv.export.source import NULL, Columns, Part, mask_empty, mask_usable
-from nsys2prv.export.sqlite import Database
 
 #: Class of the rows that repeat a call, which has a row of its own, with its stack; reports have
 #: them where backtraces are collected.

@@ -48,6 +48,7 @@ from nsys2prv.events.name_rules import (
     load_class_rules,
     load_nvtx_rules,
 )
+from nsys2prv.export.database import Database
 from nsys2prv.export.info import ReportInfo, find_processes
 from nsys2prv.export.recording import ENDS, TIMES
 from nsys2prv.export.source import (
@@ -59,7 +60,6 @@ from nsys2prv.export.source import (
     mask_usable,
     zero_nulls,
 )
-from nsys2prv.export.sqlite import Database
 
 #: Tables of work on GPUs, which is recorded as a whole.
 GPU_TABLES = frozenset(

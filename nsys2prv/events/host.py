@@ -25,7 +25,6 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT, OPEN, blank_negative, factorize
 from nsys2prv._util.errors import UsageError
 from nsys2prv.events.attributes import (
-    QUERIES,
     list_columns,
     list_row_columns,
     make_rows,
@@ -52,7 +51,7 @@ from nsys2prv.export.recording import (
     read_diagnostics,
     shorten_message,
 )
-from nsys2prv.export.source import NULL, Columns, Part, decode_texts, name_rows, zero_nulls
+from nsys2prv.export.source import NULL, Columns, Part, decode_texts, zero_nulls
 
 #: Processes beside the profiled ones that are counted by name; a whole machine has hundreds.
 MOST_NAMED = 8
@@ -83,6 +82,8 @@ IO = (
 )
 SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
 CONTEXT_KEY = ("gpuId", "vmId", "contextId")
+#: Columns of switches of contexts.
+SWITCHES = dict.fromkeys((*CONTEXT_KEY, "timestamp", "tag"), pl.Int64)
 #: OpenMP's tables of tasks and of parallel regions.
 TASKS, REGIONS = "OPENMP_EVENT_KIND_TASK", "OPENMP_EVENT_KIND_PARALLEL"
 #: ompt_task_flag_t: bits for the type of a task, below those for how it runs.
@@ -349,8 +350,7 @@ def _name_owner(extraction: Extraction, pid: int) -> str:
 def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
     """Return when each context leaves the GPU (local ns), OPEN for those that stay."""
     low, high = int(begins["timestamp"].min()), int(begins["timestamp"].max())
-    query = QUERIES["context_switches"].format(table=name_rows(table), low=low, high=high)
-    moments = extraction.database.select(query).sort("timestamp")
+    moments = _read_moments(extraction, table, low, high)
     switches_in = pl.DataFrame({name: zero_nulls(begins[name]) for name in CONTEXT_KEY})
     switches_in = switches_in.with_columns(after=begins["timestamp"] + 1)
     saved = _find_next(switches_in, moments.filter(pl.col("tag") == SAVE_END), CONTEXT_KEY)
@@ -361,6 +361,29 @@ def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> n
     left = np.minimum(saved, reset)
     extraction.account.repaired[Reason.NO_SWITCH_OUT] += int((restored < left).sum())
     return np.minimum(left, restored)
+
+
+def _read_switches(
+    extraction: Extraction, table: str, tags: tuple[int, ...]
+) -> Iterator[pl.DataFrame]:
+    """Yield the switches with these tags, some rows at a time."""
+    for piece in extraction.database.read_pieces(table, tuple(SWITCHES)):
+        switches = pl.DataFrame({name: piece[name] for name in SWITCHES}, schema=SWITCHES)
+        known = switches.filter(pl.col("tag").is_in(tags), pl.col("timestamp") != NULL)
+        yield known.with_columns(pl.col(*CONTEXT_KEY).replace(NULL, 0))
+
+
+def _read_moments(extraction: Extraction, table: str, low: int, high: int) -> pl.DataFrame:
+    """Return the moments at which contexts leave a GPU, ascending: SAVE_END, the next RESTORE_START,
+    or ENGINE_RESET. After the last begin, `high`, one of each context suffices, so that memory stays
+    that of the part's rows.
+    """
+    within, later = [], pl.DataFrame(schema=SWITCHES)
+    for switches in _read_switches(extraction, table, (SAVE_END, RESTORE_START, ENGINE_RESET)):
+        within.append(switches.filter(pl.col("timestamp").is_between(low, high)))
+        later = pl.concat([later, switches.filter(pl.col("timestamp") > high)])
+        later = later.sort("timestamp").unique([*CONTEXT_KEY, "tag"], keep="first")
+    return pl.concat([*within, later]).sort("timestamp")
 
 
 def _find_next(rows: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -> np.ndarray:
@@ -381,8 +404,11 @@ def _find_next(rows: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -
 
 def _count_switched_in_before(extraction: Extraction, table: str) -> None:
     """Count as dropped the contexts whose first row in the table is a switch out."""
-    query = QUERIES["contexts_switched_in_before"].format(table=name_rows(table))
-    ((count,),) = extraction.database.query(query)
+    firsts = pl.DataFrame(schema=SWITCHES)
+    for switches in _read_switches(extraction, table, (SAVE_END, RESTORE_START)):
+        firsts = pl.concat([firsts, switches]).sort("timestamp", maintain_order=True)
+        firsts = firsts.unique(list(CONTEXT_KEY), keep="first", maintain_order=True)
+    count = int((firsts["tag"] == SAVE_END).sum())
     extraction.account.dropped[Reason.SWITCHED_IN_BEFORE] += count
 
 

@@ -22,13 +22,13 @@ from nsys2prv.events.attributes import (
     list_columns,
     make_counters,
     make_rows,
-    query_part,
+    query_json,
 )
 from nsys2prv.events.catalogue import find_known_label, make_metrics, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, Reason, Rows
-from nsys2prv.export.source import NULL, Part, decode_texts
-from nsys2prv.export.sqlite import Database
+from nsys2prv.export.database import Database
+from nsys2prv.export.source import NULL, Part, decode_texts, zero_nulls
 
 GPU_LAYOUT, SOC_LAYOUT = "gpu_metric", "soc_metric"
 #: Tables of samples -> the table of their names, and their layout.
@@ -225,12 +225,19 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     computed = part.table in CPU_METRICS
     database = extraction.database
     layout, unknown = ("cpu_metric", "metric") if computed else ("cpu_counter", "event")
-    frame = query_part(database, part, layout)
-    frame = frame.with_columns(pl.col("value").cast(pl.Float64 if computed else pl.Int64))
-    extraction.account.rows += frame.height
-    usable = frame.filter((pl.col("start") != NULL) & pl.col("value").is_not_null())
-    extraction.account.dropped[Reason.SAMPLE_INCOMPLETE] += frame.height - usable.height
-    start, end, component, number, value = (one.to_numpy() for one in usable.iter_columns())
+    # A count is an integer, a metric any number.
+    number, integers, reals = (
+        ("metricId", (), ("value",)) if computed else ("eventId", ("count",), ())
+    )
+    wanted = ("start", "end", "componentId", number, *integers)
+    columns = database.read(part, wanted, reals=reals)
+    value = columns["value" if computed else "count"]
+    is_usable = (columns["start"] != NULL) & (~np.isnan(value) if computed else value != NULL)
+    extraction.account.rows += columns.rows
+    extraction.account.dropped[Reason.SAMPLE_INCOMPLETE] += int(np.count_nonzero(~is_usable))
+    start, end, component, number, value = (
+        one[is_usable] for one in (*(columns[name] for name in wanted[:4]), value)
+    )
     if not len(start):
         return
     end = np.where(end == NULL, start, end)
@@ -369,16 +376,47 @@ def _read_data(database: Database, part: Part) -> pl.DataFrame:
         and database.has(EVENT_FIELDS, "genericEventId", "fieldIdx")
     ):
         return pl.DataFrame()
-    frame = query_part(database, part, "generic_fields")
-    return frame.with_columns(pl.col("real").cast(pl.Boolean))
+    columns = database.read(
+        part,
+        ("genericEventId", "fieldIdx", "intVal", "uintVal"),
+        reals=("doubleVal", "floatVal"),
+    )
+    numbers = pl.DataFrame(columns.integers, nan_to_null=True).with_columns(
+        pl.col(pl.Int64).replace(NULL, None)
+    )
+    ids = numbers["genericEventId"].drop_nulls().unique()
+    wanted = ("genericEventId", "timestamp", "typeId")
+    events = pl.concat(
+        [
+            pl.DataFrame(schema=dict.fromkeys(wanted, pl.Int64)),
+            *(
+                pl.DataFrame(piece.integers).filter(pl.col("genericEventId").is_in(ids.implode()))
+                for piece in database.read_pieces(EVENTS, wanted)
+            ),
+        ]
+    )
+    fraction = pl.coalesce("doubleVal", "floatVal")
+    return numbers.join(events, on="genericEventId", maintain_order="left_right").select(
+        time="timestamp",
+        type=pl.col("typeId").replace(NULL, 0),
+        field=pl.col("fieldIdx").fill_null(0),
+        whole=pl.coalesce("intVal", "uintVal", 0),
+        fraction=fraction.fill_null(0.0),
+        real=fraction.is_not_null(),
+    )
 
 
 def _read_json(database: Database, part: Part) -> pl.DataFrame:
     """Return numbers in the JSON of a part of GENERIC_EVENTS, numbers written as text among them."""
     if not database.has(EVENTS, "timestamp", "typeId", "data"):
         return pl.DataFrame()
-    frame = query_part(database, part, "generic_json")
-    return frame.with_columns(pl.col("real").cast(pl.Boolean), field=decode_texts(frame["field"]))
+    columns = database.read(part, ("timestamp", "typeId"), ("data",))
+    codes, texts = columns.texts["data"]
+    numbers = query_json("generic_json", enumerate(texts.as_list()))
+    numbers = numbers.with_columns(pl.col("real").cast(pl.Boolean), decode_texts(numbers["field"]))
+    times = {"time": columns["timestamp"], "type": zero_nulls(columns["typeId"])}
+    events = pl.DataFrame({"number": codes, **times})
+    return events.join(numbers, on="number", maintain_order="left_right")
 
 
 def _find_sources(database: Database) -> dict[int, EventSource]:

@@ -42,9 +42,9 @@ from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Launches, Reason, Rows
 from nsys2prv.events.name_rules import may_drop
+from nsys2prv.export.database import Database
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL, Columns, Part, decode_texts
-from nsys2prv.export.sqlite import Database
 
 _VALUES = map_labels("nccl_operation")
 #: Of several operations: of one kernel, and of calls between GroupStart and GroupEnd.

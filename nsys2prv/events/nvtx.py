@@ -14,10 +14,8 @@ Ranges of no length last 1 ns, and those without an end last to the end of the t
 from __future__ import annotations
 
 import re
-import sqlite3
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 
 import numpy as np
 import polars as pl
@@ -43,7 +41,7 @@ from nsys2prv._util.columns import (
     reduce_slices,
 )
 from nsys2prv.events import name_rules
-from nsys2prv.events.attributes import QUERIES, make_counters
+from nsys2prv.events.attributes import QUERIES, make_counters, query_json
 from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric, load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction, Numbering
 from nsys2prv.events.kind import NEVER, Counters, Reason, Rows
@@ -60,7 +58,6 @@ from nsys2prv.export.source import (
     number_distinct,
     zero_nulls,
 )
-from nsys2prv.export.sqlite import read_cursor
 
 TABLE = "NVTX_EVENTS"
 #: Columns that tell the names and places of ranges and marks.
@@ -556,21 +553,16 @@ def _find_payloads(extraction: Extraction, columns: Columns) -> tuple[list[bytes
 def _read_values(payloads: Sequence[bytes]) -> _PayloadValues:
     """Return the values of payloads; of those that are too long none."""
     pieces, paths = [], Numbering()
-    with closing(sqlite3.connect(":memory:")) as connection:
-        connection.text_factory = bytes
-        connection.execute("CREATE TABLE payloads (number INTEGER PRIMARY KEY, payload)")
-        sizes = np.array([len(payload) for payload in payloads], np.int64)
-        fitting = np.flatnonzero(sizes <= PAYLOAD_BYTES)
-        # A path is as long as half of the payload where the other half is values of five characters.
-        group = np.cumsum(sizes[fitting] * (sizes[fitting] + 512) // 16) // PATH_BYTES
-        for numbers in np.split(fitting, np.flatnonzero(np.diff(group)) + 1):
-            connection.execute("DELETE FROM payloads")
-            rows = ((number, payloads[number]) for number in numbers.tolist())
-            connection.executemany("INSERT INTO payloads VALUES (?, ?)", rows)
-            frame = read_cursor(connection.execute(QUERIES["nvtx_payload_values"]))
-            distinct, path = number_distinct(frame["path"].cast(pl.Binary))
-            of_piece = paths.number(decode_texts(distinct).to_list())
-            pieces.append(frame.with_columns(path=pl.Series(of_piece[path], dtype=pl.Int64)))
+    sizes = np.array([len(payload) for payload in payloads], np.int64)
+    fitting = np.flatnonzero(sizes <= PAYLOAD_BYTES)
+    # A path is as long as half of the payload where the other half is values of five characters.
+    group = np.cumsum(sizes[fitting] * (sizes[fitting] + 512) // 16) // PATH_BYTES
+    for numbers in np.split(fitting, np.flatnonzero(np.diff(group)) + 1):
+        own = ((number, payloads[number]) for number in numbers.tolist())
+        frame = query_json("nvtx_payload_values", own)
+        distinct, path = number_distinct(frame["path"].cast(pl.Binary))
+        of_piece = paths.number(decode_texts(distinct).to_list())
+        pieces.append(frame.with_columns(path=pl.Series(of_piece[path], dtype=pl.Int64)))
     frame = pl.concat(pieces, how="vertical_relaxed")
     number, is_text = frame["number"].to_numpy(), frame["words"].to_numpy() > 0
     count, texts = (np.bincount(own, minlength=len(payloads)) for own in (number, number[is_text]))

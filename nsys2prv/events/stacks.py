@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import threading
 from functools import cache
+from itertools import chain, islice
 
 import numpy as np
 import polars as pl
@@ -22,6 +23,7 @@ from nsys2prv._util.columns import (
     cut_texts,
     factorize,
     factorize_together,
+    find_bounds,
     find_places,
     mask_changes,
     measure_texts,
@@ -30,7 +32,8 @@ from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction, Numbering
 from nsys2prv.events.kind import Rows
-from nsys2prv.export.source import FRAME_COLUMNS, NULL, StackRows, name_rows
+from nsys2prv.export.database import Database
+from nsys2prv.export.source import FRAME_COLUMNS, NULL, StackRows
 
 CUDA_CALLS, CUDA_STACKS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA_CALLCHAINS"
 #: Calls that tell how stacks are numbered.
@@ -106,10 +109,7 @@ class DistinctStacks:
             self._read(table, extraction)
         numbers = np.append(self._numbers, -1)[find_places(self._ids, ids)]
         if self._in_order is None and (numbers < 0).any():
-            database = extraction.database
-            order = database.tables[table].rowid or "id"
-            rows = f"(SELECT id < lag(id) OVER (ORDER BY {order}) AS falls FROM {name_rows(table)})"
-            self._in_order = not database.query(f"SELECT 1 FROM {rows} WHERE falls LIMIT 1")
+            self._in_order = _is_ascending(extraction.database, table)
             if not self._in_order:
                 self._read(table, extraction)
                 return self.find(ids, table, extraction)
@@ -352,6 +352,25 @@ def set_stacks_aside(extraction: Extraction, rows: Rows) -> None:
         extraction.add_fact(STACKS, {**facts, "stack": rows.stack[held], "layout": layout})
 
 
+def _is_ascending(database: Database, table: str) -> bool:
+    """Return whether the rows of a table of stacks are in the order of their ids."""
+    last = NULL
+    for piece in database.read_pieces(table, ("id",)):
+        ids = np.append(last, piece["id"][piece["id"] != NULL])
+        if (ids[1:] < ids[:-1]).any():
+            return False
+        last = ids[-1]
+    return True
+
+
+def _find_extremes(database: Database, table: str, column: str) -> tuple[int, int]:
+    """Return the least and the greatest integer of a column; NULL for both where it has none."""
+    pieces = (piece[column] for piece in database.read_pieces(table, (column,)))
+    bounds = [find_bounds(known) for one in pieces if len(known := one[one != NULL])]
+    least, greatest = zip(*bounds, strict=True) if bounds else ((NULL,), (NULL,))
+    return min(least), max(greatest)
+
+
 def _find_shift(extraction: Extraction, table: str) -> int:
     """Return what is to be added to the numbers of stacks that calls of CUDA have: 1 where the
     first is 0, the last one less than that of a stack, and stacks so found name their calls.
@@ -359,18 +378,17 @@ def _find_shift(extraction: Extraction, table: str) -> int:
     database = extraction.database
     if table != CUDA_STACKS or not database.has(CUDA_CALLS, CHAIN, "nameId"):
         return 0
-    calls = name_rows(CUDA_CALLS)
-    ((first, last),) = database.query(f"SELECT min({CHAIN}), max({CHAIN}) FROM {calls}")
+    first, last = _find_extremes(database, CUDA_CALLS, CHAIN)
     # Of a long table of stacks only where it has to be known: each task asks.
-    bounds = f"SELECT min(id), max(id) - 1 FROM {name_rows(table)}"
-    if first != 0 or database.query(bounds) != [(1, last)]:
+    if first != 0 or _find_extremes(database, table, "id") != (1, last + 1):
         return 0
-    chosen = database.query(
-        f"SELECT {CHAIN}, nameId FROM {calls} WHERE {CHAIN} >= 0 AND typeof(nameId) = 'integer' LIMIT {LOOKED_AT}"
-    )
+    pieces = database.read_pieces(CUDA_CALLS, (CHAIN, "nameId"))
+    named = (piece.where((piece[CHAIN] >= 0) & (piece["nameId"] != NULL)) for piece in pieces)
+    pairs = (zip(one[CHAIN].tolist(), one["nameId"].tolist(), strict=True) for one in named)
+    chosen = list(islice(chain.from_iterable(pairs), LOOKED_AT))
     if not chosen:
         return 0
-    chains = [chain for chain, _ in chosen]
+    chains = [number for number, _ in chosen]
     stacks = database.read_stacks(table, min(chains), max(chains) + 1)
     symbols = np.split(stacks.frames[:, 1], np.cumsum(stacks.lengths)[:-1])
     functions = [set(map(find_bare_name, extraction.read_strings(one))) for one in symbols]
@@ -378,9 +396,14 @@ def _find_shift(extraction: Extraction, table: str) -> int:
         id_: functions[code]
         for id_, code in zip(stacks.ids.tolist(), stacks.codes.tolist(), strict=True)
     }
-    called = map(strip_version, extraction.read_strings(np.array([name for _, name in chosen])))
-    named = list(zip(chains, called, strict=True))
-    fits = [sum(name in of_id.get(chain + more, ()) for chain, name in named) for more in (0, 1)]
+    called = [*map(strip_version, extraction.read_strings(np.array([name for _, name in chosen])))]
+    fits = [
+        sum(
+            name in of_id.get(number + more, ())
+            for number, name in zip(chains, called, strict=True)
+        )
+        for more in (0, 1)
+    ]
     return int(fits[1] > 0 and fits[1] >= fits[0])
 
 

@@ -27,8 +27,8 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nsys2prv.export.database import Database
 from nsys2prv.export.source import NULL
-from nsys2prv.export.sqlite import Database
 
 TABLE = "MPI_COMMUNICATORS"
 WORLD, SELF = "MPI_COMM_WORLD", "MPI_COMM_SELF"

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from nsys2prv._util.budget import OBJECT_NAME
 from nsys2prv.clock.maps import ReportClock
 from nsys2prv.export.communicators import Communicator, read_communicators
-from nsys2prv.export.foreign import check_tables
+from nsys2prv.export.database import Database, select_values
 from nsys2prv.export.recording import (
     Capture,
     Message,
@@ -31,9 +31,9 @@ from nsys2prv.export.recording import (
     was_cuda_traced,
     was_launched,
 )
-from nsys2prv.export.source import TIME_LIMIT, Part, load_folder, zero_nulls
-from nsys2prv.export.sqlite import Database
-from nsys2prv.export.sqlite_pages import select_values
+from nsys2prv.export.report_files import check_tables
+from nsys2prv.export.source import TIME_LIMIT, Part, zero_nulls
+from nsys2prv.export.sqlite import open_database
 
 #: Variable with a rank -> variable with the number of ranks ("" if none), the most reliable first:
 #: inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
@@ -287,9 +287,7 @@ def tid_of(global_tid: int) -> int:
 
 def read_report_info(path: str | Path, given_path: Path | None = None) -> ReportInfo:
     """Read the small tables of an export. given_path: the report that it was made from, if any."""
-    if given_path is not None and given_path.is_dir():
-        load_folder(given_path, Path(path))
-    with Database(path) as database:
+    with open_database(path) as database:
         check_tables(given_path or database.path, database.tables)
         database.check({NVTX_TABLE: NVTX_NAMES})
         return _inspect_database(database, given_path)

@@ -1,22 +1,66 @@
-"""Measure Parquet files before they are unpacked: rows, and bytes of their pages, as the headers of the
-pages have them. A page is unpacked as a whole, and a few KB may stand for any amount.
+"""Read a folder of Parquet files, a table each, as `nsys export --type parquetdir` writes them
+(:class:`ParquetFolder`). Only the columns that are asked for are unpacked, of the rows of a part.
 
-In: the path of a table. Out: :class:`TableSize`.
+Before anything else files are measured: a page is unpacked as a whole, and a few KB may stand for any
+amount. The headers of the pages have their sizes (:func:`measure_table`).
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.budget import FolderBudget
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import hide_stderr
+from nsys2prv.export.database import (
+    PIECE_ROWS,
+    STRINGS,
+    TYPE_BITS,
+    Database,
+    LookedAt,
+    SourceTable,
+    evaluate_conditions,
+    find_condition_columns,
+    write_integer,
+    write_types,
+)
+from nsys2prv.export.report_files import ForeignFile
+from nsys2prv.export.source import (
+    FRAME_COLUMNS,
+    NULL,
+    Columns,
+    DistinctTexts,
+    Part,
+    SomeRows,
+    StackRows,
+    decode_texts,
+    number_distinct,
+)
+
+#: What reading a damaged file raises.
+DAMAGED_FILE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError
+#: No table that polars reads has more rows.
+MOST_ROWS = (1 << 32) - 2
+#: How many times larger an SQLite file of the same tables is.
+PACKED = 8
+#: Bytes of a file of registered strings all of which are read at once.
+FEW_STRINGS = 1 << 17
+#: Number of the type of the values of a column, as in native/records.h; NULL is 0.
+TYPES = {pl.Int64: 1, pl.Float64: 2, pl.String: 3, pl.Binary: 3}
 #: What Parquet files begin and end with; bytes of the length of the footer and of this.
 MAGIC, TAIL = b"PAR1", 8
-#: Numbers of the fields in Parquet's structures: of the footer, of a group of rows, of a column of it, of
-#: what describes the column, and of the header of a page.
+#: Numbers of the fields in Parquet's structures: of the footer, of a group of rows (ROWS, too), of a column
+#: of it, of what describes the column, and of the header of a page.
 ROWS, GROUPS, COLUMNS, DESCRIPTION = 3, 4, 1, 3
 PACKED_BYTES, DATA, DICTIONARY = 7, 9, 11
 PAGE_UNPACKED, PAGE_PACKED = 2, 3
@@ -24,6 +68,238 @@ PAGE_UNPACKED, PAGE_PACKED = 2, 3
 DEEPEST = 16
 #: Types of Thrift's compact protocol that are no numbers, and those of lists.
 TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
+
+
+class ParquetTable(SourceTable):
+    """A table in a Parquet file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.name = file, file.stem
+        self.everything = Part(self.name, 1, MOST_ROWS)
+
+    def _scan(self) -> pl.LazyFrame:
+        return pl.scan_parquet(self.file, glob=False, hive_partitioning=False)
+
+    @contextmanager
+    def explain_damage(self) -> Iterator[None]:
+        """Raise one clear line, which names the file, where it is damaged."""
+        try:
+            with hide_stderr():
+                yield
+        except DAMAGED_FILE as error:
+            # polars quotes values.
+            reason = re.split(r"[\[\"'`\n]", str(error), maxsplit=1)[0].strip()
+            raise Nsys2prvError(
+                f"{self.file}: cannot be read as a table ({reason[:160] or type(error).__name__}); {_advise(self.file.parent)}"
+            ) from None
+
+    @cached_property
+    def columns(self) -> dict[str, pl.DataType]:
+        """The columns, with the types of their values."""
+        with self.explain_damage():
+            return dict(self._scan().collect_schema())
+
+    @cached_property
+    def whole(self) -> Part:
+        """All of its rows."""
+        with self.explain_damage():
+            return Part(self.name, 1, self._scan().select(pl.len()).collect().item())
+
+    def scan(self, columns: Sequence[str]) -> pl.LazyFrame:
+        """Return these of its columns, which it has, in SQLite's types."""
+        return self._scan().select(_to_plain(name, self.columns[name]) for name in columns)
+
+    def read(self, part: Part, columns: Sequence[str]) -> pl.DataFrame:
+        """Return these columns of some rows."""
+        scanned = self.scan(columns)
+        if not isinstance(part, SomeRows):
+            return scanned.slice(max(part.first, 1) - 1, part.rows).collect()
+        places, first = part.rowids, part.rowids[0]
+        if places[-1] - first > PIECE_ROWS:  # far apart
+            return pl.concat([scanned.slice(place - 1, 1) for place in places]).collect()
+        near = scanned.slice(first - 1, places[-1] - first + 1).collect()
+        return near[np.array(places) - first]
+
+
+def _to_plain(name: str, kind: pl.DataType) -> pl.Expr:
+    """Return a column as Int64, Float64, String or Binary; text that is no UTF-8 is among bytes."""
+    column = pl.col(name)
+    if kind in (pl.Int64, pl.Float64, pl.String, pl.Binary):
+        return column
+    if kind.is_temporal():
+        return column.to_physical().cast(pl.Int64)
+    if kind.is_integer() or kind in (pl.Boolean, pl.Null):
+        return column.cast(pl.Int64, wrap_numerical=kind == pl.UInt64)
+    return column.cast(pl.Float64) if kind.is_float() else column.cast(pl.String, strict=False)
+
+
+def _to_bytes(column: pl.Series) -> pl.Series:
+    """Return the values of a column as texts, empty ones for NULL."""
+    texts = column if column.dtype == pl.Binary else column.cast(pl.String).cast(pl.Binary)
+    return texts.fill_null(b"")
+
+
+def _look_at(column: pl.Series) -> LookedAt:
+    """Return the values of a column for conditions."""
+    if column.dtype == pl.Int64:
+        return column.fill_null(NULL).to_numpy(), {column.name: write_integer}
+    distinct, codes = number_distinct(column)
+    if column.dtype == pl.Float64:
+        literals = [
+            repr(one) if one is not None and abs(one) < 9e307 else "NULL" for one in distinct
+        ]
+    else:
+        raw = distinct.cast(pl.Binary)
+        literals = ["NULL" if one is None else f"CAST(x'{one.hex()}' AS TEXT)" for one in raw]
+    return codes, {column.name: literals.__getitem__}
+
+
+class ParquetFolder(Database):
+    """An export in a folder of Parquet files. Rows count from 1."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        files = [file for file in sorted(path.glob("*.parquet")) if file.is_file()]
+        if not files:
+            raise ForeignFile(
+                f"{path}: holds Arrow tables, which nsys2prv does not read; {_advise(path)}"
+            )
+        self.packed = sum(file.stat().st_size for file in files)
+        self.size = PACKED * self.packed
+        self.tables: dict[str, ParquetTable] = {file.stem: ParquetTable(file) for file in files}
+        strings = self.tables.get(STRINGS)
+        self.has_few_strings = strings is None or strings.file.stat().st_size <= FEW_STRINGS
+
+    def check(self, notes: Mapping[str, tuple[str, Sequence[int]]]) -> None:
+        """Measure all tables. Raises one clear line where one has no sound footer, or all of them more
+        than files of their size may have. Damaged pages are found when they are read.
+        """
+        budget = FolderBudget(self.packed)
+        for table in self.tables.values():
+            with table.explain_damage():
+                size = measure_table(table.file)
+                budget.take("rows", size.rows)
+                budget.take("values", size.values)
+                budget.take("bytes when unpacked", size.unpacked)
+                table.whole = Part(table.name, 1, size.rows)
+
+    def _read_part(
+        self,
+        part: Part,
+        integers: tuple[str, ...],
+        texts: tuple[str, ...],
+        conditions: Sequence[str],
+        reals: tuple[str, ...] = (),
+    ) -> tuple[Columns, np.ndarray]:
+        table = self.tables[part.table]
+        with table.explain_damage():
+            known, looked_at = table.columns, find_condition_columns(tuple(conditions))
+            names = (*integers, *texts, *reals, *looked_at.values, *looked_at.types)
+            wanted = [name for name in dict.fromkeys(names) if name in known]
+            frame = table.read(part, wanted) if wanted else pl.DataFrame()
+            rows = frame.height if wanted else _count_rows(part, table.whole)
+            read = frame.to_dict()
+            seen = [_look_at(read[name]) for name in looked_at.values if name in read]
+            types = [name for name in looked_at.types if name in read]
+            if types:
+                numbers = [
+                    read[name].is_not_null().to_numpy() * TYPES[read[name].dtype] for name in types
+                ]
+                packed = sum(one << TYPE_BITS * place for place, one in enumerate(numbers))
+                seen.append((packed, write_types(types)))
+        met = np.zeros(0, np.int64)
+        if conditions:
+            in_sql = [self.make_condition(part.table, where) for where in conditions]
+            met = evaluate_conditions(self._evaluate, seen, rows, in_sql)
+        return _make_columns(rows, read, integers, texts, reals), met
+
+    def _read_rows(self, table: str, columns: Sequence[str], where: str) -> list[tuple]:
+        found: list[tuple] = []
+        source, budget = self.tables[table], FolderBudget(self.packed)
+        present = [name for name in columns if name in source]
+        for piece in source.whole.split(PIECE_ROWS):
+            met = self._read_part(piece, (), (), [where])[1] if where else None
+            if met is not None and not met.any():
+                continue
+            with source.explain_damage():
+                frame = source.read(piece, present) if present else pl.DataFrame()
+                frame = frame if met is None else frame.filter(met != 0)
+                for column in frame.select(pl.col(pl.String, pl.Binary)).iter_columns():
+                    budget.take("bytes of texts", column.cast(pl.Binary).bin.size().sum())
+            read = {
+                name: decode_texts(column) if column.dtype == pl.Binary else column
+                for name, column in frame.to_dict().items()
+            }
+            nothing = [None] * frame.height
+            found += zip(*(read.get(name, nothing) for name in columns), strict=True)
+        return found
+
+    def _find_strings(self, ids: Sequence[int]) -> dict[int, str]:
+        return self._collect_strings(pl.col("id").is_in(ids))
+
+    def _select_strings(self, begin: str) -> str:
+        begins = pl.col("value").cast(pl.Binary).bin.starts_with(begin.encode())
+        return ", ".join(map(str, self._collect_strings(begins)))
+
+    def _collect_strings(self, chosen: pl.Expr) -> dict[int, str]:
+        """Return the texts of some registered strings by their ids."""
+        table = self.tables[STRINGS]
+        with table.explain_damage():
+            if not table.columns["id"].is_integer():
+                return {}
+            frame = table.scan(("id", "value")).filter(chosen).collect()
+            return dict(zip(frame["id"], decode_texts(_to_bytes(frame["value"])), strict=True))
+
+    def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
+        """Return call stacks."""
+        source = self.tables[table]
+        with source.explain_damage():
+            frame = source.scan(FRAME_COLUMNS).filter(pl.col("id").is_between(low, high)).collect()
+        rows = _make_columns(frame.height, frame.to_dict(), FRAME_COLUMNS, (), ())
+        return StackRows.from_frames(rows)
+
+
+def _count_rows(part: Part, whole: Part) -> int:
+    """Return how many rows of a table a part has."""
+    if isinstance(part, SomeRows):
+        return len(part.rowids)
+    return max(0, min(part.last, whole.last) - max(part.first, 1) + 1)
+
+
+def _make_columns(
+    rows: int,
+    read: Mapping[str, pl.Series],
+    integers: Sequence[str],
+    texts: Sequence[str],
+    reals: Sequence[str],
+) -> Columns:
+    """Return what was read, by what it is to be."""
+    numbers: dict[str, np.ndarray] = {}
+    odd = np.zeros(rows, np.int64)
+    for name in integers:
+        column = read.get(name)
+        if column is not None and column.dtype == pl.Int64:
+            numbers[name] = column.fill_null(NULL).to_numpy()
+        else:
+            numbers[name] = np.full(rows, NULL)
+            odd += 0 if column is None else column.is_not_null().to_numpy()
+    for name in reals:
+        column = read.get(name)
+        if column is not None and column.dtype.is_numeric():
+            numbers[name] = column.cast(pl.Float64).fill_null(np.nan).to_numpy()
+        else:
+            numbers[name] = np.full(rows, np.nan)
+    words = {}
+    for name in texts:
+        column = _to_bytes(read[name]) if name in read else pl.Series([b""] * rows, dtype=pl.Binary)
+        distinct, codes = number_distinct(column)
+        words[name] = codes, DistinctTexts(distinct)
+    return Columns(rows, numbers, words, odd if odd.any() else None)
+
+
+def _advise(folder: Path) -> str:
+    name = re.sub("_(pqt|arw)dir$", "", folder.stem)
+    return f"export the report again with: nsys export --type sqlite --force-overwrite true {name}.nsys-rep"
 
 
 class TableSize(Struct, frozen=True):
@@ -60,6 +336,8 @@ def _measure(data: mmap.mmap) -> TableSize:
         for column in group[COLUMNS]
         for header in _read_page_headers(data, column[DESCRIPTION])
     )
+    if sum(group[ROWS] for group in footer[GROUPS]) != footer[ROWS]:
+        raise ValueError("its footer is damaged")
     columns = max((len(group[COLUMNS]) for group in footer[GROUPS]), default=0)
     return TableSize(footer[ROWS], footer[ROWS] * columns, sum(pages))
 

@@ -14,10 +14,12 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
+import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.text import list_some
+from nsys2prv.export.database import Database
 from nsys2prv.export.info import (
     PROCESS_MASK,
     RANK_VARIABLES,
@@ -28,8 +30,8 @@ from nsys2prv.export.info import (
 )
 from nsys2prv.export.recording import NO_PROCESSES, Capture
 from nsys2prv.export.roles import ProcessKey, choose_launcher_ranks
-from nsys2prv.export.source import name_rows
-from nsys2prv.export.sqlite import Database
+from nsys2prv.export.source import NULL
+from nsys2prv.export.sqlite import open_database
 
 #: Reports of one job overlap in time, but for clocks of hosts that differ; those further apart (ns)
 #: were recorded one after the other.
@@ -333,14 +335,18 @@ def _read_processes(info: ReportInfo) -> dict[int, tuple[int, int]]:
     """Return the processes that a report profiles (globalPid) with the least number of their CUDA
     calls and how many of these there are, (0, 0) where there are none.
     """
-    with Database(info.path) as database:
+    with open_database(info.path) as database:
         processes = dict.fromkeys(list_profiled_processes(database), (0, 0))
         if database.has(CALLS, "globalTid", "correlationId"):
-            for process, least, count in database.query(
-                f"SELECT globalTid & {PROCESS_MASK}, min(correlationId), count(*) FROM {name_rows(CALLS)} "
-                "WHERE typeof(correlationId) = 'integer' GROUP BY 1"
-            ):
-                processes[process] = (least, count)
+            for calls in database.read_pieces(CALLS, ("globalTid", "correlationId")):
+                calls = calls.where((calls["correlationId"] != NULL) & (calls["globalTid"] != NULL))
+                own = pl.DataFrame({"call": calls["correlationId"], "process": calls["globalTid"]})
+                own = own.group_by(pl.col("process") & PROCESS_MASK).agg(
+                    least=pl.min("call"), count=pl.len()
+                )
+                for process, least, count in own.iter_rows():
+                    first, before = processes.get(process, (0, 0))
+                    processes[process] = min(first, least) if before else least, before + count
     return processes
 
 

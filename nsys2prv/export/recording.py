@@ -17,8 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import find_bounds
+from nsys2prv.export.database import Database
 from nsys2prv.export.source import NULL, TIME_LIMIT, mask_usable
-from nsys2prv.export.sqlite import Database
 
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 #: Values of ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and the value of ENUM_DIAGNOSTIC_SOURCE_TYPE for the

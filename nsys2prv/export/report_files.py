@@ -1,7 +1,8 @@
 """Find the files of reports, prepare them for reading (:func:`prepare_export`: a report is exported
 with `nsys`, and an export that cannot be opened read-only is copied), check that they are readable
-and stay unchanged while they are read, and estimate the work of reading them. Imports neither
-polars nor numpy.
+and stay unchanged while they are read, and estimate the work of reading them. Files of other kinds
+that people give as reports are named by their content, with what to do instead
+(:class:`ForeignFile`). Imports neither polars nor numpy.
 """
 
 from __future__ import annotations
@@ -12,26 +13,28 @@ import re
 import shlex
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import zlib
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
-from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, TABLE_ENDINGS, describe_missing_file
-from nsys2prv._util.workers import is_worth_parallelizing
-from nsys2prv.export.foreign import (
-    ForeignFile,
-    check_no_url,
-    explain_foreign_file,
-    has_foreign_name,
+from nsys2prv._util.files import (
+    FILE_ENDINGS,
+    NOT_EXPORTED,
+    TABLE_ENDINGS,
+    describe_missing_file,
+    load_shipped_file,
 )
+from nsys2prv._util.text import list_some
+from nsys2prv._util.workers import is_worth_parallelizing
 
 #: Name, device, inode, size and time of change (ns) of each file.
 Signature = tuple[tuple[str, int, int, int, int], ...]
-MAGIC = b"SQLite format 3\x00"
 #: The first bytes of a rollback journal that has something to roll back.
 JOURNAL = bytes.fromhex("d9d505f920a163d7")
 #: Errors of reading a damaged database; SQLite's messages quote its content, which may be no text.
@@ -46,6 +49,114 @@ SMALL_JOB_BYTES = 14_000_000
 REPORT_BYTES = 2_200_000
 #: How often an export in use is copied, until nothing was written meanwhile.
 ATTEMPTS = 5
+
+#: Bytes at the begin of a file that are looked at; unpacked ones as well.
+LOOKED_AT = 1 << 16
+#: Columns of a database that are looked at.
+MOST_COLUMNS = 10_000
+#: How gzip files begin, and what zlib calls their format; how SQLite databases begin.
+GZIP, GZIP_WINDOW, SQLITE = b"\x1f\x8b", 31, b"SQLite format 3\x00"
+#: Addresses of other machines.
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+[^/]")
+
+
+class ForeignFile(Nsys2prvError):
+    """A file is of another kind than an export of Nsight Systems."""
+
+
+@cache
+def _load_kinds() -> dict[str, Any]:
+    return load_shipped_file(__package__, "foreign.yaml")
+
+
+def explain_foreign_file(path: Path) -> ForeignFile | None:
+    """Return the error for a file of another kind; None for an export, and where nothing tells what
+    it is.
+    """
+    head, kinds = _read_head(path), _load_kinds()
+    if head.startswith(SQLITE):
+        try:
+            check_tables(path, _read_tables(path))
+        except ForeignFile as error:
+            return error
+        return None
+    inner = b""
+    if head.startswith(GZIP):
+        with suppress(zlib.error):
+            inner = zlib.decompressobj(GZIP_WINDOW).decompress(head, LOOKED_AT)
+    for kind in kinds["content"]:
+        begins, text = bytes.fromhex(kind.get("begins", "")), kind.get("text", "").encode()
+        if any(one and one.startswith(begins) and text in one for one in (head, inner)):
+            return _make_error(path, kind)
+    for begins, command in kinds["packed"].items():
+        if head.startswith(bytes.fromhex(begins)):
+            return ForeignFile(f"{path}: is a compressed file; unpack it: {command} {path.name}")
+    name = path.name.lower().removesuffix(".gz")
+    found = (kind for kind in kinds["names"] if name.endswith(tuple(kind["ends"])))
+    return next((_make_error(path, kind) for kind in found), None)
+
+
+def _read_head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(LOOKED_AT)
+    except OSError:
+        return b""
+
+
+def _read_tables(path: Path) -> dict[str, list[str]]:
+    """Return the columns of each table of a database; none where it is damaged."""
+    uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            rows = connection.execute(
+                "SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c WHERE t.type = 'table'"
+            ).fetchmany(MOST_COLUMNS)
+    except (sqlite3.Error, UnicodeError):
+        return {}
+    tables: dict[str, list[str]] = {}
+    for table, column in rows:
+        tables.setdefault(table, []).append(column)
+    return tables
+
+
+def has_foreign_name(path: Path) -> bool:
+    """True if a file of this name is probably the work of another profiler, or unfinished."""
+    return path.name.lower().endswith((".qdstrm", ".ncu-rep", ".otf2", ".nvvp", ".nvprof", ".db"))
+
+
+def check_tables(path: Path, tables: Mapping[str, Container[str]]) -> None:
+    """Check that a database has a table of Nsight Systems. Raises ForeignFile otherwise. tables:
+    name -> columns.
+    """
+    kinds = _load_kinds()
+    if "StringIds" in tables:
+        return
+    for kind in kinds["tables"]:
+        for table, columns in tables.items():
+            is_named_so = table.startswith(kind["begins"])
+            if is_named_so and ("column" not in kind or kind["column"] in columns):
+                raise _make_error(path, kind)
+    if tables and not any(re.match(kinds["own"], table) for table in tables):
+        plain = [table for table in tables if re.fullmatch(r"\w{1,40}", table, re.ASCII)]
+        named = f" (it has {list_some(plain, 3)})" if plain else ""
+        raise ForeignFile(
+            f"{path}: is an SQLite database of another program, without a table of Nsight Systems{named}; give the reports of nsys, "
+            "exported with: nsys export --type sqlite REPORT.nsys-rep"
+        )
+
+
+def check_no_url(path: str) -> None:
+    """Check that a path is none of another machine. Raises Nsys2prvError otherwise."""
+    url = _URL.match(path)
+    if url and not Path(path).exists():
+        raise Nsys2prvError(
+            f"{path}: is a URL ({url[1]}), and nsys2prv reads files; download it, and give the file"
+        )
+
+
+def _make_error(path: Path, kind: Mapping[str, str]) -> ForeignFile:
+    return ForeignFile(f"{path}: is {kind['what']}; {kind['do'].replace('FILE', path.name)}")
 
 
 def find_reports(paths: Iterable[str | Path], left_out: list[str] | None = None) -> list[Path]:
@@ -216,7 +327,7 @@ def check_file(path: Path) -> int:
             head, size = file.read(16), os.fstat(file.fileno()).st_size
     except OSError as error:
         raise Nsys2prvError(f"{path}: cannot be read ({error.strerror or error})") from None
-    if head != MAGIC:
+    if head != SQLITE:
         if foreign := explain_foreign_file(path):
             raise foreign
         defect = "is empty" if not head else "is not an SQLite database"
@@ -299,20 +410,17 @@ def export_report(report: Path, folder: Path) -> Path:
 
 
 def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
-    """Return the SQLite file to read, and the path itself.
+    """Return the SQLite file or folder to read, and the path itself.
 
     A report of nsys is exported into the new folder `folder`. An export with a write-ahead log is
-    copied there with its log: reading it in place would make SQLite write beside it. A folder of
-    tables is loaded into a file there when that is first read
-    (:func:`nsys2prv.export.info.read_report_info`).
+    copied there with its log: reading it in place would make SQLite write beside it.
     """
     if path.suffix.lower() in NOT_EXPORTED:
         if not path.is_file():
             raise Nsys2prvError(describe_missing_file(path))
         return export_report(path, folder), path
     if is_export_folder(path):
-        folder.mkdir()
-        return folder / f"{path.stem}.sqlite", path
+        return path, path
     if has_journal(path):
         # Not rolled back here: a journal can name other files, which SQLite then deletes.
         raise Nsys2prvError(

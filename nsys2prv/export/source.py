@@ -1,15 +1,9 @@
-"""Tables of an export and parts of them, rows as columns of numbers and texts, and a folder of tables
-as a database (:func:`load_folder`).
-"""
+"""Parts of the tables of an export, and their rows as columns of numbers and texts."""
 
 from __future__ import annotations
 
-import re
-import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +11,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from nsys2prv._util.budget import FolderBudget
 from nsys2prv._util.columns import find_bounds, mask_changes
-from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.files import hide_stderr
-from nsys2prv.export.foreign import ForeignFile
-from nsys2prv.export.parquet import measure_table
 
 #: Stands for NULL in columns of integers.
 NULL = np.iinfo(np.int64).min
@@ -34,15 +23,6 @@ FEW_TEXTS = 1000
 FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
 #: If fewer than one in so many rows of a part are wanted, they are read one by one.
 FEW_ROWS = 20
-#: What reading a damaged file raises.
-DAMAGED_FILE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError
-#: Of the database: it is temporary.
-FAST = "PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", "BEGIN"
-#: Rows of a piece of a table, and bytes of its texts; a longer text is a piece of its own.
-PIECE_ROWS, PIECE_BYTES = 50_000, 64 << 20
-AFFINITIES = {pl.Int64: "INTEGER", pl.Float64: "REAL", pl.String: "TEXT", pl.Binary: "TEXT"}
-#: The table whose rows are looked up by their ids, and these.
-STRINGS, ID = "StringIds", "id"
 
 
 def mask_usable(times: np.ndarray) -> np.ndarray:
@@ -189,8 +169,14 @@ class Columns(Struct):
     integers: dict[str, np.ndarray]
     #: Name -> each row's index into the texts.
     texts: dict[str, tuple[np.ndarray, DistinctTexts]]
-    #: Number of values that are not integers where integers belong; they read as NULL.
-    damaged: int = 0
+    #: Of each row how many values are not integers where integers belong; they read as NULL. None
+    #: where there is no such value.
+    odd: np.ndarray | None = None
+
+    @property
+    def damaged(self) -> int:
+        """Number of values that are not integers where integers belong."""
+        return 0 if self.odd is None else int(self.odd.sum())
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.integers[name]
@@ -205,7 +191,7 @@ class Columns(Struct):
             name: _keep_used(codes[rows], distinct)
             for name, (codes, distinct) in self.texts.items()
         }
-        return Columns(len(rows), integers, texts, self.damaged)
+        return Columns(len(rows), integers, texts, None if self.odd is None else self.odd[rows])
 
     def select(self, integers: Iterable[str], texts: Iterable[str]) -> Columns:
         """Return some of the columns."""
@@ -229,12 +215,10 @@ def number_distinct(series: pl.Series) -> tuple[pl.Series, np.ndarray]:
     """Return the distinct values in the order in which they come first, and each row's index among
     them (int64).
     """
-    distinct = series.unique(maintain_order=True)
-    if len(distinct) == len(series):
-        return series, np.arange(len(series))
-    numbered = distinct.to_frame("value").with_row_index("code")
-    codes = series.to_frame("value").join(numbered, on="value", how="left", maintain_order="left")
-    return distinct, codes["code"].to_numpy().astype(np.int64)
+    rows = series.to_frame("value").with_row_index("row")
+    first = rows.select(pl.first("row").over("value")).to_series().to_numpy()
+    is_first = first == np.arange(len(series))
+    return series.filter(pl.Series(is_first)), (np.cumsum(is_first) - 1)[first]
 
 
 def decode_texts(series: pl.Series) -> pl.Series:
@@ -277,10 +261,10 @@ class StackRows(Struct, frozen=True):
         mixed ^= mixed >> np.uint64(31)
         sums = np.add.reduceat(mixed.view(np.int64) * MIX[3], first)
         distinct, place, codes = np.unique(sums, return_index=True, return_inverse=True)
-        pieces = np.split(frames, first[1:])
-        chosen = [pieces[one] for one in place.tolist()]
-        lengths = np.array([len(one) for one in chosen], np.int64)
-        return cls(ids[first], codes, distinct, lengths, np.concatenate([frames[:0], *chosen]))
+        lengths = np.diff(first, append=len(ids))[place]
+        begin = np.repeat(first[place] - np.cumsum(lengths) + lengths, lengths)
+        chosen = frames[begin + np.arange(len(begin))]
+        return cls(ids[first], codes, distinct, lengths, chosen)
 
 
 class Part(Struct, frozen=True):
@@ -357,135 +341,6 @@ class Shared(Struct, frozen=True):
         self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]
     ) -> Columns:
         """Return columns of the rows that meet a condition, as
-        :meth:`nsys2prv.export.sqlite.Database.read` has them.
+        :meth:`nsys2prv.export.database.Database.read` has them.
         """
         return self.rows.select(integers, texts).where(self.mask_meeting(number))
-
-
-class SqlNames(dict):
-    """Column -> its name in SQL; NULL for a column that is not there."""
-
-    def __init__(self, columns: Iterable[str]) -> None:
-        super().__init__((column, quote_name(column)) for column in columns)
-
-    def __missing__(self, column: str) -> str:
-        return "NULL"
-
-
-def name_rows(table: str) -> str:
-    """Return in SQL the rows of a table, read from itself: an index may be damaged."""
-    return f"{quote_name(table)} NOT INDEXED"
-
-
-def quote_name(name: str) -> str:
-    """Return an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def load_folder(folder: Path, target: Path) -> None:
-    """Write the tables of a folder of Parquet files, as `nsys export --type parquetdir` writes it,
-    into a new SQLite database, which is then read as any other. Memory is that of a piece of a table.
-    Raises one clear line for a file that is no table, and for a folder of Arrow's files.
-    """
-    files = [file for file in sorted(folder.glob("*.parquet")) if file.is_file()]
-    if not files:
-        raise ForeignFile(
-            f"{folder}: holds Arrow tables, which nsys2prv does not read; {_advise(folder)}"
-        )
-    budget = FolderBudget(sum(file.stat().st_size for file in files))
-    with closing(sqlite3.connect(target, isolation_level=None)) as connection:
-        for statement in FAST:
-            connection.execute(statement)
-        for file in files:
-            # SQLite keeps such names to itself.
-            if not file.stem.lower().startswith("sqlite_"):
-                _load_table(file, connection, budget)
-        connection.execute("COMMIT")
-
-
-def _load_table(file: Path, connection: sqlite3.Connection, budget: FolderBudget) -> None:
-    table, rows = quote_name(file.stem), 0
-    try:
-        size = measure_table(file)
-        budget.take("rows", size.rows)
-        budget.take("values", size.values)
-        budget.take("bytes when unpacked", size.unpacked)
-        with hide_stderr():
-            for piece in _read_pieces(file, budget):
-                if has_keys := file.stem == STRINGS and ID in piece.columns:
-                    piece = piece.drop_nulls(ID)
-                columns = piece.get_columns()
-                if not rows and columns:
-                    declared = (
-                        f"{quote_name(column.name)} {AFFINITIES[column.dtype.base_type()]}"
-                        f"{' PRIMARY KEY' * (has_keys and (column.name, column.dtype) == (ID, pl.Int64))}"
-                        for column in columns
-                    )
-                    connection.execute(
-                        f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(declared)})"
-                    )
-                # Text that is no UTF-8 is among bytes.
-                values = ", ".join(
-                    "CAST(? AS TEXT)" if column.dtype == pl.Binary else "?" for column in columns
-                )
-                if columns:
-                    connection.executemany(
-                        f"INSERT OR REPLACE INTO {table} VALUES ({values})",
-                        zip(*(column.to_list() for column in columns), strict=True),
-                    )
-                rows += piece.height
-    except sqlite3.OperationalError as error:
-        if "disk" in str(error):
-            raise Nsys2prvError(
-                f"no room for the tables of {file.parent} in the folder of temporary files ({error}); give another with --tmp"
-            ) from None
-        raise _make_unreadable_error(file, error) from None
-    except (*DAMAGED_FILE, sqlite3.Error) as error:
-        raise _make_unreadable_error(file, error) from None
-
-
-def _make_unreadable_error(file: Path, error: BaseException) -> Nsys2prvError:
-    # polars quotes values.
-    reason = re.split(r"[\[\"'`\n]", str(error), maxsplit=1)[0].strip() or type(error).__name__
-    return Nsys2prvError(
-        f"{file}: cannot be read as a table ({reason[:160]}); {_advise(file.parent)}"
-    )
-
-
-def _advise(folder: Path) -> str:
-    name = re.sub("_(pqt|arw)dir$", "", folder.stem)
-    return f"export the report again with: nsys export --type sqlite --force-overwrite true {name}.nsys-rep"
-
-
-def _read_pieces(file: Path, budget: FolderBudget) -> Iterator[pl.DataFrame]:
-    """Yield the rows of a table in SQLite's types, the first time perhaps none."""
-    scanned, first = pl.scan_parquet(file), 0
-    while True:
-        piece = scanned.slice(first, PIECE_ROWS).collect()
-        piece = piece.with_columns(_to_plain_column(column) for column in piece.iter_columns())
-        # Equal texts are in memory once: none of them is copied here.
-        of_rows = pl.Series([0]).new_from_index(0, piece.height)
-        for column in piece.select(pl.col(pl.String, pl.Binary)).iter_columns():
-            of_rows += column.cast(pl.Binary).bin.size().cast(pl.Int64).fill_null(0)
-        budget.take("bytes of texts", of_rows.sum())
-        if piece.height or not first:
-            yield from piece.iter_slices(max(1, PIECE_BYTES // max(1, of_rows.max() or 0)))
-        first += piece.height
-        if piece.height < PIECE_ROWS:
-            return
-
-
-def _to_plain_column(column: pl.Series) -> pl.Series:
-    """Return a column in one of SQLite's types."""
-    kind = column.dtype
-    if kind.is_temporal():
-        column, kind = column.to_physical(), pl.Int64()
-    if kind == pl.UInt64:
-        return column.cast(pl.Int64, wrap_numerical=True)
-    if kind.is_integer() or kind in (pl.Boolean, pl.Null):
-        return column.cast(pl.Int64)
-    if kind.is_float():
-        return column.cast(pl.Float64)
-    if kind in (pl.String, pl.Binary):
-        return column
-    return column.cast(pl.String, strict=False)

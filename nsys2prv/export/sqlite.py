@@ -1,7 +1,8 @@
-"""Read an SQLite export (:class:`Database`), from its pages (:mod:`nsys2prv.export.sqlite_pages`) or by SQLite.
+"""Open exports (:func:`open_database`), and read those in SQLite (:class:`SqliteDatabase`), from the
+file's pages (:mod:`nsys2prv.export.sqlite_pages`) or by SQLite.
 
-Damage is an error, once for the whole file (:meth:`Database.check`). Only tables count: indexes may be
-damaged, so nothing is read from them.
+Damage is an error, once for the whole file (:meth:`SqliteDatabase.check`). Only tables count: indexes
+may be damaged, so nothing is read from them.
 
 Databases are opened read-only, and immutable unless a write-ahead log beside them holds data, so
 that a read-only folder or a file system without locks works and nothing is ever written beside the
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -21,16 +21,24 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
-from msgspec.structs import astuple
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.files import Closable
+from nsys2prv.export.database import (
+    FEW_COMBINATIONS,
+    STRINGS,
+    Database,
+    evaluate_conditions,
+    find_condition_columns,
+    quote_name,
+    select_condition_bits,
+)
+from nsys2prv.export.parquet import ParquetFolder
 from nsys2prv.export.report_files import (
     DAMAGE,
     check_file,
     has_journal,
     has_log,
+    is_export_folder,
     make_database_uri,
     remove_quoted_content,
 )
@@ -40,24 +48,19 @@ from nsys2prv.export.source import (
     Columns,
     DistinctTexts,
     Part,
-    Shared,
     SomeRows,
     StackRows,
-    name_rows,
     number_distinct,
-    quote_name,
 )
 from nsys2prv.export.sqlite_pages import (
     SCHEMA,
     DamagedPage,
-    SourceTable,
+    SqliteTable,
     ask_core,
-    evaluate_conditions,
-    find_condition_columns,
     list_tables,
+    name_rows,
     open_pages,
     open_schema,
-    select_condition_bits,
 )
 
 #: Rows that SQLite hands over at a time.
@@ -69,8 +72,13 @@ MET, DAMAGED_VALUES = "conditions met", "damaged values"
 _AS_INTEGER = "CASE typeof({0}) WHEN 'integer' THEN {0} END AS {0}"
 _AS_REAL = "CASE WHEN typeof({0}) IN ('integer', 'real') THEN CAST({0} AS REAL) END AS {0}"
 _AS_TEXT = "CASE typeof({0}) WHEN 'blob' THEN {0} ELSE CAST(COALESCE({0}, '') AS TEXT) END AS {0}"
+#: Of files up to this size (bytes) all registered strings are read at once.
+SMALL_FILE = 1 << 20
 #: Registered strings asked for in one statement.
-STRINGS = 500
+STRINGS_AT_ONCE = 500
+#: Conditions are evaluated for the combinations of values in a part if there are at most
+#: FEW_COMBINATIONS, or at most one for so many rows; else SQLite reads the rows.
+ROWS_PER_COMBINATION = 8
 #: What SQLite's check says where a page is damaged, and not a value.
 PAGE_IN_CHECK = re.compile(r"(?i)\bpage (\d+)")
 #: What it says of values that SQLite never writes so.
@@ -79,32 +87,29 @@ MALFORMED = "NULL value", "NUMERIC value", "row not in PRIMARY KEY order"
 LOST_PAGE = re.compile(r"(?i)page (\d+)(?: is|:) never used")
 #: What comes with a database is data: nothing in it is run.
 DISTRUST = "PRAGMA trusted_schema = OFF"
-#: So many rows of a table, spread all over it, tell where its times lie.
-SAMPLED_ROWS = 16
-#: Of files up to this size (bytes) all registered strings are read at once.
-SMALL_FILE = 1 << 20
-#: What queries without tables said, and of how many at most this is remembered.
-_EVALUATED: dict[str, list[tuple]] = {}
-MOST_EVALUATED = 64
 
 
-class Database(Closable):
-    """One export opened for reading. Raises :class:`Nsys2prvError` when it is not one, and whatever
-    reads where it is damaged.
+def open_database(path: str | Path) -> Database:
+    """Return an export opened for reading: an SQLite file, or a folder of Parquet files. Raises
+    :class:`Nsys2prvError` when it is neither.
+    """
+    return ParquetFolder(Path(path)) if is_export_folder(Path(path)) else SqliteDatabase(path)
 
-    Conditions are in SQL, with the table's columns in braces (:meth:`make_condition`).
-    Rows of large tables are read from the file's pages. SQLite answers questions in SQL, and reads
-    what the page reader does not know (:mod:`nsys2prv.export.sqlite_pages`).
+
+class SqliteDatabase(Database):
+    """An SQLite export. Rows of large tables are read from the file's pages; SQLite reads what the
+    page reader does not know (:mod:`nsys2prv.export.sqlite_pages`).
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.size = check_file(self.path)
-        self.tables: dict[str, SourceTable] = {}
+        self.has_few_strings = self.size <= SMALL_FILE
+        self.tables: dict[str, SqliteTable] = {}
         with self._explain_damage(SCHEMA):
             alone = not (has_log(self.path) or has_journal(self.path))
             self._schema = open_schema(open_pages(self.path) if alone else None, self.size)
-            self.tables, self._others = list_tables(self._schema, self.query)
+            self.tables, self._others = list_tables(self._schema, self._query)
 
     @cached_property
     def connection(self) -> sqlite3.Connection:
@@ -118,21 +123,7 @@ class Database(Closable):
             connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
         return connection
 
-    @cached_property
-    def _evaluator(self) -> sqlite3.Connection:
-        """A database without tables, which tells for given values whether conditions are met."""
-        return sqlite3.connect(":memory:")
-
-    def _evaluate(self, sql: str) -> list[tuple]:
-        """Return what a query without tables says, which is the same for all reports."""
-        answer = _EVALUATED.get(sql)
-        if answer is None:
-            if len(_EVALUATED) >= MOST_EVALUATED:
-                _EVALUATED.clear()
-            answer = _EVALUATED[sql] = self._evaluator.execute(sql).fetchall()
-        return answer
-
-    def make_unreadable_error(self, error: Exception, table: str = "") -> Nsys2prvError:
+    def _make_unreadable_error(self, error: Exception, table: str = "") -> Nsys2prvError:
         """Return the error for a damaged file, for users."""
         # In a damaged file the name of a table may be anything.
         is_plain = re.fullmatch(r"[A-Za-z_]\w{,60}", table, re.ASCII)
@@ -155,14 +146,11 @@ class Database(Closable):
         try:
             yield
         except (DamagedPage, *DAMAGE, pl.exceptions.PolarsError) as error:
-            raise self.make_unreadable_error(error, table) from None
+            raise self._make_unreadable_error(error, table) from None
 
     def check(self, notes: Mapping[str, tuple[str, Sequence[int]]]) -> None:
         """Read all tables. Raises one clear line where the pages of one are damaged, or where pages
         are lost: nothing of the file refers to them.
-
-        notes: of tables a column, and integers; :meth:`read_small_table` finds at once the rows that
-        have one of these there.
         """
         file = self._schema.file
         with suppress(*DAMAGE):
@@ -205,127 +193,56 @@ class Database(Closable):
             if text.startswith(MALFORMED):
                 raise sqlite3.DatabaseError("malformed")
 
-    def has(self, table: str, *columns: str) -> bool:
-        """True if the table exists with all these columns."""
-        return table in self.tables and all(column in self.tables[table] for column in columns)
-
-    def make_condition(self, table: str, where: str) -> str:
-        """Return a condition in SQL from one with the table's columns in braces: those that the
-        export lacks are NULL, {strings:TEXT} the ids of registered strings that begin so. "" is true.
-        """
-        names = self.tables[table].sql_names
-        return where.format_map(ChainMap({"strings": _StringIds(self)}, names)) if where else "1"
-
     def close(self) -> None:
         """Let go of the files."""
-        for name in ("connection", "_evaluator"):
-            if name in self.__dict__:
-                self.__dict__.pop(name).close()
-        self.tables, self._schema = {}, open_schema(None, self.size)
+        super().close()
+        if "connection" in self.__dict__:
+            self.__dict__.pop("connection").close()
+        self._schema = open_schema(None, self.size)
 
-    def count_rows(self, part: Part, where: str = "") -> int:
-        """Return the number of rows of a part, or of those that meet a condition (as in
-        :meth:`make_condition`).
-        """
-        if not where and (from_pages := self._read_pages(part, (), (), ())):
-            return from_pages[0].rows
-        return self.query(f"SELECT count(*) FROM {self.select_rows(part, where)}")[0][0]
-
-    def query(self, sql: str) -> list[tuple]:
+    def _query(self, sql: str) -> list[tuple]:
         """Return all rows of a small query."""
         with self._explain_damage():
             return self.connection.execute(sql).fetchall()
 
-    def read_small_table(
-        self, table: str, *columns: str, where: str = "", types: tuple[type, ...] = ()
-    ) -> list[tuple]:
-        """Return these columns of the rows of a small table that meet a condition, in the order of
-        the rows. types: those that the values of the first columns must have; damage may have
-        others.
-
-        A column that the export lacks reads as None, a table that it lacks as no rows.
-        """
-        if table not in self.tables:
-            return []
-        found = self._read_few_rows(table, columns, where)
-        if found is None:
-            named, condition = self.tables[table].sql_names, self.make_condition(table, where)
-            expressions = ", ".join(named[column] for column in columns)
-            noted = self.tables[table].noted.get(where)
-            rows = name_rows(table) if noted is None else self.select_rows(noted)
-            found = self.query(f"SELECT {expressions} FROM {rows} WHERE {condition}")
-        return [row for row in found if all(map(isinstance, row, types))] if types else found
-
-    def _read_few_rows(self, table: str, columns: Sequence[str], where: str) -> list[tuple] | None:
-        """Return columns of the rows of a table that meet a condition, None where SQLite has to read
-        them, or look at them.
-        """
+    def _read_rows(self, table: str, columns: Sequence[str], where: str) -> list[tuple]:
         source = self.tables[table]
         with self._explain_damage(table):
             rows = source.read_rows(columns)
-        if not where or not rows:
-            return rows
-        pages = self._read_pages(source.everything, (), (), [where])
-        return None if pages is None else list(compress(rows, pages[1].tolist()))
+        if rows is not None:
+            if not where or not rows:
+                return rows
+            if from_pages := self._read_pages(source.everything, (), (), [where]):
+                return list(compress(rows, from_pages[1].tolist()))
+        names = (quote_name(one) if one in source.columns else "NULL" for one in columns)
+        noted = source.noted.get(where)
+        few = name_rows(table) if noted is None else _select_rows(noted)
+        condition = self.make_condition(table, where)
+        return self._query(f"SELECT {', '.join(names)} FROM {few} WHERE {condition}")
 
-    def read_strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
-        """Return the text of these ids of StringIds; an id without a row is absent."""
-        if not self.has("StringIds", "id", "value"):
-            return {}
-        if self.size <= SMALL_FILE:
-            known = self.strings
-            return {number: known[number] for number in map(int, ids) if number in known}
+    def _find_strings(self, ids: Sequence[int]) -> dict[int, str]:
         return {
             number: _decode(value) if isinstance(value, bytes) else str(value)
-            for start in range(0, len(ids), STRINGS)
-            for number, value in self.query(
-                f"SELECT id, coalesce(value, '') FROM {name_rows('StringIds')} WHERE id IN "
-                f"({', '.join(str(int(number)) for number in ids[start : start + STRINGS])})"
+            for start in range(0, len(ids), STRINGS_AT_ONCE)
+            for number, value in self._query(
+                f"SELECT id, coalesce(value, '') FROM {name_rows(STRINGS)} WHERE id IN "
+                f"({', '.join(map(str, ids[start : start + STRINGS_AT_ONCE]))})"
             )
         }
 
-    @cached_property
-    def strings(self) -> dict[int, str]:
-        """The text of all ids of StringIds."""
-        rows = self.read(self.tables["StringIds"].everything, ("id",), ("value",))
-        codes, distinct = rows.texts["value"]
-        texts = list(map(_decode, distinct.as_list()))
-        known = zip(rows["id"].tolist(), (texts[code] for code in codes.tolist()), strict=True)
-        return {number: text for number, text in known if number != NULL}
+    def _select_strings(self, begin: str) -> str:
+        return f"SELECT id FROM {name_rows(STRINGS)} WHERE value GLOB '{begin}*'"
 
-    def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the integers that a few rows all over some tables have in one column each.
-        columns: by table.
-        """
-        sampled: list[int] = []
-        for table, column in columns.items():
-            whole = self.tables[table].whole
-            if whole.rowid:
-                steps, length = SAMPLED_ROWS - 1, whole.last - whole.first
-                spread = {whole.first + length * step // steps for step in range(SAMPLED_ROWS)}
-                rows = SomeRows(*astuple(whole), tuple(sorted(spread)))
-                sampled += self.read(rows, (column,))[column].tolist()
-        return [value for value in sampled if value != NULL]
-
-    def read(
+    def _read_part(
         self,
         part: Part,
         integers: tuple[str, ...],
-        texts: tuple[str, ...] = (),
-        where: str = "",
+        texts: tuple[str, ...],
+        conditions: Sequence[str],
         reals: tuple[str, ...] = (),
-    ) -> Columns:
-        """Return columns of some rows, in their order: of those that meet `where`, a condition as
-        in :meth:`make_condition`. reals: read as float64, NaN for what is no number.
-
-        A column that the export lacks reads as NULL throughout.
-        """
-        from_pages = self._read_pages(part, integers, texts, [where] if where else [], reals)
-        # Of damaged values it is not known here which rows they are in.
-        if from_pages is None or (where and from_pages[0].damaged):
-            return self._read_by_sql(part, integers, texts, where, reals=reals)[0]
-        columns, condition_bits = from_pages
-        return columns.where(condition_bits != 0) if where else columns
+    ) -> tuple[Columns, np.ndarray]:
+        read = self._read_pages(part, integers, texts, conditions, reals)
+        return read or self._read_by_sql(part, integers, texts, conditions, reals)
 
     def _read_pages(
         self,
@@ -335,9 +252,7 @@ class Database(Closable):
         conditions: Sequence[str],
         reals: tuple[str, ...] = (),
     ) -> tuple[Columns, np.ndarray] | None:
-        """Return columns of all rows of a part, and which conditions each row meets, as bits; None
-        where SQLite has to read them.
-        """
+        """Return what :meth:`_read_part` does; None where SQLite has to read it."""
         if not part.rowid:
             return None
         with self._explain_damage(part.table):
@@ -345,12 +260,13 @@ class Database(Closable):
             read = self.tables[part.table].read(part, integers, texts, looked_at, reals)
             if read is None or not conditions:
                 return read and (read[0], np.zeros(0, np.int64))
-            columns, values, types = read
+            columns, seen = read
             in_sql = [self.make_condition(part.table, where) for where in conditions]
             # Some look other tables up.
             alone = not any("SELECT" in where for where in in_sql)
-            asked = self._evaluate if alone else self.query
-            met = evaluate_conditions(asked, values, types, columns.rows, in_sql)
+            asked = self._evaluate if alone else self._query
+            most = max(FEW_COMBINATIONS, columns.rows // ROWS_PER_COMBINATION)
+            met = evaluate_conditions(asked, seen, columns.rows, in_sql, most)
         return None if met is None else (columns, met)
 
     def _read_by_sql(
@@ -358,27 +274,24 @@ class Database(Closable):
         part: Part,
         integers: tuple[str, ...],
         texts: tuple[str, ...],
-        where: str = "",
-        conditions: Sequence[str] = (),
+        conditions: Sequence[str],
         reals: tuple[str, ...] = (),
+        where: str = "",
     ) -> tuple[Columns, np.ndarray]:
-        """Return columns of the rows of a part that meet a condition, and which of others each of
-        them meets, as bits.
-        """
+        """Return what :meth:`_read_part` does, by SQLite, of the rows that meet one more condition."""
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
-        damaged = [f"(typeof({quote_name(name)}) NOT IN ('integer', 'null'))" for name in present]
+        odd = [f"(typeof({quote_name(name)}) NOT IN ('integer', 'null'))" for name in present]
         met = [self.make_condition(part.table, condition) for condition in conditions]
         expressions = [
-            f"{' + '.join(damaged) or 0} AS {quote_name(DAMAGED_VALUES)}",
+            f"{' + '.join(odd) or 0} AS {quote_name(DAMAGED_VALUES)}",
             f"{select_condition_bits(met) or 0} AS {quote_name(MET)}",
             *map(_AS_INTEGER.format, map(quote_name, present)),
             *map(_AS_REAL.format, (quote_name(name) for name in reals if name in have)),
             *(_AS_TEXT.format(quote_name(name)) for name in texts if name in have),
         ]
-        frame = self.select(
-            f"SELECT {', '.join(expressions)} FROM {self.select_rows(part)} WHERE {self.make_condition(part.table, where)}"
-        )
+        rows = f"{_select_rows(part)} WHERE {self.make_condition(part.table, where)}"
+        frame = self._select(f"SELECT {', '.join(expressions)} FROM {rows}")
         numbers = {name: frame[name].fill_null(NULL).to_numpy() for name in present}
         numbers |= {
             name: frame[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
@@ -391,35 +304,17 @@ class Database(Closable):
             column = frame[name] if name in have else pl.Series([b""] * frame.height)
             distinct, codes = number_distinct(column.cast(pl.Binary))
             words[name] = codes, DistinctTexts(distinct)
-        rows = Columns(
+        columns = Columns(
             frame.height,
             {name: numbers.get(name, lacking) for name in integers}
             | {name: numbers.get(name, no_reals) for name in reals},
             words,
-            int(frame[DAMAGED_VALUES].sum()),
+            frame[DAMAGED_VALUES].to_numpy() if frame[DAMAGED_VALUES].sum() else None,
         )
-        return rows, frame[MET].to_numpy()
-
-    def read_once(
-        self,
-        part: Part,
-        integers: tuple[str, ...],
-        texts: tuple[str, ...],
-        conditions: Sequence[str],
-    ) -> Shared | None:
-        """Return columns of all rows of a part, and which of some conditions (as in
-        :meth:`make_condition`) each row meets; None where damage forbids it: :meth:`read` tells what is
-        damaged.
-        """
-        columns, met = self._read_pages(part, integers, texts, conditions) or self._read_by_sql(
-            part, integers, texts, conditions=conditions
-        )
-        return None if columns.damaged else Shared(part, columns, met)
+        return columns, frame[MET].to_numpy()
 
     def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
-        """Return the call stacks with ids from `low` to `high` of a table that has :data:`FRAME_COLUMNS`.
-        Unless `of_all`, the rows are taken to be in the order of the ids, and no others are looked at.
-        """
+        """Return call stacks. Unless `of_all`, no rows but those of the stacks are looked at."""
         source = self.tables[table]
         with self._explain_damage(table):
             stacks = None if of_all or not source.rowid else source.read_stacks(low, high)
@@ -427,26 +322,11 @@ class Database(Closable):
                 source.check_rows()
         if stacks is None:
             where = f"{{id}} BETWEEN {low} AND {high}"
-            rows = self._read_by_sql(source.whole, FRAME_COLUMNS, (), where)[0]
+            rows = self._read_by_sql(source.whole, FRAME_COLUMNS, (), (), where=where)[0]
             stacks = StackRows.from_frames(rows)
         return stacks
 
-    def select_rows(self, part: Part, where: str = "") -> str:
-        """Return the rows of a part that meet a condition as a table expression in SQL, for one
-        :meth:`select`.
-        """
-        if not part.rowid:
-            rows = f"LIMIT {part.rows} OFFSET {part.first - 1}"
-        elif isinstance(part, SomeRows):
-            rows = f"WHERE {part.rowid} IN ({', '.join(map(str, part.rowids))})"
-        else:
-            rows = f"WHERE {part.rowid} BETWEEN {part.first} AND {part.last}"
-        selected = f"(SELECT * FROM {name_rows(part.table)} {rows})"
-        if not where:
-            return selected
-        return f"(SELECT * FROM {selected} WHERE {self.make_condition(part.table, where)})"
-
-    def select(self, sql: str) -> pl.DataFrame:
+    def _select(self, sql: str) -> pl.DataFrame:
         """Return the result of a larger query whose columns each have one type."""
         self.connection.text_factory = bytes
         try:
@@ -468,17 +348,15 @@ def read_cursor(cursor: sqlite3.Cursor) -> pl.DataFrame:
     return pl.concat(frames, how="vertical_relaxed").with_columns(pl.col(pl.Null).cast(pl.Int64))
 
 
-class _StringIds(Struct):
-    """Makes lists of ids of registered strings in SQL."""
-
-    #: The report.
-    database: Database
-
-    def __format__(self, begin: str) -> str:
-        if self.database.size > SMALL_FILE:
-            return f"SELECT id FROM {name_rows('StringIds')} WHERE value GLOB '{begin}*'"
-        texts = self.database.strings.items()
-        return ", ".join(str(number) for number, text in texts if text.startswith(begin))
+def _select_rows(part: Part) -> str:
+    """Return the rows of a part as a table expression in SQL."""
+    if not part.rowid:
+        rows = f"LIMIT {part.rows} OFFSET {part.first - 1}"
+    elif isinstance(part, SomeRows):
+        rows = f"WHERE {part.rowid} IN ({', '.join(map(str, part.rowids))})"
+    else:
+        rows = f"WHERE {part.rowid} BETWEEN {part.first} AND {part.last}"
+    return f"(SELECT * FROM {name_rows(part.table)} {rows})"
 
 
 def _decode(raw: bytes) -> str:

@@ -1,16 +1,15 @@
 """Read rows of an SQLite export from the file's pages, by compiled code, some 20 times as fast as by `sqlite3`.
 
 It reads tables as Nsight Systems writes them, and stands aside (:func:`open_pages` and
-:meth:`SourceTable.read` return None) wherever it is not certain of doing what SQLite does: then
-SQLite reads. Damage is an error (:class:`DamagedPage`): SQLite would not see all of it. Conditions in SQL
-are decided by SQLite, once for each distinct combination of the values they look at.
+:meth:`SqliteTable.read` return None) wherever it is not certain of doing what SQLite does: then
+SQLite reads. Damage is an error (:class:`DamagedPage`): SQLite would not see all of it.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,19 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from nsys2prv._util.columns import ABSENT, factorize_together
+from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.native import core
+from nsys2prv.export.database import (
+    MOST_TYPES,
+    ConditionColumns,
+    LookedAt,
+    Query,
+    SourceTable,
+    quote_name,
+    select_values,
+    write_integer,
+    write_types,
+)
 from nsys2prv.export.source import (
     FRAME_COLUMNS,
     NO_TEXTS,
@@ -29,105 +39,17 @@ from nsys2prv.export.source import (
     DistinctTexts,
     Part,
     SomeRows,
-    SqlNames,
     StackRows,
-    name_rows,
-    quote_name,
 )
 
-#: A column in a condition, of which the type counts, or whether it is NULL, or its value.
-_COLUMN = re.compile(r"typeof\(\{(\w+)\}\)|\{(\w+)\} IS (?:NOT )?NULL|\{(\w+)\}")
-#: Conditions are evaluated for distinct combinations of values if there are at most so many, or at
-#: most one for so many rows.
-FEW_COMBINATIONS, ROWS_PER_COMBINATION = 1000, 8
-#: A value of each type in SQL, by the type's number, as in native/records.h.
-_OF_TYPE = ("NULL", "0", "0.5", "''", "x''")
 #: Kinds of columns, as in native/records.h.
 INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
-#: The column with the types of several, so many bits of each, and no more of them, as there.
-ALL_TYPES, TYPE_BITS, MOST_TYPES = "all types", 3, 21
 #: The place of the rowid in records, as there.
 ROWID = -1
 #: What a column of a record cannot be, as there.
 NOT_NULL, NO_NUMBER = 1, 2
-#: Returns the answer of SQLite.
-Query = Callable[[str], list[tuple]]
 #: A page is against the file format: its number.
 DamagedPage: type[Exception] = core.Damaged if core else type("Damaged", (Exception,), {})
-
-
-class ConditionColumns(Struct, frozen=True):
-    """The columns that conditions use: by their values, or by the values' types only (NULL is one)."""
-
-    #: Columns whose values count.
-    values: tuple[str, ...]
-    #: Columns for which only the type counts.
-    types: tuple[str, ...]
-
-
-@lru_cache(1024)
-def find_condition_columns(conditions: tuple[str, ...]) -> ConditionColumns:
-    """Return the columns that conditions with columns in braces refer to."""
-    values, types = {}, {}
-    for by_type, by_null, by_value in _COLUMN.findall("\n".join(conditions)):
-        (values if by_value else types)[by_type or by_null or by_value] = None
-    return ConditionColumns(tuple(values), tuple(name for name in types if name not in values))
-
-
-def select_values(column: str, values: Sequence[int]) -> str:
-    """Return the condition on rows that have one of some integers in a column."""
-    return f"{{{column}}} IN ({', '.join(map(str, values))})"
-
-
-def select_condition_bits(conditions: Sequence[str]) -> str:
-    """Return in SQL which of the conditions a row meets, as bits: 1 is the first."""
-    return " + ".join(
-        f"CASE WHEN {condition} THEN {1 << number} ELSE 0 END"
-        for number, condition in enumerate(conditions)
-    )
-
-
-def evaluate_conditions(
-    query: Query,
-    columns: Mapping[str, np.ndarray],
-    types: Sequence[str],
-    rows: int,
-    conditions: Sequence[str],
-) -> np.ndarray | None:
-    """Return as bits which of the conditions each row meets: 1 is the first. None where the rows
-    have too many combinations of values.
-
-    columns: those that the conditions look at by value (int64, NULL as :data:`NULL`), and in
-    ALL_TYPES together the numbers of types of the columns `types`.
-    """
-    # There is a table where conditions look at no column, too.
-    looked_at = columns or {ALL_TYPES: np.zeros(rows, np.int64)}
-    distinct, codes = factorize_together(*looked_at.values())
-    count = len(distinct[0])
-    if count > max(FEW_COMBINATIONS, rows // ROWS_PER_COMBINATION):
-        return None
-    literals: dict[str, Iterable[str]] = {}
-    for name, values in zip(looked_at, map(np.ndarray.tolist, distinct), strict=True):
-        if name != ALL_TYPES:
-            literals[name] = map(_write_integer, values)
-            continue
-        for place, of_type in enumerate(types):
-            literals[of_type] = [_OF_TYPE[value >> TYPE_BITS * place & 7] for value in values]
-    rows_in_sql = zip(map(str, range(count)), *literals.values(), strict=True)
-    listed = [f"({', '.join(row)})" for row in rows_in_sql]
-    names = [f", column{place} AS {quote_name(name)}" for place, name in enumerate(literals, 2)]
-    select = f"SELECT {select_condition_bits(conditions)} FROM (SELECT column1{''.join(names)}"
-    combination_bits: list[tuple] = []
-    for first in range(0, count, FEW_COMBINATIONS):
-        some = ", ".join(listed[first : first + FEW_COMBINATIONS])
-        combination_bits += query(f"{select} FROM (VALUES {some})) ORDER BY column1")
-    smallest = np.min_scalar_type((1 << len(conditions)) - 1)
-    return np.fromiter((bits for (bits,) in combination_bits), smallest, count)[codes]
-
-
-def _write_integer(value: int) -> str:
-    """Return an integer in SQL."""
-    return "NULL" if value == NULL else str(value)
 
 
 class RecordField(Struct, frozen=True):
@@ -180,6 +102,11 @@ def ask_core(function: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
+def name_rows(table: str) -> str:
+    """Return in SQL the rows of a table, read from itself: an index may be damaged."""
+    return f"{quote_name(table)} NOT INDEXED"
+
+
 #: The table of the other tables, and its columns, as SQLite says it of others.
 SCHEMA = "sqlite_master"
 _SCHEMA_COLUMNS = [
@@ -204,14 +131,14 @@ _DECLARED: dict[tuple[str, bytes], Any] = {}
 MOST_DECLARED = 8192
 
 
-def open_schema(file: Any, size: int) -> SourceTable:
+def open_schema(file: Any, size: int) -> SqliteTable:
     """Return the table of the other tables. file: the pages of the database, None where SQLite has to
     read it; size: in bytes.
     """
-    return SourceTable(SCHEMA, 1, b"", file, size, lambda _: _SCHEMA_COLUMNS)
+    return SqliteTable(SCHEMA, 1, b"", file, size, lambda _: _SCHEMA_COLUMNS)
 
 
-def list_tables(schema: SourceTable, query: Query) -> tuple[dict[str, SourceTable], list[int]]:
+def list_tables(schema: SqliteTable, query: Query) -> tuple[dict[str, SqliteTable], list[int]]:
     """Return the tables of a database, and the first pages of what else it has. Views and virtual
     tables are left alone: reading them would run code that came with the file. Raises DatabaseError
     where a declaration is of something else than the schema says.
@@ -240,7 +167,7 @@ def list_tables(schema: SourceTable, query: Query) -> tuple[dict[str, SourceTabl
             raise sqlite3.DatabaseError("malformed database schema")
         if has_pages and kind == b"table" and not name.startswith(b"sqlite_"):
             text = name.decode("utf-8", "replace")
-            tables[text] = SourceTable(text, root, sql, file, size, query, indexes)
+            tables[text] = SqliteTable(text, root, sql, file, size, query, indexes)
         elif has_pages:
             others.append(root)
     return tables, others
@@ -268,7 +195,7 @@ def _is_declared(kind: bytes, name: bytes, sql: bytes) -> bool:
     return declared_kind == b"TABLE" and declared_name == name
 
 
-class SourceTable:
+class SqliteTable(SourceTable):
     """A table of an export, read from its pages. What SQLite says of it is asked for when it is first
     needed, once for all tables declared alike.
     """
@@ -291,9 +218,6 @@ class SourceTable:
         self._rows_checked = False
         #: Condition -> rows that meet it.
         self.noted: dict[str, Part] = {}
-
-    def __contains__(self, column: object) -> bool:
-        return column in self.columns
 
     def _find_once(self, name: str, find: Callable[[], Any]) -> Any:
         """Return what `find` finds, under this name once for all tables declared alike."""
@@ -318,11 +242,6 @@ class SourceTable:
                 name: kind for _, name, kind, *_, no in self._describe("table_xinfo") if not no
             },
         )
-
-    @property
-    def sql_names(self) -> SqlNames:
-        """The names of these columns in SQL."""
-        return self._find_once("names", lambda: SqlNames(self.columns))
 
     @property
     def rowid(self) -> str:
@@ -464,11 +383,10 @@ class SourceTable:
         texts: Sequence[str],
         looked_at: ConditionColumns,
         reals: Sequence[str] = (),
-    ) -> tuple[Columns, dict[str, np.ndarray], list[str]] | None:
-        """Return columns of a part that goes by rowids, as of
-        :meth:`nsys2prv.export.sqlite.Database.read`, and what conditions look at, as
-        :func:`evaluate_conditions` takes it: columns, whose values are nothing but integers and
-        NULL, and types. None where SQLite has to read them. Raises DamagedPage.
+    ) -> tuple[Columns, list[LookedAt]] | None:
+        """Return columns of a part that goes by rowids, and what conditions look at. None where SQLite
+        has to read them: also where one of the columns, or what conditions look at, has other values
+        than integers and NULL. Raises DamagedPage.
         """
         table, fields = self._pages, self.fields
         if table is None or len(looked_at.types) > MOST_TYPES:
@@ -501,30 +419,29 @@ class SourceTable:
         if decoded is None:
             return None
         rows, counts = decoded
-        numbers, words, damaged = {}, {}, 0
+        numbers, words = {}, {}
         for (name, kind, values, of_texts), (nulls, odd) in zip(present, counts, strict=False):
-            if kind == INTEGERS:
-                numbers[name] = values[:rows]
-                damaged += odd if name in integers else 0
-                # Of TEXT affinity, integers would become texts.
-                odd += fields[name].affinity == "TEXT" and nulls < rows
-                odd = odd if name in looked_at.values else 0
-            elif kind == REALS:
-                numbers[name], odd = values[:rows], 0
-            else:
+            # Of TEXT affinity, integers would become texts.
+            is_text = fields[name].affinity == "TEXT" and nulls < rows
+            if kind != REALS and (odd or (is_text and name in looked_at.values)):
+                return None
+            if kind == TEXTS:
                 words[name] = values[:rows], DistinctTexts(read=of_texts)
-            if odd:
-                return None  # a condition may see values other than integers and NULL
+            else:
+                numbers[name] = values[:rows]
         lacking, no_texts = np.full(rows, NULL), (np.zeros(rows, np.int64), NO_TEXTS)
         columns = Columns(
             rows,
             {name: numbers.get(name, lacking) for name in integers}
             | {name: numbers.get(name, np.full(rows, np.nan)) for name in reals},
             {name: words.get(name, no_texts) for name in texts},
-            damaged,
         )
-        values = {name: numbers[name] for name in looked_at.values if name in fields}
-        return columns, values | ({ALL_TYPES: all_types[:rows]} if types else {}), types
+        seen = [
+            (numbers[name], {name: write_integer}) for name in looked_at.values if name in fields
+        ]
+        if types:
+            seen.append((all_types[:rows], write_types(types)))
+        return columns, seen
 
     def read_rows(self, columns: Sequence[str]) -> list[tuple] | None:
         """Return the values of these columns of all rows, None for columns that are not there. None

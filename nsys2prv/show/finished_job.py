@@ -14,7 +14,7 @@ import polars as pl
 from msgspec import Struct, ValidationError, convert, to_builtins
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.export.foreign import explain_foreign_file
+from nsys2prv.export.report_files import explain_foreign_file
 from nsys2prv.figures.efficiency_times import MPI_TIME
 from nsys2prv.figures.result import Finding, Result
 from nsys2prv.figures.study_model import Metrics, name_metrics

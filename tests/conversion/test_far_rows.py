@@ -29,7 +29,7 @@ from nsys2prv.events.kind import Reason
 from nsys2prv.export import recording
 from nsys2prv.export.info import read_report_info
 from nsys2prv.export.recording import Capture
-from nsys2prv.export.sqlite import Database
+from nsys2prv.export.sqlite import open_database
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 SECOND = 1_000_000_000
@@ -249,7 +249,7 @@ def test_begin_and_end_tell_the_time_where_no_duration_does(tmp_path: Path) -> N
         [0, 10, 20, 30, 40],
         ANALYSIS_DETAILS=[{"startTime": 5 * SECOND, "stopTime": 65 * SECOND}],
     )
-    with Database(report) as database:
+    with open_database(report) as database:
         assert recording.read_duration(database) == 60 * SECOND
     work = -6 * SECOND, 66 * SECOND
     assert read_report_info(report).capture == Capture(-60 * SECOND, 120 * SECOND, work)

@@ -22,7 +22,7 @@ from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.conversion.options import CutOptions
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.export.sqlite import Database
+from nsys2prv.export.sqlite import open_database
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 SETS = sorted(path.parent.name for path in SAMPLES.glob("*/truth.json"))
@@ -163,7 +163,7 @@ def test_damaged_reports_balance(seed: int, tmp_path: Path) -> None:
     report = tmp_path / "damaged.sqlite"
     report.write_bytes(source.read_bytes())
     tables = {table for kind in all_kinds() for table in (*kind.tables, *kind.lookup_tables)}
-    with Database(source) as database:
+    with open_database(source) as database:
         columns = {
             name: list(table.columns) for name, table in database.tables.items() if name in tables
         }

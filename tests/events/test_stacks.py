@@ -12,7 +12,7 @@ from tools.exports import PID, Row, make_call, make_export, make_global_tid, mak
 
 from nsys2prv.events.stacks import find_owner, label_frame
 from nsys2prv.export.source import FRAME_COLUMNS, StackRows
-from nsys2prv.export.sqlite import Database
+from nsys2prv.export.sqlite import open_database
 
 CALLER, SAMPLE_OWNER, OWN_FUNCTION, ITS_CALLER = 70000000, 67000103, 67000104, 67000105
 APP, CUDA, CUDART = "/home/u/app", "/usr/lib/libcuda.so.550", "/usr/lib/libcudart.so.12"
@@ -174,7 +174,7 @@ def test_stacks_are_found_by_their_ids_in_any_order(tmp_path: Path, order: str) 
         numbers.shuffle(rows)
     if order == "two runs":
         rows.sort(key=lambda row: row["stackDepth"] > 0)
-    with Database(make_export(tmp_path / "r.sqlite", {"T": rows})) as database:
+    with open_database(make_export(tmp_path / "r.sqlite", {"T": rows})) as database:
         stacks = database.read_stacks("T", 5, 2900)
         columns = database.read(database.tables["T"].whole, FRAME_COLUMNS, where="{id} >= 2000")
     assert stacks.ids.tolist() == list(range(5, 2901))

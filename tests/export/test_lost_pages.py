@@ -13,7 +13,7 @@ from tools.exports import KERNEL, make_export, make_kernel, make_strings
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.native import core
-from nsys2prv.export.sqlite import Database
+from nsys2prv.export.sqlite import open_database
 
 PAGE = 512
 
@@ -39,7 +39,7 @@ def write_database(path: Path, *statements: str, page_size: int = PAGE) -> Path:
 
 
 def check_file(path: Path) -> None:
-    with Database(path) as source:
+    with open_database(path) as source:
         source.check({})
 
 
@@ -261,7 +261,7 @@ def test_the_number_of_the_row_counts(serial: int, reader: str, tmp_path: Path) 
         {"id": "INTEGER PRIMARY KEY"},
     )
     store_key(path, "StringIds", serial)
-    with Database(path) as source:
+    with open_database(path) as source:
         source.check({})
         rows = source.read(source.tables["StringIds"].everything, ("id",), ("value",), "{id} > 1")
         assert (rows["id"].tolist(), rows.texts["value"][1].as_list()) == ([2], [b"second"])

@@ -20,16 +20,10 @@ from tools.exports import KERNEL, make_export, make_kernel, make_strings
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.native import core
+from nsys2prv.export.database import find_condition_columns
 from nsys2prv.export.source import NULL, Part
-from nsys2prv.export.sqlite import Database
-from nsys2prv.export.sqlite_pages import (
-    ALL_TYPES,
-    INTEGERS,
-    REALS,
-    TEXTS,
-    VALUES,
-    find_condition_columns,
-)
+from nsys2prv.export.sqlite import open_database
+from nsys2prv.export.sqlite_pages import INTEGERS, REALS, TEXTS, VALUES
 
 pytestmark = pytest.mark.skipif(core is None, reason="installed without a compiler")
 ROOT = Path(__file__).parents[2]
@@ -40,7 +34,7 @@ NONE, INTEGER, REAL, TEXT, BLOB = range(5)
 
 def find_roots(path: Path) -> dict[str, int]:
     """Return the first page of each table."""
-    with Database(path) as source:
+    with open_database(path) as source:
         return {name: table.root for name, table in source.tables.items()}
 
 
@@ -205,7 +199,7 @@ def test_equal(name: str, tmp_path: Path) -> None:
 def test_standing_aside(name: str, tmp_path: Path) -> None:
     path = make_database(tmp_path / "r.sqlite", ASIDE[name])
     assert compare_tables(path) == (0, ["t"])
-    with Database(path) as source:
+    with open_database(path) as source:
         assert source.read(source.tables["t"].whole, ("a",)).rows == len(ASIDE[name][3])
 
 
@@ -215,11 +209,11 @@ def test_a_log_with_data_and_reserved_bytes(tmp_path: Path) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("INSERT INTO t VALUES (1, 2)")
         connection.commit()
-        with Database(path) as source:
+        with open_database(path) as source:
             assert source._schema.file is None
             assert source.read(source.tables["t"].whole, ("a",)).rows == 101
     (tmp_path / "r.sqlite-journal").write_bytes(bytes.fromhex("d9d505f920a163d7"))
-    with Database(path) as source:
+    with open_database(path) as source:
         assert source._schema.file is None
     (tmp_path / "r.sqlite-journal").unlink()
     data = bytearray(path.read_bytes())
@@ -263,8 +257,8 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
         expected = connection.execute(
             f"SELECT a, b, c, n FROM t WHERE rowid BETWEEN {first} AND {last} ORDER BY rowid"
         ).fetchall()
-    with Database(gaps) as source:
-        columns, requested, types = source.tables["t"].read(
+    with open_database(gaps) as source:
+        columns, ((numbers, of_n), (types, of_types)) = source.tables["t"].read(
             Part("t", first, last),
             ("a", "n", "lacking"),
             ("b", "other"),
@@ -274,11 +268,13 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
     assert columns["a"].tolist() == [row[0] for row in expected]
     assert (
         columns["n"].tolist()
-        == requested["n"].tolist()
+        == numbers.tolist()
         == [NULL if row[3] is None else row[3] for row in expected]
     )
     packed = [REAL + 8 * (NONE if row[1] is None else TEXT) for row in expected]
-    assert (types, requested[ALL_TYPES].tolist()) == (["c", "b"], packed)
+    assert types.tolist() == packed
+    assert (list(of_n), list(of_types)) == (["n"], ["c", "b"])
+    assert [of_types[name](REAL + 8 * TEXT) for name in ("c", "b")] == ["0.5", "''"]
     assert (columns["lacking"] == NULL).all()
     codes, texts = columns.texts["b"][0], columns.texts["b"][1].series
     assert texts.gather(codes).to_list() == [row[1] or b"" for row in expected]
@@ -417,7 +413,7 @@ def test_rows_of_another_table_are_damage(rows: list[str], tmp_path: Path) -> No
     data[first], data[second] = data[second], data[first]
     path.write_bytes(data)
     with (
-        Database(path) as source,
+        open_database(path) as source,
         pytest.raises(Nsys2prvError, match=r"malformed: table [ab], page"),
     ):
         source.check({})

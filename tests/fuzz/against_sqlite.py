@@ -18,7 +18,7 @@ from tools.core_rows import compare_tables, connect
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.export.source import FRAME_COLUMNS
-from nsys2prv.export.sqlite import Database
+from nsys2prv.export.sqlite import open_database
 
 from . import pages
 
@@ -271,7 +271,7 @@ def compare_reading(path: Path, has_pointer_maps: bool = False) -> list[str]:
     With pointer maps SQLite may find the end of a record by these, and its whole by the pages
     themselves: then only whole records are compared.
     """
-    with Database(path) as source:
+    with open_database(path) as source:
         source.check({})
         wrong = []
         for name, table in source.tables.items():
@@ -283,12 +283,12 @@ def compare_reading(path: Path, has_pointer_maps: bool = False) -> list[str]:
                 one = source._read_pages(part, integers, texts, (), reals)
                 if one is None or has_pointer_maps:
                     continue
-                two = source._read_by_sql(part, integers, texts, reals=reals)
+                two = source._read_by_sql(part, integers, texts, (), reals)
                 wrong += [f"{name}: {what}" for what in _compare(one[0], two[0])]
             for column in columns:
                 conditions = [condition.format(f"{{{column}}}") for condition in CONDITIONS]
                 one = source._read_pages(part, (), (), conditions)
-                two = source._read_by_sql(part, (), (), conditions=conditions)
+                two = source._read_by_sql(part, (), (), conditions)
                 if one is not None and not has_pointer_maps and not np.array_equal(one[1], two[1]):
                     wrong.append(f"{name}: conditions on {column}")
             if not set(FRAME_COLUMNS).difference(columns):

@@ -29,7 +29,7 @@ from nsys2prv.export.info import (
     read_environment,
 )
 from nsys2prv.export.ranks import choose_launcher_ranks
-from nsys2prv.export.sqlite import Database
+from nsys2prv.export.sqlite import open_database
 from nsys2prv.writers.rows import build_object_model, order_reports
 
 
@@ -85,7 +85,9 @@ def test_rank_from_the_launchers_environment(
 ) -> None:
     capture = [{"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": row} for row in rows]
     capture.append({"name": "COMMAND", "value": "RANK=1"})
-    with Database(make_export(tmp_path / "r.sqlite", {"META_DATA_CAPTURE": capture})) as database:
+    with open_database(
+        make_export(tmp_path / "r.sqlite", {"META_DATA_CAPTURE": capture})
+    ) as database:
         ranks = find_numbers(read_environment(database), RANK_VARIABLES)
     assert choose_launcher_ranks([ranks]) == (None if rank is None else [rank])
 

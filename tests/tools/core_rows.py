@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from nsys2prv._util.native import core
-from nsys2prv.export.source import quote_name
-from nsys2prv.export.sqlite import Database
-from nsys2prv.export.sqlite_pages import VALUES, SourceTable
+from nsys2prv.export.database import quote_name
+from nsys2prv.export.sqlite import open_database
+from nsys2prv.export.sqlite_pages import VALUES, SqliteTable
 
 #: All rowids.
 ALL = -(2**63), 2**63 - 1
@@ -25,7 +25,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def read_rows_by_pages(source: SourceTable) -> list[tuple] | None:
+def read_rows_by_pages(source: SqliteTable) -> list[tuple] | None:
     """Return all rows of a table with all its columns; None where SQLite has to read it."""
     table, fields = source._pages, source.fields
     if table is None:
@@ -77,7 +77,7 @@ def compare_tables(path: Path) -> tuple[int, list[str]]:
     read.
     """
     values, aside = 0, []
-    with closing(connect(path)) as connection, Database(path) as source:
+    with closing(connect(path)) as connection, open_database(path) as source:
         for name, table in source.tables.items():
             actual = read_rows_by_pages(table)
             if actual is None:

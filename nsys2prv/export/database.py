@@ -1,0 +1,343 @@
+"""Read the tables of one export (:class:`Database`), whatever form they are stored in: SQLite
+(:mod:`nsys2prv.export.sqlite`) or Parquet (:mod:`nsys2prv.export.parquet`).
+
+Conditions on rows are in SQL, with the table's columns in braces, and SQLite decides them, once for
+each distinct combination of the values that they look at.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from nsys2prv._util.columns import factorize_together
+from nsys2prv._util.files import Closable
+from nsys2prv.export.source import NULL, Columns, Part, Shared, SomeRows, StackRows
+
+#: A column in a condition, of which the type counts, or whether it is NULL, or its value.
+_COLUMN = re.compile(r"typeof\(\{(\w+)\}\)|\{(\w+)\} IS (?:NOT )?NULL|\{(\w+)\}")
+#: Conditions are evaluated for so many combinations of values in one statement.
+FEW_COMBINATIONS = 1000
+#: A value of each type in SQL, by the type's number, as in native/records.h.
+OF_TYPE = ("NULL", "0", "0.5", "''", "x''")
+#: Bits of the number of a type where those of several columns are in one number, and columns at most.
+TYPE_BITS, MOST_TYPES = 3, 21
+#: So many rows of a table, spread all over it, tell where its times lie.
+SAMPLED_ROWS = 16
+#: Rows of a large table that are looked at together.
+PIECE_ROWS = 400_000
+#: The table of registered strings.
+STRINGS = "StringIds"
+#: What queries without tables said, and of how many at most this is remembered.
+_EVALUATED: dict[str, list[tuple]] = {}
+MOST_EVALUATED = 64
+#: Returns the answer of SQLite.
+Query = Callable[[str], list[tuple]]
+#: What conditions look at: values of the rows (int64), and by the name of a column how one of them is
+#: written in SQL as the column's value.
+LookedAt = tuple[np.ndarray, Mapping[str, Callable[[int], str]]]
+
+
+class ConditionColumns(Struct, frozen=True):
+    """The columns that conditions use: by their values, or by the values' types only (NULL is one)."""
+
+    #: Columns whose values count.
+    values: tuple[str, ...]
+    #: Columns for which only the type counts.
+    types: tuple[str, ...]
+
+
+@lru_cache(1024)
+def find_condition_columns(conditions: tuple[str, ...]) -> ConditionColumns:
+    """Return the columns that conditions with columns in braces refer to."""
+    values, types = {}, {}
+    for by_type, by_null, by_value in _COLUMN.findall("\n".join(conditions)):
+        (values if by_value else types)[by_type or by_null or by_value] = None
+    return ConditionColumns(tuple(values), tuple(name for name in types if name not in values))
+
+
+def select_values(column: str, values: Sequence[int]) -> str:
+    """Return the condition on rows that have one of some integers in a column."""
+    return f"{{{column}}} IN ({', '.join(map(str, values))})"
+
+
+def select_condition_bits(conditions: Sequence[str]) -> str:
+    """Return in SQL which of the conditions a row meets, as bits: 1 is the first."""
+    return " + ".join(
+        f"CASE WHEN {condition} THEN {1 << number} ELSE 0 END"
+        for number, condition in enumerate(conditions)
+    )
+
+
+def evaluate_conditions(
+    query: Query,
+    looked_at: Sequence[LookedAt],
+    rows: int,
+    conditions: Sequence[str],
+    most: int | None = None,
+) -> np.ndarray | None:
+    """Return as bits which of the conditions each row meets: 1 is the first. None where the rows
+    have more than `most` combinations of the values that they look at.
+    """
+    # There is a table where conditions look at no column, too.
+    looked_at = looked_at or [(np.zeros(rows, np.int64), {})]
+    distinct, codes = factorize_together(*(values for values, _ in looked_at))
+    count = len(distinct[0])
+    if most is not None and count > most:
+        return None
+    literals = {
+        name: list(map(write, values.tolist()))
+        for (_, columns), values in zip(looked_at, distinct, strict=True)
+        for name, write in columns.items()
+    }
+    rows_in_sql = zip(map(str, range(count)), *literals.values(), strict=True)
+    listed = [f"({', '.join(row)})" for row in rows_in_sql]
+    names = [f", column{place} AS {quote_name(name)}" for place, name in enumerate(literals, 2)]
+    select = f"SELECT {select_condition_bits(conditions)} FROM (SELECT column1{''.join(names)}"
+    combination_bits: list[tuple] = []
+    for first in range(0, count, FEW_COMBINATIONS):
+        some = ", ".join(listed[first : first + FEW_COMBINATIONS])
+        combination_bits += query(f"{select} FROM (VALUES {some})) ORDER BY column1")
+    smallest = np.min_scalar_type((1 << len(conditions)) - 1)
+    return np.fromiter((bits for (bits,) in combination_bits), smallest, count)[codes]
+
+
+def write_integer(value: int) -> str:
+    """Return an integer in SQL."""
+    return "NULL" if value == NULL else str(value)
+
+
+def write_types(columns: Sequence[str]) -> dict[str, Callable[[int], str]]:
+    """Return how values are written of columns whose types are in one number, TYPE_BITS each."""
+
+    def write(place: int, types: int) -> str:
+        return OF_TYPE[types >> TYPE_BITS * place & 7]
+
+    return {name: partial(write, place) for place, name in enumerate(columns)}
+
+
+def quote_name(name: str) -> str:
+    """Return an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+class SqlNames(dict):
+    """Column -> its name in SQL; NULL for a column that is not there."""
+
+    def __init__(self, columns: Iterable[str]) -> None:
+        super().__init__((column, quote_name(column)) for column in columns)
+
+    def __missing__(self, column: str) -> str:
+        return "NULL"
+
+
+class SourceTable:
+    """A table of an export."""
+
+    #: Its columns by their names.
+    columns: Mapping[str, Any]
+    #: All of its rows; and all of them, without a look at them.
+    whole: Part
+    everything: Part
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.columns
+
+
+class Database(Closable):
+    """One export opened for reading. Raises :class:`Nsys2prvError` when it is not one, and whatever
+    reads where it is damaged.
+    """
+
+    #: The SQLite file or the folder.
+    path: Path
+    #: Its size, of an SQLite file of its tables (bytes).
+    size: int
+    #: Whether all registered strings may be read at once.
+    has_few_strings: bool
+    #: Its tables by their names.
+    tables: Mapping[str, SourceTable]
+
+    # ---- what each form of exports has in its own way ----
+
+    def check(self, notes: Mapping[str, tuple[str, Sequence[int]]]) -> None:
+        """Check all tables. Raises one clear line where one is damaged.
+
+        notes: of tables a column, and integers; :meth:`read_small_table` is to find soon the rows that
+        have one of these there.
+        """
+        raise NotImplementedError
+
+    def _read_part(
+        self,
+        part: Part,
+        integers: tuple[str, ...],
+        texts: tuple[str, ...],
+        conditions: Sequence[str],
+        reals: tuple[str, ...] = (),
+    ) -> tuple[Columns, np.ndarray]:
+        """Return columns of all rows of a part, and which conditions each row meets, as bits."""
+        raise NotImplementedError
+
+    def _read_rows(self, table: str, columns: Sequence[str], where: str) -> list[tuple]:
+        """Return columns of the rows of a small table that meet a condition."""
+        raise NotImplementedError
+
+    def _find_strings(self, ids: Sequence[int]) -> dict[int, str]:
+        """Return the text of these of many registered strings."""
+        raise NotImplementedError
+
+    def _select_strings(self, begin: str) -> str:
+        """Return in SQL the ids of registered strings that begin so, of many."""
+        raise NotImplementedError
+
+    def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
+        """Return the call stacks with ids from `low` to `high` of a table that has :data:`FRAME_COLUMNS`.
+        Unless `of_all`, the rows may be taken to be in the order of the ids.
+        """
+        raise NotImplementedError
+
+    # ---- what follows from it ----
+
+    def has(self, table: str, *columns: str) -> bool:
+        """True if the table exists with all these columns."""
+        return table in self.tables and self.tables[table].columns.keys() >= set(columns)
+
+    def make_condition(self, table: str, where: str) -> str:
+        """Return a condition in SQL from one with the table's columns in braces: those that the
+        export lacks are NULL, {strings:TEXT} the ids of registered strings that begin so. "" is true.
+        """
+        if not where:
+            return "1"
+        names = SqlNames(self.tables[table].columns)
+        return where.format_map(ChainMap({"strings": _StringIds(self)}, names))
+
+    @cached_property
+    def _evaluator(self) -> sqlite3.Connection:
+        """A database without tables, which tells for given values whether conditions are met."""
+        return sqlite3.connect(":memory:")
+
+    def _evaluate(self, sql: str) -> list[tuple]:
+        """Return what a query without tables says, which is the same for all reports."""
+        answer = _EVALUATED.get(sql)
+        if answer is None:
+            if len(_EVALUATED) >= MOST_EVALUATED:
+                _EVALUATED.clear()
+            answer = _EVALUATED[sql] = self._evaluator.execute(sql).fetchall()
+        return answer
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if "_evaluator" in self.__dict__:
+            self.__dict__.pop("_evaluator").close()
+        self.tables = {}
+
+    def count_rows(self, part: Part, where: str = "") -> int:
+        """Return the number of rows of a part, or of those that meet a condition (as in
+        :meth:`make_condition`).
+        """
+        conditions = [where] if where else []
+        pieces = (self._read_part(piece, (), (), conditions) for piece in part.split(PIECE_ROWS))
+        return sum(np.count_nonzero(met) if where else rows.rows for rows, met in pieces)
+
+    def read_small_table(
+        self, table: str, *columns: str, where: str = "", types: tuple[type, ...] = ()
+    ) -> list[tuple]:
+        """Return these columns of the rows of a small table that meet a condition, in the order of
+        the rows. types: those that the values of the first columns must have; damage may have
+        others.
+
+        A column that the export lacks reads as None, a table that it lacks as no rows.
+        """
+        found = self._read_rows(table, columns, where) if table in self.tables else []
+        return [row for row in found if all(map(isinstance, row, types))] if types else found
+
+    def read_strings(self, ids: np.ndarray | Sequence[int]) -> dict[int, str]:
+        """Return the text of these ids of StringIds; an id without a row is absent."""
+        if not self.has(STRINGS, "id", "value"):
+            return {}
+        numbers = [int(number) for number in ids]
+        if not self.has_few_strings:
+            return self._find_strings(numbers)
+        return {number: self.strings[number] for number in numbers if number in self.strings}
+
+    @cached_property
+    def strings(self) -> dict[int, str]:
+        """The text of all ids of StringIds."""
+        rows = self.read(self.tables[STRINGS].everything, ("id",), ("value",))
+        codes, distinct = rows.texts["value"]
+        texts = [raw.decode("utf-8", "replace") for raw in distinct.as_list()]
+        known = zip(rows["id"].tolist(), (texts[code] for code in codes.tolist()), strict=True)
+        return {number: text for number, text in known if number != NULL}
+
+    def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
+        """Return the integers that a few rows all over some tables have in one column each.
+        columns: by table.
+        """
+        sampled: list[int] = []
+        for table, column in columns.items():
+            whole = self.tables[table].whole
+            if whole.rowid:
+                steps, length = SAMPLED_ROWS - 1, whole.last - whole.first
+                spread = {whole.first + length * step // steps for step in range(SAMPLED_ROWS)}
+                rows = SomeRows(*astuple(whole), tuple(sorted(spread)))
+                sampled += self.read(rows, (column,))[column].tolist()
+        return [value for value in sampled if value != NULL]
+
+    def read(
+        self,
+        part: Part,
+        integers: tuple[str, ...],
+        texts: tuple[str, ...] = (),
+        where: str = "",
+        reals: tuple[str, ...] = (),
+    ) -> Columns:
+        """Return columns of some rows, in their order: of those that meet `where`, a condition as
+        in :meth:`make_condition`. reals: read as float64, NaN for what is no number.
+
+        A column that the export lacks reads as NULL throughout.
+        """
+        conditions = [where] if where else []
+        columns, met = self._read_part(part, integers, texts, conditions, reals)
+        return columns.where(met != 0) if where else columns
+
+    def read_pieces(self, table: str, integers: tuple[str, ...]) -> Iterator[Columns]:
+        """Yield columns of a whole table, some rows at a time."""
+        for piece in self.tables[table].whole.split(PIECE_ROWS):
+            yield self.read(piece, integers)
+
+    def read_once(
+        self,
+        part: Part,
+        integers: tuple[str, ...],
+        texts: tuple[str, ...],
+        conditions: Sequence[str],
+    ) -> Shared | None:
+        """Return columns of all rows of a part, and which of some conditions (as in
+        :meth:`make_condition`) each row meets; None where damage forbids it: :meth:`read` tells what is
+        damaged.
+        """
+        columns, met = self._read_part(part, integers, texts, conditions)
+        return None if columns.damaged else Shared(part, columns, met)
+
+
+class _StringIds(Struct):
+    """Makes lists of ids of registered strings in SQL."""
+
+    #: The report.
+    database: Database
+
+    def __format__(self, begin: str) -> str:
+        if not self.database.has_few_strings:
+            return self.database._select_strings(begin)
+        texts = self.database.strings.items()
+        return ", ".join(str(number) for number, text in texts if text.startswith(begin))
