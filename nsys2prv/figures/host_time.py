@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import reduce
 from itertools import chain
-from operator import sub
 
 import numpy as np
 import polars as pl
@@ -21,7 +19,6 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import NAMED_BY, OS, UCX, DeviceGroup, find_io_spans, to_arrays
 from nsys2prv.figures.intervals import (
     EMPTY,
-    PART,
     SIDES,
     Spans,
     find_parents,
@@ -41,8 +38,9 @@ from nsys2prv.figures.stacks import (
 from nsys2prv.replay.graph import Kind, split_rows
 from nsys2prv.replay.whatif import Replay
 
-#: Layout of calls other than those of CUDA -> part of PARTS.
+#: Layout of calls -> part of PARTS.
 CALLS = {
+    "cuda_api": "cuda",
     **dict.fromkeys(MPI_LAYOUTS, "mpi"),
     "nccl_call": "nccl",
     **dict.fromkeys(UCX, "ucx"),
@@ -56,6 +54,8 @@ NAMES = TEXTS["names"]
 PARTS: dict[str, str] = {part: said for part, (said, *_) in TEXTS["parts"].items()}
 #: Calls of CUDA that wait for GPUs, which pictures and tables tell from its others.
 WAITING = "synchronisation"
+#: Time that belongs to calls of CUDA of other threads.
+BESIDE = "beside"
 #: What tells more of hosts -> its layouts.
 TOLD_BY: dict[str, Collection[str]] = {
     "calls of CUDA": ("cuda_api",),
@@ -71,15 +71,15 @@ def find_host_parts(
     unit: DeviceGroup, thread: int, time: Spans, others: bool = False
 ) -> Iterator[tuple[str, Spans]]:
     """Yield when a thread is in each of PARTS within some time, of each moment the first that applies; piece
-    by piece of the time, so that a part may come several times. others: calls of CUDA of the other threads
-    of its process count where it neither computes nor does I/O: it waits for them.
+    by piece of the time, so that a part may come several times. others: it waits for calls of CUDA of the
+    other threads of its process (BESIDE) where it neither computes nor does I/O.
     """
     runs, off_cpu, ended, away = find_states(unit, thread)
     is_compiler = pl.col("module").is_in(list(unit.options.compilers))
     found = (
         *_find_before_system(unit, thread).items(),
         ("io", find_io_spans(unit, [thread])),
-        ("cuda", _find_others(unit, thread) if others else EMPTY),
+        (BESIDE, _find_others(unit, thread) if others else EMPTY),
         ("os", unit.find_thread_spans([thread], *OS)),
         ("exiting", _find_exit(unit, int(unit.task_of[thread]), unite(runs, off_cpu))),
         ("away", away),
@@ -99,7 +99,7 @@ def divide_host_time(
     """Return how long a thread is in each of PARTS within some time (ns): :func:`find_host_parts`."""
     parts = dict.fromkeys(PARTS, 0)
     for part, spans in find_host_parts(unit, thread, time, others):
-        parts[part] += spans.length
+        parts["cuda" if part == BESIDE else part] += spans.length
     return parts
 
 
@@ -113,9 +113,9 @@ def find_task_parts(unit: DeviceGroup, task: int, time: Spans) -> Iterator[tuple
     is_waiting = pl.col("call").is_in(unit.options.synchronising)
     waits = unit.find_thread_spans(unit.list_rows(task), "cuda_api", only=is_waiting)
     for part, spans in find_host_parts(unit, choose_thread(unit, task), time, others=True):
-        if part == "cuda":
+        if part in ("cuda", BESIDE):
             yield WAITING, spans & waits
-            yield part, spans - waits
+            yield "cuda", spans - waits
         else:
             yield part, spans
 
@@ -131,7 +131,7 @@ def _find_exit(unit: DeviceGroup, task: int, lives: Spans) -> Spans:
 
     def find() -> int | None:
         rows = unit.list_rows(task)
-        layouts = ("cuda_api", *CALLS, *SAMPLES, "nvtx_pushpop", "profiler_overhead")
+        layouts = (*CALLS, *SAMPLES, "nvtx_pushpop", "profiler_overhead")
         ends = {
             one: unit.select_events(one, rows)["end"].max() for one in filter(unit.has, layouts)
         }
@@ -236,17 +236,6 @@ def choose_thread(unit: DeviceGroup, task: int) -> int:
     return int(sums.sort("time", -pl.col("thread"))["thread"][-1]) if sums.height else main
 
 
-def _list_calls(unit: DeviceGroup, task: int) -> Iterator[tuple[str, str, pl.DataFrame]]:
-    """Yield layouts of calls, each with its part of PARTS and the events of a task: thread, begin, end,
-    call.
-    """
-    rows = unit.list_rows(task)
-    for layout, part in {"cuda_api": "cuda", **CALLS}.items():
-        if part == "cuda" or unit.has(layout):
-            calls = unit.select_events(layout, rows)
-            yield layout, part, calls.rename({NAMED_BY[layout]: "call"})
-
-
 def find_outside_calls(unit: DeviceGroup, thread: int, time: Spans) -> Spans:
     """Return the part of some time in which a thread is in no call of CUDA or MPI."""
     return time - unit.find_thread_spans([thread], "cuda_api", *MPI_LAYOUTS)
@@ -256,64 +245,46 @@ def list_activities(
     unit: DeviceGroup, thread: int, spans: Spans, ranges: pl.DataFrame, others: bool = False
 ) -> pl.DataFrame:
     """Return what a thread does in some time by name: `part` (of PARTS, `range` or `where`), `names` (a
-    name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns) and its `begin`.
-    ranges: of this time, as :func:`sum_ranges` returns them. others: as for divide_host_time.
+    name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), and whether the
+    longest sets CUDA up (`first`). A call counts where its part does (:func:`find_host_parts`); what MPI
+    copies and waits for by calls of CUDA is MPI's. ranges: of this time, as :func:`sum_ranges` returns them.
+    others: as for find_host_parts.
     """
-    before = _find_before_system(unit, thread)
-    mpi, nccl = before["mpi"], before["nccl"]
-    beside, frames = _find_others(unit, thread) if others else EMPTY, []
+    frames: list[pl.DataFrame] = []
+
+    def add(part: str, names: str, rows: pl.DataFrame) -> None:
+        rows = rows.filter(pl.col("time") > 0).cast(pl.Int64).with_columns(longest="time")
+        of_part = pl.lit(part).alias("part"), pl.lit(names).alias("names")
+        frames.append(sum_times(rows, "name").select(*of_part, *rows.columns))
+
     task = int(unit.task_of[thread])
-    listed = [*_list_calls(unit, task)]
-    # What MPI copies and waits for by calls of CUDA is MPI's.
-    listed += [(*one, "mpi", rows) for *one, part, rows in listed if part == "cuda" and len(mpi)]
-    for layout, part, calls in listed:
-        reached = 0
-        for start in range(0, calls.height, PART):
-            piece = calls[start : start + PART]
-            begin, end = to_arrays(piece, "begin", "end")
-            is_own = (piece["thread"] == thread).to_numpy()
-            # Where several threads are in calls, the call that began first counts.
-            until = np.maximum.accumulate(np.append(reached, end * ~is_own))
-            reached, since = until[-1], np.clip(until[:-1], begin, end)
-            lasts, last = np.zeros(len(begin), np.int64), end.max(initial=0)
-            for time in (spans - before["profiler"]).split():
-                if time.end[-1] <= begin[0] or time.begin[0] >= last:
-                    continue
-                outside = own = time
-                if part == "os" or (others and part == "cuda"):
-                    outside = reduce(sub, before.values(), time)
-                if part == "mpi":
-                    own = time & mpi
-                elif part in ("cuda", "os"):
-                    own = time - mpi - nccl if part == "cuda" else outside - beside
-                lasts += own.within(begin, end) * is_own
-                if others and part == "cuda":
-                    lasts += (outside & beside).within(since, end) * ~is_own
-            rows = np.flatnonzero(lasts > 0)
-            if not len(rows):
-                continue
-            name, lasts = piece["call"].to_numpy()[rows].astype(np.int64), lasts[rows]
-            times = {"name": name, "begin": begin[rows], "time": lasts, "longest": lasts}
-            sums = sum_times(pl.DataFrame(times), "name")
-            is_io = pl.col("name").is_in(list(unit.options.io) if part == "os" else [])
-            kind = pl.when(is_io).then(pl.lit("io")).otherwise(pl.lit(part))
-            names = pl.lit(NAME_SETS.get(layout, layout))
-            frames.append(sums.select(kind.alias("part"), names.alias("names"), pl.all()))
+    found = [*find_host_parts(unit, thread, spans, others)]
+    for layout, part in CALLS.items():
+        calls = unit.select_events(layout, unit.list_rows(task))
+        begin, end, name = to_arrays(calls, *SIDES, NAMED_BY[layout])
+        is_own, is_io = (calls["thread"] == thread).to_numpy(), np.isin(name, unit.options.io)
+        counted = {part: is_own}
+        if part == "cuda":
+            counted |= {BESIDE: ~is_own, "mpi": is_own}
+        elif part == "os":
+            counted = {"io": is_own & is_io, "os": is_own & ~is_io}
+        for one, counts in counted.items():
+            since, until, lasts = begin[counts], end[counts], np.zeros(counts.sum(), np.int64)
+            if one == BESIDE:
+                # Where several threads are in calls, the call that began first counts.
+                reached = np.maximum.accumulate(np.append(0, until))[:-1]
+                since = np.clip(reached, since, until)
+            for time in (time for name_of_part, time in found if name_of_part == one):
+                lasts += time.within(since, until)
+            rows = {"name": name[counts], "time": lasts, "begin": begin[counts]}
+            add("cuda" if one == BESIDE else one, NAME_SETS.get(layout, layout), pl.DataFrame(rows))
     places = measure_places(unit, thread, spans)
-    for part, layout, frame in (("where", "place", places), ("range", "range", ranges)):
-        of_part = {"part": pl.lit(part), "names": pl.lit(layout), "name": frame.columns[0]}
-        sums = frame.select(**of_part, time="time", longest="time", begin=pl.lit(-1, pl.Int64))
-        frames.append(sums.filter(pl.col("time") > 0))
-    return sum_times(pl.concat(frames), "part", "names", "name")
-
-
-def mark_set_up(unit: DeviceGroup, task: int, activities: pl.DataFrame) -> pl.DataFrame:
-    """Mark in what a thread of a task does (:func:`list_activities`) where the longest call is the
-    first of CUDA in its process that takes SET_UP, begun before any work of GPUs (`first`).
-    """
+    for part, names, frame in (("where", "place", places), ("range", "range", ranges)):
+        add(part, names, frame.select(name=frame.columns[0], time="time", begin=-1))
+    sums = sum_times(pl.concat(frames), "part", "names", "name")
     set_up = unit.remember(("set up", task), lambda: _find_set_up(unit, task))
     is_first = (pl.col("part") == "cuda") & (pl.col("begin") == set_up)
-    return activities.with_columns(first=is_first).drop("begin")
+    return sums.with_columns(first=is_first).drop("begin")
 
 
 def sum_times(times: pl.DataFrame, *by: str) -> pl.DataFrame:

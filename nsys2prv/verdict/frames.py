@@ -99,7 +99,6 @@ def _collect_hosts(
         labelled = (one, pl.lit(when).alias("when"))
         yield "uses", pl.DataFrame([row]).cast(pl.Int64).with_columns(labelled)
         activities = host_time.list_activities(unit, main, time, ranges, others=True)
-        activities = host_time.mark_set_up(unit, task, activities)
         yield "activities", activities.with_columns(labelled)
     for thread, time in outside.items():
         yield "places", measure_places(unit, thread, time - busy).with_columns(one)

@@ -52,10 +52,8 @@ WORK_LAYOUTS: dict[str, tuple[str, str, list[str]]] = _DECLARED["work"]
 KERNEL_CLASSES = {GEMM: "gemm", CONVOLUTION: "gemm", ATTENTION: "attention", COMMUNICATION: "nccl"}
 #: Layouts of calls of hosts -> the class of their events.
 CALL_CLASSES = {
-    "cuda_api": "launch",
-    **{
-        layout: {"nccl": "ncclcall", "ucx": "mpi"}.get(part, part) for layout, part in CALLS.items()
-    },
+    layout: {"cuda": "launch", "nccl": "ncclcall", "ucx": "mpi"}.get(part, part)
+    for layout, part in CALLS.items()
 }
 MESSAGES = {"mpi_message": 0, "nccl_message": 1}
 
