@@ -338,19 +338,6 @@ class DeviceGroup:
 
         return self.remember((layouts, *threads), find) if only is None else find()
 
-    def find_spans_by_thread(self, layout: str, task: int) -> dict[int, Spans]:
-        """Return the times of events of a layout for each thread of a task that has any."""
-        of_task = self.select_events(layout, self.list_rows(task))
-        main = pl.Series(self.reader.rows.main_rows[of_task["thread"].to_numpy()])
-        return {
-            thread: self.merge_rows(of_task.filter(main == thread))
-            for thread in main.unique().sort().to_list()
-        }
-
-    def has_calls(self, thread: int) -> bool:
-        """Return whether a thread has calls of CUDA or MPI."""
-        return bool(self.find_mpi_spans([thread])) or thread in self.api["thread"]
-
     def merge_rows(self, frame: pl.DataFrame) -> Spans:
         """Return the times of the rows, each from `begin` to `end`, of the covered time."""
         return self.covered & merge_spans(*to_arrays(frame, *SIDES))

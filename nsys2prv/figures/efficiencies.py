@@ -21,6 +21,7 @@ from nsys2prv.figures.efficiency_times import (
     REGION,
     STEADY,
     WHOLE_JOB,
+    count_instructions,
     list_regions,
     measure_device,
     measure_hosts,
@@ -63,7 +64,8 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect the times of each device and each host thread that counts, in all parts of the job."""
     regions = list(list_regions(unit))
     for device in unit.known_devices:
-        yield "devices", pl.concat(measure_device(unit, device, regions), how="diagonal")
+        yield "devices", measure_device(unit, device, regions)
+        yield from (("instructions", row) for row in count_instructions(unit, device))
     for task in unit.tasks:
         yield from (("hosts", rows) for rows in measure_hosts(unit, task, regions))
 
@@ -80,6 +82,14 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if devices.height and KERNEL_NAMES in context.available:
         devices = context.label_devices(devices)
         rated["regions"] = _add_device_tables(devices, context, result, span)
+        if frames["instructions"].height:
+            sampled = frames["instructions"].select(
+                devices=pl.len().cast(pl.Int64),
+                instructions=pl.col("instructions").sum(),
+                clock_hertz=pl.col("cycles").sum() / pl.col("sampled_ns").sum() * 1e9,
+                useful_ns=pl.col("useful_ns").sum(),
+            )
+            result.add("instructions", sampled)
         result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
     elif devices.height or not context.reader.layouts & set(MPI_LAYOUTS):
         result.missing.append(f"device efficiencies: {context.explain_absence(needed)}")
@@ -199,14 +209,6 @@ def _add_device_tables(
     result.add("iterations", iterations)
     result.add("over_iterations", _summarize_iterations(iterations))
     result.add("iterations_of_devices", _select_iterations(each))
-    if "instructions" in devices.columns:
-        sampled = focus.filter(pl.col("sampled_ns") > 0).select(
-            devices=pl.len().cast(pl.Int64),
-            instructions=pl.col("instructions").sum(),
-            clock_hertz=pl.col("cycles").sum() / pl.col("sampled_ns").sum() * 1e9,
-            useful_ns=pl.col("useful_ns").sum(),
-        )
-        result.add("instructions", sampled.filter(pl.col("devices") > 0))
     return rated
 
 

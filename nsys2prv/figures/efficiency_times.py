@@ -5,12 +5,13 @@ steady state, in each iteration, and in regions.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import (
     ALL,
     BUSY,
@@ -43,49 +44,63 @@ CLOCK, ISSUE = re.compile(r"GPC Clock Frequency(?: \[(\w+)\])?"), re.compile(r"S
 UNITS = {"MHz": 1e6, "GHz": 1e9}
 
 
-def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) -> list[pl.DataFrame]:
+def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) -> pl.DataFrame:
     """Return the times of a device: rows of PART, elapsed_ns and times of BUSY (ns). Of the steady
     state and its iterations that is what runs in them: ranks are in different ones at a time.
     """
-    work, steady = unit.work.select("device", *SIDES), unit.options.steady
-    of_device = (work["device"] == device).to_numpy()
-    parts = [(WHOLE_JOB, 0, unit.covered, of_device)]
-    edges = np.zeros(0, np.int64)
-    if steady is not None:
-        edges = np.append(steady.iteration_begins, steady.end)
-        parts.append((STEADY, 0, unit.options.covered_steady, of_device))
+    uses = {f"{name}_ns": what for name, what in BUSY.items()} | {"useful_ns": unit.useful}
+
+    def find_uses(among: np.ndarray | bool = True) -> dict[str, Spans]:
+        found = {
+            what: unit.merge_device_work(device, *what, among=among) for what in {*uses.values()}
+        }
+        return {"elapsed_ns": unit.covered, **{name: found[what] for name, what in uses.items()}}
+
+    frames = [_measure_parts(unit, _list_windows(unit, unit.covered), find_uses())]
+    work = unit.work.select("device", *SIDES)
     for region in regions:
-        execution = np.where(of_device, region.executions_of_work, -1)
-        own = work.select(*SIDES, execution=execution).filter(pl.col("execution") >= 0)
+        among = (work["device"] == device).to_numpy() & (region.executions_of_work >= 0)
+        own = work.with_columns(execution=region.executions_of_work).filter(pl.Series(among))
         if own.height:
             bounds = own.group_by("execution").agg(pl.col("begin").min(), pl.col("end").max())
-            parts.append((REGION, region.key, unit.merge_rows(bounds), execution >= 0))
-    uses = {f"{name}_ns": what for name, what in BUSY.items()} | {"useful_ns": unit.useful}
-    rows, each = [], {"elapsed_ns": unit.covered.within(edges[:-1], edges[1:])}
-    for part, key, time, among in parts:
-        row = {"part": part, "key": key, "elapsed_ns": time.length}
-        for what in {*uses.values()}:
-            spans = time & unit.merge_device_work(device, *what, among=among)
-            named = [name for name, other in uses.items() if other == what]
-            row |= dict.fromkeys(named, spans.length)
-            if part == STEADY:
-                each |= dict.fromkeys(named, spans.within(edges[:-1], edges[1:]))
-                if what == BUSY["compute"]:
-                    row |= _count_instructions(unit, device, spans)
-        rows.append(row)
-    numbers = pl.int_range(1, len(edges), eager=True)
-    iterations = pl.DataFrame({"part": ITERATION, "key": numbers, **each})
-    frames = [pl.DataFrame(rows, infer_schema_length=None), iterations]
-    return [one.with_columns(device=pl.lit(device, pl.Int64)) for one in frames]
+            windows = {(REGION, region.key): unit.merge_rows(bounds)}
+            frames.append(_measure_parts(unit, windows, find_uses(among)))
+    return pl.concat(frames, how="diagonal").with_columns(device=pl.lit(device, pl.Int64))
 
 
-def _count_instructions(unit: DeviceGroup, device: int, computing: Spans) -> dict[str, float]:
-    """Return figures of sampled metrics while a device computes: instructions of a multiprocessor,
-    cycles of its clock, and the time that they cover (ns); nothing where they were not sampled,
-    or for a part of that time.
+def _list_windows(unit: DeviceGroup, whole: Spans) -> dict[tuple[str, int], Spans]:
+    """Return the time of the whole job and of its steady state by PART."""
+    steady = {(STEADY, 0): unit.options.covered_steady} if unit.options.steady else {}
+    return {(WHOLE_JOB, 0): whole, **steady}
+
+
+def _measure_parts(
+    unit: DeviceGroup, windows: Mapping[tuple[str, int], Spans], sets: Mapping[str, Spans]
+) -> pl.DataFrame:
+    """Return how much of each of some sets of times lies in windows (by PART), with the steady state also
+    in each iteration (ns).
     """
-    if not unit.has("gpu_metric"):
-        return {}
+    rows = [
+        {"part": part, "key": key, **{name: one.overlap(window) for name, one in sets.items()}}
+        for (part, key), window in windows.items()
+    ]
+    steady = unit.options.steady if (STEADY, 0) in windows else None
+    edges = np.append(steady.iteration_begins, steady.end) if steady else np.zeros(1, np.int64)
+    each = {name: spans.within(edges[:-1], edges[1:]) for name, spans in sets.items()}
+    iterations = pl.DataFrame(each).with_row_index("key", 1).cast(pl.Int64)
+    iterations = iterations.with_columns(part=pl.lit(ITERATION))
+    return pl.concat([pl.DataFrame(rows), iterations], how="diagonal")
+
+
+def count_instructions(unit: DeviceGroup, device: int) -> Iterator[pl.DataFrame]:
+    """Yield figures of sampled metrics while a device computes in the steady state: instructions of a
+    multiprocessor, cycles of its clock, the time that they cover (ns), and useful_ns; nothing where they
+    were not sampled, or for a part of that time.
+    """
+    if not unit.has("gpu_metric") or unit.options.steady is None:
+        return
+    focus = unit.options.covered_steady
+    computing = focus & unit.merge_device_work(device, *BUSY["compute"])
     for samples in unit.reader.read_samples("gpu_metric", unit.number):
         clock = [CLOCK.fullmatch(name) for name in samples.metrics]
         issue = [bool(ISSUE.fullmatch(name)) for name in samples.metrics]
@@ -102,12 +117,14 @@ def _count_instructions(unit: DeviceGroup, device: int, computing: Spans) -> dic
         counts = (busy > LEAST_COMPUTING * lasts) & (hertz >= 0) & (share >= 0)
         busy, hertz, share, lasts = (one[counts] for one in (busy, hertz, share, lasts))
         if len(busy) and busy.sum() >= LEAST_COVERED * computing.length:
-            return {
+            row = {
                 "instructions": float((ISSUED * share * hertz * lasts).sum() / 1e9),
                 "cycles": float((hertz * busy).sum() / 1e9),
                 "sampled_ns": float(busy.sum()),
+                "useful_ns": unit.merge_device_work(device, *unit.useful).overlap(focus),
             }
-    return {}
+            yield pl.DataFrame([row])
+            return
 
 
 # ---- hosts ----------------------------------------------------------------------------------------
@@ -117,47 +134,35 @@ def measure_hosts(
     unit: DeviceGroup, task: int, regions: Sequence[Region]
 ) -> Iterator[pl.DataFrame]:
     """Yield the times of each host thread of a task that counts: rows of PART, elapsed_ns,
-    outside_mpi_ns and useful_ns, and of OpenMP.
+    outside_mpi_ns and useful_ns, begin_ns and end_ns of the part, and times of OpenMP.
     """
     own = unit.list_iterations(task)
     main = int(own["thread"][0]) if own.height else choose_thread(unit, task)
-    steady, whole = unit.options.steady, unit.covered
+    whole = unit.covered
     if not unit.has(*WORK) and (span := find_mpi_span(unit, main)):
         whole = whole.clip(*span)
-    windows = [(WHOLE_JOB, 0, whole)]
-    edges = np.zeros(0, np.int64)
-    if steady is not None:
-        windows.append((STEADY, 0, unit.options.covered_steady))
-        edges = np.append(steady.iteration_begins, steady.end)
+    windows = _list_windows(unit, whole)
     for region in regions:
         executions = region.executions.filter(pl.col("task") == task)
         if executions.height:
-            windows.append((REGION, region.key, unit.merge_rows(executions)))
-    threads = unit.list_threads(task) if unit.options.host_threads == ALL else [main]
-    takes_part = any(unit.has_calls(thread) for thread in unit.list_threads(task))
-    for thread in threads:
+            windows[REGION, region.key] = unit.merge_rows(executions)
+    threads = unit.list_threads(task)
+    takes_part = own.height or len(unit.find_thread_spans(threads, "cuda_api", *MPI_LAYOUTS))
+    for thread in threads if unit.options.host_threads == ALL else [main]:
         outside = unit.covered - unit.find_mpi_spans([thread])
         useful = outside - unit.find_thread_spans([thread], "cuda_api")
         sets = {"elapsed_ns": unit.covered, "outside_mpi_ns": outside, "useful_ns": useful}
-        rows = [
-            {
-                "part": part,
-                "key": key,
-                "begin_ns": int(window.begin.min(initial=unit.duration)),
-                "end_ns": int(window.end.max(initial=0)),
-                **{name: spans.overlap(window) for name, spans in sets.items()},
-                **(_measure_openmp(unit, task, main, window & outside) if thread == main else {}),
-            }
-            for part, key, window in windows
-        ]
-        each = {name: spans.within(edges[:-1], edges[1:]) for name, spans in sets.items()}
-        iterations = pl.DataFrame(
-            {"part": ITERATION, "key": pl.int_range(1, len(edges), eager=True), **each}
-        )
-        yield pl.concat([pl.DataFrame(rows), iterations], how="diagonal").with_columns(
+        times = _measure_parts(unit, windows, sets)
+        of_parts = []
+        for (part, key), window in windows.items():
+            row = dict(zip(("begin_ns", "end_ns"), window.find_hull(), strict=True))
+            row |= _measure_openmp(unit, task, main, window & outside) if thread == main else {}
+            of_parts.append({"part": part, "key": key, **row})
+        times = times.join(pl.DataFrame(of_parts), PART, "left", maintain_order="left")
+        yield times.with_columns(
             task=pl.lit(task, pl.Int64),
             thread=pl.lit(thread, pl.Int64),
-            takes_part=pl.lit(takes_part or own.height > 0),
+            takes_part=pl.lit(bool(takes_part)),
         )
 
 
@@ -165,7 +170,16 @@ def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> 
     """Return what the threads of a process do in OpenMP within some time of its main thread (ns);
     nothing where OpenMP, or all synchronization of it, was not recorded.
     """
-    tasks = unit.find_spans_by_thread("openmp_implicit_task", task)
+    main_rows = unit.reader.rows.main_rows
+    tasks = {
+        thread: spans
+        for thread in unit.list_threads(task)
+        if len(
+            spans := unit.find_thread_spans(
+                np.flatnonzero(main_rows == thread).tolist(), "openmp_implicit_task"
+            )
+        )
+    }
     if not tasks or not unit.has(*OPENMP_WAITS, *OPENMP_SYNC):
         return {}
     regions = unit.find_thread_spans([main], "openmp_parallel")
