@@ -29,7 +29,7 @@ from nsys2prv.export.report_files import find_reports
 from nsys2prv.export.roles import FILE_NAMES, describe_processes
 from nsys2prv.figures.result import Result
 from nsys2prv.open_job import OpenJob, open_job
-from nsys2prv.replay.causes import parse_what_ifs
+from nsys2prv.replay.questions import parse_what_ifs
 from nsys2prv.show.comparison import compare_jobs, describe_change, warn_of_differences
 from nsys2prv.show.finished_job import JSON, FinishedJob
 from nsys2prv.show.study.study import Study

@@ -16,7 +16,6 @@ from nsys2prv.replay.graph import (
     AS_RECORDED,
     LONG,
     NO_KIND,
-    TRANSFERS,
     Column,
     Columns,
     Durations,
@@ -72,17 +71,16 @@ class JobGraph(Struct, frozen=True, dict=True):
         return Column(lambda moments: self.graph.row[moments >> 1])
 
 
-class _Joining(Struct, frozen=True):
-    """Edges that join units: columns as in :data:`~nsys2prv.replay.graph.COLUMNS`, the channel, and
-    the class of the size of transfers.
-    """
-
-    target: np.ndarray
-    source: np.ndarray
-    kind: np.ndarray
-    key: np.ndarray
-    typical: np.ndarray
-    size: np.ndarray
+#: Columns of edges that join units: as in :data:`~nsys2prv.replay.graph.COLUMNS`, the channel, and the class
+#: of the size of transfers.
+JOINING = {
+    "target": pl.Int32,
+    "source": pl.Int32,
+    "kind": pl.UInt8,
+    "channel": pl.Int32,
+    "typical": pl.Int32,
+    "size": pl.Int32,
+}
 
 
 def build_job_graph(reader: EventReader, labels: Mapping[str, pl.DataFrame]) -> JobGraph:
@@ -132,19 +130,17 @@ def join_units(
     hosts = tasks["node"].to_list()
     long = np.concatenate(places), np.concatenate(lengths)
     joining, times, channels = _join_meetings(columns, long, found, task_of, hosts)
-    for name, values in (
-        ("target", joining.target), ("source", joining.source), ("kind", joining.kind),
-        ("typical", joining.typical), ("marks", joining.kind * 0), ("time", times),
-    ):  # fmt: skip
-        columns.append(name, values)
     none = np.zeros(len(times), np.int32)
     for name, values in (
-        ("row", none - 1), ("name", none), ("lasts", none), ("work", none.astype(np.uint8) + NO_KIND)
+        *((name, joining[name].to_numpy()) for name in ("target", "source", "kind", "typical")),
+        ("marks", np.zeros(joining.height, np.uint8)), ("time", times), ("row", none - 1),
+        ("name", none), ("lasts", none), ("work", none.astype(np.uint8) + NO_KIND),
     ):  # fmt: skip
         columns.append(name, values)
     count = len(columns.view("target"))
     graph = finish_graph(
-        columns, long, count - len(joining.target), joining.key, joining.size, task_of, groups,
+        columns, long, count - joining.height, joining["channel"].to_numpy(),
+        joining["size"].to_numpy(), task_of, groups,
         bounds, dict(contradictions), cycles,
     )  # fmt: skip
     return_freed_memory()
@@ -178,9 +174,9 @@ def _join_meetings(
     found: Mapping[Kind, Meetings],
     task_of: np.ndarray,
     hosts: Sequence[str],
-) -> tuple[_Joining, np.ndarray, list[tuple[tuple[int, ...], tuple[str, ...]]]]:
-    """Return the edges that join units, the times of meetings and last of the clock, and the channels
-    of transfers. long: nodes whose work is LONG, and how long it lasts (ns).
+) -> tuple[pl.DataFrame, np.ndarray, list[tuple[tuple[int, ...], tuple[str, ...]]]]:
+    """Return the edges that join units (JOINING) by their targets, the times of meetings and last of the
+    clock, and the channels of transfers. long: nodes whose work is LONG, and how long it lasts (ns).
     """
     time = columns.view("time")
     channels: dict[tuple[tuple[int, ...], tuple[str, ...]], int] = {((), ()): 0}
@@ -200,30 +196,19 @@ def _join_meetings(
     # The clock, which what comes from outside of the job waits for.
     parts.append(_find_outside(columns, Durations(columns.view("lasts"), *long), task_of, first))
     times.append(np.zeros(1, np.int64))
-    return _sort_joining(parts), np.concatenate(times), list(channels)
+    joining = pl.concat(parts).sort("target", maintain_order=True)
+    return joining, np.concatenate(times), list(channels)
 
 
-def _sort_joining(parts: Sequence[_Joining]) -> _Joining:
-    """Return the edges of all parts by their targets."""
-    names = _Joining.__struct_fields__
-    columns = [np.concatenate([getattr(part, name) for part in parts]) for name in names]
-    order = np.argsort(columns[0], kind="stable")
-    return _Joining(*(column[order] for column in columns))
-
-
-def _make_joining(
-    kind: Kind,
-    target: np.ndarray,
-    source: np.ndarray,
-    key: np.ndarray | int = 0,
-    typical: np.ndarray | int = AS_RECORDED,
-    size: np.ndarray | int = 0,
-) -> _Joining:
-    """Return edges from moments to nodes; a number fills its column."""
-    count = len(target)
-    kinds = np.full(count, kind, np.uint8)
-    filled = (np.full(count, value, np.int32) for value in (key, typical, size))
-    return _Joining(target.astype(np.int32), source.astype(np.int32), kinds, *filled)
+def _make_joining(kind: Kind, **columns: np.ndarray | int) -> pl.DataFrame:
+    """Return edges that join units. columns: of JOINING; a number fills its column."""
+    made = {"kind": kind, "channel": 0, "typical": AS_RECORDED, "size": 0, **columns}
+    return pl.select(
+        pl.lit(pl.Series(made[name]) if isinstance(made[name], np.ndarray) else int(made[name]))
+        .cast(kept)
+        .alias(name)
+        for name, kept in JOINING.items()
+    )
 
 
 def _make_meeting_edges(
@@ -233,7 +218,7 @@ def _make_meeting_edges(
     times: np.ndarray,
     task_of: np.ndarray,
     number_channel: Callable[[np.ndarray], int],
-) -> tuple[list[_Joining], np.ndarray]:
+) -> tuple[list[pl.DataFrame], np.ndarray]:
     """Return the edges of meetings, and the times of meetings. first: node of the first one."""
     count = int(meetings.meeting.max(initial=-1)) + 1
     moments = np.full(count, np.iinfo(np.int64).min)
@@ -243,7 +228,9 @@ def _make_meeting_edges(
     waits, earliest = ~(meetings.eager | meetings.later), moments.copy()
     np.minimum.at(earliest, meetings.meeting[waits], times[meetings.end[waits] >> 1])
     moments = np.where(moments - earliest < CLOCK_ERROR, earliest, moments)
-    come = _make_joining(Kind.MEET, first + meetings.meeting[holds], meetings.begin[holds], 0, 0)
+    come = _make_joining(
+        Kind.MEET, target=first + meetings.meeting[holds], source=meetings.begin[holds], typical=0
+    )
     channel = _number_channels(meetings, count, task_of, number_channel)
     ends = meetings.end >> 1
     rows = np.flatnonzero(~meetings.eager & (times[ends] >= moments[meetings.meeting]))
@@ -253,7 +240,12 @@ def _make_meeting_edges(
         lasts, size = times[end] - moments[meeting], meetings.size[rows]
         typical = _find_quick_transfers(lasts, channel[meeting], size, meetings.later[rows])
     go = _make_joining(
-        kind, end, 2 * (first + meeting), channel[meeting], typical, meetings.size[rows]
+        kind,
+        target=end,
+        source=2 * (first + meeting),
+        channel=channel[meeting],
+        typical=typical,
+        size=meetings.size[rows],
     )
     return [come, go], moments
 
@@ -305,7 +297,9 @@ def _free_members(columns: Columns, kind: Kind, meetings: Meetings) -> None:
         columns.view("kind")[rows] = Kind.MEET
 
 
-def _find_outside(columns: Columns, lasts: Durations, task_of: np.ndarray, clock: int) -> _Joining:
+def _find_outside(
+    columns: Columns, lasts: Durations, task_of: np.ndarray, clock: int
+) -> pl.DataFrame:
     """Let pauses that something outside of the job ends wait for the clock: they are much longer than
     usual at their place, and end together with those of other ranks. Returns the further edges. lasts:
     of nodes.
@@ -343,7 +337,4 @@ def _find_outside(columns: Columns, lasts: Durations, task_of: np.ndarray, clock
     pauses = pauses.filter(is_often & differ.over("key"))
     edges, usual = pauses["edge"].to_numpy(), pauses["usual"].to_numpy()
     typical[edges] = np.minimum(usual, LONG - 1).astype(np.int32)
-    return _make_joining(Kind.OUTSIDE, target[edges], np.full(len(edges), 2 * clock))
-
-
-__all__ = ["TRANSFERS", "JobGraph", "build_job_graph", "join_units"]
+    return _make_joining(Kind.OUTSIDE, target=target[edges], source=2 * clock)

@@ -45,7 +45,7 @@ from nsys2prv.replay.whatif import (
     WorkTable,
 )
 
-#: Kinds of suspects that are links.
+#: Kinds of suspects that are links of a host.
 LINK_WITHIN, LINK_TO_OTHERS = "link within", "link to others"
 #: Name of work that ranks may do slower -> its kinds.
 KINDS = {"gpu": GPU, "host": HOST, "copies": COPIES}
@@ -76,13 +76,34 @@ def list_suspects(replay: Replay) -> list[Suspect]:
     if len(replay.processes) < 2:
         return []
     slow = (list_slow_processes(replay, kind) for kind in ("gpu", "host"))
+    links = (
+        Suspect(0.0, kind, members, host)
+        for host, members in group_by_host(replay).items()
+        for kind in (LINK_WITHIN, LINK_TO_OTHERS)
+    )
     replay.prepare()
+    suspects = chain(_list_work(replay), *slow, links)
     found = []
-    for suspect, changes in prepare_next(chain(_list_work(replay), *slow, _list_links(replay))):
+    for suspect, changes in prepare_next((one, do_as_others(replay, one)) for one in suspects):
         # Of slow processes and links all gains are asked for.
         least = 0.0 if suspect.ratio or suspect.is_link else LEAST_CERTAIN
         found.append(structs.replace(suspect, gain=replay.compute_gain(changes, least)))
     return sorted(found, key=lambda suspect: -suspect.gain)
+
+
+def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
+    """Return the changes that give processes the work of the others, or the links of a host the
+    speed of the rest.
+    """
+    kind, host, processes = suspect.kind, suspect.host, suspect.processes
+    if kind == LINK_WITHIN:
+        return replay.transfer_as_others(lambda hosts: hosts == (host,))
+    if kind == LINK_TO_OTHERS:
+        return replay.transfer_as_others(lambda hosts: host in hosts and len(hosts) > 1)
+    if suspect.ratio:
+        return replay.scale(KINDS[kind], 1 / suspect.ratio, processes=processes)
+    reactions = replay.react_as_others(processes) if kind == "host" else []
+    return replay.do_as_others(KINDS[kind], processes) + reactions
 
 
 def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
@@ -194,8 +215,8 @@ def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:
     return float(shares.mean() - 0.5) / error**0.5
 
 
-def _list_work(replay: Replay) -> Iterator[tuple[Suspect, Changes]]:
-    """Yield processes with more work than others, whose gain is not known, and the changes to replay."""
+def _list_work(replay: Replay) -> Iterator[Suspect]:
+    """Yield processes with more work than others, whose gain is not known."""
     sets = list_sets(replay)
     for name, kinds in KINDS.items():
         excess = replay.tabulate(kinds).excess.total
@@ -212,8 +233,7 @@ def _list_work(replay: Replay) -> Iterator[tuple[Suspect, Changes]]:
         high = tuple(replay.processes[excess > most].tolist())
         if 1 < len(high) <= len(replay.processes) / 2:
             chosen.setdefault(high, "")
-        for members, host in chosen.items():
-            yield Suspect(0.0, name, members, host), work_as_others(replay, name, members)
+        yield from (Suspect(0.0, name, *one) for one in chosen.items())
 
 
 def is_awaited(replay: Replay, suspect: Suspect) -> bool:
@@ -225,20 +245,6 @@ def is_awaited(replay: Replay, suspect: Suspect) -> bool:
     if not meet:
         return suspect.kind != "host" or replay.job.kernels > 0
     return suspect.is_link or any(own & one and one - own for one in meet)
-
-
-def work_as_others(
-    replay: Replay, kind: str, processes: tuple[int, ...], ratio: float = 0.0
-) -> Changes:
-    """Return the changes that give processes the GPU work, host work or copies of the others. ratio:
-    how many times as long all of it lasts; by its repetitions if 0.
-    """
-    kinds = KINDS[kind]
-    if ratio:
-        changes = replay.scale_work(kinds, processes, 1 / ratio)
-    else:
-        changes = replay.do_as_others(kinds, processes)
-    return changes + (replay.react_as_others(processes) if kind == "host" else [])
 
 
 def list_sets(replay: Replay) -> dict[tuple[int, ...], str]:
@@ -266,48 +272,24 @@ def group_by_host(replay: Replay) -> dict[str, tuple[int, ...]]:
     return {host: tuple(members) for host, members in hosts.items()}
 
 
-def list_slow_processes(replay: Replay, kind: str) -> Iterator[tuple[Suspect, Changes]]:
+def list_slow_processes(replay: Replay, kind: str) -> Iterator[Suspect]:
     """Yield processes that are slower than the others in nearly all that they do, however their
     work is numbered: by the medians of the durations of each kernel, or at each place. Their gain is
-    not known; with the changes to replay.
+    not known.
     """
-    kinds = KINDS[kind]
-    usual, total, _ = replay.tabulate(kinds).by_key
+    usual, total, _ = replay.tabulate(KINDS[kind]).by_key
     if not len(usual):
         return
-    ratio = usual / np.maximum(np.nanmedian(usual, axis=1, keepdims=True), 1)
-    names, process = np.nonzero(~np.isnan(usual))
-    medians = pl.DataFrame(
-        {"process": process, "ratio": ratio[names, process], "total": total[names, process]}
-    ).sort("process", "ratio")
-    whole = pl.col("total").sum().over("process")
-    weighted = medians.with_columns(
-        reached=pl.col("total").cum_sum().over("process") / whole,
-        slower=(pl.col("total") * (pl.col("ratio") > 1)).sum().over("process") / whole,
-    )
-    middle = (
-        weighted.filter(pl.col("reached") >= 0.5).unique("process", keep="first").sort("process")
-    )
-    logs = np.log(np.maximum(middle["ratio"].to_numpy(), 1e-9))
-    spread = float(np.median(np.abs(logs - np.median(logs))))
-    far = logs - np.median(logs) > FAR_OUT * max(spread, 1e-4)
-    for process, slow, share in (
-        middle.filter(pl.Series(far)).select("process", "ratio", "slower").rows()
-    ):
-        if slow > SLOWER and share >= NEARLY_ALL_KERNELS:
-            members = (int(replay.processes[process]),)
-            yield Suspect(0.0, kind, members, "", slow), work_as_others(replay, kind, members, slow)
-
-
-def link_as_others(replay: Replay, kind: str, host: str) -> Changes:
-    """Return the changes that give the links within a host, or to others, the speed of the rest."""
-    if kind == LINK_WITHIN:
-        return replay.transfer_as_others(lambda _, hosts: hosts == (host,))
-    return replay.transfer_as_others(lambda _, hosts: host in hosts and len(hosts) > 1)
-
-
-def _list_links(replay: Replay) -> Iterator[tuple[Suspect, Changes]]:
-    for host, members in group_by_host(replay).items():
-        for kind in (LINK_WITHIN, LINK_TO_OTHERS):
-            if changes := link_as_others(replay, kind, host):
-                yield Suspect(0.0, kind, members, host), changes
+    ratios = usual / np.maximum(np.nanmedian(usual, axis=1, keepdims=True), 1)
+    whole = np.maximum(total.sum(axis=0), 1)
+    order = np.argsort(ratios, axis=0)
+    reached = np.take_along_axis(total, order, 0).cumsum(axis=0) / whole
+    middle = order[(reached >= 0.5).argmax(axis=0), np.arange(len(whole))]
+    ratio = ratios[middle, np.arange(len(whole))]
+    slower = (total * (ratios > 1)).sum(axis=0) / whole
+    logs = np.log(np.maximum(ratio, 1e-9))
+    apart = logs - np.nanmedian(logs)
+    is_far = apart > FAR_OUT * max(float(np.nanmedian(np.abs(apart))), 1e-4)
+    is_slow = is_far & (ratio > SLOWER) & (slower >= NEARLY_ALL_KERNELS)
+    for process, slow in zip(replay.processes[is_slow], ratio[is_slow], strict=True):
+        yield Suspect(0.0, kind, (int(process),), "", float(slow))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -225,7 +226,7 @@ class Replay(Struct, frozen=True, dict=True):
         """Return the share of the recorded span that these changes save, beyond those done; 0 where it is
         less than `least` for certain: no more than on the path that is critical without them.
         """
-        if not changes or self.span <= 0:
+        if not any(len(rows) for rows, _ in changes) or self.span <= 0:
             return 0.0
         return_freed_memory()
         end, path, length = self._before
@@ -369,20 +370,14 @@ class Replay(Struct, frozen=True, dict=True):
         }
         return {kind: (edges.process[rows], edges.typical[rows]) for kind, rows in chosen.items()}
 
-    def scale_work(
-        self, kinds: tuple[Kind, ...], processes: Sequence[int], factor: float
-    ) -> Changes:
-        """Let work of some processes take this share of its time."""
-        return self.scale_rows(self.select(kinds, processes=processes), factor)
-
-    def scale_rows(self, rows: np.ndarray, factor: float) -> Changes:
-        """Let the work of some edges take this share of its time."""
-        return [(rows, factor)] if len(rows) else []
+    def scale(self, kinds: Collection[Kind], factor: float = 0.0, **chosen: Any) -> Changes:
+        """Let work of some kinds take this share of its time. chosen: as for :meth:`select`."""
+        return [(self.select((kind,), **chosen), factor) for kind in kinds]
 
     def use_tensor_cores(self, kernels: Collection[tuple[int, int]]) -> Changes:
         """Let kernels (name, process), matrix products without tensor cores, run on these."""
         names, processes = ({pair[side] for pair in kernels} for side in (0, 1))
-        return self.scale_rows(self.select(GPU, names, processes), 1 / TENSOR_SPEED_UP)
+        return self.scale(GPU, 1 / TENSOR_SPEED_UP, keys=names, processes=processes)
 
     def balance(self, kinds: tuple[Kind, ...] = GPU) -> Changes:
         """Divide the k-th work of some kinds equally among the processes that do it."""
@@ -390,45 +385,33 @@ class Replay(Struct, frozen=True, dict=True):
         every = table.mask_columns(slice(None))
         return table.share(every, every, is_mean=True)
 
-    def transfer_as_others(
-        self, is_wanted: Callable[[tuple[int, ...], tuple[str, ...]], bool]
-    ) -> Changes:
-        """Give the channels that `is_wanted(processes, hosts)` names the transfers of the others: the
-        median of the same operation, size, and number of members and hosts.
+    def transfer_as_others(self, is_wanted: Callable[[tuple[str, ...]], bool]) -> Changes:
+        """Give the channels between hosts that `is_wanted` the transfers of the others: the median of the
+        same operation, size, and number of members and hosts.
         """
         edges = self.job.graph.edges
         rows = self.select(TRANSFERS)
-        wanted = np.array([is_wanted(*channel) for channel in self.job.channels])
-        shape = np.array(
-            [len(members) * 2 + (len(hosts) > 1) for members, hosts in self.job.channels]
+        shapes, wanted = zip(
+            *(
+                (len(members) * 2 + (len(hosts) > 1), is_wanted(hosts))
+                for members, hosts in self.job.channels
+            ),
+            strict=True,
         )
-        channel = edges.key[rows]
-        own = wanted[channel]
+        channel, lasts = edges.key[rows], self.job.graph.weight[rows]
+        own = np.array(wanted)[channel]
         if not own.any() or own.all():
             return []
-        frame = pl.DataFrame(
-            {
-                "size": edges.size[rows],
-                "shape": shape[channel],
-                "edge": rows,
-                "lasts": self.job.graph.weight[rows],
-            }
+        work = pl.DataFrame(
+            {"size": edges.size[rows], "shape": np.array(shapes)[channel], "own": own}
         )
-        keys = ("size", "shape")
-        usual = frame.filter(~pl.Series(own)).group_by(keys).agg(usual=pl.col("lasts").median())
-        joined = frame.filter(pl.Series(own)).join(usual, on=keys, maintain_order="left")
-        if not joined.height:
-            return []
-        new = joined.select(pl.min_horizontal("usual", "lasts").cast(pl.Int64)).to_series()
-        return [(joined["edge"].to_numpy(), new.to_numpy())]
+        alike = pl.col("lasts").filter(~pl.col("own")).median().over("size", "shape")
+        usual = work.with_columns(lasts=lasts).select(alike).to_series().to_numpy()
+        # Of others there may be none.
+        own &= ~np.isnan(usual)
+        return [(rows[own], np.minimum(usual, lasts)[own].astype(np.int64))]
 
     # What the whole job could do.
-
-    def scale_all(self, kinds: Collection[Kind], factor: float = 0.0) -> Changes:
-        """Let all work of some kinds take this share of its time."""
-        return [
-            change for kind in kinds for change in self.scale_rows(self.select((kind,)), factor)
-        ]
 
     def transfer_at_once(self) -> Changes:
         """Let all data be there as soon as all ranks have come. In jobs of several processes,
@@ -437,7 +420,7 @@ class Replay(Struct, frozen=True, dict=True):
         rows = self.select(TRANSFERS)
         if len(self.processes) > 1:
             rows = rows[self.job.graph.edges.key[rows] > 0]
-        return self.scale_rows(rows, 0.0)
+        return [(rows, 0.0)]
 
     def expect_messages(self) -> Changes:
         """Let messages be there when they are waited for: the receiver, and the sender of a large
@@ -476,7 +459,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     def remove_pauses(self, places: Sequence[int]) -> Changes:
         """Let the time between calls at these places be zero."""
-        return self.scale_rows(self.select((Kind.GAP,), places), 0.0)
+        return self.scale((Kind.GAP,), keys=places)
 
     # What the time of the span is made of.
 

@@ -36,17 +36,10 @@ from nsys2prv.figures.result import (
     join_findings,
 )
 from nsys2prv.figures.stacks import list_places
-from nsys2prv.replay.causes import (
-    Cause,
-    KernelFacts,
-    Names,
-    describe_cause,
-    find_causes,
-    parse_what_ifs,
-    replay_what_ifs,
-)
+from nsys2prv.replay.causes import Cause, KernelFacts, find_causes
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.job_graph import JobGraph
+from nsys2prv.replay.questions import Names, describe_cause, parse_what_ifs, replay_what_ifs
 from nsys2prv.replay.thresholds import LEAST_GAIN
 from nsys2prv.replay.whatif import Replay
 from nsys2prv.verdict import time_use

@@ -387,7 +387,7 @@ def describe_loss(
         advice = ADVICE["payloads" if is_unmatched else "alone"]
         if is_unmatched:
             reason = str(say("unmatched", count=len(unmatched), of=len(transfers)))
-            for one, _ in list_slow_processes(facts.replay, "gpu"):
+            for one in list_slow_processes(facts.replay, "gpu"):
                 own = [process + 1 for process in one.processes]
                 tasks += own
                 evidence.append(say("slow", who=job.describe_ranks(own), more=one.ratio - 1))

@@ -11,7 +11,8 @@ import nsys2prv
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.native import core
 from nsys2prv.cli import main
-from nsys2prv.replay.causes import EXAMPLES, JOB_CHANGES, parse_what_ifs
+from nsys2prv.replay.causes import JOB_CHANGES
+from nsys2prv.replay.questions import EXAMPLES, parse_what_ifs
 from nsys2prv.verdict.words import TEXTS
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")

@@ -333,7 +333,7 @@ def test_a_job_of_short_kernels_waits_for_launches(
         assert causes["launching"].gain == pytest.approx(1 - 3 / 9, abs=0.01)
         assert causes["launching"].is_specific
     if room > 300:
-        faster = replay.compute_gain(replay.scale_all(GPU, 0.25))
+        faster = replay.compute_gain(replay.scale(GPU, 0.25))
         assert faster == pytest.approx(150 / 201, abs=0.02)
 
 

@@ -1,0 +1,224 @@
+"""Read and write changes in words, such as `rank 3: gpu as others; no cudaFree`, in which people ask for them
+(`--what-if`), and causes name theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv._util.errors import UsageError
+from nsys2prv._util.text import list_some
+from nsys2prv.replay.causes import JOB_CHANGES, Cause, KernelFacts, has_gpu_work
+from nsys2prv.replay.graph import TRANSFERS, Kind
+from nsys2prv.replay.suspects import KINDS, LINK_TO_OTHERS, LINK_WITHIN, Suspect, do_as_others
+from nsys2prv.replay.unit_graph import make_place, split_place
+from nsys2prv.replay.whatif import GPU, Changes, Replay
+
+_WORDS = [words for words, _ in JOB_CHANGES.values() if words]
+_WHO, _FACTOR = r"(?P<who>ranks?|host) (?P<names>[^:]+): ?", r" x ?(?P<factor>[\d.]+)"
+_SCALED = {**KINDS, "network": TRANSFERS}
+_LINKS = {
+    "network": (LINK_WITHIN, LINK_TO_OTHERS),
+    "network within": (LINK_WITHIN,),
+    "network outside": (LINK_TO_OTHERS,),
+}
+
+
+class Names(Struct, frozen=True):
+    """Meaning of the words of a what-if in a job."""
+
+    #: Rank -> its processes.
+    ranks: Mapping[int, tuple[int, ...]]
+    #: Label of each kernel, by event value.
+    kernels: Mapping[int, str]
+    #: What is known of kernels and memory.
+    facts: KernelFacts
+
+
+class Question(Struct, frozen=True):
+    """A change that is asked for, and the job that it is made in. Raises UsageError for unknown names."""
+
+    #: Group of the form -> what was said.
+    said: Mapping[str, str]
+    replay: Replay
+    names: Names
+
+    @property
+    def processes(self) -> tuple[int, ...] | None:
+        """The processes of those that are named; None where all are meant."""
+        if not self.said["who"]:
+            return None
+        wanted, known, hosts = self.said["names"], self.names.ranks, self.replay.job.hosts
+        if self.said["who"] == "host":
+            found = [one for one in self.replay.processes.tolist() if hosts[one] == wanted]
+            if not found:
+                there = list_some(sorted({*hosts}))
+                raise UsageError(f"--what-if host {wanted}: no such host; there are {there}")
+            return tuple(found)
+        try:
+            ends = [part.partition("-")[::2] for part in wanted.split(",")]
+            ranks = [
+                one for first, last in ends for one in range(int(first), int(last or first) + 1)
+            ]
+        except ValueError:
+            raise UsageError(f"--what-if rank {wanted}: give ranks as in 3,5-7") from None
+        if unknown := [rank for rank in ranks if rank not in known]:
+            there = list_some([str(rank) for rank in sorted(known)], 8) or "none"
+            raise UsageError(f"--what-if rank {unknown[0]}: no such rank; there are {there}")
+        return tuple(sorted({process for rank in ranks for process in known[rank]}))
+
+    @property
+    def factor(self) -> float:
+        """How many times as long something lasts."""
+        try:
+            return float(self.said["factor"])
+        except ValueError:
+            text = self.said["factor"]
+            raise UsageError(f"--what-if x{text}: give a factor, as in x0.5") from None
+
+    def find_calls(self, name: str, what: str = "call") -> list[int]:
+        """Return the calls that a name, or pattern, in the words stands for."""
+        return _find_named(self.said[name], self.replay.job.calls, what)
+
+    def work_as_others(self) -> Changes:
+        """Give ranks, or those of a host, the work of the others."""
+        suspect = Suspect(0.0, self.said["work"], self.processes or ())
+        return do_as_others(self.replay, suspect)
+
+    def link_as_others(self) -> Changes:
+        """Give the links of a host the speed of the rest."""
+        links = (Suspect(0.0, kind, (), self.said["names"]) for kind in _LINKS[self.said["link"]])
+        return [change for link in links for change in do_as_others(self.replay, link)]
+
+    def scale_work(self) -> Changes:
+        """Let some work take this share of its time."""
+        kinds = _SCALED[self.said["scaled"]]
+        return self.replay.scale(kinds, self.factor, processes=self.processes)
+
+    def scale_kernels(self) -> Changes:
+        """Let kernels of a name take this share of their time."""
+        found = _find_named(f"*{self.said['kernel']}*", self.names.kernels, "kernel")
+        return self.replay.scale(GPU, self.factor, keys=found)
+
+    def balance(self) -> Changes:
+        """Divide work equally."""
+        return self.replay.balance(KINDS[self.said["balanced"]])
+
+    def change_job(self) -> Changes:
+        """Make one of the changes of the whole job."""
+        make = dict(JOB_CHANGES.values())[self.said["whole"]]
+        return make(self.replay, self.names.facts)
+
+    def remove_pauses(self) -> Changes:
+        """Let the time between two calls be zero."""
+        places = make_place(*np.meshgrid(self.find_calls("before"), self.find_calls("after")))
+        return self.replay.remove_pauses(places.ravel())
+
+    def remove_calls(self) -> Changes:
+        """Let calls take no time."""
+        return self.replay.remove_calls(self.find_calls("call", "call of CUDA or MPI"))
+
+
+#: How a change is said -> what makes it, and examples.
+_FORMS: dict[str, tuple[Callable[[Question], Changes], tuple[str, ...]]] = {
+    _WHO + r"(?P<work>gpu|host|copies)(?: work)? as (?:the )?others": (
+        Question.work_as_others,
+        (
+            "rank 3,5-7: gpu as others",
+            "rank 3: host as others",
+            "rank 3: copies as others",
+            "host NAME: gpu as others",
+        ),
+    ),
+    _WHO + r"(?P<link>network(?: within| outside)?) as (?:the )?others": (
+        Question.link_as_others,
+        tuple(f"host NAME: {link} as others" for link in _LINKS),
+    ),
+    rf"(?:{_WHO})?(?P<scaled>gpu|host|copies|network)(?: work)?{_FACTOR}": (
+        Question.scale_work,
+        ("gpu x0.5", "rank 3: host x0.5"),
+    ),
+    rf"kernels? (?P<kernel>.+){_FACTOR}": (Question.scale_kernels, ("kernel NAME x0.5",)),
+    r"(?P<balanced>gpu|host)(?: work)? balanced": (
+        Question.balance,
+        ("gpu balanced", "host balanced"),
+    ),
+    rf"(?P<whole>{'|'.join(_WORDS)})": (Question.change_job, tuple(_WORDS)),
+    r"no time between (?P<before>.+) and (?P<after>.+)": (
+        Question.remove_pauses,
+        ("no time between CALL and CALL",),
+    ),
+    r"no (?P<call>\S+)": (Question.remove_calls, ("no CALL",)),
+}
+EXAMPLES = [one for _, examples in _FORMS.values() for one in examples]
+
+
+def parse_what_ifs(texts: Sequence[str]) -> list[re.Match[str]]:
+    """Return the changes that texts ask for. Raises UsageError for what cannot be said."""
+    parts = [" ".join(part.split()) for text in texts for part in text.split(";")]
+    return [_parse_change(part) for part in parts if part]
+
+
+def _parse_change(text: str) -> re.Match[str]:
+    for form in _FORMS:
+        if match := re.fullmatch(form, text):
+            return match
+    near = get_close_matches(text, EXAMPLES, 1)
+    meant = f"did you mean {near[0]}?" if near else "no such change;"
+    raise UsageError(f"--what-if {text}: {meant} there are {'; '.join(EXAMPLES)}")
+
+
+def replay_what_ifs(asked: Sequence[re.Match[str]], replay: Replay, names: Names) -> pl.DataFrame:
+    """Return a row for each change, each with those before it: `what_if`, `gain_share` (beyond those
+    before, of the recorded time), `duration_ns` (predicted). Raises UsageError for unknown names.
+    """
+    rows, left = [("as recorded", 0.0, replay.span)], 1.0
+    for one in asked:
+        make, _ = _FORMS[one.re.pattern]
+        changes = make(Question(one.groupdict(), replay, names))
+        gain = replay.compute_gain(changes)
+        replay, left = replay.change(changes), left - gain
+        rows.append((one.string, gain, round(left * replay.span)))
+    return pl.DataFrame(rows, schema=["what_if", "gain_share", "duration_ns"], orient="row")
+
+
+def _find_named(wanted: str, labels: Mapping[int, str], what: str) -> list[int]:
+    """Return the event values of the names that are wanted: exactly, or by a pattern."""
+    for fits in (wanted.__eq__, lambda label: fnmatchcase(label.lower(), wanted.lower())):
+        if found := [value for value, label in labels.items() if fits(label)]:
+            return found
+    near = get_close_matches(wanted, list(labels.values()), 3, 0.4) or [*labels.values()]
+    there = f"; there are {list_some(near)}" if near else ""
+    raise UsageError(f"--what-if {wanted.strip('*')}: no {what} of this name in the job{there}")
+
+
+def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
+    """Return the words for what a cause changes; nothing where there are none."""
+    if suspect := cause.suspect:
+        if suspect.is_link:
+            link = next(name for name, kinds in _LINKS.items() if kinds == (suspect.kind,))
+            return f"host {suspect.host}: {link} as others"
+        by_process = {process: rank for rank, own in names.ranks.items() for process in own}
+        ranks = [by_process.get(process) for process in suspect.processes]
+        if None in ranks:
+            return ""
+        who = f"rank{'s' if len(ranks) > 1 else ''} {','.join(map(str, ranks))}"
+        how = f"x{1 / suspect.ratio:.4f}" if suspect.ratio else "as others"
+        return f"{who}: {suspect.kind} {how}"
+    if cause.place is not None:
+        calls = replay.job.calls
+        kind, key = cause.place
+        if kind == Kind.CALL:
+            return f"no {calls[key]}" if key in calls else ""
+        before, after = (calls.get(name, "") for name in split_place(key))
+        return f"no time between {before} and {after}" if before and after else ""
+    if cause.kind == "imbalance":
+        return f"{'gpu' if has_gpu_work(replay) else 'host'} balanced"
+    return JOB_CHANGES["host_time" if cause.kind == "launching" else cause.kind][0]
