@@ -4,34 +4,30 @@ where in the program the time of a cause goes: the call, the kernel, the NVTX ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
 
 from nsys2prv._util.text import shorten_name
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.device_group import DeviceGroup, to_arrays
 from nsys2prv.figures.host_time import (
     PARTS,
-    describe_unrecorded,
     divide_host_time,
     list_activities,
     sum_ranges,
 )
 from nsys2prv.figures.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.figures.kernels import is_shared
-from nsys2prv.figures.result import Context, JobRanks
 from nsys2prv.figures.stacks import find_place, measure_places
 from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
 from nsys2prv.replay.meetings import Pipeline, find_pipeline
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import Replay
 from nsys2prv.table.event_reader import HOST
-from nsys2prv.verdict.host_use import NamedTime, Pauses
+from nsys2prv.verdict.host_use import JobFacts, NamedTime, Pauses
 from nsys2prv.verdict.thresholds import EXPLAINS, LARGE_PART, LEAST_STATED
 from nsys2prv.verdict.words import ADVICE, TEXTS, Said, say
 
@@ -39,15 +35,10 @@ from nsys2prv.verdict.words import ADVICE, TEXTS, Said, say
 NAMED_TIMES = ("part", "names", "name", "time", "longest")
 
 
-class CauseContext(Struct, frozen=True, dict=True):
-    """A job whose causes are put into words."""
+class CauseContext(JobFacts, frozen=True, dict=True):
+    """A job, and its replay, whose causes are told."""
 
-    context: Context
-    #: Names of ranks and GPUs.
-    job: JobRanks
     replay: Replay
-    #: What findings.py collects.
-    frames: Mapping[str, pl.DataFrame]
 
     @property
     def _graph(self) -> Graph:
@@ -72,8 +63,7 @@ class CauseContext(Struct, frozen=True, dict=True):
     @cached_property
     def pipeline(self) -> Pipeline | None:
         """The stages of the job, if it is a pipeline."""
-        steady, replay = self.context.options.steady, self.replay
-        count = steady.count if steady else 0
+        count, replay = self.options.steady.count if self.options.steady else 0, self.replay
         return find_pipeline(self.context.reader, replay.begin, replay.end, count)
 
     @cached_property
@@ -116,8 +106,7 @@ class CauseContext(Struct, frozen=True, dict=True):
 
     def describe_unrecorded(self, partly: object = None, what: str = "what hosts do there") -> Said:
         """Say that something of hosts is not recorded, or not all, and what would record it."""
-        options = describe_unrecorded(self.frames, self.context)
-        return say("unrecorded", what=what, partly=partly, options=options)
+        return say("unrecorded", what=what, partly=partly, options=self.lacking)
 
     def list_unrecorded(self, known: object) -> list[Said]:
         """Return what recording would tell more about hosts. known: what is known of them."""
@@ -291,7 +280,7 @@ class CauseContext(Struct, frozen=True, dict=True):
             thread, begin, end, name = to_arrays(frame, "thread", "begin", "end", "range")
             order = order_ranges(thread, begin, end)
             thread, begin, end = thread[order], begin[order], end[order]
-            groups = np.load(str(self.context.options.groups), mmap_mode="r")[name[order]]
+            groups = np.load(str(self.options.groups), mmap_mode="r")[name[order]]
             self._ranges[unit] = thread, begin, end, groups, find_parents(thread, begin, end)[1]
         thread, begin, end, groups, parent = self._ranges[unit]
         found = np.full(len(row), -1, np.int64)
@@ -347,7 +336,6 @@ class CauseContext(Struct, frozen=True, dict=True):
         if longest < 0:
             return None
         unit_of = self.context.reader.rows.units
-        options = self.context.options
-        folder = Path(str(options.groups)).parent
-        unit = DeviceGroup(self.context.reader, int(unit_of[longest]), options, folder)
+        folder = Path(str(self.options.groups)).parent
+        unit = DeviceGroup(self.context.reader, int(unit_of[longest]), self.options, folder)
         return unit, longest, merge_spans(*self.find_times(edges[row == longest]))

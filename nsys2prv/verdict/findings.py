@@ -31,7 +31,6 @@ from nsys2prv.figures.result import (
     Context,
     Finding,
     Gain,
-    JobRanks,
     Result,
     join_findings,
 )
@@ -45,6 +44,7 @@ from nsys2prv.replay.whatif import Replay
 from nsys2prv.verdict import time_use
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.culprits import describe_culprit
+from nsys2prv.verdict.host_use import JobFacts
 from nsys2prv.verdict.job_causes import describe_job_cause
 from nsys2prv.verdict.thresholds import (
     LEAST_BESIDE_CAUSES,
@@ -77,79 +77,80 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
 
 
 def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
-    devices = frames["devices"]
-    if failed := time_use.describe_failures(frames["failed"], context):
+    facts = JobFacts(frames, context)
+    devices, options = facts.devices, facts.options
+    if failed := time_use.describe_failures(facts):
         result.notes.append(failed)
-    job = JobRanks.from_job(context, devices)
     if not context.reader.layouts & {*WORK, *MPI_LAYOUTS}:
-        _judge_hosts(frames, context, result, job, bool(failed))
+        _judge_hosts(facts, result, bool(failed))
         return
     graph = context.get_graph()
-    if summary := time_use.describe_devices(frames, context):
+    if summary := time_use.describe_devices(facts):
         # The first note is printed above the findings.
         others = describe_other_work(frames, context)
-        told = (*result.notes, summary, others, context.options.cut)
+        told = (*result.notes, summary, others, options.cut)
         result.notes[:] = [" ".join(filter(None, told))]
-    if devices.height and devices["device"].is_in(context.options.lossy_devices).all():
+    if devices.height and devices["device"].is_in(options.lossy_devices).all():
         result.missing.append(f"{NO_VERDICT}: {context.explain_loss()}")
         return
     times = ("before", "after") if devices.height else ()
-    edges = [edge for when in times if (edge := time_use.describe_edge(when, frames, context, job))]
-    replay = Replay(graph, *_choose_span(graph, frames, context))
+    edges = [edge for when in times if (edge := time_use.describe_edge(facts, when))]
+    replay = Replay(graph, *_choose_span(graph, facts))
     replay = structs.replace(replay, kept=host_time.find_overhead(replay, frames["overhead"]))
-    names = _list_names(frames, context)
-    if asked := parse_what_ifs(context.options.what_ifs):
+    names = _list_names(facts)
+    if asked := parse_what_ifs(options.what_ifs):
         answers = replay_what_ifs(asked, replay, names)
         span = "the work of GPUs" if devices.height else f"the time from {MPI_TIME}"
-        is_steady = context.options.steady is not None
-        result.add("what_if", answers, span="the steady state" if is_steady else span)
-    facts = CauseContext(context, job, replay, frames)
+        result.add("what_if", answers, span="the steady state" if facts.is_steady else span)
+    facts = CauseContext(frames, context, replay)
     outside = replay.measure_outside()
-    of_all = outside * replay.span / context.options.covered_steady.length
+    of_all = outside * replay.span / options.covered_steady.length
     if summary and of_all >= LEAST_OUTSIDE:
-        result.notes[-1] += f" {say('outside', share=of_all)}"
+        result.notes[-1] += (
+            f" For {of_all:.0%} of the time the job waits for what comes from "
+            "outside of it, such as requests: long pauses of several ranks that end together."
+        )
     unexplained = replay.measure_unexplained()
-    trust = str(say("unexplained", share=unexplained))
+    trust = (
+        f"{unexplained:.1%} of the critical path waits for something that the reports do not show"
+    )
     reason, findings = "", _list_causes(facts, names)
     if unexplained > MOST_UNEXPLAINED:
         findings = [one for one in findings if one.share > unexplained]
         reason = f"no gain is stated: {trust}" if not findings else ""
     told = sum(one.share for one in findings)
-    if loss := time_use.describe_loss(frames, context, facts, reason, outside, told):
+    if loss := time_use.describe_loss(facts, reason, outside, told):
         findings.insert(0, loss)
-    if unmatched := context.options.unmatched:
-        result.notes.append(str(say("who is late", reports=list_some(unmatched))))
+    if unmatched := options.unmatched:
+        result.notes.append(
+            f"which rank is late may not be told: NCCL kernels of {list_some(unmatched)} have no payloads, and "
+            "could not be matched with those of the other ranks"
+        )
     if lost := context.explain_loss():
-        result.notes.append(str(say("small gains", lost=lost)))
+        result.notes.append(f"gains may be too small: {lost}")
     if unexplained >= LEAST_TOLD:
         result.notes.append(trust)
     limits = (
-        time_use.describe_small_grids(frames, context),
-        time_use.describe_migrations(frames),
-        time_use.describe_untraced_mpi(frames["mpi_samples"], context, job),
+        time_use.describe_small_grids(facts),
+        time_use.describe_migrations(facts),
+        time_use.describe_untraced_mpi(facts),
     )
     findings = join_findings([findings, [*filter(None, limits)]])
     if not findings:
-        result.missing.append(_describe_nothing(frames, bool(edges)))
+        result.missing.append(_describe_nothing(facts, bool(edges)))
     edges.sort(key=lambda one: -one.share)
     result.findings.extend((*_order_limits(findings)[: MOST_FINDINGS - len(edges)], *edges))
 
 
-def _judge_hosts(
-    frames: Mapping[str, pl.DataFrame],
-    context: Context,
-    result: Result,
-    job: JobRanks,
-    has_failed: bool,
-) -> None:
+def _judge_hosts(facts: JobFacts, result: Result, has_failed: bool) -> None:
     """Add what hosts do in a job without work of GPUs or calls of MPI. has_failed: calls of CUDA."""
-    absence = context.explain_absence(tuple(WORK))
+    absence = facts.context.explain_absence(tuple(WORK))
     # Nothing of the program itself.
-    if context.reader.layouts <= {"diagnostic", "profiler_overhead"}:
+    if facts.context.reader.layouts <= {"diagnostic", "profiler_overhead"}:
         result.missing.append(f"{ADVICE['nothing']}. {capitalize(absence)}")
         return
-    why = TEXTS["says"]["calls failed"] if has_failed else absence
-    if finding := time_use.describe_hosts(frames, context, job, why):
+    why = "calls of CUDA failed: of work behind them there is none" if has_failed else absence
+    if finding := time_use.describe_hosts(facts, why):
         advice = ADVICE["failed"] if has_failed else finding.advice
         result.findings.append(structs.replace(finding, advice=advice))
     else:
@@ -169,19 +170,17 @@ def _order_limits(findings: list[Finding]) -> list[Finding]:
     return sorted(findings, key=comes_first, reverse=True)
 
 
-def _choose_span(
-    graph: JobGraph, frames: Mapping[str, pl.DataFrame], context: Context
-) -> tuple[int, int]:
+def _choose_span(graph: JobGraph, facts: JobFacts) -> tuple[int, int]:
     """Return the begin and end of what is replayed: of the steady state, else of the GPUs' work, because
     what is before and after it is told of by itself, or of what lies between MPI_Init and
     MPI_Finalize.
     """
     # Of several captures the longest: what is between them is not known.
-    begin, end = context.options.covered_steady.find_longest()
-    if context.options.steady:
+    begin, end = facts.options.covered_steady.find_longest()
+    if facts.is_steady:
         return _skip_unmatched(graph, begin, end), end
-    if not frames["devices"].height:
-        first, last = frames["mpi"]["begin"].max(), frames["mpi"]["end"].max()
+    if not facts.devices.height:
+        first, last = facts.frames["mpi"]["begin"].max(), facts.frames["mpi"]["end"].max()
         return max(begin, int(first)), min(end, int(last))
     time, edges = graph.graph.time, graph.graph.edges
     work = np.concatenate([*graph.graph.select(GPU_WORK, begin, end).values()])
@@ -194,7 +193,7 @@ def _choose_span(
 
 def _list_causes(facts: CauseContext, names: Names) -> list[Finding]:
     """Return the findings of causes, the most costly first, limits last."""
-    replay, devices, options = facts.replay, facts.frames["devices"], facts.context.options
+    replay, devices, options = facts.replay, facts.devices, facts.options
     found = find_causes(replay, names.facts)
     replay.free_memory()
     # Of a job without a steady state shares are of all its time, not of what is replayed alone.
@@ -262,30 +261,30 @@ def _skip_unmatched(graph: JobGraph, begin: int, end: int) -> int:
     return last if last < begin + MOST_SKIPPED * (end - begin) else begin
 
 
-def _list_names(frames: Mapping[str, pl.DataFrame], context: Context) -> Names:
+def _list_names(facts: JobFacts) -> Names:
     """Return what words of what-ifs stand for, and what is known of kernels and memory."""
+    context, products = facts.context, facts.frames["products"]
     ranks: dict[int, tuple[int, ...]] = {}
     for rank, task in context.tasks.select("rank", "task").drop_nulls().rows():
         ranks[rank] = (*ranks.get(rank, ()), task - 1)
     labels = (context.labels[name] for name in ("kernels", "graphs") if name in context.labels)
-    kernels = {
-        value: label for one in labels for value, label in one.select("value", "label").rows()
+    kernels = dict(pair for one in labels for pair in one.select("value", "label").rows())
+    kinds, no_product = map_labels("memory_kind"), host_time.NAMES["no_product"]
+    pairs = {
+        (one, task - 1)
+        for one, _, task in (products.rows() if products.height else ())
+        if one in kernels and not re.search(no_product, kernels[one])
     }
-    kinds = map_labels("memory_kind")
-    rows = frames["products"].rows() if frames["products"].height else []
-    no_product, is_steady = host_time.NAMES["no_product"], context.options.steady is not None
-    found = ((one, task - 1) for one, _, task in rows if one in kernels)
-    pairs = {pair for pair in found if not re.search(no_product, kernels[pair[0]])}
-    facts = KernelFacts(pairs, kinds["pageable"], kinds["pinned"], is_steady)
-    return Names(ranks, kernels, facts)
+    known = KernelFacts(pairs, kinds["pageable"], kinds["pinned"], facts.is_steady)
+    return Names(ranks, kernels, known)
 
 
-def _describe_nothing(frames: Mapping[str, pl.DataFrame], is_beside: bool) -> str:
+def _describe_nothing(facts: JobFacts, is_beside: bool) -> str:
     """Return what is said where no cause gains enough. is_beside: beside what happens once."""
-    devices, hosts, edges, is_busy = frames["devices"], "", 0.0, False
+    devices, hosts, edges, is_busy = facts.devices, "", 0.0, False
     if devices.height and devices["compute"].sum() > MOSTLY * devices["length"].sum():
         is_busy, edges = True, 1 - devices["inner"].sum() / devices["length"].sum()
     elif not is_beside:
-        hosts = host_time.describe_parts(host_time.sum_parts(frames["hosts"]))
+        hosts = host_time.describe_parts(host_time.sum_parts(facts.frames["hosts"]))
     edges = edges if edges >= LEAST_GAIN else 0.0
     return str(say("nothing", once=is_beside, busy=is_busy, edges=edges, hosts=hosts))

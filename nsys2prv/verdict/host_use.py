@@ -1,15 +1,19 @@
-"""Hold what hosts do in some time as facts, and choose advice by them."""
+"""Hold what is known of a job, and what its hosts do in some time, as facts, and choose advice by them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 
+import polars as pl
 from msgspec import Struct
 
-from nsys2prv.figures.host_time import PARTS, describe_parts
-from nsys2prv.figures.result import TEXTS
-from nsys2prv.figures.stacks import Place
-from nsys2prv.verdict.thresholds import LONG_CALL, MOST, WORTH_RECORDING
+from nsys2prv._util.text import shorten_name
+from nsys2prv.figures.device_group import AnalysisOptions
+from nsys2prv.figures.host_time import NAMES, PARTS, describe_parts, describe_unrecorded
+from nsys2prv.figures.result import TEXTS, Context, JobRanks
+from nsys2prv.figures.stacks import Place, find_place
+from nsys2prv.verdict.thresholds import EXPLAINS, LONG_CALL, MOST, WORTH_RECORDING
 from nsys2prv.verdict.words import ADVICE, Said, choose_advice, say
 
 #: Parts of time that are not the program's.
@@ -180,3 +184,99 @@ class HostUse(Struct, frozen=True):
         if self.parts["unknown"] >= WORTH_RECORDING * self.length and self.own != "unknown":
             lines.append(say("record more", lacking=self.lacking))
         return lines
+
+
+class JobFacts(Struct, frozen=True, dict=True):
+    """What is known of a job."""
+
+    #: What frames.py collects.
+    frames: Mapping[str, pl.DataFrame]
+    context: Context
+
+    @property
+    def options(self) -> AnalysisOptions:
+        """The options of all analyses."""
+        return self.context.options
+
+    @property
+    def is_steady(self) -> bool:
+        """True if the job has a steady state."""
+        return self.options.steady is not None
+
+    @property
+    def devices(self) -> pl.DataFrame:
+        """What GPUs do, a row for each."""
+        return self.frames["devices"]
+
+    @cached_property
+    def job(self) -> JobRanks:
+        """Names of ranks and GPUs."""
+        return JobRanks.from_job(self.context, self.devices)
+
+    @cached_property
+    def lacking(self) -> str:
+        """What would tell more about hosts, and the options that record it."""
+        return describe_unrecorded(self.frames, self.context)
+
+    def find_use(self, when: str) -> HostUse | None:
+        """Return how hosts use a time (before, after, idle, all); None where nothing is known of it."""
+        rows, activities = self.frames["uses"], self.frames["activities"]
+        if not rows.height:
+            return None
+        rows = rows.filter((pl.col("when") == when) & (pl.col("length") > 0))
+        if self.devices.height:
+            # Processes that use GPUs, without those that only start them.
+            rows = rows.filter(pl.col("task").is_in(self.devices["task"].to_list()))
+        if when in ("before", "after"):
+            # All GPUs do nothing until the first one works.
+            rows = rows.filter(pl.col("length") == pl.col("length").min())
+        if not rows.height:
+            return None
+        if activities.height:
+            activities = activities.filter(pl.col("when") == when)
+        starts = pl.col("who").str.contains(NAMES["launchers"])
+        rows = rows.join(self.job.tasks.select("task", starts=starts.fill_null(False)), on="task")
+        row = _sort_processes(rows, activities).row(-1, named=True)
+        parts = {part: int(row[part]) for part in PARTS}
+        named: list[NamedTime] = []
+        place = None
+        if activities.height:
+            activities = activities.filter(task=row["task"])
+            places = activities.filter(part="where").select("time", place="name")
+            place = find_place(places, row["length"], self.context)
+            activities = activities.filter(pl.col("part") != "where")
+            # The two activities of each part that take most time.
+            activities = activities.sort("time", descending=True, maintain_order=True)
+            activities = activities.filter(pl.int_range(pl.len()).over("part") < 2)
+        for one in activities.rows(named=True):
+            part, names, time = one["part"], one["names"], one["time"]
+            name = shorten_name(self.context.find_label(one["name"], names))
+            share = time / max(row["length"] if part == "range" else parts[part], 1)
+            if name and share >= EXPLAINS:
+                named.append(
+                    NamedTime(part, names, name, time, one["longest"], share, one["first"])
+                )
+        inside = next((one for one in named if one.part == "range"), None)
+        who = self.job.name_task(row["task"]) if self.job.tasks.height > 1 else ""
+        moment = int(row["begin"]), int(row["end"])
+        length, calls = int(row["length"]), tuple(one for one in named if one is not inside)
+        return HostUse(when, length, moment, parts, calls, inside, place, who, self.lacking)
+
+
+def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
+    """Sort the processes (columns of `uses`, `starts`): last the one that works longest, in calls,
+    samples and ranges rather than waiting for the system, and neither only starts others nor lives for
+    a short part of the time of those that do not; of equal ones a process with NVTX ranges comes later.
+    """
+    sums = rows.select("task", in_ranges=pl.lit(None, pl.Int64))
+    if activities.height:
+        in_ranges = pl.col("time").filter(pl.col("part") == "range").sum()
+        sums = activities.group_by("task").agg(in_ranges=in_ranges)
+    rows = rows.join(sums, on="task", how="left")
+    rows = rows.with_columns(waiting=pl.sum_horizontal("os", "io", "off_cpu"))
+    in_ranges = (pl.col("in_ranges").fill_null(0) - pl.col("waiting")).clip(0)
+    works = pl.sum_horizontal("mpi", "nccl", "cuda", "computing", "compiling") + in_ranges
+    has_ranges, waits = pl.col("in_ranges").is_not_null(), pl.col("waiting")
+    lives = (pl.col("length") - pl.sum_horizontal("away", *OVER)).clip(1) * ~pl.col("starts")
+    matters = (lives > 0) & (lives >= EXPLAINS * lives.max())
+    return rows.sort("length", matters, works, has_ranges, -waits, "task")

@@ -145,7 +145,7 @@ def _describe_calls(cause: Cause, facts: CauseContext) -> Claim:
 
 def _advise_products(facts: CauseContext) -> str:
     """Return what makes matrix products use the tensor cores that the GPUs have (key of ADVICE)."""
-    devices, gpus = {*facts.frames["products"]["device"]}, dict(facts.context.options.gpus)
+    devices, gpus = {*facts.frames["products"]["device"]}, dict(facts.options.gpus)
     models = {model for device in devices for model in gpus.get(device) or [""]}
     modern = select_gpus(models, "no_tensor_cores", "no_tf32")
     is_sure = modern == models and "" not in models
@@ -307,7 +307,7 @@ def _describe_pause(
         call=waits.name if waits else "",
     )
     # Where nothing repeats and nothing is recorded, a pause may be one for requests.
-    may_wait = bool(waits) or not (described or facts.context.options.steady)
+    may_wait = bool(waits) or not (described or facts.options.steady)
     is_regular = len(lasts) >= FEWEST_PAUSES and lasts.max() <= REGULAR * np.median(lasts)
     evidence: list[Said | str] = [", ".join(map(str, [measured, *described]))]
     gain = cause.gain

@@ -4,7 +4,7 @@ GPUs are idle or only copy, and in jobs without recorded work of GPUs all the ti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -15,19 +15,17 @@ from nsys2prv.events.cuda import MEMSET
 from nsys2prv.events.stacks import strip_arguments
 from nsys2prv.figures.device_group import list_labels
 from nsys2prv.figures.efficiency_times import MPI_TIME
-from nsys2prv.figures.host_time import NAMES, PARTS, describe_unrecorded
+from nsys2prv.figures.host_time import NAMES, PARTS
 from nsys2prv.figures.kernels import is_shared, select_other_work
-from nsys2prv.figures.result import Context, Finding, JobRanks
-from nsys2prv.figures.stacks import find_place
+from nsys2prv.figures.result import Finding
 from nsys2prv.replay.events import MIGRATIONS
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.suspects import list_slow_processes
 from nsys2prv.replay.thresholds import SMALL_COPY
 from nsys2prv.verdict.cause_context import CauseContext
-from nsys2prv.verdict.host_use import NO_CAUSE, OVER, HostUse, NamedTime
+from nsys2prv.verdict.host_use import NO_CAUSE, JobFacts
 from nsys2prv.verdict.thresholds import (
     ALONE,
-    EXPLAINS,
     FEW,
     FEW_BLOCKS,
     FEWEST_RANKS,
@@ -49,95 +47,21 @@ GRAPHICS = {"opengl_gpu", "vulkan_gpu", "dx11_gpu", "dx12_gpu"}
 NO_FAILURES = (600, 4, 201, 709)
 
 
-def find_use(
-    when: str, frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks
-) -> HostUse | None:
-    """Return how hosts use a time (before, after, idle, all); None where nothing is known of it."""
-    rows, devices, activities = frames["uses"], frames["devices"], frames["activities"]
-    if not rows.height:
-        return None
-    rows = rows.filter((pl.col("when") == when) & (pl.col("length") > 0))
-    if devices.height:
-        # Processes that use GPUs, without those that only start them.
-        rows = rows.filter(pl.col("task").is_in(devices["task"].to_list()))
-    if when in ("before", "after"):
-        # All GPUs do nothing until the first one works.
-        rows = rows.filter(pl.col("length") == pl.col("length").min())
-    if not rows.height:
-        return None
-    if activities.height:
-        activities = activities.filter(pl.col("when") == when)
-    starts = pl.col("who").str.contains(NAMES["launchers"])
-    rows = rows.join(job.tasks.select("task", starts=starts.fill_null(False)), on="task")
-    row = _sort_processes(rows, activities).row(-1, named=True)
-    parts = {part: int(row[part]) for part in PARTS}
-    named: list[NamedTime] = []
-    place = None
-    if activities.height:
-        activities = activities.filter(task=row["task"])
-        places = activities.filter(part="where").select("time", place="name")
-        place = find_place(places, row["length"], context)
-        activities = activities.filter(pl.col("part") != "where")
-        # The two activities of each part that take most time.
-        activities = activities.sort("time", descending=True, maintain_order=True)
-        activities = activities.filter(pl.int_range(pl.len()).over("part") < 2)
-    for one in activities.rows(named=True):
-        part, names, time = one["part"], one["names"], one["time"]
-        name = shorten_name(context.find_label(one["name"], names))
-        share = time / max(row["length"] if part == "range" else parts[part], 1)
-        if name and share >= EXPLAINS:
-            named.append(NamedTime(part, names, name, time, one["longest"], share, one["first"]))
-    inside = next((one for one in named if one.part == "range"), None)
-    who = job.name_task(row["task"]) if job.tasks.height > 1 else ""
-    lacking = describe_unrecorded(frames, context)
-    moment = int(row["begin"]), int(row["end"])
-    length, calls = int(row["length"]), tuple(one for one in named if one is not inside)
-    return HostUse(when, length, moment, parts, calls, inside, place, who, lacking)
-
-
-def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
-    """Sort the processes (columns of `uses`, `starts`): last the one that works longest, in calls,
-    samples and ranges rather than waiting for the system, and neither only starts others nor lives for
-    a short part of the time of those that do not; of equal ones a process with NVTX ranges comes later.
-    """
-    sums = rows.select("task", in_ranges=pl.lit(None, pl.Int64))
-    if activities.height:
-        in_ranges = pl.col("time").filter(pl.col("part") == "range").sum()
-        sums = activities.group_by("task").agg(in_ranges=in_ranges)
-    rows = rows.join(sums, on="task", how="left")
-    rows = rows.with_columns(waiting=pl.sum_horizontal("os", "io", "off_cpu"))
-    in_ranges = (pl.col("in_ranges").fill_null(0) - pl.col("waiting")).clip(0)
-    works = pl.sum_horizontal("mpi", "nccl", "cuda", "computing", "compiling") + in_ranges
-    has_ranges, waits = pl.col("in_ranges").is_not_null(), pl.col("waiting")
-    lives = (pl.col("length") - pl.sum_horizontal("away", *OVER)).clip(1) * ~pl.col("starts")
-    matters = (lives > 0) & (lives >= EXPLAINS * lives.max())
-    return rows.sort("length", matters, works, has_ranges, -waits, "task")
-
-
-def _name_time(context: Context, devices: int) -> str:
-    is_whole = context.options.covered.length == context.duration
-    if not devices:
-        return f"the time from {MPI_TIME}"
-    return "the job" if is_whole else "the captured time"
-
-
-def describe_edge(
-    when: str, frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks
-) -> Finding | None:
+def describe_edge(facts: JobFacts, when: str) -> Finding | None:
     """Return the finding of a long time before the first work of GPUs, or after the last."""
     # Where work is lost it is not known when it began and ended.
-    use = None if context.options.lossy_devices else find_use(when, frames, context, job)
+    use = None if facts.options.lossy_devices else facts.find_use(when)
     if use is None:
         return None
-    covered, profiler = max(context.options.covered.length, 1), use.parts["profiler"]
+    covered, profiler = max(facts.options.covered.length, 1), use.parts["profiler"]
     share = (use.length - sum(use.parts[part] for part in NO_CAUSE)) / covered
     if share < LEAST_EDGE:
         return None
     title = say(
         when,
         length=use.length,
-        steady=context.options.steady is not None,
-        work=context.options.steady is None,
+        steady=facts.is_steady,
+        work=not facts.is_steady,
         profiler=profiler if profiler >= LEAST_PROFILER * covered else None,
         most=use.describe_most(),
     )
@@ -162,16 +86,14 @@ def make_finding(
     return Finding(kind, capitalize(str(title)), share, evidence=lines, **more)
 
 
-def describe_hosts(
-    frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks, why: str
-) -> Finding | None:
+def describe_hosts(facts: JobFacts, why: str) -> Finding | None:
     """Return the finding about the hosts of a job without work of GPUs or calls of MPI. why: the
     reason why there is no such work.
     """
-    use = find_use("all", frames, context, job)
+    use = facts.find_use("all")
     if use is None:
         return None
-    part, options, layouts = use.own, context.options, context.reader.layouts
+    part, options, layouts = use.own, facts.options, facts.context.reader.layouts
     is_known = part != "unknown" or options.lacks_mpi
     title = say(
         "no mpi" if options.lacks_mpi else "no gpu work" if is_known else "nothing known",
@@ -191,18 +113,19 @@ def describe_hosts(
         [*use.list_evidence(), options.lost_work or why],
         advice=ADVICE[lacks] if lacks else use.advice,
         views=tuple(view for layout, view in TEXTS["host_views"].items() if layout in layouts),
-        moments=((0, context.duration, ()),),
+        moments=((0, facts.context.duration, ()),),
         where=use.where,
     )
 
 
-def describe_failures(failed: pl.DataFrame, context: Context) -> str:
+def describe_failures(facts: JobFacts) -> str:
     """Return a sentence on the calls of CUDA that failed, of those that launch, copy, allocate or
-    wait; empty where none did. failed: call, error, count.
+    wait; empty where none did.
     """
+    failed = facts.frames["failed"]
     if not failed.height:
         return ""
-    named = context.label_names(failed, "call", "cuda_api")
+    named = facts.context.label_names(failed, "call", "cuda_api")
     works = pl.col("call").str.contains(NAMES["works"])
     named = named.filter(works & ~pl.col("error").is_in(NO_FAILURES))
     sums = named.group_by("call", "error").agg(pl.col("count").sum()).sort("count", "call")
@@ -211,24 +134,26 @@ def describe_failures(failed: pl.DataFrame, context: Context) -> str:
         f"{call} {format_count(count, 'time')} ({errors.get(error, f'error {error}')})"
         for call, error, count in sums.reverse().rows()
     ]
-    return str(say("failed", calls=list_some(lines))) if lines else ""
+    return f"Calls of CUDA failed: {list_some(lines)}. Mend this first." if lines else ""
 
 
-def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> str:
+def describe_devices(facts: JobFacts) -> str:
     """Return a sentence on how GPUs spend the steady state, or the whole job; for a job without
     GPUs, on how long ranks are in MPI. Empty where that is not known.
     """
-    devices, kernels = frames["devices"], frames["kernels"]
-    time = "the steady state" if context.options.steady else _name_time(context, devices.height)
+    frames, options, devices = facts.frames, facts.options, facts.devices
+    time = "the job" if options.covered.length == facts.context.duration else "the captured time"
+    time = "the steady state" if facts.is_steady else time
     if not devices.height:
-        return str(say("ranks in mpi", share=_measure_mpi(frames), time=time))
-    devices = devices.filter(~pl.col("device").is_in(list(context.options.lossy_devices)))
+        time = time if facts.is_steady else f"the time from {MPI_TIME}"
+        return f"Ranks are in MPI for {_measure_mpi(facts):.1%} of {time}."
+    devices = devices.filter(~pl.col("device").is_in(list(options.lossy_devices)))
     length = devices["length"].sum()
     if not length:
         return ""
     compute, active, copies = (devices[name].sum() for name in ("compute", "active", "copies"))
-    most = _describe_longest_kernel(kernels, context) if kernels.height else ""
-    idle = "draw, or are idle," if context.reader.layouts & GRAPHICS else "are idle"
+    most = _describe_longest_kernel(facts) if frames["kernels"].height else ""
+    idle = "draw, or are idle," if facts.context.reader.layouts & GRAPHICS else "are idle"
     idle = "have no work of this job" if select_other_work(frames).height else idle
     shares = (
         (compute, "compute", most),
@@ -238,47 +163,47 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
     )
     parts: list[str] = []
     for lasts, does, more in shares:
+        share = "more than 99.9%" if lasts >= 0.9995 * length else f"{lasts / length:.1%}"
         if lasts >= 0.0005 * length:
-            share = "more than 99.9%" if lasts >= 0.9995 * length else f"{lasts / length:.1%}"
-            of = "" if parts else time
-            parts.append(str(say("gpus do", does=does, share=share, of=of, more=more)))
+            parts.append(f"{does} for {share}{'' if parts else f' of {time}'}{more}")
     return f"GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
 
 
-def _measure_mpi(frames: Mapping[str, pl.DataFrame]) -> float:
+def _measure_mpi(facts: JobFacts) -> float:
     """Return the share of the time in which ranks of a job without GPUs are in MPI."""
-    uses = frames["uses"].filter(pl.col("when") == "all").filter(pl.col("mpi") > 0)
+    uses = facts.frames["uses"].filter((pl.col("when") == "all") & (pl.col("mpi") > 0))
     # As MPI parallel efficiency, of the longest time of a rank.
     outside = (uses["length"] - uses["mpi"]).mean() or 0.0
     return 1 - outside / max(uses["length"].max() or 1, 1)
 
 
-def _describe_mpi(
-    frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks, explained: float
-) -> Finding | None:
+def _describe_mpi(facts: JobFacts, explained: float) -> Finding | None:
     """Return the finding of MPI in which ranks are most of the time, if causes explain hardly any of it.
     explained: the share that causes gain.
     """
-    in_mpi = {**frames, "uses": frames["uses"].filter(pl.col("mpi") > 0)}
-    share, use = _measure_mpi(frames), find_use("all", in_mpi, context, job)
+    in_mpi = {**facts.frames, "uses": facts.frames["uses"].filter(pl.col("mpi") > 0)}
+    share, use = _measure_mpi(facts), JobFacts(in_mpi, facts.context).find_use("all")
     if use is None or share < MOST or share <= HARDLY * explained:
         return None
     return _make_limit("in_mpi", share, use.list_evidence(), where=use.where)
 
 
-def _describe_longest_kernel(kernels: pl.DataFrame, context: Context) -> str:
+def _describe_longest_kernel(facts: JobFacts) -> str:
     """Return the function that takes most of the time of kernels, all instances of a template
-    together, as ` (...)`; empty where its name is not known. kernels: name, time (ns).
+    together, as ` (...)`; empty where its name is not known.
     """
-    labels = context.labels["kernels"].select(pl.col("value").alias("name"), "label")
+    kernels, labels = (
+        facts.frames["kernels"],
+        facts.context.labels["kernels"].select(pl.col("value").alias("name"), "label"),
+    )
     sums = kernels.group_by("name").agg(pl.col("time").sum()).join(labels, on="name", how="left")
     functions = pl.Series(map(_strip_template, sums["label"].fill_null("")), dtype=pl.String)
     sums = sums.group_by(function=functions).agg(pl.col("time").sum(), count=pl.len())
     function, lasts, count = sums.sort("time", "function").row(-1)
     share = lasts / max(sums["time"].sum(), 1)
-    instances = count if count > 1 else None
-    named = say("longest kernel", share=share, name=shorten_name(function), instances=instances)
-    return str(named) if function else ""
+    instances = f", {count:,} instances of a template" if count > 1 else ""
+    named = f" ({share:.0%} of kernel time in {shorten_name(function)}{instances})"
+    return named if function else ""
 
 
 def _strip_template(label: str) -> str:
@@ -286,12 +211,12 @@ def _strip_template(label: str) -> str:
     return strip_arguments(label).partition("<")[0].partition("#")[0] or label
 
 
-def describe_small_grids(frames: Mapping[str, pl.DataFrame], context: Context) -> Finding | None:
+def describe_small_grids(facts: JobFacts) -> Finding | None:
     """Return the finding about kernels of too few blocks to fill a GPU, if they take long and
     mostly run alone.
     """
-    kernels, devices = frames["kernels"], frames["devices"]
-    labels = context.labels.get("launch_configuration")
+    kernels, devices = facts.frames["kernels"], facts.devices
+    labels = facts.context.labels.get("launch_configuration")
     if labels is None or not kernels.height or not devices.height:
         return None
     blocks = pl.col("configuration").str.extract_groups(GRID).struct.unnest()
@@ -304,7 +229,7 @@ def describe_small_grids(frames: Mapping[str, pl.DataFrame], context: Context) -
     if share < LEAST_LOSS or lasts > ALONE * devices["compute"].sum():
         return None
     most = kernels.sort("time", "begin").row(-1, named=True)
-    label = shorten_name(context.find_label(most["name"], "kernels")) or "a kernel"
+    label = shorten_name(facts.context.find_label(most["name"], "kernels")) or "a kernel"
     grid, block, *_ = most["configuration"].split(", ")
     evidence = say("small grid", kernel=label, time=most["time"], grid=grid, block=block)
     return _make_limit(
@@ -312,9 +237,9 @@ def describe_small_grids(frames: Mapping[str, pl.DataFrame], context: Context) -
     )
 
 
-def describe_migrations(frames: Mapping[str, pl.DataFrame]) -> Finding | None:
+def describe_migrations(facts: JobFacts) -> Finding | None:
     """Return the finding of managed memory that moves between hosts and GPUs, if that takes long."""
-    moved, devices = frames["copies"], frames["devices"]
+    moved, devices = facts.frames["copies"], facts.devices
     moved = moved.filter(pl.col("operation").is_in(MIGRATIONS))
     share = moved["time"].sum() / max(devices["length"].sum(), 1) if devices.height else 0.0
     if share < LEAST_LOSS:
@@ -330,21 +255,16 @@ def _make_limit(kind: str, share: float, evidence: Sequence[Said], **more: Any) 
 
 
 def describe_loss(
-    frames: Mapping[str, pl.DataFrame],
-    context: Context,
-    facts: CauseContext,
-    reason: str,
-    outside: float,
-    explained: float,
+    facts: CauseContext, reason: str, outside: float, explained: float
 ) -> Finding | None:
     """Return the finding about the largest loss of time of GPUs, if causes explain little of it;
     its gain is not known. reason: why it is not, empty where no cause gains enough. outside: the
     share of the time in which the job waits for requests. explained: the share that causes gain.
     """
-    devices, job, graph = frames["devices"], facts.job, facts.replay.job.graph
+    frames, devices, job, graph = facts.frames, facts.devices, facts.job, facts.replay.job.graph
     if not devices.height:
-        return _describe_mpi(frames, context, job, explained)
-    if context.options.lossy_devices:
+        return _describe_mpi(facts, explained)
+    if facts.options.lossy_devices:
         return None
     length = max(int(devices["inner"].sum()), 1)
     compute, active, copies = (devices[one].sum() for one in ("compute", "active", "copies"))
@@ -372,7 +292,7 @@ def describe_loss(
     tasks: list[int] = []
     does, most, where, evidence = "", "", "", list[Said | str]()
     if name == "idle":
-        advice, use = ADVICE["ahead"], find_use("idle", frames, context, job)
+        advice, use = ADVICE["ahead"], facts.find_use("idle")
         # The host of the GPUs that idle longest may be unknown.
         if use is not None and 2 * use.length >= lost / devices.height:
             most, evidence, where = use.describe_most(), [*use.list_evidence()], use.where
@@ -397,8 +317,8 @@ def describe_loss(
         outside=outside,
         mean=lost / devices.height,
         each=devices.height > 1,
-        steady=context.options.steady is not None,
-        between=context.options.steady is None,
+        steady=facts.is_steady,
+        between=not facts.is_steady,
         most=most,
     )
     longest = devices.sort(pl.col(f"{name}_end") - pl.col(f"{name}_begin")).row(-1, named=True)
@@ -465,10 +385,11 @@ def describe_copies(copies: pl.DataFrame) -> list[Said]:
     ]
 
 
-def describe_untraced_mpi(samples: pl.DataFrame, context: Context, job: JobRanks) -> Finding | None:
+def describe_untraced_mpi(facts: JobFacts) -> Finding | None:
     """Return the finding that main threads are in MPI, which was not traced; None where they hardly
-    are. samples: task, call, count.
+    are.
     """
+    samples = facts.frames["mpi_samples"]
     in_mpi = samples.drop_nulls("call") if samples.height else samples
     if not in_mpi.height:
         return None
@@ -482,11 +403,11 @@ def describe_untraced_mpi(samples: pl.DataFrame, context: Context, job: JobRanks
     evidence = [say("mostly", call=most, shares=_format_range(of_call["share"]))]
     few = of_call.filter(pl.col("share") < LATE * pl.col("share").median())
     if of_call.height >= FEWEST_RANKS and 0 < few.height <= of_call.height // 2:
-        evidence.append(say("least on", who=job.describe_ranks(few["task"].to_list())))
-    shares, steady = _format_range(of_task["share"]), context.options.steady is not None
+        evidence.append(say("least on", who=facts.job.describe_ranks(few["task"].to_list())))
+    shares = _format_range(of_task["share"])
     return make_finding(
         "untraced_mpi",
-        say("untraced_mpi", shares=shares, steady=steady),
+        say("untraced_mpi", shares=shares, steady=facts.is_steady),
         share,
         evidence,
         advice=ADVICE["untraced_mpi"],
