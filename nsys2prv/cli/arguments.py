@@ -53,8 +53,7 @@ TRACES = (".prv", ".prv.gz", ".pftrace", ".pftrace.gz")
 PARTS = (".pcf", ".row")
 _MISTAKES = load_shipped_file(__package__, "mistakes.yaml")
 #: Endings that no trace has -> what writes such files; words that people take for commands -> what
-#: does it; mistakes -> messages; types of options (TYPES) ->
-#: what to give.
+#: does it; mistakes -> messages; values of options (VALUES) -> what to give.
 NO_TRACES: dict[str, str] = _MISTAKES["endings"]
 WORDS: dict[str, str] = _MISTAKES["words"]
 MESSAGES: dict[str, str] = _MISTAKES["messages"]
@@ -186,14 +185,16 @@ def _declare(
         option["metavar"] = value
     elif names:
         option["action"] = "store_true"
-    if dots:
-        option |= {"action": "append", "default": []} if names else {"nargs": "+"}
+    if dots and names:
+        option |= {"action": "extend" if value == "LIST" else "append", "default": []}
+    elif dots:
+        option["nargs"] = "+"
+    if value in VALUES and (names or not dots):
+        option["type"] = partial(_parse_value, words[0], value)
     option |= {"help": settings} if isinstance(settings, str) else settings or {}
     option["help"] = option["help"].replace("%", "%%")
     if option.get("action") in ACTIONS:
         option["action"] = ACTIONS[option["action"]]
-    if name := option.get("type"):
-        option["type"] = partial(_parse_value, words[0], name)
     group.add_argument(*(names or words[:1]), **option)
 
 
@@ -267,25 +268,26 @@ def _parse_list(text: str) -> list[str]:
     return entries
 
 
-#: The types that ``options.yaml`` names -> what makes the value of an option of its text, or raises
-#: ValueError.
-TYPES: dict[str, Callable[[str], Any]] = {
-    "path": _parse_path,
-    "count": _parse_count,
-    "min_duration": _parse_min_duration,
-    "fields": _parse_fields,
-    "rate": _parse_rate,
-    "share": _parse_share,
-    "list": _parse_list,
+#: How the value of an option is written -> what makes the value of its text, or raises ValueError.
+VALUES: dict[str, Callable[[str], Any]] = {
+    "FILE": _parse_path,
+    "DIR": _parse_path,
+    "TRACE": _parse_path,
+    "N": _parse_count,
+    "[KIND=]NS": _parse_min_duration,
+    "KIND=NAMES": _parse_fields,
+    "KIND=N": _parse_rate,
+    "SHARE": _parse_share,
+    "LIST": _parse_list,
 }
 
 
-def _parse_value(option: str, kind: str, text: str) -> Any:
-    """Return the value of an option, of one of the TYPES. Raises UsageError."""
+def _parse_value(option: str, value: str, text: str) -> Any:
+    """Return the value of an option that is written as `value`, of its text. Raises UsageError."""
     try:
-        return TYPES[kind](text)
+        return VALUES[value](text)
     except ValueError:
-        raise UsageError(f"{option} {text}: {HINTS[kind]}") from None
+        raise UsageError(f"{option} {text}: {HINTS[value]}") from None
 
 
 #: The actions that ``options.yaml`` names, beside those of argparse.
@@ -339,12 +341,15 @@ def make_cut_options(arguments: argparse.Namespace) -> CutOptions:
 
 
 def _choose_fields(struct: type[Struct], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that are named like fields of a struct."""
+    """Return the arguments that were given and are named like fields of a struct."""
     defaults = asdict(struct())
-    chosen = {name: vars(arguments)[name] for name in defaults if name in arguments}
+    given = {name: value for name, value in vars(arguments).items() if value not in (None, [])}
     # What may be given several times: pairs, or values.
-    repeated = [name for name, value in chosen.items() if isinstance(value, list)]
-    return chosen | {name: type(defaults[name])(chosen[name]) for name in repeated}
+    return {
+        name: type(default)(given[name]) if isinstance(given[name], list) else given[name]
+        for name, default in defaults.items()
+        if name in given
+    }
 
 
 def name_files_plainly(arguments: list[str]) -> list[str]:

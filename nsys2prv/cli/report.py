@@ -81,8 +81,8 @@ def _import_page() -> ModuleType:
 
 
 def _choose(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the options with these names."""
-    return {name: vars(options)[name] for name in names}
+    """Return the options with these names that were given."""
+    return {name: value for name in names if (value := vars(options)[name]) is not None}
 
 
 def _select_part(options: argparse.Namespace) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[Finishe
         len(options.reports) > 1
         or options.iterations
         or options.what_if
-        or options.useful != "compute"
+        or options.useful not in (None, "compute")
         or _select_part(options) != {"kinds": (), "cut": CutOptions()}
     ):
         refuse("options_for_finished_report", path=first)

@@ -317,30 +317,16 @@ def choose_reports(infos: Sequence[ReportInfo], plan: CutPlan) -> list[int]:
 
 
 class Options(Struct, frozen=True):
-    """Options of a conversion; the defaults are those of the command line.
+    """Options of a conversion: those of the command line with these names, which `nsys2prv help`
+    explains. Their defaults stand here, those for a part of the job in :class:`CutOptions`.
 
-    kinds: kinds of events by the names that -t takes; all if empty.
-    compress: write a .prv.gz instead of a .prv.
-    full_kernel_names: label kernels by their full demangled names.
-    jobs: number of workers, 0 for one per CPU. A script that asks for more than one needs the usual
-    `if __name__ == "__main__":`.
-    tmp: folder for temporary files; None for the folder of the output.
-    quiet: show no progress.
-    min_duration: kind of event -> nanoseconds; shorter ranges of it are left out.
-    kernel_rules: file of rules for kernel classes, tried before the built-in ones.
-    align: how to align the clocks of hosts: "auto", "nccl", "mpi", "utc", "none", or a clock file.
-    demanded: kinds that are not converted by default, in addition to the others.
-    callstack: number of functions of each CPU sample, 1 to 32.
-    nvtx_rules: file of rules for NVTX names, tried before the built-in ones; "none" for no rules.
-    states: write states of threads and streams.
-    cut: the part of the job to convert, and what to leave out of it.
-    metadata: write OUTPUT.nsys2prv.json, which says what the trace was made of.
-    engine: what runs the workers: "local", "processes", "threads", "dask" or "mpi".
-    scheduler: address of Dask's scheduler, for the engine "dask".
-    report: also analyse the job: tables in the summary's `report`, and OUTPUT.report.json and .html.
-    keep_going: convert what can be read; the summary's `unread` lists the other reports.
-    without_paths: write file names without folders, of the reports and of files the program accessed.
-    anonymous: replace names of hosts, reports, processes, ranges, functions and files by pseudonyms.
+    kinds: what -t takes, each; all if empty. demanded: kinds that are not converted by default, in
+    addition to the others. full_kernel_names: --kernel-names full. min_duration: kind of event -> ns.
+    without_paths: --no-paths. metadata: False for --no-metadata. report: what is found is in the
+    summary's `report`. keep_going: the summary's `unread` lists the other reports.
+
+    jobs: 0 for one per CPU, which the command line has by default. A script that asks for more than
+    one needs the usual `if __name__ == "__main__":`. quiet: show no progress.
     """
 
     kinds: tuple[str, ...] = ()

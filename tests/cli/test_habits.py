@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nsys2prv import Options, convert
+from nsys2prv import convert
 from nsys2prv.cli import main
 from nsys2prv.cli.arguments import CONVERSION, Parser, load_commands
-from nsys2prv.conversion.options import CutOptions
+from nsys2prv.conversion.options import CutOptions, Options
 from nsys2prv.events import all_kinds, list_kind_names
 
 REPORT = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank1.sqlite"
@@ -119,3 +119,14 @@ def test_a_cut_that_leaves_nothing_out_says_so(tmp_path: Path) -> None:
         "cut: --time 0:50000000 is all of the trace; numbers without a unit are seconds"
     ]
     assert notes("0%:") == []
+
+
+def test_options_of_a_conversion_are_fields_that_have_the_defaults() -> None:
+    given = vars(Parser(CONVERSION).parse_args([]))
+    fields = {*Options.__struct_fields__, *CutOptions.__struct_fields__}
+    further = {"paths", "list", "trace", "kernel_names", "verbose", "version", "multi_report"}
+    assert given.keys() - fields == further
+    assert fields - given.keys() == {"cut", "full_kernel_names"}
+    flags = {name for name, value in given.items() if isinstance(value, bool)}
+    said_here = {name for name, value in given.items() if value not in (None, [])} - flags
+    assert said_here == {"jobs"}
