@@ -15,6 +15,8 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import DeviceGroup, label_values
 from nsys2prv.figures.result import Context, Result, divide_columns, name_communicators
+from nsys2prv.match.meetings import list_collectives, list_compared_kernels
+from nsys2prv.table.event_reader import EventReader
 
 MPI_FIELDS = {
     "mpi_collective": ("call", "sent", "received", "communicator"),
@@ -32,40 +34,30 @@ SUMS = {
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Collect sums of NCCL kernels (`kernels`) and of calls of MPI (`mpi`) by task, and a
-    row for each kernel of a matched collective (`matched`), and how many there are whose times
-    cannot be compared (`unplaced`).
-    """
+    """Collect sums of NCCL kernels (`kernels`) and of calls of MPI (`mpi`) by task."""
     kernels = unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator"))
     by_task = kernels.with_columns(unit.list_tasks(kernels)).group_by(
         "task", "communicator", "operation", maintain_order=True
     )
     yield "kernels", by_task.agg(**SUMS)
-    if unit.has("nccl_collective"):
-        matched = _list_matched(unit, kernels)
-        yield "matched", matched
-        numbers = unit.read_begins("nccl_collective", ("collective",)).select("collective")
-        yield "unplaced", numbers.join(matched, on="collective", how="anti").unique()
     for layout in MPI_LAYOUTS:
         if unit.has(layout):
             yield "mpi", _sum_mpi_calls(unit, layout)
 
 
-def _list_matched(unit: DeviceGroup, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per kernel of a matched collective, with `bus_bandwidth` (B/s), null where it is not
-    known. kernels: thread, begin, bytes and communicator of NCCL kernels.
+def _list_matched(reader: EventReader) -> pl.DataFrame:
+    """Return a row per kernel of a matched collective, with `task`, `operation` and `bus_bandwidth`
+    (B/s), null where it is not known.
     """
-    fields = ("operation", "collective", "late", "wait", "transfer")
-    # Without times on hosts that could not be placed against each other.
-    records = unit.read_begins("nccl_collective", fields).filter(pl.col("late") >= 0)
-    key = ["thread", "begin"]
-    speeds = unit.read_begins("nccl_transfer", ("bus_bandwidth",))
+    table = list_compared_kernels(reader).rename({"call": "operation"})
+    speeds = reader.read_begins("nccl_transfer", ("bus_bandwidth",))
     # Their transfers begin when their waits end.
     speeds = speeds.select("thread", "bus_bandwidth", ready="begin").unique(("thread", "ready"))
-    kernels = kernels.select(*key, "bytes", "communicator").unique(key, keep="first")
-    records = records.with_columns(unit.list_tasks(records), ready=pl.col("begin") + pl.col("wait"))
-    records = records.join(speeds, on=["thread", "ready"], how="left", maintain_order="left")
-    return records.join(kernels, on=key, how="left", maintain_order="left")
+    task = reader.rows.get_column("task")[table["thread"].to_numpy()]
+    table = table.with_columns(
+        task=pl.Series(task, dtype=pl.Int64), ready=pl.col("begin") + pl.col("wait")
+    )
+    return table.join(speeds, on=["thread", "ready"], how="left", maintain_order="left")
 
 
 def _sum_mpi_calls(unit: DeviceGroup, layout: str) -> pl.DataFrame:
@@ -89,7 +81,10 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     """Add tables of collectives: of kernels by operation, across ranks, stragglers, and
     calls of MPI.
     """
-    kernels, matched, mpi = frames["kernels"], frames["matched"], frames["mpi"]
+    kernels, mpi = frames["kernels"], frames["mpi"]
+    matched = _list_matched(context.reader)
+    # On hosts that could not be placed against each other.
+    unplaced = list_collectives(context.reader).filter(pl.col("late") < 0)["collective"].n_unique()
     if kernels.height:
         _add_sized("nccl", _sum_by_operation(kernels, context), result)
         if not (kernels["communicator"] >= 0).any():
@@ -100,14 +95,13 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if matched.height:
         _add_sized("across_ranks", _sum_across_ranks(matched, context), result)
         result.add("stragglers", _find_stragglers(matched, context))
-    elif kernels.height and not frames["unplaced"].height:
+    elif kernels.height and not unplaced:
         result.missing.append(
             f"waits, bandwidths and stragglers of NCCL collectives: {context.explain_absence(('nccl_collective',))}"
         )
-    if frames["unplaced"].height:
-        unplaced = format_count(frames["unplaced"]["collective"].n_unique(), "NCCL collective")
+    if unplaced:
         result.missing.append(
-            f"waits, bandwidths and stragglers of {unplaced}: not known, as the clocks of their hosts "
+            f"waits, bandwidths and stragglers of {format_count(unplaced, 'NCCL collective')}: not known, as the clocks of their hosts "
             "could not be aligned"
         )
     if mpi.height:

@@ -29,6 +29,7 @@ from nsys2prv.figures.stacks import (
     read_layouts,
     weigh_samples,
 )
+from nsys2prv.match.meetings import list_compared_kernels
 from nsys2prv.replay.path import Cause
 
 _TERMS = DECLARED["time"].terms
@@ -197,10 +198,9 @@ def _sum_lateness(context: Context, lanes: pl.DataFrame) -> pl.DataFrame:
     """
     rows, steady = context.reader.rows, context.options.steady
     schema = {"lane": lanes["lane"].dtype, "number": pl.Int64, "late": pl.Int64, "delays": pl.Int64}
-    if steady is None or "nccl_collective" not in context.reader.layouts:
+    if steady is None:
         return pl.DataFrame(schema=schema)
-    known = context.reader.read_begins("nccl_collective", ("collective", "late"))
-    known = known.filter(pl.col("late") >= 0)
+    known = list_compared_kernels(context.reader)
     second = pl.col("late").sort(descending=True).slice(1, 1).first()
     limits = known.group_by("collective").agg(last=pl.col("late").max(), second=second)
     known = known.join(limits, "collective", "left", maintain_order="left")

@@ -45,7 +45,17 @@ from nsys2prv.events.nccl import (
     WAIT_FOR_ROOT,
 )
 from nsys2prv.export.source import NULL
-from nsys2prv.match import DEVICES, FactFile, RelationContext, read_fact, write_result
+from nsys2prv.match import (
+    BY_ENDS,
+    BY_LAUNCH,
+    BY_NUMBER,
+    BY_STREAMS,
+    DEVICES,
+    FactFile,
+    RelationContext,
+    read_fact,
+    write_result,
+)
 from nsys2prv.match.blocks import (
     COLUMNS,
     Block,
@@ -63,9 +73,8 @@ from nsys2prv.table.work_result import WorkResult
 #: Ranks that are named.
 MOST_NAMED = 8
 _NOTES = load_shipped_file(__package__, "notes.yaml")["nccl"]
-#: Rules by which collectives are found, in the order in which they are tried: values of RULES.
+#: The words of rules.
 RULES = load_catalogue().value_sets["matching_rule"]
-BY_NUMBER, BY_LAUNCH, BY_ENDS, BY_STREAMS = (value for value, _ in RULES.labels)
 #: Columns that are equal on all ranks of a collective.
 EQUAL_COLUMNS = ("operation", "fused", "bytes")
 NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"

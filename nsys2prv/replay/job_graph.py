@@ -124,7 +124,7 @@ def join_units(
     calls = calls.with_columns(task=pl.Series(task_of[calls["thread"].to_numpy()]))
     found = {
         Kind.NCCL: find_nccl_meetings(reader, kernels),
-        Kind.MPI: find_mpi_meetings(reader, calls, labels),
+        Kind.MPI: find_mpi_meetings(reader, calls),
     }
     tasks = reader.rows.threads.select("task", "node").unique("task").sort("task")
     hosts = tasks["node"].to_list()

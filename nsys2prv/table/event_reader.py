@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -29,6 +30,7 @@ from nsys2prv.table.slices import (
     to_trace_times,
 )
 
+T = TypeVar("T")
 #: Kinds of rows: threads of processes that count, streams of GPUs, samples and queues, and threads of
 #: helpers, which are in no unit.
 HOST, STREAM, SAMPLED, HELPER = "host", "stream", "samples", "helper"
@@ -154,6 +156,13 @@ class EventReader(Struct, dict=True):
         """Write the reader to a file, for :func:`load_event_reader`."""
         with path.open("wb") as file:
             pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def remember(self, key: str, compute: Callable[[], T]) -> T:
+        """Return what is computed of the events once for each key."""
+        remembered = self.__dict__.setdefault("remembered", {})
+        if key not in remembered:
+            remembered[key] = compute()
+        return remembered[key]
 
     @property
     def duration(self) -> int:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from nsys2prv.figures.host_time import PARTS, compare_with_others, describe_parts
 from nsys2prv.figures.stacks import label_place
+from nsys2prv.match.meetings import list_compared_kernels
 from nsys2prv.replay.causes import Cause
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.suspects import KINDS, LINK_TO_OTHERS, LINK_WITHIN, Suspect
@@ -216,11 +217,8 @@ def _compare_range(
 def _count_last(facts: CauseContext, tasks: tuple[int, ...]) -> Iterator[Said]:
     """Say how often ranks are last at collectives of NCCL."""
     reader = facts.context.reader
-    if "nccl_collective" not in reader.layouts:
-        return
-    records = reader.read_begins("nccl_collective", ("collective", "late"))
     inside = pl.col("begin").is_between(facts.replay.begin, facts.replay.end)
-    records = records.filter((pl.col("late") >= 0) & inside)
+    records = list_compared_kernels(reader).filter(inside)
     task_of = reader.rows.get_column("task")
     records = records.with_columns(task=pl.Series(task_of[records["thread"].to_numpy()]))
     is_own = pl.col("task").is_in(tasks)

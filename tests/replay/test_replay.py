@@ -33,7 +33,6 @@ from nsys2prv.replay.graph import (
     Times,
 )
 from nsys2prv.replay.job_graph import JobGraph
-from nsys2prv.replay.meetings import _match_by_ends
 from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
 from nsys2prv.replay.suspects import Suspect, is_awaited
 from nsys2prv.replay.unit_graph import finish_graph, mark_clear
@@ -335,21 +334,6 @@ def test_a_job_of_short_kernels_waits_for_launches(
     if room > 300:
         faster = replay.compute_gain(replay.scale(GPU, 0.25))
         assert faster == pytest.approx(150 / 201, abs=0.02)
-
-
-def test_messages_without_payloads_are_matched_also_where_ranks_in_step_come_apart() -> None:
-    """Two ranks of each of four stages send to the next at once, but one is late once."""
-    number, stage, lane, receives = (
-        column.ravel() for column in np.meshgrid(range(100), range(3), range(2), range(2))
-    )
-    late = (number == 50) & (stage == 0) & (lane == 1)
-    task = 2 * (stage + receives) + lane
-    # The clock of the last stage's host is a little late.
-    end = number * 1_000_000 + stage * 200_000 + 70_000 * late + 20_000 * (task > 5)
-    columns = {"name": 0 * end, "thread": task, "task": task, "begin": end - 90_000, "end": end}
-    kernels = pl.DataFrame(columns | {"node_begin": np.arange(len(end)), "within": 30_000})
-    parts = [part.group_by("meeting").len()["len"] for part in _match_by_ends(kernels)]
-    assert Counter(pl.concat(parts)) == {4: 299, 2: 2}
 
 
 def test_what_is_before_the_first_known_collective_is_left_out() -> None:

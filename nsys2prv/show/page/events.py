@@ -36,7 +36,8 @@ from nsys2prv.figures.intervals import Spans, merge_spans
 from nsys2prv.figures.nvtx_operations import RANGES
 from nsys2prv.figures.result import name_communicators
 from nsys2prv.figures.time_division import NO_DEVICE, WAITS, list_lanes
-from nsys2prv.replay.meetings import match_mpi_collectives
+from nsys2prv.match import BY_SET_UP, MPI_RULES
+from nsys2prv.match.meetings import list_collectives
 from nsys2prv.table.event_reader import HOST, load_event_reader
 
 if TYPE_CHECKING:
@@ -228,31 +229,15 @@ def read_collectives(job: OpenJob) -> pl.DataFrame:
     collective (from 1, those of MPI behind those of NCCL; 0 for none), how late they came, and how long
     they waited (ns), and whether they are of NCCL (1, 0). Of MPI those that block.
     """
-    reader = job.reader
     names = ("thread", "begin", "end", "collective", "late", "wait", "of_nccl")
-    frames = [pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))]
-    for layout in {*WAITS} & reader.layouts:
-        fields = ("late", "wait", *["collective"] * (layout == WAITS[0]))
-        known = reader.read_begins(layout, fields).filter(pl.col("late") >= 0)
-        others = [pl.lit(1).alias("of_nccl"), *[pl.lit(0).alias("collective")] * (len(fields) < 3)]
-        frames.append(known.with_columns(others).select(names))
-    if "mpi_collective" in reader.layouts:
-        calls = reader.read_begins("mpi_collective", ()).select("thread", "begin")
-        task = reader.rows.get_column("task")[calls["thread"].to_numpy()]
-        members = match_mpi_collectives(reader, calls.with_columns(task=pl.Series(task)))
-        members = members.filter(~pl.col("later") & (pl.len().over("meeting") > 1))
-        last = pl.col("begin").filter("holds").max().over("meeting")
-        waited = (pl.min_horizontal("end", last) - pl.col("begin")).clip(0)
-        before = max(int(frame["collective"].max() or 0) for frame in frames)
-        frames.append(
-            members.select(
-                *names[:3],
-                collective=pl.col("meeting") + before,
-                late=pl.col("begin") - pl.col("begin").min().over("meeting"),
-                wait=pl.when("eager").then(0).otherwise(waited),
-                of_nccl=pl.lit(0),
-            )
-        )
+    table = list_collectives(job.reader)
+    is_told = (pl.col("late") >= 0) & ~pl.col("later") & (pl.len().over("collective") > 1)
+    table = table.filter(is_told & (pl.col("rule") != BY_SET_UP))
+    frames = [table.with_columns(of_nccl=~pl.col("rule").is_in(MPI_RULES)).select(names)]
+    if WAITS[1] in job.reader.layouts:
+        known = job.reader.read_begins(WAITS[1], ("late", "wait"))
+        known = known.with_columns(collective=pl.lit(0), of_nccl=pl.lit(1))
+        frames.append(known.filter(pl.col("late") >= 0).select(names))
     return pl.concat(one.cast(pl.Int64) for one in frames)
 
 
