@@ -401,6 +401,22 @@ def find_first_times(
     return first
 
 
+def list_closings(
+    slices: Iterable[RangeSlice],
+) -> Iterator[tuple[RangeSlice, np.ndarray, np.ndarray]]:
+    """Yield when rows cease to have states in a window, and these rows, each with a slice of their
+    layout. Each part of a table closes its objects; once is enough.
+    """
+    by_layout: dict[str, list[RangeSlice]] = {}
+    for ranges in slices:
+        if ranges.closings.size:
+            by_layout.setdefault(ranges.layout.name, []).append(ranges)
+    for alike in by_layout.values():
+        times, rows = np.concatenate([one.closings for one in alike], axis=1)
+        rows, first = np.unique(rows, return_index=True)
+        yield alike[0], times[first], rows
+
+
 def _find_places(mask: np.ndarray) -> Places:
     """Return the places of a mask, as a slice where they follow one another."""
     if mask.all():

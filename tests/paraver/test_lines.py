@@ -12,7 +12,7 @@ import pytest
 
 from nsys2prv import Options, convert
 from nsys2prv.writers.paraver import prv
-from nsys2prv.writers.paraver.prv import NUMBER, Batch, Choice, Indices, make_program, merge_lines
+from nsys2prv.writers.paraver.prv import Batch, Choice, make_program, merge_lines
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 TYPES = [np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.uint64, np.int64]
@@ -48,8 +48,7 @@ def test_where_there_is_a_compiler_the_writer_is_compiled() -> None:
 def test_every_number_of_few_digits_and_beside_each_power_of_ten(text_of: Write) -> None:
     near = [10**power + offset for power in range(4, 19) for offset in range(-50, 51)]
     values = np.array([*range(20_001), *near, 2**62, 2**63 - 1], np.int64)
-    shape = [NUMBER, b"\n"]
-    assert text_of([Batch(shape, np.arange(len(values)), [values])]) == "".join(
+    assert text_of([Batch(np.arange(len(values)), [values])]) == "".join(
         f"{value}\n" for value in values.tolist()
     )
 
@@ -64,24 +63,27 @@ def test_integers_of_any_size_and_at_any_distance(text_of: Write, dtype: type) -
     records["value"] = [0, largest, *random.integers(0, largest, 998, np.uint64)]
     records["which"] = random.integers(0, 3, 1000)
     names = (b"", b"x", b"a text that is longer than what is copied at once, twice")
-    ending = b", a rather long text that is the same in all lines\n"
-    shape = [Choice(names), b" of ", NUMBER, ending]
+    ending = b", a rather long text that is the same in all lines"
+    times = np.arange(1000)
+
+    def write(step: int) -> str:
+        which, value = records["which"][::step], records["value"][::step]
+        return text_of([Batch(times, [(Choice(names), which), b" of ", value, ending])])
+
     expected = "".join(
         f"{names[which].decode()} of {value}, a rather long text that is the same in all lines\n"
         for which, value in zip(records["which"].tolist(), records["value"].tolist(), strict=True)
     )
-    times = np.arange(1000)
-    assert text_of([Batch(shape, times, [records["which"], records["value"]])]) == expected
-    backwards = text_of([Batch(shape, times, [records["which"][::-1], records["value"][::-1]])])
-    assert backwards.splitlines() == expected.splitlines()[::-1]
+    assert write(1) == expected
+    assert write(-1).splitlines() == expected.splitlines()[::-1]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_indices_stand_for_what_their_table_says(text_of: Write, dtype: type) -> None:
     names, table = (b"a", b"bc"), np.array([1, 0, 2**40])
-    shape = [Choice(names), b" ", NUMBER, b"\n"]
     which, what = np.array([0, 1, 1], dtype), np.array([2, 1, 0], dtype)
-    batch = Batch(shape, np.arange(3), [Indices(which, table[:2]), Indices(what, table)])
+    parts = [(Choice(names), (which, table[:2])), b" ", (what, table)]
+    batch = Batch(np.arange(3), parts)
     assert text_of([batch]) == f"bc {2**40}\na 0\na 1\n"
 
 
@@ -96,8 +98,8 @@ def test_random_lines_in_time_order(text_of: Write, seed: int) -> None:
         times = random.integers(0, 50_000, count)
         values = random.integers(0, 10 ** int(random.integers(1, 18)), count)
         kinds = random.integers(0, 3, count)
-        shape = [Choice(names), NUMBER, b":%d:" % place, NUMBER, b"\n"]
-        batches.append(Batch(shape, times, [kinds, times, values]))
+        parts = [(Choice(names), kinds), times, b":%d:" % place, values]
+        batches.append(Batch(times, parts))
         expected += [
             (time, place, row, f"{names[kind].decode()}{time}:{place}:{value}\n")
             for row, (time, kind, value) in enumerate(
@@ -108,41 +110,26 @@ def test_random_lines_in_time_order(text_of: Write, seed: int) -> None:
 
 
 def test_ties_order_lines_of_equal_time(text_of: Write) -> None:
-    shape = [NUMBER, b"\n"]
     times = np.array([5, 5, 5, 7], np.int64)
-    free = Batch(shape, np.array([5]), [np.array([100])])
-    assert (
-        text_of([free, Batch(shape, times, [np.arange(4)], np.array([3, 1, 2, 0]))])
-        == "100\n1\n2\n0\n3\n"
-    )
+    free = Batch(np.array([5]), [np.array([100])])
+    tied = Batch(times, [np.arange(4)], np.array([3, 1, 2, 0]))
+    assert text_of([free, tied]) == "100\n1\n2\n0\n3\n"
 
 
 def test_far_apart_times_still_sort(text_of: Write) -> None:
-    shape = [NUMBER, b"\n"]
     times = np.array([2**61, 0, 5], np.int64)
-    assert text_of([Batch(shape, times, [times])]) == f"0\n5\n{2**61}\n"
+    assert text_of([Batch(times, [times])]) == f"0\n5\n{2**61}\n"
 
 
 def test_nothing_gives_nothing(text_of: Write) -> None:
     assert text_of([]) == ""
-    assert (
-        text_of(
-            [
-                Batch(
-                    [NUMBER, b"\n"],
-                    np.zeros(0, np.int64),
-                    [np.zeros(0, np.int64)],
-                )
-            ]
-        )
-        == ""
-    )
+    none = np.zeros(0, np.int64)
+    assert text_of([Batch(none, [none])]) == ""
 
 
 def test_a_shape_takes_however_many_lines_at_once(text_of: Write) -> None:
     """Its room for lines grows with what is asked of it."""
     names = (b"a:", b"bcdef:")
-    shape = [Choice(names), NUMBER, b":end\n"]
     random = np.random.default_rng(5)
     for count in (3, 1, 40, 8191, 131_079, 5):
         chosen, numbers = random.integers(0, 2, count), random.integers(0, 10**8, count)
@@ -150,7 +137,8 @@ def test_a_shape_takes_however_many_lines_at_once(text_of: Write) -> None:
             f"{names[which].decode()}{number}:end\n"
             for which, number in zip(chosen, numbers, strict=True)
         )
-        assert text_of([Batch(shape, np.arange(count), [chosen, numbers])]) == expected
+        parts = [(Choice(names), chosen), numbers, b":end"]
+        assert text_of([Batch(np.arange(count), parts)]) == expected
 
 
 @pytest.mark.parametrize("room", [64, 100, 1000])
@@ -161,27 +149,25 @@ def test_text_that_does_not_fit_at_once_comes_in_pieces(
         pytest.skip("installed without a compiler")
     monkeypatch.setattr(prv, "TEXT_BYTES", room)
     values = np.arange(995, 1300)
-    shape = [b"line ", NUMBER, b"\n"]
-    pieces = [bytes(piece) for piece in merge_lines([Batch(shape, values, [values])])]
+    pieces = [bytes(piece) for piece in merge_lines([Batch(values, [b"line ", values])])]
     assert b"".join(pieces).decode() == "".join(f"line {value}\n" for value in values)
     assert all(len(piece) <= room and piece.endswith(b"\n") for piece in pieces)
 
 
 @pytest.mark.parametrize(
-    ("pieces", "columns"),
+    "part",
     [
-        ([NUMBER], [np.array([1, -1])]),
-        ([Choice((b"a", b"b"))], [np.array([0, 2])]),
-        ([Choice((b"a", b"b"))], [np.array([0, -1])]),
-        ([NUMBER], [Indices(np.array([0, 2]), np.arange(2))]),
-        ([NUMBER], [Indices(np.array([0, -1]), np.arange(2))]),
-        ([NUMBER], [Indices(np.array([0, 1]), np.array([3, -1]))]),
-        ([Choice((b"a", b"b"))], [Indices(np.array([0, 1]), np.array([0, 2]))]),
-        ([NUMBER], [np.array([1])]),
-        ([NUMBER], []),
-        ([NUMBER], [np.array([1.5, 2.5])]),
-        ([NUMBER], [np.array([[1], [2]])]),
-        ([b"x" * 2000], []),
+        np.array([1, -1]),
+        (Choice((b"a", b"b")), np.array([0, 2])),
+        (Choice((b"a", b"b")), np.array([0, -1])),
+        (np.array([0, 2]), np.arange(2)),
+        (np.array([0, -1]), np.arange(2)),
+        (np.array([0, 1]), np.array([3, -1])),
+        (Choice((b"a", b"b")), (np.array([0, 1]), np.array([0, 2]))),
+        np.array([1]),
+        np.array([1.5, 2.5]),
+        np.array([[1], [2]]),
+        b"x" * 2000,
     ],
     ids=[
         "negative",
@@ -192,27 +178,24 @@ def test_text_that_does_not_fit_at_once_comes_in_pieces(
         "negative in the table",
         "no such text in the table",
         "too short",
-        "none",
         "fractions",
         "two dimensions",
         "no room",
     ],
 )
-def test_what_does_not_fit_is_refused(
-    monkeypatch: pytest.MonkeyPatch, pieces: list, columns: list
-) -> None:
+def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch, part: prv.Part) -> None:
     """The compiled writer looks at nothing but what it was given."""
     if prv.core is None:
         pytest.skip("installed without a compiler")
     monkeypatch.setattr(prv, "TEXT_BYTES", 1000)
     with pytest.raises(ValueError):  # noqa: PT011
-        _write_text([Batch(pieces, np.arange(2), columns)])
+        _write_text([Batch(np.arange(2), [part])])
 
 
 def test_orders_out_of_bounds_are_refused() -> None:
     if prv.core is None:
         pytest.skip("installed without a compiler")
-    batch = (make_program([NUMBER, b"\n"]), (np.arange(3),), 3)
+    batch = (make_program([np.arange(3)]), 3)
     out = np.empty(1000, np.uint8)
     order = np.arange(3, dtype=np.uint64)
     second = order + np.uint64(1 << ROW_BITS)
@@ -239,10 +222,8 @@ def test_both_order_lines_alike(span: int, tied: bool) -> None:
     if prv.core is None:
         pytest.skip("installed without a compiler")
     random = np.random.default_rng(span)
-    shape = [b"\n"]
     batches = [
         Batch(
-            shape,
             random.integers(0, span, count),
             [],
             random.integers(-3, 3, count) if tied and count % 2 else None,

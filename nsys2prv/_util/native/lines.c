@@ -136,24 +136,20 @@ static int take_texts(Batches *all, PyObject *texts, PyObject *offsets, Piece *p
     return 0;
 }
 
-/* A piece from (text,), (text, None) or (text, texts, offsets). */
-static int take_piece(Batches *all, PyObject *given, PyObject *column, Piece *piece, Py_ssize_t rows) {
-    PyObject *second = NULL, *offsets = NULL;
-    if (!PyArg_ParseTuple(given, "y#|OO", &piece->text, &piece->length, &second, &offsets))
+/* A piece from (text,), (text, column) or (text, column, texts, offsets). */
+static int take_piece(Batches *all, PyObject *given, Piece *piece, Py_ssize_t rows) {
+    PyObject *column = NULL, *texts = NULL, *offsets = NULL;
+    if (!PyArg_ParseTuple(given, "y#|OOO", &piece->text, &piece->length, &column, &texts, &offsets))
         return -1;
     if ((piece->length -= COPIED) < 0)
         return refused("behind a text there must be bytes to copy");
     piece->column = piece->text;  /* so that there is one, whatever follows */
-    piece->what = offsets ? CHOICE : second ? NUMBER : NOTHING;
+    piece->what = offsets ? CHOICE : column ? NUMBER : NOTHING;
     if (piece->what == NOTHING)
         return 0;
-    if (!column)
-        return refused("too few columns");
-    if (piece->what == CHOICE) {
-        if (take_texts(all, second, offsets, piece) < 0)
-            return -1;
-    } else
-        piece->most = LONGEST;
+    piece->most = offsets ? 0 : LONGEST;
+    if (offsets && take_texts(all, texts, offsets, piece) < 0)
+        return -1;
     if (take_column(all, column, piece, rows) < 0)
         return -1;
     if (piece->what == CHOICE && piece->table && piece->size == 4 && !piece->is_signed)
@@ -175,12 +171,12 @@ static void ask_for(Batch *batch, const Piece *piece) {
     batch->ahead[batch->asked++] = piece;
 }
 
-/* A batch from (pieces, columns, lines). */
+/* A batch from (pieces, lines). */
 static int take_batch(Batches *all, PyObject *given, Batch *batch) {
-    PyObject *pieces, *columns;
-    if (!PyArg_ParseTuple(given, "O!O!n", &PyTuple_Type, &pieces, &PyTuple_Type, &columns, &batch->rows))
+    PyObject *pieces;
+    if (!PyArg_ParseTuple(given, "O!n", &PyTuple_Type, &pieces, &batch->rows))
         return -1;
-    Py_ssize_t count = PyTuple_Size(pieces), used = 0;
+    Py_ssize_t count = PyTuple_Size(pieces);
     batch->pieces = PyMem_Calloc(count ? count : 1, sizeof(Piece));
     batch->ahead = PyMem_Calloc(count ? count : 1, sizeof(Piece *));
     if (!batch->pieces || !batch->ahead) {
@@ -190,14 +186,11 @@ static int take_batch(Batches *all, PyObject *given, Batch *batch) {
     batch->count = count;
     for (Py_ssize_t p = 0; p < count; p++) {
         Piece *piece = &batch->pieces[p];
-        PyObject *column = used < PyTuple_Size(columns) ? PyTuple_GetItem(columns, used) : NULL;
-        if (take_piece(all, PyTuple_GetItem(pieces, p), column, piece, batch->rows) < 0)
+        if (take_piece(all, PyTuple_GetItem(pieces, p), piece, batch->rows) < 0)
             return -1;
         batch->most += piece->length + piece->most;
-        if (piece->what != NOTHING) {
-            used++;
+        if (piece->what != NOTHING)
             ask_for(batch, piece);
-        }
     }
     return 0;
 }

@@ -10,9 +10,9 @@ static PyMethodDef FUNCTIONS[] = {
     {"write", write_lines, METH_VARARGS,
      "write(batches, order, out): put lines of this order, as `order` makes it, into `out` as long as there is room; returns how many, and\n"
      "how many bytes.\n\n"
-     "batches: (pieces, columns, lines) of each. A piece is (text,), (text, None) for a number behind it, or (text, texts, offsets) for one\n"
-     "of several; the latter two take a column each: integers, or (integers, table) where they are indices of a table of int64. Behind text\n"
-     "and texts stand COPIED bytes more. Raises ValueError where something does not fit."},
+     "batches: (pieces, lines) of each. A piece is (text,), (text, column) for a number behind it, or (text, column, texts, offsets) for one of\n"
+     "several texts. Columns are integers, or (integers, table) where they are indices of a table of int64. Behind text and texts stand COPIED\n"
+     "bytes more. Raises ValueError where something does not fit."},
     {"map_times", map_times, METH_VARARGS,
      "map_times(times, open, opened, offset, drift, pivot, out): put time + offset + floor((time - pivot) * drift) of each time into `out`, but\n"
      "`opened` for those that are `open`. times: int64, at any distance; out: int64. Raises ValueError where something does not fit."},

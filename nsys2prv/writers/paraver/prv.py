@@ -1,17 +1,19 @@
 """Write the .prv, and beside it the .pcf and the .row.
 
-Lines of the .prv are sequences of pieces, and come in batches whose numbers stand in columns. These
+Lines of the .prv are sequences of parts, and come in batches whose numbers stand in columns. These
 are merged by time, and formatted by the compiled `native/lines.c`, where the installation has it.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -23,7 +25,7 @@ from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import CALLERS, DomainCode, Field, load_catalogue
 from nsys2prv.table.runs import list_present_fields
 from nsys2prv.table.samples import SampleTable, read_samples
-from nsys2prv.table.slices import AlikeRanges, RangeSlice, Slice
+from nsys2prv.table.slices import AlikeRanges, Slice, list_closings
 from nsys2prv.table.windows import Window
 from nsys2prv.writers import TraceContent, WindowBytes
 from nsys2prv.writers.paraver.pcf import (
@@ -41,6 +43,35 @@ _BEHIND = bytes(16)
 TEXT_BYTES = 1 << 24
 
 
+class Choice(Struct, frozen=True, dict=True):
+    """One of several texts by index."""
+
+    #: The text of each index.
+    texts: tuple[bytes, ...]
+
+    @cached_property
+    def joined(self) -> tuple[bytes, np.ndarray]:
+        """All texts, one after the other, and where each begins, and the last ends (int32)."""
+        return b"".join(self.texts) + _BEHIND, np.cumsum([0, *map(len, self.texts)], dtype=np.int32)
+
+
+#: Integers of any size, from 0 up; or indices, and the numbers (int64) that they stand for.
+Column = np.ndarray | tuple[np.ndarray, np.ndarray]
+#: A text that is the same in all lines, one of several texts by a column, or the numbers of a column.
+Part = bytes | tuple[Choice, Column] | Column
+
+
+class Batch(Struct):
+    """Lines that consist of the same parts."""
+
+    #: Time of each line, ns.
+    times: np.ndarray
+    #: Parts of each line, before its end.
+    parts: Sequence[Part]
+    #: Order among lines of equal time.
+    ties: np.ndarray | None = None
+
+
 class ParaverWriter(Struct, dict=True):
     """Writes the .prv, and beside it the .pcf (labels) and the .row (names of rows)."""
 
@@ -54,10 +85,8 @@ class ParaverWriter(Struct, dict=True):
     domain_codes: list[tuple[str, int]] = field(default_factory=list)
     #: Event type by layout and label.
     counter_codes: dict[tuple[str, str], int] = field(default_factory=dict)
-    #: Thread and event types of the samples to set to 0 at the end.
-    closings: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
-    #: Length of the trace, ns.
-    duration: int = 0
+    #: Zeros for every sampled number, at the end of the trace.
+    closings: list[SampleTable] = field(default_factory=list)
     #: Layout -> bits of the fields to write.
     field_masks: Mapping[str, int] = field(default_factory=dict)
     #: Distinct callers, by level: event values, ABSENT behind the last one.
@@ -65,14 +94,15 @@ class ParaverWriter(Struct, dict=True):
 
     def begin(self, content: TraceContent) -> bytes:
         """Return the header, and what is known of the clocks as comments."""
-        self.addresses, self.duration = content.model.tree.addresses, content.duration
+        self.addresses, self.domain_codes = content.model.tree.addresses, content.domain_codes
         self.field_masks, self.callers = content.layouts, content.global_ids.callers
-        self.domain_codes = content.domain_codes
         self.counter_codes = number_metrics(content.metrics)
-        self.closings = [
-            (row, tuple(sorted({self.counter_codes[metric] for metric in metrics})))
-            for row, metrics in sorted(content.sampled.items())
-        ]
+        sampled = defaultdict(list)
+        for row, metrics in sorted(content.sampled.items()):
+            sampled[tuple(sorted({self.counter_codes[metric] for metric in metrics}))].append(row)
+        for codes, rows in sorted(sampled.items()):
+            end, zeros = np.full(len(rows), content.duration), np.ones((len(rows), len(codes)), int)
+            self.closings.append(SampleTable(np.array(codes), end, np.array(rows), zeros))
         # From the reports, so that the same reports always give the same bytes.
         date = content.begin_utc or datetime.fromtimestamp(0, timezone.utc)
         header = _format_header(content.model.tree, date, content.duration)
@@ -81,31 +111,27 @@ class ParaverWriter(Struct, dict=True):
     def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
         """Return the lines of a window by time."""
         tables, repeated = read_samples(window.samples, self.counter_codes)
-        batches = self._make_batches(window)
-        batches += map(self._make_sample_batch, tables)
-        if is_last:
-            batches += self._make_closing_batches()
-        count = sum(len(batch.times) for batch in batches)
-        return WindowBytes(merge_lines(batches), count, repeated)
+        tables += self.closings if is_last else []
+        batches = [*self._make_batches(window), *map(self._make_sample_batch, tables)]
+        return WindowBytes(merge_lines(batches), sum(len(one.times) for one in batches), repeated)
 
     def end(self, content: TraceContent, trace: Path) -> None:
         """Write the .pcf and the .row."""
         pcf, row = (name_beside(trace, ending) for ending in self.beside)
         counters = make_counter_types(content.metrics, self.counter_codes)
-        domains = dict(content.domain_codes)
         held = dict.fromkeys(content.layouts, 0)
         for run in content.runs:
             if run.index is not None:
                 name = run.shape.name
                 held[name] |= (run.index.always | run.index.some) & content.layouts[name]
-        types = make_event_types(held, content.values, domains, counters)
+        types = make_event_types(held, content.values, dict(content.domain_codes), counters)
         states = load_catalogue().states if content.has_states else ()
         with pcf.open("wb") as file:
             write_pcf(types, file, states)
         row.write_bytes(format_row_file(content.model.tree).encode())
 
     @cached_property
-    def _choices(self) -> tuple[Choice, ...]:
+    def _begins(self) -> tuple[Choice, ...]:
         """Begins of lines by thread: of states, of events, of senders, and how receivers go on."""
         return tuple(
             Choice(tuple(f"{before}:{address}:".encode() for address in self.addresses))
@@ -113,128 +139,96 @@ class ParaverWriter(Struct, dict=True):
         )
 
     @cached_property
-    def _further_choices(self) -> dict[tuple, Choice]:
+    def _known_choices(self) -> dict[tuple, Choice]:
         """Codes by NVTX domain, and callers by row, as windows have needed them."""
         return {}
 
-    def _make_batches(self, window: Window) -> list[Batch]:
-        """Return the lines of a window: states of rows first, then ends of ranges, so that they come
-        before begins of the same time; of each by layout and fields.
+    def _make_batches(self, window: Window) -> Iterator[Batch]:
+        """Yield the lines of a window: states of rows first, then ends of ranges, so that they come
+        before begins of the same time; of each by layout and fields; last lines between rows.
         """
+        states, events, _, _ = self._begins
+        for one in window.states:
+            begin, end, state = one.times, one.column("end"), one.column("state")
+            yield Batch(begin, [(states, _find(one, "row")), begin, b":", end, b":", state])
         made: list[tuple[bool, str, int, Batch]] = []
         for ranges in window.ranges:
             for is_begin, rows in ((False, ranges.at_end), (True, ranges.at_begin)):
                 for alike in ranges.split(rows):
-                    batch = self._make_range_batch(alike, is_begin)
-                    made.append((is_begin, ranges.layout.name, alike.mask, batch))
-        made += self._make_closings(window.ranges)
+                    times = alike.begin if is_begin else alike.until
+                    parts = (events, _find(alike, "row")), times
+                    batch = Batch(times, [*parts, *self._list_fields(alike, is_begin)])
+                    if is_begin and alike.layout.nests:
+                        # Where ranges begin together the longer one is the outer one.
+                        batch.ties = -alike.find_order()
+                    made.append((is_begin, alike.layout.name, alike.mask, batch))
+        for ranges, times, rows in list_closings(window.ranges):
+            none = AlikeRanges(ranges, ranges.index.always, slice(0))
+            batch = Batch(times, [(events, rows), times, *self._list_fields(none, False)])
+            made.append((False, ranges.layout.name, none.mask, batch))
         made.sort(key=itemgetter(0, 1, 2))
-        lines = sorted(window.lines, key=lambda one: one.run.shape.name)
-        states = map(self._make_state_batch, window.states)
-        batches = (batch for *_, batch in made)
-        return [*states, *batches, *map(self._make_line_batch, lines)]
+        yield from (batch for *_, batch in made)
+        yield from map(
+            self._make_line_batch, sorted(window.lines, key=lambda one: one.run.shape.name)
+        )
 
-    def _make_state_batch(self, states: Slice) -> Batch:
-        row, end = _find_column(states, "row"), states.column("end")
-        state = states.column("state")
-        parts = [(self._choices[0], row), states.times, b":", end, b":", state]
-        return _make_batch(states.times, parts)
-
-    def _make_range_batch(self, alike: AlikeRanges, is_begin: bool) -> Batch:
-        """Return the lines at the begins of ranges, or at their ends."""
-        times = alike.begin if is_begin else alike.until
-        parts = [(self._choices[1], _find_column(alike, "row")), times]
-        # Where ranges begin together the longer one is the outer one.
-        ties = -alike.find_order() if is_begin and alike.layout.nests else None
-        return _make_batch(times, [*parts, *self._make_fields(alike, is_begin)], ties)
-
-    def _make_closings(self, slices: Sequence[RangeSlice]) -> Iterator[tuple]:
-        """Yield the lines where rows cease to have states, by layout. Each part of a table closes its
-        objects; once is enough.
-        """
-        by_layout: dict[str, list[RangeSlice]] = {}
-        for ranges in slices:
-            if ranges.closings.size:
-                by_layout.setdefault(ranges.layout.name, []).append(ranges)
-        for name, own in by_layout.items():
-            times, rows = np.concatenate([one.closings for one in own], axis=1)
-            rows, first = np.unique(rows, return_index=True)
-            times, none = times[first], AlikeRanges(own[0], own[0].index.always, slice(0))
-            parts = [(self._choices[1], rows), times, *self._make_fields(none, False)]
-            yield False, name, none.mask, _make_batch(times, parts)
-
-    def _make_fields(self, alike: AlikeRanges, is_begin: bool) -> Iterator[Part]:
-        """Yield the codes of fields, each with its value, or 0 at ends."""
-        for one in self._list_written_fields(alike):
-            if one.level:
-                yield from self._make_callers(alike, one, is_begin)
+    def _list_fields(self, alike: AlikeRanges, is_begin: bool) -> Iterator[Part]:
+        """Yield the codes of fields, each with its value, or 0 at ends; callers as one part."""
+        mask = alike.mask & self.field_masks[alike.layout.name]
+        fields = list_present_fields(alike.layout, mask)
+        behind = b":" if is_begin else b":0"
+        for are_callers, alike_fields in groupby(fields, lambda one: one.level > 0):
+            if are_callers:
+                callers = self._choose_callers([*alike_fields], is_begin)
+                yield callers, _find(alike, CALLERS)
                 continue
-            yield self._make_code(one.code, b":" if is_begin else b":0", alike)
-            if is_begin and one.offset:
-                yield np.add(alike.column(one.name), one.offset, dtype=np.int64)
-            elif is_begin:
-                yield _find_column(alike, one.name)
+            for one in alike_fields:
+                if isinstance(one.code, DomainCode):
+                    yield self._choose_code(one.code, behind), _find(alike, "domain")
+                else:
+                    yield b":%d%s" % (one.code, behind)
+                if is_begin and one.offset:
+                    yield np.add(alike.column(one.name), one.offset, dtype=np.int64)
+                elif is_begin:
+                    yield _find(alike, one.name)
 
-    def _list_written_fields(self, alike: AlikeRanges) -> list[Field]:
-        return list_present_fields(alike.layout, alike.mask & self.field_masks[alike.layout.name])
-
-    def _make_code(self, code: int | DomainCode, behind: bytes, alike: AlikeRanges) -> Part:
-        """Return `:code` and what follows it."""
-        if not isinstance(code, DomainCode):
-            return b":%d%s" % (code, behind)
-        if (code, behind) not in self._further_choices:
+    def _choose_code(self, code: DomainCode, behind: bytes) -> Choice:
+        """Return `:code` of each NVTX domain, and what follows it."""
+        if (code, behind) not in self._known_choices:
             codes = (code.code_of(*domain) for domain in self.domain_codes)
             texts = tuple(b":%d%s" % (number, behind) for number in codes)
-            self._further_choices[code, behind] = Choice(texts)
-        return self._further_choices[code, behind], _find_column(alike, "domain")
+            self._known_choices[code, behind] = Choice(texts)
+        return self._known_choices[code, behind]
 
-    def _make_callers(self, alike: AlikeRanges, first: Field, is_begin: bool) -> list[Part]:
-        """Return the callers of rows as one part, in the place of the first one that is written;
-        nothing in the places of others.
-        """
-        callers = [one for one in self._list_written_fields(alike) if one.level]
-        if first != callers[0]:
-            return []
+    def _choose_callers(self, callers: Sequence[Field], is_begin: bool) -> Choice:
+        """Return the callers of each stack, or 0 in the place of each."""
         key = is_begin, *(one.code for one in callers)
-        if key not in self._further_choices:
-            values = self.callers[:, [one.level - 1 for one in callers]].tolist()
+        if key not in self._known_choices:
             texts = (
-                "".join(
-                    f":{one.code}:{value if is_begin else 0}"
-                    for one, value in zip(callers, row, strict=True)
+                b"".join(
+                    b":%d:%d" % (one.code, value if is_begin else 0)
+                    for one, value in zip(callers, values, strict=True)
                     if value != ABSENT
                 )
-                for row in values
+                for values in self.callers[:, [one.level - 1 for one in callers]].tolist()
             )
-            self._further_choices[key] = Choice(tuple(map(str.encode, texts)))
-        return [(self._further_choices[key], _find_column(alike, CALLERS))]
+            self._known_choices[key] = Choice(tuple(texts))
+        return self._known_choices[key]
 
     def _make_line_batch(self, lines: Slice) -> Batch:
-        sender, receiver, size = (
-            _find_column(lines, name) for name in ("sender", "receiver", "size")
-        )
+        sender, receiver, size = (_find(lines, name) for name in ("sender", "receiver", "size"))
         send, receive = lines.times, lines.column("receive")
         fixed = load_catalogue().lines[lines.run.shape.name].tag
-        tag = _find_column(lines, "tag") if fixed is None else b"%d" % fixed
-        sent = [(self._choices[2], sender), send, b":", send]
-        received = [(self._choices[3], receiver), receive, b":", receive]
-        return _make_batch(send, [*sent, *received, b":", size, b":", tag])
+        tag = _find(lines, "tag") if fixed is None else b"%d" % fixed
+        _, _, senders, receivers = self._begins
+        sent = (senders, sender), send, b":", send
+        received = (receivers, receiver), receive, b":", receive
+        return Batch(send, [*sent, *received, b":", size, b":", tag])
 
     def _make_sample_batch(self, table: SampleTable) -> Batch:
         values = zip(table.codes.tolist(), (table.stored - 1).T, strict=True)
         parts = [part for code, column in values for part in (b":%d:" % code, column)]
-        return _make_batch(table.time, [(self._choices[1], table.object), table.time, *parts])
-
-    def _make_closing_batches(self) -> Iterator[Batch]:
-        """Yield zeros for every sampled number at the end of the trace."""
-        by_codes: dict[tuple[int, ...], list[int]] = {}
-        for thread, codes in self.closings:
-            by_codes.setdefault(codes, []).append(thread)
-        for codes, threads in sorted(by_codes.items()):
-            end = np.full(len(threads), self.duration)
-            zeros = np.ones((len(threads), len(codes)), np.int64)
-            table = SampleTable(np.array(codes), end, np.array(threads), zeros)
-            yield self._make_sample_batch(table)
+        return Batch(table.time, [(self._begins[1], table.object), table.time, *parts])
 
 
 def _format_header(tree: ObjectTree, date: datetime, duration: int) -> str:
@@ -245,72 +239,13 @@ def _format_header(tree: ObjectTree, date: datetime, duration: int) -> str:
     return f"#Paraver ({date:%d/%m/%Y at %H:%M}):{duration}_ns:{objects}\n"
 
 
-def _find_column(found: Slice | AlikeRanges, name: str) -> Column:
+def _find(found: Slice | AlikeRanges, name: str) -> Column:
     """Return a column that holds no times, to be written."""
     values, table = found.find(name)
-    return values if table is None else Indices(values, table)
+    return values if table is None else (values, table)
 
 
-def _make_batch(times: np.ndarray, parts: Iterable[Part], ties: np.ndarray | None = None) -> Batch:
-    """Return a batch of lines that consist of these parts."""
-    pieces: list[Piece] = []
-    columns: list[Column] = []
-    for part in parts:
-        if isinstance(part, bytes):
-            pieces.append(part)
-            continue
-        piece, column = part if isinstance(part[0], Choice) else (NUMBER, part)
-        pieces.append(piece)
-        columns.append(column)
-    return Batch([*pieces, b"\n"], times, columns, ties)
-
-
-class Choice(Struct, frozen=True, dict=True):
-    """One of several texts by index."""
-
-    #: The text of each index.
-    texts: tuple[bytes, ...]
-
-    @cached_property
-    def joined(self) -> tuple[bytes, np.ndarray]:
-        """All texts, one after the other, and where each begins, and the last ends (int32)."""
-        return b"".join(self.texts) + _BEHIND, np.cumsum([0, *map(len, self.texts)], dtype=np.int32)
-
-
-#: Stands for a number from 0 up.
-NUMBER = None
-#: Part of a line: a text that is the same in all, one of several by index, or a number.
-Piece = bytes | Choice | None
-
-
-class Indices(NamedTuple):
-    """A column of indices into a table of values."""
-
-    #: Place of each row in `table`.
-    indices: np.ndarray
-    #: Numbers to be written (int64, from 0 up).
-    table: np.ndarray
-
-
-Column = np.ndarray | Indices
-#: A text, a choice by the indices of a column, or the numbers of a column.
-Part = bytes | tuple[Choice, Column] | Column
-
-
-class Batch(Struct):
-    """Lines that consist of the same pieces."""
-
-    #: Pieces of each line.
-    pieces: Sequence[Piece]
-    #: Time of each line, ns.
-    times: np.ndarray
-    #: A column for each choice and number among the pieces: integers of any size, from 0 up.
-    columns: Sequence[Column]
-    #: Order among lines of equal time.
-    ties: np.ndarray | None = None
-
-
-def merge_lines(batches: Sequence[Batch]) -> Iterator[np.ndarray]:
+def merge_lines(batches: Iterable[Batch]) -> Iterator[np.ndarray]:
     """Yield the text of all lines by time, in pieces (uint8).
 
     Lines of equal time keep the order of the batches, then of their rows; those of batches with
@@ -324,43 +259,38 @@ def merge_lines(batches: Sequence[Batch]) -> Iterator[np.ndarray]:
         return
     order = np.empty(sum(len(batch.times) for batch in batches), np.uint64)
     core.order([(_to_integers(batch.times), _to_integers(batch.ties)) for batch in batches], order)
-    yield from _format_by_core(batches, order)
+    programs = [(make_program(batch.parts), len(batch.times)) for batch in batches]
+    while len(order):
+        text = np.empty(TEXT_BYTES, np.uint8)
+        lines, size = core.write(programs, order, text)
+        if not lines:
+            raise ValueError(f"a line of more than {TEXT_BYTES:,} bytes")
+        order = order[lines:]
+        yield text[:size]
 
 
 def _to_integers(values: np.ndarray | None) -> np.ndarray | None:
     return None if values is None else np.ascontiguousarray(values, np.int64)
 
 
-def _format_by_core(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the text of the lines of all batches in this order, in pieces (uint8), by the compiled
-    writer. order: of each line its row, in the lowest 40 bits, and its batch above them.
-    """
-    programs = [
-        (make_program(batch.pieces), tuple(batch.columns), len(batch.times)) for batch in batches
-    ]
-    done = 0
-    while done < len(order):
-        text = np.empty(TEXT_BYTES, np.uint8)
-        lines, size = core.write(programs, order[done:], text)
-        if not lines:
-            raise ValueError(f"a line of more than {TEXT_BYTES:,} bytes")
-        done += lines
-        yield text[:size]
+def _split_part(part: tuple[Choice, Column] | Column) -> tuple[Choice | None, Column]:
+    """Return the texts that a column chooses of, None for its numbers; and the column."""
+    return part if isinstance(part[0], Choice) else (None, part)
 
 
-def make_program(pieces: Iterable[Piece]) -> tuple[tuple, ...]:
-    """Return a line's pieces for the compiled writer: texts, each with what follows it, see
+def make_program(parts: Sequence[Part]) -> tuple[tuple, ...]:
+    """Return the parts of a line for the compiled writer: texts, each with what follows it, see
     `native/lines.c`.
     """
     steps, text = [], b""
-    for piece in pieces:
-        if isinstance(piece, bytes):
-            text += piece
-        else:
-            followed_by = (None,) if piece is NUMBER else piece.joined
-            steps.append((text + _BEHIND, *followed_by))
-            text = b""
-    return (*steps, (text + _BEHIND,))
+    for part in parts:
+        if isinstance(part, bytes):
+            text += part
+            continue
+        choice, column = _split_part(part)
+        steps.append((text + _BEHIND, column, *(choice.joined if choice else ())))
+        text = b""
+    return (*steps, (text + b"\n" + _BEHIND,))
 
 
 def _order_by_numpy(batches: Sequence[Batch]) -> np.ndarray:
@@ -385,21 +315,19 @@ def _format_by_polars(batches: Sequence[Batch]) -> np.ndarray:
 
 
 def _format_batch(batch: Batch) -> pl.Series:
-    """Return the lines of a batch. Bytes are taken as Latin-1, so that any come back
-    as they were.
-    """
-    columns = iter(batch.columns)
+    """Return the lines of a batch. Bytes are taken as Latin-1, so that any come back as they were."""
     pieces: list[pl.Expr | pl.Series] = [pl.repeat("", len(batch.times))]
-    for piece in batch.pieces:
-        if isinstance(piece, bytes):
-            pieces.append(pl.lit(piece.decode("latin-1")))
+    for part in (*batch.parts, b"\n"):
+        if isinstance(part, bytes):
+            pieces.append(pl.lit(part.decode("latin-1")))
             continue
-        column = next(columns)
-        values = column.table[column.indices] if isinstance(column, Indices) else column
-        values = values.astype(np.uint64)
-        if piece is NUMBER:
-            pieces.append(pl.Series(values).cast(pl.String))
+        choice, column = _split_part(part)
+        values = column[1][column[0]] if isinstance(column, tuple) else column
+        numbers = pl.Series(values.astype(np.uint64))
+        if choice is None:
+            pieces.append(numbers.cast(pl.String))
         else:
-            texts = pl.Series([text.decode("latin-1") for text in piece.texts])
-            pieces.append(texts.gather(values))
+            pieces.append(
+                pl.Series([text.decode("latin-1") for text in choice.texts]).gather(numbers)
+            )
     return pl.select(pl.concat_str(pieces)).to_series()
