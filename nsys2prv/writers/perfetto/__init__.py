@@ -14,9 +14,10 @@ all ranks of a collective, and from sends to receives.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import ClassVar
 
@@ -31,7 +32,7 @@ from nsys2prv.export.info import tid_of
 from nsys2prv.table.overlaps import list_overlap_groups
 from nsys2prv.table.runs import list_present_fields
 from nsys2prv.table.samples import SampleTable, read_samples
-from nsys2prv.table.slices import AlikeRanges, RangeSlice, Slice, find_first_times
+from nsys2prv.table.slices import AlikeRanges, RangeSlice, Slice, find_first_times, list_closings
 from nsys2prv.table.windows import Window
 from nsys2prv.writers import TraceContent, WindowBytes
 from nsys2prv.writers.perfetto.messages import (
@@ -39,10 +40,9 @@ from nsys2prv.writers.perfetto.messages import (
     REPEATED_FIELDS,
     WITH_NAMES,
     Field,
-    Fixed,
     Packet,
     Packets,
-    encode_message,
+    encode_packet,
     encode_rows,
     load_numbers,
     name_unknown,
@@ -84,6 +84,7 @@ COLLECTIVES, COLLECTIVE_FIELD = "nccl_collective", "collective"
 FLOW_SORT_BIT, FLOW_PLACE_BIT = 62, 36
 LAUNCH, MESSAGE, COLLECTIVE = range(3)
 _ADDRESS = re.compile(r"THREAD [\d.]+ ")
+_NONE = np.zeros(0, np.int64)
 
 
 class PerfettoWriter(Struct, dict=True):
@@ -96,13 +97,13 @@ class PerfettoWriter(Struct, dict=True):
     )
 
     #: Task of each row.
-    tasks: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    tasks: np.ndarray = _NONE
     #: Number of the process that launches, of each row.
-    launchers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    launchers: np.ndarray = _NONE
     #: True for each row of a host thread.
-    is_thread: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    is_thread: np.ndarray = _NONE
     #: Row below which the tracks of each row are shown: of a lane the row that it is a lane of.
-    parents: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    parents: np.ndarray = _NONE
     #: Number of each sampled number, by layout and label; and the decimals of each.
     metrics: dict[tuple[str, str], int] = field(default_factory=dict)
     decimals: list[int] = field(default_factory=list)
@@ -125,9 +126,7 @@ class PerfettoWriter(Struct, dict=True):
         self.launchers[helpers] = len(tree.tasks) + 1 + helpers
         keys, self.parents = _find_parents(content.model.rows, tree.threads)
         self.is_thread = np.array([isinstance(key, ThreadKey) for key in keys], bool)
-        metrics = sorted(
-            (layout, one) for layout in content.metrics for one in content.metrics[layout]
-        )
+        metrics = sorted((name, one) for name, found in content.metrics.items() for one in found)
         self.metrics = {(layout, one.name): number for number, (layout, one) in enumerate(metrics)}
         self.decimals = [one.precision for _, one in metrics]
         self.has_launches = not content.lines.isdisjoint(LAUNCH_LINES) and all(
@@ -140,13 +139,9 @@ class PerfettoWriter(Struct, dict=True):
             for name in content.layouts
             if layouts[name].is_state
         }
-        described = (
-            *_describe_clock(content),
-            *self._describe_rows(content, keys),
-            *self._describe_counters(content),
-            *write_names(content),
-        )
-        return b"".join(described)
+        clock = _describe_clock(content.begin_utc)
+        rows, counters = self._describe_rows(content, keys), self._describe_counters(content)
+        return b"".join((clock, *rows, *counters, *write_names(content)))
 
     def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
         """Return the packets of a window; of equal times ends come first, then begins, outer ones
@@ -201,29 +196,20 @@ class PerfettoWriter(Struct, dict=True):
             0, (Track.PROCESS_ORDERING, EXPLICIT), (Track.THREAD_ORDERING, EXPLICIT)
         )
         for number, task in enumerate(tree.tasks, 1):
-            process = (
-                (Track.PID, number),
-                (Track.PROCESS_NAME, f"{task.name} on {tree.nodes[task.node]}"),
-                (Track.SORT_INDEX, number),
-            )
+            name = f"{task.name} on {tree.nodes[task.node]}"
+            process = (Track.PID, number), (Track.PROCESS_NAME, name), (Track.SORT_INDEX, number)
             yield _describe_track(number, (Track.PROCESS, process), (Track.ORDER, number))
-        names = [name for task in tree.tasks for name in task.threads]
+        names = (_ADDRESS.sub("", name) for task in tree.tasks for name in task.threads)
         for row, (name, key) in enumerate(zip(names, keys, strict=True)):
             process = int(self.tasks[row]) + 1
-            name = _ADDRESS.sub("", name)
-            order = (Track.ORDER, row), (Track.CHILD_ORDERING, BY_ORDER)
-            if not isinstance(key, ThreadKey):
-                described = (Track.NAME, name), (Track.PARENT, process)
-            elif self.parents[row] != row:
-                continue
-            else:
-                thread = (
-                    (Track.PID, process),
-                    (Track.TID, tid_of(key.tid)),
-                    (Track.THREAD_NAME, name),
-                    (Track.SORT_INDEX, row),
-                )
+            described: tuple[Field, ...] = (Track.NAME, name), (Track.PARENT, process)
+            if isinstance(key, ThreadKey):
+                if self.parents[row] != row:
+                    continue
+                ids = (Track.PID, process), (Track.TID, tid_of(key.tid))
+                thread = *ids, (Track.THREAD_NAME, name), (Track.SORT_INDEX, row)
                 described = ((Track.THREAD, thread),)
+            order = (Track.ORDER, row), (Track.CHILD_ORDERING, BY_ORDER)
             yield _describe_track(self._first_row + row, *described, *order)
 
     def _describe_counters(self, content: TraceContent) -> Iterator[bytes]:
@@ -253,25 +239,13 @@ class PerfettoWriter(Struct, dict=True):
         )
 
     def _write_ends(self, slices: Sequence[RangeSlice]) -> Iterator[Packets]:
-        ends: dict[tuple[str, int], list[Packets]] = defaultdict(list)
-        closings: dict[str, list[np.ndarray]] = defaultdict(list)
         for ranges in slices:
-            name = ranges.layout.name
-            if name in load_numbers().points:
-                continue
-            if ranges.closings.size:
-                closings[name].append(ranges.closings)
-            for alike in ranges.split(ranges.at_end):
-                order = np.argsort(alike.until, kind="stable")
-                times, row = alike.until[order], alike.column("row")[order]
-                ends[name, alike.mask].append(_make_ends(times, self._find_tracks(name, row)))
-        for packets in ends.values():
-            yield from packets
-        for name, pieces in closings.items():
-            # Every part of a table closes what it saw; once is enough.
-            times, rows = np.concatenate(pieces, axis=1)
-            rows, first = np.unique(rows, return_index=True)
-            yield _make_ends(times[first], self._find_tracks(name, rows))
+            if ranges.layout.name not in load_numbers().points:
+                for alike in ranges.split(ranges.at_end):
+                    tracks = self._find_tracks(ranges.layout.name, alike.column("row"))
+                    yield _make_ends(alike.until, tracks)
+        for ranges, times, rows in list_closings(slices):
+            yield _make_ends(times, self._find_tracks(ranges.layout.name, rows))
 
     def _write_begins(self, slices: Sequence[RangeSlice]) -> Iterator[Packets]:
         begun = [
@@ -283,32 +257,33 @@ class PerfettoWriter(Struct, dict=True):
         if not begun:
             return
         begun.sort(key=lambda one: (one.layout.name, one.mask))
-        times = [one.begin for one in begun]
         tracks = [self._find_tracks(one.layout.name, one.column("row")) for one in begun]
-        depths = _find_depths(times, tracks, [one.find_order() for one in begun])
-        packets = []
+        depths = _find_depths(begun, tracks)
+        encoded = []
         for one, own_tracks in zip(begun, tracks, strict=True):
-            unnamed, encoded = self._encode_begins(one, own_tracks)
+            unnamed, packets = self._encode_begins(one, own_tracks)
             yield from unnamed
-            packets.append(encoded)
-        for depth in range(1 + max((int(one.max(initial=0)) for one in depths), default=0)):
-            for one, begin, own_depths, encoded in zip(begun, times, depths, packets, strict=True):
-                is_tied = own_depths.any()
-                if depth and not is_tied:
-                    continue
-                places = np.flatnonzero(own_depths == depth) if is_tied else slice(None)
-                if (name := one.layout.name) in self.first_states:
-                    # A state ends the one before it.
-                    first = self.first_states[name][one.column("row")[places]]
-                    later = np.flatnonzero((begin[places] != first) | (depth > 0))
-                    yield _make_ends(begin[places][later], encoded.tracks[places][later])
-                yield Packets(encoded.tracks[places], encoded.encoded[places])
+            encoded.append(packets)
+        pieces = [
+            (depth, number, np.flatnonzero(own == depth) if own.any() else slice(None))
+            for number, own in enumerate(depths)
+            for depth in range(int(own.max()) + 1)
+        ]
+        for depth, number, places in sorted(pieces, key=itemgetter(0, 1)):
+            one, packets = begun[number], Packets(*(column[places] for column in encoded[number]))
+            if (name := one.layout.name) in self.first_states:
+                # A state ends the one before it.
+                times = one.begin[places]
+                first = self.first_states[name][one.column("row")[places]]
+                later = np.flatnonzero((times != first) | (depth > 0))
+                yield _make_ends(times[later], packets.tracks[later])
+            yield packets
 
     def _encode_begins(
         self, begins: AlikeRanges, tracks: np.ndarray
     ) -> tuple[list[Packets], Packets]:
         """Return the packets of begins, and before them those of names that they alone have."""
-        name = begins.layout.name
+        name, rows = begins.layout.name, begins.column("row")
         numbers = load_numbers()
         fields = list_present_fields(begins.layout, begins.mask & self.field_masks[name])
         names: list[Packets] = []
@@ -335,7 +310,6 @@ class PerfettoWriter(Struct, dict=True):
                 kind = Event.ARGUMENT_NUMBER if one.values is None else Event.ARGUMENT_TEXT
                 event.append(_make_argument(one.name, values, kind))
         present = {one.name for one in fields}
-        rows = begins.column("row")
         if name == COLLECTIVES and COLLECTIVE_FIELD in present:
             collective = begins.column(COLLECTIVE_FIELD)
             event.append((Event.CORRELATION, collective))
@@ -356,20 +330,18 @@ class PerfettoWriter(Struct, dict=True):
                 continue
             flows = _make_flows(MESSAGE, number, done + np.arange(len(found)))
             done += len(found)
-            kind = np.array([[*load_catalogue().lines].index(name)])
-            arguments = ["size", *(["tag"] if "tag" in found.run.columns else [])]
+            kind = np.int64([*load_catalogue().lines].index(name))
+            arguments = [one for one in ("size", "tag") if one in found.run.columns]
             named: list[Field] = [
                 (Event.TYPE, Event.INSTANT),
-                (Event.NAME, int(numbers.number_names("", kind)[0])),
+                (Event.NAME, int(numbers.number_names("", kind))),
                 (Event.CATEGORY, numbers.categories[name]),
                 (Event.FLOW, flows),
                 *(_make_argument(one, found.column(one)) for one in arguments),
             ]
-            ends = (
-                ("sender", found.times, "receiver"),
-                ("receiver", found.column("receive"), "sender"),
-            )
-            for row, times, other in ends:
+            ends = {"sender": ("receiver", found.times)}
+            ends["receiver"] = "sender", found.column("receive")
+            for row, (other, times) in ends.items():
                 tracks = self._find_tracks(name, found.column(row))
                 process = self.tasks[found.column(other)] + 1
                 event = [*named, (Event.TRACK, tracks), _make_argument("process", process)]
@@ -382,7 +354,7 @@ class PerfettoWriter(Struct, dict=True):
             number: Field = (Event.COUNTER_VALUE, values)
             if decimals := self.decimals[code]:
                 fractions = values / 10.0**decimals
-                number = Event.COUNTER_FRACTION, Fixed(fractions.view(np.uint64))
+                number = Event.COUNTER_FRACTION, fractions.view(np.uint64)
             event = (Event.TYPE, Event.SAMPLE), (Event.TRACK, tracks), number
             # All counters are described at the begin of the file.
             yield _make_packets(table.time, tracks[:0], event, ON_SEQUENCE)
@@ -407,11 +379,11 @@ def _make_argument(name: str, values: np.ndarray, kind: int = Event.ARGUMENT_NUM
     return Event.ARGUMENT, ((Event.ARGUMENT_NAME, load_numbers().arguments[name]), (kind, values))
 
 
-def _make_flows(sort: int, place: np.ndarray | int, numbers: np.ndarray) -> Fixed:
+def _make_flows(sort: int, place: np.ndarray | int, numbers: np.ndarray) -> np.ndarray:
     """Return ids of flows of a sort, by numbers that are unique at their place."""
     within = numbers.astype(np.uint64) & np.uint64((1 << FLOW_PLACE_BIT) - 1)
     sort_bits = np.uint64(sort << FLOW_SORT_BIT)
-    return Fixed(within | sort_bits | np.uint64(place) << np.uint64(FLOW_PLACE_BIT))
+    return within | sort_bits | np.uint64(place) << np.uint64(FLOW_PLACE_BIT)
 
 
 def _is_launched(layout: str) -> bool:
@@ -419,26 +391,23 @@ def _is_launched(layout: str) -> bool:
     return layout == CALLS or list_overlap_groups().get(layout) == STREAM_GROUP
 
 
-def _find_depths(
-    times: Sequence[np.ndarray], tracks: Sequence[np.ndarray], ends: Sequence[np.ndarray]
-) -> list[np.ndarray]:
-    """Return for each begin of some batches how many begins of the same time on its track have to
-    stand before it: those that end later.
+def _find_depths(begun: Sequence[AlikeRanges], tracks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return for each of some begins how many others of the same time have to stand before it on its
+    track: those that end later.
     """
-    bounds = np.cumsum([len(one) for one in times])[:-1]
-    time = np.concatenate([np.zeros(0, np.int64), *times])
-    depths = np.zeros(len(time), np.int64)
+    time, end = (
+        np.concatenate(parts)
+        for parts in ([one.begin for one in begun], [one.find_order() for one in begun])
+    )
+    track, depths = np.concatenate(tracks), np.zeros(len(time), np.int64)
     order = np.argsort(time, kind="stable")
     same = np.diff(time[order]) == 0
-    rows = order[np.append(same, False) | np.append(False, same)] if len(order) else order
-    if len(rows):
-        track, end = (np.concatenate(columns)[rows] for columns in (tracks, ends))
-        rows = rows[np.lexsort((-end, track, time[rows]))]
-        track = np.concatenate(tracks)[rows]
-        new = mask_changes(time[rows], track)
-        first = np.maximum.accumulate(np.where(new, np.arange(len(rows)), 0))
-        depths[rows] = np.arange(len(rows)) - first
-    return np.split(depths, bounds)
+    rows = order[np.append(same, False) | np.append(False, same)]
+    rows = rows[np.lexsort((-end[rows], track[rows], time[rows]))]
+    place = np.arange(len(rows))
+    first = np.where(mask_changes(time[rows], track[rows]), place, 0)
+    depths[rows] = place - np.maximum.accumulate(first)
+    return np.split(depths, np.cumsum([len(one) for one in tracks])[:-1])
 
 
 def _find_parents(
@@ -457,14 +426,13 @@ def _find_parents(
 def _describe_track(track: int, *fields: Field) -> bytes:
     """Return the descriptor of a track, which has these fields."""
     described = (Track.UUID, track), *fields
-    packet = (Packet.TIMESTAMP, 0), (Packet.TRACK_DESCRIPTOR, described)
-    return encode_message((Packet.PACKET, packet))
+    return encode_packet((Packet.TIMESTAMP, 0), (Packet.TRACK_DESCRIPTOR, described))
 
 
-def _describe_clock(content: TraceContent) -> Iterator[bytes]:
-    """Yield the UTC time at which the trace begins, where that is known."""
-    if content.begin_utc is not None:
-        at = int(content.begin_utc.timestamp()) * 1_000_000_000
-        clocks = [(1, ((1, one), (2, time))) for one, time in ((TRACE_CLOCK, 0), (UTC_CLOCK, at))]
-        packet = (Packet.TIMESTAMP, 0), (Packet.CLOCK_SNAPSHOT, clocks)
-        yield encode_message((Packet.PACKET, packet))
+def _describe_clock(begin: datetime | None) -> bytes:
+    """Return the UTC time at which the trace begins, where that is known."""
+    if begin is None:
+        return b""
+    times = {TRACE_CLOCK: 0, UTC_CLOCK: int(begin.timestamp()) * 1_000_000_000}
+    clocks = [(1, ((1, clock), (2, time))) for clock, time in times.items()]
+    return encode_packet((Packet.TIMESTAMP, 0), (Packet.CLOCK_SNAPSHOT, clocks))

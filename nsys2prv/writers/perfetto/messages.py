@@ -23,8 +23,15 @@ from nsys2prv.writers import TraceContent
 
 #: Wire types.
 VARINT, FIXED64, BYTES = 0, 1, 2
-#: Bytes of a varint in a column, the greatest that are stored at once, and how many take any number.
-WIDTHS, WIDEST = (1, 2, 4, 8), 10
+#: Bytes of a varint in a column; the greatest take any number.
+WIDTHS = (1, 2, 4, 8, 10)
+#: A number from 0 up, a text, or a message; a column has a number for each row: as 8 bytes if they
+#: are uint64, else as a varint.
+Value = "int | str | np.ndarray | Sequence[Field]"
+#: Number of a field of a message, and its value.
+Field = tuple[int, Value]
+#: Place of a column's bytes in a message, how many they are, and its numbers.
+_Column = tuple[int, int, np.ndarray]
 
 
 def encode_varint(number: int) -> bytes:
@@ -37,29 +44,9 @@ def encode_varint(number: int) -> bytes:
     return bytes(groups)
 
 
-class Fixed(NamedTuple):
-    """Numbers of 8 bytes, one for each row."""
-
-    values: np.ndarray
-
-
-#: A number from 0 up, a text, or a message; a column has a number for each row.
-Value = "int | str | np.ndarray | Fixed | Sequence[Field]"
-#: Number of a field of a message, and its value.
-Field = tuple[int, Value]
-
-
-class _Column(NamedTuple):
-    """Place of a column's bytes in a message, and their values."""
-
-    offset: int
-    width: int
-    values: np.ndarray
-
-
-def encode_message(*fields: Field) -> bytes:
-    """Return a message of these fields, none of them a column."""
-    return _lay_out(fields)[0]
+def encode_packet(*fields: Field) -> bytes:
+    """Return a packet of these fields, none of them a column."""
+    return _lay_out([(Packet.PACKET, fields)])[0]
 
 
 def encode_rows(rows: int, *fields: Field) -> np.ndarray:
@@ -67,49 +54,16 @@ def encode_rows(rows: int, *fields: Field) -> np.ndarray:
     template, columns = _lay_out(fields)
     encoded = np.empty((rows, len(template)), np.uint8)
     encoded[:] = np.frombuffer(template, np.uint8)
-    if not rows:
-        return encoded
-    for offset, width, values in columns:
-        if width == WIDEST:
+    for offset, width, values in columns if rows else ():
+        if width == WIDTHS[-1]:
             numbers = values.astype(np.uint64)
-            for byte in range(WIDEST):
-                more = np.uint64(0x80 if byte < WIDEST - 1 else 0)
+            for byte in range(width):
+                more = np.uint64(0x80 if byte < width - 1 else 0)
                 encoded[:, offset + byte] = numbers >> np.uint64(7 * byte) & np.uint64(0x7F) | more
         else:
             place = np.ndarray(rows, f"<u{width}", encoded, offset, (len(template),))
-            place[:] = values
+            place[:] = values if values.dtype == np.uint64 else _spread_groups(values, width)
     return encoded
-
-
-def _lay_out(fields: Iterable[Field]) -> tuple[bytes, list[_Column]]:
-    """Return the bytes of a message, with room for its columns."""
-    template = bytearray()
-    columns: list[_Column] = []
-    for number, value in fields:
-        if isinstance(value, int):
-            template += encode_varint(number << 3 | VARINT) + encode_varint(value)
-        elif isinstance(value, Fixed):
-            template += encode_varint(number << 3 | FIXED64)
-            columns.append(_Column(len(template), 8, value.values))
-            template += bytes(8)
-        elif isinstance(value, np.ndarray):
-            template += encode_varint(number << 3 | VARINT)
-            width = _find_width(value)
-            spread = _spread_groups(value, width) if width < WIDEST else value
-            columns.append(_Column(len(template), width, spread))
-            template += bytes(width)
-        else:
-            is_text = isinstance(value, str)
-            inner, own = (value.encode("utf-8", "replace"), []) if is_text else _lay_out(value)
-            template += encode_varint(number << 3 | BYTES) + encode_varint(len(inner))
-            columns += (one._replace(offset=len(template) + one.offset) for one in own)
-            template += inner
-    return bytes(template), columns
-
-
-def _find_width(values: np.ndarray) -> int:
-    greatest = int(values.max(initial=0))
-    return next((width for width in WIDTHS if greatest < 1 << 7 * width), WIDEST)
 
 
 def _spread_groups(values: np.ndarray, width: int) -> np.ndarray:
@@ -122,6 +76,32 @@ def _spread_groups(values: np.ndarray, width: int) -> np.ndarray:
     for group in range(1, width):
         spread |= (numbers & kind(0x7F << 7 * group)) << kind(group)
     return spread | kind(int.from_bytes(b"\x80" * (width - 1), "little"))
+
+
+def _lay_out(fields: Iterable[Field]) -> tuple[bytes, list[_Column]]:
+    """Return the bytes of a message, with room for its columns."""
+    template = bytearray()
+    columns: list[_Column] = []
+    for number, value in fields:
+        if isinstance(value, int):
+            template += encode_varint(number << 3 | VARINT) + encode_varint(value)
+        elif isinstance(value, np.ndarray):
+            is_fixed = value.dtype == np.uint64
+            template += encode_varint(number << 3 | (FIXED64 if is_fixed else VARINT))
+            width = 8 if is_fixed else _find_width(int(value.max(initial=0)))
+            columns.append((len(template), width, value))
+            template += bytes(width)
+        else:
+            is_text = isinstance(value, str)
+            inner, own = (value.encode("utf-8", "replace"), []) if is_text else _lay_out(value)
+            template += encode_varint(number << 3 | BYTES) + encode_varint(len(inner))
+            columns += ((len(template) + offset, *column) for offset, *column in own)
+            template += inner
+    return bytes(template), columns
+
+
+def _find_width(greatest: int) -> int:
+    return next(width for width in WIDTHS if greatest < 1 << 7 * width)
 
 
 class Packet:
@@ -218,7 +198,7 @@ def write_names(content: TraceContent) -> Iterator[bytes]:
 def _make_name_packet(names: Iterable[tuple[int, int, str]], sequence: Sequence[Field]) -> bytes:
     """Return a packet of names: table, number and text of each."""
     entries = [(table, ((1, number), (2, text))) for table, number, text in names]
-    return encode_message((Packet.PACKET, (*sequence, (Packet.INTERNED_DATA, entries))))
+    return encode_packet(*sequence, (Packet.INTERNED_DATA, entries))
 
 
 def _list_names(content: TraceContent) -> Iterator[tuple[int, int, str]]:
