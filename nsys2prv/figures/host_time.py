@@ -390,7 +390,7 @@ def find_overhead(replay: Replay, overhead: pl.DataFrame) -> tuple[np.ndarray, n
     """
     if not overhead.height:
         return replay.kept
-    graph, edges = replay.job.graph, np.sort(replay.select((Kind.GAP, Kind.CALL)))
+    graph, edges = replay.graph, np.sort(replay.select((Kind.GAP, Kind.CALL)))
     spans = {
         thread: Spans(*to_arrays(rows, *SIDES)) for (thread,), rows in overhead.group_by("thread")
     }

@@ -41,17 +41,8 @@ from nsys2prv.replay.thresholds import (
     SMALL_COPY,
     USUAL_COPY_SPEED,
 )
-from nsys2prv.replay.unit_graph import (
-    make_place,
-)
-from nsys2prv.replay.whatif import (
-    GPU,
-    HOST,
-    HOST_TIME,
-    Changes,
-    Replay,
-    sum_lasts,
-)
+from nsys2prv.replay.unit_graph import make_place
+from nsys2prv.replay.whatif import GPU, HOST, HOST_TIME, Changes, Replay, sum_lasts
 
 #: Calls that have one cause together.
 FAMILIES = {
@@ -222,7 +213,7 @@ def _is_of(memory: int) -> pl.Expr:
 def measure_pinned_speed(replay: Replay, pinned: int) -> float | None:
     """Return how fast large copies of pinned memory are (B/ns); None where there are few."""
     large = replay.job.copies.filter(_is_of(pinned) & (pl.col("bytes") > LARGE_COPY))
-    lasts = replay.job.graph.weight[large["edge"].to_numpy()]
+    lasts = replay.graph.weight[large["edge"].to_numpy()]
     speeds = large["bytes"].to_numpy()[lasts > 0] / lasts[lasts > 0]
     return float(np.median(speeds)) if len(speeds) > 5 else None
 
@@ -231,7 +222,7 @@ def pin_copies(replay: Replay, facts: KernelFacts) -> Changes:
     """Let copies of pageable memory be as fast as those of pinned memory, and their calls not wait
     for them.
     """
-    graph, edges = replay.job.graph, replay.job.graph.edges
+    graph, edges = replay.graph, replay.edges
     slow = replay.job.copies.filter(_is_of(facts.pageable) & (pl.col("bytes") > SMALL_COPY))
     at = graph.time[edges.target[slow["edge"].to_numpy()]]
     slow = slow.filter(pl.Series((at > replay.begin) & (at <= replay.end)))
@@ -294,8 +285,8 @@ def remove_long_pauses(replay: Replay) -> Changes:
     """Let hosts pause between calls for no longer than it takes to launch something, but for pauses
     between calls that only look.
     """
-    gaps, edges = replay.select((Kind.GAP,)), replay.job.graph.edges
-    long = gaps[replay.job.graph.weight[gaps] >= LONGEST_LAUNCH]
+    gaps, edges = replay.select((Kind.GAP,)), replay.edges
+    long = gaps[replay.graph.weight[gaps] >= LONGEST_LAUNCH]
     # Of each node the begin and the end are moments.
     ends = (np.isin(end[long] >> 1, replay.job.idle_nodes) for end in (edges.source, edges.target))
     return [(long[~np.logical_and(*ends)], 0.0)]

@@ -22,12 +22,7 @@ from nsys2prv.replay.graph import (
     Graph,
     Kind,
 )
-from nsys2prv.replay.meetings import (
-    MEETING_CALL,
-    Meetings,
-    find_mpi_meetings,
-    find_nccl_meetings,
-)
+from nsys2prv.replay.meetings import MEETING_CALL, Meetings, find_mpi_meetings, find_nccl_meetings
 from nsys2prv.replay.thresholds import (
     CLOCK_ERROR,
     DIFFER,
@@ -37,12 +32,7 @@ from nsys2prv.replay.thresholds import (
     TIMES_USUAL,
     TOGETHER,
 )
-from nsys2prv.replay.unit_graph import (
-    UnitGraph,
-    build_unit_graph,
-    finish_graph,
-    make_core_graph,
-)
+from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph, finish_graph, make_core_graph
 from nsys2prv.table.event_reader import EventReader
 
 

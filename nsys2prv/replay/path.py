@@ -14,19 +14,10 @@ from msgspec import Struct
 
 from nsys2prv.replay.events import CALL_NAMES, MPI_NAMES, SYNCHRONISES
 from nsys2prv.replay.graph import TRANSFERS, Column, Kind, Times
-from nsys2prv.replay.job_graph import (
-    JobGraph,
-)
+from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.meetings import MEETING_CALL
-from nsys2prv.replay.thresholds import (
-    LEAST_MET,
-    LEAST_MPI,
-    MOST_UNEXPLAINED,
-    SLACK,
-)
-from nsys2prv.replay.whatif import (
-    Replay,
-)
+from nsys2prv.replay.thresholds import LEAST_MET, LEAST_MPI, MOST_UNEXPLAINED, SLACK
+from nsys2prv.replay.whatif import Replay
 
 
 class Cause:
@@ -73,7 +64,7 @@ def find_pieces(replay: Replay) -> PathPieces:
     path = replay.path
     if not len(path):
         return PathPieces(*np.zeros((4, 0), np.int64))
-    graph, edges = replay.job.graph, replay.job.graph.edges
+    graph, edges = replay.graph, replay.edges
     source, target, kind, key = (
         column[path] for column in (edges.source, edges.target, edges.kind, edges.key)
     )
@@ -119,7 +110,7 @@ def _split_launches(
     """Return for each edge of the path the row of the call at its begin, and when that call ends;
     only edges from the begin of a call to an operation have one.
     """
-    edges = replay.job.graph.edges
+    edges = replay.edges
     source = edges.source[path]
     within = np.flatnonzero((edges.kind[path] == Kind.LAUNCH) & (edges.key[path] % 2 == 0))
     returned = begins.copy()
@@ -128,7 +119,7 @@ def _split_launches(
     calls = calls[np.argsort(edges.source[calls])]
     if len(calls):
         call = calls[np.searchsorted(edges.source[calls], source[within])]
-        at = replay.job.graph.time[edges.target[call]]
+        at = replay.graph.time[edges.target[call]]
         returned[within] = np.clip(at, begins[within], ends[within])
     return replay.job.rows[source].astype(np.int64), returned
 

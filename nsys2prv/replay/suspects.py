@@ -36,14 +36,7 @@ from nsys2prv.replay.thresholds import (
     SLOWER,
     SOME_ERRORS,
 )
-from nsys2prv.replay.whatif import (
-    COPIES,
-    GPU,
-    HOST,
-    Changes,
-    Replay,
-    WorkTable,
-)
+from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay, WorkTable
 
 #: Kinds of suspects that are links of a host.
 LINK_WITHIN, LINK_TO_OTHERS = "link within", "link to others"

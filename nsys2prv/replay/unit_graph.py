@@ -33,11 +33,7 @@ from nsys2prv.replay.graph import (
     make_durations,
     plan_replay,
 )
-from nsys2prv.replay.thresholds import (
-    CLEAR,
-    FEWEST_CASES,
-    USUAL_STREAM_GAP,
-)
+from nsys2prv.replay.thresholds import CLEAR, FEWEST_CASES, USUAL_STREAM_GAP
 from nsys2prv.table.event_reader import EventReader
 
 #: Places between two calls are numbered below zero: by both names. As in native/replay.h.

@@ -19,19 +19,14 @@ from nsys2prv.replay.graph import (
     WORK,
     Changes,
     Durations,
+    Edges,
     Graph,
     Kind,
     Times,
     split_rows,
 )
-from nsys2prv.replay.job_graph import (
-    JobGraph,
-)
-from nsys2prv.replay.thresholds import (
-    PARTS,
-    TENSOR_SPEED_UP,
-    USUALLY,
-)
+from nsys2prv.replay.job_graph import JobGraph
+from nsys2prv.replay.thresholds import PARTS, TENSOR_SPEED_UP, USUALLY
 
 #: Kinds of work that a rank may do slower than others, and what people call it.
 GPU, HOST, COPIES = (Kind.KERNEL,), (Kind.GAP, Kind.CALL), (Kind.COPY,)
@@ -159,19 +154,29 @@ class Replay(Struct, frozen=True, dict=True):
     #: no gain.
     kept: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int32), np.zeros(0, np.int64))
 
+    @property
+    def graph(self) -> Graph:
+        """The graph of the job."""
+        return self.job.graph
+
+    @property
+    def edges(self) -> Edges:
+        """Its edges."""
+        return self.job.graph.edges
+
     @cached_property
     def counts(self) -> np.ndarray:
         """Moments of each node that lie in the span, without those that only look whether something is
         done.
         """
-        counts = self.job.graph.count_moments(self.begin, self.end)
+        counts = self.graph.count_moments(self.begin, self.end)
         counts[self.job.idle_nodes] = 0
         return counts
 
     @cached_property
     def processes(self) -> np.ndarray:
         """Processes with work, ascending."""
-        graph = self.job.graph
+        graph = self.graph
         is_there = np.zeros(len(graph.processes), bool)
         is_there[graph.row] = True
         found = np.unique(graph.processes[is_there])
@@ -185,7 +190,7 @@ class Replay(Struct, frozen=True, dict=True):
     @cached_property
     def _scratch(self) -> np.ndarray:
         """A column of times, which each what-if writes anew."""
-        return np.empty_like(self.job.graph.time.nodes)
+        return np.empty_like(self.graph.time.nodes)
 
     def prepare(self) -> None:
         """Replay the job as it is, so that another thread may list changes while one is replayed."""
@@ -202,11 +207,11 @@ class Replay(Struct, frozen=True, dict=True):
         of the span then (ns); the times hold until the next what-if. weight: with these changes.
         """
         weight = self._apply(changes) if weight is None else weight
-        times, last = self.job.graph.run(weight, self.counts, self._scratch)
+        times, last = self.graph.run(weight, self.counts, self._scratch)
         return times, max(last, self.begin)
 
     def _apply(self, changes: Changes) -> Durations:
-        return self.job.graph.weight.change(self._keep([*self.done, *changes]))
+        return self.graph.weight.change(self._keep([*self.done, *changes]))
 
     def _keep(self, changes: Changes) -> Changes:
         """Return the changes with no edge shorter than it is kept."""
@@ -215,9 +220,7 @@ class Replay(Struct, frozen=True, dict=True):
         for edges, new in changes if len(places) else ():
             at = np.searchsorted(places, edges)
             own = np.append(places, -1)[at] == edges
-            lasts = (
-                new[own] if isinstance(new, np.ndarray) else self.job.graph.weight[edges[own]] * new
-            )
+            lasts = new[own] if isinstance(new, np.ndarray) else self.graph.weight[edges[own]] * new
             made.append((edges[~own], new[~own] if isinstance(new, np.ndarray) else new))
             made.append((edges[own], np.maximum(lasts, least[at[own]]).astype(np.int64)))
         return made or changes
@@ -241,7 +244,7 @@ class Replay(Struct, frozen=True, dict=True):
         path (ns).
         """
         times, end = self.run([])
-        path = self.job.graph.trace_path(self.counts, self.begin, times)
+        path = self.graph.trace_path(self.counts, self.begin, times)
         return end, path, _measure(times.weight, path)
 
     def change(self, changes: Changes) -> Replay:
@@ -254,7 +257,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def _rows(self) -> dict[Kind, np.ndarray]:
-        return self.job.graph.select(_SELECTED, self.begin, self.end)
+        return self.graph.select(_SELECTED, self.begin, self.end)
 
     def select(
         self,
@@ -269,13 +272,13 @@ class Replay(Struct, frozen=True, dict=True):
         rows = [self._rows[kind] for kind in kinds]
         if longest < LONG or keys is not None or processes is not None:
             chosen = {"longest": longest, "keys": keys, "processes": processes}
-            rows = [self.job.graph.choose(one, **chosen) for one in rows]
+            rows = [self.graph.choose(one, **chosen) for one in rows]
         return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
     def list_work(self, edges: np.ndarray, lasts: np.ndarray | None = None) -> pl.DataFrame:
         """Return edges as a frame: edge, kind, key, process, lasts (ns; default: their weights)."""
-        columns = self.job.graph.edges
-        lasts = self.job.graph.weight[edges] if lasts is None else lasts
+        columns = self.edges
+        lasts = self.graph.weight[edges] if lasts is None else lasts
         return pl.DataFrame(
             {"edge": edges, "lasts": lasts}
             | {name: getattr(columns, name)[edges] for name in ("kind", "key", "process")}
@@ -287,7 +290,7 @@ class Replay(Struct, frozen=True, dict=True):
         """Return `lasts` (ns; default: their weights) and `count` of edges by these columns, the longest
         first, of equal ones that with the lowest values.
         """
-        graph, parts = self.job.graph, []
+        graph, parts = self.graph, []
         for part in split_rows(len(edges)):
             some = edges[part]
             columns = {name: getattr(graph.edges, name)[some] for name in by}
@@ -297,7 +300,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     def list_saved(self, changes: Changes, **only: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the edges that get shorter, and by how much (ns). only: values of columns of edges."""
-        weight, columns, parts = self.job.graph.weight, self.job.graph.edges, []
+        weight, columns, parts = self.graph.weight, self.edges, []
         for edges, new in self._keep(changes):
             for part in split_rows(len(edges)):
                 some = edges[part]
@@ -313,10 +316,10 @@ class Replay(Struct, frozen=True, dict=True):
 
     def find_first_calls(self, names: Collection[int]) -> np.ndarray:
         """Return the edges of the first call of each of these names in each process."""
-        edges = self.job.graph.edges
-        calls = self.job.graph.select((Kind.CALL,), *ALWAYS)[Kind.CALL]
-        calls = self.job.graph.choose(calls, keys=names)
-        calls = calls[np.argsort(self.job.graph.time[edges.target[calls]], kind="stable")]
+        edges = self.edges
+        calls = self.graph.select((Kind.CALL,), *ALWAYS)[Kind.CALL]
+        calls = self.graph.choose(calls, keys=names)
+        calls = calls[np.argsort(self.graph.time[edges.target[calls]], kind="stable")]
         pairs = self.list_work(calls).select("key", "process").to_struct()
         return calls[pairs.is_first_distinct().to_numpy()]
 
@@ -330,7 +333,7 @@ class Replay(Struct, frozen=True, dict=True):
     def tabulate(self, kinds: tuple[Kind, ...]) -> WorkTable:
         """Return the work of some kinds, by process."""
         if kinds not in self.tables:
-            graph, count = self.job.graph, len(self.processes)
+            graph, count = self.graph, len(self.processes)
             # Of each process, and last of meetings.
             column = np.full(len(self.job.hosts) + 1, -1, np.int32)
             column[self.processes] = np.arange(count)
@@ -353,8 +356,8 @@ class Replay(Struct, frozen=True, dict=True):
             others = typical[~np.isin(process, processes)]
             rows = self.select((kind,), processes=processes)
             if len(others) and len(rows):
-                saved = np.maximum(self.job.graph.edges.typical[rows] - int(np.median(others)), 0)
-                changes.append((rows, self.job.graph.weight[rows] - saved))
+                saved = np.maximum(self.edges.typical[rows] - int(np.median(others)), 0)
+                changes.append((rows, self.graph.weight[rows] - saved))
         return changes
 
     @cached_property
@@ -362,7 +365,7 @@ class Replay(Struct, frozen=True, dict=True):
         """Processes and typical weights (ns) of launches, returns and hand-offs, of some chosen at random
         where there are many.
         """
-        edges, random = self.job.graph.edges, np.random.default_rng(1)
+        edges, random = self.edges, np.random.default_rng(1)
         chosen = {
             kind: rows[random.integers(0, len(rows), CASES)] if len(rows) > CASES else rows
             for kind in (Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF)
@@ -389,7 +392,7 @@ class Replay(Struct, frozen=True, dict=True):
         """Give the channels between hosts that `is_wanted` the transfers of the others: the median of the
         same operation, size, and number of members and hosts.
         """
-        edges = self.job.graph.edges
+        edges = self.edges
         rows = self.select(TRANSFERS)
         shapes, wanted = zip(
             *(
@@ -398,7 +401,7 @@ class Replay(Struct, frozen=True, dict=True):
             ),
             strict=True,
         )
-        channel, lasts = edges.key[rows], self.job.graph.weight[rows]
+        channel, lasts = edges.key[rows], self.graph.weight[rows]
         own = np.array(wanted)[channel]
         if not own.any() or own.all():
             return []
@@ -419,14 +422,14 @@ class Replay(Struct, frozen=True, dict=True):
         """
         rows = self.select(TRANSFERS)
         if len(self.processes) > 1:
-            rows = rows[self.job.graph.edges.key[rows] > 0]
+            rows = rows[self.edges.key[rows] > 0]
         return [(rows, 0.0)]
 
     def expect_messages(self) -> Changes:
         """Let messages be there when they are waited for: the receiver, and the sender of a large
         message, go on after the time of the transfer.
         """
-        edges, graph = self.job.graph.edges, self.job.graph
+        edges, graph = self.edges, self.graph
         waits = self.select(TRANSFERS)
         waits = waits[edges.size[waits] < 0]
         if not len(waits):
@@ -443,7 +446,7 @@ class Replay(Struct, frozen=True, dict=True):
         """Let calls of these names take no time, and wait for nothing. repeated: but for the first of
         each name in each process, which sets up what others use.
         """
-        edges = self.job.graph.edges
+        edges = self.edges
         calls, returns = (self.select((kind,), names) for kind in (Kind.CALL, Kind.RETURN))
         if repeated and len(calls):
             first = self.find_first_calls(names)
@@ -466,13 +469,13 @@ class Replay(Struct, frozen=True, dict=True):
     @cached_property
     def path(self) -> np.ndarray:
         """The edges of the critical path of the recorded span, the last first."""
-        return self.job.graph.trace_path(self.counts, self.begin)
+        return self.graph.trace_path(self.counts, self.begin)
 
     def measure_outside(self) -> float:
         """Return the share of the span in which the path waits for what comes from outside of the job,
         such as requests.
         """
-        edges, graph = self.job.graph.edges, self.job.graph
+        edges, graph = self.edges, self.graph
         pauses = self.path[edges.kind[self.path] == Kind.GAP]
         pauses = pauses[graph.binding[pauses] == 0]
         lasts = graph.time[edges.target[pauses]] - graph.time[edges.source[pauses]]
@@ -480,7 +483,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     def measure_unexplained(self) -> float:
         """Return the share of the span in which nothing known explains why the path waits."""
-        edges, graph = self.job.graph.edges, self.job.graph
+        edges, graph = self.edges, self.graph
         latencies = self.path[edges.kind[self.path] >= Kind.LAUNCH]
         latencies = latencies[edges.kind[latencies] != Kind.MEET]
         excess = (graph.weight[latencies] - edges.typical[latencies]).sum()

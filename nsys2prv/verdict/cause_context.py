@@ -13,12 +13,7 @@ import polars as pl
 from nsys2prv._util.text import shorten_name
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.device_group import DeviceGroup, to_arrays
-from nsys2prv.figures.host_time import (
-    PARTS,
-    divide_host_time,
-    list_activities,
-    sum_ranges,
-)
+from nsys2prv.figures.host_time import PARTS, divide_host_time, list_activities, sum_ranges
 from nsys2prv.figures.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.figures.kernels import is_shared
 from nsys2prv.figures.stacks import find_place, measure_places
@@ -41,12 +36,14 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     replay: Replay
 
     @property
-    def _graph(self) -> Graph:
-        return self.replay.job.graph
+    def graph(self) -> Graph:
+        """The graph of the job."""
+        return self.replay.graph
 
     @property
-    def _edges(self) -> Edges:
-        return self.replay.job.graph.edges
+    def edges(self) -> Edges:
+        """Its edges."""
+        return self.replay.edges
 
     @cached_property
     def _ranges(self) -> dict[int, tuple[np.ndarray, ...]]:
@@ -71,7 +68,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """Kind, key and share of all of these, of the time of hosts on the critical path, the longest
         first.
         """
-        path, kinds = self.replay.path, self.replay.job.graph.edges.kind
+        path, kinds = self.replay.path, self.replay.edges.kind
         path = path[np.isin(kinds[path], (Kind.CALL, Kind.GAP, Kind.LAUNCH))]
         sums = self.replay.sum_work(path, "kind", "key")
         share = pl.col("lasts") / max(sums["lasts"].sum(), 1)
@@ -121,14 +118,14 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     def find_times(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return when each of these begins and ends (ns)."""
-        time = self._graph.time
-        return time[self._edges.source[edges]], time[self._edges.target[edges]]
+        time = self.graph.time
+        return time[self.edges.source[edges]], time[self.edges.target[edges]]
 
     def keep_name(self, edges: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return those edges of the name that saves most, and what they save (ns)."""
         if not len(edges):
             return edges, saved
-        own = self._edges.key[edges] == self._find_longest_name(edges, saved, "key")[0]
+        own = self.edges.key[edges] == self._find_longest_name(edges, saved, "key")[0]
         return edges[own], saved[own]
 
     def _find_longest_name(self, edges: np.ndarray, lasts: np.ndarray, *by: str) -> tuple:
@@ -142,7 +139,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """
         if not len(edges):
             return ()
-        process, worst = self._edges.process[edges], int(np.argmax(saved))
+        process, worst = self.edges.process[edges], int(np.argmax(saved))
         (begin,), (end,) = self.find_times(edges[[worst]])
         if ranks:
             (first, last), at = self._find_awaited(process), self.find_times(edges)[0]
@@ -159,7 +156,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     def _find_awaited(self, processes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the begins and ends of the parts of the critical path that are of these processes."""
         path = self.replay.path
-        own = np.isin(self._edges.process[path], processes)
+        own = np.isin(self.edges.process[path], processes)
         begins, ends = self.find_times(path)
         # The last edge of the path is the first.
         return (
@@ -186,9 +183,9 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     def name_transfers(self, edges: np.ndarray, weights: np.ndarray) -> Said:
         """Name the transfers that have most of these weights, and their NVTX range."""
-        names, place = np.unique(split_size(self._edges.size[edges])[0], return_inverse=True)
+        names, place = np.unique(split_size(self.edges.size[edges])[0], return_inverse=True)
         own = place == np.argmax(np.bincount(place, weights, len(names)))
-        kind = Kind(self._edges.kind[edges[own][0]])
+        kind = Kind(self.edges.kind[edges[own][0]])
         label = self.name_transfer(kind, int(names[place[own][0]]))
         return self._name_inside(label, edges[own], weights[own])
 
@@ -224,7 +221,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """Return the group of the innermost NVTX range that has most of these weights, on the process
         with most of them, and its share; -1 and 0.0 where none explains them.
         """
-        process = np.maximum(self._edges.process[edges], 0)
+        process = np.maximum(self.edges.process[edges], 0)
         own = process == np.argmax(np.bincount(process, weights)) if len(edges) else process > 0
         found = self.find_groups(edges[own])
         inside = found >= 0
@@ -259,8 +256,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """Return the row of the host thread, and when it was there (ns): of work of a device, at its
         launch.
         """
-        rows, at, kind = self.replay.job.rows, self._graph.time, self._edges.kind[edges]
-        source, target = self._edges.source[edges], self._edges.target[edges]
+        rows, at, kind = self.replay.job.rows, self.graph.time, self.edges.kind[edges]
+        source, target = self.edges.source[edges], self.edges.target[edges]
         # Transfers follow a meeting: what counts is the begin of what was there.
         own = self._step_back(target, source, Kind.MEET, Kind.CALL)
         node = np.where(np.isin(kind, TRANSFERS), own, source)
@@ -270,8 +267,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     def _step_back(self, nodes: np.ndarray, others: np.ndarray, *kinds: Kind) -> np.ndarray:
         """Return from where edges of these kinds, of one row, lead to nodes; where none does the others."""
-        steps = self._graph.find_edges(nodes, kinds)
-        return np.where(steps >= 0, self._edges.source[steps], others)
+        steps = self.graph.find_edges(nodes, kinds)
+        return np.where(steps >= 0, self.edges.source[steps], others)
 
     def _find_innermost(self, unit: int, row: np.ndarray, time: np.ndarray) -> np.ndarray:
         """Return the group of the innermost range of each row at each time; -1 for none."""
@@ -322,7 +319,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """Return where in the program the host is that is longest in these calls, or pauses between
         calls, by call stacks; "" where these do not tell.
         """
-        kinds = set(self._edges.kind[edges].tolist())
+        kinds = set(self.edges.kind[edges].tolist())
         if not kinds <= {Kind.CALL, Kind.GAP} or (longest := self._find_longest(edges)) is None:
             return ""
         unit, row, spans = longest
@@ -331,7 +328,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     def _find_longest(self, edges: np.ndarray) -> tuple[DeviceGroup, int, Spans] | None:
         """Return the host thread that is longest in these edges, with its unit, and when it is."""
-        row = np.asarray(self.replay.job.rows[self._edges.source[edges]], np.int64)
+        row = np.asarray(self.replay.job.rows[self.edges.source[edges]], np.int64)
         longest = int(np.argmax(np.bincount(row + 1, self.measure(edges)))) - 1
         if longest < 0:
             return None

@@ -17,14 +17,7 @@ from nsys2prv.replay.suspects import KINDS, LINK_TO_OTHERS, LINK_WITHIN, Suspect
 from nsys2prv.replay.whatif import HOST
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.job_causes import describe_copies_of
-from nsys2prv.verdict.thresholds import (
-    EXPLAINS,
-    FEW_MORE,
-    LONGER,
-    MOSTLY_LAST,
-    OF_LONGEST,
-    SLOWER,
-)
+from nsys2prv.verdict.thresholds import EXPLAINS, FEW_MORE, LONGER, MOSTLY_LAST, OF_LONGEST, SLOWER
 from nsys2prv.verdict.words import Claim, Said, say
 
 
@@ -52,7 +45,7 @@ def _find_stage(facts: CauseContext, suspect: Suspect) -> int:
 
 def _describe_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     edges, worst = cause.changes[0][0], facts.replay.list_saved(cause.changes)
-    own, saved = facts.replay.job.graph.weight[edges].sum(), worst[1].sum()
+    own, saved = facts.graph.weight[edges].sum(), worst[1].sum()
     evidence = say(
         "elsewhere",
         count=len(edges),
@@ -65,7 +58,7 @@ def _describe_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
 
 def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     """Say how long it usually takes where a rank was held up, and what its host did then."""
-    columns = facts.replay.job.graph.edges
+    columns = facts.edges
     edges, saved = facts.replay.list_saved(cause.changes)
     long = saved >= saved.max() / OF_LONGEST
     edges, saved = edges[long], saved[long]
@@ -97,7 +90,7 @@ def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     alike = np.divide(usual * own_count, count, out=own.copy(), where=count > 0)
     place = int(np.argmax(own - usual))
     if len(worst[0]):
-        key = facts.replay.job.graph.edges.key[worst[0][0]]
+        key = facts.edges.key[worst[0][0]]
         place = int(np.searchsorted(keys, key))
     is_count = abs(own_count.sum() - count.sum()) > FEW_MORE * count.sum()
     evidence = say(

@@ -26,14 +26,7 @@ from nsys2prv.figures.device_group import WORK
 from nsys2prv.figures.efficiency_times import MPI_TIME
 from nsys2prv.figures.iterations import find_phases
 from nsys2prv.figures.kernels import describe_other_work, is_shared
-from nsys2prv.figures.result import (
-    MOST_FINDINGS,
-    Context,
-    Finding,
-    Gain,
-    Result,
-    join_findings,
-)
+from nsys2prv.figures.result import MOST_FINDINGS, Context, Finding, Gain, Result, join_findings
 from nsys2prv.figures.stacks import list_places
 from nsys2prv.replay.causes import Cause, KernelFacts, find_causes
 from nsys2prv.replay.graph import Kind

@@ -92,7 +92,7 @@ def _advise_hosts(facts: CauseContext, kind: Kind, key: int) -> tuple[str, float
     """Return what helps against what hosts do most of the time on the critical path (key of ADVICE),
     and how long a single one of it lasts that is most of it (ns), else 0.
     """
-    path, edges = facts.replay.path, facts.replay.job.graph.edges
+    path, edges = facts.replay.path, facts.edges
     path = path[(edges.kind[path] == kind) & (edges.key[path] == key)]
     lasts = facts.measure(path)
     if once := _advise_once(lasts):
@@ -115,7 +115,7 @@ def describe_copies_of(cause: Cause, facts: CauseContext) -> list[Said]:
     copies = facts.replay.job.copies
     copies = copies.filter(pl.col("edge").is_in(cause.changes[0][0].tolist()))
     edges = copies["edge"].to_numpy()
-    operation, _, _ = split_size(facts.replay.job.graph.edges.key[edges])
+    operation, _, _ = split_size(facts.edges.key[edges])
     measured = {"operation": operation, "time": facts.measure(edges), "count": 1}
     copies = copies.with_columns(
         pl.lit(column, pl.Int64).alias(name) if np.isscalar(column) else pl.Series(name, column)
@@ -160,7 +160,7 @@ def _find_gained(cause: Cause, facts: CauseContext, mean: float) -> float | None
 
 def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
     """Say what ranks wait in after the last of them has come: for data, where there is much."""
-    columns = facts.replay.job.graph.edges
+    columns = facts.edges
     work = facts.replay.list_work(cause.changes[0][0])
     name, of_bytes, _ = split_size(columns.size[work["edge"].to_numpy()])
     work = work.with_columns(name=pl.Series(name), bytes=pl.Series(2.0 ** (of_bytes / 4)))
@@ -200,7 +200,7 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
 def _describe_messages(cause: Cause, facts: CauseContext) -> Claim:
     """Say that ranks wait for messages: of a pipeline, that it has a bubble."""
     own, waits = (edges for edges, _ in cause.changes)
-    columns = facts.replay.job.graph.edges
+    columns = facts.edges
     begins, ends = facts.find_times(own)[0], columns.target[own]
     order = np.argsort(ends)
     begin = np.append(begins[order], 0)[np.searchsorted(ends[order], columns.target[waits])]
@@ -235,7 +235,7 @@ def _describe_place(cause: Cause, facts: CauseContext) -> Claim:
     edges = cause.changes[0][0]
     lasts = facts.measure(edges)
     most, _ = facts.keep_name(edges, lasts)
-    kind, key = cause.place or (Kind.GAP, int(facts.replay.job.graph.edges.key[most[0]]))
+    kind, key = cause.place or (Kind.GAP, int(facts.edges.key[most[0]]))
     gained, whole = cause.gain * facts.replay.span, lasts.sum()
     several = len(edges) > 1
     is_less = len(facts.replay.processes) == 1 and gained < MOST_IN_FIRST * whole
@@ -293,7 +293,7 @@ def _describe_pause(
     described, advice = [*pauses.describe()], pauses.advice
     waits = pauses.call if advice == "waits" else None
     # A place that hardly any other rank has cannot be compared with the others'.
-    by_process = np.bincount(np.maximum(facts.replay.job.graph.edges.process[edges], 0), lasts)
+    by_process = np.bincount(np.maximum(facts.edges.process[edges], 0), lasts)
     is_own = len(facts.replay.processes) > 2 and by_process.max() >= NEARLY_ALL * lasts.sum()
     tasks = (int(by_process.argmax()) + 1,) if is_own and not waits else ()
     who = facts.job.describe_ranks([*tasks]) if tasks else ""
@@ -333,7 +333,7 @@ def _leave_common(facts: CauseContext, pauses: np.ndarray, lasts: np.ndarray) ->
     """Return the share of pauses (ns) without the longest one of each process, where these are most of
     the time and end together: what they wait for comes from outside of the job. Else 1.
     """
-    process = facts.replay.job.graph.edges.process[pauses]
+    process = facts.edges.process[pauses]
     frame = pl.DataFrame({"process": process, "lasts": lasts, "end": facts.find_times(pauses)[1]})
     longest = frame.sort("lasts").group_by("process").last()
     near = np.diff(np.sort(longest["end"].to_numpy())) < TOGETHER
@@ -347,7 +347,7 @@ def _replay_requests(facts: CauseContext, place: int) -> float:
     whose calls differ from the usual is for a request that has come since the pause before; 0 where
     it never differs or mostly does, or a process serves alone.
     """
-    job, edges = facts.replay.job, facts.replay.job.graph.edges
+    job, edges = facts.replay.job, facts.edges
     # Replicas serve longer or shorter, so all of the job counts.
     whole = Replay(job, 0, facts.context.duration)
     pauses, ends, shortened = whole.select((Kind.GAP,), [place]), [], []
@@ -383,7 +383,7 @@ def _replay_requests(facts: CauseContext, place: int) -> float:
 
 def _launch_anew(replay: Replay, calls: np.ndarray) -> np.ndarray:
     """Return which calls launch a kernel that their process has not launched before."""
-    graph, edges = replay.job.graph, replay.job.graph.edges
+    graph, edges = replay.graph, replay.edges
     work = np.flatnonzero(edges.kind == Kind.KERNEL)
     work = work[np.argsort(graph.time[edges.source[work]], kind="stable")]
     pairs = replay.list_work(work).select("key", "process")

@@ -261,7 +261,7 @@ def describe_loss(
     its gain is not known. reason: why it is not, empty where no cause gains enough. outside: the
     share of the time in which the job waits for requests. explained: the share that causes gain.
     """
-    frames, devices, job, graph = facts.frames, facts.devices, facts.job, facts.replay.job.graph
+    frames, devices, job, graph = facts.frames, facts.devices, facts.job, facts.graph
     if not devices.height:
         return _describe_mpi(facts, explained)
     if facts.options.lossy_devices:
