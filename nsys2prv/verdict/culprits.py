@@ -27,20 +27,22 @@ def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
     claim = replace(_DESCRIBE[cause.kind](cause, facts, suspect), tasks=tasks)
     if suspect.is_link:
         return claim
-    stages = facts.pipeline.stages if facts.pipeline else ()
-    stage = _find_stage(facts, suspect)
-    who = facts.job.describe_ranks([*tasks])
-    title = say("culprit", who=who, stage=stage, stages=len(stages), does=claim.title)
-    evidence = [*claim.evidence, *_count_last(facts, tasks)]
+    stage, stages = _find_stage(facts, suspect)
+    who, does = facts.job.describe_ranks([*tasks]), claim.title or say(claim.key)
+    title = say("culprit", who=who, stage=stage, stages=stages, does=does)
     of_host = len(tasks) > 1 and facts.job.find_host([*tasks]) and not stage
-    is_slow = of_host and claim.key != "hiccup"
-    return replace(claim, title=title, evidence=evidence, kind="slow_host" if is_slow else "")
+    kind = "slow_host" if of_host and claim.key != "hiccup" else ""
+    evidence = [*claim.evidence, *_count_last(facts, tasks)]
+    return replace(claim, title=title, evidence=evidence, kind=kind)
 
 
-def _find_stage(facts: CauseContext, suspect: Suspect) -> int:
-    """Return which stage of a pipeline processes with slow GPUs are, from 1; 0 for none."""
+def _find_stage(facts: CauseContext, suspect: Suspect) -> tuple[int, int]:
+    """Return which stage of a pipeline processes with slow GPUs are, from 1 (0 for none), and of how
+    many.
+    """
     stages = facts.pipeline.stages if suspect.kind == "gpu" and facts.pipeline else ()
-    return stages.index(suspect.processes) + 1 if suspect.processes in stages else 0
+    is_stage = suspect.processes in stages
+    return stages.index(suspect.processes) + 1 if is_stage else 0, len(stages)
 
 
 def _describe_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
@@ -53,7 +55,7 @@ def _describe_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
         usual=(own - saved) / len(edges),
         name=facts.name_transfers(*worst),
     )
-    return Claim(cause.kind, say(cause.kind, host=suspect.host), [evidence], worst, saved)
+    return Claim(cause.kind, [evidence], worst, saved, say(cause.kind, host=suspect.host))
 
 
 def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
@@ -77,7 +79,7 @@ def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
             pauses = replace(pauses, range=None)
         described = [*pauses.describe()]
         evidence += [*described, *facts.list_unrecorded(described)]
-    return Claim("hiccup", title, evidence, (edges, saved), saved.sum())
+    return Claim("hiccup", evidence, (edges, saved), saved.sum(), title)
 
 
 def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
@@ -109,9 +111,9 @@ def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     times = suspect.ratio or (own.sum() / max(alike.sum(), 1) if is_slower else 0.0)
     advice, title = "gpu_more", say("more work")
     if times > SLOWER:
-        is_stage = len(suspect.processes) > 1 and _find_stage(facts, suspect)
+        is_stage = len(suspect.processes) > 1 and _find_stage(facts, suspect)[0]
         advice, title = "stage" if is_stage else "gpu", say("slower", more=times - 1)
-    return Claim("gpu", title, [evidence], worst, own.sum() - usual.sum(), advice)
+    return Claim("gpu", [evidence], worst, own.sum() - usual.sum(), title, advice)
 
 
 def _compare(
@@ -133,7 +135,7 @@ def _compare(
 def _describe_copies(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     worst, (own, usual) = facts.replay.list_saved(cause.changes), _compare(facts, suspect)[0]
     evidence = describe_copies_of(cause, facts)
-    return Claim("copies", say("copies"), evidence, worst, own.sum() - usual.sum())
+    return Claim("copies", evidence, worst, own.sum() - usual.sum())
 
 
 def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
@@ -141,13 +143,12 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
     frames = facts.frames
     tasks = [process + 1 for process in suspect.processes]
     edges, saved = facts.replay.list_saved(cause.changes)
-    title, evidence = say("host"), list[Said | str]()
+    evidence = list[Said | str]()
     group, share = facts.find_range(edges, saved)
     range_ = facts.name_range(group)
-    named = _compare_range(cause, facts, tasks, group, range_, share) if range_ else None
-    if named:
-        title, described = named
-        evidence += described
+    title = _compare_range(cause, facts, tasks, group, range_) if range_ else None
+    if title and title.facts.get("times"):
+        evidence.append(say("range each time", of_loss=share, **title.facts))
     more = saved.sum() / len(tasks)
     if len(edges):
         evidence.append(say("host more", more=more, where=facts.name_work(edges, saved)))
@@ -164,47 +165,36 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
         evidence.append(say("longer parts", parts=parts))
     if call := facts.find_pauses(facts.keep_name(edges, saved)[0]).call:
         evidence.append(call.of_whole)
-    if longer.get("unknown", 0) > whole / 2 or not (named or parts):
+    if longer.get("unknown", 0) > whole / 2 or not (title or parts):
         evidence.append(facts.describe_unrecorded(what="what the host does there"))
     inside = facts.find_groups(edges) == group
-    is_inside = named is not None and inside.any()
+    is_inside = title is not None and inside.any()
     worst = (edges[inside], saved[inside]) if is_inside else facts.keep_name(edges, saved)
-    return Claim("host", title, evidence, worst, more)
+    return Claim("host", evidence, worst, more, title)
 
 
 def _compare_range(
-    cause: Cause, facts: CauseContext, tasks: list[int], group: int, name: str, of_loss: float
-) -> tuple[Said, list[Said]] | None:
-    """Say by how much an NVTX range takes longer than on the others, as the title and as evidence,
-    if it takes longer each time; None where that does not amount to the loss. What counts is the
-    time outside of calls of CUDA and MPI; said is how long the range lasts, where that differs as
-    much. of_loss: the share of the loss that lies in the range.
+    cause: Cause, facts: CauseContext, tasks: list[int], group: int, name: str
+) -> Said | None:
+    """Say by how much an NVTX range takes longer than on the others, if it does so each time; None
+    where that does not amount to the loss. What counts is the time outside of calls of CUDA and MPI;
+    said is how long the range lasts, where that differs as much.
     """
     rows = facts.frames["ranges"].filter(pl.col("group") == group)
     compared = compare_with_others(rows, "group", tasks)
-    if not facts.is_backed(
-        cause.gain, max((own - usual for _, own, usual in compared), default=0.0)
-    ):
+    if not facts.is_backed(cause.gain, sum(own - usual for _, own, usual in compared)):
         return None
     sums = rows.group_by("task").agg(pl.col("time", "lasts", "count").sum())
     sums = sums.filter(pl.col("count") > 0).with_columns(pl.col("time", "lasts") / pl.col("count"))
     is_own = pl.col("task").is_in(tasks)
-    own, others = sums.filter(is_own), sums.filter(~is_own)
-    if not own.height or not others.height:
-        return say("range longer", range=name), []
-    (time, usual), (lasts, usually) = (
-        (float(own[one].mean()), float(others[one].median())) for one in ("time", "lasts")
-    )
-    if time - usual <= (LONGER - 1) * usual:
-        return say("range longer", range=name), []
+    own, others = sums.filter(is_own).mean(), sums.filter(~is_own).median()
+    (time, lasts), (usual, usually) = (one.select("time", "lasts").row(0) for one in (own, others))
+    if None in (time, usual) or time <= LONGER * usual:
+        return say("range longer", range=name)
     is_whole = lasts - usually > (time - usual) / 2
-    said = (lasts, usually) if is_whole else (time, usual)
-    title = say("range takes", range=name, own=said[0], usual=said[1])
-    times = float(own["count"].mean())
-    evidence = say(
-        "range each time", range=name, times=times, own=time, usual=usual, of_loss=of_loss
-    )
-    return title, [evidence]
+    said = {"lasts": lasts, "usually": usually} if is_whole else {"lasts": time, "usually": usual}
+    times = own["count"][0]
+    return say("range takes", range=name, times=times, time=time, usual=usual, **said)
 
 
 def _count_last(facts: CauseContext, tasks: tuple[int, ...]) -> Iterator[Said]:

@@ -225,7 +225,7 @@ def _put_into_words(
     moments = (claim.moment,) if claim.moment else facts.find_moment(*claim.worst, ranks)
     return make(
         claim.kind or kind,
-        capitalize(str(claim.title)),
+        capitalize(str(claim.title or say(claim.key, waiting=facts.waiting))),
         share,
         ranks,
         facts.job.list_devices([*claim.tasks]),

@@ -60,7 +60,7 @@ def _describe_imbalance(cause: Cause, facts: CauseContext) -> Claim:
     worst = _list_named(cause, facts)
     if len(worst[0]):
         evidence.append(say("most of it", where=facts.name_work(*worst)))
-    return Claim("imbalance", say("imbalance"), evidence, worst, _sum_saved(cause, facts))
+    return Claim("imbalance", evidence, worst, _sum_saved(cause, facts))
 
 
 def _describe_host_time(cause: Cause, facts: CauseContext) -> Claim:
@@ -85,7 +85,7 @@ def _describe_host_time(cause: Cause, facts: CauseContext) -> Claim:
             evidence.append(facts.describe_unrecorded(unknown < NEARLY_UNKNOWN * whole))
     title = say("latency" if is_latency else cause.kind, waiting=facts.waiting)
     advice = advice if cause.kind == "host_time" else cause.kind
-    return Claim(cause.kind, title, evidence, worst, _sum_saved(cause, facts), advice)
+    return Claim(cause.kind, evidence, worst, _sum_saved(cause, facts), title, advice)
 
 
 def _advise_hosts(facts: CauseContext, kind: Kind, key: int) -> tuple[str, float]:
@@ -107,7 +107,7 @@ def _advise_hosts(facts: CauseContext, kind: Kind, key: int) -> tuple[str, float
 def _describe_pageable(cause: Cause, facts: CauseContext) -> Claim:
     lasts, worst = facts.measure(cause.changes[0][0]), _list_named(cause, facts)
     evidence = describe_copies_of(cause, facts)
-    return Claim("pageable", say("pageable"), evidence, worst, lasts.sum())
+    return Claim("pageable", evidence, worst, lasts.sum())
 
 
 def describe_copies_of(cause: Cause, facts: CauseContext) -> list[Said]:
@@ -139,8 +139,8 @@ def _describe_calls(cause: Cause, facts: CauseContext) -> Claim:
     ]
     if is_product:
         advice = _advise_products(facts)
-    title, worst = say(cause.kind, waiting=facts.waiting), _list_named(cause, facts)
-    return Claim(cause.kind, title, evidence, worst, lasts.sum(), advice)
+    worst = _list_named(cause, facts)
+    return Claim(cause.kind, evidence, worst, lasts.sum(), advice=advice)
 
 
 def _advise_products(facts: CauseContext) -> str:
@@ -186,7 +186,7 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
     between = {hosts for hosts in channels if len(hosts) > 1}
     if len(between) == 1:
         evidence.append(say("one link", hosts=list_some(next(iter(between)))))
-    title, advice = say("transfers"), "transfers"
+    title, advice = None, "transfers"
     kind, value, lasts, count = sums.row(0)
     moved = work.filter((pl.col("kind") == kind) & (pl.col("name") == value))["bytes"].mean()
     if kind == Kind.MPI and moved < LITTLE_DATA and lasts > LONG_TRANSFER * count:
@@ -194,7 +194,7 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
         part = ("most" if is_most else "longest") if sums.height > 1 else ""
         title = say("little data", call=label, part=part)
         advice = "files" if is_most and label.startswith("MPI_File") else "little_data"
-    return Claim("transfers", title, evidence, of_names[0], whole, advice)
+    return Claim("transfers", evidence, of_names[0], whole, title, advice)
 
 
 def _describe_messages(cause: Cause, facts: CauseContext) -> Claim:
@@ -212,7 +212,7 @@ def _describe_messages(cause: Cause, facts: CauseContext) -> Claim:
     name = facts.name_transfers(waits, lasts)
     evidence = [say("late messages", name=name, mean=mean, gained=gained)]
     pipeline, key = facts.pipeline, "messages"
-    title = say(key, waiting=facts.waiting)
+    title = None
     if pipeline and cause.gain > OF_FORMULA * (pipeline.bubble or USUAL_BUBBLE):
         key, count = "pipeline", len(pipeline.stages)
         title = say(key, count=count, waiting=facts.waiting)
@@ -227,7 +227,7 @@ def _describe_messages(cause: Cause, facts: CauseContext) -> Claim:
             evidence.insert(0, say("formula", bubble=pipeline.bubble, **of))
     ranks = facts.job.list_ranks([int(columns.process[waits[longest]]) + 1])
     moment = (int(begin[longest]), int(met[longest]), ranks)
-    return Claim(key, title, evidence, (waits, lasts), lasts.sum(), moment=moment)
+    return Claim(key, evidence, (waits, lasts), lasts.sum(), title, moment=moment)
 
 
 def _describe_place(cause: Cause, facts: CauseContext) -> Claim:
@@ -274,7 +274,7 @@ def _describe_call(
     is_needed = "Synchronize" in name and bool(facts.context.reader.layouts & {*MPI_LAYOUTS})
     title = say("wait in call", call=name, first=is_first)
     kind = "mpi_call" if is_mpi else "call"
-    return Claim(kind, title, [measured], (edges, lasts), 0, advice, is_limit=is_needed)
+    return Claim(kind, [measured], (edges, lasts), 0, title, advice, is_limit=is_needed)
 
 
 def _advise_once(lasts: np.ndarray) -> str:
@@ -318,10 +318,10 @@ def _describe_pause(
             gain = bound
     return Claim(
         "gap",
-        title,
         [*evidence, *facts.list_unrecorded(described)],
         (edges, lasts),
         0,
+        title,
         advice or _advise_once(lasts),
         tasks=tasks,
         gain=gain,

@@ -65,13 +65,14 @@ class Claim(Struct, frozen=True):
 
     #: Of `kinds` in findings.yaml.
     key: str
-    title: Said
     evidence: Sequence[Said | str]
     #: Edges that it is about, and what each costs (ns): the moment to look at is that of the most costly.
     worst: tuple[np.ndarray, np.ndarray]
     #: What it states, which must amount to the gain: by how much each culprit exceeds the others, or how
     #: long all ranks together have what a cause of the job removes (ns).
     states: float
+    #: What is said of it first; None for what `says` has of `key`.
+    title: Said | None = None
     #: Key of ADVICE, and kind of the finding; "" for those of `key`.
     advice: str = ""
     kind: str = ""
