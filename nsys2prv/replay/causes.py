@@ -5,7 +5,7 @@ with those before it done, because their gains do not add up.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -39,6 +39,7 @@ from nsys2prv.replay.thresholds import (
     OF_HOST_TIME,
     OF_PAUSES,
     SMALL_COPY,
+    TENSOR_SPEED_UP,
     USUAL_COPY_SPEED,
 )
 from nsys2prv.replay.unit_graph import make_place
@@ -84,28 +85,16 @@ class Cause(Struct, frozen=True):
         return self.kind not in LIMITS
 
 
-class KernelFacts(Struct, frozen=True):
-    """Facts of kernels and memory, by their event values."""
-
-    #: Kernels that are matrix products without tensor cores, and processes whose GPUs have some.
-    without_tensor_cores: Collection[tuple[int, int]] = ()
-    #: Kinds of memory: pageable and pinned memory of the host.
-    pageable: int = -2
-    pinned: int = -2
-    #: Whether the job repeats the same work: other jobs may pause because there is none.
-    is_steady: bool = True
-
-
-def find_causes(replay: Replay, facts: KernelFacts) -> list[Cause]:
+def find_causes(replay: Replay) -> list[Cause]:
     """Return what gains time: culprits, other causes, limits."""
     causes, base = _find_culprits(replay)
     base.tables.clear()
-    candidates = [cause for cause in _list_candidates(base, facts) if cause.gain >= LEAST_GAIN]
+    candidates = [cause for cause in _list_candidates(base) if cause.gain >= LEAST_GAIN]
     # Limits come last: what is specific is part of them, and so are waits that end with work. Waits for
     # messages are shorter without the transfers and the work of hosts that they consist of.
-    calls = replay.job.calls
+    calls = replay.job.calls.items()
     order: dict[object, int] = {kind: number for number, kind in enumerate(LIMITS, 2)}
-    waits = [name for name, label in calls.items() if "Synchronize" in label]
+    waits = [name for name, label in calls if "Synchronize" in label]
     # Where hosts wait for most of what they launch one by one, each launch comes late because of it.
     is_each = len(replay.select((Kind.RETURN,), waits)) > EACH_WAITS * len(replay.select(GPU))
     order |= {(Kind.CALL, name): -1 if is_each else 1 for name in waits}
@@ -174,11 +163,11 @@ def _is_hiccup(replay: Replay, changes: Changes, culprit: Suspect) -> bool:
     return bool(of_longest >= HICCUP_SHARE * saved.sum()) and not is_often
 
 
-def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
+def _list_candidates(replay: Replay) -> Iterator[Cause]:
     """Yield changes that concern the whole job, with what they gain by themselves."""
     pause = 0.0
     replay.prepare()
-    for cause in prepare_next(_list_changes_of_job(replay, facts)):
+    for cause in prepare_next(_list_changes_of_job(replay)):
         cause = replace(cause, gain=replay.compute_gain(cause.changes, LEAST_GAIN))
         if cause.place and cause.place[0] == Kind.GAP:
             pause = max(pause, cause.gain)
@@ -186,11 +175,11 @@ def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
             launching = replay.compute_gain(remove_launches(replay))
             is_most = launching >= OF_HOST_TIME * cause.gain
             cause = replace(cause, kind="launching") if is_most else cause
-        if cause.kind != "pauses" or (facts.is_steady and pause < OF_PAUSES * cause.gain):
+        if cause.kind != "pauses" or (replay.known.is_steady and pause < OF_PAUSES * cause.gain):
             yield cause
 
 
-def _list_changes_of_job(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
+def _list_changes_of_job(replay: Replay) -> Iterator[Cause]:
     """Yield changes that concern the whole job, whose gain is not known."""
     has_gpus = has_gpu_work(replay)
     # Without GPUs the time between calls is the work of the job.
@@ -198,7 +187,7 @@ def _list_changes_of_job(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
         yield Cause("place", 0.0, replay.remove_place(*place), place=place)
     for kind, (_, make) in JOB_CHANGES.items():
         if has_gpus or kind not in OF_GPUS:
-            yield Cause(kind, 0.0, make(replay, facts))
+            yield Cause(kind, 0.0, make(replay))
 
 
 def has_gpu_work(replay: Replay) -> bool:
@@ -210,26 +199,26 @@ def _is_of(memory: int) -> pl.Expr:
     return pl.any_horizontal(pl.col("source", "destination") == memory)
 
 
-def measure_pinned_speed(replay: Replay, pinned: int) -> float | None:
+def measure_pinned_speed(replay: Replay) -> float | None:
     """Return how fast large copies of pinned memory are (B/ns); None where there are few."""
-    large = replay.job.copies.filter(_is_of(pinned) & (pl.col("bytes") > LARGE_COPY))
+    large = replay.job.copies.filter(_is_of(replay.known.pinned) & (pl.col("bytes") > LARGE_COPY))
     lasts = replay.graph.weight[large["edge"].to_numpy()]
     speeds = large["bytes"].to_numpy()[lasts > 0] / lasts[lasts > 0]
     return float(np.median(speeds)) if len(speeds) > 5 else None
 
 
-def pin_copies(replay: Replay, facts: KernelFacts) -> Changes:
+def pin_copies(replay: Replay) -> Changes:
     """Let copies of pageable memory be as fast as those of pinned memory, and their calls not wait
     for them.
     """
     graph, edges = replay.graph, replay.edges
-    slow = replay.job.copies.filter(_is_of(facts.pageable) & (pl.col("bytes") > SMALL_COPY))
+    slow = replay.job.copies.filter(_is_of(replay.known.pageable) & (pl.col("bytes") > SMALL_COPY))
     at = graph.time[edges.target[slow["edge"].to_numpy()]]
     slow = slow.filter(pl.Series((at > replay.begin) & (at <= replay.end)))
     if not slow.height:
         return []
     rows = slow["edge"].to_numpy().astype(np.int32)
-    speed = measure_pinned_speed(replay, facts.pinned) or USUAL_COPY_SPEED
+    speed = measure_pinned_speed(replay) or USUAL_COPY_SPEED
     new = np.minimum(slow["bytes"].to_numpy() / speed + COPY_LATENCY, graph.weight[rows])
     moments = np.append(edges.source[rows], edges.target[rows])
     returns, launches = (replay.select((kind,)) for kind in (Kind.RETURN, Kind.LAUNCH))
@@ -242,35 +231,11 @@ def pin_copies(replay: Replay, facts: KernelFacts) -> Changes:
     ]
 
 
-def _remove_family(family: str, replay: Replay, _: KernelFacts) -> Changes:
+def _remove_family(family: str, replay: Replay) -> Changes:
     """Let the calls of a family take no time, but for the first of each name in a process."""
     labels = replay.job.calls
     calls = [name for name, label in labels.items() if FAMILIES[family].match(label)]
     return replay.remove_calls(calls, repeated=True)
-
-
-#: Kind of cause of the whole job -> the words for its change ("": of GPUs or hosts), and the change.
-JOB_CHANGES: dict[str, tuple[str, Callable[[Replay, KernelFacts], Changes]]] = {
-    "imbalance": (
-        "",
-        lambda replay, _: replay.balance(GPU if has_gpu_work(replay) else HOST),
-    ),
-    "messages": ("messages in time", lambda replay, _: replay.expect_messages()),
-    "transfers": ("no transfers", lambda replay, _: replay.transfer_at_once()),
-    "host_time": ("no host time", lambda replay, _: replay.scale(HOST_TIME)),
-    "pauses": ("no long pauses", lambda replay, _: remove_long_pauses(replay)),
-    "pageable": ("copies pinned", pin_copies),
-    "tensor_cores": (
-        "tensor cores",
-        lambda replay, facts: replay.use_tensor_cores(facts.without_tensor_cores),
-    ),
-    **{
-        family: (f"no {family.replace('_', ' ')}", partial(_remove_family, family))
-        for family in FAMILIES
-    },
-}
-#: Those of jobs with GPUs.
-OF_GPUS = ("host_time", "pauses")
 
 
 def remove_launches(replay: Replay) -> Changes:
@@ -290,6 +255,35 @@ def remove_long_pauses(replay: Replay) -> Changes:
     # Of each node the begin and the end are moments.
     ends = (np.isin(end[long] >> 1, replay.job.idle_nodes) for end in (edges.source, edges.target))
     return [(long[~np.logical_and(*ends)], 0.0)]
+
+
+def use_tensor_cores(replay: Replay) -> Changes:
+    """Let matrix products without tensor cores, on GPUs that have some, run on these."""
+    names, processes = replay.known.products
+    return replay.scale(GPU, 1 / TENSOR_SPEED_UP, keys=names, processes=processes)
+
+
+def balance_work(replay: Replay) -> Changes:
+    """Divide work equally among ranks, that of GPUs if they do something."""
+    return replay.balance(GPU if has_gpu_work(replay) else HOST)
+
+
+#: Kind of cause of the whole job -> the words for its change ("": of GPUs or hosts), and the change.
+JOB_CHANGES: dict[str, tuple[str, Callable[[Replay], Changes]]] = {
+    "imbalance": ("", balance_work),
+    "messages": ("messages in time", Replay.expect_messages),
+    "transfers": ("no transfers", Replay.transfer_at_once),
+    "host_time": ("no host time", lambda replay: replay.scale(HOST_TIME)),
+    "pauses": ("no long pauses", remove_long_pauses),
+    "pageable": ("copies pinned", pin_copies),
+    "tensor_cores": ("tensor cores", use_tensor_cores),
+    **{
+        family: (f"no {family.replace('_', ' ')}", partial(_remove_family, family))
+        for family in FAMILIES
+    },
+}
+#: Those of jobs with GPUs.
+OF_GPUS = ("host_time", "pauses")
 
 
 def _list_places(replay: Replay, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int]]:

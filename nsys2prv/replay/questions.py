@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import list_some
-from nsys2prv.replay.causes import JOB_CHANGES, Cause, KernelFacts, has_gpu_work
+from nsys2prv.replay.causes import JOB_CHANGES, Cause, has_gpu_work
 from nsys2prv.replay.graph import TRANSFERS, Kind
 from nsys2prv.replay.suspects import KINDS, LINK_TO_OTHERS, LINK_WITHIN, Suspect, do_as_others
 from nsys2prv.replay.unit_graph import make_place, split_place
@@ -38,8 +38,6 @@ class Names(Struct, frozen=True):
     ranks: Mapping[int, tuple[int, ...]]
     #: Label of each kernel, by event value.
     kernels: Mapping[int, str]
-    #: What is known of kernels and memory.
-    facts: KernelFacts
 
 
 class Question(Struct, frozen=True):
@@ -114,12 +112,12 @@ class Question(Struct, frozen=True):
     def change_job(self) -> Changes:
         """Make one of the changes of the whole job."""
         make = dict(JOB_CHANGES.values())[self.said["whole"]]
-        return make(self.replay, self.names.facts)
+        return make(self.replay)
 
     def remove_pauses(self) -> Changes:
         """Let the time between two calls be zero."""
         places = make_place(*np.meshgrid(self.find_calls("before"), self.find_calls("after")))
-        return self.replay.remove_pauses(places.ravel())
+        return self.replay.scale((Kind.GAP,), keys=places.ravel())
 
     def remove_calls(self) -> Changes:
         """Let calls take no time."""

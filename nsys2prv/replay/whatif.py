@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.native import core
@@ -26,7 +27,7 @@ from nsys2prv.replay.graph import (
     split_rows,
 )
 from nsys2prv.replay.job_graph import JobGraph
-from nsys2prv.replay.thresholds import PARTS, TENSOR_SPEED_UP, USUALLY
+from nsys2prv.replay.thresholds import PARTS, USUALLY
 
 #: Kinds of work that a rank may do slower than others, and what people call it.
 GPU, HOST, COPIES = (Kind.KERNEL,), (Kind.GAP, Kind.CALL), (Kind.COPY,)
@@ -140,6 +141,18 @@ def make_work_table(
     return WorkTable(edges, keys, first, graph.weight)
 
 
+class KernelFacts(Struct, frozen=True):
+    """Facts of kernels and memory, by their event values."""
+
+    #: Kernels that are matrix products without tensor cores, and processes whose GPUs have some.
+    products: tuple[Collection[int], Collection[int]] = ((), ())
+    #: Kinds of memory: pageable and pinned memory of the host.
+    pageable: int = -2
+    pinned: int = -2
+    #: Whether the job repeats the same work: other jobs may pause because there is none.
+    is_steady: bool = True
+
+
 class Replay(Struct, frozen=True, dict=True):
     """What-ifs of a job within a span of its time."""
 
@@ -153,6 +166,8 @@ class Replay(Struct, frozen=True, dict=True):
     #: Edges that no change makes shorter than so (ascending, ns): the profiler works in them, which is
     #: no gain.
     kept: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int32), np.zeros(0, np.int64))
+    #: What is known of kernels and memory.
+    known: KernelFacts = KernelFacts()
 
     @property
     def graph(self) -> Graph:
@@ -249,7 +264,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     def change(self, changes: Changes) -> Replay:
         """Return the replay with these changes done."""
-        changed = Replay(self.job, self.begin, self.end, (*self.done, *changes), self.kept)
+        changed = replace(self, done=(*self.done, *changes))
         # What was recorded stays the same.
         for name in _KEPT:
             changed.__dict__[name] = getattr(self, name)
@@ -275,14 +290,10 @@ class Replay(Struct, frozen=True, dict=True):
             rows = [self.graph.choose(one, **chosen) for one in rows]
         return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
-    def list_work(self, edges: np.ndarray, lasts: np.ndarray | None = None) -> pl.DataFrame:
-        """Return edges as a frame: edge, kind, key, process, lasts (ns; default: their weights)."""
-        columns = self.edges
-        lasts = self.graph.weight[edges] if lasts is None else lasts
-        return pl.DataFrame(
-            {"edge": edges, "lasts": lasts}
-            | {name: getattr(columns, name)[edges] for name in ("kind", "key", "process")}
-        )
+    def list_work(self, edges: np.ndarray) -> pl.DataFrame:
+        """Return edges as a frame: edge, lasts (ns), kind, key, process."""
+        columns = {name: getattr(self.edges, name)[edges] for name in ("kind", "key", "process")}
+        return pl.DataFrame({"edge": edges, "lasts": self.graph.weight[edges], **columns})
 
     def sum_work(
         self, edges: np.ndarray, *by: str, lasts: np.ndarray | None = None
@@ -377,11 +388,6 @@ class Replay(Struct, frozen=True, dict=True):
         """Let work of some kinds take this share of its time. chosen: as for :meth:`select`."""
         return [(self.select((kind,), **chosen), factor) for kind in kinds]
 
-    def use_tensor_cores(self, kernels: Collection[tuple[int, int]]) -> Changes:
-        """Let kernels (name, process), matrix products without tensor cores, run on these."""
-        names, processes = ({pair[side] for pair in kernels} for side in (0, 1))
-        return self.scale(GPU, 1 / TENSOR_SPEED_UP, keys=names, processes=processes)
-
     def balance(self, kinds: tuple[Kind, ...] = GPU) -> Changes:
         """Divide the k-th work of some kinds equally among the processes that do it."""
         table = self.tabulate(kinds)
@@ -458,11 +464,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     def remove_place(self, kind: Kind, key: int) -> Changes:
         """Let one call, or the time between two calls, take no time; the call waits for nothing."""
-        return (self.remove_calls if kind == Kind.CALL else self.remove_pauses)([key])
-
-    def remove_pauses(self, places: Sequence[int]) -> Changes:
-        """Let the time between calls at these places be zero."""
-        return self.scale((Kind.GAP,), keys=places)
+        return self.remove_calls([key]) if kind == Kind.CALL else self.scale((kind,), keys=[key])
 
     # What the time of the span is made of.
 

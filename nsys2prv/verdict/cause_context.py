@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -46,7 +47,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return self.replay.edges
 
     @cached_property
-    def _ranges(self) -> dict[int, tuple[np.ndarray, ...]]:
+    def _ranges(self) -> dict[int, tuple[Any, ...]]:
         """NVTX ranges by unit, once they are read."""
         return {}
 
@@ -240,12 +241,9 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         if "nvtx_pushpop" not in self.context.reader.layouts:
             return groups
         rows = self.context.reader.rows
-        hosts = (
-            rows.threads.filter(pl.col("kind") == HOST).group_by("task").agg(pl.col("thread").min())
-        )
-        first = dict(hosts.rows())
-        tasks = rows.get_column("task")[row]
-        for at in (row, np.array([first.get(task, -1) for task in tasks.tolist()], np.int64)):
+        hosts = pl.col("thread").filter(pl.col("kind") == HOST).min().over("task")
+        first = rows.threads.select(hosts.fill_null(-1)).to_series().to_numpy()
+        for at in (row, first[row]):
             units = rows.units[at]
             for unit in np.unique(units).tolist():
                 own = np.flatnonzero((units == unit) & (groups < 0) & (at >= 0))
@@ -274,22 +272,23 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """Return the group of the innermost range of each row at each time; -1 for none."""
         if unit not in self._ranges:
             frame = self.context.reader.read_begins("nvtx_pushpop", ("range",), unit)
-            thread, begin, end, name = to_arrays(frame, "thread", "begin", "end", "range")
-            order = order_ranges(thread, begin, end)
-            thread, begin, end = thread[order], begin[order], end[order]
-            groups = np.load(str(self.options.groups), mmap_mode="r")[name[order]]
-            self._ranges[unit] = thread, begin, end, groups, find_parents(thread, begin, end)[1]
-        thread, begin, end, groups, parent = self._ranges[unit]
-        found = np.full(len(row), -1, np.int64)
-        for one in np.intersect1d(row, thread).tolist():
-            first, last = np.searchsorted(thread, (one, one + 1))
-            own = np.flatnonzero(row == one)
-            at = first + np.searchsorted(begin[first:last], time[own], "right") - 1
-            at = np.where(at < first, -1, at)
-            while (over := (at >= 0) & (end[at] < time[own])).any():
-                at[over] = parent[at[over]]
-            found[own] = np.where(at >= 0, groups[at], -1)
-        return found
+            order = order_ranges(*to_arrays(frame, "thread", "begin", "end"))
+            thread, begin, end, name = to_arrays(frame[order], "thread", "begin", "end", "range")
+            groups = np.load(str(self.options.groups), mmap_mode="r")[name]
+            parent = find_parents(thread, begin, end)[1]
+            starts = pl.DataFrame({"thread": thread, "begin": begin, "at": np.arange(len(begin))})
+            self._ranges[unit] = starts, end, np.append(groups, -1), np.append(parent, -1)
+        starts, end, groups, parent = self._ranges[unit]
+        moments = (
+            pl.DataFrame({"thread": row.astype(np.int64), "begin": time})
+            .with_row_index()
+            .sort("begin")
+        )
+        before = moments.join_asof(starts, on="begin", by="thread", check_sortedness=False)
+        at = before.sort("index")["at"].fill_null(-1).to_numpy().copy()
+        while (over := (at >= 0) & (end[at] < time)).any():
+            at[over] = parent[at[over]]
+        return groups[at]
 
     # What hosts do.
 

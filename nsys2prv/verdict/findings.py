@@ -28,12 +28,12 @@ from nsys2prv.figures.iterations import find_phases
 from nsys2prv.figures.kernels import describe_other_work, is_shared
 from nsys2prv.figures.result import MOST_FINDINGS, Context, Finding, Gain, Result, join_findings
 from nsys2prv.figures.stacks import list_places
-from nsys2prv.replay.causes import Cause, KernelFacts, find_causes
+from nsys2prv.replay.causes import Cause, find_causes
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.questions import Names, describe_cause, parse_what_ifs, replay_what_ifs
 from nsys2prv.replay.thresholds import LEAST_GAIN
-from nsys2prv.replay.whatif import Replay
+from nsys2prv.replay.whatif import KernelFacts, Replay
 from nsys2prv.verdict import time_use
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.culprits import describe_culprit
@@ -88,9 +88,9 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         return
     times = ("before", "after") if devices.height else ()
     edges = [edge for when in times if (edge := time_use.describe_edge(facts, when))]
-    replay = Replay(graph, *_choose_span(graph, facts))
+    names = _list_names(context)
+    replay = Replay(graph, *_choose_span(graph, facts), known=_list_known(facts, names))
     replay = structs.replace(replay, kept=host_time.find_overhead(replay, frames["overhead"]))
-    names = _list_names(facts)
     if asked := parse_what_ifs(options.what_ifs):
         answers = replay_what_ifs(asked, replay, names)
         span = "the work of GPUs" if devices.height else f"the time from {MPI_TIME}"
@@ -187,7 +187,7 @@ def _choose_span(graph: JobGraph, facts: JobFacts) -> tuple[int, int]:
 def _list_causes(facts: CauseContext, names: Names) -> list[Finding]:
     """Return the findings of causes, the most costly first, limits last."""
     replay, devices, options = facts.replay, facts.devices, facts.options
-    found = find_causes(replay, names.facts)
+    found = find_causes(replay)
     replay.free_memory()
     # Of a job without a steady state shares are of all its time, not of what is replayed alone.
     whole = options.covered_steady.length
@@ -254,22 +254,28 @@ def _skip_unmatched(graph: JobGraph, begin: int, end: int) -> int:
     return last if last < begin + MOST_SKIPPED * (end - begin) else begin
 
 
-def _list_names(facts: JobFacts) -> Names:
-    """Return what words of what-ifs stand for, and what is known of kernels and memory."""
-    context, products = facts.context, facts.frames["products"]
+def _list_names(context: Context) -> Names:
+    """Return what words of what-ifs stand for."""
     ranks: dict[int, tuple[int, ...]] = {}
     for rank, task in context.tasks.select("rank", "task").drop_nulls().rows():
         ranks[rank] = (*ranks.get(rank, ()), task - 1)
     labels = (context.labels[name] for name in ("kernels", "graphs") if name in context.labels)
     kernels = dict(pair for one in labels for pair in one.select("value", "label").rows())
-    kinds, no_product = map_labels("memory_kind"), host_time.NAMES["no_product"]
-    pairs = {
+    return Names(ranks, kernels)
+
+
+def _list_known(facts: JobFacts, names: Names) -> KernelFacts:
+    """Return what is known of kernels and memory."""
+    kernels, no_product = names.kernels, host_time.NAMES["no_product"]
+    products = facts.frames["products"]
+    found = [
         (one, task - 1)
         for one, _, task in (products.rows() if products.height else ())
         if one in kernels and not re.search(no_product, kernels[one])
-    }
-    known = KernelFacts(pairs, kinds["pageable"], kinds["pinned"], facts.is_steady)
-    return Names(ranks, kernels, known)
+    ]
+    kinds = map_labels("memory_kind")
+    values, processes = {one for one, _ in found}, {process for _, process in found}
+    return KernelFacts((values, processes), kinds["pageable"], kinds["pinned"], facts.is_steady)
 
 
 def _describe_nothing(facts: JobFacts, is_beside: bool) -> str:

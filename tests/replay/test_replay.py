@@ -18,7 +18,7 @@ from tools.exports import KERNEL, RUNTIME, make_call, make_export, make_kernel, 
 import nsys2prv
 from nsys2prv import OpenJob
 from nsys2prv._util.native import core
-from nsys2prv.replay.causes import Cause, KernelFacts, find_causes
+from nsys2prv.replay.causes import Cause, find_causes
 from nsys2prv.replay.graph import (
     AS_RECORDED,
     COLUMNS,
@@ -177,7 +177,7 @@ def test_a_meeting_that_its_unit_has_in_another_order_takes_place() -> None:
 def find_causes_of(folder: Path) -> tuple[list[Cause], JobGraph, int]:
     with nsys2prv.open(folder, quiet=True, jobs=1) as job:
         replay = make_replay(job)
-        return find_causes(replay, KernelFacts()), replay.job, replay.span
+        return find_causes(replay), replay.job, replay.span
 
 
 def test_causes_of_the_sample_are_found_with_what_they_cost() -> None:
@@ -239,7 +239,7 @@ def test_a_gain_is_that_of_a_rerun(slower: float, until: int, noise: float) -> N
     slow[5, :until] *= slower
     span = simulate(slow.astype(np.int64), 50_000)[0].max()
     gain = 1 - simulate(usual.astype(np.int64), 50_000)[0].max() / span
-    causes = find_causes(make_job(slow.astype(np.int64)), KernelFacts())
+    causes = find_causes(make_job(slow.astype(np.int64)))
     culprits = [cause for cause in causes if cause.suspect]
     assert len(culprits) == (slower > 1)
     for culprit in culprits:
@@ -250,7 +250,7 @@ def test_a_gain_is_that_of_a_rerun(slower: float, until: int, noise: float) -> N
 def test_what_others_hide_says_what_it_gains_by_itself() -> None:
     durations = np.full((8, 40), 1_000_000)
     durations[[2, 5]] = [[1_120_000], [1_500_000]]
-    first, second = (one for one in find_causes(make_job(durations), KernelFacts()) if one.suspect)
+    first, second = (one for one in find_causes(make_job(durations)) if one.suspect)
     assert (first.alone, second.alone, second.gain > 0.05) == (None, 0.0, True)
 
 
@@ -258,7 +258,7 @@ def test_what_others_hide_says_what_it_gains_by_itself() -> None:
 def test_what_comes_back_is_no_hiccup(times: int, kind: str) -> None:
     durations = np.full((8, 40), 1_000_000)
     durations[5, 5 : 5 + 8 * times : 8] *= 4
-    culprits = [one for one in find_causes(make_job(durations), KernelFacts()) if one.suspect]
+    culprits = [one for one in find_causes(make_job(durations)) if one.suspect]
     assert [(one.kind, one.suspect.processes) for one in culprits] == [(kind, (5,))]
 
 
@@ -326,7 +326,7 @@ def test_a_job_of_short_kernels_waits_for_launches(
     }  # fmt: skip
     with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True, jobs=1) as job:
         replay = make_replay(job)
-        causes = {cause.kind: cause for cause in find_causes(replay, KernelFacts())}
+        causes = {cause.kind: cause for cause in find_causes(replay)}
     assert ("launching" in causes) == (gap < 100_000 and lasts < 20_000)
     if "launching" in causes:
         assert causes["launching"].gain == pytest.approx(1 - 3 / 9, abs=0.01)
