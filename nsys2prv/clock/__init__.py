@@ -30,6 +30,14 @@ DRIFT_PRIOR = 5e-5
 UTC_ERROR, ALIGNED_ERROR = 100_000_000, 1_000_000
 
 
+#: Noise of the points of a line (ns) beside which a few of them tell a slope.
+NOISE_OF_FEW = 2e4
+#: With fewer calls than this the median misfit may be small by chance: all have to fit.
+ENOUGH_CALLS = 16
+#: Every 10th collective and message is held back from the estimate, to judge it by.
+HOLD_BACK = 10
+
+
 class NoiseKind(IntEnum):
     """Kind of noise in observations, by their source."""
 
@@ -128,21 +136,88 @@ class ClockFinding(Struct, frozen=True):
             force_setattr(self, "reason", self.kind.value)
 
 
-def find_shared_calls(calls: pl.DataFrame, pivot: int) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the calls of groups on several clocks, with times relative to `pivot`, `key` numbering (noise_kind,
-    group), and `numbered`: whether the report numbers all calls of the group.
+class Observations(Struct, frozen=True):
+    """What several hosts did together, as far as it tells of their clocks."""
+
+    #: A row for each collective and host, as :func:`nsys2prv.match.gathering.gather_per_host` makes them.
+    collectives: pl.DataFrame
+    #: MESSAGES.
+    messages: pl.DataFrame
+    #: Findings about these.
+    findings: list[ClockFinding]
+    #: Hosts that share calls or messages with others.
+    hosts: frozenset[int]
+    #: Per host: possible error in addition to its bound, ns; 0 where its calls surely belong together
+    #: with the others', inf where nothing is known.
+    doubt: np.ndarray
+    #: Hosts that share calls with others but cannot be placed by them.
+    left: list[int]
+
+
+def find_median(values: np.ndarray) -> float:
+    """Return the median of some values, none of them NaN; several times as fast as NumPy's."""
+    low, high = (len(values) - 1) // 2, len(values) // 2
+    ordered = np.partition(values, (low, high))
+    return float((ordered[low] + ordered[high]) / 2)
+
+
+def estimate_spread(values: np.ndarray) -> float:
+    """Return standard deviation of the values about their median, judged by the median absolute
+    deviation; inf of none.
     """
-    table = calls.with_columns(pl.col("begin", "end") - pivot)
-    findings = []
-    backwards = table.filter(pl.col("end") < pl.col("begin")).height
-    if backwards:
-        findings.append(ClockFinding(FindingKind.BACKWARDS, backwards))
-        table = table.filter(pl.col("end") >= pl.col("begin"))
-    groups = table.group_by("noise_kind", "group").agg(
-        clocks=pl.col("clock").min() != pl.col("clock").max(),
-        numbered=(pl.col("number") >= 0).all(),
+    if not len(values):
+        return float("inf")
+    return TO_SIGMA * find_median(np.abs(values - find_median(values)))
+
+
+def fit_line(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
+    """Return (value at time 0, slope, spread about the line) by medians; the line of fewer than
+    four points is drawn to 0. Times ascending, in ns.
+
+    Pairs of points that lie far apart tell more of the slope: after a burst, the few that come much
+    later decide.
+    """
+    half = len(times) // 2
+    slope = 0.0
+    if half == 1:
+        since = times - times.mean()
+        slope = float(
+            since @ (values - values.mean()) / (since @ since + (NOISE_OF_FEW / DRIFT_PRIOR) ** 2)
+        )
+    elif half >= 2:
+        steps, rises = times[-half:] - times[:half], values[-half:] - values[:half]
+        good = steps > 0
+        if good.any():
+            slope = _take_weighted_median(rises[good] / steps[good], steps[good])
+    slope = min(max(slope, -2 * PLAUSIBLE_DRIFT), 2 * PLAUSIBLE_DRIFT)
+    rest = values - slope * times
+    if not len(rest):
+        return 0.0, slope, float("inf")
+    offset = find_median(rest)
+    return offset, slope, TO_SIGMA * find_median(np.abs(rest - offset))
+
+
+def _take_weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order])
+    low, high = (np.searchsorted(below, below[-1] / 2, side) for side in ("left", "right"))
+    return float((values[order[low]] + values[order[min(high, len(order) - 1)]]) / 2)
+
+
+def take_median(values: np.ndarray, axis: int) -> np.ndarray:
+    """Return the median along the axis without NaNs; NaN if there are only NaNs."""
+    ordered = np.sort(values, axis=axis)
+    count = np.isfinite(ordered).sum(axis=axis, keepdims=True)
+    last = values.shape[axis] - 1
+    low, high = (
+        np.take_along_axis(ordered, np.clip(place, 0, last), axis)
+        for place in ((count - 1) // 2, count // 2)
     )
-    groups = (
-        groups.filter("clocks").sort("noise_kind", "group").drop("clocks").with_row_index("key")
-    )
-    return table.join(groups.cast({"key": pl.Int32}), on=["noise_kind", "group"]), findings
+    return np.squeeze((low + high) / 2, axis)
+
+
+def choose_evenly(count: int, most: int) -> np.ndarray:
+    """Return indices of at most `most` of `count` items, spread evenly."""
+    if count <= most:
+        return np.arange(count)
+    return np.linspace(0, count - 1, most).round().astype(np.int64)

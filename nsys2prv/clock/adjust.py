@@ -1,7 +1,7 @@
 """Adjust corrections to hard bounds: place hosts so that no effect precedes its cause.
 
 Ends of collectives connect hosts to parts. The order of events holds between all hosts, so all are
-moved together (:mod:`nsys2prv.clock.joint`); what it leaves open (:mod:`nsys2prv.clock.regions`) is
+moved together (:func:`~nsys2prv.clock.orders.move_jointly`); what it leaves open (regions of lines) is
 the error. Parts that it binds in both directions are placed amid that; those bound in one direction
 only are moved just far enough; hosts whose own clocks contradict nothing keep them.
 """
@@ -23,7 +23,6 @@ from nsys2prv.clock import (
     FindingKind,
     NoiseKind,
 )
-from nsys2prv.clock.joint import Springs, move_jointly
 from nsys2prv.clock.least_squares import (
     ENDS,
     REFERENCE,
@@ -32,14 +31,16 @@ from nsys2prv.clock.least_squares import (
     Estimate,
     list_corrections,
 )
-from nsys2prv.clock.orders import Precedences
-from nsys2prv.clock.regions import (
+from nsys2prv.clock.orders import (
     STEEPEST_SLOPE,
     Bounds,
+    Precedences,
+    Springs,
     find_centre,
     find_feasible_region,
     is_bounded,
     label_connected,
+    move_jointly,
     spread_regions,
 )
 

@@ -22,14 +22,17 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import factorize, group_rows
 from nsys2prv.clock import (
     DRIFT_PRIOR,
+    ENOUGH_CALLS,
     NOISE,
     TO_SIGMA,
     ClockFinding,
     Corrections,
     FindingKind,
     Role,
+    estimate_spread,
+    fit_line,
+    take_median,
 )
-from nsys2prv.clock.matching import ENOUGH_CALLS, estimate_spread, fit_line, take_median
 
 #: Methods that find corrections.
 UTC, REFERENCE, ENDS = "UTC", "reference", "ends of collectives"

@@ -14,13 +14,12 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import factorize
 from nsys2prv.clock import (
     PLAUSIBLE_DRIFT,
-    UNCLEAR_KINDS,
     ClockFinding,
     Corrections,
     FindingKind,
     NoiseKind,
+    Observations,
     adjust,
-    gathering,
 )
 from nsys2prv.clock.least_squares import (
     ENDS,
@@ -65,30 +64,15 @@ class Alignment(Struct, frozen=True):
 
 
 def solve_clocks(
-    names: Sequence[str],
-    parts: Sequence[gathering.GatheredCalls],
-    messages: pl.DataFrame,
-    pivot: int,
-    spans: np.ndarray,
+    names: Sequence[str], observed: Observations, pivot: int, spans: np.ndarray
 ) -> Alignment:
-    """Return corrections of the hosts' clocks, from the collective calls and messages (a frame of
-    MESSAGES) between them.
+    """Return corrections of the hosts' clocks, from what they did together.
 
-    names: of the hosts. parts: calls that are gathered per host, whole groups ascending by kind of
-    noise and group. pivot: an instant amid all times (ns). spans: first and last placed time of
+    names: of the hosts. pivot: an instant amid all times (ns). spans: first and last placed time of
     each host, for which bounds are to hold: (hosts, 2), nan where nothing is known.
     """
-    hosts = len(names)
-    gathered = gathering.merge_groups(parts)
-    connecting = gathering.find_connecting_calls(gathered, hosts)
-    rows = gathering.concat_rows([gathered.rows, connecting.rows])
-    # Unclear groups matter only for hosts that all groups together do not place either.
-    findings = [
-        finding
-        for finding in gathered.findings
-        if finding.kind not in UNCLEAR_KINDS or finding.clock in connecting.left
-    ]
-    sent = find_message_precedences(messages, pivot)
+    hosts, rows, findings = len(names), observed.collectives, [*observed.findings]
+    sent = find_message_precedences(observed.messages, pivot)
     orders, binding = (
         Precedences.concat([sent, find_collective_precedences(rows, only_last)])
         for only_last in (False, True)
@@ -96,7 +80,7 @@ def solve_clocks(
     estimates = _solve_network(rows, hosts, binding[~binding.held], findings)
     timed_by_gpu = rows.filter(pl.col("noise_kind") == NoiseKind.NCCL)["clock"].unique()
     is_timed_by_gpu = np.isin(np.arange(hosts), timed_by_gpu.to_numpy())
-    estimates = _adjust_estimates(estimates, orders, connecting.doubt, is_timed_by_gpu, findings)
+    estimates = _adjust_estimates(estimates, orders, observed.doubt, is_timed_by_gpu, findings)
     corrections = list_corrections(estimates)
     evidence = Evidence(rows, sent)
     limit = np.array(
@@ -110,8 +94,7 @@ def solve_clocks(
     part = np.array([e.reference for e in estimates])
     if part.any():
         own = evidence.split_by_component(part).judge(corrections)
-    observed_hosts = gathered.hosts.union(messages["before"], messages["after"])
-    findings += _find_unconnected_hosts(estimates, observed_hosts, connecting)
+    findings += _find_unconnected_hosts(estimates, observed)
     before, after, number = (
         sum(times[when][name] for times in own.values())
         for when, name in (("before", "sum_ns"), ("after", "sum_ns"), ("after", "violated"))
@@ -123,7 +106,7 @@ def solve_clocks(
             replace(e, reference=e.host, method=UTC, offset=0.0, drift=0.0, bound=0.0, rate=0.0)
             for e in estimates
         ]
-    sure = connecting.doubt == 0
+    sure = observed.doubt == 0
     corrected = list_corrections(estimates).apply((spans - pivot).T, np.arange(hosts))
     span = float(np.nanmin(corrected)), float(np.nanmax(corrected))
     host_clocks = [
@@ -201,10 +184,10 @@ def _adjust_estimates(
 
 
 def _find_unconnected_hosts(
-    estimates: list[Estimate], observed_hosts: frozenset[int], connecting: gathering.ConnectingCalls
+    estimates: list[Estimate], observed: Observations
 ) -> list[ClockFinding]:
     """Return the hosts not connected to the first one, and those connected by the order of calls
-    alone. observed_hosts: hosts that share calls or messages with others.
+    alone.
     """
     findings = []
     for estimate in estimates:
@@ -212,9 +195,9 @@ def _find_unconnected_hosts(
             others = sum(other.reference == estimate.host for other in estimates) - 1
             reason = FindingKind.APART.value.format(
                 "nothing shared with other hosts"
-                if estimate.host not in observed_hosts
+                if estimate.host not in observed.hosts
                 else "its calls cannot be paired with those of other hosts"
-                if estimate.host in connecting.left
+                if estimate.host in observed.left
                 else "what it did with other hosts does not determine its clock"
             )
             if others:
@@ -222,7 +205,7 @@ def _find_unconnected_hosts(
             findings.append(
                 ClockFinding(FindingKind.APART, others, clock=estimate.host, reason=reason)
             )
-        elif connecting.doubt[estimate.host]:
+        elif observed.doubt[estimate.host]:
             findings.append(ClockFinding(FindingKind.IN_ORDER, clock=estimate.host))
     return findings
 
@@ -256,7 +239,7 @@ def _to_host_clock(
 class Evidence(Struct, frozen=True):
     """Observations by which corrections are judged."""
 
-    #: Rows of :func:`nsys2prv.clock.gathering.gather_per_host`.
+    #: Rows of :func:`nsys2prv.match.gathering.gather_per_host`.
     collectives: pl.DataFrame
     #: Send and receive of each message.
     messages: Precedences

@@ -23,8 +23,15 @@ from nsys2prv.clock import ALIGNED_ERROR, MESSAGES, NOTE_KINDS
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Placement
 from nsys2prv.conversion.job import Numbered, Opened, Placed, Read, complete
 from nsys2prv.conversion.options import AUTO, NONE
-from nsys2prv.match import DEVICES, FactFile, Observed, RelationContext, all_relations, run_step
-from nsys2prv.match.blocks import Block
+from nsys2prv.match import (
+    DEVICES,
+    Block,
+    FactFile,
+    Observed,
+    RelationContext,
+    all_relations,
+    run_step,
+)
 from nsys2prv.table.runs import Span
 
 if TYPE_CHECKING:
@@ -96,8 +103,10 @@ def find_clock_corrections(job: Numbered) -> ClockRecord | None:
     gathered = list(job.run(run_step, steps))
     # Not before it is needed: most jobs are of one host.
     from nsys2prv.clock.solve import solve_clocks
+    from nsys2prv.match.gathering import merge_observations
 
-    return _make_record(solve_clocks(names, gathered, messages, pivot, spans), names, job)
+    merged = merge_observations(gathered, messages, len(names))
+    return _make_record(solve_clocks(names, merged, pivot, spans), names, job)
 
 
 def _observe_clocks(job: Numbered, context: RelationContext) -> Observed:

@@ -2,7 +2,7 @@
 nearly the same moment.
 
 The calls of a few reports are sorted, in blocks on disk by communicator and member. Portions of
-whole communicators are then gathered per host (:mod:`nsys2prv.clock.gathering`). Calls are compared
+whole communicators are then gathered per host (:mod:`nsys2prv.match.gathering`). Calls are compared
 by the numbers that the report knows, else by the order in which their members made them: the n-th
 of each is the others' n-th unless rows are missing.
 """
@@ -25,19 +25,23 @@ from nsys2prv.clock import CALLS, NoiseKind, Role
 from nsys2prv.events.mpi import MEETINGS, PROCESSES
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS, SEVERAL_OPERATIONS
 from nsys2prv.export.source import NULL
-from nsys2prv.match import DEVICES, FactFile, Observed, RelationContext, read_fact
-from nsys2prv.match.blocks import (
+from nsys2prv.match import (
     COLUMNS,
+    DEVICES,
     Block,
+    FactFile,
+    Observed,
+    RelationContext,
     group_blocks,
     hash_signatures,
     read_blocks,
+    read_fact,
     write_blocks,
 )
 from nsys2prv.match.nccl_collectives import EQUAL_COLUMNS, find_role, keep_sound_kernels
 
 if TYPE_CHECKING:
-    from nsys2prv.clock.gathering import GatheredCalls
+    from nsys2prv.match.gathering import GatheredCalls
 
 #: Returns the calls (COLUMNS["calls"] and `communicator`) of some reports from their facts.
 SelectCalls = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
@@ -202,7 +206,7 @@ class CallPortion(Struct, frozen=True):
 
     def gather(self, pivot: int) -> GatheredCalls:
         """Return the calls by host. pivot: an instant amid all times."""
-        from nsys2prv.clock.gathering import gather_calls
+        from nsys2prv.match.gathering import gather_calls
 
         is_one = len({block.group for block in self.blocks}) == 1
         is_sane = all(block.sane for block in self.blocks)
@@ -216,8 +220,8 @@ class CallPortion(Struct, frozen=True):
         """Return the calls of one large communicator that the report does not number, a member at a
         time.
         """
-        from nsys2prv.clock.gathering import gather_by_member
-        from nsys2prv.clock.sequences import Member
+        from nsys2prv.match.gathering import gather_by_member
+        from nsys2prv.match.sequences import Member
 
         by_member: dict[int, list[MemberBlock]] = {}
         for block in self.blocks:

@@ -33,19 +33,23 @@ from nsys2prv.events.host import TRANSFERS
 from nsys2prv.events.kind import CommunicationLines
 from nsys2prv.export.communicators import NOT_REPORTED
 from nsys2prv.export.source import NULL
-from nsys2prv.match import FactFile, Observed, RelationContext, read_fact, write_result
-from nsys2prv.match.blocks import (
+from nsys2prv.match import (
     COLUMNS,
     PAIR_COLUMNS,
     Block,
+    FactFile,
+    Observed,
+    RelationContext,
     assign_buckets,
     count_buckets,
     group_blocks,
     read_blocks,
+    read_fact,
     store_lines,
     write_block,
     write_buckets,
     write_messages,
+    write_result,
 )
 from nsys2prv.table.work_result import WorkResult
 

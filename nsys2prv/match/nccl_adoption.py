@@ -24,11 +24,21 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, factorize_together, number_linked, number_rows
 from nsys2prv._util.stored_columns import FrameWriter, read_columns, read_frame
-from nsys2prv.clock import NOISE, PLAUSIBLE_DRIFT, TO_SIGMA, UTC_ERROR, NoiseKind, matching
+from nsys2prv.clock import (
+    NOISE,
+    PLAUSIBLE_DRIFT,
+    TO_SIGMA,
+    UTC_ERROR,
+    NoiseKind,
+    choose_evenly,
+    fit_line,
+    take_median,
+)
 from nsys2prv.clock.maps import Placement
-from nsys2prv.clock.sequences import CallSequence, pair_calls
 from nsys2prv.events.nccl import ALL_WAIT, COMMUNICATORS, KERNEL_FACTS, KERNELS, SEND_RECEIVE
 from nsys2prv.export.source import NULL
+from nsys2prv.match import ends as matching
+from nsys2prv.match.sequences import CallSequence, pair_calls
 from nsys2prv.table.work_result import WorkResult
 
 #: `ranks` of kernels that end together but may be of several communicators: usable for clocks only.
@@ -450,7 +460,7 @@ def _compare_queues(
         return None
     found = partners >= 0
     times = own.end[found]
-    offset, slope, spread = matching.fit_line(times, other.end[partners[found]] - times)
+    offset, slope, spread = fit_line(times, other.end[partners[found]] - times)
     if (
         abs(slope) > PLAUSIBLE_DRIFT
         or _follow(own.move(offset, slope).calls.ends, other.calls.ends) is None
@@ -470,7 +480,7 @@ def _pair_in_order(own: np.ndarray, other: np.ndarray) -> np.ndarray | None:
     for shift in range(-(count // 3), count // 3 + 1):
         times = own[max(-shift, 0) : count - max(shift, 0)]
         later = other[max(shift, 0) : count - max(-shift, 0)]
-        offset, slope, _ = matching.fit_line(times, later - times)
+        offset, slope, _ = fit_line(times, later - times)
         # All ends count, as half of a few may be close by chance.
         spread = float(np.sqrt(np.mean((later - times * (1 + slope) - offset) ** 2)))
         spreads[shift] = spread if abs(slope) <= PLAUSIBLE_DRIFT else np.inf
@@ -496,7 +506,7 @@ def _divide(
         is_alike = len(end) >= ENOUGH_ALIKE and known.max() <= ALIKE * known.min()
         return [(parts[0], is_alike or _do_wait_for_each_other(begin, end))]
     names = [{recorded[column] for column in part} - {0} for part in parts]
-    ends = np.stack([matching.take_median(end[:, part], 1) for part in parts])
+    ends = np.stack([take_median(end[:, part], 1) for part in parts])
     last = np.stack([np.fmax.reduce(begin[:, part], axis=1) for part in parts])
     for one in range(len(parts)):
         for other in range(one):
@@ -516,8 +526,8 @@ def _compare_ends(end: np.ndarray) -> np.ndarray:
     spread = np.full((count, count), np.inf)
     for one in range(count):
         apart = end[:, :one] - end[:, one : one + 1]
-        middle = matching.take_median(apart, 0)
-        found = matching.take_median(np.abs(apart - middle), 0)
+        middle = take_median(apart, 0)
+        found = take_median(np.abs(apart - middle), 0)
         found[np.isfinite(apart).sum(axis=0) < FEWEST] = np.inf
         spread[one, :one] = spread[:one, one] = found
     return spread
@@ -538,13 +548,13 @@ def _do_wait_for_each_other(begin: np.ndarray, end: np.ndarray) -> bool:
     count = begin.shape[1]
     if count < 2:
         return False
-    off = end - matching.take_median(end, 1)[:, None]
+    off = end - take_median(end, 1)[:, None]
     margin = max(CLEARLY * TO_SIGMA * float(np.nanmedian(np.abs(off))), LEAST_MARGIN)
     arrival = np.where(np.isnan(begin), -np.inf, begin)
     last = arrival.argmax(axis=1)
     second, latest = np.partition(arrival, -2, axis=1)[:, -2:].T
     behind = end - end[np.arange(len(end)), last][:, None]
-    behind = behind - matching.take_median(behind, 0)
+    behind = behind - take_median(behind, 0)
     seen = behind[latest - second >= margin]
     together = (np.abs(seen) <= margin / 2).sum(axis=0)
     left = (seen < -margin / 2).sum(axis=0)
@@ -563,7 +573,7 @@ def _line_up(
         np.concatenate([own[own >= 0] for own in ordinals]), return_counts=True
     )
     numbers = numbers[counts > 1]
-    numbers = numbers[matching.choose_evenly(len(numbers), MOST_COLLECTIVES)]
+    numbers = numbers[choose_evenly(len(numbers), MOST_COLLECTIVES)]
     begin, end = np.full((2, len(numbers), len(queues)), np.nan)
     for column, (queue, own) in enumerate(zip(queues, ordinals, strict=True)):
         row = np.clip(np.searchsorted(numbers, own), 0, len(numbers) - 1)

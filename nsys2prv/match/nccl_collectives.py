@@ -50,22 +50,20 @@ from nsys2prv.match import (
     BY_LAUNCH,
     BY_NUMBER,
     BY_STREAMS,
+    COLUMNS,
     DEVICES,
+    Block,
     FactFile,
     RelationContext,
-    read_fact,
-    write_result,
-)
-from nsys2prv.match.blocks import (
-    COLUMNS,
-    Block,
     divide_ordinals,
     group_blocks,
     hash_signatures,
     read_blocks,
+    read_fact,
     store_by_time,
     write_block,
     write_blocks,
+    write_result,
 )
 from nsys2prv.match.nccl_adoption import IN_STEP
 from nsys2prv.table.work_result import WorkResult
@@ -533,7 +531,7 @@ def settle_order(
     if even and not any(_group_kernels(part).select(apart.any()).item() for part in parts):
         return piece, 0
     # Not before it is needed: most communicators are in order.
-    from nsys2prv.clock.sequences import Member, number_group
+    from nsys2prv.match.sequences import Member, number_group
 
     owned = []
     for block in piece.blocks:

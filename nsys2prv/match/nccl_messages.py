@@ -28,19 +28,23 @@ from nsys2prv._util.notes import Note
 from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR_KINDS, UTC_ERROR, FindingKind, NoiseKind, Role
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import MESSAGES, RECEIVE, SEND, SEND_RECEIVE
-from nsys2prv.match import FactFile, Observed, RelationContext, read_fact, write_result
-from nsys2prv.match.blocks import (
+from nsys2prv.match import (
     COLUMNS,
     PAIR_COLUMNS,
     Block,
+    FactFile,
+    Observed,
+    RelationContext,
     assign_buckets,
     count_buckets,
     group_blocks,
     read_blocks,
+    read_fact,
     store_lines,
     write_block,
     write_buckets,
     write_messages,
+    write_result,
 )
 from nsys2prv.match.nccl_collectives import (
     find_bandwidth,
@@ -247,7 +251,7 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     """Return the messages with the ordinals that their kernels' ends tell, -1 where they tell none
     and the order is not possible.
     """
-    from nsys2prv.clock.sequences import number_by_order
+    from nsys2prv.match.sequences import number_by_order
 
     side = pl.col("sends").cast(pl.Int64)
     group = pl.struct(_STREAM).rank("dense").cast(pl.Int64)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import astuple
 
-from nsys2prv.clock.regions import (
+from nsys2prv.clock.orders import (
     UNBOUNDED,
     Bounds,
     find_centre,

@@ -42,7 +42,7 @@ HEAVY = {
 #: For jobs of several hosts, for more workers than threads do, for --states, for cuts, and for all views that there are.
 NOT_ASKED_FOR = {
     "nsys2prv.clock.solve",
-    "nsys2prv.clock.gathering",
+    "nsys2prv.match.gathering",
     "nsys2prv.conversion.states",
     "multiprocessing",
     "nsys2prv.conversion.cut",

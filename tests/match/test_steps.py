@@ -13,15 +13,14 @@ from tools.clocks import make_calls
 
 from nsys2prv import match
 from nsys2prv.clock import NoiseKind
-from nsys2prv.clock.gathering import gather_by_member, gather_calls
-from nsys2prv.clock.sequences import Member
-from nsys2prv.match import blocks, calls, nccl_collectives
-from nsys2prv.match.blocks import COLUMNS, write_blocks
+from nsys2prv.match import COLUMNS, calls, nccl_collectives, write_blocks
+from nsys2prv.match.gathering import gather_by_member, gather_calls
 from nsys2prv.match.nccl_collectives import (
     BY_LAUNCH,
     CollectivePiece,
     divide_kernels,
 )
+from nsys2prv.match.sequences import Member
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +28,8 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every report a step of its own, with few kernels in every other."""
     monkeypatch.setattr(match, "BATCH_BYTES", 1)
     monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
-    monkeypatch.setattr(blocks, "BUCKET_BYTES", 2_000)
-    monkeypatch.setattr(blocks, "LINE_ROWS", 20)
+    monkeypatch.setattr(match, "BUCKET_BYTES", 2_000)
+    monkeypatch.setattr(match, "LINE_ROWS", 20)
     monkeypatch.setattr(calls, "PORTION_ROWS", 0)
 
 

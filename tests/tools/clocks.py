@@ -9,9 +9,9 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv.clock import CALLS, MESSAGES, NoiseKind, Role
-from nsys2prv.clock.gathering import gather_calls
 from nsys2prv.clock.maps import HostClock
 from nsys2prv.clock.solve import Alignment, solve_clocks
+from nsys2prv.match.gathering import gather_calls, merge_observations
 
 SECOND = 1_000_000_000
 EPOCH = 1_780_000_000 * SECOND
@@ -211,7 +211,9 @@ def align_hosts(
     ]
     ends = [(int(times.min()), int(times.max())) if len(times) else None for times in observed]
     spans = np.array([span or one or (np.nan, np.nan) for one in ends], np.float64)
-    alignment = solve_clocks(names, [gather_calls(calls, pivot)], messages, pivot, spans)
+    alignment = solve_clocks(
+        names, merge_observations([gather_calls(calls, pivot)], messages, len(names)), pivot, spans
+    )
     corrections = [
         Correction(host, clock, ends[host]) for host, clock in enumerate(alignment.corrections)
     ]

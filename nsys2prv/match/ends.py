@@ -1,5 +1,5 @@
-"""Fit lines to times robustly; match one member's calls with another's by their end times (float ns,
-ascending), and judge how certain the match is.
+"""Match one member's calls with another's by their end times (float ns, ascending), and judge how
+certain the match is.
 """
 
 from __future__ import annotations
@@ -8,17 +8,13 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv._util.columns import Table
-from nsys2prv.clock import DRIFT_PRIOR, PLAUSIBLE_DRIFT, TO_SIGMA, Noise
+from nsys2prv.clock import PLAUSIBLE_DRIFT, Noise, estimate_spread, find_median, fit_line
 
-#: Noise of the points of a line (ns) beside which a few of them tell a slope.
-NOISE_OF_FEW = 2e4
 #: Lengths of the chunks looked for, and how many: where calls are missing here and there, only
 #: short ones are whole.
 CHUNKS = ((96, 5), (24, 15))
 #: Fewer calls than this cannot show that they belong together.
 FEWEST_CALLS = 4
-#: With fewer calls than this the median misfit may be small by chance: all have to fit.
-ENOUGH_CALLS = 16
 #: From MANY_CALLS ends on, a scatter below the usual one is believed, down to 1 / SHARPER of it.
 MANY_CALLS, SHARPER = 8, 4.0
 #: A second fit whose spread is below this multiple of the best one's could be right as well.
@@ -32,75 +28,6 @@ INTERVAL_MISFITS = 4.0
 MOST_CANDIDATES = 3
 #: Share of equal signatures among the calls matched.
 AGREEING_SHARE = 0.9
-
-
-def find_median(values: np.ndarray) -> float:
-    """Return the median of some values, none of them NaN; several times as fast as NumPy's."""
-    low, high = (len(values) - 1) // 2, len(values) // 2
-    ordered = np.partition(values, (low, high))
-    return float((ordered[low] + ordered[high]) / 2)
-
-
-def estimate_spread(values: np.ndarray) -> float:
-    """Return standard deviation of the values about their median, judged by the median absolute
-    deviation; inf of none.
-    """
-    if not len(values):
-        return float("inf")
-    return TO_SIGMA * find_median(np.abs(values - find_median(values)))
-
-
-def fit_line(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
-    """Return (value at time 0, slope, spread about the line) by medians; the line of fewer than
-    four points is drawn to 0. Times ascending, in ns.
-
-    Pairs of points that lie far apart tell more of the slope: after a burst, the few that come much
-    later decide.
-    """
-    half = len(times) // 2
-    slope = 0.0
-    if half == 1:
-        since = times - times.mean()
-        slope = float(
-            since @ (values - values.mean()) / (since @ since + (NOISE_OF_FEW / DRIFT_PRIOR) ** 2)
-        )
-    elif half >= 2:
-        steps, rises = times[-half:] - times[:half], values[-half:] - values[:half]
-        good = steps > 0
-        if good.any():
-            slope = _take_weighted_median(rises[good] / steps[good], steps[good])
-    slope = min(max(slope, -2 * PLAUSIBLE_DRIFT), 2 * PLAUSIBLE_DRIFT)
-    rest = values - slope * times
-    if not len(rest):
-        return 0.0, slope, float("inf")
-    offset = find_median(rest)
-    return offset, slope, TO_SIGMA * find_median(np.abs(rest - offset))
-
-
-def _take_weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
-    order = np.argsort(values, kind="stable")
-    below = np.cumsum(weights[order])
-    low, high = (np.searchsorted(below, below[-1] / 2, side) for side in ("left", "right"))
-    return float((values[order[low]] + values[order[min(high, len(order) - 1)]]) / 2)
-
-
-def take_median(values: np.ndarray, axis: int) -> np.ndarray:
-    """Return the median along the axis without NaNs; NaN if there are only NaNs."""
-    ordered = np.sort(values, axis=axis)
-    count = np.isfinite(ordered).sum(axis=axis, keepdims=True)
-    last = values.shape[axis] - 1
-    low, high = (
-        np.take_along_axis(ordered, np.clip(place, 0, last), axis)
-        for place in ((count - 1) // 2, count // 2)
-    )
-    return np.squeeze((low + high) / 2, axis)
-
-
-def choose_evenly(count: int, most: int) -> np.ndarray:
-    """Return indices of at most `most` of `count` items, spread evenly."""
-    if count <= most:
-        return np.arange(count)
-    return np.linspace(0, count - 1, most).round().astype(np.int64)
 
 
 class Ends(Table, frozen=True):

@@ -23,24 +23,25 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import factorize
 from nsys2prv.clock import (
     CALLS,
+    HOLD_BACK,
     NOISE,
     UNCLEAR_KINDS,
     UTC_ERROR,
     ClockFinding,
     FindingKind,
     Noise,
+    Observations,
     Role,
-    find_shared_calls,
-    matching,
-    sequences,
+    choose_evenly,
+    fit_line,
 )
+from nsys2prv.match import ends as matching
+from nsys2prv.match import sequences
 
 #: Largest number of collectives of a group that are used; more add no information.
 MOST_COLLECTIVES = 4_000
 #: Number of kinds of findings that come before others: on calls that cannot be used at all.
 FIRST_KINDS = 3
-#: Every 10th collective and message is held back from the estimate, to judge it by.
-HOLD_BACK = 10
 #: Largest number of calls of a group and host that are kept where the ends of the group are unclear:
 #: together with other groups of the two hosts they may still be matched.
 MOST_UNCLEAR_CALLS = 512
@@ -49,6 +50,26 @@ MOST_TRIES = 3
 #: Signatures are below this: group * MOST_SIGNATURES + signature tells those of one group from
 #: another's.
 MOST_SIGNATURES = 1 << 32
+
+
+def find_shared_calls(calls: pl.DataFrame, pivot: int) -> tuple[pl.DataFrame, list[ClockFinding]]:
+    """Return the calls of groups on several clocks, with times relative to `pivot`, `key` numbering (noise_kind,
+    group), and `numbered`: whether the report numbers all calls of the group.
+    """
+    table = calls.with_columns(pl.col("begin", "end") - pivot)
+    findings = []
+    backwards = table.filter(pl.col("end") < pl.col("begin")).height
+    if backwards:
+        findings.append(ClockFinding(FindingKind.BACKWARDS, backwards))
+        table = table.filter(pl.col("end") >= pl.col("begin"))
+    groups = table.group_by("noise_kind", "group").agg(
+        clocks=pl.col("clock").min() != pl.col("clock").max(),
+        numbered=(pl.col("number") >= 0).all(),
+    )
+    groups = (
+        groups.filter("clocks").sort("noise_kind", "group").drop("clocks").with_row_index("key")
+    )
+    return table.join(groups.cast({"key": pl.Int32}), on=["noise_kind", "group"]), findings
 
 
 class GatheredCalls(Struct, frozen=True):
@@ -122,20 +143,38 @@ def _choose_one_per_host(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def merge_groups(parts: Sequence[GatheredCalls]) -> GatheredCalls:
-    """Return all parts, as if they had been gathered at once."""
+def merge_observations(
+    parts: Sequence[GatheredCalls], messages: pl.DataFrame, hosts: int
+) -> Observations:
+    """Return what the calls of all parts and messages (MESSAGES) between hosts tell of their clocks.
+    parts: whole groups, ascending by kind of noise and group. hosts: number of all.
+    """
     parts = parts or [gather_calls(pl.DataFrame(schema=CALLS), 0)]
+    rows = _concat_rows([part.rows for part in parts])
+    unsettled = pl.concat([part.unsettled for part in parts])
+    connecting, doubt, left = _find_connecting_calls(rows, unsettled, hosts)
     kinds = list(FindingKind)
-    findings = (finding for part in parts for finding in part.findings)
-    return GatheredCalls(
-        concat_rows([part.rows for part in parts]),
+    # Unclear groups matter only for hosts that all groups together do not place either.
+    findings = [
+        finding
+        for part in parts
+        for finding in part.findings
+        if finding.kind not in UNCLEAR_KINDS or finding.clock in left
+    ]
+    shared = frozenset().union(
+        *(part.hosts for part in parts), messages["before"], messages["after"]
+    )
+    return Observations(
+        _concat_rows([rows, connecting]),
+        messages,
         sorted(findings, key=lambda finding: min(kinds.index(finding.kind), FIRST_KINDS)),
-        pl.concat([part.unsettled for part in parts]),
-        frozenset().union(*(part.hosts for part in parts)),
+        shared,
+        doubt,
+        left,
     )
 
 
-def concat_rows(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+def _concat_rows(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Return the rows of all parts, with keys and collectives numbered through."""
     numbered, keys, collectives = [], 0, 0
     for rows in parts:
@@ -156,7 +195,7 @@ def _sample_collectives(table: pl.DataFrame) -> pl.DataFrame:
 
 def _choose_sample(collectives: pl.DataFrame) -> pl.DataFrame:
     """Return the collectives of a group to look at; `held`: those that are held back."""
-    kept = collectives[matching.choose_evenly(collectives.height, MOST_COLLECTIVES)]
+    kept = collectives[choose_evenly(collectives.height, MOST_COLLECTIVES)]
     return kept.with_columns(held=pl.int_range(pl.len()) % HOLD_BACK == HOLD_BACK - 1)
 
 
@@ -191,36 +230,28 @@ def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
     return hosts.with_columns(collective=pl.Series(number), late=pl.Series(late))
 
 
-class ConnectingCalls(Struct, frozen=True):
-    """Calls of hosts that share communicators."""
-
-    #: Calls of hosts that belong together, rows of :func:`gather_per_host`.
-    rows: pl.DataFrame
-    #: Per host: possible error in addition to its bound, ns; 0 where the calls surely belong
-    #: together, inf where nothing is known.
-    doubt: np.ndarray
-    #: Hosts that share calls with others but could not be placed by them.
-    left: list[int]
-
-
 #: Rows of calls of one host and of another that belong together, and how far these may be off each
 #: other, ns: 0 where they surely belong together.
 _Pair = tuple[np.ndarray, np.ndarray, float]
 
 
-def find_connecting_calls(gathered: GatheredCalls, hosts: int) -> ConnectingCalls:
-    """Return the calls that place hosts which no settled collectives connect."""
-    settled = _find_parts(gathered.rows, hosts)
+def _find_connecting_calls(
+    rows: pl.DataFrame, frame: pl.DataFrame, hosts: int
+) -> tuple[pl.DataFrame, np.ndarray, list[int]]:
+    """Return the calls that place hosts which no settled collectives connect: rows of
+    :func:`gather_per_host`, the doubt of each host, and the hosts left (see Observations). rows: of
+    settled collectives; frame: `unsettled` calls.
+    """
+    settled = _find_parts(rows, hosts)
     part = settled.copy()
-    frame = gathered.unsettled
     calls = sequences.CallSequence.from_frame(frame)
     # The rows of each group by host.
     places: dict[int, dict[tuple[int, int], np.ndarray]] = {}
     by_group = frame.with_row_index("row").group_by(
         "noise_kind", "group", "clock", maintain_order=True
     )
-    for (noise_kind, group, host), rows in by_group:
-        own = rows["row"].to_numpy().astype(np.int64)
+    for (noise_kind, group, host), calls_of_group in by_group:
+        own = calls_of_group["row"].to_numpy().astype(np.int64)
         places.setdefault(host, {})[noise_kind, group] = own
     pairs: dict[tuple[int, int], _Pair | None] = {}
     chosen: dict[tuple[int, int], _Pair] = {}
@@ -247,7 +278,7 @@ def find_connecting_calls(gathered: GatheredCalls, hosts: int) -> ConnectingCall
                     todo += [host for host in new.tolist() if host in places]
     sizes = np.bincount(part)
     left = [host for host in sorted(places) if sizes[part[host]] == 1]
-    return ConnectingCalls(_gather_pairs(frame, chosen), _sum_doubts_by_host(settled, chosen), left)
+    return _gather_pairs(frame, chosen), _sum_doubts_by_host(settled, chosen), left
 
 
 def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
@@ -309,7 +340,7 @@ def _pair_in_order(
     if certainty >= matching.SURE_RATING:
         return a, b, 0.0
     # Only the order within a group is evidence, not the order across groups.
-    if matching.fit_line(ends, others - ends)[2] > noise.reach or (
+    if fit_line(ends, others - ends)[2] > noise.reach or (
         certainty == 0.0
         and max(len(own) for _, own, _ in even) >= matching.FEWEST_CALLS
         and not (len(even) == 1 and sequences.are_nearby(ends, others, sequences.USUAL_UTC_ERROR))

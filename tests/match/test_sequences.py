@@ -15,8 +15,9 @@ from tools.clocks import (
     simulate_collectives,
 )
 
-from nsys2prv.clock import NOISE, UTC_ERROR, ClockFinding, FindingKind, NoiseKind, find_shared_calls
-from nsys2prv.clock.sequences import CallSequence, number_calls, pair_calls
+from nsys2prv.clock import NOISE, UTC_ERROR, ClockFinding, FindingKind, NoiseKind
+from nsys2prv.match.gathering import find_shared_calls
+from nsys2prv.match.sequences import CallSequence, number_calls, pair_calls
 
 COUNT, MEMBERS = 400, 4
 

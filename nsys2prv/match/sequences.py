@@ -12,18 +12,26 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import Table
-from nsys2prv.clock import ALIGNED_ERROR, NOISE, UTC_ERROR, ClockFinding, FindingKind, Noise, Role
-from nsys2prv.clock.matching import (
-    AGREEING_SHARE,
+from nsys2prv.clock import (
+    ALIGNED_ERROR,
     ENOUGH_CALLS,
+    NOISE,
+    UTC_ERROR,
+    ClockFinding,
+    FindingKind,
+    Noise,
+    Role,
+    choose_evenly,
+    fit_line,
+)
+from nsys2prv.match.ends import (
+    AGREEING_SHARE,
     FEWEST_CALLS,
     SURE_RATING,
     Ends,
-    choose_evenly,
     find_nearest_partners,
     find_rival_distances,
     find_width,
-    fit_line,
     keep_nearest_partners,
     mask_compatible,
     match_sequences,
@@ -94,7 +102,7 @@ class Member(Struct, frozen=True):
 
 
 def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the calls of :func:`nsys2prv.clock.find_shared_calls` with `ordinal`, equal
+    """Return the calls of :func:`nsys2prv.match.gathering.find_shared_calls` with `ordinal`, equal
     for the calls of one collective of a `key`; calls of no known collective are left out.
     """
     numbered, findings = _keep_numbered(table.filter("numbered"))
