@@ -35,7 +35,7 @@ from nsys2prv.conversion.convert import prepare
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.job_reader import make_event_reader
 from nsys2prv.conversion.options import Options, Plan, choose_options, find_layouts
-from nsys2prv.conversion.quality import UNNAMED, QualityNote, assess_quality, collect_warnings
+from nsys2prv.conversion.quality import QualityNote, assess_quality, collect_warnings
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import Layout, NameSet, ValueSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey
@@ -405,7 +405,7 @@ class OpenJob(Closable):
     @cached_property
     def available(self) -> set[str]:
         """Layouts that there are events of, and KERNEL_NAMES where most kernels have names."""
-        is_unnamed = self.labels["kernels"]["label"].str.contains(UNNAMED)
+        is_unnamed = self.labels["kernels"]["label"].is_in(self.prepared.unnamed)
         named = {KERNEL_NAMES} if 2 * is_unnamed.sum() <= len(is_unnamed) else set()
         return {*self.reader.layouts, *named}
 

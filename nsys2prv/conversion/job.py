@@ -127,6 +127,11 @@ class Read(Opened, frozen=True, eq=False, kw_only=True):
         return sorted(self.results, key=lambda result: result.task)
 
     @property
+    def unnamed(self) -> set[str]:
+        """Return the texts of names that stand for what reports lack."""
+        return set().union(*(result.unnamed for result in self.results))
+
+    @property
     def next_task(self) -> int:
         """Return the number of the next task."""
         return 1 + max((result.task for result in self.results), default=-1)

@@ -11,10 +11,10 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -25,8 +25,7 @@ from nsys2prv._util.stored_columns import read_frame
 from nsys2prv._util.text import choose_decimals, format_scaled, list_some
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.lost_launches import LostLaunches
-from nsys2prv.events import Selection, all_kinds
+from nsys2prv.events import all_kinds
 from nsys2prv.events.attributes import EARLY_WORK
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.cuda import GRAPH_TABLE
@@ -37,19 +36,18 @@ from nsys2prv.events.kind import (
     find_function,
 )
 from nsys2prv.events.mpi import COLLECTIVES, OTHER, P2P, START_WAIT
-from nsys2prv.events.stacks import CUDA_CALLS, NO_SYMBOLS
+from nsys2prv.events.stacks import CUDA_CALLS
 from nsys2prv.export.info import ReportInfo, pid_of
 from nsys2prv.export.recording import ERROR, INFO, TIMES, Message
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.samples import list_partly_sampled
-from nsys2prv.table.work_result import WorkResult
 
 #: Tables of MPI calls.
 MPI_CALLS = {P2P, COLLECTIVES, START_WAIT, OTHER}
 #: Largest number of notes that are shown unless all are asked for.
 MOST_SHOWN = 5
-#: Name sets of the strings in StringIds, and the label of a string that is missing there.
-NAME_SETS, UNNAMED = frozenset({"kernels", "cuda_api", "osrt"}), r"^string \d+$"
+#: Name sets of functions and kernels.
+NAME_SETS = ("kernels", "cuda_api", "osrt")
 #: Work that begins before its launch by less than this (ns) is within what clocks can agree to.
 LEAST_EARLY = 1_000
 #: Messages of Nsight Systems of one class and the same reports at most.
@@ -94,7 +92,8 @@ def assess_quality(
     """
     helping = _find_reports_without_ranks(job)
     infos = [info for report, info in enumerate(job.infos) if report not in helping]
-    notes = [*_note_missing_mpi(infos), *_note("mpi_calls_end", mpi_ends)]
+    notes = _note("mpi_not_recorded", [info.name for info in infos if lacks_mpi(info)])
+    notes += _note("mpi_calls_end", mpi_ends)
     notes += _note_unused_tables(job.infos)
     notes += _note_missing_names(job)
     if any(kind.gpu_work for kind in job.selection.kinds):
@@ -161,37 +160,26 @@ def _note(kind: str, where: Sequence[str], **facts: Any) -> list[QualityNote]:
 
 
 def _note_lost_launches(job: Job) -> list[QualityNote]:
-    labels, tasks = job.model.labels, job.model.tasks
-    lines = []
+    """Return a note on launches whose work is not in the reports, and since when that is lacking."""
+    labels, tasks, lines = job.model.labels, job.model.tasks, []
     for lost in sorted(job.lost, key=lambda one: -one.lost / one.launches):
         task, report = tasks.get((lost.report, lost.process)), job.infos[lost.report].name
-        first, last = _place_loss(lost, job)
+        since = lost.first if lost.since is None else lost.since
+        times = job.clocks[lost.report].to_global(np.array([lost.first, lost.last, since]))
+        first, last, since = times.tolist()
         if job.uncut and (task is None or last < 0 or first > job.duration):
             continue
         name = f"process {pid_of(lost.process)}" if task is None else labels[task]
         name += f" in {report}" if task is None or job.captures.chains else ""
-        lines.append(f"{name}: {lost.lost:,} of {lost.launches:,}, {_name_time_of_loss(lost, job)}")
+        begin, end = (
+            format_scaled(time, ("ns", "us", "ms", "s"))
+            for time in (max(since, 0), min(last, job.duration))
+        )
+        when = f"from {begin} to {end}" if first < last else f"at {begin}"
+        if lost.since is not None:
+            when = f"all from {begin} on"
+        lines.append(f"{name}: {lost.lost:,} of {lost.launches:,}, {when}")
     return _note("launches_without_work", lines)
-
-
-def _place_loss(lost: LostLaunches, job: Job) -> tuple[int, int]:
-    """Return when the first and the last launch without work begin (ns of the trace)."""
-    span = np.array([lost.first, lost.last])
-    return tuple(job.clocks[lost.report].to_global(span).tolist())
-
-
-def _name_time_of_loss(lost: LostLaunches, job: Job) -> str:
-    """Return when work is lost, as `all from 27.76 ms on`, or `from 27.76 ms to 40.12 ms` where there is
-    some later.
-    """
-    first, last = _place_loss(lost, job)
-    since = lost.first if lost.since is None else lost.since
-    begin = max(int(job.clocks[lost.report].to_global(np.array([since]))[0]), 0)
-    named = format_scaled(begin, ("ns", "us", "ms", "s"))
-    if lost.since is not None:
-        return f"all from {named} on"
-    end = format_scaled(min(last, job.duration), ("ns", "us", "ms", "s"))
-    return f"from {named} to {end}" if first < last else f"at {named}"
 
 
 def _note_early_work(job: Job) -> list[QualityNote]:
@@ -251,11 +239,6 @@ def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> list[QualityNote]:
     return [] if is_cpu_job else _note(kind, idle)
 
 
-def _note_missing_mpi(infos: Sequence[ReportInfo]) -> list[QualityNote]:
-    """Return a note on reports without any MPI call though MPI was to be traced."""
-    return _note("mpi_not_recorded", [info.name for info in infos if lacks_mpi(info)])
-
-
 def lacks_mpi(info: ReportInfo) -> bool:
     """Return whether a report has no MPI call though MPI was to be traced."""
     return info.traces_mpi and info.parts.keys().isdisjoint(MPI_CALLS)
@@ -306,9 +289,9 @@ def _note_missing_payloads(job: Job) -> list[QualityNote]:
 
 def _note_stacks_without_names(job: Job) -> list[QualityNote]:
     """Return a note where no function of the program has a name in call stacks."""
-    callers = job.values["caller"].labels["label"] if "caller" in job.values else pl.Series()
-    unnamed = len(callers) and callers.str.ends_with(NO_SYMBOLS).all()
-    return _note("stacks_without_names", callers.to_list() if unnamed else [])
+    callers = job.values["caller"].labels["label"].to_list()
+    plain = job.plain_labels.get("caller", job.values["caller"].labels)["label"]
+    return _note("stacks_without_names", callers if plain.is_in(job.unnamed).all() else [])
 
 
 def _note_differences(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
@@ -329,16 +312,11 @@ def _note_differences(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
 
 def _note_missing_names(job: Job) -> list[QualityNote]:
     """Return a note on functions and kernels without recorded names."""
-    count, reports = 0, set()
-    by_task = job.ordered_results
-    for name_set in NAME_SETS & job.names.keys():
-        labels = job.values[name_set].labels
-        unnamed = labels.filter(pl.col("label").str.contains(UNNAMED))["value"].to_numpy()
-        count += len(unnamed)
-        for result, values in zip(by_task, job.names[name_set] if count else (), strict=False):
-            if np.isin(values, unnamed).any():
-                reports.add(job.infos[result.report].name)
-    return _note("names_missing", sorted(reports), count=count)
+    labels = [job.values[name].labels["label"] for name in NAME_SETS]
+    lacking = [*chain(*(one.filter(one.is_in(job.unnamed)) for one in labels))]
+    reports = {one.report for one in job.results if not one.unnamed.isdisjoint(lacking)}
+    names = sorted(job.infos[report].name for report in reports)
+    return _note("names_missing", names, count=len(lacking))
 
 
 def _classify_message(message: Message) -> str:
@@ -379,7 +357,7 @@ def collect_notes(job: Job) -> list[Note]:
     """Return the notes of a job."""
     return [
         *(note for result in job.results for note in result.notes),
-        *map(Note, _note_unrequested_kinds(job.infos, job.selection)),
+        *map(Note, _note_unrequested_kinds(job)),
         *map(Note, _note_details(job)),
         *job.notes,
     ]
@@ -387,9 +365,7 @@ def collect_notes(job: Job) -> list[Note]:
 
 def collect_warnings(job: Job) -> list[str]:
     """Return the warnings of a job, a line each."""
-    infos, results, selection = job.infos, job.results, job.selection
-    warnings = list(job.warnings)
-    warnings += _warn_of_missing_kinds(infos, selection, results)
+    infos, warnings = job.infos, [*job.warnings, *_warn_of_missing_kinds(job)]
     unplaced, offsets = [], []
     for info, placement in zip(infos, job.placements, strict=True):
         if placement.method == UNPLACED:
@@ -407,26 +383,23 @@ def collect_warnings(job: Job) -> list[str]:
     return warnings
 
 
-def _warn_of_missing_kinds(
-    infos: Sequence[ReportInfo], selection: Selection, results: Sequence[WorkResult]
-) -> list[str]:
-    """Return a warning for each name given to -t, of a kind or a group, without any event in the
+def _warn_of_missing_kinds(job: Job) -> Iterator[str]:
+    """Yield a warning for each name given to -t, of a kind or a group, without any event in the
     reports.
     """
-    records = {layout for result in results for layout, count in result.events.items() if count}
+    records = {layout for one in job.results for layout, count in one.events.items() if count}
     dropped = {
-        kind for result in results for kind, account in result.accounts.items() if account.dropped
+        kind for one in job.results for kind, account in one.accounts.items() if account.dropped
     }
-    warnings = []
-    for name in sorted(selection.asked):
-        named = [kind for kind in selection.kinds if kind.name == name]
-        meant_kinds = named or [kind for kind in selection.kinds if kind.is_called(name)]
-        if meant_kinds and not any(
-            kind.name in dropped or not records.isdisjoint(kind.layouts) for kind in meant_kinds
+    kinds = job.selection.kinds
+    for name in sorted(job.selection.asked):
+        named = [kind for kind in kinds if kind.name == name]
+        meant = named or [kind for kind in kinds if kind.is_called(name)]
+        if meant and not any(
+            kind.name in dropped or not records.isdisjoint(kind.layouts) for kind in meant
         ):
-            hint = _hint_elsewhere(named[0], infos) if named else ""
-            warnings.append(f"{name}: the reports hold no events of this kind{hint}")
-    return warnings
+            hint = _hint_elsewhere(named[0], job.infos) if named else ""
+            yield f"{name}: the reports hold no events of this kind{hint}"
 
 
 def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
@@ -439,24 +412,23 @@ def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
     return ""
 
 
-def _note_details(job: Job) -> list[str]:
-    """Return a note for each kind with attributes that are only written on request."""
-    cut, notes = job.plan.options.cut, []
+def _note_details(job: Job) -> Iterator[str]:
+    """Yield a note for each kind with attributes that are only written on request."""
+    cut, layouts = job.plan.options.cut, load_catalogue().layouts
     for kind in job.selection.kinds if cut.arguments else ():
-        layouts = [load_catalogue().layouts[name] for name in kind.layouts if job.written[name]]
-        names = [field.name for layout in layouts[:1] for field in layout.fields if field.detail]
+        # Others of the kind have the same.
+        first = next((name for name in kind.layouts if job.written[name]), None)
+        names = [one.name for one in layouts[first].fields if one.detail] if first else ()
         if names and not any(kind.is_called(name) for name in cut.fields):
-            notes.append(
+            yield (
                 f"{kind.name}: {len(names)} attributes are not written ({names[0]} … {names[-1]}); "
                 f"--args {kind.name}=all writes them"
             )
-    return notes
 
 
-def _note_unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
-    """Return a note where the reports hold work on GPUs and none was asked for."""
-    if any(kind.gpu_work for kind in selection.kinds):
-        return []
-    left_out = sorted({name for info in infos for name in list_gpu_work(info)})
-    note = f"the reports hold work on GPUs that -t does not select: {', '.join(left_out)}"
-    return [note] if left_out else []
+def _note_unrequested_kinds(job: Job) -> Iterator[str]:
+    """Yield a note where the reports hold work on GPUs and none was asked for."""
+    if any(kind.gpu_work for kind in job.selection.kinds):
+        return
+    if left_out := sorted({name for info in job.infos for name in list_gpu_work(info)}):
+        yield f"the reports hold work on GPUs that -t does not select: {', '.join(left_out)}"

@@ -275,7 +275,7 @@ def read_task(task: ReadingWork) -> WorkResult:
             result.launches, result.nccl_calls, result.beside.launches = [], [], []
     with FrameWriter(writer.path) as frames:
         result.names = {name: names.save(frames) for name, names in own.names.items()}
-        result.callers = np.concatenate(own.callers)
+        result.unnamed, result.callers = own.unnamed, np.concatenate(own.callers)
         for extraction, of_one in ((own, result), (beside, result.beside)):
             of_one.objects, of_one.domains = list(extraction.objects), list(extraction.domains)
             of_one.facts = extraction.save_facts(frames)

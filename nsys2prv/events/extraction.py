@@ -251,6 +251,8 @@ class Extraction:
         #: Ranges shorter than this are not wanted, ns.
         self.min_duration = 0
         self._strings: dict[int, str] = {NULL: ""}
+        #: What stands for names that the report lacks.
+        self.unnamed: set[str] = set()
         self._name_bytes = 0
 
     def read(
@@ -364,8 +366,11 @@ class Extraction:
         """
         numbers = ids.tolist()
         if new := [number for number in numbers if number not in self._strings]:
-            self._strings.update(self.database.read_strings(new))
-        return [self._strings.get(number, f"string {number}") for number in numbers]
+            known = self.database.read_strings(new)
+            lacking = {number: f"string {number}" for number in new if number not in known}
+            self.unnamed.update(lacking.values())
+            self._strings |= known | lacking
+        return [self._strings[number] for number in numbers]
 
     def number_objects(
         self, make_key: Callable[..., ObjectKey], *columns: np.ndarray

@@ -87,6 +87,8 @@ class DistinctStacks:
         #: Callers by level: indices into `labels`; ABSENT behind the last one.
         self.callers = np.zeros((0, CALLER_LEVELS), np.int64)
         self.labels = Numbering()
+        #: Labels of callers without a name.
+        self.unnamed: set[str] = set()
         #: Stack and label of all its frames that count as callers, also beyond these levels.
         self.labelled = np.zeros((2, 0), np.int64)
         #: Ids of function and module of so many frames, from the innermost on; NULL where there is
@@ -169,7 +171,9 @@ class DistinctStacks:
         callers = np.full((len(first), CALLER_LEVELS), ABSENT)
         if len(counts):
             used, place = np.unique(code[counts], return_inverse=True)
-            label = self.labels.number(label_frame(*frames[one]) for one in used.tolist())
+            texts = {one: label_frame(*frames[one]) for one in used.tolist()}
+            self.unnamed |= {text for one, text in texts.items() if not _is_named(frames[one][0])}
+            label = self.labels.number(texts.values())
             caller, label = stack[counts], label[place]
             new = mask_changes(caller, label)
             caller, label = caller[new], label[new]
@@ -244,6 +248,7 @@ class Stacks:
             labels = list(distinct.labels)
             texts = [labels[one] for one in used.tolist()]
             names[used] = self._extraction.intern_names("caller", np.arange(len(used)), text=texts)
+            self._extraction.unnamed |= distinct.unnamed
         callers = names[distinct.callers[new]]
         own = sum(map(len, self._extraction.callers)) + np.arange(len(new))
         self._callers[new] = np.where(callers[:, 0] == ABSENT, 0, own)

@@ -43,6 +43,8 @@ class WorkResult(Struct):
     #: Name set -> frame of local names: text and, where any name has one, short and the index of
     #: its domain.
     names: dict[str, StoredFrame] = msgspec.field(default_factory=dict)
+    #: Texts of names that stand for what the report lacks.
+    unnamed: set[str] = msgspec.field(default_factory=set)
     #: Callers of the local call stacks, by level: local names of the set `caller`.
     callers: np.ndarray = msgspec.field(
         default_factory=lambda: np.zeros((0, CALLER_LEVELS), np.int64)
