@@ -165,8 +165,16 @@ class OpenJob(Closable):
 
     def describe(self, reports: Sequence[str | Path] = (), name: str = "") -> dict[str, Any]:
         """Return the description of the job in JSON, without notes that need no action."""
+        infos, begin = self.prepared.infos, self.prepared.begin_utc
         if not reports or self.prepared.plan.options.anonymous:
-            reports = [info.name for info in self.prepared.infos]
+            reports = [info.name for info in infos]
+        # Reports of one host name the same GPUs.
+        gpus = {
+            (machine, gpu.key or gpu.number): gpu.name
+            for info, machine in zip(infos, self.prepared.machines, strict=True)
+            for gpu in info.gpus.values()
+        }
+        recorders = sorted({info.recorder for info in infos})
         rows = self.rows.filter(~pl.col("kind").is_in([SAMPLED, HELPER]))
         more = f" and {len(reports) - 1} more" if len(reports) > 1 else ""
         return {
@@ -181,7 +189,11 @@ class OpenJob(Closable):
             "devices": self.devices.height,
             "nodes": self.rows["node"].unique(maintain_order=True).to_list(),
             "records": self.layouts,
-            **self.facts,
+            "begins_utc": f"{begin:%Y-%m-%d %H:%M:%S}" if begin else "",
+            "gpu_models": dict(Counter(filter(None, gpus.values())).most_common()),
+            "drivers": sorted({info.driver for info in infos if info.driver}),
+            "recorded_by": recorders if all(recorders) else [],
+            "exported_by": sorted({info.exporter for info in infos if info.exporter}),
             "quality": to_builtins(self.quality),
             "notes": [one.text for one in self._noted if not one.is_routine],
             "warnings": self.warnings,
@@ -217,27 +229,6 @@ class OpenJob(Closable):
         )
         found = [] if labels is None else labels.filter(pl.col("value") == value)["label"].to_list()
         return str(found[0]) if found else ""
-
-    @property
-    def facts(self) -> dict[str, object]:
-        """The begin of the job (`begins_utc`, text, empty where unknown), its GPU models with how many
-        of each there are, and versions of drivers and of Nsight Systems.
-        """
-        infos, begin = self.prepared.infos, self.prepared.begin_utc
-        # Reports of one host name the same GPUs.
-        gpus = {
-            (placement.machine, gpu.key or gpu.number): gpu.name
-            for info, placement in zip(infos, self.prepared.placements, strict=True)
-            for gpu in info.gpus.values()
-        }
-        recorders = sorted({info.recorder for info in infos})
-        return {
-            "begins_utc": f"{begin:%Y-%m-%d %H:%M:%S}" if begin else "",
-            "gpu_models": dict(Counter(filter(None, gpus.values())).most_common()),
-            "drivers": sorted({info.driver for info in infos if info.driver}),
-            "recorded_by": recorders if all(recorders) else [],
-            "exported_by": sorted({info.exporter for info in infos if info.exporter}),
-        }
 
     @property
     def notes(self) -> list[str]:

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+from msgspec.structs import replace
+
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import list_some
@@ -40,6 +43,8 @@ MIDDLE, UNCLEAR = 0.5, (0.25, 0.75)
 #: Runs on equally many devices of one model do different work if an iteration computes longer by this
 #: factor: clocks and instructions per cycle differ by less.
 OTHER_WORK = 1.5
+#: A table that a run lacks.
+NO_ROWS = pl.DataFrame(schema={"elapsed_ns": pl.Int64})
 #: What is said of runs that do not compare.
 WARNINGS: dict[str, str] = load_shipped_file("nsys2prv.show.study", "warnings.yaml")
 
@@ -93,12 +98,12 @@ def make_study(
                 results = job.analyse(*wanted, **asked)
             except UsageError as error:
                 raise UsageError(f"{name}: {error}") from error
-            run = _make_run(name, FinishedJob(job.facts, results))
+            finished = FinishedJob(job.describe(), results)
+            run = _make_run(name, finished)
+            run.findings = [one.as_dict() for one in finished.findings]
             if drawn is not None:
                 excerpts = choose_excerpts(job, results, typical=True)
-                drawn[name] = FinishedJob(job.describe(), results, excerpts)
-            if paths is largest:
-                run.findings = [one.as_dict() for one in results["findings"].findings]
+                drawn[name] = replace(finished, excerpts=excerpts)
         read.append(run)
     _label_runs(read, labels or {})
     names = _choose_regions(read, regions)
@@ -198,24 +203,22 @@ def _read_earlier(path: Path) -> list[Run]:
 def _make_run(name: str, job: FinishedJob) -> Run:
     """Return a run of the result of the analysis of efficiencies."""
     result = job.results["efficiencies"]
-    tables = {key: table.frame for key, table in result.tables.items()}
-    if "focus" not in tables:
-        raise Nsys2prvError(f"{name}: {'; '.join(result.missing) or 'there are no efficiencies'}")
-    focus = tables["focus"].row(0, named=True)
-    count = max(focus["iterations"], 1)
-    device, host = (
-        tables[key].row(0, named=True) if key in tables else {} for key in ("device", "host")
+    focus, device, host, sampled = (
+        job.find_row("efficiencies", table) for table in ("focus", "device", "host", "instructions")
     )
+    if not focus:
+        raise Nsys2prvError(f"{name}: {'; '.join(result.missing) or 'there are no efficiencies'}")
+    count = max(focus["iterations"], 1)
     elapsed = focus["elapsed_ns"] / count
     metrics = {"elapsed_ns": elapsed, **job.metrics}
     sums = {**_sum_work(device, host, count), "elapsed_ns": elapsed}
-    if "instructions" in tables:
-        sampled = tables["instructions"].row(0, named=True)
+    if sampled:
         # Of all devices, where some were not sampled.
         instructions = sampled["instructions"] / sampled["useful_ns"] * device["useful_ns"]
         sums |= {"instructions": instructions / count, "clock_hertz": sampled["clock_hertz"]}
+    tables = {key: table.frame for key, table in result.tables.items()}
     of_devices, of_hosts = (
-        {row["region"]: row for row in tables[key].iter_rows(named=True)} if key in tables else {}
+        {row["region"]: row for row in tables.get(key, NO_ROWS).iter_rows(named=True)}
         for key in ("regions", "host_regions")
     )
     regions: dict[str, Metrics] = {}
@@ -228,7 +231,7 @@ def _make_run(name: str, job: FinishedJob) -> Run:
             figures["host"]["elapsed_ns"] = on_hosts["elapsed_ns"]
         regions[region] = {**figures, "share": (on_devices or on_hosts)["share_of_elapsed"]}
         sums.setdefault("regions", {})[region] = _sum_work(on_devices, on_hosts, count)
-    iterations = tables.get("iterations", tables.get("host_iterations"))
+    iterations = tables.get("iterations", tables.get("host_iterations", NO_ROWS))
     return Run(
         name=name,
         ranks=focus["ranks"],
@@ -239,7 +242,7 @@ def _make_run(name: str, job: FinishedJob) -> Run:
         threads=HOST_THREADS[focus["host_threads"]],
         useful=USEFUL[focus["useful"]],
         metrics=metrics,
-        iteration_ns=[] if iterations is None else iterations["elapsed_ns"].to_list(),
+        iteration_ns=iterations["elapsed_ns"].to_list(),
         regions=regions,
         missing=[*result.missing],
         sums={**sums, "found_by": focus["found_by"], "recorded": focus["recorded"].split(", ")},

@@ -46,11 +46,8 @@ class FinishedJob(Struct, frozen=True):
             content = to_builtins(result, enc_hook=lambda frame: frame.to_dict(as_series=False))
             analyses[name] = {key: content[key] for key in ("title", "notes", "missing", "tables")}
         whole = self.results.values()
-        found = (
-            self.findings
-            if "findings" in self.results
-            else [one for result in whole for one in result.findings]
-        )
+        every = [one for result in whole for one in result.findings]
+        found = self.findings if "findings" in self.results else every
         content = {"format": FORMAT, "job": self.description}
         content |= {"findings": [one.as_dict() for one in found], "analyses": analyses}
         return json.dumps(content, allow_nan=False)
@@ -97,6 +94,11 @@ class FinishedJob(Struct, frozen=True):
         tables = self.results[analysis].tables if analysis in self.results else {}
         return tables[name].frame if name in tables else None
 
+    def find_row(self, analysis: str, name: str) -> dict[str, Any]:
+        """Return the first row of a table by its columns, empty where the job has none."""
+        frame = self.find_frame(analysis, name)
+        return {} if frame is None or frame.is_empty() else frame.row(0, named=True)
+
     @property
     def findings(self) -> Sequence[Finding]:
         """The findings, the most costly first."""
@@ -110,22 +112,19 @@ class FinishedJob(Struct, frozen=True):
     @property
     def metrics(self) -> Metrics:
         """The efficiencies by part; none where they were not computed."""
-        device, host = (self.find_frame("efficiencies", part) for part in ("device", "host"))
-        return name_metrics(
-            *({} if frame is None else frame.row(0, named=True) for frame in (device, host))
-        )
+        return name_metrics(*(self.find_row("efficiencies", one) for one in ("device", "host")))
 
     @property
     def time_in_mpi(self) -> tuple[str, float] | None:
         """Return the time in which ranks are in MPI, as efficiencies have it: of which time, and its
         share; None where that is not known.
         """
-        host = self.find_frame("efficiencies", "host")
-        name = "mpi_parallel_efficiency"
-        if host is None or name not in host.columns or host[name][0] is None:
+        host = self.find_row("efficiencies", "host")
+        efficiency = host.get("mpi_parallel_efficiency")
+        if efficiency is None:
             return None
-        part = host["part"][0]
-        return (f"time from {part}" if part == MPI_TIME else part), 1 - host[name][0]
+        part = host["part"]
+        return (f"time from {part}" if part == MPI_TIME else part), 1 - efficiency
 
     @property
     def lanes(self) -> pl.DataFrame:
@@ -142,10 +141,8 @@ class FinishedJob(Struct, frozen=True):
         if phases is not None:
             rows = phases.filter(phase="steady state").rows(named=True)
             return {**rows[0], "end_ns": rows[0]["begin_ns"] + rows[0]["time_ns"]} if rows else None
-        focus = self.find_frame("efficiencies", "focus")
-        if focus is None or not focus["iterations"][0]:
-            return None
-        return {**focus.row(0, named=True), "activity": focus["found_by"][0]}
+        focus = self.find_row("efficiencies", "focus")
+        return {**focus, "activity": focus["found_by"]} if focus.get("iterations") else None
 
     @property
     def span(self) -> tuple[int, int]:
