@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
 from msgspec.structs import replace
@@ -31,6 +31,7 @@ from nsys2prv.table.event_reader import load_event_reader
 if TYPE_CHECKING:
     from nsys2prv.open_job import OpenJob
 
+T = TypeVar("T")
 #: The analysis, and the kind and layout of the same name, that are there on demand.
 ON_DEMAND = CRITICAL_PATH
 #: What analyses need -> layouts, of which one must be there.
@@ -119,8 +120,8 @@ def run_analyses(
         able += [] if missing else [analysis]
     collected: dict[str, dict[str, list[pl.DataFrame]]] = defaultdict(lambda: defaultdict(list))
     units = len(opened.units)
-    steps = len(able) + (units if units > 1 else len(able))
-    with job.progress.show_phase("analysing", steps) as advance:
+    parts = units if units > 1 else sum(bool(one.collect) for one in able)
+    with job.progress.show_phase("analysing", parts + len(able)) as advance:
         for frames in _collect_units(opened, able, options):
             for name, key, frame in frames:
                 collected[name][key].append(frame)
@@ -149,37 +150,33 @@ def _collect_units(
     """Yield the frames that the analyses collect, unit by unit; of a single unit, which workers
     could not share, analysis by analysis.
     """
-    if len(opened.units) == 1:
-        unit = make_device_group(options, opened.saved_reader, *opened.units)
-        for analysis in able:
-            return_freed_memory()
-            yield _collect_frames([analysis], unit)
-            unit.forget()
-    else:
-        names = [analysis.name for analysis in able]
-        yield from opened.run_on_groups(partial(_collect_unit, names, options))
+    names = [analysis.name for analysis in able if analysis.collect]
+    if len(opened.units) > 1:
+        yield from opened.run_on_groups(partial(_collect_frames, names), options)
+        return
+    unit = make_device_group(options, opened.saved_reader, *opened.units)
+    for name in names:
+        return_freed_memory()
+        yield _collect_frames([name], unit)
+        unit.forget()
 
 
-def _collect_frames(
-    analyses: Sequence[Analysis], unit: DeviceGroup
-) -> list[tuple[str, str, pl.DataFrame]]:
+def _collect_frames(names: Sequence[str], unit: DeviceGroup) -> list[tuple[str, str, pl.DataFrame]]:
     """Return the frames that analyses collect of one unit: analysis, name of the frame, frame."""
     return [
-        (analysis.name, *frame)
-        for analysis in analyses
-        if analysis.collect
-        for frame in find_function(analysis.collect, __package__)(unit)
+        (name, *frame)
+        for name in names
+        for frame in find_function(DECLARED[name].collect, __package__)(unit)
     ]
-
-
-def _collect_unit(
-    names: Sequence[str], options: AnalysisOptions, saved: Path, number: int
-) -> list[tuple[str, str, pl.DataFrame]]:
-    """Return the frames that these analyses collect of one unit (a pure function over files)."""
-    unit = make_device_group(options, saved, number)
-    return _collect_frames([one for one in ANALYSES if one.name in names], unit)
 
 
 def make_device_group(options: AnalysisOptions, saved: Path, number: int) -> DeviceGroup:
     """Return a device group of a job. saved: the file of its reader."""
     return DeviceGroup(load_event_reader(saved), number, options, saved.parent)
+
+
+def call_on_group(
+    function: Callable[[DeviceGroup], T], options: AnalysisOptions, saved: Path, number: int
+) -> T:
+    """Return what a function returns of a device group of a job (a pure function over files)."""
+    return function(make_device_group(options, saved, number))

@@ -29,7 +29,7 @@ from nsys2prv._util.files import (
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.notes import Note
 from nsys2prv._util.text import format_count
-from nsys2prv.analyses import ANALYSES, ON_DEMAND, make_device_group, run_analyses
+from nsys2prv.analyses import ANALYSES, ON_DEMAND, call_on_group, run_analyses
 from nsys2prv.conversion.anonymous import make_pseudonym
 from nsys2prv.conversion.convert import prepare
 from nsys2prv.conversion.job import Job
@@ -43,7 +43,7 @@ from nsys2prv.events.kind import EventKind
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.export.report_files import find_reports
 from nsys2prv.figures.coverage import Coverage, find_coverage
-from nsys2prv.figures.device_group import AnalysisOptions, Steady
+from nsys2prv.figures.device_group import DEFAULTS, AnalysisOptions, DeviceGroup, Steady
 from nsys2prv.figures.efficiencies import HOST_THREADS, USEFUL
 from nsys2prv.figures.iterations import find_steady_state, list_task_iterations
 from nsys2prv.figures.nvtx_operations import fold_labels, make_group_table
@@ -256,7 +256,8 @@ class OpenJob(Closable):
         if job.uncut:
             reader, saved = make_event_reader(job.uncut), job.folder / "uncut-reader"
             reader.save(saved)
-        find = partial(_find_unit_reaches, self.group_table, saved)
+        options = AnalysisOptions(groups=self.group_table)
+        find = partial(call_on_group, find_reaches, options, saved)
         found = job.run(find, np.unique(reader.rows.units).tolist())
         of_mpi = find_mpi_reaches(reader)
         reaches = sorted([*of_mpi, *chain.from_iterable(found)], key=lambda one: one.until)
@@ -524,7 +525,7 @@ class OpenJob(Closable):
         return self._steady[pattern]
 
     def _list_iterations(self, names: NamePattern) -> pl.DataFrame:
-        return pl.concat(self.run_on_groups(partial(_list_unit_iterations, names)))
+        return pl.concat(self.run_on_groups(partial(list_task_iterations, names=names)))
 
     @cached_property
     def graph(self) -> JobGraph:
@@ -534,12 +535,14 @@ class OpenJob(Closable):
         graphs = self.run_on_groups(partial(_build_unit_graph, calls))
         return join_units(self.reader, calls, graphs)
 
-    def run_on_groups(self, function: Callable[[Path, int], T]) -> Iterator[T]:
+    def run_on_groups(
+        self, function: Callable[[DeviceGroup], T], options: AnalysisOptions = DEFAULTS
+    ) -> Iterator[T]:
         """Yield what a function returns of each group of threads that share a report or a GPU, in their
-        order. function: of the file of :attr:`reader` (:func:`load_event_reader`) and the group's number;
-        workers run it.
+        order; workers run it.
         """
-        return iter(self.prepared.run(partial(function, self.saved_reader), self.units))
+        run = partial(call_on_group, function, options, self.saved_reader)
+        return iter(self.prepared.run(run, self.units))
 
 
 def _check_names(names: Iterable[str], known: Collection[str], said: str) -> None:
@@ -548,19 +551,9 @@ def _check_names(names: Iterable[str], known: Collection[str], said: str) -> Non
         raise UsageError(f"{', '.join(unknown)}: {said} {', '.join(known)}")
 
 
-def _list_unit_iterations(names: NamePattern, saved: Path, number: int) -> pl.DataFrame:
-    """Return the iterations of one unit (a pure function over files)."""
-    return list_task_iterations(make_device_group(AnalysisOptions(), saved, number), names)
-
-
-def _find_unit_reaches(groups: Path, saved: Path, number: int) -> list[Reach]:
-    """Return how far calls of one unit are recorded (a pure function over files)."""
-    return find_reaches(make_device_group(AnalysisOptions(groups=groups), saved, number))
-
-
-def _build_unit_graph(calls: Mapping[int, str], saved: Path, number: int) -> UnitGraph:
-    """Return the graph of one unit (a pure function over files)."""
-    return build_unit_graph(load_event_reader(saved), number, calls)
+def _build_unit_graph(calls: Mapping[int, str], unit: DeviceGroup) -> UnitGraph:
+    """Return the graph of one unit."""
+    return build_unit_graph(unit.reader, unit.number, calls)
 
 
 def open_job(

@@ -173,6 +173,10 @@ class AnalysisOptions(Struct, frozen=True):
         return self.covered.clip(self.steady.begin, self.steady.end)
 
 
+#: Of what needs to know nothing more.
+DEFAULTS = AnalysisOptions()
+
+
 class DeviceGroup:
     """The events of one unit. folder: for what is too much to hand back."""
 

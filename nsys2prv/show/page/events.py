@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,7 +37,7 @@ from nsys2prv.figures.result import name_communicators
 from nsys2prv.figures.time_division import NO_DEVICE, WAITS, list_lanes
 from nsys2prv.match import BY_SET_UP, MPI_RULES
 from nsys2prv.match.meetings import list_collectives
-from nsys2prv.table.event_reader import HOST, load_event_reader
+from nsys2prv.table.event_reader import HOST
 
 if TYPE_CHECKING:
     from nsys2prv.open_job import OpenJob
@@ -97,9 +96,9 @@ def read_events(
         io=select_io_calls(job.plain_labels["osrt"]),
         covered=job.coverage.common,
     )
-    read = partial(_read_group, options, lanes, windows)
+    read = partial(_read_group, lanes, windows)
     tracks: dict[str, list[pl.DataFrame]] = {kind: [] for kind in COLUMNS}
-    for frames in job.run_on_groups(read):
+    for frames in job.run_on_groups(read, options):
         for kind, frame in frames:
             tracks[kind].append(frame)
     whole = {
@@ -126,14 +125,9 @@ def select_events(events: Events, windows: Sequence[Window]) -> Events:
 
 
 def _read_group(
-    options: AnalysisOptions,
-    lanes: Mapping[tuple[int, int], int],
-    windows: Sequence[Window],
-    saved: Path,
-    number: int,
+    lanes: Mapping[tuple[int, int], int], windows: Sequence[Window], group: DeviceGroup
 ) -> list[tuple[str, pl.DataFrame]]:
     """Return the events of one group of threads by kind of track (a pure function over files)."""
-    group = DeviceGroup(load_event_reader(saved), number, options, saved.parent)
     lane_of_row = np.full(len(group.task_of), -1)
     drivers: dict[int, list[int]] = {}
     for task, device in list_lanes(group):
