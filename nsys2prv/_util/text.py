@@ -31,6 +31,8 @@ _UNSAFE = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
+#: Ends a colour of a terminal.
+PLAIN = "\x1b[0m"
 #: Characters of the name of a kernel in a sentence.
 LONGEST_NAME = 56
 #: Lines that the heading of a column may take.
@@ -142,6 +144,9 @@ class Column(Struct, frozen=True):
     cells: list[str]
     #: Whether they are texts, at the left, not numbers.
     is_text: bool = True
+    #: Escape sequence for the colour of each cell, "" for none. A table that has to be broken for its
+    #: width has no colours.
+    colours: list[str] = []
 
     @property
     def width(self) -> int:
@@ -259,7 +264,13 @@ def _align(columns: Sequence[Column], lines: int) -> list[str]:
     for head, column in zip(heads, columns, strict=True):
         texts = [*[""] * (height - len(head)), *head, *column.cells]
         width, side = max(map(len, texts)), "<" if column.is_text else ">"
-        padded.append([f"{text:{side}{width}}" for text in texts])
+        colours = [*[""] * height, *(column.colours or [""] * len(column.cells))]
+        padded.append(
+            [
+                f"{colour}{text:{side}{width}}{PLAIN if colour else ''}"
+                for text, colour in zip(texts, colours, strict=True)
+            ]
+        )
     return ["  ".join(["", *line]).rstrip() for line in zip(*padded, strict=True)]
 
 

@@ -93,11 +93,6 @@ def rate_efficiency(value: float) -> str:
     return "good" if printed >= GOOD else "fair" if printed >= FAIR else "poor"
 
 
-def format_efficiency(value: float | None) -> str:
-    """Return an efficiency with the sign of its rating, or a blank, behind it."""
-    return f"{100 * value:.1f} %{SIGNS[rate_efficiency(value)]:1}" if value is not None else "- "
-
-
 def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> Figures:
     """Return the rows of which any of these runs or regions has a figure, with their figures; those
     within and between nodes where there are several nodes.

@@ -14,6 +14,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.text import (
+    PLAIN,
     Column,
     capitalize,
     escape_to_one_line,
@@ -29,7 +30,13 @@ from nsys2prv._util.text import (
 )
 from nsys2prv.figures.host_time import TEXTS
 from nsys2prv.figures.result import NOTHING, Finding, Result
-from nsys2prv.figures.study_model import format_efficiency, list_known_rows, name_metrics
+from nsys2prv.figures.study_model import (
+    SIGNS,
+    Row,
+    list_known_rows,
+    name_metrics,
+    rate_efficiency,
+)
 
 #: Rows of a table that are printed; JSON has all.
 MOST_ROWS = 20
@@ -61,7 +68,11 @@ MOST_LINES, FEW_ROWS = 60, 5
 FIRST_TABLES = "efficiencies"
 #: Lines at the end that name further tables.
 LAST_LINES = 3
-BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+BOLD = "\x1b[1m"
+#: How an efficiency is rated -> its colour.
+COLOURS = {"fair": "\x1b[33m", "poor": "\x1b[31m"}
+#: A blank at which no line is broken.
+NO_BREAK = "\u00a0"
 #: Column that ranks or devices are compared by, in order of preference -> whether its highest value
 #: is the worst.
 WORST: dict[str, bool] = TEXTS["worst"]
@@ -127,6 +138,36 @@ def format_cell(name: str, value: object) -> str:
 def use_micro_sign(text: str) -> str:
     """Return a text with times in µs rather than us."""
     return re.sub(r"(?<=\d )us\b", "µs", text)
+
+
+def join_units(text: str) -> str:
+    """Return a text in which a number and its unit stay together."""
+    return re.sub(r"(?<=\d) (?=[%×a-z])", NO_BREAK, text)
+
+
+def format_figure(row: Row, value: float | None) -> str:
+    """Return a figure of a run for people."""
+    if value is None:
+        return "-"
+    if row.is_efficiency:
+        return f"{100 * value:.1f} %"
+    return f"{value:.2f}" if row.path == "speedup" else format_nanoseconds(value)
+
+
+def make_figure_column(
+    head: str, figures: Iterable[tuple[Row | None, float | None]], style: Style
+) -> Column:
+    """Return a column of figures, each with the sign of its rating, or a blank, behind it; without a
+    row nothing.
+    """
+    column = Column(head, [], False, [])
+    for row, value in figures:
+        is_rated = row is not None and row.is_efficiency and value is not None
+        rating = rate_efficiency(value) if is_rated else "good"
+        text = "" if row is None else f"{format_figure(row, value)}{SIGNS[rating]:1}"
+        column.cells.append(text)
+        column.colours.append(COLOURS.get(rating, "") if style.colours else "")
+    return column
 
 
 def _describe_versions(recorders: Sequence[str], exporters: Sequence[str]) -> str:
@@ -398,12 +439,17 @@ def _format_tree(result: Result, style: Style) -> list[str]:
         return []
     least = min(row.depth for row, _ in known)
     names = ["  " * (row.depth - least) + row.label for row, _ in known]
-    columns = [Column("", names)]
-    for part, values in zip(parts, zip(*(values for _, values in known), strict=True), strict=True):
-        columns.append(Column(part, list(map(format_efficiency, values)), False))
+    rows_of_names, figures = zip(*known, strict=True)
+    columns = [
+        make_figure_column(part, zip(rows_of_names, values, strict=True), style)
+        for part, values in zip(parts, zip(*figures, strict=True), strict=True)
+    ]
     hosts = "; hosts: no fault where they wait for GPUs" if all(tables) else ""
     title = f"Each is the product of those below it (-: below 80 %, !: below 60 %{hosts})"
-    return [*fold_lines([title], style.width), *lay_out_table(columns, style.width)]
+    return [
+        *fold_lines([title], style.width),
+        *lay_out_table([Column("", names), *columns], style.width),
+    ]
 
 
 def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int]:

@@ -440,7 +440,7 @@ def _find_names_on_several_hosts(
                 hosts[name].add(gpus.infos[report].host)
     for (report, _), devices in placed.items():
         for device in devices:
-            if not device.name.startswith(GPU_ROW_NAMES[GPU].format("")):
+            if device.found[0][1].kind != GPU:
                 hosts[device.name].add(gpus.infos[report].host)
     return {name for name, name_hosts in hosts.items() if len(name_hosts) > 1}
 

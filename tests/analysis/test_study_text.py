@@ -18,7 +18,7 @@ from nsys2prv.show.study import formats
 from nsys2prv.show.study.formats import format_markdown, format_study
 from nsys2prv.show.study.study import Study
 from nsys2prv.show.study.summary import summarise_study
-from nsys2prv.show.text import Style
+from nsys2prv.show.text import COLOURS, Style, make_figure_column
 
 HOSTILE = "</style><script>alert(1)</script>|\x1b[31m"
 
@@ -34,7 +34,10 @@ def test_figures_beside_each_other_with_marks(study: Study) -> None:
     row = next(line for line in lines if "Device parallel efficiency" in line)
     # 79.96 % is printed as 80.0 %, which is not below it.
     assert " ".join(row.split()) == "Device parallel efficiency 95.0 % 80.0 % 55.0 %!"
-    assert formats.format_signed(ROW_OF["device.parallel"], 0.7994) == "79.9 %-"
+    figures = [(ROW_OF["device.parallel"], 0.7994), (ROW_OF["speedup"], 0.5), (None, None)]
+    column = make_figure_column("", figures, Style(colours=True))
+    assert column.cells == ["79.9 %-", "0.50 ", ""]
+    assert column.colours == [COLOURS["fair"], "", ""]
     assert not [line for line in lines if "MPI" in line], "what is not known has no row"
 
 

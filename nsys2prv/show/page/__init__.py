@@ -31,8 +31,8 @@ from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.page import sections
 from nsys2prv.show.page.data import pack_data
 from nsys2prv.show.page.excerpts import BUDGET, choose_excerpts
-from nsys2prv.show.study.summary import format_figure, summarise_study, write_title
-from nsys2prv.show.text import format_machine_line, use_micro_sign
+from nsys2prv.show.study.summary import summarise_study, write_title
+from nsys2prv.show.text import format_figure, format_machine_line, join_units, use_micro_sign
 
 if TYPE_CHECKING:
     from nsys2prv.open_job import OpenJob
@@ -103,7 +103,7 @@ def make_study_page(
         None,
         [(head, drawn[run.name]) for head, run in named if drawn and run.name in drawn],
         study=study,
-        summary=re.sub(r"(?<=\d) (?=[%×])", "\u00a0", summarise_study(study)),
+        summary=join_units(summarise_study(study)),
         figures=study.list_figures(),
         plots=sections.list_plotted(study),
         links={run.name: sections.find_page(run, folder) for run in study.runs},

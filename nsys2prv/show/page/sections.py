@@ -58,6 +58,8 @@ class Bar(Struct, frozen=True):
     """Division of the time of a GPU, or of several, into parts."""
 
     label: str
+    #: Number of the GPUs, or ranks.
+    count: int
     parts: Sequence[Part]
 
     @property
@@ -93,7 +95,7 @@ def divide_time(job: FinishedJob) -> tuple[Bar | None, list[Bar]]:
                 mean = format_nanoseconds(time / rows.height)
                 parts.append(Part(name, title, colour, share, round(ACROSS * x, 3), mean))
             x += share
-        return Bar(label, parts)
+        return Bar(label, rows.height, parts)
 
     mean = f"mean of {format_count(lanes.height, noun)}" if lanes.height > 1 else "all"
     every = make_bar(mean, lanes)

@@ -35,19 +35,22 @@ from nsys2prv.figures.study_model import (
     Metrics,
     Row,
     Run,
-    format_efficiency,
 )
-from nsys2prv.show.study.summary import format_figure, summarise_study, write_title
-from nsys2prv.show.text import PLAIN, Style, format_findings, use_micro_sign
+from nsys2prv.show.study.summary import summarise_study, write_title
+from nsys2prv.show.text import (
+    NO_BREAK,
+    Style,
+    format_figure,
+    format_findings,
+    join_units,
+    make_figure_column,
+    use_micro_sign,
+)
 
 #: Runs or regions beside each other.
 MOST_BESIDE = 4
 #: Characters of the name of a region.
 WIDEST = 16
-#: A blank at which no line is broken.
-NO_BREAK = "\u00a0"
-#: Sign behind an efficiency -> colour.
-COLOURS = {"-": "\x1b[33m", "!": "\x1b[31m"}
 #: Titles of regions: a few rows are printed, files have all.
 DEVICE_REGIONS = "Regions: devices, in the work launched in them"
 HOST_REGIONS = "Regions: MPI, while hosts are in them"
@@ -68,8 +71,8 @@ def format_study(study: ComparedRuns, style: Style) -> str:
         [*style.format_title(write_title(study)), *_wrap([summarise_study(study)], style, 0)],
         _wrap(study.warnings, style),
         _list_runs(study, style),
-        _colour(_list_efficiencies(study, style), style),
-        _colour(_list_regions(study, style), style),
+        _list_efficiencies(study, style),
+        _list_regions(study, style),
         _list_findings(study, style),
         _wrap(study.missing, style),
     ]
@@ -77,9 +80,8 @@ def format_study(study: ComparedRuns, style: Style) -> str:
 
 
 def _wrap(lines: Iterable[str], style: Style, hang: int = 4) -> list[str]:
-    """Return lines of sentences; a number and its unit stay together."""
-    joined = [re.sub(r"(?<=\d) (?=[%×a-z])", NO_BREAK, line) for line in dict.fromkeys(lines)]
-    folded = fold_lines(joined, style.text_width, hang)
+    """Return lines of sentences, each once."""
+    folded = fold_lines([*map(join_units, dict.fromkeys(lines))], style.text_width, hang)
     return [line.replace(NO_BREAK, " ") for line in folded]
 
 
@@ -103,47 +105,55 @@ def _list_runs(study: ComparedRuns, style: Style) -> list[str]:
 
 
 def _list_efficiencies(study: ComparedRuns, style: Style) -> list[str]:
-    figures = study.list_figures()
-    first = Column("", [])
-    columns = [Column(head, [], False) for head in study.name_runs()]
-    for row, values in figures:
+    heads, names, shown = study.name_runs(), Column("", []), list[tuple[Row | None, Sequence]]()
+    for row, values in study.list_figures():
         if row.depth == 0 and row.is_efficiency and "." in row.path:
-            for column in (first, *columns):
-                column.cells.append("")
-        first.cells.append("  " * row.depth + study.find_label(row))
-        for column, value in zip(columns, values, strict=True):
-            column.cells.append(format_signed(row, value))
+            names.cells.append("")
+            shown.append((None, [None] * len(heads)))
+        names.cells.append("  " * row.depth + study.find_label(row))
+        shown.append((row, values))
     legend = f"  -: below {100 * GOOD:.0f} %, worth a look (POP); !: below {100 * FAIR:.0f} %"
-    if any(row.path.startswith("host") for row, _ in figures):
+    if any(row and row.path.startswith("host") for row, _ in shown):
         legend += "; hosts: no fault where they wait for GPUs"
-    return [*_lay_out_blocks([first], columns, style), "", *_wrap([legend], style, 0)]
+    table = _lay_out_figures([names], heads, shown, style)
+    return [*table, "", *_wrap([legend], style, 0)]
 
 
 def _list_regions(study: ComparedRuns, style: Style) -> list[str]:
-    names, runs = Column("", []), Column("", [])
-    columns = [Column(shorten(head, WIDEST), [], False) for head in study.region_heads]
-    shown, title = ("device", DEVICE_REGIONS) if study.has_devices else ("mpi", HOST_REGIONS)
+    names, runs, shown = Column("", []), Column("", []), list[tuple[Row | None, Sequence]]()
+    sort, title = ("device", DEVICE_REGIONS) if study.has_devices else ("mpi", HOST_REGIONS)
     for row, name, head, values in study.group_regions():
-        if row.path.endswith(BETWEEN_NODES) or not row.path.startswith(("elapsed_ns", shown)):
+        if row.path.endswith(BETWEEN_NODES) or not row.path.startswith(("elapsed_ns", sort)):
             continue
         names.cells.append(name and (name if row.path == "elapsed_ns" else row.bare_name))
         runs.cells.append(head)
-        for column, value in zip(columns, values, strict=True):
-            column.cells.append(format_signed(row, value))
-    # Those that launch no work are in the files alone.
-    columns = [one for one in columns if {cell.strip() for cell in one.cells} - {"-"}]
-    lines = _lay_out_blocks([names, runs], columns, style)
+        shown.append((row, values))
+    heads = [shorten(head, WIDEST) for head in study.region_heads]
+    lines = _lay_out_figures([names, runs], heads, shown, style)
     return [*style.format_title(title), *lines] if lines else []
 
 
-def _lay_out_blocks(names: Sequence[Column], columns: Sequence[Column], style: Style) -> list[str]:
-    """Return the lines of a table, with as many columns beside each other as fit."""
-    lines: list[str] = []
+def _lay_out_figures(
+    names: Sequence[Column],
+    heads: Sequence[str],
+    shown: Sequence[tuple[Row | None, Sequence]],
+    style: Style,
+) -> list[str]:
+    """Return the lines of a table, with as many columns beside each other as fit. shown: the figures
+    of each row by column; columns without any are in the files alone.
+    """
+    columns = [
+        (head, [(row, values[at]) for row, values in shown]) for at, head in enumerate(heads)
+    ]
     # A number stays beside its noun.
     rest = [
-        Column(one.head.replace(" ", NO_BREAK).replace(f",{NO_BREAK}", ", "), one.cells, False)
-        for one in columns
+        make_figure_column(
+            head.replace(" ", NO_BREAK).replace(f",{NO_BREAK}", ", "), figures, style
+        )
+        for head, figures in columns
+        if any(value is not None for _, value in figures)
     ]
+    lines: list[str] = []
     while rest:
         count = min(len(rest), MOST_BESIDE if style.width else len(rest))
         while count > 1 and measure_table([*names, *rest[:count]]) > (style.width or count * 1000):
@@ -167,20 +177,6 @@ def _list_findings(study: ComparedRuns, style: Style) -> list[str]:
         *format_findings(short, style.text_width),
         *_wrap([f"  `nsys2prv report {path}` has what was measured"], style),
     ]
-
-
-def _colour(lines: Sequence[str], style: Style) -> list[str]:
-    if not style.colours:
-        return list(lines)
-    return [
-        re.sub(r"[\d.]+ %([-!])", lambda one: f"{COLOURS[one[1]]}{one[0]}{PLAIN}", line)
-        for line in lines
-    ]
-
-
-def format_signed(row: Row, value: float | None) -> str:
-    """Return a figure with the sign of its rating, or a blank, behind it."""
-    return format_efficiency(value) if row.is_efficiency else f"{format_figure(row, value)} "
 
 
 def format_markdown(study: ComparedRuns) -> str:

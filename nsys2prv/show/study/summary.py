@@ -1,6 +1,4 @@
-"""Say in sentences what a study shows, the paragraph of an assessment, with the table's figures, and
-write these as texts.
-"""
+"""Say in sentences what a study shows, the paragraph of an assessment, with the table's figures."""
 
 from __future__ import annotations
 
@@ -12,25 +10,16 @@ from nsys2prv.figures.study_model import (
     ROW_OF,
     ComparedRuns,
     Metrics,
-    Row,
     Run,
     list_factors,
     rate_efficiency,
 )
+from nsys2prv.show.text import format_figure
 
 #: Smallest change of a factor that is mentioned; times that differ by a smaller share are alike.
 MENTIONED, ALIKE = 0.02, 0.005
 #: The reference, and the run that is compared with it; figures of a region of both.
 Pair = tuple[Run, Run]
-
-
-def format_figure(row: Row, value: float | None) -> str:
-    """Return a figure for people."""
-    if value is None:
-        return "-"
-    if row.is_efficiency:
-        return f"{100 * value:.1f} %"
-    return f"{value:.2f}" if row.path == "speedup" else format_nanoseconds(value)
 
 
 def write_title(study: ComparedRuns) -> str:
