@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from nsys2prv.conversion.summary import Summary
     from nsys2prv.figures.result import Finding
     from nsys2prv.open_job import OpenJob, open_job
-    from nsys2prv.show.study.study import Study
+    from nsys2prv.show.study.formats import Study
     from nsys2prv.study_runs import make_study
 
     # Not in __all__: `import *` would hide Python's own.
@@ -107,7 +107,7 @@ def __getattr__(name: str) -> object:
 
         return make_study
     if name == "Study":
-        from nsys2prv.show.study.study import Study
+        from nsys2prv.show.study.formats import Study
 
         return Study
     raise AttributeError(f"module 'nsys2prv' has no attribute {name!r}")

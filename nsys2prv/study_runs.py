@@ -33,7 +33,7 @@ from nsys2prv.figures.study_model import (
 from nsys2prv.open_job import open_job
 from nsys2prv.show.finished_job import JSON, FinishedJob
 from nsys2prv.show.page.excerpts import choose_excerpts
-from nsys2prv.show.study.study import Study
+from nsys2prv.show.study.formats import Study
 
 #: Where all regions are asked for, those of at least this share of the time of a run are shown.
 LARGE_REGION = 0.05

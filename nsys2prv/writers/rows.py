@@ -230,26 +230,20 @@ def build_object_model(
 
     Raises Nsys2prvError when there are more objects than Paraver can hold.
     """
-    by_process: dict[tuple[int, int], list[ObjectKey]] = defaultdict(list)
+    by_process: dict[ProcessKey, set[ObjectKey]] = defaultdict(set)
     devices: list[tuple[int, DeviceKey]] = []
-    captured_again: list[tuple[int, int, ObjectKey]] = []
-    owners: set[tuple[int, int]] = set()
+    homes: dict[tuple[int, ObjectKey], ProcessKey] = {}
     for report, key in set(seen):
         if isinstance(key, DeviceKey):
             devices.append((report, key))
             continue
         own = report, find_process(key)
-        owners.add(own)
-        first = firsts.get(own, own)
-        if first != own:
-            captured_again.append((first[0], report, key))
-        by_process[first].append(key)
-    if captured_again:
-        by_process.update({owner: list(set(keys)) for owner, keys in by_process.items()})
+        homes[report, key] = home = firsts.get(own, own)
+        by_process[home].add(key)
     roles = find(infos, gather_evidence(infos, by_process))
     for helper, owner in roles.helpers.items():
         if owner in by_process:
-            by_process[owner] += by_process.pop(helper)
+            by_process[owner] |= by_process.pop(helper)
     devices.sort(key=lambda device: (device[0], *_make_device_sort_key(device[1], 0)))
     peopled = {machines[report] for report, _ in by_process}
     apart = {machines[report] for report, pid in by_process if pid == NO_PROCESS}
@@ -257,7 +251,7 @@ def build_object_model(
         machine = machines[report]
         if machine not in apart and (key.kind != GPU or machine not in peopled):
             apart.add(machine)
-            by_process.setdefault((report, NO_PROCESS), [])
+            by_process.setdefault((report, NO_PROCESS), set())
     processes = _order_processes(by_process, roles)
     node_of, nodes = _order_nodes(infos, machines, processes)
     gpus = GpuNumbers(infos, machines)
@@ -287,7 +281,7 @@ def build_object_model(
             names = [f"{name}-{info.host}" if name in ambiguous else name for name in names]
         threads += len(names)
         tasks.append(Task(_name_task(process, info), node_of[process.report], tuple(names)))
-    rows.update({(report, key): rows[first, key] for first, report, key in captured_again})
+    rows |= {(report, key): rows[home, key] for (report, key), (home, _) in homes.items()}
     tree = ObjectTree(tuple(nodes), tuple(tasks))
     if tree.threads > MOST_OBJECTS:
         raise Nsys2prvError(
@@ -296,7 +290,8 @@ def build_object_model(
         )
     numbers = {(one.report, one.pid): number for number, one in enumerate(processes)}
     numbers |= {key: numbers[one] for key, one in roles.helpers.items() if one in numbers}
-    numbers |= {own: numbers[firsts[own]] for own in owners if own in firsts}
+    for (report, key), home in homes.items():
+        numbers.setdefault((report, find_process(key)), numbers[home])
     shared = {
         f"{nodes[node_of[users[0][0]]]} GPU{number}": [numbers[one] for one in users]
         for number, users in gpus.list_shared()
@@ -319,7 +314,7 @@ def build_object_model(
 
 
 def gather_evidence(
-    infos: Sequence[ReportInfo], by_process: Mapping[ProcessKey, Sequence[ObjectKey]]
+    infos: Sequence[ReportInfo], by_process: Mapping[ProcessKey, Iterable[ObjectKey]]
 ) -> Evidence:
     """Return what the rows of processes tell of them."""
     processes = {one: keys for one, keys in by_process.items() if one[1] != NO_PROCESS}
@@ -344,7 +339,7 @@ def find_process(key: ThreadKey | StreamKey | QueueKey) -> int:
 
 
 def _order_processes(
-    by_process: Mapping[ProcessKey, Sequence[ObjectKey]], roles: Roles
+    by_process: Mapping[ProcessKey, Iterable[ObjectKey]], roles: Roles
 ) -> list[RankedProcess]:
     """Return the processes by rank, then by report; within a report those with GPU work first, then
     by pid; helpers behind all, and tasks for devices last.
@@ -424,7 +419,7 @@ def _make_thread_sort_key(
 
 
 def _find_names_on_several_hosts(
-    by_process: Mapping[tuple[int, int], Iterable[ObjectKey]],
+    by_process: Mapping[ProcessKey, Iterable[ObjectKey]],
     placed: Mapping[tuple[int, int], Iterable[Device]],
     gpus: GpuNumbers,
 ) -> set[str]:
@@ -491,7 +486,7 @@ class Device(Struct):
 def _place_devices(
     devices: list[tuple[int, DeviceKey]],
     processes: list[RankedProcess],
-    by_process: Mapping[tuple[int, int], list[ObjectKey]],
+    by_process: Mapping[ProcessKey, Iterable[ObjectKey]],
     gpus: GpuNumbers,
 ) -> dict[tuple[int, int], list[Device]]:
     """Return the rows of devices by (report, pid) of the process whose task they are in, in their

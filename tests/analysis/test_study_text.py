@@ -15,8 +15,7 @@ from tools.studies import make_run, make_study_data
 from nsys2prv.figures.study_model import ROW_OF, Run
 from nsys2prv.show.page import make_study_page
 from nsys2prv.show.study import formats
-from nsys2prv.show.study.formats import format_markdown, format_study
-from nsys2prv.show.study.study import Study
+from nsys2prv.show.study.formats import Study, format_markdown, format_study
 from nsys2prv.show.study.summary import summarise_study
 from nsys2prv.show.text import COLOURS, Style, make_figure_column
 

@@ -239,6 +239,7 @@ def _list_host_events(
     group: DeviceGroup, lane: int, threads: Sequence[int], windows: Sequence[Window]
 ) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield calls and ranges of the threads of a lane."""
+    special = {"cuda_api": ("sync", group.options.synchronising), "osrt": ("io", group.options.io)}
     for layout in (*CALL_CLASSES, *RANGES):
         if not group.has(layout):
             continue
@@ -249,10 +250,10 @@ def _list_host_events(
         frame = frame.filter(pl.col("thread").is_in(list(threads)))
         frame = select_rows(frame.with_columns(lane=pl.lit(lane, pl.Int64)), windows)
         number = pl.lit(CLASSES.index("nvtx" if kind == "x" else CALL_CLASSES[layout]))
-        for values, then in ((group.options.synchronising, "sync"), (group.options.io, "io")):
-            if layout == {"sync": "cuda_api", "io": "osrt"}[then]:
-                special = pl.col("name").is_in(list(values))
-                number = pl.when(special).then(pl.lit(CLASSES.index(then))).otherwise(number)
+        if layout in special:
+            then, values = special[layout]
+            is_special = pl.col("name").is_in(list(values))
+            number = pl.when(is_special).then(pl.lit(CLASSES.index(then))).otherwise(number)
         source = pl.lit(_find_names(layout, name))
         frame = frame.rename({name: "name"}).with_columns(source=source, **{"class": number})
         yield kind, _order_columns(kind, frame)

@@ -1,5 +1,5 @@
 """Write a study as text, Markdown and CSV, and as the files that DLB's TALP writes, one for each run,
-which TALP-Pages reads.
+which TALP-Pages reads; the study that Python gets has all of these.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from nsys2prv.figures.study_model import (
     Row,
     Run,
 )
+from nsys2prv.show.page import Frame, make_study_page
 from nsys2prv.show.study.summary import summarise_study, write_title
 from nsys2prv.show.text import (
     NO_BREAK,
@@ -287,3 +288,24 @@ def _describe(run: Run, metrics: Metrics, elapsed: float) -> dict[str, Any]:
         "maxGpuActiveTime": round(most_active),
         **shares,
     }
+
+
+class Study(ComparedRuns):
+    """Several runs of one program. :func:`nsys2prv.study` returns it; `runs` are in the order of their
+    devices, nodes and ranks.
+    """
+
+    def __repr__(self) -> str:
+        runs = ", ".join(run.label or run.name for run in self.runs)
+        return f"<Study of {runs}: {self.scaling.used} scaling; .table, .region_table, .markdown()>"
+
+    def markdown(self) -> str:
+        """Return the paragraph and tables of an assessment, in Markdown."""
+        return format_markdown(self)
+
+    def to_talp(self, folder: str | Path) -> list[Path]:
+        """Write a file in the form of TALP for each run, for TALP-Pages; return their paths."""
+        return write_talp_files(self, Path(folder))
+
+    def _repr_html_(self) -> str:
+        return Frame(make_study_page(self))._repr_html_()

@@ -380,11 +380,10 @@ class TraceContents:
         events, is_state = np.flatnonzero(trace.kinds == check.EVENTS), trace.kinds == check.STATES
         bits = np.unpackbits(trace.entries["small"][events], axis=1, bitorder="little")
         entry, value = np.nonzero(bits)
-        columns = group[events[entry]], trace.numbers[events[entry]], value
-        for of_group, code, number in zip(*(one.tolist() for one in columns), strict=True):
-            pairs[of_group].add((code, number))
-        columns = group[is_state], trace.numbers[is_state]
-        for of_group, state in zip(*(one.tolist() for one in columns), strict=True):
+        found = np.stack([group[events[entry]], trace.numbers[events[entry]], value], 1)
+        for of_group, *pair in found.tolist():
+            pairs[of_group].add(tuple(pair))
+        for of_group, state in np.stack([group, trace.numbers], 1)[is_state].tolist():
             states[of_group].add(state)
         tags = frozenset(trace.numbers[trace.kinds == check.TAGS].tolist())
         return [

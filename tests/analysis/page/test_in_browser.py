@@ -23,7 +23,7 @@ from nsys2prv.cli import main
 from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.page import join_modules, make_page, make_study_page
 from nsys2prv.show.page.excerpts import choose_excerpts
-from nsys2prv.show.study.study import Study
+from nsys2prv.show.study.formats import Study
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
