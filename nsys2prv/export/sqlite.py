@@ -317,7 +317,7 @@ class SqliteDatabase(Database):
         """Return call stacks. Unless `of_all`, no rows but those of the stacks are looked at."""
         source = self.tables[table]
         with self._explain_damage(table):
-            stacks = None if of_all or not source.rowid else source.read_stacks(low, high)
+            stacks = None if of_all or not source.declared.rowid else source.read_stacks(low, high)
             if stacks is None:
                 source.check_rows()
         if stacks is None:

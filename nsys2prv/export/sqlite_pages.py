@@ -70,6 +70,56 @@ class RecordField(Struct, frozen=True):
         return (*place, NULL, *arrays)
 
 
+class Declaration(Struct, frozen=True):
+    """What SQLite says of tables declared alike."""
+
+    #: Name -> declared type of the columns that are not computed.
+    columns: dict[str, str]
+    #: The name of the rowid, "" where it has none: where it is declared so, or where columns have all
+    #: of its names.
+    rowid: str
+    #: The columns in the table's records; none where these are not plainly its columns.
+    fields: dict[str, RecordField]
+    #: The indexes that SQLite makes for its keys.
+    key_indexes: list[str]
+    #: What each column of a record cannot be (NOT_NULL, NO_NUMBER).
+    rules: bytes
+
+
+def _describe(name: str, sql: bytes, query: Query) -> Declaration:
+    """Return what SQLite says of a table. sql: its declaration."""
+    described = query(f"PRAGMA table_xinfo({quote_name(name)})")
+    columns = {column: kind for _, column, kind, *_, hidden in described if not hidden}
+    taken = {column.lower() for column in columns}
+    free = (word for word in ROWIDS if word not in taken)
+    rowid = "" if _WITHOUT_ROWID.search(sql) else next(free, "")
+    keys = [kind.upper() for _, _, kind, _, _, key, _ in described if key]
+    has_indexes = bool(keys) or b"UNIQUE" in sql.upper()
+    indexes = query(f"PRAGMA index_list({quote_name(name)})") if has_indexes else []
+    # Unless the key has an index of its own, it is the rowid.
+    is_rowid = keys == ["INTEGER"] and all(origin != "pk" for _, _, _, origin, *_ in indexes)
+    fields = {
+        column: RecordField(
+            ROWID if key and is_rowid else number, find_affinity(kind), default is not None
+        )
+        for number, column, kind, _, default, key, _ in described
+    }
+    # The key may be the rowid, for which records have NULL; computed columns are in none.
+    rules = bytes(
+        NOT_NULL * bool(not_null and default is None and not key)
+        + NO_NUMBER * (find_affinity(kind) == "TEXT")
+        for _, _, kind, not_null, default, key, hidden in described
+        if hidden != VIRTUAL
+    )
+    return Declaration(
+        columns,
+        rowid,
+        fields if len(columns) == len(described) else {},
+        [index for _, index, _, origin, *_ in indexes if rowid and origin != "c"],
+        rules,
+    )
+
+
 #: Of tables of at most so many pages with rows all of them are read.
 FEW_LEAVES = 64
 
@@ -126,8 +176,8 @@ _WITHOUT_ROWID = re.compile(rb"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
 _VIRTUAL_TABLE = re.compile(rb"\s*CREATE\s+VIRTUAL", re.IGNORECASE)
 #: What SQLite says of a computed column that is not stored.
 VIRTUAL = 2
-#: What is known of tables by their declarations.
-_DECLARED: dict[tuple[str, bytes], Any] = {}
+#: What is known of tables by their declarations, and of how many at most.
+_DECLARED: dict[bytes, Declaration] = {}
 MOST_DECLARED = 8192
 
 
@@ -197,7 +247,7 @@ def _is_declared(kind: bytes, name: bytes, sql: bytes) -> bool:
 
 class SqliteTable(SourceTable):
     """A table of an export, read from its pages. What SQLite says of it is asked for when it is first
-    needed, once for all tables declared alike.
+    needed.
     """
 
     def __init__(
@@ -219,77 +269,19 @@ class SqliteTable(SourceTable):
         #: Condition -> rows that meet it.
         self.noted: dict[str, Part] = {}
 
-    def _find_once(self, name: str, find: Callable[[], Any]) -> Any:
-        """Return what `find` finds, under this name once for all tables declared alike."""
-        key = name, self._sql
-        if key not in _DECLARED:
+    @cached_property
+    def declared(self) -> Declaration:
+        """What its declaration says."""
+        if self._sql not in _DECLARED:
             if len(_DECLARED) >= MOST_DECLARED:
                 _DECLARED.clear()
-            _DECLARED[key] = find()
-        return _DECLARED[key]
-
-    def _describe(self, pragma: str) -> list[tuple]:
-        """Return what a pragma of SQLite says of the table."""
-        sql = f"PRAGMA {pragma}({quote_name(self.name)})"
-        return self._find_once(pragma, lambda: self._query(sql))
+            _DECLARED[self._sql] = _describe(self.name, self._sql, self._query)
+        return _DECLARED[self._sql]
 
     @property
     def columns(self) -> dict[str, str]:
         """Name -> declared type of the columns that are not computed."""
-        return self._find_once(
-            "columns",
-            lambda: {
-                name: kind for _, name, kind, *_, no in self._describe("table_xinfo") if not no
-            },
-        )
-
-    @property
-    def rowid(self) -> str:
-        """The name of the rowid, "" where it has none: where it is declared so, or where columns
-        have all of its names.
-        """
-        return self._find_once("rowid", self._find_rowid)
-
-    def _find_rowid(self) -> str:
-        taken = {column.lower() for column in self.columns}
-        free = (word for word in ROWIDS if word not in taken)
-        return "" if _WITHOUT_ROWID.search(self._sql) else next(free, "")
-
-    @property
-    def fields(self) -> dict[str, RecordField]:
-        """The columns in the table's records; none where these are not plainly its columns."""
-        return self._find_once("fields", self._find_fields)
-
-    def _find_fields(self) -> dict[str, RecordField]:
-        described = self._describe("table_xinfo")
-        if any(hidden for *_, hidden in described):
-            return {}  # computed columns
-        keys = [(name, kind) for _, name, kind, _, _, key, _ in described if key]
-        alias = ""
-        if len(keys) == 1 and keys[0][1].upper() == "INTEGER":
-            # Unless the key has an index of its own, it is the rowid.
-            indices = self._describe("index_list")
-            alias = "" if any(origin == "pk" for _, _, _, origin, *_ in indices) else keys[0][0]
-        return {
-            name: RecordField(
-                ROWID if name == alias else number, find_affinity(kind), default is not None
-            )
-            for number, name, kind, _, default, _, _ in described
-        }
-
-    @property
-    def _key_indexes(self) -> list[str]:
-        """The indexes that SQLite makes for its keys."""
-
-        def find() -> list[str]:
-            has_keys = any(key for *_, key, _ in self._describe("table_xinfo"))
-            if not self.rowid or not (has_keys or b"UNIQUE" in self._sql.upper()):
-                return []
-            return [
-                name for _, name, _, origin, *_ in self._describe("index_list") if origin != "c"
-            ]
-
-        return self._find_once("key indexes", find)
+        return self.declared.columns
 
     @property
     def has_frames(self) -> bool:
@@ -305,8 +297,10 @@ class SqliteTable(SourceTable):
     def whole(self) -> Part:
         """All of its rows."""
         rows, first, last = name_rows(self.name), 0, self.size
-        if self.rowid:
-            ends = (f"(SELECT {which}({self.rowid}) FROM {rows})" for which in ("min", "max"))
+        if self.declared.rowid:
+            ends = (
+                f"(SELECT {which}({self.declared.rowid}) FROM {rows})" for which in ("min", "max")
+            )
             ((first, last),) = self._query(f"SELECT {', '.join(ends)}")
             if not isinstance(first, int) or not isinstance(last, int):
                 return Part(self.name)
@@ -320,9 +314,9 @@ class SqliteTable(SourceTable):
         """Return the part of so many rows, with the least and the greatest of their rowids."""
         if not rows:
             return Part(self.name)
-        if not self.rowid or (last - first) * LEAST_ROW_BYTES > self.size:
+        if not self.declared.rowid or (last - first) * LEAST_ROW_BYTES > self.size:
             return Part(self.name, 1, rows, "")
-        return Part(self.name, first, last, self.rowid)
+        return Part(self.name, first, last, self.declared.rowid)
 
     def check(self, met: bytearray, column: str = "", values: Sequence[int] = ()) -> bool:
         """Read all of the table, note its pages as met, and find its whole; False where SQLite has to
@@ -332,12 +326,12 @@ class SqliteTable(SourceTable):
 
         The rows that have one of some values in a column are noted, where they are few.
         """
-        field = self.fields.get(column) if column else None
+        field = self.declared.fields.get(column) if column else None
         notes = (
             (field.number, np.array(values, np.int64)) if field and field.number != ROWID else ()
         )
-        needed = None if self.has_frames else self._rules
-        if not self._indexes.issuperset(self._key_indexes):
+        needed = None if self.has_frames else self.declared.rules
+        if not self._indexes.issuperset(self.declared.key_indexes):
             raise sqlite3.DatabaseError("malformed database schema")
         checked = ask_core(self.file.check, self.root, needed, met, *notes)
         if checked is None:
@@ -350,31 +344,17 @@ class SqliteTable(SourceTable):
                 self.noted[select_values(column, values)] = SomeRows(*astuple(self.whole), rowids)
         return True
 
-    @property
-    def _rules(self) -> bytes:
-        """What each column of a record cannot be (NOT_NULL, NO_NUMBER)."""
-        # The key may be the rowid, for which records have NULL; computed columns are in none.
-        return self._find_once(
-            "rules",
-            lambda: bytes(
-                NOT_NULL * bool(not_null and default is None and not key)
-                + NO_NUMBER * (find_affinity(kind) == "TEXT")
-                for _, _, kind, not_null, default, key, hidden in self._describe("table_xinfo")
-                if hidden != VIRTUAL
-            ),
-        )
-
     def check_rows(self) -> None:
         """Read all of a table of which the interior pages were checked, once. Raises DamagedPage."""
         if self.file and not self._rows_checked:
             self._rows_checked = True
             met = bytearray(self.file.pages // 8 + 1)
-            ask_core(self.file.check, self.root, self._rules, met)
+            ask_core(self.file.check, self.root, self.declared.rules, met)
 
     @cached_property
     def _pages(self) -> Any:
         """The table's pages (`core.Table`); None where SQLite has to read them."""
-        return ask_core(self.file.table, self.root) if self.file and self.fields else None
+        return ask_core(self.file.table, self.root) if self.file and self.declared.fields else None
 
     def read(
         self,
@@ -388,7 +368,7 @@ class SqliteTable(SourceTable):
         has to read them: also where one of the columns, or what conditions look at, has other values
         than integers and NULL. Raises DamagedPage.
         """
-        table, fields = self._pages, self.fields
+        table, fields = self._pages, self.declared.fields
         if table is None or len(looked_at.types) > MOST_TYPES:
             return None
         wanted = (
@@ -449,7 +429,7 @@ class SqliteTable(SourceTable):
         """
         if self._pages is None or self._pages.leaves > FEW_LEAVES:
             return None
-        known, texts = self.fields, core.Texts()
+        known, texts = self.declared.fields, core.Texts()
         present = [name for name in columns if name in known]
         described = [known[name].column(VALUES, None, None, texts) for name in present]
         rows = ask_core(self._pages.rows, described)
@@ -464,7 +444,9 @@ class SqliteTable(SourceTable):
         """
         if self._pages is None:
             return None
-        columns = [self.fields[one].column(INTEGERS, None, None, None) for one in FRAME_COLUMNS]
+        columns = [
+            self.declared.fields[one].column(INTEGERS, None, None, None) for one in FRAME_COLUMNS
+        ]
         read = ask_core(self._pages.stacks, low, high, columns)
         if read is None:
             return None

@@ -27,7 +27,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def read_rows_by_pages(source: SqliteTable) -> list[tuple] | None:
     """Return all rows of a table with all its columns; None where SQLite has to read it."""
-    table, fields = source._pages, source.fields
+    table, fields = source._pages, source.declared.fields
     if table is None:
         return None
     room = table.most_rows(0, table.leaves)
@@ -84,7 +84,7 @@ def compare_tables(path: Path) -> tuple[int, list[str]]:
                 aside.append(name)
                 continue
             # The module refuses names of columns that are no text.
-            names = ", ".join(f"c{number}" for number in range(len(table.fields)))
+            names = ", ".join(f"c{number}" for number in range(len(table.declared.fields)))
             rows = f"SELECT * FROM {quote_name(name)} NOT INDEXED ORDER BY rowid"
             expected = connection.execute(f"WITH r({names}) AS ({rows}) SELECT * FROM r").fetchall()
             assert actual == expected, name
