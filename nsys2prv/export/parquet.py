@@ -39,12 +39,13 @@ from nsys2prv.export.source import (
     FRAME_COLUMNS,
     NULL,
     Columns,
-    DistinctTexts,
     Part,
     SomeRows,
     StackRows,
     decode_texts,
+    make_columns,
     number_distinct,
+    to_bytes,
 )
 
 #: What reading a damaged file raises.
@@ -133,12 +134,6 @@ def _to_plain(name: str, kind: pl.DataType) -> pl.Expr:
     return column.cast(pl.Float64) if kind.is_float() else column.cast(pl.String, strict=False)
 
 
-def _to_bytes(column: pl.Series) -> pl.Series:
-    """Return the values of a column as texts, empty ones for NULL."""
-    texts = column if column.dtype == pl.Binary else column.cast(pl.String).cast(pl.Binary)
-    return texts.fill_null(b"")
-
-
 def _look_at(column: pl.Series) -> LookedAt:
     """Return the values of a column for conditions."""
     if column.dtype == pl.Int64:
@@ -211,7 +206,7 @@ class ParquetFolder(Database):
         if conditions:
             in_sql = [self.make_condition(part.table, where) for where in conditions]
             met = evaluate_conditions(self._evaluate, seen, rows, in_sql)
-        return _make_columns(rows, read, integers, texts, reals), met
+        return make_columns(rows, read, integers, texts, reals), met
 
     def _read_rows(self, table: str, columns: Sequence[str], where: str) -> list[tuple]:
         found: list[tuple] = []
@@ -248,14 +243,14 @@ class ParquetFolder(Database):
             if not table.columns["id"].is_integer():
                 return {}
             frame = table.scan(("id", "value")).filter(chosen).collect()
-            return dict(zip(frame["id"], decode_texts(_to_bytes(frame["value"])), strict=True))
+            return dict(zip(frame["id"], decode_texts(to_bytes(frame["value"])), strict=True))
 
     def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
         """Return call stacks."""
         source = self.tables[table]
         with source.explain_damage():
             frame = source.scan(FRAME_COLUMNS).filter(pl.col("id").is_between(low, high)).collect()
-        rows = _make_columns(frame.height, frame.to_dict(), FRAME_COLUMNS, (), ())
+        rows = make_columns(frame.height, frame.to_dict(), FRAME_COLUMNS, (), ())
         return StackRows.from_frames(rows)
 
 
@@ -264,37 +259,6 @@ def _count_rows(part: Part, whole: Part) -> int:
     if isinstance(part, SomeRows):
         return len(part.rowids)
     return max(0, min(part.last, whole.last) - max(part.first, 1) + 1)
-
-
-def _make_columns(
-    rows: int,
-    read: Mapping[str, pl.Series],
-    integers: Sequence[str],
-    texts: Sequence[str],
-    reals: Sequence[str],
-) -> Columns:
-    """Return what was read, by what it is to be."""
-    numbers: dict[str, np.ndarray] = {}
-    odd = np.zeros(rows, np.int64)
-    for name in integers:
-        column = read.get(name)
-        if column is not None and column.dtype == pl.Int64:
-            numbers[name] = column.fill_null(NULL).to_numpy()
-        else:
-            numbers[name] = np.full(rows, NULL)
-            odd += 0 if column is None else column.is_not_null().to_numpy()
-    for name in reals:
-        column = read.get(name)
-        if column is not None and column.dtype.is_numeric():
-            numbers[name] = column.cast(pl.Float64).fill_null(np.nan).to_numpy()
-        else:
-            numbers[name] = np.full(rows, np.nan)
-    words = {}
-    for name in texts:
-        column = _to_bytes(read[name]) if name in read else pl.Series([b""] * rows, dtype=pl.Binary)
-        distinct, codes = number_distinct(column)
-        words[name] = codes, DistinctTexts(distinct)
-    return Columns(rows, numbers, words, odd if odd.any() else None)
 
 
 def _advise(folder: Path) -> str:

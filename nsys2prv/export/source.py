@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -228,6 +228,43 @@ def decode_texts(series: pl.Series) -> pl.Series:
     except pl.exceptions.PolarsError:
         texts = [None if raw is None else raw.decode("utf-8", "replace") for raw in series]
         return pl.Series(series.name, texts, dtype=pl.String)
+
+
+def to_bytes(column: pl.Series) -> pl.Series:
+    """Return the values of a column as texts, empty ones for NULL."""
+    texts = column if column.dtype == pl.Binary else column.cast(pl.String).cast(pl.Binary)
+    return texts.fill_null(b"")
+
+
+def make_columns(
+    rows: int,
+    read: Mapping[str, pl.Series],
+    integers: Sequence[str],
+    texts: Sequence[str],
+    reals: Sequence[str],
+) -> Columns:
+    """Return what was read, by what it is to be. Integers where others belong are numbers and texts, too."""
+    numbers: dict[str, np.ndarray] = {}
+    odd = np.zeros(rows, np.int64)
+    for name in integers:
+        column = read.get(name)
+        if column is not None and column.dtype == pl.Int64:
+            numbers[name] = column.fill_null(NULL).to_numpy()
+        else:
+            numbers[name] = np.full(rows, NULL)
+            odd += 0 if column is None else column.is_not_null().to_numpy()
+    for name in reals:
+        column = read.get(name)
+        if column is not None and column.dtype.is_numeric():
+            numbers[name] = column.cast(pl.Float64).fill_null(np.nan).to_numpy()
+        else:
+            numbers[name] = np.full(rows, np.nan)
+    words = {}
+    for name in texts:
+        column = to_bytes(read[name]) if name in read else pl.Series([b""] * rows, dtype=pl.Binary)
+        distinct, codes = number_distinct(column)
+        words[name] = codes, DistinctTexts(distinct)
+    return Columns(rows, numbers, words, odd if odd.any() else None)
 
 
 #: Columns of tables of call stacks, which have a row for each frame.

@@ -44,13 +44,11 @@ from nsys2prv.export.report_files import (
 )
 from nsys2prv.export.source import (
     FRAME_COLUMNS,
-    NULL,
     Columns,
-    DistinctTexts,
     Part,
     SomeRows,
     StackRows,
-    number_distinct,
+    make_columns,
 )
 from nsys2prv.export.sqlite_pages import (
     SCHEMA,
@@ -292,25 +290,9 @@ class SqliteDatabase(Database):
         ]
         rows = f"{_select_rows(part)} WHERE {self.make_condition(part.table, where)}"
         frame = self._select(f"SELECT {', '.join(expressions)} FROM {rows}")
-        numbers = {name: frame[name].fill_null(NULL).to_numpy() for name in present}
-        numbers |= {
-            name: frame[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
-            for name in reals
-            if name in have
-        }
-        lacking, no_reals = np.full(frame.height, NULL), np.full(frame.height, np.nan)
-        words = {}
-        for name in texts:
-            column = frame[name] if name in have else pl.Series([b""] * frame.height)
-            distinct, codes = number_distinct(column.cast(pl.Binary))
-            words[name] = codes, DistinctTexts(distinct)
-        columns = Columns(
-            frame.height,
-            {name: numbers.get(name, lacking) for name in integers}
-            | {name: numbers.get(name, no_reals) for name in reals},
-            words,
-            frame[DAMAGED_VALUES].to_numpy() if frame[DAMAGED_VALUES].sum() else None,
-        )
+        columns = make_columns(frame.height, frame.to_dict(), integers, texts, reals)
+        odd = frame[DAMAGED_VALUES]
+        columns.odd = odd.to_numpy() if odd.sum() else None
         return columns, frame[MET].to_numpy()
 
     def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
