@@ -153,6 +153,11 @@ def put_in_place(staging: Path, finals: Sequence[Path]) -> None:
     The first is taken away before the others change, and comes last. A final file that `staging`
     has no new one of goes. Links are replaced, not followed.
     """
+    note_written(*_place(staging, finals))
+
+
+def _place(staging: Path, finals: Sequence[Path]) -> list[Path]:
+    """Do what :func:`put_in_place` does; return the new files."""
     new = {final: (staging / final.name).exists() for final in finals}
     (staging / NAMES).write_text(json.dumps({final.name: there for final, there in new.items()}))
     earlier = staging / EARLIER
@@ -167,14 +172,14 @@ def put_in_place(staging: Path, finals: Sequence[Path]) -> None:
     except BaseException:
         _undo_placing(staging, new)
         raise
-    note_written(*(final for final, there in new.items() if there))
+    return [final for final, there in new.items() if there]
 
 
-def _undo_placing(staging: Path, finals: Mapping[Path, bool]) -> None:
-    """Restore the replaced files unless all new ones are in place; no new file stays then. finals:
-    whether there is a new one.
+def _undo_placing(staging: Path, finals: Mapping[Path, bool], is_whole: bool = False) -> None:
+    """Restore the replaced files; no new file stays then. Where all new ones are in place they stay,
+    unless they are part of a whole that failed. finals: whether there is a new one.
     """
-    if not (staging / next(iter(finals)).name).exists():
+    if not (is_whole or (staging / next(iter(finals)).name).exists()):
         return
     for final, new in reversed(finals.items()):
         with suppress(OSError):
@@ -243,15 +248,24 @@ def write_complete_files(texts: Mapping[Path, str]) -> None:
         for folder in folders:
             with name_damaged_file(folder):
                 folder.mkdir()
-        staging: dict[Path, Path] = {}
-        for path in plain:
-            with name_damaged_file(path):
-                if path.parent not in staging:
-                    folder = stack.enter_context(make_temporary_folder(path.parent))
-                    staging[path.parent] = folder
-                new = staging[path.parent] / path.name
-                new.write_text(texts[path], encoding="utf-8", newline="\n")
-        _place_all({path: staging[path.parent] / path.name for path in plain})
+        staging: dict[Path, list[Path]] = {}
+        for parent in dict.fromkeys(path.parent for path in plain):
+            finals = [path for path in plain if path.parent == parent]
+            with name_damaged_file(finals[0]):
+                new = stack.enter_context(make_temporary_folder(parent))
+                staging[new] = finals
+                for path in finals:
+                    (new / path.name).write_text(texts[path], encoding="utf-8", newline="\n")
+        placed: list[Path] = []
+        try:
+            for new, finals in staging.items():
+                with name_damaged_file(finals[0]):
+                    _place(new, finals)
+                placed.append(new)
+        except BaseException:
+            for new in reversed(placed):
+                _undo_placing(new, dict.fromkeys(staging[new], True), is_whole=True)
+            raise
     note_written(*plain)
 
 
@@ -269,30 +283,6 @@ def _remove_on_error(folders: Sequence[Path]) -> Iterator[None]:
         for folder in reversed(folders):
             with suppress(OSError):
                 folder.rmdir()
-        raise
-
-
-def _place_all(new: Mapping[Path, Path]) -> None:
-    """Move new files to their places, all or none. new: each place and the file for it, in a
-    folder beside it.
-    """
-    earlier: dict[Path, Path | None] = {}
-    try:
-        for path, file in new.items():
-            with name_damaged_file(path):
-                kept = file.parent / EARLIER / file.name if os.path.lexists(path) else None
-                if kept:
-                    kept.parent.mkdir(exist_ok=True)
-                    path.replace(kept)
-                earlier[path] = kept
-                file.replace(path)
-    except BaseException:
-        for path, kept in reversed(earlier.items()):
-            with suppress(OSError):
-                if kept:
-                    kept.replace(path)
-                elif not new[path].exists():
-                    path.unlink()
         raise
 
 
