@@ -65,11 +65,6 @@ def find_condition_columns(conditions: tuple[str, ...]) -> ConditionColumns:
     return ConditionColumns(tuple(values), tuple(name for name in types if name not in values))
 
 
-def select_values(column: str, values: Sequence[int]) -> str:
-    """Return the condition on rows that have one of some integers in a column."""
-    return f"{{{column}}} IN ({', '.join(map(str, values))})"
-
-
 def select_condition_bits(conditions: Sequence[str]) -> str:
     """Return in SQL which of the conditions a row meets, as bits: 1 is the first."""
     return " + ".join(
@@ -169,12 +164,8 @@ class Database(Closable):
 
     # ---- what each form of exports has in its own way ----
 
-    def check(self, notes: Mapping[str, tuple[str, Sequence[int]]]) -> None:
-        """Check all tables. Raises one clear line where one is damaged.
-
-        notes: of tables a column, and integers; :meth:`read_small_table` is to find soon the rows that
-        have one of these there.
-        """
+    def check(self) -> None:
+        """Check all tables. Raises one clear line where one is damaged."""
         raise NotImplementedError
 
     def _read_part(

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from nsys2prv._util.budget import OBJECT_NAME
 from nsys2prv.clock.maps import ReportClock
 from nsys2prv.export.communicators import Communicator, read_communicators
-from nsys2prv.export.database import Database, select_values
+from nsys2prv.export.database import Database
 from nsys2prv.export.recording import (
     Capture,
     Message,
@@ -56,7 +56,7 @@ PROCESS_MASK = ~0xFFFFFF
 #: eventType of NVTX_EVENTS (documented in Nsight's ENUM_NSYS_EVENT_TYPE).
 NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
 NVTX_TABLE = "NVTX_EVENTS"
-NVTX_NAMES = "eventType", (NVTX_CATEGORY, NVTX_DOMAIN_CREATE)
+NVTX_NAMES = f"{{eventType}} IN ({NVTX_CATEGORY}, {NVTX_DOMAIN_CREATE})"
 #: Nsight's id of a process: hardware id, virtual machine id and process id in bits 24 to 63.
 GlobalPid = NewType("GlobalPid", int)
 #: Nsight's id of a thread: the GlobalPid of its process, and its thread id in the lower 24 bits.
@@ -289,7 +289,7 @@ def read_report_info(path: str | Path, given_path: Path | None = None) -> Report
     """Read the small tables of an export. given_path: the report that it was made from, if any."""
     with open_database(path) as database:
         check_tables(given_path or database.path, database.tables)
-        database.check({NVTX_TABLE: NVTX_NAMES})
+        database.check()
         return _inspect_database(database, given_path)
 
 
@@ -422,7 +422,7 @@ def _read_nvtx_names(
     good as another.
     """
     columns = ("eventType", "globalTid", "domainId", "category", "text", "textId")
-    rows = database.read_small_table(NVTX_TABLE, *columns, where=select_values(*NVTX_NAMES))
+    rows = database.read_small_table(NVTX_TABLE, *columns, where=NVTX_NAMES)
     texts = database.read_strings(sorted({row[5] for row in rows if isinstance(row[5], int)}))
     domains, categories = {}, {}
     for kind, tid, domain, category, text, text_id in rows:

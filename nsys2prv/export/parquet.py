@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -165,7 +165,7 @@ class ParquetFolder(Database):
         strings = self.tables.get(STRINGS)
         self.has_few_strings = strings is None or strings.file.stat().st_size <= FEW_STRINGS
 
-    def check(self, notes: Mapping[str, tuple[str, Sequence[int]]]) -> None:
+    def check(self) -> None:
         """Measure all tables. Raises one clear line where one has no sound footer, or all of them more
         than files of their size may have. Damaged pages are found when they are read.
         """

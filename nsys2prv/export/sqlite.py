@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import compress
@@ -25,6 +25,7 @@ import polars as pl
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.export.database import (
     FEW_COMBINATIONS,
+    PIECE_ROWS,
     STRINGS,
     Database,
     evaluate_conditions,
@@ -46,6 +47,7 @@ from nsys2prv.export.source import (
     FRAME_COLUMNS,
     Columns,
     Part,
+    Shared,
     SomeRows,
     StackRows,
     make_columns,
@@ -146,7 +148,7 @@ class SqliteDatabase(Database):
         except (DamagedPage, *DAMAGE, pl.exceptions.PolarsError) as error:
             raise self._make_unreadable_error(error, table) from None
 
-    def check(self, notes: Mapping[str, tuple[str, Sequence[int]]]) -> None:
+    def check(self) -> None:
         """Read all tables. Raises one clear line where the pages of one are damaged, or where pages
         are lost: nothing of the file refers to them.
         """
@@ -158,7 +160,7 @@ class SqliteDatabase(Database):
         not_all_read = self._others.copy()
         for table in (self._schema, *self.tables.values()):
             with self._explain_damage(table.name):
-                checked = file and table.check(met, *notes.get(table.name, ()))
+                checked = file and table.check(met)
                 if not checked:
                     self._check_by_sql(table.name)
                 if not checked or table.has_frames:
@@ -212,11 +214,18 @@ class SqliteDatabase(Database):
                 return rows
             if from_pages := self._read_pages(source.everything, (), (), [where]):
                 return list(compress(rows, from_pages[1].tolist()))
-        names = (quote_name(one) if one in source.columns else "NULL" for one in columns)
-        noted = source.noted.get(where)
-        few = name_rows(table) if noted is None else _select_rows(noted)
-        condition = self.make_condition(table, where)
-        return self._query(f"SELECT {', '.join(names)} FROM {few} WHERE {condition}")
+        names = [quote_name(one) if one in source.columns else "NULL" for one in columns]
+        pieces = source.whole.split(PIECE_ROWS)
+        return [row for piece in pieces for row in self._read_by_names(piece, names, where)]
+
+    def _read_by_names(self, part: Part, names: Sequence[str], where: str) -> list[tuple]:
+        """Return columns, named in SQL, of the rows of a part that meet a condition."""
+        if where and (from_pages := self._read_pages(part, (), (), [where])):
+            if not from_pages[1].any():
+                return []
+            part = Shared(part, *from_pages).narrow(0)
+        condition = self.make_condition(part.table, where)
+        return self._query(f"SELECT {', '.join(names)} FROM {_select_rows(part)} WHERE {condition}")
 
     def _find_strings(self, ids: Sequence[int]) -> dict[int, str]:
         return {

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import astuple
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.native import core
@@ -27,7 +26,6 @@ from nsys2prv.export.database import (
     Query,
     SourceTable,
     quote_name,
-    select_values,
     write_integer,
     write_types,
 )
@@ -266,8 +264,6 @@ class SqliteTable(SourceTable):
         self.file, self.size = file, size
         self._sql, self._query, self._indexes = sql, query, indexes
         self._rows_checked = False
-        #: Condition -> rows that meet it.
-        self.noted: dict[str, Part] = {}
 
     @cached_property
     def declared(self) -> Declaration:
@@ -318,31 +314,19 @@ class SqliteTable(SourceTable):
             return Part(self.name, 1, rows, "")
         return Part(self.name, first, last, self.declared.rowid)
 
-    def check(self, met: bytearray, column: str = "", values: Sequence[int] = ()) -> bool:
+    def check(self, met: bytearray) -> bool:
         """Read all of the table, note its pages as met, and find its whole; False where SQLite has to
         check it. Raises DamagedPage, and DatabaseError where a key lacks its index: another was
         declared when the rows were written. Frames of call stacks are checked where they are read:
         :meth:`check_rows` does so before SQLite reads them.
-
-        The rows that have one of some values in a column are noted, where they are few.
         """
-        field = self.declared.fields.get(column) if column else None
-        notes = (
-            (field.number, np.array(values, np.int64)) if field and field.number != ROWID else ()
-        )
         needed = None if self.has_frames else self.declared.rules
         if not self._indexes.issuperset(self.declared.key_indexes):
             raise sqlite3.DatabaseError("malformed database schema")
-        checked = ask_core(self.file.check, self.root, needed, met, *notes)
-        if checked is None:
-            return False
-        if not self.has_frames:
-            *found, noted = checked
+        found = ask_core(self.file.check, self.root, needed, met)
+        if found is not None and not self.has_frames:
             self.whole = self._bound_rows(*found)
-            if noted is not None and self.whole.rowid:
-                rowids = tuple(np.frombuffer(noted, np.int64).tolist())
-                self.noted[select_values(column, values)] = SomeRows(*astuple(self.whole), rowids)
-        return True
+        return found is not None
 
     def check_rows(self) -> None:
         """Read all of a table of which the interior pages were checked, once. Raises DamagedPage."""

@@ -40,7 +40,7 @@ def write_database(path: Path, *statements: str, page_size: int = PAGE) -> Path:
 
 def check_file(path: Path) -> None:
     with open_database(path) as source:
-        source.check({})
+        source.check()
 
 
 def swap_pages(path: Path, first: int, second: int, page_size: int) -> None:
@@ -262,7 +262,7 @@ def test_the_number_of_the_row_counts(serial: int, reader: str, tmp_path: Path) 
     )
     store_key(path, "StringIds", serial)
     with open_database(path) as source:
-        source.check({})
+        source.check()
         rows = source.read(source.tables["StringIds"].everything, ("id",), ("value",), "{id} > 1")
         assert (rows["id"].tolist(), rows.texts["value"][1].as_list()) == ([2], [b"second"])
         reals = source.read(source.tables["StringIds"].everything, (), reals=("id",))

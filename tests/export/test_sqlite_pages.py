@@ -416,7 +416,7 @@ def test_rows_of_another_table_are_damage(rows: list[str], tmp_path: Path) -> No
         open_database(path) as source,
         pytest.raises(Nsys2prvError, match=r"malformed: table [ab], page"),
     ):
-        source.check({})
+        source.check()
 
 
 def test_indexes_and_free_pages_may_be_damaged(report: Path, tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def compare_reading(path: Path, has_pointer_maps: bool = False) -> list[str]:
     themselves: then only whole records are compared.
     """
     with open_database(path) as source:
-        source.check({})
+        source.check()
         wrong = []
         for name, table in source.tables.items():
             # In SQL there is no name that is no text, and nobody asks for one.

@@ -81,11 +81,7 @@ static void read_table(const PageFile *file, uint32_t root) {
     uint32_t damaged;
     Extent all;
     uint8_t *met = calloc(file->pages / 8 + 1, 1);
-    int64_t wanted = (int64_t)any(4);
-    static Noted noted;
-    noted = (Noted){.wanted = &wanted, .wanted_count = 1};
-    noted.column = (Column){.field = (int32_t)any(4), .kind = INTEGERS, .values = &noted.value};
-    Status checked = check_table(file, root, (const uint8_t[]){0, 1, 0, 1}, any(5), any(2) ? &noted : NULL, met, &all, &damaged), status = find_leaves(file, root, NULL, &leaves, &damaged);
+    Status checked = check_table(file, root, (const uint8_t[]){0, 1, 0, 1}, any(5), met, &all, &damaged), status = find_leaves(file, root, NULL, &leaves, &damaged);
     uint32_t lost, roots[] = {1 + (uint32_t)any(file->pages), 1 + (uint32_t)any(file->pages), (uint32_t)any(UINT32_MAX)};
     statuses[find_lost_page(file, roots, any(4), met, &lost)]++;
     free(met);

@@ -61,7 +61,6 @@ struct Decoder {
     const uint8_t *rules;         /* then, what each of so many fields cannot have */
     int32_t ruled_fields;
     int64_t first_rowid, last_rowid;  /* met then */
-    Noted *noted;                 /* NULL: no rows are noted then */
     const int64_t *chosen, *chosen_end;  /* the rowids of the rows to come, NULL for all rows */
 };
 
@@ -426,12 +425,6 @@ static inline Status put_row(Decoder *decoder, const Row *found, size_t place) {
 
 Status decode_row(Decoder *decoder, const Row *found, size_t place) { return put_row(decoder, found, place); }
 
-static inline void note_row(Noted *noted, int64_t rowid) {
-    for (size_t k = 0; k < noted->wanted_count; k++)
-        if (noted->value == noted->wanted[k] && noted->count++ < MOST_NOTED)
-            noted->rowids[noted->count - 1] = rowid;
-}
-
 /* Decodes the rows of a leaf whose rowids are from `first` to `last`. */
 static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *leaves, size_t leaf, int64_t first, int64_t last,
                           size_t *row, size_t room) {
@@ -474,14 +467,11 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
             decoder->first_rowid = *row ? decoder->first_rowid : found.rowid;
             decoder->last_rowid = found.rowid;
         }
-        /* Where all of a table is checked there is room for the value of one row. */
-        if ((status = put_row(decoder, &found, decoder->met ? 0 : *row)) != OK)
+        if ((status = put_row(decoder, &found, *row)) != OK)
             return status;
         if (decoder->met && found.overflow_page
             && (status = follow_chain(&decoder->chain, found.overflow_page, found.size - found.local, decoder->met)) != OK)
             return status;
-        if (decoder->noted)
-            note_row(decoder->noted, found.rowid);
         ++*row;
     }
     return !decoder->met || fills_page(page, header, page_size, &decoder->taken) ? OK : DAMAGED;
@@ -513,15 +503,14 @@ Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t
     return status;
 }
 
-Status check_table(const PageFile *file, uint32_t root, const uint8_t *rules, size_t fields, Noted *noted, uint8_t *met, Extent *found,
+Status check_table(const PageFile *file, uint32_t root, const uint8_t *rules, size_t fields, uint8_t *met, Extent *found,
                    uint32_t *damaged) {
     Decoder *decoder = NULL;
     Leaves leaves;
     Status status = find_leaves(file, root, met, &leaves, damaged);
     *found = (Extent){0};
-    if (status == OK && rules && (status = new_decoder(file, noted ? &noted->column : NULL, noted ? 1 : 0, &decoder)) == OK) {
+    if (status == OK && rules && (status = new_decoder(file, NULL, 0, &decoder)) == OK) {
         decoder->met = met;
-        decoder->noted = noted;
         decoder->rules = rules;
         decoder->ruled_fields = (int32_t)fields;
         status = decode_leaves(decoder, &leaves, 0, leaves.count, INT64_MIN, INT64_MAX, &found->rows, SIZE_MAX, damaged);

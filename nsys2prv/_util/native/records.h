@@ -112,23 +112,12 @@ typedef struct {
     int64_t first, last;
 } Extent;
 
-/* Rows to note: those that have one of some integers in a column. There are `count`, of which the first are noted. */
-#define MOST_NOTED 10000
-typedef struct {
-    Column column;
-    const int64_t *wanted;
-    size_t wanted_count, count;
-    int64_t value, rowids[MOST_NOTED];  /* value: of the row at hand, where the column has room for one */
-} Noted;
-
 /* Rules of a column: no NULL; no numbers, which SQLite makes texts where the affinity is TEXT. */
 enum { NOT_NULL = 1, NO_NUMBER = 2 };
 
 /* Reads all of a table and finds its extent: whether each of its pages is met once and full of cells, each header says how long its record
  * is, and each record ends where its chain of overflow pages does and has values that the table's columns can have. rules: for each of `fields` of
- * them what it cannot have; NULL: the interior pages alone are read, and nothing is found. noted: NULL for none. met, damaged: as of
- * find_leaves. */
-Status check_table(const PageFile *, uint32_t root, const uint8_t *rules, size_t fields, Noted *noted, uint8_t *met, Extent *found,
-                   uint32_t *damaged);
+ * them what it cannot have; NULL: the interior pages alone are read, and nothing is found. met, damaged: as of find_leaves. */
+Status check_table(const PageFile *, uint32_t root, const uint8_t *rules, size_t fields, uint8_t *met, Extent *found, uint32_t *damaged);
 
 #endif

@@ -201,41 +201,21 @@ static PyObject *check(FileObject *self, PyObject *arguments) {
     uint32_t damaged = 0;
     Extent found;
     Status status;
-    Py_buffer met, rules, wanted = {0};
-    int field = 0;
-    if (!PyArg_ParseTuple(arguments, "Iz*w*|iy*", &root, &rules, &met, &field, &wanted))
+    Py_buffer met, rules;
+    if (!PyArg_ParseTuple(arguments, "Iz*w*", &root, &rules, &met))
         return NULL;
     PyObject *result = NULL;
-    Noted *noted = wanted.obj ? PyMem_Malloc(sizeof *noted) : NULL;
-    if ((size_t)met.len <= self->file.pages / 8 || rules.len > INT32_MAX || field < 0) {
-        PyErr_SetString(PyExc_ValueError, "there must be a bit for each page, and a field");
-        goto done;
-    }
-    if (wanted.obj && !noted) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    if (noted) {
-        noted->column = (Column){.field = field, .kind = INTEGERS, .null = INT64_MIN, .values = &noted->value};
-        noted->wanted = wanted.buf;
-        noted->wanted_count = (size_t)wanted.len / sizeof *noted->wanted;
-        noted->count = 0;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    status = check_table(&self->file, root, rules.buf, (size_t)rules.len, noted, met.buf, &found, &damaged);
-    Py_END_ALLOW_THREADS
-    if (status != OK)
-        result = raise_status(status, damaged);
+    if ((size_t)met.len <= self->file.pages / 8 || rules.len > INT32_MAX)
+        PyErr_SetString(PyExc_ValueError, "there must be a bit for each page");
     else {
-        bool all = noted && !noted->column.odd && noted->count <= MOST_NOTED;
-        result = Py_BuildValue("nLLy#", (Py_ssize_t)found.rows, (long long)found.first, (long long)found.last, all ? (char *)noted->rowids : NULL,
-                               all ? (Py_ssize_t)(noted->count * sizeof *noted->rowids) : 0);
+        Py_BEGIN_ALLOW_THREADS
+        status = check_table(&self->file, root, rules.buf, (size_t)rules.len, met.buf, &found, &damaged);
+        Py_END_ALLOW_THREADS
+        result = status != OK ? raise_status(status, damaged)
+                              : Py_BuildValue("nLL", (Py_ssize_t)found.rows, (long long)found.first, (long long)found.last);
     }
-done:
-    PyMem_Free(noted);
     PyBuffer_Release(&met);
     PyBuffer_Release(&rules);
-    PyBuffer_Release(&wanted);
     return result;
 }
 
@@ -589,10 +569,9 @@ static PyType_Spec TABLE_SPEC = {"nsys2prv._util.native._core.Table", sizeof(Tab
 static PyMethodDef FILE_METHODS[] = {
     {"table", (PyCFunction)open_table, METH_VARARGS, "table(root): the table with this root page. Raises StandAside, Damaged."},
     {"check", (PyCFunction)check, METH_VARARGS,
-     "check(root, rules, met, [field, wanted]): read all of the table with this root page, and set the bits of its pages in `met`, in\n"
-     "which those of other tables are set. Returns how many rows it has, their least and greatest rowid (anything without rows), and as\n"
-     "bytes the rowids of those that have one of the `wanted` integers (int64) in a field; None where they are many, or where it has other\n"
-     "values than integers. rules: for each column a byte, 1 if it cannot be NULL, 2 if it cannot be a number, 3 both; None: its interior pages alone are read, and what is\n"
+     "check(root, rules, met): read all of the table with this root page, and set the bits of its pages in `met`, in\n"
+     "which those of other tables are set. Returns how many rows it has, their least and greatest rowid (anything without rows).\n"
+     "rules: for each column a byte, 1 if it cannot be NULL, 2 if it cannot be a number, 3 both; None: its interior pages alone are read, and what is\n"
      "returned means nothing. Raises StandAside, Damaged."},
     {"lost_page", (PyCFunction)lost_page, METH_VARARGS,
      "lost_page(met, roots): the first page that is of no table, of no index and not free, 0 where there is none. met: the pages of tables\n"
