@@ -137,7 +137,8 @@ def collect(group: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
                 times["iterations"][name] += spans.within(edges[:-1], edges[1:])
         yield "lanes", pl.DataFrame([lengths]).cast(pl.Int64).with_columns(**lane)
         for key, columns in times.items():
-            yield key, pl.DataFrame(columns).with_row_index("number").with_columns(**lane)
+            frame = pl.DataFrame(columns).with_row_index("number").with_columns(**lane)
+            yield key, frame.cast(pl.Int64)
 
 
 def count_bins(group: DeviceGroup) -> int:
@@ -196,26 +197,21 @@ def _sum_lateness(context: Context, lanes: pl.DataFrame) -> pl.DataFrame:
     """Return by lane and iteration (`number`) how late it comes at collectives of NCCL (`late`), and
     for how long others wait for it alone (`delays`): until the rank before it came.
     """
-    rows, steady = context.reader.rows, context.options.steady
-    schema = {"lane": lanes["lane"].dtype, "number": pl.Int64, "late": pl.Int64, "delays": pl.Int64}
+    steady, late = context.options.steady, pl.col("late")
     if steady is None:
-        return pl.DataFrame(schema=schema)
-    known = list_compared_kernels(context.reader)
-    second = pl.col("late").sort(descending=True).slice(1, 1).first()
-    limits = known.group_by("collective").agg(last=pl.col("late").max(), second=second)
-    known = known.join(limits, "collective", "left", maintain_order="left")
-    is_last = (pl.col("late") == pl.col("last")) & (pl.col("late") > 0)
-    number = np.searchsorted(steady.iteration_begins, known["begin"].to_numpy(), "right") - 1
-    thread = known["thread"].to_numpy()
+        return lanes.select("lane", number=pl.lit(0, pl.Int64), late=0, delays=0).clear()
+    rows = context.reader.rows.threads.select("thread", "task", "device").cast(pl.Int64)
+    known = list_compared_kernels(context.reader).select("thread", "begin", "collective", "late")
+    known = known.cast(pl.Int64).join(rows, "thread")
+    is_last = late == late.max().over("collective")
+    before = late.top_k(2).min().over("collective")
+    edges = pl.Series((*steady.iteration_begins, steady.end), dtype=pl.Int64)
     known = known.with_columns(
-        number=pl.Series(number, dtype=pl.Int64),
-        task=pl.Series(rows.get_column("task")[thread], dtype=pl.Int64),
-        device=pl.Series(rows.get_column("device")[thread], dtype=pl.Int64),
-        delays=pl.when(is_last).then(pl.col("last") - pl.col("second")).fill_null(0),
+        number=edges.search_sorted(known["begin"], "right").cast(pl.Int64) - 1,
+        delays=pl.when(is_last).then(late - before).otherwise(0),
     )
-    known = known.filter((pl.col("number") >= 0) & (pl.col("begin") < steady.end))
     sums = known.join(lanes, ["task", "device"]).group_by("lane", "number")
-    return sums.agg(pl.col("late", "delays").sum()).cast(schema)
+    return sums.agg(pl.col("late", "delays").sum())
 
 
 # ---- the critical path ---------------------------------------------------------------------------
