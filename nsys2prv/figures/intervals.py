@@ -16,12 +16,14 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import LEAST_COUNT, NO_MODES, find_modes, is_sorted
+from nsys2prv._util.columns import find_modes, is_sorted
 from nsys2prv._util.files import create_temporary_file
 from nsys2prv._util.native import core
 
 #: Executions (about) whose durations are in memory at a time, unless one group has more.
 TOGETHER = 1_000_000
+#: What tells two modes of durations.
+MODES = {"two_modes": pl.Boolean} | dict.fromkeys(("low_ns", "high_ns", "high_share"), pl.Float64)
 #: Intervals, or events, that are compared with sets of times together.
 PART = 250_000
 
@@ -197,17 +199,13 @@ def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.nda
     """Return how much of some time lies in each range of a thread and in none within it (ns). The
     ranges are by begin.
     """
-    thread, order = np.zeros(len(begin), np.int32), None
-    if ((begin[1:] == begin[:-1]) & (end[1:] > end[:-1])).any():
-        order = np.lexsort((-end, begin))
-        begin, end = begin[order], end[order]
-    _, parent = find_parents(thread, begin, end)
-    exclusive = np.maximum(take_off_inner(time.within(begin, end), parent), 0)
-    if order is None:
-        return exclusive
-    ordered = np.empty(len(begin), np.int64)
-    ordered[order] = exclusive
-    return ordered
+    row = np.zeros(len(begin), np.int32)
+    order = order_ranges(row, begin, end)
+    begin, end = begin[order], end[order]
+    _, parent = find_parents(row, begin, end)
+    exclusive = np.empty(len(begin), np.int64)
+    exclusive[order] = np.maximum(take_off_inner(time.within(begin, end), parent), 0)
+    return exclusive
 
 
 def split_ranges(row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> Iterator[slice]:
@@ -251,17 +249,14 @@ def find_points_within(
 def spill_durations(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.DataFrame:
     """Store the durations (end - begin) of a frame's rows by group in a file of int64.
 
-    A row for each group: the columns `by`, `count`, `time_ns` (their sum), `min_ns`, `max_ns`, and
-    `file`, `start`, where they lie.
+    A row for each group: the columns `by`, `count`, `time_ns` (their sum), and `file`, `start`, where they
+    lie.
     """
     durations = frame.select(*by, duration=pl.col("end") - pl.col("begin")).sort(by)
     with create_temporary_file(path) as file:
         file.write(durations["duration"].to_numpy().astype("<i8").data)
     groups = durations.group_by(by, maintain_order=True).agg(
-        count=pl.len().cast(pl.Int64),
-        time_ns=pl.col("duration").sum(),
-        min_ns=pl.col("duration").min(),
-        max_ns=pl.col("duration").max(),
+        count=pl.len().cast(pl.Int64), time_ns=pl.col("duration").sum()
     )
     return groups.with_columns(
         file=pl.lit(str(path)), start=pl.col("count").cum_sum() - pl.col("count")
@@ -276,29 +271,22 @@ def make_statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False
     execution), and with `modes` two_modes, low_ns and high_ns (means of the two), high_share
     (executions in the higher).
     """
-    duration = pl.col("duration")
-    frames = []
-    for keys, bounds, durations in _gather_durations(groups, by):
-        counts = np.diff(bounds)
-        figures = (
-            pl.DataFrame(
-                {"group": np.repeat(np.arange(len(counts)), counts), "duration": durations}
-            )
-            .group_by("group", maintain_order=True)
-            .agg(
-                count=pl.len().cast(pl.Int64),
-                time_ns=duration.sum(),
-                mean_ns=duration.mean(),
-                median_ns=duration.median(),
-                min_ns=duration.min(),
-                max_ns=duration.max(),
-                std_dev_ns=duration.std(ddof=1),
-            )
+    durations, frames = pl.col("durations").list, []
+    for gathered in _gather_durations(groups, by):
+        figures = gathered.select(
+            *by,
+            count=durations.len().cast(pl.Int64),
+            time_ns=durations.sum(),
+            mean_ns=durations.mean(),
+            median_ns=durations.median(),
+            min_ns=durations.min(),
+            max_ns=durations.max(),
+            std_dev_ns=durations.std(ddof=1),
         )
-        columns = [keys, figures.drop("group")]
         if modes:
-            columns.append(_find_group_modes(bounds, durations))
-        frames.append(pl.concat(columns, how="horizontal"))
+            found = [find_modes(one.to_numpy()) for one in gathered["durations"]]
+            figures = figures.hstack(pl.DataFrame(found, schema=MODES, orient="row"))
+        frames.append(figures)
     return pl.concat(frames).sort("time_ns", *by, descending=[True, *[False] * len(by)])
 
 
@@ -307,21 +295,18 @@ def count_durations(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.Da
     each of `bins` bins from the shortest to the longest: `low_ns`, `high_ns`, `count`.
     """
     frames = []
-    for keys, bounds, durations in _gather_durations(groups, by):
-        for row, (first, last) in enumerate(pairwise(bounds.tolist())):
-            count, edges = np.histogram(durations[first:last], bins)
+    for gathered in _gather_durations(groups, by):
+        for row, durations in enumerate(gathered["durations"]):
+            count, edges = np.histogram(durations.to_numpy(), bins)
             limits = np.rint(edges).astype(np.int64)
             own = pl.DataFrame({"low_ns": limits[:-1], "high_ns": limits[1:], "count": count})
-            frames.append(keys[[row] * bins].hstack(own))
+            frames.append(gathered.select(by)[[row] * bins].hstack(own))
     return pl.concat(frames)
 
 
-def _gather_durations(
-    groups: pl.DataFrame, by: Sequence[str]
-) -> Iterator[tuple[pl.DataFrame, np.ndarray, np.ndarray]]:
-    """Return the durations of some groups at a time: their keys, a row each; where each group's
-    durations begin, and the last one's end; and the durations (int64 ns), those of all units of a
-    group together.
+def _gather_durations(groups: pl.DataFrame, by: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """Yield some groups at a time, each with the durations that all units have of it (`durations`, a list
+    of int64 ns).
     """
     files = {
         name: np.memmap(name, "<i8", "r")
@@ -329,23 +314,14 @@ def _gather_durations(
         if Path(name).stat().st_size
     }
     joined = groups.group_by(by, maintain_order=True).agg("file", "start", "count")
-    sizes = joined["count"].list.sum().to_numpy()
-    batch = (np.cumsum(sizes) - sizes) // TOGETHER
-    for first, last in pairwise([*np.flatnonzero(np.diff(batch, prepend=-1)).tolist(), len(batch)]):
-        gathered = joined[first:last]
-        slices = gathered.select("file", "start", "count").explode("file", "start", "count").rows()
-        durations = np.concatenate(
-            [files[name][start : start + count] for name, start, count in slices]
-        )
-        yield gathered.select(by), np.append(0, np.cumsum(sizes[first:last])), durations
-
-
-def _find_group_modes(bounds: np.ndarray, durations: np.ndarray) -> pl.DataFrame:
-    """Return for each group whether its durations have two modes, and which."""
-    modes = {
-        number: find_modes(durations[bounds[number] : bounds[number + 1]])
-        for number in np.flatnonzero(np.diff(bounds) >= 2 * LEAST_COUNT).tolist()
-    }
-    rows = [modes.get(number, NO_MODES) for number in range(len(bounds) - 1)]
-    figures = dict.fromkeys(("low_ns", "high_ns", "high_share"), pl.Float64)
-    return pl.DataFrame(rows, schema={"two_modes": pl.Boolean, **figures}, orient="row")
+    size = pl.col("count").list.sum()
+    joined = joined.with_columns(batch=(size.cum_sum() - size) // TOGETHER)
+    for some in joined.partition_by("batch", maintain_order=True):
+        durations = [
+            np.concatenate(
+                [files[one][at : at + count] for one, at, count in zip(*row, strict=True)]
+            )
+            for row in some.select("file", "start", "count").rows()
+        ]
+        lists = pl.Series("durations", map(pl.Series, durations), dtype=pl.List(pl.Int64))
+        yield some.select(by).with_columns(lists)

@@ -24,6 +24,7 @@ from nsys2prv.figures.device_group import (
     to_arrays,
 )
 from nsys2prv.figures.intervals import (
+    MODES,
     Spans,
     count_durations,
     make_statistics,
@@ -43,9 +44,6 @@ FEWEST_SAMPLES = 3
 
 #: Bins of the distribution of durations, and kernels that have one.
 BINS, MOST_DISTRIBUTIONS = 24, 60
-
-#: Columns of kernels whose durations have two modes.
-MODES = ("low_ns", "high_ns", "high_share")
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -89,7 +87,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     by_class = _label_classes(_compute_figures(groups, of_kernels, ["class"], tasks))
     named = _label_classes(context.label_names(rows, "name", "kernels", "nccl_kernels", "graphs"))
     named = named.rename({"name": "kernel", "tensor": "tensor_cores"})
-    result.add("kernels", named.drop("what", "two_modes", *MODES))
+    result.add("kernels", named.drop("what", *MODES))
     result.add("classes", by_class)
     longest = rows.select(KERNEL_KEY).head(MOST_DISTRIBUTIONS)
     own = groups.join(longest, KERNEL_KEY, "semi", maintain_order="left")
@@ -100,7 +98,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     result.add("tensor_cores", _sum_tensor_cores(groups.filter(pl.col("class") == GEMM)))
     # Those that communicate last as long as ranks wait for each other: no mode of theirs.
     two = named.filter(pl.col("two_modes") & ~pl.col("what").is_in(COMMUNICATING))
-    two = two.select("kernel", "count", "time_ns", *MODES)
+    two = two.select("kernel", "count", "time_ns", *MODES).drop("two_modes")
     result.add("two_modes", two, RULE)
     if two.height:
         result.notes.append(RULE)
