@@ -323,5 +323,5 @@ def _gather_durations(groups: pl.DataFrame, by: Sequence[str]) -> Iterator[pl.Da
             )
             for row in some.select("file", "start", "count").rows()
         ]
-        lists = pl.Series("durations", map(pl.Series, durations), dtype=pl.List(pl.Int64))
+        lists = pl.Series("durations", [pl.Series(one) for one in durations])
         yield some.select(by).with_columns(lists)
