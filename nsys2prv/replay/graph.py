@@ -279,10 +279,6 @@ class Graph(Struct, frozen=True, dict=True):
     binding: np.ndarray
     #: In what order a replay goes through the nodes.
     plan: bytes
-    #: Edges left out because what is waited for is later than what waits, by kind.
-    contradictions: dict[Kind, int]
-    #: Edges left out because they were on cycles.
-    cycles: int
 
     @cached_property
     def edges(self) -> Edges:
@@ -376,13 +372,12 @@ def plan_replay(
     joined: int,
     bounds: Sequence[int],
     find_gaps: Callable[[np.ndarray], np.ndarray],
-) -> tuple[bytes, int]:
-    """Return the order in which a replay visits the nodes, and the number of edges left out because
-    they are on cycles. Edges whose source is not earlier are left out first. graph: of the compiled
-    functions.
+) -> bytes:
+    """Return the order in which a replay visits the nodes. Edges on cycles are left out, first those
+    whose source is not earlier. graph: of the compiled functions.
     """
     plan, placed = core.plan_replay(graph, np.array(bounds, np.int64))
-    cycles, nodes = 0, len(columns.view("time"))
+    is_first, nodes = True, len(columns.view("time"))
     order = np.empty(nodes, np.int32)
     while placed < nodes:
         kind, targets, sources = map(columns.view, ("kind", "target", "source"))
@@ -403,7 +398,6 @@ def plan_replay(
         rest[order[placed:]] = True
         wrong = rows[rest[target] & rest[source >> 1]]
         earlier = wrong[find_gaps(wrong) <= 0]
-        wrong = earlier if not cycles and len(earlier) else wrong
-        kind[wrong] = NO_KIND
-        cycles += len(wrong)
-    return plan, cycles
+        kind[earlier if is_first and len(earlier) else wrong] = NO_KIND
+        is_first = False
+    return plan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -87,9 +86,8 @@ def join_units(
     their columns. labels: of calls.
     """
     task_of = np.append(reader.rows.get_column("task") - 1, -1).astype(np.int32)
-    columns, bounds, cycles = Columns(), [0], 0
+    columns, bounds = Columns(), [0]
     places, lengths = [], []
-    contradictions: Counter[Kind] = Counter()
     frames: dict[str, list[pl.DataFrame]] = {
         name: [] for name in ("kernels", "mpi", "copies", "groups")
     }
@@ -107,8 +105,6 @@ def join_units(
         frames["mpi"].append(unit.mpi.with_columns(moments))
         frames["copies"].append(unit.copies.with_columns(pl.col("edge") + first))
         frames["groups"].append(unit.groups)
-        contradictions.update(unit.contradictions)
-        cycles += unit.cycles
     return_freed_memory()
     kernels, calls, copies, groups = map(pl.concat, frames.values())
     calls = calls.with_columns(task=pl.Series(task_of[calls["thread"].to_numpy()]))
@@ -131,7 +127,7 @@ def join_units(
     graph = finish_graph(
         columns, long, count - joining.height, joining["channel"].to_numpy(),
         joining["size"].to_numpy(), task_of, groups,
-        bounds, dict(contradictions), cycles,
+        bounds,
     )  # fmt: skip
     return_freed_memory()
     return JobGraph(

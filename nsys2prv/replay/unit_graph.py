@@ -33,7 +33,7 @@ from nsys2prv.replay.graph import (
     make_durations,
     plan_replay,
 )
-from nsys2prv.replay.thresholds import CLEAR, FEWEST_CASES, USUAL_STREAM_GAP
+from nsys2prv.replay.thresholds import CLEAR, FEWEST_CASES, FEWEST_NAMED, USUAL_STREAM_GAP
 from nsys2prv.table.event_reader import EventReader
 
 #: Places between two calls are numbered below zero: by both names. As in native/replay.h.
@@ -61,9 +61,6 @@ class UnitGraph(Struct):
     copies: pl.DataFrame
     #: Nodes of calls that only look whether something is done.
     idle_nodes: np.ndarray
-    #: Edges left out because they contradict themselves, by kind, and because of cycles.
-    contradictions: dict[Kind, int]
-    cycles: int
 
 
 def make_place(before: np.ndarray, after: np.ndarray) -> np.ndarray:
@@ -119,7 +116,7 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
     # What is not needed while the graph is built is freed.
     del calls, operations, markers, is_copy, work, does
     return_freed_memory()
-    arranged, contradictions, cycles = core.build_unit(
+    arranged, _ = core.build_unit(
         of_calls, of_operations, of_markers, (np.maximum(task_of - 1, 0), device_of), nodes_of
     )
     del of_calls, of_operations, of_markers
@@ -147,8 +144,6 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
         mpi,
         copies.cast(pl.Int64).sort("edge"),
         idle_nodes[idle_nodes >= 0],
-        {Kind(kind): number for kind, number in enumerate(contradictions) if number},
-        cycles,
     )
 
 
@@ -215,9 +210,8 @@ def estimate_usual(groups: pl.DataFrame, columns: Columns, time: Times) -> np.nd
     """
     kinds, typical, marks = map(columns.view, ("kind", "typical", "marks"))
     groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
-    named = pl.col("kind").is_in([int(kind) for kind in _NAMED])
-    enough = pl.col("count") >= pl.when(named).then(5).otherwise(FEWEST_CASES)
-    groups = groups.with_columns(usual=pl.when(enough).then("usual"))
+    least = pl.when(pl.col("kind").is_in(_NAMED)).then(FEWEST_NAMED).otherwise(FEWEST_CASES)
+    groups = groups.with_columns(usual=pl.when(pl.col("count") >= least).then("usual"))
     for kind in groups.filter(pl.col("usual").is_null())["kind"].unique().to_list():
         of_kind = pl.col("kind") == kind
         rows = np.flatnonzero((kinds[: len(marks)] == kind) & (typical <= FIRST_GROUP))
@@ -252,8 +246,6 @@ def finish_graph(
     processes: np.ndarray,
     groups: pl.DataFrame,
     bounds: Sequence[int],
-    contradictions: dict[Kind, int],
-    cycles: int,
 ) -> Graph:
     """Return the graph: plan its replay, and weigh its edges. Takes over the columns.
 
@@ -269,7 +261,7 @@ def finish_graph(
         return times.nodes[target[rows]] - times[source[rows]]
 
     graph = make_core_graph(columns, kind, joined, channels)
-    plan, on_cycles = plan_replay(graph, columns, joined, bounds, find_gaps)
+    plan = plan_replay(graph, columns, joined, bounds, find_gaps)
     usual = estimate_usual(groups, columns, times)
     differing = core.find_weights(
         graph, times.nodes, times.weight.columns, usual, columns.view("typical"), marks
@@ -285,7 +277,7 @@ def finish_graph(
     return Graph(
         target, source, kind, graph, joined, sizes, columns.view("row"), processes,
         Times(times.nodes, weight), weight, typical,
-        marks, plan, contradictions, cycles + on_cycles,
+        marks, plan,
     )  # fmt: skip
 
 

@@ -28,15 +28,11 @@ from nsys2prv.verdict.thresholds import (
     NEARLY_ALL,
     NEARLY_UNKNOWN,
     OF_FORMULA,
-    OF_LATENCY,
     REGULAR,
     USUAL_BUBBLE,
 )
 from nsys2prv.verdict.time_use import describe_copies
 from nsys2prv.verdict.words import Claim, Said, choose_advice, say
-
-#: Kinds of causes of all that hosts do.
-OF_TIME = ("host_time", "launching")
 
 
 def describe_job_cause(cause: Cause, facts: CauseContext) -> Claim:
@@ -65,7 +61,6 @@ def _describe_imbalance(cause: Cause, facts: CauseContext) -> Claim:
 def _describe_host_time(cause: Cause, facts: CauseContext) -> Claim:
     """Say in which calls, and between which, hosts are on the critical path."""
     longest, evidence = facts.host_places[:1], list[Said | str]()
-    is_latency = any(kind == Kind.LAUNCH and share > OF_LATENCY for kind, _, share in longest)
     worst, advice = _list_named(cause, facts), "latency"
     named = [one for one in facts.host_places[:2] if one[2] >= LEAST_NAMED]
     for kind, key, _ in longest:
@@ -82,9 +77,8 @@ def _describe_host_time(cause: Cause, facts: CauseContext) -> Claim:
             evidence.append(say("outside of calls", parts=described))
         if unknown > whole / 2:
             evidence.append(facts.describe_unrecorded(unknown < NEARLY_UNKNOWN * whole))
-    title = say("latency" if is_latency else cause.kind, waiting=facts.waiting)
     advice = advice if cause.kind == "host_time" else cause.kind
-    return Claim(cause.kind, evidence, worst, _sum_saved(cause, facts), title, advice)
+    return Claim(cause.kind, evidence, worst, _sum_saved(cause, facts), advice=advice)
 
 
 def _advise_hosts(facts: CauseContext, kind: Kind, key: int) -> tuple[str, float]:

@@ -41,15 +41,13 @@ static void take_edge(Edges *edges, int64_t to, int64_t from) {
     edges->kind[to] = edges->kind[from];
 }
 
-/* Drops edges whose source is later than their target by more than clocks may be apart; counts them by kind. */
-static void drop_contradictions(Edges *edges, const Unit *in, int64_t *dropped) {
+/* Drops edges whose source is later than their target by more than clocks may be apart. */
+static void drop_contradictions(Edges *edges, const Unit *in) {
     int64_t kept = 0;
     for (int64_t k = 0; k < edges->count; k++) {
         int64_t gap = get_time(in, edges->target[k]) - get_time(in, edges->source[k]);
         bool tolerated = (edges->kind[k] == LAUNCH && gap >= -CLOCKS_APART) || (edges->kind[k] == RETURN && gap >= -LAST_PART);
-        if (gap < 0 && !tolerated)
-            dropped[edges->kind[k]]++;
-        else
+        if (gap >= 0 || tolerated)
             take_edge(edges, kept++, k);
     }
     edges->count = kept;
@@ -277,7 +275,7 @@ PyObject *build_unit(PyObject *self, PyObject *arguments) {
     Edges edges = {0};
     Nodes out;
     int32_t *node_of, *moments = NULL, *spare = NULL, *sorted = NULL, *place = NULL;
-    int64_t dropped[OUTSIDE + 1] = {0}, cycles = 0, nodes = 0;
+    int64_t cycles = 0, nodes = 0;
     if (!get_unit(&held, calls, operations, markers, rows, numbers, &in, &node_of))
         goto done;
     Py_BEGIN_ALLOW_THREADS
@@ -285,7 +283,7 @@ PyObject *build_unit(PyObject *self, PyObject *arguments) {
     moments = malloc((size_t)(in.moments + 1) * 4);
     spare = malloc((size_t)(in.moments + 1) * 4);
     if (moments && spare && !edges.failed) {
-        drop_contradictions(&edges, &in, dropped);
+        drop_contradictions(&edges, &in);
         nodes = choose_nodes(&in, &edges, node_of, moments);
         sorted = sort_moments(&in, moments, spare, nodes);
         number_nodes(sorted, nodes, node_of);
@@ -319,10 +317,7 @@ PyObject *build_unit(PyObject *self, PyObject *arguments) {
     Py_BEGIN_ALLOW_THREADS
     fill_nodes(&in, sorted, node_of, nodes, &out);
     Py_END_ALLOW_THREADS
-    PyObject *counts = PyTuple_New(OUTSIDE + 1);
-    for (int kind = 0; counts && kind <= OUTSIDE; kind++)
-        PyTuple_SetItem(counts, kind, PyLong_FromLongLong(dropped[kind]));
-    result = counts ? Py_BuildValue("NNL", columns, counts, (long long)cycles) : NULL;
+    result = Py_BuildValue("NL", columns, (long long)cycles);
     columns = NULL;
 done:
     Py_XDECREF(columns);

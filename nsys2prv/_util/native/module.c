@@ -43,7 +43,7 @@ static PyMethodDef FUNCTIONS[] = {
      "build_unit((begin, end, thread, name, does, mpi), (begin, end, stream, call, name, work), (time, says, thread, stream, event), (process, device),\n"
      "nodes): find what calls, operations and rows about events of a unit wait for; put into `nodes` (int32) the node of each moment, -1 for an end\n"
      "that waits for nothing but its begin; returns columns of nodes (time, row, kind of work, key, duration) and of edges by their targets (target,\n"
-     "source, kind, key, typical), the edges left out by kind, and those left out because of cycles.\n\n"
+     "source, kind, key, typical), and the edges left out because of cycles.\n\n"
      "Moments are the begins of operations, their ends, the begins of calls and their ends, in this order; sources of edges: twice a node, one more\n"
      "for the end of its work. Times are int64, what calls do, mpi, work and says uint8, all else int32. process, device: of each row of the trace.\n"
      "Raises ValueError where something does not fit."},
