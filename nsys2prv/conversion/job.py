@@ -26,8 +26,8 @@ from nsys2prv._util.text import Progress
 from nsys2prv._util.workers import Pool, make_pool
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, Placement
 from nsys2prv.conversion.damaged_work import DamagedWork
-from nsys2prv.conversion.lost_launches import LostLaunches
 from nsys2prv.conversion.options import Options, Plan
+from nsys2prv.conversion.whole_reports import LostLaunches
 from nsys2prv.events import Selection
 from nsys2prv.events.extraction import ObjectKey
 from nsys2prv.export.info import ReportInfo

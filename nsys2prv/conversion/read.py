@@ -93,17 +93,29 @@ def _read_kinds(job: Opened, groups: Sequence[Group], left_out: Sequence[str]) -
     in full. Raises Unreadable.
     """
     results: list[WorkResult] = []
+    # Indexes of each report, which the first stage makes.
+    launches: dict[int, list[Segment]] = defaultdict(list)
+    nccl_calls: dict[int, list[StoredFrame]] = defaultdict(list)
     stages = plan_tasks(job, groups, left_out)
     rows = sum(task.rows for tasks in stages for task in tasks)
     with job.progress.show_phase("reading", rows) as advance:
-        for number, tasks in enumerate(stages):
-            planned = add_indexes(tasks, results) if number else tasks
+        for tasks in stages:
+            planned = [
+                replace(
+                    task,
+                    launches=tuple(launches[task.report]),
+                    nccl_calls=tuple(nccl_calls[task.report]),
+                )
+                for task in tasks
+            ]
             waiting = iter(planned)
             try:
                 for result in job.run_small(read_task, planned, rows):
                     next(waiting)
                     result.beside.task = result.task + sum(map(len, stages))
                     results.append(result)
+                    launches[result.report] += result.launches + result.beside.launches
+                    nccl_calls[result.report] += result.nccl_calls
                     advance(result.rows)
             except LostWorker:
                 raise
@@ -355,9 +367,6 @@ def plan_tasks(
     """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
     then those that may ask them. Of a small report one task does both. left_out: kinds that are not
     read, or not in full.
-
-    The second stage's tasks get their report's indices through :func:`add_indexes` once the first
-    stage is done.
     """
     selected = job.selection.kinds
     provided = {index for kind in selected for index in kind.provides}
@@ -437,23 +446,6 @@ def _gather_portions(info: ReportInfo, groups: Iterable[Group]) -> Iterator[list
                     portion, room = [], TASK_ROWS
     if portion:
         yield portion
-
-
-def add_indexes(tasks: Sequence[ReadingWork], results: Iterable[WorkResult]) -> list[ReadingWork]:
-    """Return the tasks of the second stage with the indexes (of launching calls and of NCCL calls)
-    that the first one made of their reports.
-    """
-    segments: dict[int, list[Segment]] = defaultdict(list)
-    nccl_calls: dict[int, list[StoredFrame]] = defaultdict(list)
-    for result in results:
-        segments[result.report] += result.launches + result.beside.launches
-        nccl_calls[result.report] += result.nccl_calls
-    return [
-        replace(
-            task, launches=tuple(segments[task.report]), nccl_calls=tuple(nccl_calls[task.report])
-        )
-        for task in tasks
-    ]
 
 
 class DeriveWork(Struct, frozen=True):

@@ -1,26 +1,28 @@
 """Find out what concerns reports as a whole: when their events begin and end, read or not, and which
-launching calls have no work in them.
+launching calls have no work in them, since when: from then on it is not known what GPUs did.
 
 Time 0 and the duration of a trace follow from all events, whatever kinds of them are asked for, so
 that traces of the same reports can be laid over each other. Of the tables that are not read for the
-trace the columns of times are, and where these exceed what is known, the few pieces of the table
-with the earliest and the latest times; of kinds whose times differ from their columns' by reading
-them as for a trace.
+trace the columns of times are, and of those pieces whose times exceed what is known the rows, as for a
+trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 
+import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, OPEN
-from nsys2prv.conversion.lost_launches import LostLaunches, count_lost_launches
+from nsys2prv._util.columns import ABSENT, OPEN, factorize_together, find_places, group_rows
 from nsys2prv.events import all_kinds
+from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
 from nsys2prv.events.extraction import Extraction, ReadingSettings
-from nsys2prv.events.kind import Account, Counters, EventKind, Rows, Segment
+from nsys2prv.events.kind import Account, Counters, EventKind, Launches, Rows, Segment
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.recording import ENDS, TIMES
@@ -35,6 +37,50 @@ PIECE_ROWS = 20_000
 UNKNOWN = -TIME_LIMIT, TIME_LIMIT
 #: Kinds whose ranges end where rows anywhere else in their table say.
 ENDS_ELSEWHERE = ("gpu_contexts",)
+#: Calls that put work on a GPU, unless a stream is being captured.
+LAUNCHING = re.compile(r"cu(?:da)?(?:Launch(?:Cooperative)?Kernel|Launch(?:Grid|_|$)|GraphLaunch)")
+CAPTURE_BEGIN = re.compile(r"cu(?:da)?StreamBeginCapture")
+CAPTURE_END = re.compile(r"cu(?:da)?StreamEndCapture")
+#: Tables of work on memory, which goes on in a stream where kernels are lacking; tables of all
+#: launched work; how many of their rows are read at a time.
+MEMORY_TABLES = (COPIES, SETS)
+WORK_TABLES = (KERNEL_TABLE, GRAPH_TABLE, *MEMORY_TABLES, HOST_NODES, DECOMPRESSIONS)
+ROWS = 1_000_000
+#: From this share of lost launches on it is not known when the GPUs of a process were idle.
+FEW_LOST = 0.01
+#: Later than any time (ns).
+NEVER = np.iinfo(np.int64).max
+#: Process, thread and function of launching calls: globalPid, globalTid, id of the name.
+CallKind = tuple[int, ...]
+
+
+class LostLaunches(Struct, frozen=True):
+    """Launching calls of a process, some without recorded work."""
+
+    #: Index of the report.
+    report: int
+    #: globalPid.
+    process: int
+    #: Number of launching calls that succeeded, outside of stream capture.
+    launches: int
+    #: Number of those without a row of any work, though it would have begun within the report.
+    lost: int
+    #: Begins of the first and the last of those (local ns).
+    first: int
+    last: int
+    #: From when on (local ns) it is not known what the GPUs of the process did, as only earlier calls have
+    #: work; None where later ones have some, or none has.
+    since: int | None = None
+
+    @property
+    def matters(self) -> bool:
+        """True if so many are lost that gaps between the others mean nothing."""
+        return self.lost >= FEW_LOST * self.launches
+
+    @property
+    def hides_idle_time(self) -> bool:
+        """True if it is nowhere known when the GPUs of the process were idle."""
+        return self.matters and self.since is None
 
 
 class WholeReport(Struct, frozen=True):
@@ -218,3 +264,195 @@ def _unite_spans(*spans: Span | None) -> Span | None:
     """Return the span that covers all given ones; None for no span."""
     known = [span for span in spans if span is not None]
     return (min(first for first, _ in known), max(last for _, last in known)) if known else None
+
+
+# ---- launches without work ------------------------------------------------------------------------
+
+
+def count_lost_launches(
+    report: int, info: ReportInfo, segments: Sequence[Segment], database: Database, end: int
+) -> list[LostLaunches]:
+    """Return the processes of a report with launching calls that lack work. segments: its calls. end:
+    when its last event ends (local ns).
+    """
+    tables = [table for table in WORK_TABLES if table in info.parts]
+    if not all(database.has(table, "globalPid", "correlationId") for table in tables):
+        return []
+    names = {name for segment in segments for name in segment.names}
+    texts = database.read_strings(sorted(names))
+    done = _read_work(tables, info, segments, database)
+    # Begins of calls without work, and of the last one with work, by process, thread and name.
+    missing: dict[int, dict[CallKind, list[np.ndarray]]] = {}
+    last: dict[CallKind, int] = {}
+    for process, calls in _find_launches(segments, texts):
+        of_process = missing.setdefault(process, defaultdict(list))
+        work = done[process]
+        stream = work.find_streams(calls.id)
+        work.launches += len(stream)
+        found = stream != ABSENT
+        (threads, functions), codes = factorize_together(calls.thread, calls.name)
+        pairs = zip(threads.tolist(), functions.tolist(), strict=True)
+        kinds = [(process, *pair) for pair in pairs]
+        for code, rows in group_rows(np.where(found, codes, ~codes)):
+            kind, begins = kinds[max(code, ~code)], calls.begin[rows]
+            if code < 0:
+                of_process[kind].append(begins)
+                continue
+            work.used[kind].update(np.unique(stream[rows]).tolist())
+            for known in (kind, kind[:1]):
+                last[known] = max(last.get(known, NULL), int(begins.max()))
+    segments_of: dict[int, list[Segment]] = defaultdict(list)
+    for segment in segments:
+        segments_of[segment.process].append(segment)
+    lost = []
+    for process, pieces in missing.items():
+        work, sure, late = done[process], {}, NEVER
+        begins_of = {kind: np.concatenate(parts) for kind, parts in pieces.items()}
+        # Work may begin after the report: of processes that are busy to its end, that of calls after
+        # the last one of the same function and thread, or of any, whose work is there.
+        if end - work.last <= work.longest:
+            sure = {kind: last.get(kind, last.get(kind[:1], NULL)) for kind in begins_of}
+            late = work.find_late(begins_of, sure, segments_of[process])
+        counted = [
+            begin[(begin < sure.get(kind, NEVER)) | (begin >= late)]
+            for kind, begin in begins_of.items()
+        ]
+        begins = np.concatenate([np.zeros(0, np.int64), *counted])
+        if len(begins):
+            first, known = int(begins.min()), last.get((process,))
+            since = None if known is None or first <= known else max(first, work.last_launched)
+            span = first, int(begins.max())
+            lost.append(LostLaunches(report, process, work.launches, len(begins), *span, since))
+    return lost
+
+
+def _read_work(
+    tables: Sequence[str], info: ReportInfo, segments: Sequence[Segment], database: Database
+) -> dict[int, _Work]:
+    """Return the work of each process with calls."""
+    done = {segment.process: _Work() for segment in segments}
+    names = ("globalPid", "correlationId", "streamId", "start", "end")
+    for table in tables:
+        for part in info.parts[table].split(ROWS):
+            columns = database.read(part, names)
+            for process, rows in group_rows(columns["globalPid"]):
+                if process in done:
+                    own = (columns[name][rows] for name in names[1:])
+                    done[process].add(table in MEMORY_TABLES, *own)
+    return done
+
+
+class _Work:
+    """The work of a process, and what is known of its launches."""
+
+    def __init__(self) -> None:
+        # Correlation ids in pieces, each ascending, and their streams.
+        self._pieces: list[tuple[np.ndarray, np.ndarray]] = []
+        # Stream -> the greatest correlation id of work on memory.
+        self._copied: dict[int, int] = {}
+        # When the last ends, of all and of what is launched, and how long the longest lasts (ns).
+        self.last = self.last_launched = NULL
+        self.longest = self.launches = 0
+        # Streams that launches of a kind use.
+        self.used: dict[CallKind, set[int]] = defaultdict(set)
+
+    def add(
+        self,
+        is_memory: bool,
+        ids: np.ndarray,
+        streams: np.ndarray,
+        start: np.ndarray,
+        end: np.ndarray,
+    ) -> None:
+        """Add work."""
+        order = np.argsort(ids, kind="stable")
+        self._pieces.append((ids[order], streams[order].astype(np.int32)))
+        timed = (start != NULL) & (end != NULL)
+        last = int(end[timed].max(initial=NULL))
+        self.last = max(self.last, last)
+        self.longest = max(self.longest, int((end - start)[timed].max(initial=0)))
+        if not is_memory:
+            self.last_launched = max(self.last_launched, last)
+            return
+        for stream, rows in group_rows(streams):
+            self._copied[stream] = max(self._copied.get(stream, 0), int(ids[rows].max()))
+
+    def find_streams(self, ids: np.ndarray) -> np.ndarray:
+        """Return the stream of the work of each call, ABSENT where there is none."""
+        found = np.full(len(ids), ABSENT)
+        for known, streams in self._pieces:
+            if len(known) and known[0] <= ids[-1] and known[-1] >= ids[0]:
+                places = find_places(known, ids)
+                found = np.where(places >= 0, streams[places], found)
+        return found
+
+    def find_late(
+        self,
+        begins_of: Mapping[CallKind, np.ndarray],
+        sure: Mapping[CallKind, int],
+        segments: Sequence[Segment],
+    ) -> int:
+        """Return when the first call begins (local ns) that is not known to lack work (sure: those of a
+        kind that begin before), but on all streams that its kind uses was followed by work on memory
+        that is there: streams keep the order. NEVER for none.
+        """
+        copied = {stream: _find_begin(one, segments) for stream, one in self._copied.items()}
+        late = NEVER
+        for kind, begin in begins_of.items():
+            until = min((copied.get(stream, NULL) for stream in self.used[kind]), default=NULL)
+            late = min(late, int(begin[(begin >= sure[kind]) & (begin < until)].min(initial=NEVER)))
+        return late
+
+
+def _find_begin(correlation: int, segments: Sequence[Segment]) -> int:
+    """Return when a call begins (local ns), NULL where it is not there."""
+    for segment in segments:
+        if segment.low <= correlation <= segment.high:
+            calls = segment.read()
+            place = int(find_places(calls.id, np.array([correlation]))[0])
+            if place >= 0:
+                return int(calls.begin[place])
+    return NULL
+
+
+def _find_launches(
+    segments: Sequence[Segment], texts: dict[int, str]
+) -> Iterator[tuple[int, Launches]]:
+    """Yield process and launching calls of each segment that has any, by their ids. texts: names of
+    functions by their ids.
+    """
+    launch, begin, end = (
+        [number for number, text in texts.items() if pattern.match(text)]
+        for pattern in (LAUNCHING, CAPTURE_BEGIN, CAPTURE_END)
+    )
+    captures = _find_captures(segments, begin, end) if begin else {}
+    for segment in segments:
+        calls = segment.read()
+        rows = np.isin(calls.name, launch) & np.isin(calls.result, (0, NULL))
+        if segment.process in captures:
+            at, (begins, ends) = calls.begin, captures[segment.process]
+            rows &= np.searchsorted(begins, at, "right") == np.searchsorted(ends, at, "right")
+        if rows.any():
+            yield segment.process, calls[rows]
+
+
+def _find_captures(
+    segments: Sequence[Segment], begin: list[int], end: list[int]
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Return when each process captured streams: begins and ends, each ascending. A capture lasts
+    until it is ended on the same thread. begin, end: ids of the functions.
+    """
+    calls: dict[int, list[np.ndarray]] = defaultdict(list)
+    for segment in segments:
+        of_piece = segment.read()
+        own = of_piece[np.isin(of_piece.name, (*begin, *end))]
+        if len(own):
+            calls[segment.process].append(np.stack([own.thread, own.begin, own.name]))
+    captures = {}
+    for process, pieces in calls.items():
+        thread, time, name = np.concatenate(pieces, axis=1)
+        order = np.lexsort((time, thread))
+        thread, time, is_begin = thread[order], time[order], np.isin(name[order], begin)
+        pairs = is_begin[:-1] & ~is_begin[1:] & (thread[1:] == thread[:-1])
+        captures[process] = np.sort(time[:-1][pairs]), np.sort(time[1:][pairs])
+    return captures
