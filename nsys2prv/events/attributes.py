@@ -19,9 +19,7 @@ event. Samples (time, metric, value) become one record per instant.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
 
@@ -34,33 +32,18 @@ from nsys2prv._util.columns import (
     blank_nonpositive,
     factorize,
     fill_with_zero,
-    group_rows,
-    is_sorted,
-    mask_changes,
 )
-from nsys2prv._util.files import load_shipped_file
-from nsys2prv.events.catalogue import CallTable, Field, Metric, ValueSet, load_catalogue
+from nsys2prv.events.catalogue import CallTable, Field, ValueSet, load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction
 from nsys2prv.events.kind import (
     CommunicationLines,
-    Counters,
     EventKind,
     Launches,
-    Reason,
     Rows,
 )
 from nsys2prv.events.stacks import CHAIN, add_callers
 from nsys2prv.export.source import NULL, Columns, Part, Texts, gather_texts, mask_empty, zero_nulls
-from nsys2prv.export.sqlite import read_cursor
 
-#: The store keeps a number as one more than it is.
-GREATEST = np.iinfo(np.int64).max - 1
-#: Metrics of one object, and devices and sources, in one read at most: a program may make up names.
-#: The most frequent are kept.
-MOST_METRICS = MOST_SOURCES = 1024
-#: Cells of a table of all instants and all metrics at most; a larger one is split into tables of so
-#: many metrics.
-MOST_CELLS, METRICS_TOGETHER = 1 << 24, 8
 #: Place of the rows of a kind -> the columns that identify it.
 OBJECT_COLUMNS = {
     "thread": ("globalTid",),
@@ -69,8 +52,6 @@ OBJECT_COLUMNS = {
     "stream": (*STREAM_COLUMNS, "correlationId"),
     "gpu": ("globalPid", "deviceId"),
 }
-#: SQL queries of kinds that need their own, by their names in ``queries.yaml``.
-QUERIES: dict[str, str] = load_shipped_file(__package__, "queries.yaml")
 #: Fact about work on GPUs that begins before its launch: globalPid, deviceId, count, most (ns).
 EARLY_WORK = "early_work"
 
@@ -125,7 +106,7 @@ def make_rows(
     if objects is None:
         objects = _find_objects(extraction, columns)
     start = columns["start"]
-    end = columns.integers.get("end")
+    end = columns.integers.get("end") if kind.has_duration else None
     end = np.where(start == NULL, NULL, start + 1) if end is None else end
     if not extraction.stores:
         return Rows(layout, start, end, objects, {})
@@ -246,105 +227,6 @@ def make_launch_lines(
     start, end = columns["start"][hit], columns["end"][hit]
     sent = launches.begin[hit], senders
     return CommunicationLines(kind, *sent, start, objects[hit], end, size[hit])
-
-
-def query_json(name: str, payloads: Iterable[tuple[int, bytes]]) -> pl.DataFrame:
-    """Run one of the QUERIES on JSON texts and their numbers."""
-    with closing(sqlite3.connect(":memory:")) as connection:
-        connection.text_factory = bytes
-        connection.execute("CREATE TABLE payloads (number INTEGER PRIMARY KEY, payload)")
-        connection.executemany("INSERT INTO payloads VALUES (?, ?)", payloads)
-        return read_cursor(connection.execute(QUERIES[name]))
-
-
-def group_sources(extraction: Extraction, keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
-    """Return the devices or sources of samples, each with its rows; of the rarest beyond MOST_SOURCES
-    the samples are dropped, and counted.
-    """
-    groups = group_rows(keys)
-    if len(groups) <= MOST_SOURCES:
-        return groups
-    by_count = sorted(groups, key=lambda group: -len(group[1]))
-    extraction.account.dropped[Reason.RARE_METRIC] += sum(
-        len(rows) for _, rows in by_count[MOST_SOURCES:]
-    )
-    return sorted(by_count[:MOST_SOURCES], key=lambda group: group[0])
-
-
-def make_counters(
-    extraction: Extraction,
-    layout: str,
-    object_: int,
-    time: np.ndarray,
-    column: np.ndarray,
-    metrics: tuple[Metric, ...],
-    value: np.ndarray,
-    end: np.ndarray | None = None,
-) -> Iterator[Counters]:
-    """Yield records of one object from samples in any order. column: each row's index into the
-    metrics. end: when samples end, None where each lasts until the next. Values that a trace cannot
-    hold are made ones that it can, and counted.
-    """
-    repaired, dropped = extraction.account.repaired, extraction.account.dropped
-    repaired[Reason.NEGATIVE_SAMPLE] += int(np.count_nonzero(value < 0))
-    repaired[Reason.SAMPLE_TOO_GREAT] += int(np.count_nonzero(value > GREATEST))
-    value = np.clip(value, 0, GREATEST)
-    if end is not None:
-        time, column, value = _add_ends(extraction, time, end, column, value)
-    used, column = factorize(column)
-    if len(used) > MOST_METRICS:
-        common = np.argsort(-np.bincount(column), kind="stable")[:MOST_METRICS]
-        kept = np.isin(column, common)
-        dropped[Reason.RARE_METRIC] += len(kept) - int(kept.sum())
-        time, column, value = time[kept], column[kept], value[kept]
-        places, column = factorize(column)
-        used = used[places]
-    if not is_sorted(time):
-        order = np.argsort(time, kind="stable")
-        time, column, value = time[order], column[order], value[order]
-    instants = 1 + int(np.count_nonzero(time[1:] != time[:-1]))
-    # Where few instants have all metrics a table of all would be mostly empty.
-    width = len(used) if instants * len(used) < MOST_CELLS else METRICS_TOGETHER
-    for first in range(0, len(used), width):
-        of_part = slice(None)
-        if width < len(used):
-            of_part = np.flatnonzero((column >= first) & (column < first + width))
-        numbers = used[first : first + width].tolist()
-        times, values = _spread_samples(
-            time[of_part], column[of_part] - first, value[of_part], len(numbers)
-        )
-        dropped[Reason.SAMPLE_REPEATED] += len(time[of_part]) - int((values != ABSENT).sum())
-        yield Counters(layout, times, object_, tuple(metrics[one] for one in numbers), values)
-
-
-def _spread_samples(
-    time: np.ndarray, column: np.ndarray, value: np.ndarray, width: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct times of samples, which ascend, and a row of values for each of them."""
-    begins = mask_changes(time)
-    instant = np.cumsum(begins) - 1
-    values = np.full((int(instant[-1]) + 1, width), ABSENT)
-    values.reshape(-1)[instant * width + column] = value
-    return time[begins], values
-
-
-def _add_ends(
-    extraction: Extraction,
-    start: np.ndarray,
-    end: np.ndarray,
-    metric: np.ndarray,
-    value: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return samples at their starts, and zeros at ends that no sample of the same metric directly
-    follows: time, metric, value.
-    """
-    order = np.lexsort((start, metric))
-    start, end, metric, value = start[order], end[order], metric[order], value[order]
-    follows = np.append((metric[1:] == metric[:-1]) & (start[1:] <= end[:-1]), False)
-    close = np.flatnonzero(~follows & (end > start))
-    extraction.account.synthesized[Reason.ZERO_AT_END] += len(close)
-    zeros = np.zeros(len(close), np.int64)
-    return np.append(start, end[close]), np.append(metric, metric[close]), np.append(value, zeros)
 
 
 def extract_declared(extraction: Extraction, part: Part) -> Iterator[Rows]:

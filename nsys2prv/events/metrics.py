@@ -9,27 +9,41 @@ of operating systems (ftrace, ETW) and of hypervisors are no samples and are lef
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.events.attributes import (
-    group_sources,
-    list_columns,
-    make_counters,
-    make_rows,
-    query_json,
+from nsys2prv._util.columns import (
+    ABSENT,
+    factorize,
+    factorize_together,
+    group_rows,
+    mask_changes,
 )
-from nsys2prv.events.catalogue import find_known_label, make_metrics, split_unit
+from nsys2prv._util.files import load_shipped_file
+from nsys2prv.events.attributes import list_columns, make_rows
+from nsys2prv.events.catalogue import Metric, find_known_label, make_metrics, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, Reason, Rows
 from nsys2prv.export.database import Database
 from nsys2prv.export.source import NULL, Part, decode_texts, zero_nulls
+from nsys2prv.export.sqlite import read_cursor
 
+#: The store keeps a number as one more than it is.
+GREATEST = np.iinfo(np.int64).max - 1
+#: Metrics of one object, and devices and sources, in one read at most: a program may make up names.
+#: The most frequent are kept.
+MOST_METRICS = MOST_SOURCES = 1024
+#: Cells of a table of all instants and all metrics at most; a larger one is split into tables of so
+#: many metrics.
+MOST_CELLS, METRICS_TOGETHER = 1 << 24, 8
+#: SQL queries of kinds that need their own, by their names in ``queries.yaml``.
+QUERIES: dict[str, str] = load_shipped_file(__package__, "queries.yaml")
 GPU_LAYOUT, SOC_LAYOUT = "gpu_metric", "soc_metric"
 #: Tables of samples -> the table of their names, and their layout.
 SAMPLED = {
@@ -58,63 +72,149 @@ GENERIC_LAYOUT = "generic_counter"
 NO_SAMPLES = frozenset({1, 2, 3, 4})
 
 
+# ---- from samples to counters --------------------------------------------------------------------
+
+
+def group_sources(
+    extraction: Extraction, samples: pl.DataFrame, *by: str
+) -> Iterator[tuple[list[int], pl.DataFrame]]:
+    """Yield the devices or sources of samples, which these columns tell, with their samples; of the
+    rarest beyond MOST_SOURCES the samples are dropped, and counted.
+    """
+    samples = keep_most_frequent(extraction, samples, by, MOST_SOURCES, Reason.RARE_METRIC)
+    keys, codes = factorize_together(*(samples[name].to_numpy() for name in by))
+    for number, rows in group_rows(codes):
+        yield [int(column[number]) for column in keys], samples[rows]
+
+
+def keep_most_frequent(
+    extraction: Extraction, samples: pl.DataFrame, by: Sequence[str], most: int, reason: Reason
+) -> pl.DataFrame:
+    """Return the samples of the most frequent values of these columns; the others are dropped."""
+    _, codes = factorize_together(*(samples[name].to_numpy() for name in by))
+    counts = np.bincount(codes)
+    if len(counts) <= most:
+        return samples
+    kept = np.isin(codes, np.argsort(-counts, kind="stable")[:most])
+    extraction.account.dropped[reason] += int(np.count_nonzero(~kept))
+    return samples.filter(kept)
+
+
+def make_counters(
+    extraction: Extraction,
+    layout: str,
+    object_: int,
+    samples: pl.DataFrame,
+    metrics: Sequence[Metric],
+) -> Iterator[Counters]:
+    """Yield records of one object from samples in any order: `time`, `metric` (index into the metrics),
+    `value`, and `end` where they do not last until the next. Values that a trace cannot hold are
+    made ones that it can, and counted.
+    """
+    account, value = extraction.account, samples["value"].to_numpy()
+    account.repaired[Reason.NEGATIVE_SAMPLE] += int(np.count_nonzero(value < 0))
+    account.repaired[Reason.SAMPLE_TOO_GREAT] += int(np.count_nonzero(value > GREATEST))
+    possible = samples.lazy().with_columns(pl.col("value").clip(0, GREATEST))
+    if "end" in samples.columns:
+        possible = _add_ends(possible)
+    possible = possible.sort("time", maintain_order=True).collect()
+    account.synthesized[Reason.ZERO_AT_END] += possible.height - samples.height
+    rare = Reason.RARE_METRIC
+    possible = keep_most_frequent(extraction, possible, ["metric"], MOST_METRICS, rare)
+    time, value, metric = (possible[name].to_numpy() for name in ("time", "value", "metric"))
+    used, column = factorize(metric)
+    # Where few instants have all metrics a table of all would be mostly empty.
+    is_small = np.count_nonzero(mask_changes(time)) * len(used) < MOST_CELLS
+    width = len(used) if is_small else METRICS_TOGETHER
+    for first in range(0, len(used), width):
+        numbers = used[first : first + width].tolist()
+        own = np.flatnonzero((column >= first) & (column < first + width))
+        begins = mask_changes(time[own])
+        values = np.full((np.count_nonzero(begins), len(numbers)), ABSENT)
+        values[np.cumsum(begins) - 1, column[own] - first] = value[own]
+        account.dropped[Reason.SAMPLE_REPEATED] += len(own) - int((values != ABSENT).sum())
+        of_table = tuple(metrics[number] for number in numbers)
+        yield Counters(layout, time[own][begins], object_, of_table, values)
+
+
+def _add_ends(samples: pl.LazyFrame) -> pl.LazyFrame:
+    """Return samples at their starts, and zeros at ends that no sample of the same metric directly
+    follows.
+    """
+    time, end, metric = map(pl.col, ("time", "end", "metric"))
+    samples = samples.sort("metric", "time", maintain_order=True)
+    follows = (metric.shift(-1) == metric) & (time.shift(-1) <= end)
+    zeros = samples.filter(~follows.fill_null(False) & (end > time))
+    zeros = zeros.select(end.alias("time"), "metric", value=pl.lit(0, pl.Int64))
+    return pl.concat([samples.select("time", "metric", "value"), zeros])
+
+
+def query_json(name: str, payloads: Iterable[tuple[int, bytes]]) -> pl.DataFrame:
+    """Run one of the QUERIES on JSON texts and their numbers."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.text_factory = bytes
+        connection.execute("CREATE TABLE payloads (number INTEGER PRIMARY KEY, payload)")
+        connection.executemany("INSERT INTO payloads VALUES (?, ?)", payloads)
+        return read_cursor(connection.execute(QUERIES[name]))
+
+
+def scale_fraction(number: np.ndarray) -> np.ndarray:
+    """Return fractions as integers with FLOAT_DECIMALS decimals; NaN becomes 0."""
+    greatest, factor = 2.0**53 / 10**FLOAT_DECIMALS, 10**FLOAT_DECIMALS
+    exact = np.nan_to_num(number.astype(np.float64))
+    return np.rint(np.clip(exact, -greatest, greatest) * factor).astype(np.int64)
+
+
+# ---- GPUs and systems on a chip ------------------------------------------------------------------
+
+
 def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters]:
     """Yield the samples of each GPU, or of systems on a chip."""
     clock = "timestamp" if extraction.database.has(part.table, "timestamp") else "rawTimestamp"
     columns = extraction.read(part, (clock, "typeId", "metricId", "value"))
     lacking = columns["value"] == NULL
     columns = extraction.drop_rows(columns, lacking, Reason.SAMPLE_WITHOUT_VALUE)
-    if not columns.rows:
-        return
     table, layout = SAMPLED[part.table]
     named = find_metric_names(extraction.database, table)
-    for source, rows in group_sources(extraction, columns["typeId"]):
-        time, ids, value = (columns[name][rows] for name in (clock, "metricId", "value"))
-        distinct, codes = factorize(ids)
-        of_source = named.get(source, {})
-        all_ids = sorted({*of_source, *distinct.tolist()})
-        names = [of_source.get(number, (f"GPU metric {number}", 0)) for number in all_ids]
-        codes = np.searchsorted(all_ids, distinct)[codes]
-        yield from make_gpu_counters(extraction, source, names, time, codes, value, layout=layout)
+    samples = pl.DataFrame(columns.integers).rename({clock: "time"})
+    for [source], own in group_sources(extraction, samples, "typeId"):
+        of_source, met = named.get(source, {}), own["metricId"]
+        numbers = sorted({*of_source, *met.unique()})
+        names = [of_source.get(number, (f"GPU metric {number}", 0)) for number in numbers]
+        own = own.with_columns(metric=np.searchsorted(numbers, met.to_numpy()))
+        yield from make_gpu_counters(extraction, source, own, names, layout=layout)
 
 
 def make_gpu_counters(
     extraction: Extraction,
     source: int,
+    samples: pl.DataFrame,
     names: Sequence[tuple[str, int]],
-    time: np.ndarray,
-    codes: np.ndarray,
-    value: np.ndarray,
     unsigned: frozenset[str] = UNSIGNED_UNITS,
     layout: str = GPU_LAYOUT,
 ) -> Iterator[Counters]:
-    """Return samples of the GPU, or system on a chip, whose number is the lowest byte of `source`. names: with the size
-    in bytes of numbers that are floating point, else 0; codes: each row's index into them.
-    unsigned: units of numbers that lack their sign.
+    """Return samples of the GPU, or system on a chip, whose number is the lowest byte of `source`. names:
+    of the metrics, with the size in bytes of numbers that are floating point, else 0. unsigned:
+    units of numbers that lack their sign.
     """
     metrics = make_metrics(layout, ((name, FLOAT_DECIMALS if size else 0) for name, size in names))
-    value = value.copy()
-    sizes = [size for _, size in names]
-    # Of each metric, its unit where its numbers lack their sign.
-    units = [
-        "" if size else split_unit(metric.name)[1]
-        for metric, size in zip(metrics, sizes, strict=True)
-    ]
-    for size in {*sizes} - {0}:
-        own = np.array(sizes)[codes] == size
-        bits = value[own]
-        low = (bits & 0xFFFFFFFF).astype(np.uint32)
-        value[own] = scale_fraction(low.view(np.float32) if size == 4 else bits.view(np.float64))
-    for unit in unsigned.intersection(units):
-        own = np.array([one == unit for one in units])[codes]
-        value[own] = to_unsigned(value[own], unit)
+    value, codes = samples["value"].to_numpy().copy(), samples["metric"].to_numpy()
+    sizes = np.array([size for _, size in names])
+    for size in {*sizes.tolist()} - {0}:
+        own = (sizes == size)[codes]
+        value[own] = scale_fraction(value[own].astype(f"u{size}").view(f"f{size}"))
+    for unit in unsigned:
+        of_unit = [split_unit(metric.name)[1] == unit for metric in metrics]
+        if any(of_unit):
+            own = (np.array(of_unit) & (sizes == 0))[codes]
+            value[own] = to_unsigned(value[own], unit)
     # The lowest byte of NULL is 0.
     number = source & 0xFF
     key = DeviceKey(GPU, number=number)
     if layout == SOC_LAYOUT:
         key = DeviceKey(SOURCE, "system on a chip" + (f" {number}" if number else ""))
-    object_ = extraction.number_device(key)
-    return make_counters(extraction, layout, object_, time, codes, metrics, value)
+    samples = samples.select("time", "metric", value=value)
+    return make_counters(extraction, layout, extraction.number_device(key), samples, metrics)
 
 
 def to_unsigned(value: np.ndarray, unit: str) -> np.ndarray:
@@ -123,13 +223,6 @@ def to_unsigned(value: np.ndarray, unit: str) -> np.ndarray:
     if unit != "Hz":
         return value
     return np.where((value > 0) & (value < LEAST_HZ), value * 1_000_000, value)
-
-
-def scale_fraction(number: np.ndarray) -> np.ndarray:
-    """Return fractions as integers with FLOAT_DECIMALS decimals; NaN becomes 0."""
-    greatest, factor = 2.0**53 / 10**FLOAT_DECIMALS, 10**FLOAT_DECIMALS
-    exact = np.nan_to_num(number.astype(np.float64))
-    return np.rint(np.clip(exact, -greatest, greatest) * factor).astype(np.int64)
 
 
 def find_metric_names(database: Database, table: str) -> dict[int, dict[int, tuple[str, int]]]:
@@ -148,10 +241,24 @@ def find_metric_names(database: Database, table: str) -> dict[int, dict[int, tup
     return names
 
 
+# ---- network interfaces, switches and CPUs -------------------------------------------------------
+
+
 def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
     """Yield the samples of each port of network interfaces and switches, and congestion at switches."""
+    kind = NIC if part.table == NIC_METRICS else SWITCH
+    device_names = _find_device_names(extraction.database, kind)
+
+    def make_key(device: int, port: int = NULL) -> DeviceKey:
+        # A device without a name goes by its id.
+        name = device_names.get(device) or f"{device & (2**64 - 1):#x}"
+        label = f"{'NIC' if kind == NIC else 'Switch'} {name}"
+        return DeviceKey(kind, label if port == NULL else f"{label} port {port}", max(port, 0))
+
     if part.table == CONGESTION:
-        yield from _extract_congestion(extraction, part)
+        columns = extraction.read(part, ("start", "globalId", *list_columns("switch_congestion")))
+        objects = extraction.number_objects(make_key, columns["globalId"])
+        yield make_rows(extraction, "switch_congestion", columns, objects=objects)
         return
     wanted = ("start", "end", "globalId", "portId", "metricsListId", "metricsIdx", "value")
     columns = extraction.read(part, wanted, times=())
@@ -163,10 +270,6 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     last = np.where(columns["end"] == NULL, columns["start"], columns["end"])
     early = (columns["start"] < begin) & (last <= begin)
     columns = extraction.drop_rows(columns, early, Reason.SAMPLE_BEFORE_CAPTURE)
-    if not columns.rows:
-        return
-    start = np.maximum(columns["start"], begin)
-    end = np.maximum(last[~early], start)
     (lists, indices), metric = factorize_together(columns["metricsListId"], columns["metricsIdx"])
     known = {
         (number, index): f"{name} [{unit}]" if unit else name
@@ -180,19 +283,30 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
         for number, index in zip(lists.tolist(), indices.tolist(), strict=True)
     )
     metrics = make_metrics(NIC_LAYOUT, ((name, 0) for name in named))
-    (devices, ports), port_of = factorize_together(columns["globalId"], columns["portId"])
-    kind = NIC if part.table == NIC_METRICS else SWITCH
-    names = _find_device_names(extraction, kind)
-    for number, rows in group_sources(extraction, port_of):
-        port = int(ports[number])
-        key = _make_key(kind, names.get(int(devices[number]), ""), int(devices[number]), port)
-        samples = (start[rows], metric[rows], metrics, columns["value"][rows], end[rows])
-        yield from make_counters(extraction, NIC_LAYOUT, extraction.number_device(key), *samples)
+    start = np.maximum(columns["start"], begin)
+    times = {"time": start, "end": np.maximum(last[~early], start)}
+    samples = pl.DataFrame({**columns.integers, **times, "metric": metric})
+    by = "globalId", "portId"
+    yield from _count_each(extraction, NIC_LAYOUT, samples, by, make_key, metrics)
 
 
-def _find_device_names(extraction: Extraction, kind: str) -> dict[int, str]:
+def _count_each(
+    extraction: Extraction,
+    layout: str,
+    samples: pl.DataFrame,
+    by: tuple[str, ...],
+    make_key: Callable[..., DeviceKey],
+    metrics: Sequence[Metric],
+) -> Iterator[Counters]:
+    """Yield the records of each device, which the columns `by` tell; metrics: of all devices."""
+    for place, own in group_sources(extraction, samples, *by):
+        object_ = extraction.number_device(make_key(*place))
+        own = own.select("time", "metric", "value", "end")
+        yield from make_counters(extraction, layout, object_, own, metrics)
+
+
+def _find_device_names(database: Database, kind: str) -> dict[int, str]:
     """Return globalId -> name of the interface or the switch, where the report has one."""
-    database = extraction.database
     if kind == SWITCH:
         rows = database.read_small_table("NET_IB_DEVICE_INFO", "guid", "name")
         return {guid: name for guid, name in rows if isinstance(name, str) and name}
@@ -205,25 +319,9 @@ def _find_device_names(extraction: Extraction, kind: str) -> dict[int, str]:
     return of_nics | {device: names[nic] for nic, device in devices if nic in names}
 
 
-def _make_key(kind: str, name: str, device: int, port: int) -> DeviceKey:
-    """Return the row of a port. A device without a name goes by its id."""
-    label = ("NIC" if kind == NIC else "Switch") + f" {name or f'{device & (2**64 - 1):#x}'}"
-    return DeviceKey(kind, label if port == NULL else f"{label} port {port}", max(port, 0))
-
-
-def _extract_congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = extraction.read(part, ("start", "globalId", *list_columns("switch_congestion")))
-    names = _find_device_names(extraction, SWITCH)
-    objects = extraction.number_objects(
-        lambda device: _make_key(SWITCH, names.get(device, ""), device, NULL), columns["globalId"]
-    )
-    yield make_rows(extraction, "switch_congestion", columns, objects=objects)
-
-
 def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counters]:
     """Yield the samples of each component of the CPUs: counts of events, or metrics."""
-    computed = part.table in CPU_METRICS
-    database = extraction.database
+    computed, database = part.table in CPU_METRICS, extraction.database
     layout, unknown = ("cpu_metric", "metric") if computed else ("cpu_counter", "event")
     # A count is an integer, a metric any number.
     number, integers, reals = (
@@ -231,28 +329,30 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     )
     wanted = ("start", "end", "componentId", number, *integers)
     columns = database.read(part, wanted, reals=reals)
-    value = columns["value" if computed else "count"]
-    is_usable = (columns["start"] != NULL) & (~np.isnan(value) if computed else value != NULL)
     extraction.account.rows += columns.rows
-    extraction.account.dropped[Reason.SAMPLE_INCOMPLETE] += int(np.count_nonzero(~is_usable))
-    start, end, component, number, value = (
-        one[is_usable] for one in (*(columns[name] for name in wanted[:4]), value)
-    )
-    if not len(start):
-        return
-    end = np.where(end == NULL, start, end)
-    value = scale_fraction(value) if computed else value
-    distinct, codes = factorize(number)
+    [counted] = reals or integers
+    lacking = np.isnan(columns[counted]) if computed else columns[counted] == NULL
+    lacking |= columns["start"] == NULL
+    columns = extraction.drop_rows(columns, lacking, Reason.SAMPLE_INCOMPLETE)
+    distinct, metric = factorize(columns[number])
+    start, end, value = (columns[name] for name in ("start", "end", counted))
+    samples = {
+        "time": start,
+        "end": np.where(end == NULL, start, end),
+        "component": columns["componentId"],
+        "metric": metric,
+        "value": scale_fraction(value) if computed else value,
+    }
     known = _find_names(database)
     names = [known.get(number, f"CPU {unknown} {number}") for number in distinct.tolist()]
-    decimals = FLOAT_DECIMALS if computed else 0
-    metrics = make_metrics(layout, ((name, decimals) for name in names))
+    metrics = make_metrics(layout, ((name, FLOAT_DECIMALS if computed else 0) for name in names))
     components = {NULL: "CPU"} | _name_components(database)
-    for number, rows in group_sources(extraction, component):
-        name = components.get(number, f"CPU component {number}")
-        object_ = extraction.number_device(DeviceKey(SOURCE, name))
-        samples = (start[rows], codes[rows], metrics, value[rows], end[rows])
-        yield from make_counters(extraction, layout, object_, *samples)
+
+    def make_key(component: int) -> DeviceKey:
+        return DeviceKey(SOURCE, components.get(component, f"CPU component {component}"))
+
+    frame = pl.DataFrame(samples)
+    yield from _count_each(extraction, layout, frame, ("component",), make_key, metrics)
 
 
 def _find_names(database: Database) -> dict[int, str]:
@@ -288,6 +388,9 @@ def _name_components(database: Database) -> dict[int, str]:
     return names
 
 
+# ---- generic events ------------------------------------------------------------------------------
+
+
 class EventSource(Struct, frozen=True):
     """Source of the events of a type."""
 
@@ -307,32 +410,36 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
     if not frame.height:
         return
     sources = _find_sources(extraction.database)
-    types, *columns = (
-        frame[name].to_numpy() for name in ("type", "time", "field", "whole", "fraction", "real")
-    )
-    for number, rows in group_sources(extraction, types):
+    for [number], own in group_sources(extraction, frame, "type"):
         unknown = f"source {number & (2**64 - 1):#x}"
         source = sources.get(number) or EventSource(unknown, unknown, True, {})
-        time, field_of, whole, fraction, real = (column[rows] for column in columns)
         if not source.samples:
-            extraction.account.dropped[Reason.NO_SAMPLE] += len(time)
+            extraction.account.dropped[Reason.NO_SAMPLE] += own.height
             continue
-        names, codes = _name_fields(source, field_of)
-        in_integers = np.where(real, scale_fraction(fraction) // 10**FLOAT_DECIMALS, whole)
+        # The index of a field, or its name in JSON.
+        fields = own["field"].unique().sort()
+        names = [
+            source.fields.get(key)
+            or (key if isinstance(key, str) else f"field {key}", FLOAT_DECIMALS)
+            for key in fields
+        ]
+        whole, fraction, real = (own[name].to_numpy() for name in ("whole", "fraction", "real"))
+        codes = own["field"].rank("dense").to_numpy().astype(np.int64) - 1
+        value = np.where(real, scale_fraction(fraction) // 10**FLOAT_DECIMALS, whole)
+        own = own.select("time", metric=codes, value=value)
         known_of_gpus = sum(find_known_label(GPU_LAYOUT, name) is not None for name, _ in names)
         if part.table != EVENT_FIELDS and known_of_gpus * 2 > len(names):
             # As exports before 2023 hold them: events of a type for each GPU.
-            sizes = [(name, 0) for name, _ in names]
-            samples = (sizes, time, codes, in_integers)
-            yield from make_gpu_counters(extraction, number, *samples, unsigned=frozenset({"Hz"}))
+            sizes, unsigned = [(name, 0) for name, _ in names], frozenset({"Hz"})
+            yield from make_gpu_counters(extraction, number, own, sizes, unsigned)
             continue
         floating = np.array([decimals > 0 for _, decimals in names])[codes]
         in_fractions = scale_fraction(np.where(real, fraction, whole))
-        value = np.where(floating, in_fractions, in_integers)
+        own = own.with_columns(value=np.where(floating, in_fractions, value))
         full_names = ((f"{source.source}: {name}", decimals) for name, decimals in names)
         metrics = make_metrics(GENERIC_LAYOUT, full_names)
         object_ = extraction.number_device(DeviceKey(SOURCE, source.row))
-        yield from make_counters(extraction, GENERIC_LAYOUT, object_, time, codes, metrics, value)
+        yield from make_counters(extraction, GENERIC_LAYOUT, object_, own, metrics)
 
 
 def _read_numbers(extraction: Extraction, part: Part) -> pl.DataFrame:
@@ -353,18 +460,6 @@ def _read_numbers(extraction: Extraction, part: Part) -> pl.DataFrame:
     account.skipped[Reason.EVENT_WITH_NUMBERS] += row_count
     account.synthesized[Reason.NUMBER_IN_EVENT] += frame.height
     return frame
-
-
-def _name_fields(
-    source: EventSource, field_of: np.ndarray
-) -> tuple[list[tuple[str, int]], np.ndarray]:
-    """Return the names and decimals of the fields met, and each row's index into them. field_of:
-    the index of each row's field, or its name in JSON.
-    """
-    keys, codes = np.unique(field_of, return_inverse=True)
-    names = (key if isinstance(key, str) else f"field {key}" for key in keys.tolist())
-    known = (source.fields.get(key) for key in keys.tolist())
-    return [of or (name, FLOAT_DECIMALS) for of, name in zip(known, names, strict=True)], codes
 
 
 def _read_data(database: Database, part: Part) -> pl.DataFrame:

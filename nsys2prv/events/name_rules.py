@@ -22,7 +22,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util import files
-from nsys2prv._util.columns import ABSENT, factorize, join_pieces
+from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.export.source import FEW_TEXTS, DistinctTexts, Texts, decode_texts, number_distinct
@@ -185,28 +185,9 @@ def may_drop(rules: Sequence[NvtxRule]) -> bool:
     return any(rule.replace is None for rule in rules)
 
 
-class RenamedRanges(Struct):
-    """Names that rules make of names."""
-
-    #: The names that rules make, "" where nothing is left.
-    texts: Texts
-    #: Index of the new name of each given name.
-    codes: np.ndarray
-    #: Whether ranges of each name that was given stay (bool).
-    wanted: np.ndarray
-    #: Number that is kept of each name that was given, ABSENT where there is none.
-    numbers: np.ndarray
-
-    def take(self, names: np.ndarray) -> RenamedRanges:
-        """Return new names for some of the given ones, by index."""
-        return RenamedRanges(self.texts, self.codes[names], self.wanted[names], self.numbers[names])
-
-    def replace_some(self, names: np.ndarray, others: RenamedRanges) -> RenamedRanges:
-        """Return the same with something else for some of the names, by a mask or indices."""
-        codes, wanted, numbers = self.codes.copy(), self.wanted.copy(), self.numbers.copy()
-        codes[names] = len(self.texts) + others.codes
-        wanted[names], numbers[names] = others.wanted, others.numbers
-        return RenamedRanges(join_pieces([self.texts, others.texts]), codes, wanted, numbers)
+#: What rules make of texts: `name`, "" where nothing is left; whether names stay (`wanted`); the number
+#: that is kept, ABSENT where there is none.
+RENAMED = {"name": pl.String, "wanted": pl.Boolean, "number": pl.Int64}
 
 
 @lru_cache(256)
@@ -223,14 +204,13 @@ def select_rules(
     return [tuple(rule for rule in rules if name not in others.get(rule, ())) for name in names]
 
 
-def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> RenamedRanges:
-    """Apply the rules to names.
+def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> pl.DataFrame:
+    """Apply the rules to names; return RENAMED of each.
 
     Each rule sees what those before it left, which of many names is often the same: it is asked
     once for each. A rule that keeps a number skips names of which a number is kept already.
     """
-    codes = np.arange(len(texts))
-    wanted = np.ones(len(texts), bool)
+    codes, wanted = np.arange(len(texts)), np.ones(len(texts), bool)
     numbers = np.full(len(texts), ABSENT)
     for rule in rules:
         matching = texts.str.contains(rule.match).to_numpy()[codes] & wanted
@@ -250,13 +230,11 @@ def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> RenamedRanges:
             numbers[rows] = kept.to_numpy()[of_row]
         renamed, of_changed = number_distinct(chosen.str.replace_all(rule.match, rule.replace))
         codes[rows] = len(texts) + of_changed[of_row]
-        used, codes = factorize(codes)
-        texts = pl.concat([texts, renamed.str.strip_chars()]).gather(used)
-    texts, merged = number_distinct(texts)
-    return RenamedRanges(texts, merged[codes], wanted, numbers)
+        texts = pl.concat([texts, renamed.str.strip_chars()])
+    return pl.DataFrame({"name": texts.gather(codes), "wanted": wanted, "number": numbers})
 
 
-def rename_by_template(texts: DistinctTexts, rules: Sequence[NvtxRule]) -> RenamedRanges | None:
+def rename_by_template(texts: DistinctTexts, rules: Sequence[NvtxRule]) -> pl.DataFrame | None:
     """Apply the rules as :func:`rename_ranges` does, but once for all texts that differ by nothing
     but numbers ("aten::mm, seq = 7" and "aten::mm, seq = 8"); None where that is not worth it, or
     where a rule may tell such texts apart.
@@ -267,20 +245,22 @@ def rename_by_template(texts: DistinctTexts, rules: Sequence[NvtxRule]) -> Renam
     if templates is None:
         return None
     firsts = list(map(_renumber, decode_texts(templates.firsts).to_list()))
-    renamed = rename_texts(firsts, rules)
-    outcomes = (firsts, renamed.texts, renamed.numbers.tolist())
-    places = np.array(list(map(_find_kept_number, *outcomes)), np.int64)[templates.codes]
-    renamed = renamed.take(templates.codes)
-    renamed.numbers = texts.read_numbers(np.maximum(places, ABSENT))
+    of_firsts = rename_texts(firsts, rules)
+    outcomes = zip(firsts, of_firsts["name"], of_firsts["number"], strict=True)
+    places = np.array([_find_kept_number(*one) for one in outcomes], np.int64)[templates.codes]
+    numbers = texts.read_numbers(np.maximum(places, ABSENT))
+    renamed = of_firsts[templates.codes].with_columns(number=numbers)
     alone = np.flatnonzero(places == _EACH_APART)
     if not len(alone):
         return renamed
     distinct, of_alone = number_distinct(texts.take(alone))
-    others = rename_texts(DistinctTexts(distinct).decode(), rules).take(of_alone)
-    return renamed.replace_some(alone, others)
+    others = rename_texts(DistinctTexts(distinct).decode(), rules)[of_alone]
+    place = np.arange(renamed.height)
+    place[alone] = renamed.height + np.arange(len(alone))
+    return pl.concat([renamed, others])[place]
 
 
-def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> RenamedRanges:
+def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> pl.DataFrame:
     """Apply the rules as :func:`rename_ranges` does. What becomes of few texts is remembered for later
     parts of reports, as compiling patterns takes longer than renaming the texts of most parts.
     """
@@ -289,14 +269,11 @@ def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> RenamedRanges:
     known = _get_known_texts(tuple(rules))
     if new := list(dict.fromkeys(text for text in texts if text not in known)):
         renamed = rename_ranges(pl.Series(new, dtype=pl.String), rules)
-        names = renamed.texts.gather(renamed.codes).to_list()
-        outcomes = zip(names, renamed.wanted.tolist(), renamed.numbers.tolist(), strict=True)
-        known.update(zip(new, outcomes, strict=True))
-    names, wanted, numbers = ([known[text][item] for text in texts] for item in range(3))
+        known.update(zip(new, renamed.iter_rows(), strict=True))
+    outcomes = [known[text] for text in texts]
     if len(known) > MOST_KNOWN:
         known.clear()
-    columns = np.array(wanted, bool), np.array(numbers, np.int64)
-    return RenamedRanges(names, np.arange(len(texts)), *columns)
+    return pl.DataFrame(outcomes, schema=RENAMED, orient="row")
 
 
 @cache

@@ -25,7 +25,6 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nsys2prv._util.columns import (
     ABSENT,
@@ -37,11 +36,9 @@ from nsys2prv._util.columns import (
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.stored_columns import read_frame
 from nsys2prv.events import nvtx
-from nsys2prv.events.attributes import make_rows
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Launches, Reason, Rows
-from nsys2prv.events.name_rules import may_drop
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL, Columns, Part, decode_texts
@@ -366,18 +363,12 @@ def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
     operation = np.array(operations, np.int64)[text_codes]
     if layout == "nccl_call":
         _index_calls(extraction, columns, operation, payloads)
-    if not extraction.stores and not may_drop(extraction.nvtx_rules):
-        yield make_rows(extraction, layout, columns)
-        return
-    ranges = nvtx.name_ranges(extraction, columns, "range")
-    fields = ranges.fields | payloads
-    fields["operation"] = np.where(operation == 0, ABSENT, operation)
-    fields["communicator"] = name_communicators(extraction, payloads["communicator"])
-    if layout == "nccl_operation":
-        fields["any_domain"] = fields["range"]
-    wanted = ranges.wanted & extraction.mask_long_enough(columns["start"], columns["end"])
-    rows = make_rows(extraction, layout, columns, fields)
-    yield replace(rows, domain=ranges.domain).where(wanted)
+    rows = nvtx.make_ranges(extraction, layout, columns)
+    rows.columns |= payloads
+    rows.columns["operation"] = np.where(operation == 0, ABSENT, operation)
+    communicator = name_communicators(extraction, payloads["communicator"])
+    rows.columns["communicator"] = communicator
+    yield rows.where(extraction.mask_long_enough(columns["start"], columns["end"]))
 
 
 def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray:
@@ -398,16 +389,16 @@ def _index_calls(
     begin, end, thread = (columns[name] for name in ("start", "end", "globalTid"))
     end = np.where(end == NULL, np.iinfo(np.int64).max, end)
     told = {"thread": thread, "begin": begin, "end": end, "operation": operation, **payloads}
-    calls = pl.DataFrame(told).select(CALL_COLUMNS)
-    calls = calls.filter((pl.col("begin") != NULL) & (pl.col("thread") != NULL))
-    extraction.found_nccl_calls.append({one.name: one.to_numpy() for one in calls.iter_columns()})
+    usable = (pl.col("begin") != NULL) & (pl.col("thread") != NULL)
+    calls = pl.LazyFrame(told).select(CALL_COLUMNS).filter(usable)
     made = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
-    facts = calls.filter(made | (pl.col("communicator") != 0)).select(
-        "communicator", "ranks", "rank", process=pl.col("thread") & PROCESS_MASK, made=made
-    )
+    process = pl.col("thread") & PROCESS_MASK
+    facts = calls.filter(made | (pl.col("communicator") != 0))
+    facts = facts.select("communicator", "ranks", "rank", process=process, made=made)
+    calls, facts = pl.collect_all([calls, facts.unique(maintain_order=True)])
+    extraction.found_nccl_calls.append(calls.to_dict())
     if facts.height:
-        facts = facts.unique(maintain_order=True)
-        extraction.add_fact(COMMUNICATORS, {one.name: one.to_numpy() for one in facts})
+        extraction.add_fact(COMMUNICATORS, facts.to_dict())
 
 
 # ---- kernels -------------------------------------------------------------------------------------
@@ -419,7 +410,7 @@ def _mark_outer() -> pl.Expr:
     return (pl.col("begin") >= reached).fill_null(True)
 
 
-def group_calls(calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def group_calls(calls: pl.LazyFrame) -> list[pl.DataFrame]:
     """Return the operations that move data, in order, each with its `call_group` and its `place` in it,
     calls within calls left out; and the groups of these: `thread`, `begin`, `end`, the fields that
     their operations share (or ABSENT), the numbers of fused operations and messages, and bytes in
@@ -476,7 +467,7 @@ def group_calls(calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
     spans = calls.group_by("call_group").agg(pl.col("begin").first(), pl.col("end").max())
     groups = groups.join(spans, on="call_group", how="left", maintain_order="left")
-    return moving, groups.cast(pl.Int64)
+    return pl.collect_all([moving, groups.cast(pl.Int64)])
 
 
 def _or_made(name: str, is_stated: pl.Expr) -> pl.Expr:
@@ -502,10 +493,11 @@ def match_kernels(groups: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     kernels: `thread` (globalTid) and `time` (local ns) of the launching call, `device`.
     """
     tied = (
-        kernels.with_row_index("row")
+        kernels.lazy()
+        .with_row_index("row")
         .sort("time")
         .join_asof(
-            groups.sort("begin"),
+            groups.lazy().sort("begin"),
             left_on="time",
             right_on="begin",
             by="thread",
@@ -522,10 +514,11 @@ def match_kernels(groups: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     tied = tied.with_columns(pl.col(_SUMS) // parts)
     is_inside = (pl.col("time") <= pl.col("end")).fill_null(False)
     names = [*groups.columns, "parts"]
-    return tied.select(
+    tied = tied.select(
         pl.when(is_inside).then(name).otherwise(0 if name == "communicator" else ABSENT).alias(name)
         for name in names
-    ).cast(pl.Int64)
+    )
+    return tied.cast(pl.Int64).collect()
 
 
 def attach_payloads(
@@ -559,7 +552,7 @@ def attach_payloads(
     tied = match_kernels(groups, kernels)
     told = {one.name: one.to_numpy() for one in tied}
     extraction.add_fact(KERNELS, {**facts, **{name: told[name] for name in KERNEL_FACTS}})
-    _save_messages(extraction, tied.with_columns(**facts), moving)
+    _save_messages(extraction, tied.hstack(pl.DataFrame(facts)), moving)
     if not extraction.settings.nccl_calls:
         return dict.fromkeys((*KERNEL_FIELDS, "communicator"), np.full(len(call), ABSENT))
     payloads = {field: told[field] for field in KERNEL_FIELDS}
@@ -568,22 +561,22 @@ def attach_payloads(
     return {**payloads, "communicator": name_communicators(extraction, told["communicator"])}
 
 
-def _read_groups(extraction: Extraction) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _read_groups(extraction: Extraction) -> list[pl.DataFrame]:
     """Return the operations and groups of the report's NCCL calls."""
     none = pl.DataFrame(schema=dict.fromkeys(CALL_COLUMNS, pl.Int64))
-    return group_calls(pl.concat([none, *map(read_frame, extraction.nccl_calls)]))
+    return group_calls(pl.concat([none, *map(read_frame, extraction.nccl_calls)]).lazy())
 
 
 def _save_messages(extraction: Extraction, kernels: pl.DataFrame, operations: pl.DataFrame) -> None:
     """Set MESSAGES aside. kernels: facts and groups of kernels."""
-    alone = kernels.filter((pl.col("messages") > 0) & (pl.col("parts") == 1))
+    alone = kernels.lazy().filter((pl.col("messages") > 0) & (pl.col("parts") == 1))
     of_kernel = ("process", "object_kernel", "time_begin", "time_end", "time_call", "messages")
     pure = (pl.col("fused") == pl.col("messages")).cast(pl.Int64)
     names = ("place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
-    pairs = operations.filter(pl.col("operation").is_in([SEND, RECEIVE]))
+    pairs = operations.lazy().filter(pl.col("operation").is_in([SEND, RECEIVE]))
     messages = alone.select("call_group", *of_kernel, pure=pure).join(
         pairs.select("call_group", *names), on="call_group", maintain_order="left_right"
     )
-    if messages.height:
-        facts = messages.drop("call_group")
-        extraction.add_fact(MESSAGES, {one.name: one.to_numpy() for one in facts})
+    facts = messages.drop("call_group").collect()
+    if facts.height:
+        extraction.add_fact(MESSAGES, facts.to_dict())

@@ -14,12 +14,11 @@ Ranges of no length last 1 ns, and those without an end last to the end of the t
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.budget import (
     BYTES_PER_VALUE,
@@ -32,21 +31,22 @@ from nsys2prv._util.budget import (
 from nsys2prv._util.columns import (
     ABSENT,
     OPEN,
-    count_occurrences,
+    blank_nonpositive,
     factorize,
     factorize_together,
     group_rows,
     join_pieces,
-    number_rows,
     reduce_slices,
 )
 from nsys2prv.events import name_rules
-from nsys2prv.events.attributes import QUERIES, make_counters, query_json
+from nsys2prv.events.attributes import make_rows
 from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric, load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction, Numbering
 from nsys2prv.events.kind import NEVER, Counters, Reason, Rows
+from nsys2prv.events.metrics import QUERIES, keep_most_frequent, make_counters, query_json
 from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes
 from nsys2prv.export.source import (
+    FEW_TEXTS,
     NULL,
     Columns,
     Part,
@@ -84,6 +84,8 @@ REAL_PATH = re.compile(r"\.(?:float\d*|double)\Z")
 #: Columns with numbers: of those of a row the first counts.
 WHOLE_COLUMNS = ("uint64Value", "int64Value", "uint32Value", "int32Value")
 REAL_COLUMNS = ("doubleValue", "floatValue")
+#: Columns that tell when, where and in which domain an event is.
+PLACE = ("start", "end", "globalTid", "domainId", "eventType")
 #: Path of the one number that an event carries in a column, as if it stood in JSON.
 PATH = "$.payload"
 
@@ -119,73 +121,63 @@ def _match_nccl_domain(info: ReportInfo) -> str:
     return f"({' OR '.join(conditions)})" if conditions else NEVER
 
 
-class NamedRanges(Struct):
-    """Ranges with their names and categories as fields, and their domains."""
-
-    #: Field -> local name indices.
-    fields: dict[str, np.ndarray]
-    #: Local index of each row's domain.
-    domain: np.ndarray
-    #: Whether no rule drops the row.
-    wanted: np.ndarray
-
-
-def name_ranges(extraction: Extraction, columns: Columns, field: str) -> NamedRanges:
-    """Return the names of rows read with globalTid, domainId, category, textId and text. field: the
-    layout's first.
+def make_ranges(extraction: Extraction, layout: str, columns: Columns) -> Rows:
+    """Return ranges or marks that were read with NAME_COLUMNS and NAME_TEXTS, named in the first field of
+    the layout; without those that a rule drops, which are counted.
     """
+    if not extraction.stores and not name_rules.may_drop(extraction.nvtx_rules):
+        return make_rows(extraction, layout, columns)
     domains, domain_of = find_domains(extraction, columns["globalTid"], columns["domainId"])
-    renamed = _rename(extraction, columns, domains, domain_of)
-    numbers = extraction.domains.number(domains)
-    (names, domain_codes), name_of = factorize_together(renamed.codes, domain_of)
-    own = np.array([one not in load_catalogue().domains for one in domains], bool)[domain_of]
-    texts = gather_texts(renamed.texts, names, NO_TEXT)
-    name = extraction.intern_names("nvtx", name_of, text=texts, domain=numbers[domain_codes])
+    renamed, codes = _rename(extraction, columns, domains, domain_of)
+    domain = extraction.domains.number(domains)[domain_of]
+    texts, text_of = number_distinct(renamed["name"])
+    (named, of_domain), name_of = factorize_together(text_of[codes], domain)
+    is_few = len(texts) <= FEW_TEXTS
+    texts = gather_texts(texts.to_list() if is_few else texts, named, NO_TEXT)
+    name = extraction.intern_names("nvtx", name_of, text=texts, domain=of_domain)
     # 0 is the end of a range in a trace.
-    number = np.where(renamed.numbers > 0, renamed.numbers, ABSENT)
+    number = blank_nonpositive(renamed["number"].to_numpy()[codes])
+    own = np.array([one not in load_catalogue().domains for one in domains], bool)[domain_of]
     fields = {
-        field: name,
-        "category": _name_categories(extraction, columns, numbers[domain_of]),
+        load_catalogue().layouts[layout].fields[0].name: name,
+        "any_domain": name,
+        "category": _name_categories(extraction, columns, domain),
         "number": number,
         "own": np.where(own, name, ABSENT),
         "own_number": np.where(own, number, ABSENT),
     }
-    extraction.account.dropped[Reason.NVTX_RULE] += int(np.count_nonzero(~renamed.wanted))
-    return NamedRanges(fields, numbers[domain_of], renamed.wanted)
+    wanted = renamed["wanted"].to_numpy()[codes]
+    extraction.account.dropped[Reason.NVTX_RULE] += int(np.count_nonzero(~wanted))
+    return replace(make_rows(extraction, layout, columns, fields), domain=domain).where(wanted)
 
 
 def _rename(
     extraction: Extraction, columns: Columns, domains: Sequence[str], domain_of: np.ndarray
-) -> name_rules.RenamedRanges:
-    """Return the text of each row as the rules rename it. domains: names, of which each row has
-    one.
+) -> tuple[pl.DataFrame, np.ndarray]:
+    """Return what the rules make of the texts met (name_rules.RENAMED), and each row's index into
+    it. domains: names, of which each row has one.
     """
+    pieces, codes = [pl.DataFrame(schema=name_rules.RENAMED)], np.zeros(columns.rows, np.int64)
+
+    def add(rows: np.ndarray, renamed: pl.DataFrame, of_rows: np.ndarray) -> None:
+        codes[rows] = sum(piece.height for piece in pieces) + of_rows
+        pieces.append(renamed)
+
     of_domains = name_rules.select_rules(extraction.nvtx_rules, tuple(domains))
-    first, *others = dict.fromkeys(of_domains) or [()]
-    renamed = _rename_texts(extraction, columns, first)
-    for other in others:
-        rows = np.array([of_domain == other for of_domain in of_domains])[domain_of]
-        of_rows = _rename_texts(extraction, columns.where(rows), other)
-        renamed = renamed.replace_some(rows, of_rows)
-    return renamed
-
-
-def _rename_texts(
-    extraction: Extraction, columns: Columns, rules: tuple[name_rules.NvtxRule, ...]
-) -> name_rules.RenamedRanges:
-    """Return the text of each row as the rules rename it."""
-    codes, inline = columns.texts["text"]
-    renamed = name_rules.rename_by_template(inline, rules)
-    if renamed is None:
-        texts, codes = find_texts(extraction, columns)
-        return name_rules.rename_texts(texts, rules).take(codes)
-    renamed = renamed.take(codes)
-    empty = mask_empty(renamed.texts)[renamed.codes]
-    if not empty.any():
-        return renamed
-    # There is no text inline, or the rules have left nothing of it.
-    texts, of_rows = find_texts(extraction, columns.where(empty))
-    return renamed.replace_some(empty, name_rules.rename_texts(texts, rules).take(of_rows))
+    for rules in dict.fromkeys(of_domains):
+        is_own = np.array([one == rules for one in of_domains])[domain_of]
+        rows, own = np.flatnonzero(is_own), columns.where(is_own)
+        text_of, inline = own.texts["text"]
+        renamed = name_rules.rename_by_template(inline, rules)
+        if renamed is not None:
+            add(rows, renamed, text_of)
+            is_empty = (renamed["name"] == "").to_numpy()[text_of]
+            rows, own = rows[is_empty], own.where(is_empty)
+        if len(rows):
+            # There is no text inline, the rules have left nothing of it, or there are few.
+            texts, text_of = find_texts(extraction, own)
+            add(rows, name_rules.rename_texts(texts, rules), text_of)
+    return pl.concat(pieces), codes
 
 
 #: Conditions for the rows of the kinds, by report.
@@ -193,17 +185,9 @@ select_pushpop, select_startend = map(select_other_rows, (PUSHPOP, STARTEND))
 
 
 def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield ranges or marks in the layout of the kind, whose first field has their name."""
-    layout = extraction.kind.layouts[0]
-    field = load_catalogue().layouts[layout].fields[0].name
+    """Yield ranges or marks in the layout of the kind."""
     columns = extraction.read(part, NAME_COLUMNS, NAME_TEXTS)
-    ranges = name_ranges(extraction, columns, field)
-    if layout == "nvtx_startend":
-        ranges.fields["any_domain"] = ranges.fields[field]
-    start, threads = columns["start"], extraction.intern_threads(columns["globalTid"])
-    end = start + 1 if layout == "nvtx_mark" else columns["end"]
-    rows = Rows(layout, start, end, threads, ranges.fields, domain=ranges.domain)
-    yield rows.where(ranges.wanted)
+    yield make_ranges(extraction, extraction.kind.layouts[0], columns)
 
 
 def find_domains(
@@ -266,17 +250,17 @@ def _save_ranges(extraction: Extraction, part: Part) -> None:
     columns = columns.where(mask_usable(columns["start"]) & (columns["globalTid"] != NULL))
     if not columns.rows:
         return
-    ranges = name_ranges(extraction, columns, "range")
-    begin, end = columns["start"], columns["end"]
+    rows = make_ranges(extraction, "nvtx_on_gpu", columns)
+    end = np.where(mask_usable(rows.end), np.maximum(rows.end, rows.begin + 1), OPEN)
     facts = {
         "thread": columns["globalTid"],
-        "begin": begin,
-        "end": np.where(mask_usable(end), np.maximum(end, begin + 1), OPEN),
-        "name_nvtx": ranges.fields["range"],
-        "number": ranges.fields["number"],
-        "domain": ranges.domain,
+        "begin": rows.begin,
+        "end": end,
+        "name_nvtx": rows.columns["range"],
+        "number": rows.columns["number"],
+        "domain": rows.domain,
     }
-    extraction.add_fact(RANGES, {name: column[ranges.wanted] for name, column in facts.items()})
+    extraction.add_fact(RANGES, {name: rows.get_chosen(column) for name, column in facts.items()})
 
 
 def _save_operations(extraction: Extraction, part: Part) -> None:
@@ -332,33 +316,19 @@ def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFra
     columns = {name: ranges[name].to_numpy() for name in ("thread", "begin", "end")}
     of_thread = dict(group_rows(columns["thread"]))
     pieces = [pl.DataFrame(schema=PROJECTED)]
-    twice = False
-    operations = operations.sort("call_begin")
-    for thread, rows in group_rows(operations["thread"].to_numpy()):
+    by = ["thread", "object_stream"]
+    for (thread, object_), calls in operations.sort("call_begin").group_by(by, maintain_order=True):
         if thread not in of_thread:
             continue
-        chosen = np.arange(len(columns["thread"]))[of_thread[thread]]
+        chosen = np.arange(ranges.height)[of_thread[thread]]
         begin, end = columns["begin"][chosen], columns["end"][chosen]
-        calls = {
-            name: operations[name].to_numpy()[rows]
-            for name in ("call_begin", "call_end", "object_stream", "begin", "end")
-        }
-        crossed = _find_crossed(begin, end, calls["call_begin"], calls["call_end"])
-        twice |= bool(crossed.any())
-        for object_, stream_rows in group_rows(calls["object_stream"]):
-            of_stream = {name: column[stream_rows] for name, column in calls.items()}
-            for pick, extremes in (
-                (~crossed[stream_rows], _project_whole),
-                (crossed[stream_rows], _project_crossing),
-            ):
-                if pick.any():
-                    picked = {name: column[pick] for name, column in of_stream.items()}
-                    place, first, last = extremes(begin, end, picked)
-                    object_of = np.full(len(place), object_)
-                    piece = (chosen[place], object_of, first, last)
-                    pieces.append(pl.DataFrame(piece, schema=PROJECTED))
-    projected = pl.concat(pieces)
-    return _join_spans(projected, "range", "object") if twice else projected
+        crossed = _mask_crossed(begin, end, calls)
+        for own, project in ((~crossed, _project_whole), (crossed, _project_crossing)):
+            if own.any():
+                place, first, last = project(begin, end, calls.filter(own))
+                piece = chosen[place], np.full(len(place), object_), first, last
+                pieces.append(pl.DataFrame(piece, schema=PROJECTED))
+    return _join_spans(pl.concat(pieces), "range", "object")
 
 
 def _join_spans(spans: pl.DataFrame, *by: str) -> pl.DataFrame:
@@ -366,15 +336,14 @@ def _join_spans(spans: pl.DataFrame, *by: str) -> pl.DataFrame:
     return spans.group_by(*by).agg(pl.col("begin").min(), pl.col("end").max())
 
 
-def _find_crossed(
-    begin: np.ndarray, end: np.ndarray, call_begin: np.ndarray, call_end: np.ndarray
-) -> np.ndarray:
+def _mask_crossed(begin: np.ndarray, end: np.ndarray, calls: pl.DataFrame) -> np.ndarray:
     """Return the calls in which a range ends that began before or with them. (Clocks of NVTX and
     CUDA may differ by some ns.)
     """
     order = np.argsort(end)
+    call_begin = calls["call_begin"].to_numpy()
     first = np.searchsorted(end[order], call_begin, "right")
-    last = np.searchsorted(end[order], call_end, "left")
+    last = np.searchsorted(end[order], calls["call_end"].to_numpy(), "left")
     crossed = first < last
     rows = np.flatnonzero(crossed)
     earliest = reduce_slices(begin[order], first[rows], last[rows], np.minimum)
@@ -382,42 +351,46 @@ def _find_crossed(
     return crossed
 
 
+def _find_slices(
+    begin: np.ndarray, end: np.ndarray, calls: pl.DataFrame
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the ranges in which calls begin, and of each the first of these and the one behind the
+    last.
+    """
+    called = calls["call_begin"].to_numpy()
+    first, last = (np.searchsorted(called, edge, "left") for edge in (begin, end))
+    spanning = np.flatnonzero(first < last)
+    return spanning, first[spanning], last[spanning]
+
+
 def _project_whole(
-    begin: np.ndarray, end: np.ndarray, calls: Mapping[str, np.ndarray]
+    begin: np.ndarray, end: np.ndarray, calls: pl.DataFrame
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return ranges with work, its first begin and its last end, of calls that end in every range
     in which they begin.
     """
-    first, last = (np.searchsorted(calls["call_begin"], edge, "left") for edge in (begin, end))
-    spanning = np.flatnonzero(first < last)
-    first, last = first[spanning], last[spanning]
-    return (
-        spanning,
-        reduce_slices(calls["begin"], first, last, np.minimum),
-        reduce_slices(calls["end"], first, last, np.maximum),
-    )
+    spanning, first, last = _find_slices(begin, end, calls)
+    begins = reduce_slices(calls["begin"].to_numpy(), first, last, np.minimum)
+    return spanning, begins, reduce_slices(calls["end"].to_numpy(), first, last, np.maximum)
 
 
 def _project_crossing(
-    begin: np.ndarray, end: np.ndarray, calls: Mapping[str, np.ndarray]
+    begin: np.ndarray, end: np.ndarray, calls: pl.DataFrame
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return what :func:`_project_whole` does, of the few calls that end outside a range in which
     they begin, pair by pair.
     """
-    first, last = (np.searchsorted(calls["call_begin"], edge, "left") for edge in (begin, end))
-    counts = np.maximum(last - first, 0)
-    total = np.cumsum(counts)
-    cuts = np.unique(np.searchsorted(total, np.arange(0, counts.sum(), PAIRS), "left"))
-    pieces = []
-    for rows in np.split(np.arange(len(begin)), cuts[cuts > 0]):
-        place = np.repeat(rows, counts[rows])
-        call = count_occurrences(place) + first[place]
-        inside = calls["call_end"][call] <= end[place]
-        place, call = place[inside], call[inside]
-        pairs = {"place": place, "begin": calls["begin"][call], "end": calls["end"][call]}
-        pieces.append(_join_spans(pl.DataFrame(pairs), "place"))
-    result = pl.concat(pieces)
-    return result["place"].to_numpy(), result["begin"].to_numpy(), result["end"].to_numpy()
+    spanning, first, last = _find_slices(begin, end, calls)
+    spans = pl.DataFrame({"place": spanning, "first": first, "last": last, "until": end[spanning]})
+    spans = spans.with_columns(piece=(pl.col("last") - pl.col("first")).cum_sum() // PAIRS)
+    found = [pl.DataFrame(schema=dict.fromkeys(("place", "begin", "end"), pl.Int64))]
+    for _, own in spans.group_by("piece", maintain_order=True):
+        pairs = own.select("place", "until", call=pl.int_ranges("first", "last")).explode("call")
+        pairs = pairs.hstack(calls[pairs["call"]].select("call_end", "begin", "end"))
+        inside = pairs.filter(pl.col("call_end") <= pl.col("until"))
+        found.append(_join_spans(inside, "place"))
+    place, first, last = pl.concat(found).get_columns()
+    return place.to_numpy(), first.to_numpy(), last.to_numpy()
 
 
 # ---- numbers that ranges and marks carry ---------------------------------------------------------
@@ -437,16 +410,17 @@ def select_payload_rows(info: ReportInfo) -> str:
 
 def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
     """Yield the numbers in payloads that are JSON."""
-    if not (
-        extraction.database.has(TABLE, "jsonText") or extraction.database.has(TABLE, "jsonTextId")
-    ):
-        return
-    wanted = ("start", "end", "globalTid", "domainId", "eventType", "jsonTextId")
     database, account = extraction.database, extraction.account
-    columns = database.read(part, wanted, ("jsonText",), extraction.condition)
+    if not (database.has(TABLE, "jsonText") or database.has(TABLE, "jsonTextId")):
+        return
+    columns = database.read(part, (*PLACE, "jsonTextId"), ("jsonText",), extraction.condition)
     payloads, code = _find_payloads(extraction, columns)
-    values = _read_values(payloads)
-    count = values.count[code]
+    values, paths = _read_values(payloads)
+    is_text = values["is_text"].to_numpy()
+    in_payload = values["payload"].to_numpy()
+    count, texts = (
+        np.bincount(own, minlength=len(payloads))[code] for own in (in_payload, in_payload[is_text])
+    )
     allowed = count_allowed(LEAST_VALUES, database.size, BYTES_PER_VALUE)
     allowed = allowed * part.rows // max(part.rows, extraction.report.parts[TABLE].rows)
     fits = np.array([len(payload) <= PAYLOAD_BYTES for payload in payloads], bool)[code]
@@ -455,83 +429,116 @@ def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
     account.dropped[Reason.PAYLOAD_TOO_LARGE] += int(np.count_nonzero(~fits))
     account.skipped[Reason.PAYLOAD_WITH_NUMBERS] += int(np.count_nonzero(fits))
     account.synthesized[Reason.VALUE_IN_PAYLOAD] += int(count[fits].sum())
-    account.dropped[Reason.PAYLOAD_TEXT] += int(values.texts[code[fits]].sum())
-    rows = np.flatnonzero(fits)
-    numbers = (values.count - values.texts)[code[rows]]
-    group = np.cumsum(numbers) // VALUES_TOGETHER
-    for own in np.split(rows, np.flatnonzero(np.diff(group)) + 1):
-        yield from make_payload_counters(
-            extraction, values.expand(columns, own, code), values.paths
-        )
+    account.dropped[Reason.PAYLOAD_TEXT] += int(texts[fits].sum())
+    group = np.cumsum((count - texts)[fits]) // VALUES_TOGETHER
+    rows = _place_rows(columns).with_columns(payload=code).filter(fits).with_columns(group=group)
+    numbers = values.filter(~is_text)
+    for _, own in rows.group_by("group", maintain_order=True):
+        leaves = own.join(numbers, on="payload", maintain_order="left_right")
+        yield from _count_numbers(extraction, leaves, paths)
 
 
-def make_payload_counters(
-    extraction: Extraction, leaves: dict[str, np.ndarray], paths: Sequence[str]
-) -> Iterator[Counters]:
-    """Yield counters of numbers on their threads: begin, end, thread, domain, path (index into the
-    paths), and where it is real, fraction, else whole. Ranges that are too short are left out.
-    """
-    end = np.where(leaves["mark"], NULL, leaves["end"])
-    long = extraction.mask_long_enough(leaves["begin"], end)
-    leaves = {name: column[long] for name, column in leaves.items()}
-    leaves["end"] = np.where(leaves["mark"], leaves["begin"] + 1, leaves["end"])
-    labels, codes = _label_leaves(extraction, leaves, paths)
-    kept = _mask_common_labels(codes, len(labels))
-    extraction.account.dropped[Reason.RARE_PAYLOAD_NAME] += int(np.count_nonzero(~kept))
-    fraction = _to_sortable_bits(extraction, leaves["fraction"][kept])
-    value = np.where(leaves["real"][kept], fraction, leaves["whole"][kept])
-    begin, end, codes = leaves["begin"][kept], leaves["end"][kept], codes[kept]
-    for tid, rows in group_rows(leaves["thread"][kept]):
-        distinct, column = factorize(codes[rows])
-        metrics = tuple(
-            Metric(label, UNSCALED if FRACTION in label else 0)
-            for label in map(labels.__getitem__, distinct.tolist())
-        )
-        times, ended = _find_zeros(begin[rows], end[rows], column)
-        extraction.account.synthesized[Reason.ZERO_AT_END] += len(times)
-        time, column = np.append(begin[rows], times), np.append(column, ended)
-        values = np.append(value[rows], np.zeros(len(times), np.int64))
-        (thread,) = extraction.intern_threads(np.array([tid])).tolist()
-        yield from make_counters(extraction, PAYLOAD_LAYOUT, thread, time, column, metrics, values)
+def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
+    """Yield the one number that events carry in columns of the table."""
+    database = extraction.database
+    if not any(database.has(TABLE, name) for name in (*WHOLE_COLUMNS, *REAL_COLUMNS)):
+        return
+    wanted = (*PLACE, *WHOLE_COLUMNS)
+    columns = database.read(part, wanted, (), extraction.condition, REAL_COLUMNS)
+    extraction.account.rows += columns.rows
+    numbers = {name: columns[name] for name in (*WHOLE_COLUMNS, *REAL_COLUMNS)}
+    leaves = _place_rows(columns).with_columns(**numbers, path=0)
+    whole = pl.coalesce(pl.when(pl.col(name) != NULL).then(name) for name in WHOLE_COLUMNS)
+    # SQLite's integers are signed.
+    beyond = (pl.col("uint64Value") != NULL) & (whole < 0)
+    leaves = leaves.with_columns(
+        whole=pl.when(beyond).then(np.iinfo(np.int64).max).otherwise(whole.fill_null(0)),
+        fraction=pl.coalesce(pl.col(REAL_COLUMNS).fill_nan(None)).fill_null(0),
+        real=whole.is_null(),
+    )
+    yield from _count_numbers(extraction, leaves, [PATH])
 
 
-def _to_sortable_bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
-    """Return fractions as the integers that their bits are: those of greater ones are greater. They
-    are scaled once all of a name are known (:mod:`nsys2prv.table.samples`).
-    """
-    none = np.isnan(fraction)
-    extraction.account.repaired[Reason.NOT_A_NUMBER] += int(none.sum())
-    # 0 is added for -0.0, whose bits are those of a negative number.
-    return (np.where(none, 0.0, fraction) + 0.0).view(np.int64)
-
-
-class _PayloadValues(Struct, frozen=True):
-    """Values in distinct payloads."""
-
-    #: Of each payload the number of its values, and of those that are texts.
-    count: np.ndarray
-    texts: np.ndarray
-    #: Where values stand in their payload: texts, which `path` is an index into.
-    paths: list[str]
-    #: Columns of the numbers, by payload: `path`, `whole`, `fraction`, `real`.
-    numbers: dict[str, np.ndarray]
-
-    def expand(self, columns: Columns, rows: np.ndarray, code: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the numbers of some rows with times and places of these. code: of each row its
-        payload.
-        """
-        counts = self.count - self.texts
-        own, first = counts[code[rows]], (np.cumsum(counts) - counts)[code[rows]]
-        row = np.repeat(rows, own)
-        place = np.arange(len(row)) + np.repeat(first - (np.cumsum(own) - own), own)
-        return {
-            "begin": columns["start"][row],
-            "end": columns["end"][row],
-            "thread": zero_nulls(columns["globalTid"])[row],
-            "domain": zero_nulls(columns["domainId"])[row],
-            "mark": np.isin(columns["eventType"], MARK_TYPES)[row],
-            **{name: column[place] for name, column in self.numbers.items()},
+def _place_rows(columns: Columns) -> pl.DataFrame:
+    """Return begin, end, thread and domain of rows read with PLACE, and whether they are marks."""
+    return pl.DataFrame(
+        {
+            "begin": columns["start"],
+            "end": columns["end"],
+            "thread": zero_nulls(columns["globalTid"]),
+            "domain": zero_nulls(columns["domainId"]),
+            "mark": np.isin(columns["eventType"], MARK_TYPES),
         }
+    )
+
+
+def _count_numbers(
+    extraction: Extraction, leaves: pl.DataFrame, paths: Sequence[str]
+) -> Iterator[Counters]:
+    """Yield counters of numbers on their threads: columns of :func:`_place_rows`, path (index into the
+    paths), and where it is `real`, `fraction`, else `whole`. Ranges that are too short are left out.
+    """
+    account, begin, end = extraction.account, pl.col("begin"), pl.col("end")
+    closed = np.where(leaves["mark"], NULL, leaves["end"])
+    leaves = leaves.filter(extraction.mask_long_enough(leaves["begin"].to_numpy(), closed))
+    leaves, labels = _label_leaves(extraction, leaves, paths)
+    rare = Reason.RARE_PAYLOAD_NAME
+    leaves = keep_most_frequent(extraction, leaves, ["metric"], MOST_NAMES, rare)
+    # Fractions are the integers that their bits are: those of greater ones are greater. They are scaled
+    # once all of a name are known (nsys2prv.table.samples). 0 is added for -0.0, whose bits are
+    # those of a negative number.
+    fraction = leaves["fraction"].to_numpy()
+    is_none = np.isnan(fraction)
+    account.repaired[Reason.NOT_A_NUMBER] += int(np.count_nonzero(is_none))
+    fraction = (np.where(is_none, 0, fraction) + 0.0).view(np.int64)
+    numbers = leaves.lazy().with_columns(
+        end=pl.when("mark").then(begin + 1).otherwise(end),
+        value=pl.when("real").then(fraction).otherwise("whole"),
+    )
+    # Zeros behind ranges, but where a number of the same name begins.
+    at = ["thread", "time", "metric"]
+    begins = numbers.select("thread", begin.alias("time"), "metric", "value")
+    ends = numbers.filter(end > begin).select("thread", end.alias("time"), "metric").unique()
+    zeros = ends.join(begins, on=at, how="anti").with_columns(value=pl.lit(0, pl.Int64))
+    samples = pl.concat([begins, zeros]).collect()
+    account.synthesized[Reason.ZERO_AT_END] += samples.height - leaves.height
+    metrics = [Metric(label, UNSCALED if FRACTION in label else 0) for label in labels]
+    for tid, rows in group_rows(samples["thread"].to_numpy()):
+        (thread,) = extraction.intern_threads(np.array([tid])).tolist()
+        yield from make_counters(extraction, PAYLOAD_LAYOUT, thread, samples[rows], metrics)
+
+
+def _label_leaves(
+    extraction: Extraction, leaves: pl.DataFrame, paths: Sequence[str]
+) -> tuple[pl.DataFrame, list[str]]:
+    """Return the numbers with their `metric`, an index into labels, which are returned in order:
+    `domain: name`, array places in brackets, `#2` for a name that comes twice in a payload.
+    """
+    place = ["begin", "end", "thread"]
+    at = (leaves[name].to_numpy() for name in ("thread", "domain"))
+    domains, domain_of = find_domains(extraction, *at)
+    of_rows = domain_of, leaves["path"].to_numpy(), leaves["real"].to_numpy()
+    keys, name_of = factorize_together(*of_rows)
+    names = [
+        f"{domains[of] or name_rules.DEFAULT_DOMAIN}: {_name_path(paths[at])}{FRACTION if real else ''}"
+        for of, at, real in zip(*(key.tolist() for key in keys), strict=True)
+    ]
+    # A payload has each path once; a repetition is another event at the same time.
+    event = pl.int_range(pl.len()).over(*place, "domain", "path")
+    earlier = pl.int_range(pl.len()).over(*place, "event", "name")
+    name = pl.Series(names, dtype=pl.String).gather(name_of)
+    numbered = pl.format("{} #{}", "name", earlier + 1)
+    label = pl.when(earlier > 0).then(numbered).otherwise("name")
+    leaves = leaves.lazy().with_columns(event=event, name=name).with_columns(label=label).collect()
+    labels = leaves["label"].unique().sort()
+    metric = leaves["label"].cast(pl.Enum(labels)).to_physical().to_numpy().astype(np.int64)
+    return leaves.hstack([pl.Series("metric", metric)]), labels.to_list()
+
+
+def _name_path(path: str) -> str:
+    """Return what a number is called by where it stands."""
+    name = re.sub(r"\A\$(?:\.data\[\d+\])?\.?", "", path)
+    return WRAPPING.sub("", name, count=1).replace('"', "") or "number"
 
 
 def _find_payloads(extraction: Extraction, columns: Columns) -> tuple[list[bytes], np.ndarray]:
@@ -539,19 +546,18 @@ def _find_payloads(extraction: Extraction, columns: Columns) -> tuple[list[bytes
     string.
     """
     code, inline = columns.texts["jsonText"]
-    payloads = inline.as_list()
-    rows = np.flatnonzero(np.array([not payload for payload in payloads], bool)[code])
-    if not len(rows):
-        return payloads, code
-    ids, id_codes = factorize(columns["jsonTextId"][rows])
+    ids, id_codes = factorize(columns["jsonTextId"])
     known = extraction.database.read_strings(ids[ids != NULL])
-    code = code.copy()
-    code[rows] = len(payloads) + id_codes
+    payloads = inline.as_list()
+    is_inline = np.array(list(map(bool, payloads)), bool)[code]
+    code = np.where(is_inline, code, len(payloads) + id_codes)
     return [*payloads, *(known.get(one, "").encode() for one in ids.tolist())], code
 
 
-def _read_values(payloads: Sequence[bytes]) -> _PayloadValues:
-    """Return the values of payloads; of those that are too long none."""
+def _read_values(payloads: Sequence[bytes]) -> tuple[pl.DataFrame, list[str]]:
+    """Return the values in payloads (`payload` is an index), of those that are too long none, and the
+    texts that tell where they stand (`path` is an index).
+    """
     pieces, paths = [], Numbering()
     sizes = np.array([len(payload) for payload in payloads], np.int64)
     fitting = np.flatnonzero(sizes <= PAYLOAD_BYTES)
@@ -563,100 +569,8 @@ def _read_values(payloads: Sequence[bytes]) -> _PayloadValues:
         distinct, path = number_distinct(frame["path"].cast(pl.Binary))
         of_piece = paths.number(decode_texts(distinct).to_list())
         pieces.append(frame.with_columns(path=pl.Series(of_piece[path], dtype=pl.Int64)))
-    frame = pl.concat(pieces, how="vertical_relaxed")
-    number, is_text = frame["number"].to_numpy(), frame["words"].to_numpy() > 0
-    count, texts = (np.bincount(own, minlength=len(payloads)) for own in (number, number[is_text]))
-    chosen = ("path", "whole", "fraction", "real")
-    columns = {name: frame[name].to_numpy()[~is_text] for name in chosen}
-    is_real = np.array([REAL_PATH.search(path) is not None for path in paths], bool)
-    columns["real"] = (columns["real"] > 0) | is_real[columns["path"]]
-    return _PayloadValues(count, texts, list(paths), columns)
-
-
-def _label_leaves(
-    extraction: Extraction, leaves: dict[str, np.ndarray], paths: Sequence[str]
-) -> tuple[list[str], np.ndarray]:
-    """Return labels in order, and the index of each number's: `domain: name`, array places in
-    brackets, `#2` for a name that comes twice in a payload.
-    """
-    domains, domain_of = find_domains(extraction, leaves["thread"], leaves["domain"])
-    (domain, path, real), codes = factorize_together(domain_of, leaves["path"], leaves["real"])
-    names = [
-        f"{domains[of] or name_rules.DEFAULT_DOMAIN}: {_name_path(paths[at])}{FRACTION if fraction else ''}"
-        for of, at, fraction in zip(domain.tolist(), path.tolist(), real.tolist(), strict=True)
-    ]
-    numbers = Numbering()
-    name, known = numbers.number(names)[codes], list(numbers)
-    place = [leaves[column] for column in ("begin", "end", "thread")]
-    # A payload has each path once; a repetition is another event at the same time.
-    event = _count_earlier(*place, leaves["domain"], leaves["path"])
-    (name, earlier), codes = factorize_together(name, _count_earlier(*place, event, name))
-    labels = [
-        f"{known[of]} #{count + 1}" if count else known[of]
-        for of, count in zip(name.tolist(), earlier.tolist(), strict=True)
-    ]
-    ordered = sorted(set(labels))
-    return ordered, np.array([bisect_left(ordered, label) for label in labels], np.int64)[codes]
-
-
-def _name_path(path: str) -> str:
-    """Return what a number is called by where it stands."""
-    name = re.sub(r"\A\$(?:\.data\[\d+\])?\.?", "", path)
-    return WRAPPING.sub("", name, count=1).replace('"', "") or "number"
-
-
-def _count_earlier(*columns: np.ndarray) -> np.ndarray:
-    """Return how many earlier rows are equal to each in these columns."""
-    return count_occurrences(number_rows(*columns)[1])
-
-
-def _mask_common_labels(codes: np.ndarray, labels: int) -> np.ndarray:
-    """Return a mask of the numbers with the most frequent labels."""
-    if labels <= MOST_NAMES:
-        return np.ones(len(codes), bool)
-    common = np.argsort(-np.bincount(codes, minlength=labels), kind="stable")[:MOST_NAMES]
-    return np.isin(codes, common)
-
-
-def _find_zeros(
-    begin: np.ndarray, end: np.ndarray, column: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return times and columns of the zeros behind ranges, but where a number of the same name
-    begins.
-    """
-    closed = np.flatnonzero(end > begin)
-    (times, columns), codes = factorize_together(
-        np.concatenate([end[closed], begin]), np.concatenate([column[closed], column])
-    )
-    is_begin = np.zeros(len(times), bool)
-    is_begin[codes[len(closed) :]] = True
-    return times[~is_begin], columns[~is_begin]
-
-
-def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    """Yield the one number that events carry in columns of the table."""
-    database = extraction.database
-    if not any(database.has(TABLE, name) for name in (*WHOLE_COLUMNS, *REAL_COLUMNS)):
-        return
-    integers = ("start", "end", "globalTid", "domainId", "eventType", *WHOLE_COLUMNS)
-    columns = database.read(part, integers, (), extraction.condition, REAL_COLUMNS)
-    extraction.account.rows += columns.rows
-    whole, fraction = np.full(columns.rows, NULL), np.full(columns.rows, np.nan)
-    for name in reversed(WHOLE_COLUMNS):
-        whole = np.where(columns[name] == NULL, whole, columns[name])
-    for name in reversed(REAL_COLUMNS):
-        fraction = np.where(np.isnan(columns[name]), fraction, columns[name])
-    # SQLite's integers are signed.
-    beyond = (columns["uint64Value"] != NULL) & (whole < 0)
-    leaves = {
-        "begin": columns["start"],
-        "end": columns["end"],
-        "thread": zero_nulls(columns["globalTid"]),
-        "domain": zero_nulls(columns["domainId"]),
-        "path": np.zeros(columns.rows, np.int64),
-        "mark": np.isin(columns["eventType"], MARK_TYPES),
-        "whole": np.where(beyond, np.iinfo(np.int64).max, zero_nulls(whole)),
-        "fraction": np.where(np.isnan(fraction), 0, fraction),
-        "real": whole == NULL,
-    }
-    yield from make_payload_counters(extraction, leaves, [PATH])
+    texts = list(paths)
+    is_real = np.array([REAL_PATH.search(path) is not None for path in texts], bool)
+    values = pl.concat(pieces, how="vertical_relaxed")
+    real = (values["real"].to_numpy() > 0) | is_real[values["path"].to_numpy()]
+    return values.with_columns(pl.col("is_text").cast(pl.Boolean), real=real), texts

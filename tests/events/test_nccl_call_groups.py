@@ -179,7 +179,7 @@ def test_kernels_are_tied_to_the_group_of_their_call(seed: int) -> None:
     )
     devices = random.integers(0, 1 + seed % 3, 200)
     kernels = pl.DataFrame({"thread": threads, "time": times, "device": devices})
-    tied = match_kernels(group_calls(frame)[1], kernels)
+    tied = match_kernels(group_calls(frame.lazy())[1], kernels)
 
     ranges = sorted(
         frame.to_dicts(), key=lambda item: (item["thread"], item["begin"], -item["end"])

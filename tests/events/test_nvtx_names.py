@@ -90,15 +90,7 @@ def apply_rules(text: str, *names: str, domain: str = "") -> list[tuple[str | No
     """Return what rules make of names, and the numbers kept; None for a name that is dropped."""
     (rules,) = select_rules(tuple(read_nvtx_rules(text, "rules")), (domain,))
     result = rename_ranges(pl.Series(names, dtype=pl.String), rules)
-    return [
-        (name if wanted else None, number)
-        for name, wanted, number in zip(
-            result.texts.gather(result.codes),
-            result.wanted.tolist(),
-            result.numbers.tolist(),
-            strict=True,
-        )
-    ]
+    return [(name if wanted else None, number) for name, wanted, number in result.iter_rows()]
 
 
 @pytest.mark.parametrize("expected", [PYTORCH, COUNTED, SERVING])
