@@ -16,7 +16,6 @@ from nsys2prv.conversion import read as reading
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.mpi import MPI_LAYOUTS, normalize_function_name
-from nsys2prv.match import blocks
 
 P2P, COLLECTIVES, WAITS, OTHER = (
     "MPI_P2P_EVENTS",
@@ -38,8 +37,8 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """Match messages at once and in small steps."""
     if request.param == "in small steps":
         monkeypatch.setattr(match, "BATCH_BYTES", 1)
-        monkeypatch.setattr(blocks, "BUCKET_BYTES", 100)
-        monkeypatch.setattr(blocks, "LINE_ROWS", 1)
+        monkeypatch.setattr(match, "BUCKET_BYTES", 100)
+        monkeypatch.setattr(match, "LINE_ROWS", 1)
 
 
 def make_mpi_call(

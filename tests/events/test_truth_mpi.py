@@ -16,7 +16,6 @@ from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert, match
 from nsys2prv.conversion.summary import Summary
-from nsys2prv.match import blocks
 
 pytestmark = pytest.mark.skipif(
     "mpi" not in {field.name for field in fields(SampleOptions)}, reason="the samples have no MPI"
@@ -74,8 +73,8 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in small steps":
             patch.setattr(match, "BATCH_BYTES", 1)
-            patch.setattr(blocks, "BUCKET_BYTES", 500)
-            patch.setattr(blocks, "LINE_ROWS", 5)
+            patch.setattr(match, "BUCKET_BYTES", 500)
+            patch.setattr(match, "LINE_ROWS", 5)
         summary = convert(paths, folder / "mpi.prv", Options(kinds=("mpi",), align="utc"))
     trace = read_trace(folder / "mpi.prv")
     exports = [sqlite3.connect(path) for path in paths]
