@@ -20,7 +20,7 @@ from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv._util.notes import Note
 from nsys2prv._util.text import format_seconds, list_some, suggest_range
 from nsys2prv.conversion.cut_runs import CutWindow, CutWork, cut_task
-from nsys2prv.conversion.job import Job, group_by_report, make_global_ids, sum_counters
+from nsys2prv.conversion.job import Job, group_by_report, sum_counters
 from nsys2prv.conversion.job_reader import make_row_table
 from nsys2prv.conversion.options import MOST_LISTED, CutPlan, Region, choose_reports, make_error
 from nsys2prv.events.catalogue import NameSet, load_catalogue
@@ -28,6 +28,7 @@ from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.table.event_reader import CutEdges, EventReader
+from nsys2prv.table.slices import IdTable
 from nsys2prv.writers.rows import ObjectModel, build_object_model, find_process
 
 #: The name set of NVTX ranges, and the layout with such names that does not last.
@@ -40,11 +41,11 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     """Return the job reduced to the part and the rows that the plan selects. Raises NothingToWrite
     where nothing is left, Nsys2prvError where the job lacks what the plan names.
     """
-    model, threads = _choose_rows(plan, job)
+    model, objects = _choose_rows(plan, job)
     if model is job.model and not plan.changes_runs:
         return job
     (first, last), notes = _find_window(job, plan), []
-    smaller, clipped = _cut_runs(job, first, last, model, threads, plan)
+    smaller, clipped = _cut_runs(job, first, last, model, objects, plan)
     whole = format_seconds(job.duration)
     if (first, last) != (0, job.duration):
         notes.append(f"{format_seconds(first)} to {format_seconds(last)} of {whole}")
@@ -75,15 +76,15 @@ def _find_window(job: Job, plan: CutPlan) -> tuple[int, int]:
 
 
 def _cut_runs(
-    job: Job, first: int, last: int, model: ObjectModel, threads: list[np.ndarray], plan: CutPlan
+    job: Job, first: int, last: int, model: ObjectModel, objects: IdTable, plan: CutPlan
 ) -> tuple[Job, int]:
     """Return the job with its runs cut to a span (ns of the trace), and how many ranges were clipped."""
     origin = 0 if plan.options.keep_time else first
     clocks = [clock.delay(-origin) for clock in job.clocks]
     # Events end where they do in the whole trace.
-    whole = replace(job, threads=threads, clocks=clocks, duration=job.duration - origin)
+    ids = replace(job.ids, objects=objects, clocks=clocks, duration=job.duration - origin)
     saved = job.folder / "ids-of-cut"
-    make_global_ids(whole).save(saved)
+    ids.save(saved)
     window = CutWindow(first - origin, last - origin, last == job.duration, -origin)
     tasks = []
     for report, runs in sorted(group_by_report(job.runs).items()):
@@ -104,30 +105,31 @@ def _cut_runs(
     carried = {thread: until for part in cut for thread, until in part.carried.items()}
     pending = {thread: since for part in cut for thread, since in part.pending.items()}
     sides = first > 0, last < job.duration
+    # Runs of a cut job are in its time.
+    clocks = [*clocks[:-1], job.clocks[-1]]
     smaller = replace(
-        whole,
+        job,
         uncut=job,
         edges=CutEdges(first - origin, *sides, carried, pending),
         model=model,
         runs=[run for part in parts for run in part.runs],
-        duration=last - origin,
+        ids=replace(ids, clocks=clocks, duration=last - origin),
         epoch=job.epoch + origin,
-        # Runs of a cut job are in its time.
-        clocks=[*clocks[:-1], job.clocks[-1]],
+        clocks=clocks,
         written=+sum_counters(part.events for part in parts),
         left_out=+sum_counters([job.left_out, left_out]),
     )
     return smaller, sum(part.clipped for part in cut)
 
 
-def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:
-    """Return the object model of the selected rows (the job's own if that is all of them), and, for
-    each reading task, the row of each local object, -1 for none. Raises Nsys2prvError where no row
+def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, IdTable]:
+    """Return the object model of the selected rows (the job's own if that is all of them), and the row
+    of each local object, -1 for none. Raises Nsys2prvError where no row
     is left.
     """
     model, cut, machines = job.model, plan.options, job.machines
     if not (cut.ranks or cut.hosts):
-        return model, job.threads
+        return model, job.ids.objects
     keys, wanted = list(model.rows), set(choose_reports(job.infos, plan))
     if plan.ranks:
         ranks = [process.rank for process in model.processes]
@@ -155,7 +157,7 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
         if report in wanted or (isinstance(key, DeviceKey) and machines[report] in near)
     ]
     if len(keys) == len(model.rows):
-        return model, job.threads
+        return model, job.ids.objects
     if not keys:
         raise make_error("ranks_without_rows", Nsys2prvError)
     smaller = build_object_model(
@@ -164,7 +166,8 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
     place = np.full(model.tree.threads, -1)
     for key, row in smaller.rows.items():
         place[model.rows[key]] = row
-    return smaller, [place[threads] for threads in job.threads]
+    objects = job.ids.objects
+    return smaller, replace(objects, table=place[objects.table])
 
 
 def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
@@ -195,7 +198,7 @@ def _read_ranges(job: Job, pattern: NamePattern) -> Iterator[pl.DataFrame]:
     rows of their thread.
     """
     rows = make_row_table(job)
-    reader = EventReader(job.runs, make_global_ids(job), rows)
+    reader = EventReader(job.runs, job.ids, rows)
     for name, layout in load_catalogue().layouts.items():
         values = layout.fields[0].values if layout.fields else None
         if name == MARKS or not isinstance(values, NameSet) or values.name != NAMES:

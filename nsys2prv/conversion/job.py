@@ -175,31 +175,27 @@ class Job(Placed, frozen=True, eq=False, kw_only=True):
     notes: list[Note]
     #: Work of GPUs whose recorded times cannot be right.
     damaged: list[DamagedWork]
-    #: Name set -> labels of the values that `names` refers to.
+    #: Name set -> labels of the values of names.
     values: dict[str, NameValues]
     #: Labels as the reports have them, where those of `values` are pseudonyms; else empty.
     plain_labels: Mapping[str, pl.DataFrame]
     #: (name, number) of every NVTX domain, sorted.
     domain_codes: list[tuple[str, int]]
-    #: All runs; `run.task` is an index into `threads`, `domains` and each list of `names`.
+    #: All runs, and what their local times and numbers mean in the trace.
     runs: list[Run]
-    #: Per task: index into model.tree of the thread of each local object.
-    threads: list[np.ndarray]
-    #: Per task: index into `domain_codes` of each local NVTX domain.
-    domains: list[np.ndarray]
-    #: Name set -> per task: event value of each local name.
-    names: dict[str, list[np.ndarray]]
-    #: Per task: callers of each local call stack by level, event values.
-    callers: list[np.ndarray]
+    ids: GlobalIds
     #: Records and sampled numbers by layout, lines by kind.
     written: Counter[str]
     #: Read but not written, by (layout or kind of lines, reason).
     left_out: Counter[tuple[str, str]]
-    #: Length of the trace, ns.
-    duration: int
     #: Of a part of a job: the whole of it, and what the part leaves out at its edges.
     uncut: Job | None = None
     edges: CutEdges | None = None
+
+    @property
+    def duration(self) -> int:
+        """Return the length of the trace, ns."""
+        return self.ids.duration
 
     @property
     def begin_utc(self) -> datetime | None:
@@ -229,13 +225,6 @@ def settle(job: Placed, **fields: Any) -> Job:
         for result in results
         for run in result.runs
     ]
-    # One array for all results of the trace: with each of many ranks there are more of both.
-    every = np.arange(job.model.tree.threads)
-    domains = {name: index for index, (name, _) in enumerate(known["domain_codes"])}
-    names = {
-        name: [np.array(of_set.by_task.get(one.task, ()), np.int64) for one in by_task]
-        for name, of_set in values.items()
-    }
     written = sum_counters(result.events for result in results)
     # Of all records, and of the spans of the reports' events.
     lasts = {report: [last] for report, (_, last) in job.spans.items()}
@@ -243,29 +232,51 @@ def settle(job: Placed, **fields: Any) -> Job:
         if run.shape.stream == LINE:
             written[run.shape.name] += run.rows
         lasts.setdefault(run.report, []).append(run.greatest_time)
+    duration = max(
+        int(job.clocks[report].to_global(np.array(times)).max()) for report, times in lasts.items()
+    )
     return Job(
         **known
         | {
             "runs": runs,
-            "threads": [
-                every if result.report == TRACE else job.find_threads(result) for result in by_task
-            ],
-            "domains": [
-                np.array([domains[domain] for domain in result.domains], np.int64)
-                for result in by_task
-            ],
-            "names": names,
-            "callers": [
-                np.append(of_task, ABSENT)[result.callers]  # ABSENT is the last one
-                for result, of_task in zip(by_task, names["caller"], strict=True)
-            ],
+            "ids": _make_global_ids(job, by_task, values, known["domain_codes"], duration),
             "written": written,
             "left_out": sum_counters(result.left_out for result in results),
-            "duration": max(
-                int(job.clocks[report].to_global(np.array(times)).max())
-                for report, times in lasts.items()
-            ),
         }
+    )
+
+
+def _make_global_ids(
+    job: Placed,
+    by_task: Sequence[WorkResult],
+    values: Mapping[str, NameValues],
+    domain_codes: Sequence[tuple[str, int]],
+    duration: int,
+) -> GlobalIds:
+    """Return the translation of local times and numbers in runs of these results to those of the trace."""
+    # One array for all results of the trace: with each of many ranks there are more of both.
+    every = np.arange(job.model.tree.threads)
+    objects = [every if one.report == TRACE else job.find_threads(one) for one in by_task]
+    domain_numbers = {name: index for index, (name, _) in enumerate(domain_codes)}
+    domains = [np.array([domain_numbers[one] for one in of.domains], np.int64) for of in by_task]
+    names = {
+        name: [np.array(of_set.by_task.get(one.task, ()), np.int64) for one in by_task]
+        for name, of_set in values.items()
+    }
+    stacks = [
+        np.append(of_task, ABSENT)[result.callers]  # ABSENT is the last one
+        for result, of_task in zip(by_task, names["caller"], strict=True)
+    ]
+    callers, numbers = factorize_together(*np.ascontiguousarray(np.concatenate(stacks).T))
+    lengths = np.cumsum([len(of_task) for of_task in stacks])
+    return GlobalIds(
+        job.clocks,
+        duration,
+        IdTable.from_columns(objects),
+        IdTable.from_columns(domains),
+        {name: IdTable.from_columns(columns) for name, columns in names.items()},
+        IdTable.from_columns(np.split(numbers, lengths[:-1])),
+        np.stack(callers, axis=1),
     )
 
 
@@ -283,19 +294,3 @@ def sum_counters(counters: Iterable[Counter]) -> Counter:
     for counter in counters:
         total.update(counter)
     return total
-
-
-def make_global_ids(job: Job) -> GlobalIds:
-    """Return the translation of local times and numbers in a job's runs to those of the trace."""
-    levels = np.ascontiguousarray(np.concatenate(job.callers).T)
-    callers, numbers = factorize_together(*levels)
-    lengths = np.cumsum([len(of_task) for of_task in job.callers])
-    return GlobalIds(
-        job.clocks,
-        job.duration,
-        IdTable.from_columns(job.threads),
-        IdTable.from_columns(job.domains),
-        {name: IdTable.from_columns(columns) for name, columns in job.names.items()},
-        IdTable.from_columns(np.split(numbers, lengths[:-1])),
-        np.stack(callers, axis=1),
-    )

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, group_rows, join_first, number_linked
 from nsys2prv._util.native import NEEDS_CORE, core
-from nsys2prv.conversion.job import Job, make_global_ids
+from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import (
     GPU,
@@ -43,19 +43,19 @@ from nsys2prv.table.event_reader import (
     StackFile,
 )
 from nsys2prv.table.runs import TRACE, Run, SpillReader, SpillWriter, take_rows
-from nsys2prv.table.slices import IdTable, to_begin_times, to_trace_times
+from nsys2prv.table.slices import to_begin_times, to_trace_times
 from nsys2prv.table.work_result import WorkResult
 from nsys2prv.writers.rows import GPU_ROW_NAMES
 
 
 def make_event_reader(job: Job, whole: bool = False) -> EventReader:
     """Return the reader of a prepared job, without damaged work. whole: with it, as the trace has it."""
-    rows, ids = make_row_table(job), make_global_ids(job)
+    rows, ids = make_row_table(job), job.ids
     damaged = NO_DAMAGE
     if job.damaged and not whole:
         main = _find_main_rows(job)
         damaged = _list_damaged(job, main)
-        ids = replace(ids, objects=IdTable.from_columns([main[one] for one in job.threads]))
+        ids = replace(ids, objects=replace(ids.objects, table=main[ids.objects.table]))
     return EventReader(
         _split_by_unit(job, rows),
         ids,
@@ -209,7 +209,9 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
                 continue
             ranges, layout = reader.read_local(run), load_catalogue().layouts[run.shape.name]
             with SpillWriter(folder / f"{number}.bin", run.report, run.task) as writer:
-                for _, of_unit in group_rows(rows.units[job.threads[run.task][ranges["row"]]]):
+                for _, of_unit in group_rows(
+                    rows.units[job.ids.objects.get_table(run.task)[ranges["row"]]]
+                ):
                     part = writer.append_ranges(layout, take_rows(ranges, of_unit))
                     # All of one unit: any of them tells which.
                     result.append(replace(part, object=int(ranges["row"][of_unit][0])))

@@ -28,7 +28,7 @@ from msgspec.structs import asdict, replace
 from nsys2prv._util import __version__
 from nsys2prv._util.files import name_beside
 from nsys2prv.conversion.clocks import make_comment_lines
-from nsys2prv.conversion.job import Job, make_global_ids
+from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import DEFAULTS, Options
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events import all_kinds
@@ -70,14 +70,13 @@ def write_job(job: Job, output: str | Path, keep_runs: bool = True) -> Summary:
     options = job.plan.options
     *outputs, clock, metadata_file = list_outputs(output, options.compress)
     writer = choose_writer(output, options.compress)[0]()
-    global_ids = make_global_ids(job)
-    runs = join_small_runs(job.runs, global_ids, job.folder, job.run)
+    runs = join_small_runs(job.runs, job.ids, job.folder, job.run)
     bounds = choose_window_bounds(runs, job.clocks, ends=True)
-    content = _describe_content(job, runs, global_ids)
+    content = _describe_content(job, runs)
     head = writer.begin(content)
     parts = None if job.pool.shares_memory else job.folder
     is_packed = outputs[0].suffix == ".gz"
-    plan = WindowPlan(writer, runs, global_ids, bounds, is_packed, parts)
+    plan = WindowPlan(writer, runs, job.ids, bounds, is_packed, parts)
     count, repeated = _write_windows(job, plan, head, outputs[0], keep_runs)
     writer.end(content, outputs[0])
     record = job.clock_record
@@ -122,7 +121,7 @@ def list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
     return trace, *(name_beside(trace, ending) for ending in endings)
 
 
-def _describe_content(job: Job, runs: Sequence[Run], global_ids: GlobalIds) -> TraceContent:
+def _describe_content(job: Job, runs: Sequence[Run]) -> TraceContent:
     """Return the description of the trace for its writer. runs: hold its records."""
     present = {run.shape.name for run in job.runs}
     sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
@@ -130,7 +129,7 @@ def _describe_content(job: Job, runs: Sequence[Run], global_ids: GlobalIds) -> T
     metrics: dict[str, set[Metric]] = defaultdict(set)
     for run in job.runs:
         if run.shape.stream == COUNTER:
-            row = int(job.threads[run.task][run.object])
+            row = int(job.ids.objects.get_table(run.task)[run.object])
             sampled[row] |= {(run.shape.name, metric.name) for metric in run.shape.metrics}
             metrics[run.shape.name].update(run.shape.metrics)
     streams = {run.shape.stream for run in job.runs}
@@ -139,7 +138,7 @@ def _describe_content(job: Job, runs: Sequence[Run], global_ids: GlobalIds) -> T
         values=job.values,
         domain_codes=job.domain_codes,
         runs=runs,
-        global_ids=global_ids,
+        global_ids=job.ids,
         layouts={
             layout: job.plan.cut.field_masks[layout]
             for source in sources
