@@ -187,8 +187,8 @@ class Database(Closable):
         """Return the text of these of many registered strings."""
         raise NotImplementedError
 
-    def _select_strings(self, begin: str) -> str:
-        """Return in SQL the ids of registered strings that begin so, of many."""
+    def _find_beginning(self, begin: str) -> Iterable[int]:
+        """Return the ids of registered strings that begin so, of many."""
         raise NotImplementedError
 
     def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
@@ -210,7 +210,11 @@ class Database(Closable):
         if not where:
             return "1"
         names = SqlNames(self.tables[table].columns)
-        return where.format_map(ChainMap({"strings": _StringIds(self)}, names))
+        return where.format_map(ChainMap({"strings": self._string_ids}, names))
+
+    @cached_property
+    def _string_ids(self) -> _StringIds:
+        return _StringIds(self)
 
     @cached_property
     def _evaluator(self) -> sqlite3.Connection:
@@ -321,14 +325,21 @@ class Database(Closable):
         return None if columns.damaged else Shared(part, columns, met)
 
 
-class _StringIds(Struct):
-    """Makes lists of ids of registered strings in SQL."""
+class _StringIds(dict[str, str]):
+    """Lists in SQL of the ids of registered strings, by how these begin."""
 
-    #: The report.
-    database: Database
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
+
+    def __missing__(self, begin: str) -> str:
+        if self._database.has_few_strings:
+            texts = self._database.strings.items()
+            found = [number for number, text in texts if text.startswith(begin)]
+        else:
+            found = self._database._find_beginning(begin)
+        self[begin] = ", ".join(map(str, found))
+        return self[begin]
 
     def __format__(self, begin: str) -> str:
-        if not self.database.has_few_strings:
-            return self.database._select_strings(begin)
-        texts = self.database.strings.items()
-        return ", ".join(str(number) for number, text in texts if text.startswith(begin))
+        return self[begin]

@@ -337,16 +337,19 @@ def _read_processes(info: ReportInfo) -> dict[int, tuple[int, int]]:
     """
     with open_database(info.path) as database:
         processes = dict.fromkeys(list_profiled_processes(database), (0, 0))
-        if database.has(CALLS, "globalTid", "correlationId"):
-            for calls in database.read_pieces(CALLS, ("globalTid", "correlationId")):
-                calls = calls.where((calls["correlationId"] != NULL) & (calls["globalTid"] != NULL))
-                own = pl.DataFrame({"call": calls["correlationId"], "process": calls["globalTid"]})
-                own = own.group_by(pl.col("process") & PROCESS_MASK).agg(
-                    least=pl.min("call"), count=pl.len()
-                )
-                for process, least, count in own.iter_rows():
-                    first, before = processes.get(process, (0, 0))
-                    processes[process] = min(first, least) if before else least, before + count
+        if not database.has(CALLS, "globalTid", "correlationId"):
+            return processes
+        calls = [
+            pl.DataFrame({"call": piece["correlationId"], "process": piece["globalTid"]})
+            .filter(pl.all_horizontal(pl.all() != NULL))
+            .group_by(pl.col("process") & PROCESS_MASK)
+            .agg(least=pl.min("call"), count=pl.len())
+            for piece in database.read_pieces(CALLS, ("globalTid", "correlationId"))
+        ]
+    for of_process in calls:
+        for process, least, count in of_process.iter_rows():
+            first, before = processes.get(process, (0, 0))
+            processes[process] = min(first, least) if before else least, before + count
     return processes
 
 

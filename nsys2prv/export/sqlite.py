@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import compress
@@ -237,8 +237,9 @@ class SqliteDatabase(Database):
             )
         }
 
-    def _select_strings(self, begin: str) -> str:
-        return f"SELECT id FROM {name_rows(STRINGS)} WHERE value GLOB '{begin}*'"
+    def _find_beginning(self, begin: str) -> Iterable[int]:
+        rows = f"{name_rows(STRINGS)} WHERE value GLOB '{begin}*'"
+        return [number for (number,) in self._query(f"SELECT id FROM {rows}")]
 
     def _read_part(
         self,
@@ -269,11 +270,8 @@ class SqliteDatabase(Database):
                 return read and (read[0], np.zeros(0, np.int64))
             columns, seen = read
             in_sql = [self.make_condition(part.table, where) for where in conditions]
-            # Some look other tables up.
-            alone = not any("SELECT" in where for where in in_sql)
-            asked = self._evaluate if alone else self._query
             most = max(FEW_COMBINATIONS, columns.rows // ROWS_PER_COMBINATION)
-            met = evaluate_conditions(asked, seen, columns.rows, in_sql, most)
+            met = evaluate_conditions(self._evaluate, seen, columns.rows, in_sql, most)
         return None if met is None else (columns, met)
 
     def _read_by_sql(
