@@ -106,9 +106,8 @@ def _read_head(path: Path) -> bytes:
 
 def _read_tables(path: Path) -> dict[str, list[str]]:
     """Return the columns of each table of a database; none where it is damaged."""
-    uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
     try:
-        with closing(sqlite3.connect(uri, uri=True)) as connection:
+        with closing(connect_read_only(path)) as connection:
             rows = connection.execute(
                 "SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c WHERE t.type = 'table'"
             ).fetchmany(MOST_COLUMNS)
@@ -277,10 +276,14 @@ def _check_unchanged(before: dict[Path, Signature]) -> None:
             ) from None
 
 
-def make_database_uri(path: Path) -> str:
-    """Return the read-only URI of a database file."""
-    immutable = "" if has_log(path) else "&immutable=1"
-    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro{immutable}"
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """Open a database as it is in its file. What comes with it is data: nothing in it is run."""
+    uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    if hasattr(connection, "setconfig"):
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+    return connection
 
 
 def has_log(path: Path) -> bool:
@@ -413,7 +416,7 @@ def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
     """Return the SQLite file or folder to read, and the path itself.
 
     A report of nsys is exported into the new folder `folder`. An export with a write-ahead log is
-    copied there with its log: reading it in place would make SQLite write beside it.
+    copied there, and gets what is in the log: in place SQLite would write.
     """
     if path.suffix.lower() in NOT_EXPORTED:
         if not path.is_file():
@@ -430,7 +433,7 @@ def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
 
 
 def _copy_export(path: Path, folder: Path) -> Path:
-    """Return a copy of an export and its log, as they were at one time."""
+    """Return a copy of an export with what is in its log, as they were at one time."""
     check_file(path)
     folder.mkdir()
     files = [path, path.with_name(path.name + "-wal")]
@@ -439,5 +442,18 @@ def _copy_export(path: Path, folder: Path) -> Path:
         for file in files:
             shutil.copyfile(file, folder / file.name)
         if before == [make_file_signature(file) for file in files]:
-            return folder / path.name
+            return _take_log(folder / path.name, path)
     raise Nsys2prvError(f"{path}: is still being written; convert it when that is done")
+
+
+def _take_log(copy: Path, path: Path) -> Path:
+    """Write what is in the log of a copied database to the copy itself, and return this."""
+    try:
+        with closing(sqlite3.connect(copy)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except DAMAGE as error:
+        reason = remove_quoted_content(error)
+        raise Nsys2prvError(
+            f"{path}: cannot be read with its write-ahead log ({reason}); export the report again"
+        ) from None
+    return copy

@@ -4,7 +4,7 @@ file's pages (:mod:`nsys2prv.export.sqlite_pages`) or by SQLite.
 Damage is an error, once for the whole file (:meth:`SqliteDatabase.check`). Only tables count: indexes
 may be damaged, so nothing is read from them.
 
-Databases are opened read-only, and immutable unless a write-ahead log beside them holds data, so
+Files are read as they are (:func:`nsys2prv.export.report_files.prepare_export` takes care of logs), so
 that a read-only folder or a file system without locks works and nothing is ever written beside the
 input.
 """
@@ -37,10 +37,8 @@ from nsys2prv.export.parquet import ParquetFolder
 from nsys2prv.export.report_files import (
     DAMAGE,
     check_file,
-    has_journal,
-    has_log,
+    connect_read_only,
     is_export_folder,
-    make_database_uri,
     remove_quoted_content,
 )
 from nsys2prv.export.source import (
@@ -85,8 +83,6 @@ PAGE_IN_CHECK = re.compile(r"(?i)\bpage (\d+)")
 MALFORMED = "NULL value", "NUMERIC value", "row not in PRIMARY KEY order"
 #: What it says of a page that nothing refers to.
 LOST_PAGE = re.compile(r"(?i)page (\d+)(?: is|:) never used")
-#: What comes with a database is data: nothing in it is run.
-DISTRUST = "PRAGMA trusted_schema = OFF"
 
 
 def open_database(path: str | Path) -> Database:
@@ -107,8 +103,7 @@ class SqliteDatabase(Database):
         self.has_few_strings = self.size <= SMALL_FILE
         self.tables: dict[str, SqliteTable] = {}
         with self._explain_damage(SCHEMA):
-            alone = not (has_log(self.path) or has_journal(self.path))
-            self._schema = open_schema(open_pages(self.path) if alone else None, self.size)
+            self._schema = open_schema(open_pages(self.path), self.size)
             self.tables, self._others = list_tables(self._schema, self._query)
 
     @cached_property
@@ -116,11 +111,8 @@ class SqliteDatabase(Database):
         """The file as SQLite reads it. Most tasks need none: before its first answer SQLite parses
         the declarations of all tables.
         """
-        connection = sqlite3.connect(make_database_uri(self.path), uri=True, isolation_level=None)
+        connection = connect_read_only(self.path)
         connection.text_factory = _decode
-        connection.execute(DISTRUST)
-        if hasattr(connection, "setconfig"):
-            connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
         return connection
 
     def _make_unreadable_error(self, error: Exception, table: str = "") -> Nsys2prvError:

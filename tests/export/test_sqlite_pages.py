@@ -21,6 +21,7 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.native import core
 from nsys2prv.export.database import find_condition_columns
+from nsys2prv.export.report_files import prepare_export
 from nsys2prv.export.source import NULL, Part
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.export.sqlite_pages import INTEGERS, REALS, TEXTS, VALUES
@@ -209,13 +210,10 @@ def test_a_log_with_data_and_reserved_bytes(tmp_path: Path) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("INSERT INTO t VALUES (1, 2)")
         connection.commit()
-        with open_database(path) as source:
-            assert source._schema.file is None
-            assert source.read(source.tables["t"].whole, ("a",)).rows == 101
-    (tmp_path / "r.sqlite-journal").write_bytes(bytes.fromhex("d9d505f920a163d7"))
-    with open_database(path) as source:
-        assert source._schema.file is None
-    (tmp_path / "r.sqlite-journal").unlink()
+        copy, given = prepare_export(path, tmp_path / "copy")
+        assert given == path
+        with open_database(copy) as source:
+            assert source._read_pages(source.tables["t"].whole, ("a",), (), ())[0].rows == 101
     data = bytearray(path.read_bytes())
     data[20] = 8
     path.write_bytes(data)
