@@ -14,11 +14,9 @@ from collections.abc import Mapping
 from typing import BinaryIO
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import astuple
 
 from nsys2prv._util.columns import ABSENT, OPEN, find_bounds
-from nsys2prv._util.stored_columns import StoredColumn, write_column
+from nsys2prv._util.stored_columns import Packed, StoredColumn, write_column
 from nsys2prv.events.catalogue import CALLERS, Field, Layout
 
 #: The greatest number that is stored in 32 bits.
@@ -30,7 +28,7 @@ TIME_COLUMNS = ("begin", "end", "order")
 INDEX_COLUMNS = ("row", "domain", CALLERS, "origin")
 
 
-class RangeIndex(Struct, frozen=True):
+class RangeIndex(Packed, frozen=True):
     """What is known of ranges of one layout."""
 
     #: Bits of the fields that are written of all of them, and of those that are written of some.
@@ -45,24 +43,10 @@ class RangeIndex(Struct, frozen=True):
     #: Of states: when objects cease to have one (OPEN: with the trace), and these objects (2, objects).
     closings: np.ndarray
 
-    def __reduce__(self) -> tuple:
-        # Bytes take a fraction of the time that arrays take.
-        known, arrays = astuple(self)[:2], astuple(self)[2:]
-        return _restore_index, (*known, *(one.tobytes() for one in arrays))
-
     @property
     def is_open(self) -> bool:
         """True if any of them lasts to the end of the trace."""
         return bool(self.opened.any() or (self.closings[0] == OPEN).any())
-
-
-def _restore_index(
-    always: int, some: int, ends: bytes, opened: bytes, late: bytes, closings: bytes
-) -> RangeIndex:
-    pairs = (np.frombuffer(one, np.int64).reshape(2, -1) for one in (ends, late, closings))
-    ends_of_blocks, late_ends, closed = pairs
-    is_open = np.frombuffer(opened, bool)
-    return RangeIndex(always, some, ends_of_blocks, is_open, late_ends, closed)
 
 
 def skips_zero(layout: Layout, bit: int, field: Field) -> bool:

@@ -21,6 +21,7 @@ from nsys2prv._util.files import Closable
 from nsys2prv._util.memory import find_limit
 from nsys2prv._util.stored_columns import (
     NO_BITS,
+    Packed,
     StoredColumn,
     read_valid,
     read_values,
@@ -122,7 +123,7 @@ def get_shape(*fields: Any) -> Shape:
     return Shape(*fields)
 
 
-class Run(Struct, frozen=True, eq=False):
+class Run(Packed, frozen=True, eq=False):
     """Rows in a spill file, ascending by time (local ns of `report`). Equal to itself alone."""
 
     #: What they are.
@@ -156,11 +157,6 @@ class Run(Struct, frozen=True, eq=False):
     #: Of ranges: what is known of their ends and fields.
     index: RangeIndex | None = None
 
-    def __reduce__(self) -> tuple:
-        # Bytes take a fraction of the time that arrays take.
-        *before, samples, object_, values, filler, index = astuple(self)
-        return _restore_run, (*before, samples.tobytes(), object_, values, filler, index)
-
     @property
     def count(self) -> int:
         """Return the number of rows or of sampled numbers."""
@@ -180,11 +176,6 @@ class Run(Struct, frozen=True, eq=False):
         """Return the rows of blocks, as spans. blocks: a mask."""
         edges = np.flatnonzero(np.diff(blocks, prepend=False, append=False)) * BLOCK_ROWS
         return [(start, min(stop, self.rows)) for start, stop in edges.reshape(-1, 2).tolist()]
-
-
-def _restore_run(*fields: Any) -> Run:
-    *before, samples, object_, values, filler, index = fields
-    return Run(*before, np.frombuffer(samples, np.int64), object_, values, filler, index)
 
 
 def choose_chunks(runs: Sequence[Run], rows: int) -> list[int]:

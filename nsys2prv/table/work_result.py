@@ -5,7 +5,7 @@ with times made sane, sorted; and an account of all rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -92,15 +92,15 @@ class WorkResult(Struct):
         :func:`nsys2prv.table.work_result.spill_rows`.
         """
         if isinstance(rows, Counters):
-            runs = list(spill_counters(rows, writer, account))
+            runs = spill_counters(rows, writer, account)
         else:
-            runs = list(spill_rows(rows, open_ended, writer, account))
-            if rows.lines is not None:
-                self._count_lines(rows.lines, runs)
+            runs = spill_rows(rows, open_ended, writer, account)
         self.runs += runs
-        stored = sum(run.count for run in runs if run.shape.stream != LINE)
+        stored = sum(run.count for run in runs)
         self.events[rows.layout] += stored
         account.records += stored
+        if isinstance(rows, Rows) and rows.lines is not None:
+            self.store_lines(rows.lines, writer)
 
     def note_span(self, kind: str, span: Span | None) -> None:
         """Note the span of events of a kind that are not stored."""
@@ -114,53 +114,48 @@ class WorkResult(Struct):
             self.left_out[name, reason] += int(count)
 
     def store_lines(self, lines: CommunicationLines, writer: SpillWriter) -> None:
-        """Store lines by themselves, and count them."""
-        runs = list(spill_lines(lines, writer))
+        """Store lines, and count them, and those that were not to be stored."""
+        runs = spill_lines(lines, writer)
         self.runs += runs
-        self._count_lines(lines, runs)
-
-    def _count_lines(self, lines: CommunicationLines, runs: list[Run]) -> None:
-        """Count the lines that were to be stored, and those that were not."""
-        stored = sum(run.rows for run in runs if run.shape.stream == LINE)
         self.lines[lines.kind] += len(lines.send)
-        self.leave_out(lines.kind, Reason.LINE_WITHOUT_TIME, len(lines.send) - stored)
+        lost = len(lines.send) - sum(run.rows for run in runs)
+        self.leave_out(lines.kind, Reason.LINE_WITHOUT_TIME, lost)
 
 
-def spill_rows(
-    rows: Rows, open_ended: bool, writer: SpillWriter, account: Account
-) -> Iterator[Run]:
-    """Store one piece of the normal form; yields its runs: of ranges, and of lines. What is dropped
-    or repaired is counted in the account.
+def spill_rows(rows: Rows, open_ended: bool, writer: SpillWriter, account: Account) -> list[Run]:
+    """Store one piece of the normal form; returns the run of its ranges, if there are any. What is
+    dropped or repaired is counted in the account.
 
     open_ended: a row without an end lasts to the end of the trace.
     """
     kept, end = repair_times(rows, open_ended, account)
-    if isinstance(kept, slice) or len(kept):
-        if rows.selection is not None or not is_sorted(rows.begin, strictly=True):
-            kept = _select_rows(kept, _order_outer_first(rows.begin[kept], end[kept]))
-        given = {"begin": rows.begin, "end": end, "row": rows.object, **rows.columns}
-        if rows.domain is not None:
-            given["domain"] = rows.domain
-        if CALLERS in given and not given[CALLERS].any():
-            del given[CALLERS]
-        columns = {name: np.ascontiguousarray(one[kept], np.int64) for name, one in given.items()}
-        yield writer.append_ranges(load_catalogue().layouts[rows.layout], columns)
-    if rows.lines is not None:
-        yield from spill_lines(rows.lines, writer)
+    if not (isinstance(kept, slice) or len(kept)):
+        return []
+    if rows.selection is not None or not is_sorted(rows.begin, strictly=True):
+        kept = _select_rows(kept, _order_outer_first(rows.begin[kept], end[kept]))
+    given = {"begin": rows.begin, "end": end, "row": rows.object, **rows.columns}
+    if rows.domain is not None:
+        given["domain"] = rows.domain
+    if CALLERS in given and not given[CALLERS].any():
+        del given[CALLERS]
+    columns = {name: np.ascontiguousarray(one[kept], np.int64) for name, one in given.items()}
+    return [writer.append_ranges(load_catalogue().layouts[rows.layout], columns)]
 
 
-def spill_counters(counters: Counters, writer: SpillWriter, account: Account) -> Iterator[Run]:
-    """Store samples; yields their run, if there are any with usable times."""
+def spill_counters(counters: Counters, writer: SpillWriter, account: Account) -> list[Run]:
+    """Store samples; returns their run, if there are any with usable times."""
     timed = mask_usable(counters.time)
     carried = np.count_nonzero(counters.values != ABSENT, axis=1)
     if not timed.all():
         account.dropped[Reason.SAMPLE_WITHOUT_TIME] += int(carried[~timed].sum())
     kept = np.flatnonzero(timed & (carried > 0))
     if not len(kept):
-        return
+        return []
     order = _order_by_time(counters.time[kept])
     time, values = counters.time[kept][order], counters.values[kept][order] + 1
-    yield append_samples(writer, counters.layout, counters.metrics, counters.object, time, values)
+    return [
+        append_samples(writer, counters.layout, counters.metrics, counters.object, time, values)
+    ]
 
 
 def append_samples(
@@ -236,8 +231,8 @@ def _order_outer_first(begin: np.ndarray, end: np.ndarray) -> slice | np.ndarray
     return order
 
 
-def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> Iterator[Run]:
-    """Store lines; yields their run.
+def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> list[Run]:
+    """Store lines; returns their run, if there are any.
 
     Lines whose ends lack usable times are left out; the row that a line leads to is spilled under
     the same condition.
@@ -257,9 +252,9 @@ def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> Iterator[Run]
     if not all(map(are_all_usable, times)):
         kept = np.flatnonzero(np.logical_and.reduce([mask_usable(time) for time in times]))
         if not len(kept):
-            return
+            return []
     kept = _select_rows(kept, _order_by_time(lines.send[kept]))
-    yield writer.append(get_shape(LINE, lines.kind), take_rows(columns, kept))
+    return [writer.append(get_shape(LINE, lines.kind), take_rows(columns, kept))]
 
 
 class CommonNumbers:
