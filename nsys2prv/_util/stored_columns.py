@@ -56,8 +56,6 @@ class StoredColumn(Struct, frozen=True, array_like=True):
     values: int
     #: Bytes before the bits that say which rows have a value; NO_BITS: all have one.
     valid: int = NO_BITS
-    #: Of columns of several numbers a row: how many; 0 for others.
-    width: int = 0
 
 
 def write_column(
@@ -67,8 +65,7 @@ def write_column(
     place = file.tell()
     file.write(memoryview(values).cast("B"))
     if valid is None:
-        width = values.shape[1] if values.ndim > 1 else 0
-        return StoredColumn(values.dtype.str, place, width=width)
+        return StoredColumn(values.dtype.str, place)
     bits = file.tell()
     file.write(memoryview(np.packbits(valid, bitorder="little")))
     return StoredColumn(values.dtype.str, place, bits)
@@ -76,10 +73,9 @@ def write_column(
 
 def read_values(file: FileIO, column: StoredColumn, first: int, last: int) -> np.ndarray:
     """Return the values of rows first <= row < last; of those without one any number."""
-    dtype = np.dtype(column.dtype)
-    size = dtype.itemsize * max(column.width, 1)
-    values = np.frombuffer(_read(file, (last - first) * size, column.values + first * size), dtype)
-    return values.reshape(-1, column.width) if column.width else values
+    size = np.dtype(column.dtype).itemsize
+    values = _read(file, (last - first) * size, column.values + first * size)
+    return np.frombuffer(values, column.dtype)
 
 
 def read_valid(file: FileIO, column: StoredColumn, first: int, last: int) -> np.ndarray:

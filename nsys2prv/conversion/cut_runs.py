@@ -15,7 +15,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import group_rows, is_sorted
+from nsys2prv._util.columns import ABSENT, group_rows, is_sorted
 from nsys2prv.conversion.options import CutPlan
 from nsys2prv.events.catalogue import Layout, Metric, load_catalogue
 from nsys2prv.events.kind import Reason
@@ -82,11 +82,13 @@ class CutPart(Struct):
 
 
 class _Samples(Struct):
-    """Samples of one run in the window: times, and value + 1 of each metric (a column each)."""
+    """Samples of one run in the window: times, and of each metric its numbers, ABSENT where there is
+    none.
+    """
 
     run: Run
     time: np.ndarray
-    values: np.ndarray
+    numbers: dict[Metric, np.ndarray]
 
 
 def cut_task(task: CutWork) -> CutPart:
@@ -263,66 +265,64 @@ class _Cutter:
         thinned = []
         for run in runs:
             samples = self._read(run)
-            time, values = samples.times, samples.column("values")
-            before = values[: np.searchsorted(time, window.first, "right")]
-            for metric, column in zip(run.shape.metrics, before.T, strict=True):
-                if column.any():
-                    last = np.flatnonzero(column)[-1]
-                    held = int(time[last]), int(column[last]), run.filler
-                    latest[metric] = max(held, latest.get(metric, held))
+            time, columns = samples.times, samples.make_columns()
+            before = int(np.searchsorted(time, window.first, "right"))
             inside = window.has(time) & (time > window.first)
-            own = _Samples(run, time[inside], values[inside])
-            self.result.leave_out(
-                name, Reason.OUTSIDE_CUT, run.values - np.count_nonzero(own.values)
-            )
+            own = _Samples(run, time[inside], {})
+            for place, metric in enumerate(run.shape.metrics):
+                column = columns[str(place)]
+                if len(known := np.flatnonzero(column[:before] != ABSENT)):
+                    held = int(time[known[-1]]), int(column[known[-1]]), run.filler
+                    latest[metric] = max(held, latest.get(metric, held))
+                own.numbers[metric] = column[inside]
+            stay = sum(np.count_nonzero(one != ABSENT) for one in own.numbers.values())
+            self.result.leave_out(name, Reason.OUTSIDE_CUT, run.values - stay)
             if name in self.plan.rates:
                 self._thin([own])
                 thinned.append(own)
             else:
-                self._append_samples(own, run.shape.metrics)
+                self._append_samples(own)
         self._thin(thinned)
         for own in thinned:
-            self._append_samples(own, own.run.shape.metrics)
+            self._append_samples(own)
         for is_filler in (False, True):
             held = {metric: one for metric, (_, one, of) in latest.items() if of == is_filler}
             self.result.left_out[name, Reason.OUTSIDE_CUT] -= len(held)
-            run, values = replace(runs[0], filler=is_filler), np.array([[*held.values()]], np.int64)
-            self._append_samples(_Samples(run, np.array([window.first]), values), (*held,))
+            numbers = {metric: np.array([one]) for metric, one in held.items()}
+            run = replace(runs[0], filler=is_filler)
+            self._append_samples(_Samples(run, np.array([window.first]), numbers))
 
     def _thin(self, pieces: Sequence[_Samples]) -> None:
-        """Keep of a layout's pieces what its rate keeps, 0 in the place of others, and count these as left
-        out: of each metric the last value in each interval of trace time stays, so that values
-        at the ends of intervals stay right.
+        """Keep of a layout's pieces what its rate keeps, ABSENT in the place of others, and count these as
+        left out: of each metric the last number in each interval of trace time stays, so that numbers at
+        the ends of intervals stay right.
         """
-        for metric in {metric for one in pieces for metric in one.run.shape.metrics}:
-            own = [
-                (one.time, one.values[:, one.run.shape.metrics.index(metric)])
-                for one in pieces
-                if metric in one.run.shape.metrics
-            ]
-            time, column = map(np.concatenate, zip(*own, strict=True))
-            name = pieces[0].run.shape.name
+        for metric in {metric for one in pieces for metric in one.numbers}:
+            own = [one for one in pieces if metric in one.numbers]
+            time = np.concatenate([one.time for one in own])
+            column = np.concatenate([one.numbers[metric] for one in own])
+            name = own[0].run.shape.name
             rate = self.plan.rates[name]
-            rows = np.flatnonzero(column)
+            rows = np.flatnonzero(column != ABSENT)
             rows = rows[np.lexsort((column[rows], time[rows]))]
             interval = (time[rows] - self.window.origin) // max(1, SECOND // rate)
             gone = rows[:-1][np.diff(interval) == 0]
-            column[gone] = 0
+            column[gone] = ABSENT
             reason = Reason.ABOVE_SAMPLE_RATE.with_detail(f"{rate:,}")
             self.result.leave_out(name, reason, len(gone))
-            cuts = np.cumsum([len(times) for times, _ in own])[:-1]
-            for (_, before), after in zip(own, np.split(column, cuts), strict=True):
-                before[:] = after
+            cuts = np.cumsum([len(one.time) for one in own])[:-1]
+            for one, kept in zip(own, np.split(column, cuts), strict=True):
+                one.numbers[metric] = kept
 
-    def _append_samples(self, own: _Samples, metrics: tuple[Metric, ...]) -> None:
-        """Write samples, without metrics that have no value."""
-        carried, rows = own.values.any(axis=0), own.values.any(axis=1)
-        if not carried.any():
+    def _append_samples(self, own: _Samples) -> None:
+        """Write samples, without metrics that have no number."""
+        known = {name: one for name, one in own.numbers.items() if (one != ABSENT).any()}
+        if not known:
             return
-        run, values = own.run, own.values[np.ix_(rows, carried)]
-        metrics = tuple(metric for metric, there in zip(metrics, carried, strict=True) if there)
+        run, rows = own.run, np.logical_or.reduce([one != ABSENT for one in known.values()])
         self.writer.task, name = run.task, run.shape.name
-        written = append_samples(self.writer, name, metrics, run.object, own.time[rows], values)
+        numbers = {metric: column[rows] for metric, column in known.items()}
+        written = append_samples(self.writer, name, numbers, run.object, own.time[rows])
         self.result.runs.append(replace(written, filler=run.filler))
         self.result.events[name] += written.count
 

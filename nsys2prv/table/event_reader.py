@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import factorize_together, is_sorted
 from nsys2prv._util.stored_columns import StoredFrame, read_frame
-from nsys2prv.events.catalogue import CALLERS, load_catalogue
+from nsys2prv.events.catalogue import CALLERS, Metric, load_catalogue
 from nsys2prv.export.source import mask_usable
 from nsys2prv.table import windows
 from nsys2prv.table.runs import COUNTER, LINE, RANGE, Columns, Run, SpillReader, read_run, take_rows
@@ -358,13 +358,16 @@ class EventReader(Struct, dict=True):
         for thread, pieces in sorted(by_device.items()):
             if unit is not None and self.rows.units[thread] != unit:
                 continue
-            numbers = pl.concat(map(_read_numbers, pieces), how="diagonal")
+            metrics = [*dict.fromkeys(one for piece in pieces for one in piece.run.shape.metrics)]
+            frames = (_read_numbers(one, metrics) for one in pieces)
+            numbers = pl.concat(frames, how="diagonal")
             numbers = numbers.sort("time", maintain_order=True)
             if not is_sorted(numbers["time"].to_numpy(), strictly=True):
                 # Of two numbers of one time the greater.
                 numbers = numbers.group_by("time", maintain_order=True).max()
             time = numbers.drop_in_place("time").to_numpy()
-            yield Samples(thread, layout, tuple(numbers.columns), time, numbers.to_numpy())
+            names = tuple(metric.name for metric in metrics)
+            yield Samples(thread, layout, names, time, numbers.to_numpy())
 
     def _join_pieces(
         self,
@@ -477,15 +480,16 @@ def make_frame(columns: dict[str, np.ndarray]) -> pl.DataFrame:
     return pl.DataFrame([pl.Series(name, columns.pop(name)) for name in [*columns]])
 
 
-def _read_numbers(samples: Slice) -> pl.DataFrame:
-    """Return the times of samples, and a column for each metric, as :class:`Samples` has them."""
-    columns = {"time": samples.times}
-    for metric, stored in zip(samples.run.shape.metrics, samples.column("values").T, strict=True):
-        numbers = (stored.astype(np.float64) - 1) / 10.0**metric.precision
-        columns[metric.name] = np.where(
-            stored > 0, UNKNOWN if samples.run.filler else numbers, np.nan
-        )
-    return pl.DataFrame(columns, nan_to_null=True)
+def _read_numbers(samples: Slice, metrics: Sequence[Metric]) -> pl.DataFrame:
+    """Return times and numbers of samples, as :class:`Samples` has them, called by the places of their
+    metrics.
+    """
+    names = {str(metrics.index(one)): one.precision for one in samples.run.shape.metrics}
+    if samples.run.filler:
+        numbers = [pl.lit(UNKNOWN).alias(name) for name in names]
+    else:
+        numbers = [pl.col(name) / 10.0**precision for name, precision in names.items()]
+    return samples.make_frame([*names]).select("time", *numbers)
 
 
 @lru_cache(maxsize=1)

@@ -41,7 +41,8 @@ TRACE, RESOLVED = -1, -1
 #: What a column may hold besides values of name sets: times (ns, OPEN for none), indices of
 #: objects and of domains, plain numbers. No name set is called so.
 TIMES, OBJECTS, DOMAINS, NUMBERS = "times", "objects", "domains", ""
-#: Stream -> what each of its columns holds, fields of layouts apart; rows ascend by the first one.
+#: Stream -> what each of its columns holds; rows ascend by the first one. Ranges have the fields of their
+#: layout, too, and samples a column for each metric, called by its place in the shape.
 #: Whatever moves rows in time, as a clock or a cut does, moves all columns of TIMES.
 COLUMNS = {
     RANGE: {
@@ -62,7 +63,7 @@ COLUMNS = {
         "size": NUMBERS,
         "tag": NUMBERS,
     },
-    COUNTER: {"time": TIMES, "row": OBJECTS, "values": NUMBERS},
+    COUNTER: {"time": TIMES, "row": OBJECTS},
     STATE: {"time": TIMES, "end": TIMES, "row": OBJECTS, "state": NUMBERS},
 }
 #: Every so many rows a run's time is kept in memory, to plan windows and to find a slice while
@@ -97,6 +98,8 @@ def find_role(stream: str, kind: str, column: str) -> str:
     """
     if column in COLUMNS[stream]:
         return COLUMNS[stream][column]
+    if stream == COUNTER and column.isdecimal():
+        return NUMBERS
     fields = load_catalogue().layouts[kind].fields if stream == RANGE else ()
     values = {field.name: field.values for field in fields}[column]
     return values.name if isinstance(values, NameSet) else NUMBERS
@@ -109,7 +112,7 @@ class Shape(Struct, frozen=True):
     stream: str
     #: Name of the layout or of the kind of lines.
     name: str
-    #: Metrics of samples, in the order of their values; none in other runs.
+    #: Metrics of samples, in the order of their columns; none in other runs.
     metrics: tuple[Metric, ...] = ()
 
     def __reduce__(self) -> tuple:
@@ -198,17 +201,18 @@ class SpillWriter(Closable):
         self._open_file = path.open("wb")
 
     def append(self, shape: Shape, columns: Columns) -> Run:
-        """Store lines, samples or states, by time."""
-        stored = {}
+        """Store lines, samples (ABSENT where there is no number) or states, by time."""
+        stored, values = {}, 0
         for name, column in columns.items():
-            role = find_role(shape.stream, shape.name, name)
-            is_wide = role == TIMES or (
-                role == NUMBERS and int(column.max(initial=0)) > GREATEST_NARROW
-            )
+            role, valid = find_role(shape.stream, shape.name, name), None
+            if name.isdecimal():
+                known = column != ABSENT
+                values += np.count_nonzero(known)
+                valid = None if known.all() else known
+            is_wide = role == TIMES or (role == NUMBERS and column.max(initial=0) > GREATEST_NARROW)
             kind = np.int64 if is_wide else np.uint32
-            stored[name] = write_column(self._open_file, np.ascontiguousarray(column, kind))
+            stored[name] = write_column(self._open_file, np.ascontiguousarray(column, kind), valid)
         times = [columns[name] for name in ("time", "receive", "end") if name in columns]
-        values = np.count_nonzero(columns.get("values", ()))
         greatest = max(int(column.max()) for column in times)
         return self._make_run(shape, stored, columns, times[0], greatest, values=int(values))
 

@@ -17,7 +17,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import OPEN, group_rows
+from nsys2prv._util.columns import ABSENT, OPEN, group_rows
 from nsys2prv._util.notes import Note
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
@@ -118,14 +118,14 @@ def list_partly_sampled(
 def _add_zeros(result: WorkResult, runs: Sequence[Run], times: np.ndarray, path: Path) -> None:
     """Add a run of zeros of the metrics of all these runs, the first of which is in the result."""
     first = runs[0]
-    metrics = tuple(sorted({metric for run in runs for metric in run.shape.metrics}))
-    stored = np.ones((len(times), len(metrics)), np.int64)
+    metrics = sorted({metric for run in runs for metric in run.shape.metrics})
     with SpillWriter(path, first.report, first.task) as writer:
-        run = append_samples(writer, LAYOUT, metrics, first.object, times, stored)
+        zeros = dict.fromkeys(metrics, np.zeros(len(times), np.int64))
+        run = append_samples(writer, LAYOUT, zeros, first.object, times)
     result.runs.append(replace(run, filler=True))
-    result.events[LAYOUT] += stored.size
-    synthesized = Counter({Reason.ZERO_UNSAMPLED: stored.size})
-    result.add(_find_kind(result, LAYOUT), Account(records=stored.size, synthesized=synthesized))
+    result.events[LAYOUT] += run.values
+    synthesized = Counter({Reason.ZERO_UNSAMPLED: run.values})
+    result.add(_find_kind(result, LAYOUT), Account(records=run.values, synthesized=synthesized))
 
 
 def _find_kind(result: WorkResult, layout: str) -> str:
@@ -201,19 +201,20 @@ def scale_fractions(results: Sequence[WorkResult], folder: Path) -> list[str]:
     fractions that became 0.
     """
     statistics: dict[tuple[str, str], _ValueStatistics] = defaultdict(_ValueStatistics)
-    for run in (run for result in results for run in result.runs if _find_fractions(run)):
-        values = _read_values(read_run(run))
-        for place, metric in _find_fractions(run):
-            statistics[run.shape.name, metric.name].add(values[:, place])
+    for run in (run for result in results for run in result.runs if _has_fractions(run)):
+        for metric, column in _read_samples(run)[1].items():
+            if metric.precision == UNSCALED:
+                known = column[column != ABSENT].view(np.float64)
+                statistics[run.shape.name, metric.name].add(known)
     scales = {key: of_name.choose_scale() for key, of_name in statistics.items()}
     lost: Counter[str] = Counter()
     for number, result in enumerate(results):
-        if any(map(_find_fractions, result.runs)):
+        if any(map(_has_fractions, result.runs)):
             with SpillWriter(
                 folder / f"fractions-{number}.bin", result.report, result.task
             ) as writer:
                 result.runs = [
-                    _scale_run(run, result, scales, writer, lost) if _find_fractions(run) else run
+                    _scale_run(run, result, scales, writer, lost) if _has_fractions(run) else run
                     for run in result.runs
                 ]
     return [
@@ -232,37 +233,36 @@ def _scale_run(
     """Return a run of the result with its fractions as integers. scales: decimals by layout and
     name; lost: counts by name what becomes 0.
     """
-    records = read_run(run)
-    values, numbers = _read_values(records), records["values"].astype(np.int64)
-    metrics, repaired = list(run.shape.metrics), Counter()
-    for place, metric in _find_fractions(run):
-        there, exact = numbers[:, place] > 0, values[:, place]
-        scale = scales[run.shape.name, metric.name]
+    name, scaled, repaired = run.shape.name, {}, Counter()
+    time, numbers = _read_samples(run)
+    for metric, column in numbers.items():
+        if metric.precision != UNSCALED:
+            scaled[metric] = column
+            continue
+        there = column != ABSENT
+        exact = np.where(there, column, 0).view(np.float64)
+        scale = scales[name, metric.name]
         product = np.rint(exact * _POWERS[scale])
         repaired[Reason.SAMPLE_TOO_GREAT] += int(np.count_nonzero(there & (product > _LIMIT)))
         small = int(np.count_nonzero(there & (product == 0) & (exact > 0)))
         repaired[Reason.FRACTION_TOO_SMALL] += small
         lost[metric.name] += small
         whole = np.minimum(np.minimum(product, _LIMIT).astype(np.int64), GREATEST)
-        numbers[:, place] = np.where(there, whole + 1, 0)
-        metrics[place] = Metric(metric.name, scale)
-    name = run.shape.name
+        scaled[Metric(metric.name, scale)] = np.where(there, whole, ABSENT)
     result.add(_find_kind(result, name), Account(repaired=+repaired))
-    return append_samples(writer, name, tuple(metrics), run.object, records["time"], numbers)
+    return append_samples(writer, name, scaled, run.object, time)
 
 
-def _find_fractions(run: Run) -> list[tuple[int, Metric]]:
-    """Return the places of fractions among a run's metrics; runs of others than samples have none."""
-    return [
-        (place, metric)
-        for place, metric in enumerate(run.shape.metrics)
-        if metric.precision == UNSCALED
-    ]
+def _has_fractions(run: Run) -> bool:
+    return any(metric.precision == UNSCALED for metric in run.shape.metrics)
 
 
-def _read_values(records: np.ndarray) -> np.ndarray:
-    """Return the numbers of records as floating point, 0 where there is none."""
-    return np.maximum(records["values"].astype(np.int64) - 1, 0).view(np.float64)
+def _read_samples(run: Run) -> tuple[np.ndarray, dict[Metric, np.ndarray]]:
+    """Return times and numbers of samples, ABSENT where there is none."""
+    with SpillReader() as reader:
+        columns = reader.read_local(run)
+    metrics = enumerate(run.shape.metrics)
+    return columns["time"], {metric: columns[str(place)] for place, metric in metrics}
 
 
 def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
@@ -406,102 +406,66 @@ def deduplicate_device_samples(
     return [Note(text, is_routine=True)] if devices else []
 
 
-class SampleTable(Struct):
-    """Instants with the same event types."""
-
-    #: Event types, one for each column of `stored`.
-    codes: np.ndarray
-    #: ns.
-    time: np.ndarray
-    #: Object of each instant.
-    object: np.ndarray
-    #: Value + 1 of each type (a column each), 0 where an instant has none.
-    stored: np.ndarray
-
-    def take(self, chosen: slice | np.ndarray) -> SampleTable:
-        """Return the instants at `chosen` (a slice, indices, or a truth for each)."""
-        return SampleTable(self.codes, self.time[chosen], self.object[chosen], self.stored[chosen])
-
-
 def read_samples(
     samples: Sequence[Slice], numbers: Mapping[tuple[str, str], int]
-) -> tuple[list[SampleTable], Counter[str]]:
-    """Return the samples of a window, one instant of an object for each of its times, in tables
-    whose every instant has all their types; and by layout how many numbers were left out for a
-    greater one of the same time.
+) -> tuple[list[pl.DataFrame], Counter[str]]:
+    """Return the samples of a window, one instant of a row for each of its times, in frames whose every
+    instant has all their types: time, row, and a column for each event type, called so, in their order.
+    Also by layout how many numbers were left out for a greater one of the same time.
 
     numbers: the type of each sampled number, by layout and label.
     """
-    if not samples:
-        return [], Counter()
-    tables = [_read_table(one, numbers) for one in samples]
-    joined = join_samples(tables)
+    frames = []
+    for one in samples:
+        shape = one.run.shape
+        types = [numbers[shape.name, metric.name] for metric in shape.metrics]
+        frames.append(
+            one.make_frame([*map(str, types)]).select("time", "row", *map(str, sorted(types)))
+        )
+    joined = join_samples(frames)
+    less = _count_samples(frames) - _count_samples(joined)
     repeated = Counter[str]()
-    if [*map(id, joined)] != [*map(id, tables)]:
-        less = count_samples(tables) - count_samples(joined)
-        for (layout, _), number in numbers.items():
-            repeated[layout] += less[number]
-    return [part for table in joined for part in split_at_holes(table)], +repeated
+    for (layout, _), number in numbers.items():
+        repeated[layout] += less[str(number)]
+    return [part for frame in joined for part in _split_at_holes(frame)], +repeated
 
 
-def _read_table(samples: Slice, numbers: Mapping[tuple[str, str], int]) -> SampleTable:
-    shape = samples.run.shape
-    codes = np.array([numbers[shape.name, metric.name] for metric in shape.metrics])
-    order = np.argsort(codes)
-    stored = samples.column("values")
-    if (order[1:] < order[:-1]).any():
-        stored = stored[:, order]
-    return SampleTable(codes[order], samples.times, samples.column("row"), stored)
-
-
-def join_samples(tables: Sequence[SampleTable]) -> list[SampleTable]:
-    """Return the tables with the instants of equal time and object made one; of two numbers of one
-    type the greater stays.
+def join_samples(frames: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
+    """Return the frames with the instants of equal time and row made one; of two numbers of one type the
+    greater stays.
 
     A time that comes once stays where it is, so that what is in order costs no more than a look.
     """
-    instants = pl.concat(
-        pl.DataFrame({"time": one.time, "object": one.object.astype(np.int64)}) for one in tables
-    )
-    repeated = instants.is_duplicated().to_numpy()
+    if not frames:
+        return []
+    repeated = pl.concat(frame.select("time", "row") for frame in frames).is_duplicated()
     if not repeated.any():
-        return list(tables)
-    kept, frames = [], []
-    ends = np.cumsum([len(table.time) for table in tables])
-    for table, own in zip(tables, np.split(repeated, ends[:-1]), strict=True):
-        kept.append(table.take(~own))
-        stored = table.stored[own].astype(np.int64)
-        numbers = pl.DataFrame(stored, [*map(str, table.codes.tolist())])
-        frames.append(
-            instants.slice(ends[len(frames)] - len(own), len(own)).filter(own).hstack(numbers)
-        )
-    joined = pl.concat(frames, how="diagonal").group_by("time", "object").max()
-    joined = joined.sort("time", "object").fill_null(0)
-    codes = sorted(map(int, joined.columns[2:]))
-    time, object_ = (joined[name].to_numpy() for name in ("time", "object"))
-    stored = joined.select(map(str, codes)).to_numpy()
-    kept.append(SampleTable(np.array(codes), time, object_, stored))
-    return [table for table in kept if len(table.time)]
+        return [*frames]
+    alone, several, start = [], [], 0
+    for frame in frames:
+        own = repeated.slice(start, frame.height)
+        alone.append(frame.filter(~own))
+        several.append(frame.filter(own))
+        start += frame.height
+    joined = pl.concat(several, how="diagonal").group_by("time", "row").max().sort("time", "row")
+    types = sorted(joined.columns[2:], key=int)
+    return [frame for frame in (*alone, joined.select("time", "row", *types)) if frame.height]
 
 
-def count_samples(tables: Sequence[SampleTable]) -> Counter[int]:
-    """Return the number of samples of each event type in the tables."""
-    counts: Counter[int] = Counter()
-    for table in tables:
-        numbers = np.count_nonzero(table.stored, axis=0)
-        counts.update(dict(zip(table.codes.tolist(), numbers.tolist(), strict=True)))
+def _count_samples(frames: Sequence[pl.DataFrame]) -> Counter[str]:
+    """Return the number of samples of each event type."""
+    counts: Counter[str] = Counter()
+    for frame in frames:
+        counts.update({one.name: one.count() for one in frame.get_columns()[2:]})
     return counts
 
 
-def split_at_holes(table: SampleTable) -> Iterator[SampleTable]:
-    """Yield the table cut into tables whose every instant has all their types."""
-    has = table.stored > 0
-    if has.all():
-        yield table
-        return
+def _split_at_holes(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the frame cut into frames whose every instant has all their types."""
+    types = frame.columns[2:]
+    has = frame.select(pl.col(types).is_not_null()).to_numpy()
     _, patterns = np.unique(np.packbits(has, axis=1), axis=0, return_inverse=True)
     for _, rows in group_rows(patterns.reshape(-1)):
-        carried = has[rows][0]
-        if carried.any():
-            part = table.take(rows)
-            yield SampleTable(table.codes[carried], part.time, part.object, part.stored[:, carried])
+        carried = [name for name, there in zip(types, has[rows][0], strict=True) if there]
+        if carried:
+            yield frame[rows].select("time", "row", *carried)

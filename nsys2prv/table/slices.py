@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, OPEN
@@ -193,6 +194,14 @@ class Slice:
             if name in self._valid:
                 columns[name][~self._valid[name]] = ABSENT
         return columns
+
+    def make_frame(self, metrics: Sequence[str]) -> pl.DataFrame:
+        """Return samples: time, row, and a column for each metric, called so, null where there is no
+        number.
+        """
+        frame, numbers = pl.DataFrame(self.make_columns()), pl.col(*metrics)
+        frame.columns = ["time", "row", *metrics]
+        return frame.with_columns(pl.when(numbers != ABSENT).then(numbers))
 
     def _find_times(self) -> np.ndarray:
         return self.column("time")

@@ -5,7 +5,7 @@ with times made sane, sorted; and an account of all rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -152,25 +152,24 @@ def spill_counters(counters: Counters, writer: SpillWriter, account: Account) ->
     if not len(kept):
         return []
     order = _order_by_time(counters.time[kept])
-    time, values = counters.time[kept][order], counters.values[kept][order] + 1
-    return [
-        append_samples(writer, counters.layout, counters.metrics, counters.object, time, values)
-    ]
+    time, values = counters.time[kept][order], counters.values[kept][order]
+    numbers = dict(zip(counters.metrics, values.T, strict=True))
+    return [append_samples(writer, counters.layout, numbers, counters.object, time)]
 
 
 def append_samples(
     writer: SpillWriter,
     layout: str,
-    metrics: tuple[Metric, ...],
+    numbers: Mapping[Metric, np.ndarray],
     object_: int,
     time: np.ndarray,
-    stored: np.ndarray,
 ) -> Run:
-    """Store samples of an object, ascending by time. stored: value + 1 of each metric (a column
-    each), 0 where there is none.
+    """Store samples of an object, ascending by time: of each metric its numbers (int64), ABSENT where
+    there is none.
     """
-    columns = {"time": time, "row": np.full(len(time), object_), "values": stored}
-    return writer.append(get_shape(COUNTER, layout, metrics), columns)
+    columns = {"time": time, "row": np.full(len(time), object_)}
+    columns |= {str(place): column for place, column in enumerate(numbers.values())}
+    return writer.append(get_shape(COUNTER, layout, tuple(numbers)), columns)
 
 
 def _order_by_time(time: np.ndarray) -> slice | np.ndarray:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import ClassVar
@@ -24,7 +24,7 @@ from nsys2prv._util.files import name_beside
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import CALLERS, DomainCode, Field, load_catalogue
 from nsys2prv.table.runs import list_present_fields
-from nsys2prv.table.samples import SampleTable, read_samples
+from nsys2prv.table.samples import read_samples
 from nsys2prv.table.slices import AlikeRanges, Slice, list_closings
 from nsys2prv.table.windows import Window
 from nsys2prv.writers import TraceContent, WindowBytes
@@ -86,7 +86,7 @@ class ParaverWriter(Struct, dict=True):
     #: Event type by layout and label.
     counter_codes: dict[tuple[str, str], int] = field(default_factory=dict)
     #: Zeros for every sampled number, at the end of the trace.
-    closings: list[SampleTable] = field(default_factory=list)
+    closings: list[pl.DataFrame] = field(default_factory=list)
     #: Layout -> bits of the fields to write.
     field_masks: Mapping[str, int] = field(default_factory=dict)
     #: Distinct callers, by level: event values, ABSENT behind the last one.
@@ -101,8 +101,9 @@ class ParaverWriter(Struct, dict=True):
         for row, metrics in sorted(content.sampled.items()):
             sampled[tuple(sorted({self.counter_codes[metric] for metric in metrics}))].append(row)
         for codes, rows in sorted(sampled.items()):
-            end, zeros = np.full(len(rows), content.duration), np.ones((len(rows), len(codes)), int)
-            self.closings.append(SampleTable(np.array(codes), end, np.array(rows), zeros))
+            ends = pl.DataFrame({"time": content.duration, "row": rows})
+            zeros = (pl.lit(0, pl.Int64).alias(str(code)) for code in codes)
+            self.closings.append(ends.with_columns(zeros))
         # From the reports, so that the same reports always give the same bytes.
         date = content.begin_utc or datetime.fromtimestamp(0, timezone.utc)
         header = _format_header(content.model.tree, date, content.duration)
@@ -225,10 +226,11 @@ class ParaverWriter(Struct, dict=True):
         received = (receivers, receiver), receive, b":", receive
         return Batch(send, [*sent, *received, b":", size, b":", tag])
 
-    def _make_sample_batch(self, table: SampleTable) -> Batch:
-        values = zip(table.codes.tolist(), (table.stored - 1).T, strict=True)
-        parts = [part for code, column in values for part in (b":%d:" % code, column)]
-        return Batch(table.time, [(self._begins[1], table.object), table.time, *parts])
+    def _make_sample_batch(self, samples: pl.DataFrame) -> Batch:
+        time, row, *numbers = (one.to_numpy() for one in samples.get_columns())
+        codes = (f":{name}:".encode() for name in samples.columns[2:])
+        parts = chain.from_iterable(zip(codes, numbers, strict=True))
+        return Batch(time, [(self._begins[1], row), time, *parts])
 
 
 def _format_header(tree: ObjectTree, date: datetime, duration: int) -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import polars as pl
 from msgspec import Struct, field
 
 from nsys2prv._util.columns import mask_changes
@@ -31,7 +32,7 @@ from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.export.info import tid_of
 from nsys2prv.table.overlaps import list_overlap_groups
 from nsys2prv.table.runs import list_present_fields
-from nsys2prv.table.samples import SampleTable, read_samples
+from nsys2prv.table.samples import read_samples
 from nsys2prv.table.slices import AlikeRanges, RangeSlice, Slice, find_first_times, list_closings
 from nsys2prv.table.windows import Window
 from nsys2prv.writers import TraceContent, WindowBytes
@@ -347,17 +348,18 @@ class PerfettoWriter(Struct, dict=True):
                 event = [*named, (Event.TRACK, tracks), _make_argument("process", process)]
                 yield _make_packets(times, tracks, event)
 
-    def _write_samples(self, table: SampleTable) -> Iterator[Packets]:
-        first = self._first_counter + table.object.astype(np.int64) * len(self.metrics)
-        for code, stored in zip(table.codes.tolist(), table.stored.T, strict=True):
-            tracks, values = first + code, stored.astype(np.int64) - 1
+    def _write_samples(self, samples: pl.DataFrame) -> Iterator[Packets]:
+        time, row, *numbers = (one.to_numpy() for one in samples.get_columns())
+        first = self._first_counter + row * len(self.metrics)
+        for code, values in zip(map(int, samples.columns[2:]), numbers, strict=True):
+            tracks = first + code
             number: Field = (Event.COUNTER_VALUE, values)
             if decimals := self.decimals[code]:
                 fractions = values / 10.0**decimals
                 number = Event.COUNTER_FRACTION, fractions.view(np.uint64)
             event = (Event.TYPE, Event.SAMPLE), (Event.TRACK, tracks), number
             # All counters are described at the begin of the file.
-            yield _make_packets(table.time, tracks[:0], event, ON_SEQUENCE)
+            yield _make_packets(time, tracks[:0], event, ON_SEQUENCE)
 
 
 def _make_packets(
