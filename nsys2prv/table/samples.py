@@ -419,28 +419,28 @@ def read_samples(
     for one in samples:
         shape = one.run.shape
         types = [numbers[shape.name, metric.name] for metric in shape.metrics]
-        frames.append(
-            one.make_frame([*map(str, types)]).select("time", "row", *map(str, sorted(types)))
-        )
+        frame = one.make_frame([*map(str, types)])
+        frames.append(frame[["time", "row", *map(str, sorted(types))]])
     joined = join_samples(frames)
-    less = _count_samples(frames) - _count_samples(joined)
     repeated = Counter[str]()
-    for (layout, _), number in numbers.items():
-        repeated[layout] += less[str(number)]
+    if joined is not frames:
+        less = _count_samples(frames) - _count_samples(joined)
+        for (layout, _), number in numbers.items():
+            repeated[layout] += less[str(number)]
     return [part for frame in joined for part in _split_at_holes(frame)], +repeated
 
 
-def join_samples(frames: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
-    """Return the frames with the instants of equal time and row made one; of two numbers of one type the
+def join_samples(frames: list[pl.DataFrame]) -> list[pl.DataFrame]:
+    """Return the frames themselves, or frames with the instants of equal time and row made one; of two numbers of one type the
     greater stays.
 
     A time that comes once stays where it is, so that what is in order costs no more than a look.
     """
     if not frames:
-        return []
-    repeated = pl.concat(frame.select("time", "row") for frame in frames).is_duplicated()
+        return frames
+    repeated = pl.concat(frame[["time", "row"]] for frame in frames).is_duplicated()
     if not repeated.any():
-        return [*frames]
+        return frames
     alone, several, start = [], [], 0
     for frame in frames:
         own = repeated.slice(start, frame.height)
@@ -462,10 +462,13 @@ def _count_samples(frames: Sequence[pl.DataFrame]) -> Counter[str]:
 
 def _split_at_holes(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Yield the frame cut into frames whose every instant has all their types."""
-    types = frame.columns[2:]
-    has = frame.select(pl.col(types).is_not_null()).to_numpy()
+    time, row, *numbers = frame.get_columns()
+    if not any(one.has_nulls() for one in numbers):
+        yield frame
+        return
+    has = np.stack([one.is_not_null().to_numpy() for one in numbers], axis=1)
     _, patterns = np.unique(np.packbits(has, axis=1), axis=0, return_inverse=True)
     for _, rows in group_rows(patterns.reshape(-1)):
-        carried = [name for name, there in zip(types, has[rows][0], strict=True) if there]
+        carried = [one for one, there in zip(numbers, has[rows][0], strict=True) if there]
         if carried:
-            yield frame[rows].select("time", "row", *carried)
+            yield pl.DataFrame([one[rows] for one in (time, row, *carried)])

@@ -199,9 +199,13 @@ class Slice:
         """Return samples: time, row, and a column for each metric, called so, null where there is no
         number.
         """
-        frame, numbers = pl.DataFrame(self.make_columns()), pl.col(*metrics)
-        frame.columns = ["time", "row", *metrics]
-        return frame.with_columns(pl.when(numbers != ABSENT).then(numbers))
+        columns = {"time": self.times, "row": self.column("row").astype(np.int64)}
+        for place, name in enumerate(map(str, range(len(metrics)))):
+            numbers = pl.Series(self._values[name].astype(np.int64))
+            if name in self._valid:
+                numbers = numbers.set(pl.Series(~self._valid[name]), None)
+            columns[metrics[place]] = numbers
+        return pl.DataFrame(columns)
 
     def _find_times(self) -> np.ndarray:
         return self.column("time")
