@@ -17,7 +17,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, OPEN, group_rows
+from nsys2prv._util.columns import ABSENT, OPEN, group_rows, mask_changes
 from nsys2prv._util.notes import Note
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
@@ -438,12 +438,18 @@ def join_samples(frames: list[pl.DataFrame]) -> list[pl.DataFrame]:
     """
     if not frames:
         return frames
-    repeated = pl.concat(frame[["time", "row"]] for frame in frames).is_duplicated()
-    if not repeated.any():
+    time, row = (
+        np.concatenate([one[name].to_numpy() for one in frames]) for name in ("time", "row")
+    )
+    order = np.lexsort((row, time))
+    same = ~mask_changes(time[order], row[order])[1:]
+    if not same.any():
         return frames
+    repeated = np.zeros(len(time), bool)
+    repeated[order[1:][same]] = repeated[order[:-1][same]] = True
     alone, several, start = [], [], 0
     for frame in frames:
-        own = repeated.slice(start, frame.height)
+        own = repeated[start:][: frame.height]
         alone.append(frame.filter(~own))
         several.append(frame.filter(own))
         start += frame.height

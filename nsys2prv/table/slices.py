@@ -199,12 +199,12 @@ class Slice:
         """Return samples: time, row, and a column for each metric, called so, null where there is no
         number.
         """
-        columns = {"time": self.times, "row": self.column("row").astype(np.int64)}
-        for place, name in enumerate(map(str, range(len(metrics)))):
-            numbers = pl.Series(self._values[name].astype(np.int64))
-            if name in self._valid:
-                numbers = numbers.set(pl.Series(~self._valid[name]), None)
-            columns[metrics[place]] = numbers
+        columns = [pl.Series("time", self.times), pl.Series("row", self.column("row"), pl.Int64)]
+        for place, name in enumerate(metrics):
+            numbers = pl.Series(name, self._values[str(place)].astype(np.int64))
+            if (valid := self._valid.get(str(place))) is not None:
+                numbers = numbers.zip_with(pl.Series(valid), pl.Series([None], dtype=pl.Int64))
+            columns.append(numbers)
         return pl.DataFrame(columns)
 
     def _find_times(self) -> np.ndarray:
