@@ -48,7 +48,7 @@ _OPERATIONS = {
     "cuda_graph": (Kind.KERNEL, "execution", ()),
 }
 _CALL_COLUMNS = {
-    "begin": np.int64, "end": np.int64, "thread": np.int32, "name": np.int32, "is_mpi": np.uint8,
+    "begin": np.int64, "end": np.int64, "thread": np.int32, "name": np.int32,
     "correlation": np.int64,
 }  # fmt: skip
 #: Added to event values of calls of MPI, which CUDA's may be equal to. Twice as many there are at most.
@@ -76,8 +76,11 @@ class Calls(Struct, frozen=True):
     thread: np.ndarray
     #: Event value of the call, the same on all ranks (int32).
     name: np.ndarray
-    #: Whether it is a call of MPI.
-    is_mpi: np.ndarray
+
+    @property
+    def is_mpi(self) -> np.ndarray:
+        """Whether it is a call of MPI."""
+        return self.name >= MPI_NAMES
 
 
 class Operations(Struct, frozen=True):
@@ -135,8 +138,7 @@ def read_calls(reader: EventReader, unit: int) -> tuple[Calls, Launches]:
     if ((begin[1:] == begin[:-1]) & (end[1:] > end[:-1])).any():
         order = np.lexsort((-end, begin))
         columns = {name: column[order] for name, column in columns.items()}
-    begin, end, thread, name, is_mpi, correlation = columns.values()
-    is_mpi = is_mpi.view(bool)
+    begin, end, thread, name, correlation = columns.values()
     del columns
     end = np.maximum(end, begin)
     outer = np.empty(len(begin), np.int32)
@@ -145,17 +147,16 @@ def read_calls(reader: EventReader, unit: int) -> tuple[Calls, Launches]:
     if not (known := correlation >= 0).all():
         launches = Launches(launches.task[known], correlation[known], outer[known])
     if count == len(begin):
-        return Calls(begin, end, thread, name, is_mpi), launches
+        return Calls(begin, end, thread, name), launches
     first = np.full(count, -1, np.int64)
     first[outer[::-1]] = np.arange(len(outer))[::-1]
-    return Calls(*(column[first] for column in (begin, end, thread, name, is_mpi))), launches
+    return Calls(*(column[first] for column in (begin, end, thread, name))), launches
 
 
 def _make_calls(layout: str, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the columns of calls of a layout: _CALL_COLUMNS."""
-    is_mpi, none = layout != "cuda_api", np.full(len(columns["begin"]), ABSENT)
-    name = np.minimum(columns["call"], MPI_NAMES - 1) + MPI_NAMES * is_mpi
-    return {"correlation": none, **columns, "name": name, "is_mpi": none * 0 + is_mpi}
+    name = np.minimum(columns["call"], MPI_NAMES - 1) + MPI_NAMES * (layout != "cuda_api")
+    return {"correlation": np.full(len(name), ABSENT), **columns, "name": name}
 
 
 def describe_calls(calls: Calls, labels: Mapping[int, str], operations: Operations) -> np.ndarray:
@@ -233,74 +234,46 @@ def _order_unlaunched(
 def find_launches(launches: Launches, tasks: np.ndarray, correlations: np.ndarray) -> np.ndarray:
     """Return the call of each (task, correlation), -1 for none (int32)."""
     call = np.full(len(tasks), -1, np.int32)
-    for task in np.unique(tasks).tolist():
-        own, wanted = launches.task == task, tasks == task
-        keys, calls = launches.correlation, launches.call
-        if not own.all():
-            keys, calls = keys[own], calls[own]
-        if not len(keys):
-            continue
-        least, most = int(keys.min()), int(keys.max())
-        rows = np.flatnonzero(wanted & (correlations >= least) & (correlations <= most))
-        asked = correlations[rows]
-        if most - least < 16 * len(keys) + 1024:
-            table = np.full(most - least + 1, -1, np.int32)
-            table[keys[::-1] - least] = calls[::-1]
-            call[rows] = table[asked - least]
-        else:
-            order = np.argsort(keys, kind="stable")
-            place = np.searchsorted(keys[order], asked)
-            hit = keys[order[place]] == asked
-            call[rows] = np.where(hit, calls[order[place]], -1)
+    for task in np.unique(launches.task).tolist():
+        own, wanted = np.flatnonzero(launches.task == task), np.flatnonzero(tasks == task)
+        # Of several calls of an id the first.
+        order = own[np.argsort(launches.correlation[own], kind="stable")]
+        keys, asked = launches.correlation[order], correlations[wanted]
+        place = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+        call[wanted] = np.where(keys[place] == asked, launches.call[order[place]], -1)
     return call
 
 
 def read_markers(reader: EventReader, unit: int) -> Markers:
     """Return what a unit's tables of events and synchronisations say."""
-    tasks = reader.rows.get_column("task")
-    frames = []
-    if "cuda_event" in reader.layouts:
-        events = reader.read_begins("cuda_event", ("event", "stream"), unit)
-        frames.append(events.with_columns(says=pl.lit(RECORD, pl.Int64)))
-    if "cuda_synchronization" in reader.layouts:
-        rows = reader.read_begins("cuda_synchronization", ("type", "event", "stream"), unit)
-        rows = rows.filter(pl.col("type").is_in(list(_SYNCHRONISATIONS)))
-        frames.append(
-            rows.select(
-                "begin", "end", "thread", "event", "stream",
-                says=pl.col("type").replace_strict(_SYNCHRONISATIONS, return_dtype=pl.Int64),
-            )
-        )  # fmt: skip
-    if not frames:
-        none = np.zeros(0, np.int32)
-        return Markers(none.astype(np.int64), none.astype(np.uint8), none, none, none)
-    rows = pl.concat([frame.select(frames[0].columns) for frame in frames]).sort(
-        "begin", maintain_order=True
+    named = ("event", "stream")
+    records = reader.read_begins("cuda_event", named, unit)
+    waits = reader.read_begins("cuda_synchronization", (*named, "type"), unit)
+    waits = waits.filter(pl.col("type").is_in([*_SYNCHRONISATIONS]))
+    says = pl.col("type").replace_strict(_SYNCHRONISATIONS, return_dtype=pl.Int64)
+    rows = pl.concat(
+        [
+            records.with_columns(says=pl.lit(RECORD, pl.Int64)),
+            waits.select(*records.columns, says=says),
+        ]
+    ).sort("begin", maintain_order=True)
+    tasks = reader.rows.get_column("task")[rows["thread"].to_numpy()]
+    # Of several rows of a stream the first.
+    streams = reader.rows.threads.filter(pl.Series(reader.rows.units == unit)).select(
+        pl.col("task", "stream").cast(pl.Int64), row=pl.col("thread").cast(pl.Int32)
     )
-    task = tasks[rows["thread"].to_numpy()]
-    stream = find_stream_rows(reader, unit, task, rows["stream"].to_numpy())
-    event = rows["event"].to_numpy()
-    _, number = factorize(event * (int(tasks.max(initial=0)) + 1) + task)
+    streams = streams.drop_nulls().unique(("task", "stream"), keep="first", maintain_order=True)
+    rows = rows.with_columns(task=pl.Series(tasks, dtype=pl.Int64))
+    rows = rows.join(streams, on=("task", "stream"), how="left", maintain_order="left")
+    number = pl.struct("event", "task").rank("dense").cast(pl.Int32)
+    event = pl.when(pl.col("event") >= 0).then(number - 1).otherwise(-1)
     return Markers(
         rows["begin"].to_numpy(),
         rows["says"].to_numpy().astype(np.uint8),
         rows["thread"].to_numpy().astype(np.int32),
-        stream.astype(np.int32),
-        np.where(event >= 0, number, -1).astype(np.int32),
+        rows["row"].fill_null(-1).to_numpy(),
+        rows.select(event).to_series().to_numpy(),
     )
-
-
-def find_stream_rows(
-    reader: EventReader, unit: int, tasks: np.ndarray, streams: np.ndarray
-) -> np.ndarray:
-    """Return the row of each stream number of a task, of several the first; -1 for none."""
-    rows = reader.rows.threads.filter(
-        pl.col("stream").is_not_null() & pl.Series(reader.rows.units == unit)
-    ).reverse()
-    places = dict(zip(rows.select("task", "stream").rows(), rows["thread"].to_list(), strict=True))
-    keys, codes = factorize(tasks * (1 << 40) + np.where(streams >= 0, streams, (1 << 40) - 1))
-    found = [places.get(divmod(key, 1 << 40), -1) for key in keys.tolist()]
-    return np.array(found, np.int64)[codes] if len(found) else np.zeros(0, np.int64)
 
 
 def label_calls(labels: Mapping[str, pl.DataFrame]) -> dict[int, str]:

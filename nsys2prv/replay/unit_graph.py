@@ -212,29 +212,26 @@ def estimate_usual(groups: pl.DataFrame, columns: Columns, time: Times) -> np.nd
     groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
     least = pl.when(pl.col("kind").is_in(_NAMED)).then(FEWEST_NAMED).otherwise(FEWEST_CASES)
     groups = groups.with_columns(usual=pl.when(pl.col("count") >= least).then("usual"))
-    for kind in groups.filter(pl.col("usual").is_null())["kind"].unique().to_list():
-        of_kind = pl.col("kind") == kind
+    known = [groups.drop_nulls("usual")]
+    lacking = groups.filter(pl.col("usual").is_null())
+    for kind in lacking["kind"].unique().to_list():
+        own = lacking.filter(kind=kind)
         rows = np.flatnonzero((kinds[: len(marks)] == kind) & (typical <= FIRST_GROUP))
         cases = list_cases(rows[marks[rows] > 0], columns, time).join(groups, on="group")
-        for by, least in ((["key"], 2), (["process"], FEWEST_CASES)):
-            medians = cases.group_by(by).agg(pl.len(), more=pl.col("gap").median())
-            medians = medians.filter(pl.col("len") >= least).drop("len")
-            if by == ["key"] and kind not in _NAMED:
-                continue
-            groups = groups.join(medians, on=by, how="left", maintain_order="left")
-            groups = groups.with_columns(
-                usual=pl.when(of_kind).then(pl.coalesce("usual", "more")).otherwise("usual")
-            ).drop("more")
-        if cases.height >= FEWEST_CASES:
-            overall = int(cases["gap"].median())
-        else:
-            overall = int(np.percentile(list_cases(rows, columns, time)["gap"].to_numpy(), 2))
-            if kind == Kind.STREAM:
-                overall = min(overall, USUAL_STREAM_GAP)
-        usual = pl.when(of_kind).then(pl.col("usual").fill_null(overall)).otherwise("usual")
-        groups = groups.with_columns(usual=usual)
+        levels = {"key": 2} if kind in _NAMED else {}
+        for by, fewest in (levels | {"process": FEWEST_CASES, "kind": FEWEST_CASES}).items():
+            medians = cases.group_by(by).agg(cases=pl.len(), more=pl.col("gap").median())
+            medians = medians.filter(pl.col("cases") >= fewest).select(by, "more")
+            own = own.join(medians, on=by, how="left")
+            own = own.with_columns(usual=pl.coalesce("usual", "more")).drop("more")
+        if own["usual"].null_count():
+            rest = int(np.percentile(list_cases(rows, columns, time)["gap"].to_numpy(), 2))
+            rest = min(rest, USUAL_STREAM_GAP) if kind == Kind.STREAM else rest
+            own = own.with_columns(pl.col("usual").fill_null(rest))
+        known.append(own)
+    usual = pl.concat(known).sort("group")["usual"].cast(pl.Int64).to_numpy()
     # Longer ones have no place in the columns.
-    return np.minimum(groups["usual"].cast(pl.Int64).to_numpy(), LONG - 1).astype(np.int64)
+    return np.minimum(usual, LONG - 1)
 
 
 def finish_graph(
