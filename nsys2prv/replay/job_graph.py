@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, field
 
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.native import core
@@ -34,6 +34,19 @@ from nsys2prv.replay.thresholds import (
 from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph, finish_graph, make_core_graph
 from nsys2prv.table.event_reader import EventReader
 
+#: Processes that transfer, and their hosts.
+Channel = tuple[tuple[int, ...], tuple[str, ...]]
+#: Columns of edges that join units: as in :data:`~nsys2prv.replay.graph.COLUMNS`, the channel, and the class
+#: of the size of transfers.
+JOINING = {
+    "target": pl.Int32,
+    "source": pl.Int32,
+    "kind": pl.UInt8,
+    "channel": pl.Int32,
+    "typical": pl.Int32,
+    "size": pl.Int32,
+}
+
 
 class JobGraph(Struct, frozen=True, dict=True):
     """The graph of a job, and what its numbers stand for."""
@@ -43,7 +56,7 @@ class JobGraph(Struct, frozen=True, dict=True):
     #: Nodes that nothing waits for and that only look whether something is done.
     idle_nodes: np.ndarray
     #: Channels of transfers: (processes, hosts), by the key of their edges.
-    channels: list[tuple[tuple[int, ...], tuple[str, ...]]]
+    channels: list[Channel]
     #: Host of each process of the trace.
     hosts: list[str]
     #: Label of each call.
@@ -58,18 +71,6 @@ class JobGraph(Struct, frozen=True, dict=True):
     def rows(self) -> Column:
         """Row of the trace of each moment, -1 of meetings."""
         return Column(lambda moments: self.graph.row[moments >> 1])
-
-
-#: Columns of edges that join units: as in :data:`~nsys2prv.replay.graph.COLUMNS`, the channel, and the class
-#: of the size of transfers.
-JOINING = {
-    "target": pl.Int32,
-    "source": pl.Int32,
-    "kind": pl.UInt8,
-    "channel": pl.Int32,
-    "typical": pl.Int32,
-    "size": pl.Int32,
-}
 
 
 def build_job_graph(reader: EventReader, labels: Mapping[str, pl.DataFrame]) -> JobGraph:
@@ -108,14 +109,15 @@ def join_units(
     return_freed_memory()
     kernels, calls, copies, groups = map(pl.concat, frames.values())
     calls = calls.with_columns(task=pl.Series(task_of[calls["thread"].to_numpy()]))
-    found = {
-        Kind.NCCL: find_nccl_meetings(reader, kernels),
-        Kind.MPI: find_mpi_meetings(reader, calls),
-    }
     tasks = reader.rows.threads.select("task", "node").unique("task").sort("task")
     hosts = tasks["node"].to_list()
     long = np.concatenate(places), np.concatenate(lengths)
-    joining, times, channels = _join_meetings(columns, long, found, task_of, hosts)
+    nccl, joiner = find_nccl_meetings(reader, kernels), _Joiner(columns, task_of, hosts)
+    joiner.add_meetings(Kind.NCCL, nccl)
+    joiner.add_meetings(Kind.MPI, find_mpi_meetings(reader, calls))
+    joiner.add_clock(Durations(columns.view("lasts"), *long))
+    joining = pl.concat(joiner.parts).sort("target", maintain_order=True)
+    times = np.concatenate(joiner.times)
     none = np.zeros(len(times), np.int32)
     for name, values in (
         *((name, joining[name].to_numpy()) for name in ("target", "source", "kind", "typical")),
@@ -133,12 +135,12 @@ def join_units(
     return JobGraph(
         graph,
         np.concatenate(idle_nodes),
-        channels,
+        list(joiner.channels),
         hosts,
         labels,
         copies.with_columns(pl.col("edge") + count),
         kernels.height,
-        len(np.unique(found[Kind.NCCL].begin)),
+        len(np.unique(nccl.begin)),
     )
 
 
@@ -154,109 +156,83 @@ def _append_unit(columns: Columns, unit: UnitGraph, first: int, groups: int) -> 
         columns.append(*own.popitem())
 
 
-def _join_meetings(
-    columns: Columns,
-    long: tuple[np.ndarray, np.ndarray],
-    found: Mapping[Kind, Meetings],
-    task_of: np.ndarray,
-    hosts: Sequence[str],
-) -> tuple[pl.DataFrame, np.ndarray, list[tuple[tuple[int, ...], tuple[str, ...]]]]:
-    """Return the edges that join units (JOINING) by their targets, the times of meetings and last of the
-    clock, and the channels of transfers. long: nodes whose work is LONG, and how long it lasts (ns).
-    """
-    time = columns.view("time")
-    channels: dict[tuple[tuple[int, ...], tuple[str, ...]], int] = {((), ()): 0}
-
-    def number_channel(members: np.ndarray) -> int:
-        processes = tuple(members.tolist())
-        names = tuple(sorted({hosts[process] for process in processes}))
-        return channels.setdefault((processes, names), len(channels))
-
-    parts, times, first = [], [], len(time)
-    for kind, meetings in found.items():
-        more, moments = _make_meeting_edges(kind, meetings, first, time, task_of, number_channel)
-        parts += more
-        times.append(moments)
-        first += len(moments)
-        _free_members(columns, kind, meetings)
-    # The clock, which what comes from outside of the job waits for.
-    parts.append(_find_outside(columns, Durations(columns.view("lasts"), *long), task_of, first))
-    times.append(np.zeros(1, np.int64))
-    joining = pl.concat(parts).sort("target", maintain_order=True)
-    return joining, np.concatenate(times), list(channels)
-
-
 def _make_joining(kind: Kind, **columns: np.ndarray | int) -> pl.DataFrame:
     """Return edges that join units. columns: of JOINING; a number fills its column."""
-    made = {"kind": kind, "channel": 0, "typical": AS_RECORDED, "size": 0, **columns}
-    return pl.select(
-        pl.lit(pl.Series(made[name]) if isinstance(made[name], np.ndarray) else int(made[name]))
-        .cast(kept)
-        .alias(name)
-        for name, kept in JOINING.items()
-    )
+    made = {"kind": int(kind), "channel": 0, "typical": AS_RECORDED, "size": 0, **columns}
+    return pl.DataFrame(made).select(*JOINING).cast(JOINING)
 
 
-def _make_meeting_edges(
-    kind: Kind,
-    meetings: Meetings,
-    first: int,
-    times: np.ndarray,
-    task_of: np.ndarray,
-    number_channel: Callable[[np.ndarray], int],
-) -> tuple[list[pl.DataFrame], np.ndarray]:
-    """Return the edges of meetings, and the times of meetings. first: node of the first one."""
-    count = int(meetings.meeting.max(initial=-1)) + 1
-    moments = np.full(count, np.iinfo(np.int64).min)
-    holds = meetings.holds
-    np.maximum.at(moments, meetings.meeting[holds], times[meetings.begin[holds] >> 1])
-    # Nobody leaves a collective before all have come, though clocks may differ by a little.
-    waits, earliest = ~(meetings.eager | meetings.later), moments.copy()
-    np.minimum.at(earliest, meetings.meeting[waits], times[meetings.end[waits] >> 1])
-    moments = np.where(moments - earliest < CLOCK_ERROR, earliest, moments)
-    come = _make_joining(
-        Kind.MEET, target=first + meetings.meeting[holds], source=meetings.begin[holds], typical=0
-    )
-    channel = _number_channels(meetings, count, task_of, number_channel)
-    ends = meetings.end >> 1
-    rows = np.flatnonzero(~meetings.eager & (times[ends] >= moments[meetings.meeting]))
-    end, meeting = ends[rows], meetings.meeting[rows]
-    typical: np.ndarray | int = AS_RECORDED
-    if kind == Kind.MPI:
-        lasts, size = times[end] - moments[meeting], meetings.size[rows]
-        typical = _find_quick_transfers(lasts, channel[meeting], size, meetings.later[rows])
-    go = _make_joining(
-        kind,
-        target=end,
-        source=2 * (first + meeting),
-        channel=channel[meeting],
-        typical=typical,
-        size=meetings.size[rows],
-    )
-    return [come, go], moments
+class _Joiner(Struct):
+    """Edges that join units, as they are found: by meetings of ranks, and the clock."""
 
+    #: Of all units.
+    columns: Columns
+    #: Process of each row, and host of each process.
+    task_of: np.ndarray
+    hosts: Sequence[str]
+    #: Number of each channel of transfers.
+    channels: dict[Channel, int] = field(default_factory=lambda: {((), ()): 0})
+    #: Edges (JOINING), and the times of meetings, whose nodes are behind those of the units.
+    parts: list[pl.DataFrame] = field(default_factory=list)
+    times: list[np.ndarray] = field(default_factory=list)
 
-def _number_channels(
-    meetings: Meetings,
-    count: int,
-    task_of: np.ndarray,
-    number_channel: Callable[[np.ndarray], int],
-) -> np.ndarray:
-    """Return the channel of each meeting: that of its processes."""
-    if not count:
-        return np.zeros(0, np.int64)
-    processes = int(task_of.max()) + 1
-    meeting, process = np.divmod(
-        np.unique(meetings.meeting * processes + task_of[meetings.row]), processes
-    )
-    first = np.searchsorted(meeting, np.arange(count + 1))
-    # A number for each set of processes: the sum of one at random for each.
-    random = np.random.default_rng(1).integers(1 << 62, size=processes)
-    _, example, group = np.unique(
-        np.add.reduceat(random[process], first[:-1]), return_index=True, return_inverse=True
-    )
-    numbers = [number_channel(process[first[one] : first[one + 1]]) for one in example.tolist()]
-    return np.array(numbers, np.int64)[group]
+    def add_meetings(self, kind: Kind, meetings: Meetings) -> None:
+        """Add the edges of meetings, whose members have no time of their own: their work is the
+        transfer.
+        """
+        columns, count = self.columns, int(meetings.meeting.max(initial=-1)) + 1
+        times = columns.view("time")
+        first = len(times) + sum(map(len, self.times))
+        moments = np.full(count, np.iinfo(np.int64).min)
+        holds = meetings.holds
+        np.maximum.at(moments, meetings.meeting[holds], times[meetings.begin[holds] >> 1])
+        # Nobody leaves a collective before all have come, though clocks may differ by a little.
+        waits, earliest = ~(meetings.eager | meetings.later), moments.copy()
+        np.minimum.at(earliest, meetings.meeting[waits], times[meetings.end[waits] >> 1])
+        moments = np.where(moments - earliest < CLOCK_ERROR, earliest, moments)
+        come = {"target": first + meetings.meeting[holds], "source": meetings.begin[holds]}
+        ends = meetings.end >> 1
+        rows = np.flatnonzero(~meetings.eager & (times[ends] >= moments[meetings.meeting]))
+        end, meeting, size = ends[rows], meetings.meeting[rows], meetings.size[rows]
+        channel = self.number_channels(meetings, count)[meeting]
+        go = {"target": end, "source": 2 * (first + meeting), "channel": channel, "size": size}
+        if kind == Kind.MPI:
+            lasts, later = times[end] - moments[meeting], meetings.later[rows]
+            go["typical"] = _find_quick_transfers(lasts, channel, size, later)
+        self.parts += [_make_joining(Kind.MEET, typical=0, **come), _make_joining(kind, **go)]
+        self.times.append(moments)
+        # The work of an event is the first edge of its end.
+        ends = np.unique(ends).astype(np.int32)
+        own = np.searchsorted(columns.view("target"), ends)
+        columns.view("typical")[own] = MEETING_CALL if kind == Kind.MPI else 0
+        if kind == Kind.NCCL:
+            columns.view("kind")[own] = Kind.MEET
+
+    def number_channels(self, meetings: Meetings, count: int) -> np.ndarray:
+        """Return the channel of each meeting: that of its processes."""
+        if not count:
+            return np.zeros(0, np.int64)
+        processes = int(self.task_of.max()) + 1
+        members = np.unique(meetings.meeting * processes + self.task_of[meetings.row])
+        meeting, process = np.divmod(members, processes)
+        first = np.searchsorted(meeting, np.arange(count + 1))
+        # A number for each set of processes: the sum of one at random for each.
+        random = np.random.default_rng(1).integers(1 << 62, size=processes)
+        _, example, group = np.unique(
+            np.add.reduceat(random[process], first[:-1]), return_index=True, return_inverse=True
+        )
+        numbers = []
+        for one in example.tolist():
+            own = tuple(process[first[one] : first[one + 1]].tolist())
+            channel = own, tuple(sorted({self.hosts[member] for member in own}))
+            numbers.append(self.channels.setdefault(channel, len(self.channels)))
+        return np.array(numbers, np.int64)[group]
+
+    def add_clock(self, lasts: Durations) -> None:
+        """Add the clock, which what comes from outside of the job waits for. lasts: of nodes."""
+        clock = len(self.columns.view("time")) + sum(map(len, self.times))
+        self.parts.append(_find_outside(self.columns, lasts, self.task_of, clock))
+        self.times.append(np.zeros(1, np.int64))
 
 
 def _find_quick_transfers(
@@ -270,17 +246,6 @@ def _find_quick_transfers(
     quick = pl.col("lasts").quantile(QUICK_SHARE, "lower").over("channel", "size", "later")
     typical = frame.select(pl.when("later").then(quick).otherwise(AS_RECORDED))
     return np.minimum(typical.to_series().cast(pl.Int64).to_numpy(), LONG - 1)
-
-
-def _free_members(columns: Columns, kind: Kind, meetings: Meetings) -> None:
-    """Give NCCL kernels and calls of MPI that meet others no time of their own: their work is the
-    transfer.
-    """
-    # The work of an event is the first edge of its end.
-    rows = np.searchsorted(columns.view("target"), np.unique(meetings.end >> 1).astype(np.int32))
-    columns.view("typical")[rows] = MEETING_CALL if kind == Kind.MPI else 0
-    if kind == Kind.NCCL:
-        columns.view("kind")[rows] = Kind.MEET
 
 
 def _find_outside(
