@@ -232,35 +232,39 @@ class JobFacts(Struct, frozen=True, dict=True):
             rows = rows.filter(pl.col("length") == pl.col("length").min())
         if not rows.height:
             return None
-        if activities.height:
-            activities = activities.filter(pl.col("when") == when)
-        starts = pl.col("who").str.contains(NAMES["launchers"])
-        rows = rows.join(self.job.tasks.select("task", starts=starts.fill_null(False)), on="task")
+        starts = pl.col("who").str.contains(NAMES["launchers"]).fill_null(False)
+        rows = rows.join(self.job.tasks.select("task", starts=starts), on="task")
+        activities = activities.filter(when=when)
         row = _sort_processes(rows, activities).row(-1, named=True)
-        parts = {part: int(row[part]) for part in PARTS}
-        named: list[NamedTime] = []
-        place = None
-        if activities.height:
-            activities = activities.filter(task=row["task"])
-            places = activities.filter(part="where").select("time", place="name")
-            place = find_place(places, row["length"], self.context)
-            activities = activities.filter(pl.col("part") != "where")
-            # The two activities of each part that take most time.
-            activities = activities.sort("time", descending=True, maintain_order=True)
-            activities = activities.filter(pl.int_range(pl.len()).over("part") < 2)
-        for one in activities.rows(named=True):
-            part, names, time = one["part"], one["names"], one["time"]
-            name = shorten_name(self.context.find_label(one["name"], names))
-            share = time / max(row["length"] if part == "range" else parts[part], 1)
-            if name and share >= EXPLAINS:
-                named.append(
-                    NamedTime(part, names, name, time, one["longest"], share, one["first"])
-                )
+        task, length, parts = row["task"], row["length"], {part: row[part] for part in PARTS}
+        activities = activities.filter(task=task)
+        places = activities.filter(part="where").select("time", place="name")
+        # The two activities of each part that take most time.
+        activities = activities.filter(pl.col("part") != "where").sort(
+            "time", descending=True, maintain_order=True
+        )
+        named = [
+            NamedTime(part, names, name, time, longest, share, is_first)
+            for part, names, value, time, longest, is_first in activities.filter(
+                pl.int_range(pl.len()).over("part") < 2
+            )
+            .select("part", "names", "name", "time", "longest", "first")
+            .rows()
+            if (name := shorten_name(self.context.find_label(value, names)))
+            and (share := time / max(length if part == "range" else parts[part], 1)) >= EXPLAINS
+        ]
         inside = next((one for one in named if one.part == "range"), None)
-        who = self.job.name_task(row["task"]) if self.job.tasks.height > 1 else ""
-        moment = int(row["begin"]), int(row["end"])
-        length, calls = int(row["length"]), tuple(one for one in named if one is not inside)
-        return HostUse(when, length, moment, parts, calls, inside, place, who, self.lacking)
+        return HostUse(
+            when,
+            length,
+            (row["begin"], row["end"]),
+            parts,
+            tuple(one for one in named if one is not inside),
+            inside,
+            find_place(places, length, self.context),
+            self.job.name_task(task) if self.job.tasks.height > 1 else "",
+            self.lacking,
+        )
 
 
 def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
@@ -268,10 +272,8 @@ def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFram
     samples and ranges rather than waiting for the system, and neither only starts others nor lives for
     a short part of the time of those that do not; of equal ones a process with NVTX ranges comes later.
     """
-    sums = rows.select("task", in_ranges=pl.lit(None, pl.Int64))
-    if activities.height:
-        in_ranges = pl.col("time").filter(pl.col("part") == "range").sum()
-        sums = activities.group_by("task").agg(in_ranges=in_ranges)
+    in_ranges = pl.col("time").filter(pl.col("part") == "range").sum()
+    sums = activities.group_by("task").agg(in_ranges=in_ranges)
     rows = rows.join(sums, on="task", how="left")
     rows = rows.with_columns(waiting=pl.sum_horizontal("os", "io", "off_cpu"))
     in_ranges = (pl.col("in_ranges").fill_null(0) - pl.col("waiting")).clip(0)

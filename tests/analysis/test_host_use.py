@@ -14,7 +14,7 @@ from tools.view_answers import SAMPLES
 import nsys2prv
 from nsys2prv import analyses, open_job
 from nsys2prv.figures.host_time import PARTS, WAITING
-from nsys2prv.figures.result import Analysis
+from nsys2prv.figures.result import DECLARED, Analysis
 from nsys2prv.figures.stacks import Place
 from nsys2prv.figures.time_division import PARTS as PICTURE
 from nsys2prv.verdict import findings
@@ -120,6 +120,7 @@ def test_picture_table_and_sentence_agree(monkeypatch: pytest.MonkeyPatch) -> No
 
     said = Analysis("said", "", "verdict.frames.collect", "verdict.findings.keep_frames")
     monkeypatch.setattr(findings, "keep_frames", keep, raising=False)
+    monkeypatch.setitem(DECLARED, "said", said)
     for module in (open_job, analyses):
         monkeypatch.setattr(module, "ANALYSES", (*analyses.ANALYSES, said))
     with nsys2prv.open(SAMPLES["machine"], quiet=True, jobs=1) as job:
