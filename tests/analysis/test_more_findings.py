@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tools.exports import KERNEL, make_export, make_kernel, make_strings
+from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv import analyses
@@ -15,6 +16,7 @@ from nsys2prv import open_job as job_module
 from nsys2prv.cli import main
 from nsys2prv.figures import device_time
 from nsys2prv.figures.result import DECLARED, Analysis, Finding, Gain, Result, join_findings
+from nsys2prv.verdict import cause_context
 
 TITLE = "Kernels are counted."
 
@@ -61,6 +63,16 @@ def test_what_no_replay_gives_is_no_gain() -> None:
     assert join_findings([[gains], [lasts]]) == [gains, lasts]
     assert (lasts.is_limit, gains.is_limit) == (True, False)
     assert Finding.from_dict(lasts.as_dict()) == lasts
+
+
+def test_what_does_not_amount_to_the_gain_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All kinds of causes go through one check: none is shown if its figures are too small."""
+    with nsys2prv.open(SAMPLES["training"], quiet=True, jobs=1) as job:
+        assert {one.kind for one in job.findings() if isinstance(one, Gain)}
+        monkeypatch.setattr(cause_context, "LEAST_STATED", 1e9)
+        findings = job.analyse("findings", whole=True)["findings"].findings
+    assert not any(isinstance(one, Gain) for one in findings)
+    assert all(one.happens_once or one.is_limit for one in findings)
 
 
 def test_findings_are_joined_by_what_they_cost() -> None:
