@@ -30,21 +30,16 @@ from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_de
 from nsys2prv.figures.intervals import EMPTY, Spans, merge_spans
 from nsys2prv.figures.reach import COLLECTIVE, Reach
 from nsys2prv.figures.result import KERNEL_NAMES, TEXTS
+from nsys2prv.figures.thresholds import (
+    LONG_UNSEEN,
+    NEGLIGIBLE,
+    UNSEEN_SHARE,
+)
 from nsys2prv.match import all_relations
 from nsys2prv.table.event_reader import HELPER, SAMPLED, EventReader
 
-#: Processes are never launched at the same moment: where all reports together lack no more than
-#: this share of the trace, all of it counts as covered. A longer stretch without any event is
-#: looked at.
-NEGLIGIBLE = 0.05
-#: Layouts of collective calls, which every member of a communicator makes; number of calls of others
-#: that show that rows of a report are missing.
-COLLECTIVE_LAYOUTS, LEAST_CALLS = ("nccl_kernel", "mpi_collective"), 2
-#: A begin of captures without events is worth a note if it is longer than this (ns), or than this
-#: share of all.
-LONG_UNSEEN, UNSEEN_SHARE = 1_000_000_000, 0.1
-#: Rounding of clocks (ns).
-ROUNDING = 1000
+#: Layouts of collective calls, which every member of a communicator makes.
+COLLECTIVE_LAYOUTS = ("nccl_kernel", "mpi_collective")
 #: Processes named in one line, and tables.
 MOST_NAMED, MOST_TABLES = 4, 2
 
@@ -162,7 +157,7 @@ def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) 
         first.append(int(clock.to_global(np.array(job.spans[report]))[0]))
         if info.stated_span is not None and not info.is_part:
             stated.append(int(clock.to_global(np.array(info.stated_span))[0]))
-    unseen = -min(stated) if min(first) >= -ROUNDING else 0
+    unseen = -min(stated) if min(first) >= 0 else 0
     in_mpi = frozenset(one.task for one in reaches if one.layout == COLLECTIVE)
     return Coverage(by_task, common, reader.duration, whole, names, unseen, cut, in_mpi)
 
@@ -212,7 +207,7 @@ def _find_report_spans(
     missing = _count_calls_of_others(reader, [(tasks_of[report], edge) for report, edge in silent])
     for (report, edge), calls in zip(silent, missing, strict=True):
         begin, end = spans[report]
-        if calls >= LEAST_CALLS:
+        if calls:
             is_end = edge[1] == end
             spans[report] = (begin, edge[0]) if is_end else (max(begin, edge[1]), end)
     return spans

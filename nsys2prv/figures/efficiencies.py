@@ -28,6 +28,9 @@ from nsys2prv.figures.efficiency_times import (
 )
 from nsys2prv.figures.intervals import merge_spans
 from nsys2prv.figures.result import DECLARED, KERNEL_NAMES, Context, Result, divide_columns
+from nsys2prv.figures.thresholds import (
+    LEAST_REGION,
+)
 from nsys2prv.replay.graph import TRANSFERS, Kind
 from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
 from nsys2prv.table.event_reader import HOST, STREAM
@@ -56,8 +59,6 @@ NO_SYNCS = (
     "OpenMP efficiencies: waiting in barriers was not recorded: no report has the table "
     "OPENMP_EVENT_KIND_SYNC_REGION_WAIT or OPENMP_EVENT_KIND_SYNC_REGION"
 )
-#: Regions of less of the elapsed time are left out where all are asked for.
-LEAST_REGION = 0.01
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:

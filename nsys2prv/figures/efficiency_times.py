@@ -23,6 +23,9 @@ from nsys2prv.figures.device_group import (
 from nsys2prv.figures.host_time import choose_thread
 from nsys2prv.figures.intervals import SIDES, Spans, merge_spans
 from nsys2prv.figures.iterations import find_longest_threads, keep_outermost, read_ranges
+from nsys2prv.figures.thresholds import (
+    LEAST_COVERED,
+)
 
 #: Layouts of time in which threads of OpenMP wait in barriers and other synchronization, and of the
 #: whole calls of these, which count where no waiting was recorded.
@@ -35,10 +38,6 @@ MPI_TIME = "MPI_Init to MPI_Finalize"
 PART = ["part", "key"]
 #: Instructions that a multiprocessor issues in a cycle at most: one for each of its schedulers.
 ISSUED = 4
-#: Samples of metrics count in which a device computes for this share of the time.
-LEAST_COMPUTING = 0.02
-#: Figures are those of a device only if they cover this share of the time that it computes.
-LEAST_COVERED = 0.9
 #: Metrics that instructions and the clock are made of; the unit stands in brackets behind the name.
 CLOCK, ISSUE = re.compile(r"GPC Clock Frequency(?: \[(\w+)\])?"), re.compile(r"SM Issue\b.*")
 UNITS = {"MHz": 1e6, "GHz": 1e9}
@@ -114,7 +113,7 @@ def count_instructions(unit: DeviceGroup, device: int) -> Iterator[pl.DataFrame]
         time, hertz, share = samples.time[known], hertz[known[1:]], share[known[1:]]
         lasts = np.diff(time)
         busy = computing.within(time[:-1], time[1:])
-        counts = (busy > LEAST_COMPUTING * lasts) & (hertz >= 0) & (share >= 0)
+        counts = (busy > 0) & (hertz >= 0) & (share >= 0)
         busy, hertz, share, lasts = (one[counts] for one in (busy, hertz, share, lasts))
         if len(busy) and busy.sum() >= LEAST_COVERED * computing.length:
             row = {

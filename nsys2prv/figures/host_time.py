@@ -35,6 +35,9 @@ from nsys2prv.figures.stacks import (
     find_states,
     measure_places,
 )
+from nsys2prv.figures.thresholds import (
+    SET_UP,
+)
 from nsys2prv.replay.graph import Kind, split_rows
 from nsys2prv.replay.whatif import Replay
 
@@ -63,8 +66,6 @@ TOLD_BY: dict[str, Collection[str]] = {
     "states of threads": STATES_OF_THREADS,
     "CPU samples": SAMPLES,
 }
-#: What sets CUDA up, or something of it, takes at least this (ns).
-SET_UP = 10_000_000
 
 
 def find_host_parts(

@@ -36,39 +36,32 @@ from nsys2prv.figures.device_group import (
 from nsys2prv.figures.intervals import SIDES, Spans, take_first
 from nsys2prv.figures.nvtx_operations import NUMBER, TAIL
 from nsys2prv.figures.result import DECLARED, KERNEL_NAMES, Context, Result
+from nsys2prv.figures.thresholds import (
+    ALIKE,
+    AS_MANY,
+    LEAST_COUNT,
+    LEAST_KERNELS,
+    LEAST_NUMBERED,
+    LEAST_STEADY,
+    MOST_APART,
+    NEARLY,
+    REGULAR,
+    WARM,
+)
 from nsys2prv.table.event_reader import EventReader
 
 LAYOUTS = ("nvtx_pushpop", "nvtx_startend")
 #: Units that are looked at.
 MOST_UNITS = 4
-#: Least number of iterations of a steady state, and of numbered ranges; their least share of the
-#: kernels.
-LEAST_COUNT, LEAST_NUMBERED, LEAST_KERNELS = 3, 2, 0.5
-#: Ranges that cover NEARLY as much time as those that cover most are preferred if there are MORE_OFTEN
-#: times as many.
-NEARLY, MORE_OFTEN = 0.85, 1.5
 #: Calls of libraries are no iterations.
 LIBRARY_CALL = r"^(P?MPI_|nccl[A-Z:])"
-#: Intervals are alike whose numbers of kernels differ by no more than this factor.
-AS_MANY = 1.5
 #: Ranges that are tried.
 MOST_TRIED = 20
-#: Leading iterations that take longer than the median by this factor are warm-up, up to this share
-#: of all; the first one always is.
-WARM, MOST_WARM = 2.0, 0.25
-#: Share of the cases in which two kernels one period apart have the same name.
-ALIKE = 0.9
 #: Periods that are tried.
 MOST_PERIODS = 40
-#: Nearly all periods of a steady state last at most REGULAR times as long as nearly all others.
-REGULAR = 2.0
 GRAPHS = "cuda_graph"
 KERNELS = ("cuda_kernel", GRAPHS)
 PERIOD = "the period of the sequence of kernels"
-#: Repetitions in less than this share of the job are not its steady state.
-LEAST_STEADY = 0.05
-#: Tasks are in the same iteration at a time, but for so many on average, or serve different requests.
-MOST_APART = 1.0
 #: Description of the tables; columns of what devices do -> names for people.
 ABOUT, PARTS = (DECLARED["iterations"].terms[name] for name in ("about", "parts"))
 
@@ -113,47 +106,47 @@ def find_steady_state(
         found = _find_iterations(reader, labels, list_all, show)
         if found is None or found.end - found.begins[0] < LEAST_STEADY * reader.duration:
             return None
-    every = len(found.begins)
-    found, is_first = _leave_out_parts(reader, found)
     ends = np.append(found.begins[1:], found.end)
-    warm_up = _count_warm_up(ends - found.begins, is_first)
+    whole, is_first = _find_whole(reader, found, ends)
+    begins, ends = found.begins[whole], ends[whole]
+    warm_up = _count_warm_up(ends - begins, is_first)
     begin, end = covered.find_longest()
-    inside = (found.begins >= begin) & (ends <= end)
+    inside = (begins >= begin) & (ends <= end)
     kept = np.flatnonzero(inside)[warm_up * inside[0] :]
-    is_shortened = len(found.begins) < every or not inside.all()
+    is_shortened = len(begins) < len(found.begins) or not inside.all()
     if not len(kept) or (is_shortened and len(kept) < LEAST_COUNT):
         return None
     left_out = ", without the first" * (warm_up > 0) + f" {warm_up}" * (warm_up > 1)
     if not inside.all():
         left_out = ", in the longest time that all reports cover"
     first, last = int(kept[0]), int(kept[-1]) + 1
-    begins = tuple(found.begins[first:last].tolist())
-    steady = Steady(begins[0], int(ends[last - 1]), begins, found.found_by, len(ends), left_out)
-    number = pl.col("iteration") - first
+    steady = Steady(
+        int(begins[first]),
+        int(ends[last - 1]),
+        tuple(begins[first:last].tolist()),
+        found.found_by,
+        len(ends),
+        left_out,
+    )
+    number = pl.col("iteration") - whole.start - first
     of_tasks = found.of_tasks.filter(number.is_between(0, last - first - 1))
     return steady, of_tasks.with_columns(iteration=number).sort("unit", "task", "iteration")
 
 
-def _leave_out_parts(reader: EventReader, found: _Found) -> tuple[_Found, bool]:
+def _find_whole(reader: EventReader, found: _Found, ends: np.ndarray) -> tuple[slice, bool]:
     """Return the iterations that a cut does not leave a part of, all of them where there are no such; and
     whether the first of them may be the job's.
     """
-    if (edges := reader.edges) is None:
-        return found, True
-    begins, ends = found.begins, np.append(found.begins[1:], found.end)
-    first = np.count_nonzero(begins <= edges.begin) if edges.before else 0
-    last = len(begins)
-    if edges.behind:
+    first, last, edges = 0, len(ends), reader.edges
+    if edges is not None and edges.before:
+        first = np.count_nonzero(found.begins <= edges.begin)
+    if edges is not None and edges.behind:
         beyond = found.of_tasks.filter(pl.col("until") >= reader.duration)["iteration"].min()
         last = np.count_nonzero(ends < reader.duration)
         last = last if beyond is None else min(last, beyond)
-    if last <= first:
-        return found, True
-    number = pl.col("iteration") - first
-    of_tasks = found.of_tasks.filter(number.is_between(0, last - first - 1))
-    of_tasks = of_tasks.with_columns(iteration=number)
-    whole = _Found(begins[first:last], int(ends[last - 1]), found.found_by, of_tasks)
-    return whole, not edges.before
+    if edges is None or last <= first:
+        return slice(0, len(ends)), True
+    return slice(first, last), not edges.before
 
 
 def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
@@ -283,7 +276,7 @@ def _count_warm_up(lengths: np.ndarray, is_first: bool = True) -> int:
     job's.
     """
     first = 0
-    while first < MOST_WARM * len(lengths) and lengths[first] > WARM * np.median(lengths[first:]):
+    while first < len(lengths) and lengths[first] > WARM * np.median(lengths[first:]):
         first += 1
     return max(first, min(int(is_first), len(lengths) - 1))
 
@@ -439,12 +432,7 @@ def _find_by_ranges(
     ).sort(["covered", "count", "code", "thread"], descending=[True, True, False, False])
     if not groups.height:
         return None
-    best = groups.row(0, named=True)
-    often = groups.filter(
-        (pl.col("covered") >= NEARLY * best["covered"])
-        & (pl.col("count") >= MORE_OFTEN * best["count"])
-    ).sort(["count", "covered"], descending=True, maintain_order=True)
-    for row in pl.concat([often, groups]).head(MOST_TRIED).iter_rows(named=True):
+    for row in groups.head(MOST_TRIED).iter_rows(named=True):
         is_same = (pl.col("thread") == row["thread"]) & (pl.col("code") == row["code"])
         begins, ends = to_arrays(pl.concat(one.filter(is_same) for one in ranges), *SIDES)
         # Work of the last iteration may run after its range has ended.

@@ -32,6 +32,12 @@ from nsys2prv.figures.intervals import (
     spill_durations,
 )
 from nsys2prv.figures.result import DECLARED, Context, Result, divide_columns
+from nsys2prv.figures.thresholds import (
+    FEWEST_SAMPLES,
+    LEAST_ACTIVE,
+    LEAST_SAMPLED,
+    SAME_PERIODS,
+)
 from nsys2prv.table.event_reader import UNKNOWN, Samples
 
 #: Columns that identify a kernel.
@@ -39,8 +45,6 @@ KERNEL_KEY = ["what", "name", "class", "tensor"]
 #: Column -> label of the GPU metric (percent) that is averaged while kernels run.
 METRICS: dict[str, str] = DECLARED["kernels"].terms
 
-#: Samples that a kernel must last for its metrics to be known.
-FEWEST_SAMPLES = 3
 
 #: Bins of the distribution of durations, and kernels that have one.
 BINS, MOST_DISTRIBUTIONS = 24, 60
@@ -198,9 +202,6 @@ def make_steps(samples: Samples, metric: int) -> Steps:
 
 
 SAMPLED = ("gpu_metric", "network_metric", "generic_counter")
-#: Devices are compared over the time that all are sampled; those that are for less than this share of the
-#: longest time are not compared. Times that differ by so many periods are the same.
-LEAST_SAMPLED, SAME_PERIODS = 0.5, 4
 
 
 def collect_metrics(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -319,8 +320,6 @@ def conclude_metrics(frames: Mapping[str, pl.DataFrame], context: Context, resul
 
 #: Metrics (in %) that tell whether a GPU works, the best first.
 ACTIVE = (re.compile(r"SMs? Active\b"), re.compile(r"GR Active\b"))
-#: Mean from which on a GPU works for others: what draws a display, or sets CUDA up, takes less.
-LEAST_ACTIVE = 0.1
 #: Which time -> what it is called, of a whole job and of one with a steady state.
 OF_OTHERS = {
     "before": ("before its first work", "before its steady state"),

@@ -18,15 +18,17 @@ from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 from nsys2prv.figures.device_group import OS, DeviceGroup, to_arrays
 from nsys2prv.figures.intervals import EMPTY, Spans, measure_exclusive, merge_spans
 from nsys2prv.figures.result import DECLARED, Context
+from nsys2prv.figures.thresholds import (
+    LEAST_PLACE,
+    LEAST_SAMPLES,
+    LONGEST_SAMPLE,
+    TOGETHER_AT_EXIT,
+)
 
 #: Layouts of calls with stacks. Those of CUDA come first, as calls of the system lie within them.
 CALLS = ("cuda_api", "osrt", "pthread", "syscalls")
 #: Whose code it is -> what people call it, with callers and where no function is known.
 LIBRARIES, NO_FUNCTION = (DECLARED["stacks"].terms[name] for name in ("libraries", "no_function"))
-#: Smallest share of the time at which a place is reported.
-LEAST_SHARE = 0.2
-#: Smallest number of CPU samples by which a place is known.
-LEAST_SAMPLES = 3
 #: A place is a number: caller 1, then the bits of caller 2 + 1, then those of the owner of the code.
 CALLER_BITS, OWNER_BITS = 28, 4
 SCHEMA = {"place": pl.Int64, "time": pl.Int64}
@@ -36,13 +38,8 @@ STATES_OF_THREADS = ("thread_state", "thread_state_reason")
 #: Whose code samples are in: values of the catalogue.
 _STATES = map_labels("thread_state")
 PROFILER, SYSTEM = (map_labels("code_owner")[whose] for whose in ("the profiler", "the system"))
-#: What happens within this time (ns) happens together.
-ALIKE = 1_000_000
 #: CPU samples in MPI: when, the time that each stands for (ns), and the function without MPI_.
 MPI_SAMPLES = {"begin": pl.Int64, "lasts": pl.Int64, "call": pl.String}
-#: A sample stands for the time since the one before on its thread, at most for this multiple of the
-#: usual time.
-LONGEST_SAMPLE = 4.0
 
 
 def read_layouts(unit: DeviceGroup, layouts: tuple[str, ...], *fields: str) -> pl.DataFrame:
@@ -207,7 +204,7 @@ def _find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, S
     lasts = of_all.group_by("thread").last()
     later = lasts["begin"] - last
     # The threads of a process that exits end together, but for the one that frees what it had.
-    is_exit = (later > ALIKE).sum() <= 1 and (later.abs() <= ALIKE).sum() > 2
+    is_exit = (later > TOGETHER_AT_EXIT).sum() <= 1 and (later.abs() <= TOGETHER_AT_EXIT).sum() > 2
     goes_on = not is_exit and (lasts["state"] == _STATES["running"]).any()
     begun, final = min(first, int(of_all["begin"][0])), max(last, int(of_all["begin"][-1]))
     final = last if is_exit else final
@@ -330,7 +327,7 @@ def find_place(places: pl.DataFrame, whole: float, context: Context) -> Place | 
     sums = places.group_by("place").agg(pl.col("time").sum()).sort("time", maintain_order=True)
     sums = sums.with_columns(of_callers=pl.col("time").sum().over(callers))
     for place, time, of_callers in sums.sort("of_callers", maintain_order=True).tail(1).rows():
-        if of_callers < LEAST_SHARE * whole:
+        if of_callers < LEAST_PLACE * whole:
             continue
         if 2 * time < of_callers:  # callers of no one library alone
             place -= place % (1 << OWNER_BITS)

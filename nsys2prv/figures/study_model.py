@@ -17,6 +17,10 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import escape_to_one_line, format_count, list_some
 from nsys2prv.figures.result import OUTSIDE, Finding
+from nsys2prv.figures.thresholds import (
+    FAIR,
+    GOOD,
+)
 
 #: Says what a JSON file is; another number when its figures mean something else.
 FORMAT = "nsys2prv study 1"
@@ -25,9 +29,6 @@ PARTS, EFFICIENCY = ("mpi", "openmp", "host"), "_efficiency"
 #: Figures by part (`device`, `host`, `mpi`, `openmp`), and some without a part. What is not known
 #: is not there. Efficiencies and scalabilities are fractions of 1.
 Metrics = dict[str, Any]
-#: An efficiency is good, or fair, from these fractions on. POP takes less than 80 % for worth a
-#: look, BSC's BasicAnalysis less than 60 % for critical.
-GOOD, FAIR = 0.8, 0.6
 #: Ends of paths of load balance within nodes, and between them.
 BETWEEN_NODES = ("_in", "_out")
 #: What the first row is called of regions, of those of runs without GPUs, and of runs without

@@ -1,0 +1,69 @@
+"""Say from where on something counts in figures. Each says what it means; shares are of 1, times ns.
+
+Where nothing else is said they were set by jobs whose iterations and causes are known (`tests/analysis`), and
+half or twice as much changes what is said of some of these or of real reports.
+"""
+
+# Iterations, and the steady state.
+
+#: Least number of iterations of a steady state, and of numbered ranges; their least share of the
+#: kernels.
+LEAST_COUNT, LEAST_NUMBERED, LEAST_KERNELS = 3, 2, 0.5
+#: Two ranges are iterations if they are numbered and cover nearly all from the first to the last.
+NEARLY = 0.85
+#: Intervals are alike whose numbers of kernels differ by no more than this factor: those of iterations
+#: do, those from one call of a function to the next do not.
+AS_MANY = 1.5
+#: Leading iterations that take longer than the median by this factor are warm-up; the first one always is.
+WARM = 2.0
+#: Share of the cases in which two kernels one period apart have the same name.
+ALIKE = 0.9
+#: Nearly all periods of a steady state last at most so many times as long as nearly all others.
+REGULAR = 2.0
+#: Repetitions in less than this share of the job are not its steady state.
+LEAST_STEADY = 0.05
+#: Tasks are in the same iteration at a time, but for so many on average, or serve different requests.
+MOST_APART = 1.0
+
+# What reports cover.
+
+#: Processes are never launched at the same moment: where all reports together lack no more than
+#: this share of the trace, all of it counts as covered. A longer stretch without any event is
+#: looked at.
+NEGLIGIBLE = 0.05
+#: A begin of captures without events is worth a note if it is longer than this, or than this share of all.
+LONG_UNSEEN, UNSEEN_SHARE = 1_000_000_000, 0.1
+
+# Hosts.
+
+#: What sets CUDA up, or something of it, takes at least this: tens to hundreds of ms in real reports.
+SET_UP = 10_000_000
+#: Smallest share of the time at which a place in the program is reported.
+LEAST_PLACE = 0.2
+#: Smallest number of CPU samples by which a place is known: one or two may be anywhere.
+LEAST_SAMPLES = 3
+#: A sample stands for the time since the one before on its thread, at most for this multiple of the
+#: usual time.
+LONGEST_SAMPLE = 4.0
+#: Threads that end within this time end together, as those of a process that exits do.
+TOGETHER_AT_EXIT = 1_000_000
+
+# Sampled metrics.
+
+#: Samples that a kernel must last for its metrics to be known.
+FEWEST_SAMPLES = 3
+#: Devices are compared over the time that all are sampled; those that are for less than this share of the
+#: longest time are not compared. Times that differ by so many periods are the same.
+LEAST_SAMPLED, SAME_PERIODS = 0.5, 4
+#: Figures are those of a device only if they cover this share of the time that it computes.
+LEAST_COVERED = 0.9
+#: Mean from which on a GPU works for others: what draws a display, or sets CUDA up, takes less.
+LEAST_ACTIVE = 0.1
+
+# Efficiencies.
+
+#: An efficiency is good, or fair, from these fractions on. POP takes less than 80 % for worth a
+#: look, BSC's BasicAnalysis less than 60 % for critical.
+GOOD, FAIR = 0.8, 0.6
+#: Regions of less of the elapsed time are left out where all are asked for.
+LEAST_REGION = 0.01
