@@ -457,7 +457,10 @@ def extract_openmp(extraction: Extraction, part: Part) -> Iterator[Rows]:
     taken = list(chain.from_iterable(layouts.values()))
     for layout, values in layouts.items():
         rows = make_rows(extraction, layout, columns)
-        yield rows.where(np.isin(rows.columns["event"], values or taken, invert=not values))
+        # Where rows are read for their times alone, it does not matter which layout they are of.
+        if extraction.stores:
+            rows = rows.where(np.isin(rows.columns["event"], values or taken, invert=not values))
+        yield rows
 
 
 def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:

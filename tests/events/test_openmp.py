@@ -184,3 +184,9 @@ def test_points_last_1_ns_whatever_their_end(tmp_path: Path) -> None:
     ]
     assert list_labelled_intervals(trace, FLUSH) == [("Flush", 50, 51)]
     assert summary.dropped == {("openmp_points", Reason.NO_TIME): 1}
+
+
+def test_events_that_are_not_asked_for_count_in_the_span_of_the_trace(tmp_path: Path) -> None:
+    tables = {"SYNC_REGION": [make_task(LENGTH, 3 * LENGTH)]}
+    trace, _ = convert_regions(tmp_path, tables, None, kinds=("osrt",))
+    assert trace.duration == 3 * LENGTH
