@@ -371,7 +371,7 @@ class _Fit(Struct):
     def take_step(self) -> np.ndarray:
         """Improve the corrections and the blocks' lateness; return the step of the offsets, ns."""
         root, matrix, right, lateness = self.make_normal_equations()
-        step = matrix.solve(np.einsum("hij,hj->hi", root, right).ravel())
+        step = np.linalg.solve(matrix, np.einsum("hij,hj->hi", root, right).ravel())
         step = np.einsum("hji,hj->hi", root, step.reshape(-1, 2))
         self.corrections = Corrections(
             self.corrections.offset + step[:, 0], self.corrections.drift + step[:, 1] / SECOND
@@ -383,11 +383,13 @@ class _Fit(Struct):
     def find_covariance(self) -> np.ndarray:
         """Return the covariance of each host's step, (hosts, 2, 2); 0 of hosts not to be moved."""
         root, matrix, *_ = self.make_normal_equations()
-        return np.einsum("hji,hjk,hkl->hil", root, matrix.invert_own(), root)
+        hosts = np.arange(len(root))
+        own = np.linalg.inv(matrix).reshape(len(hosts), 2, -1, 2)[hosts, :, hosts]
+        return np.einsum("hji,hjk,hkl->hil", root, own, root)
 
     def make_normal_equations(
         self,
-    ) -> tuple[np.ndarray, _HostMatrix, np.ndarray, list[tuple[np.ndarray, float, float]]]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[np.ndarray, float, float]]]:
         """Return the normal equations of a step of (offset in ns, drift in ns per s) of each host,
         after the collectives' ends and the latenesses are eliminated.
 
@@ -429,52 +431,12 @@ class _Fit(Struct):
         right[:, 1] -= self.corrections.drift * SECOND * prior
         own[~free] = np.eye(2)
         root = np.linalg.inv(np.linalg.cholesky(own)) * free[:, None, None]
-        parts = [
-            (
-                (2 * clocks[:, None] + [0, 1]).ravel(),
-                np.einsum("ehj,hij->ehi", part, root[clocks]).reshape(len(part), -1),
-            )
-            for clocks, part in shared
-        ]
-        return root, _HostMatrix(right.size, parts), right, lateness
-
-
-class _HostMatrix:
-    """The matrix of all hosts, two rows each: a unit matrix less the products of parts, (places,
-    rows), with themselves. Of few rows it is inverted by these (Woodbury's formula), so that the
-    time grows with the number of hosts, not with its third power.
-    """
-
-    def __init__(self, size: int, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
-        self.rows = np.zeros((0, size))
-        if 0 < sum(len(part) for _, part in parts) < size:
-            self.rows = np.concatenate([np.zeros((len(part), size)) for _, part in parts])
-            first = 0
-            for at, part in parts:
-                self.rows[first : first + len(part), at] = part
-                first += len(part)
-            self.matrix = np.eye(first) * UNIT - self.rows @ self.rows.T
-            return
-        self.matrix = np.eye(size) * UNIT
-        for at, part in parts:
-            self.matrix[np.ix_(at, at)] -= part.T @ part
-
-    def solve(self, right: np.ndarray) -> np.ndarray:
-        """Return the vector whose product with the matrix this is."""
-        if not len(self.rows):
-            return np.linalg.solve(self.matrix, right)
-        return (right + self.rows.T @ np.linalg.solve(self.matrix, self.rows @ right)) / UNIT
-
-    def invert_own(self) -> np.ndarray:
-        """Return what the inverse has for each host itself, (hosts, 2, 2)."""
-        if not len(self.rows):
-            hosts = np.arange(len(self.matrix) // 2)
-            return np.linalg.inv(self.matrix).reshape(len(hosts), 2, -1, 2)[hosts, :, hosts]
-        rows, solved = (
-            one.reshape(len(one), -1, 2)
-            for one in (self.rows, np.linalg.solve(self.matrix, self.rows))
-        )
-        return (np.eye(2) + np.einsum("rhi,rhj->hij", rows, solved)) / UNIT
+        matrix = np.eye(right.size) * UNIT
+        for clocks, part in shared:
+            at = (2 * clocks[:, None] + [0, 1]).ravel()
+            common = np.einsum("ehj,hij->ehi", part, root[clocks]).reshape(len(part), -1)
+            matrix[np.ix_(at, at)] -= common.T @ common
+        return root, matrix, right, lateness
 
 
 def _find_common_ends(ends: np.ndarray, seen: np.ndarray) -> np.ndarray:

@@ -39,14 +39,16 @@ COLLECTIVES = {
 MESSAGES = ("nccl_message", "mpi_message")
 #: Messages below this (bytes) are sent before they are received: their sender does not wait.
 EAGER = 8192
-#: Sends that return at once, and calls that end when these are complete.
-_STARTS = re.compile(r"MPI_(I(|b|r|s)send|Start(all)?)$")
-_WAITS = re.compile(r"MPI_Wait(all|any|some)?$")
-#: Calls of MPI without a communicator in which every process waits for all others.
-_SET_UP = re.compile(
-    r"MPI_(Init(_thread)?|Finalize|Comm_(split(_type)?|dup|create|free)|Win_(create|allocate\w*|fence|free)"
-    r"|File_(open|close|set_\w+|sync|(read|write)(_at)?_all|(read|write)_ordered))$"
-)
+#: Calls of MPI by their names: sends that return at once, calls that end when these are complete, and
+#: calls without a communicator in which every process waits for all others.
+_NAMES = {
+    "start": re.compile(r"MPI_(I(|b|r|s)send|Start(all)?)$"),
+    "wait": re.compile(r"MPI_Wait(all|any|some)?$"),
+    "set_up": re.compile(
+        r"MPI_(Init(_thread)?|Finalize|Comm_(split(_type)?|dup|create|free)|Win_(create|allocate\w*|fence|free)"
+        r"|File_(open|close|set_\w+|sync|(read|write)(_at)?_all|(read|write)_ordered))$"
+    ),
+}
 
 
 class Rule(Struct, frozen=True):
@@ -108,10 +110,14 @@ def _read_nccl(reader: EventReader) -> pl.DataFrame:
     return _describe_kernels(reader, records)
 
 
+def _read_kernels(reader: EventReader) -> pl.DataFrame:
+    kernels = reader.read_begins("nccl_kernel", ("bytes", "communicator")).drop("end")
+    return kernels.unique(("thread", "begin"), keep="first")
+
+
 def _describe_kernels(reader: EventReader, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return kernels with the bytes and communicators of those of NCCL, ABSENT where unknown."""
-    known = reader.read_begins("nccl_kernel", ("bytes", "communicator")).drop("end")
-    known = known.unique(("thread", "begin"), keep="first")
+    known = reader.remember("nccl_kernels", lambda: _read_kernels(reader))
     kernels = kernels.join(known, on=("thread", "begin"), how="left", maintain_order="left")
     return kernels.with_columns(pl.col("bytes", "communicator").fill_null(ABSENT))
 
@@ -167,7 +173,7 @@ def _find_ends(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
     """
     if not found["later"].any():
         return found
-    waits = _read_mpi_calls(reader, _WAITS).select("thread", until="end").sort("until")
+    waits = _select_mpi_calls(reader, "wait").select("thread", until="end").sort("until")
     come = pl.max_horizontal("begin", pl.col("begin").filter("holds").max().over("collective"))
     found = found.with_columns(come=come).sort("come").join_asof(
         waits, left_on="come", right_on="until", by="thread", strategy="forward", coalesce=False,
@@ -181,7 +187,7 @@ def _find_ends(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
 
 def _match_set_up(reader: EventReader) -> pl.DataFrame:
     """Return calls of MPI without a communicator: the n-th of a name of all processes."""
-    found = _read_mpi_calls(reader, _SET_UP).sort("begin", maintain_order=True)
+    found = _select_mpi_calls(reader, "set_up").sort("begin", maintain_order=True)
     found = found.with_columns(task=_take_of_rows(reader, "task", found))
     found = found.with_columns(number=pl.int_range(pl.len()).over("layout", "call", "task"))
     name = ("layout", "call")
@@ -192,19 +198,31 @@ def _match_set_up(reader: EventReader) -> pl.DataFrame:
     )
 
 
-def _read_mpi_calls(reader: EventReader, names: re.Pattern[str]) -> pl.DataFrame:
-    """Return the calls of MPI with such names: thread, begin, end, layout, call."""
-    frames = []
-    for number, layout in enumerate(MPI_LAYOUTS):
-        known = load_catalogue().name_sets[layout].list_known_values()
-        values = [value for name, value in known.items() if names.match(name)]
+def _select_mpi_calls(reader: EventReader, does: str) -> pl.DataFrame:
+    """Return the calls of MPI with names of a sort (a key of _NAMES): thread, begin, end, layout, call."""
+    calls = reader.remember("mpi_calls", lambda: _read_mpi_calls(reader))
+    return calls.filter(pl.col("does") == does)
+
+
+def _read_mpi_calls(reader: EventReader) -> pl.DataFrame:
+    """Return the calls of MPI whose names are of any sort, with what each `does`."""
+    schema = dict.fromkeys(("begin", "end", "thread", "call"), pl.Int64)
+    frames = [pl.DataFrame(schema=schema | {"layout": pl.String, "does": pl.String})]
+    for layout in MPI_LAYOUTS:
+        values = {
+            value: does
+            for name, value in load_catalogue().name_sets[layout].list_known_values().items()
+            for does, names in _NAMES.items()
+            if names.match(name)
+        }
         if values and layout in reader.layouts:
+            wanted = np.array([*values])
             calls = reader.read_begins(
-                layout, ("call",), keep=lambda columns, own=values: np.isin(columns["call"], own)
+                layout, ("call",), keep=lambda columns, of=wanted: np.isin(columns["call"], of)
             )
-            frames.append(calls.with_columns(layout=pl.lit(number)))
-    empty = dict.fromkeys(("begin", "end", "thread", "call"), pl.Int64) | {"layout": pl.Int32}
-    return pl.concat([pl.DataFrame(schema=empty), *frames])
+            does = pl.col("call").replace_strict(values, return_dtype=pl.String)
+            frames.append(calls.with_columns(layout=pl.lit(layout), does=does))
+    return pl.concat(frames)
 
 
 def _take_of_rows(reader: EventReader, name: str, found: pl.DataFrame) -> pl.Series:
@@ -238,12 +256,12 @@ def _read_messages(reader: EventReader) -> pl.DataFrame:
     ]
     lines = pl.concat(frames).with_row_index("message")
     of_mpi = (lines["kind"] == MESSAGES[1]).any()
-    starts = _read_mpi_calls(reader, _STARTS) if of_mpi else pl.DataFrame()
+    starts = _select_mpi_calls(reader, "start") if of_mpi else pl.DataFrame()
     if not starts.height:
         return lines.with_columns(eager=pl.col("bytes") < EAGER, waits=pl.lit(None, pl.Int64))
     starts = starts.select(sender="thread", sent="begin", starts=pl.lit(True)).unique()
     lines = lines.join(starts, on=("sender", "sent"), how="left", maintain_order="left")
-    waits = _read_mpi_calls(reader, _WAITS).select(sender="thread", waits="begin").sort("waits")
+    waits = _select_mpi_calls(reader, "wait").select(sender="thread", waits="begin").sort("waits")
     is_large, starts = pl.col("bytes") >= EAGER, pl.col("starts").is_not_null()
     waiting = lines.filter(is_large & starts).sort("sent").join_asof(
         waits, left_on="sent", right_on="waits", by="sender", strategy="forward", coalesce=False,
