@@ -61,7 +61,7 @@ class Spans(Struct, frozen=True, eq=False):
         if not len(self):
             return np.zeros(times.shape, np.int64)
         lengths = np.empty(times.shape, np.int64)
-        core.time_before(*_list_sides(self), times, lengths)
+        core.time_before(_list_sides(self), times, lengths)
         return lengths
 
     def __and__(self, other: Spans) -> Spans:

@@ -113,12 +113,23 @@ class WorkTable(Struct, frozen=True, dict=True):
     def excess(self) -> Excess:
         """Excess time of the work of processes over the usual."""
         columns = self.edges.shape[1]
-        figures, (sums, longest) = np.zeros((columns, 4)), np.zeros((2, columns, PARTS))
-        given = (self.edges, self.usual, self.weight.columns, self.part, USUALLY)
-        usually = core.measure_excess(*given, figures, sums, longest)
-        total, mean, error, count = figures.T
-        of_parts = sums.var(axis=1) * PARTS / np.maximum(count, 1) ** 2
-        return Excess(total, mean, np.maximum(error, of_parts), longest, sums, usually)
+        total, mean, error = np.zeros((3, columns))
+        sums, longest = np.zeros((2, columns, PARTS))
+        apart = []
+        for column in range(columns):
+            lines = np.flatnonzero(self.edges[:, column] >= 0)
+            own = (self.weight[self.edges[lines, column]] - self.usual[lines]).astype(np.float32)
+            part, count = self.part[lines], max(len(lines), 1)
+            sums[column] = np.bincount(part, own, PARTS)
+            np.maximum.at(longest[column], part, own)
+            total[column] = own.sum(dtype=float)
+            mean[column] = total[column] / count
+            of_parts = sums[column].var() * PARTS
+            error[column] = max(np.square(own - mean[column]).sum(), of_parts) / count**2
+            apart.append(np.abs(own))
+        every = np.concatenate(apart).astype(float)
+        usually = float(np.quantile(every, USUALLY)) if len(every) else 0.0
+        return Excess(total, mean, error, longest, sums, usually)
 
     @cached_property
     def by_key(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -26,7 +26,7 @@ static PyMethodDef FUNCTIONS[] = {
     {"unite_spans", unite_spans, METH_VARARGS,
      "unite_spans(begin, end, begin, end): return the times in any of the intervals of two lists, each by its begins, as bytes of begins and of ends."},
     {"time_before", time_before, METH_VARARGS,
-     "time_before(begin, end, times, out): put into `out` how much of a set of times lies before each of some times (all int64).\n\n"
+     "time_before((begin, end), times, out): put into `out` how much of a set of times lies before each of some times (all int64).\n\n"
      "begin, end: the intervals of the set, ascending and apart. Raises ValueError where something does not fit."},
     {"find_parents", find_parents, METH_VARARGS,
      "find_parents(thread, begin, end, depth, parent): put into `depth` how many ranges each lies in, and into `parent` the last of them, -1 for none (all int32\n"
@@ -94,9 +94,6 @@ static PyMethodDef FUNCTIONS[] = {
     {"find_medians", find_medians, METH_VARARGS,
      "find_medians(table, columns, weight, out): put into `out` (float64) the median of each line of a table of edges (int32, -1 for none), of the columns\n"
      "that a mask chooses; NaN of none. weight: columns of Durations."},
-    {"measure_excess", measure_excess, METH_VARARGS,
-     "measure_excess(table, usual, weight, share, out): put into `out` (float64) by how much the edges of each column of a table last longer than is usual\n"
-     "in their line (float64): the sum, the mean, the square of its standard error, and the most. Returns what this share of all differs by at most."},
     {"share_work", share_work, METH_VARARGS,
      "share_work(table, takers, givers, weight, is_mean, edges, lasts): put the edges of some columns of a table into `edges` (int32), and into `lasts`\n"
      "(int64) how long they last if they last as long as other columns of their line, in the median or mean. Returns how many. takers, givers: masks."},

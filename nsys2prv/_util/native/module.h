@@ -73,7 +73,6 @@ PyObject *change_durations(PyObject *self, PyObject *arguments);
 PyObject *look_up_durations(PyObject *self, PyObject *arguments);
 PyObject *tabulate_work(PyObject *self, PyObject *arguments);
 PyObject *find_medians(PyObject *self, PyObject *arguments);
-PyObject *measure_excess(PyObject *self, PyObject *arguments);
 PyObject *share_work(PyObject *self, PyObject *arguments);
 PyObject *summarize_keys(PyObject *self, PyObject *arguments);
 

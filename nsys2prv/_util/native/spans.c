@@ -62,29 +62,25 @@ static void sum_before(const int64_t *begin, const int64_t *end, size_t count, c
 }
 
 PyObject *time_before(PyObject *self, PyObject *arguments) {
-    Py_buffer begin, end, times, out;
+    PyObject *times, *out;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "y*y*y*w*", &begin, &end, &times, &out))
+    Buffers held = {.count = 0};
+    int64_t count, asked = -1;
+    void *column[2], *time, *length;
+    if (!PyArg_ParseTuple(arguments, "OOO", &arguments, &times, &out))
         return NULL;
-    size_t count = (size_t)begin.len / 8, asked = (size_t)times.len / 8;
-    int fits = end.len == begin.len && out.len == times.len;
-    uint64_t *sums = fits ? malloc((count / TOGETHER + 1) * sizeof *sums) : NULL;
-    if (sums) {
-        Py_BEGIN_ALLOW_THREADS
-        sum_before(begin.buf, end.buf, count, times.buf, asked, sums, out.buf);
-        Py_END_ALLOW_THREADS
-        free(sums);
-    } else if (fits)
-        PyErr_NoMemory();
-    else
-        PyErr_SetString(PyExc_ValueError, "an end of each begin, and room for each time");
-    PyBuffer_Release(&begin);
-    PyBuffer_Release(&end);
-    PyBuffer_Release(&times);
-    PyBuffer_Release(&out);
-    if (PyErr_Occurred())
-        return NULL;
-    Py_RETURN_NONE;
+    if (get_columns(&held, arguments, "88", &count, column) && get_column(&held, times, 8, &asked, &time) && get_column(&held, out, 8, &asked, &length)) {
+        uint64_t *sums = malloc(((size_t)count / TOGETHER + 1) * sizeof *sums);
+        if (sums) {
+            Py_BEGIN_ALLOW_THREADS
+            sum_before(column[0], column[1], (size_t)count, time, (size_t)asked, sums, length);
+            Py_END_ALLOW_THREADS
+            free(sums);
+        } else
+            PyErr_NoMemory();
+    }
+    release_buffers(&held);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 /* Puts what two sets have in common into `begin` and `end`, if there are such columns; returns how many intervals that is. Of a few intervals and many
@@ -266,19 +262,15 @@ static bool nest_ranges(const int32_t *thread, const int64_t *begin, const int64
 }
 
 PyObject *find_parents(PyObject *self, PyObject *arguments) {
-    PyObject *threads, *begins, *ends, *depths, *parents;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOOO", &threads, &begins, &ends, &depths, &parents))
-        return NULL;
     Buffers held = {.count = 0};
     Open open = {0};
-    int64_t count = -1;
-    void *thread, *begin, *end, *depth, *parent;
+    int64_t count;
+    void *column[5];
     bool done = true;
-    if (get_column(&held, threads, 4, &count, &thread) && get_column(&held, begins, 8, &count, &begin) && get_column(&held, ends, 8, &count, &end)
-        && get_column(&held, depths, 4, &count, &depth) && get_column(&held, parents, 4, &count, &parent)) {
+    if (get_columns(&held, arguments, "48844", &count, column)) {
         Py_BEGIN_ALLOW_THREADS
-        done = nest_ranges(thread, begin, end, count, depth, parent, &open);
+        done = nest_ranges(column[0], column[1], column[2], count, column[3], column[4], &open);
         Py_END_ALLOW_THREADS
     }
     free(open.ends);
