@@ -199,8 +199,8 @@ def test_orders_out_of_bounds_are_refused() -> None:
     out = np.empty(1000, np.uint8)
     order = np.arange(3, dtype=np.uint64)
     second = order + np.uint64(1 << ROW_BITS)
-    assert prv.core.write([batch], order, out) == (3, 6)
-    assert prv.core.write([batch, batch], second, out) == (3, 6)
+    assert prv.core.write_lines([batch], order, out) == (3, 6)
+    assert prv.core.write_lines([batch, batch], second, out) == (3, 6)
     for invalid in (
         ([batch], order + np.uint64(1)),
         ([batch], order - np.uint64(1)),
@@ -209,11 +209,11 @@ def test_orders_out_of_bounds_are_refused() -> None:
         ([batch, batch], second + np.uint64(1 << ROW_BITS)),
     ):
         with pytest.raises(ValueError, match="out of its bounds"):
-            prv.core.write(*invalid, out)
+            prv.core.write_lines(*invalid, out)
     with pytest.raises(TypeError):
-        prv.core.write(None, order, out)
+        prv.core.write_lines(None, order, out)
     with pytest.raises((TypeError, BufferError)):
-        prv.core.write([batch], order, b"not to be written to")
+        prv.core.write_lines([batch], order, b"not to be written to")
 
 
 @pytest.mark.parametrize("span", [1, 3, 1 << 11, 1 << 22, 1 << 40, (1 << 63) - 1])
@@ -231,7 +231,7 @@ def test_both_order_lines_alike(span: int, tied: bool) -> None:
         for count in (1, 500, 2001, 33)
     ]
     order = np.empty(sum(len(batch.times) for batch in batches), np.uint64)
-    prv.core.order([(batch.times, batch.ties) for batch in batches], order)
+    prv.core.order_lines([(batch.times, batch.ties) for batch in batches], order)
     starts = np.cumsum([0, *(len(batch.times) for batch in batches)])
     lines = starts[order >> np.uint64(ROW_BITS)] + (order & np.uint64((1 << ROW_BITS) - 1))
     assert lines.tolist() == prv._order_by_numpy(batches).tolist()
@@ -247,9 +247,9 @@ def test_an_order_without_room_is_refused() -> None:
         ([(times, None), (times, None)], order),
     ):
         with pytest.raises(ValueError, match="room for each line"):
-            prv.core.order(batches, out)
+            prv.core.order_lines(batches, out)
     with pytest.raises(TypeError):
-        prv.core.order([times], order)
+        prv.core.order_lines([times], order)
 
 
 @pytest.mark.parametrize("sample", ["training", "graphs"])

@@ -460,8 +460,11 @@ PyObject *read_lines(PyObject *self, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
-PyObject *close_trace(PyObject *self, PyObject *capsule) {
+PyObject *close_trace(PyObject *self, PyObject *arguments) {
+    PyObject *capsule;
     (void)self;
+    if (!PyArg_ParseTuple(arguments, "O", &capsule))
+        return NULL;
     Trace *trace = PyCapsule_GetPointer(capsule, NAME);
     PyObject *faults = trace ? PyList_New(0) : NULL;
     if (!faults)

@@ -260,11 +260,13 @@ def merge_lines(batches: Iterable[Batch]) -> Iterator[np.ndarray]:
         yield _format_by_polars(batches)
         return
     order = np.empty(sum(len(batch.times) for batch in batches), np.uint64)
-    core.order([(_to_integers(batch.times), _to_integers(batch.ties)) for batch in batches], order)
+    core.order_lines(
+        [(_to_integers(batch.times), _to_integers(batch.ties)) for batch in batches], order
+    )
     programs = [(make_program(batch.parts), len(batch.times)) for batch in batches]
     while len(order):
         text = np.empty(TEXT_BYTES, np.uint8)
-        lines, size = core.write(programs, order, text)
+        lines, size = core.write_lines(programs, order, text)
         if not lines:
             raise ValueError(f"a line of more than {TEXT_BYTES:,} bytes")
         order = order[lines:]
