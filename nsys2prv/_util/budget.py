@@ -1,4 +1,5 @@
-"""The budget of memory and time: what may be made of how much input, in one place.
+"""The budget of memory and time: what may be made of how much input, and how much of it is in memory at a
+time.
 
 A small file can stand for any amount of work: a text that thousands of rows refer to, a dictionary of a
 Parquet file, thousands of rows that all begin at one moment, thousands of processes with an event
@@ -65,6 +66,54 @@ OBJECT_NAME = 1_000
 #: Bytes of a compressed trace when unpacked at least, and further ones for each packed byte. Traces are
 #: packed to a tenth; of equal lines, to a thirtieth.
 LEAST_TRACE, TRACE_PER_BYTE = 1 << 31, 100
+
+# What a worker has in memory at a time. None of these numbers changes a result. Rows are of tables,
+# of runs or of frames; a row takes some ten to hundred bytes.
+
+#: Reading. Rows of a part of a table, and of one task: small enough to share the work out, large enough
+#: that opening the report again costs nothing.
+PART_ROWS, TASK_ROWS = 200_000, 400_000
+#: Rows of a table that SQLite hands over at a time, and rows of one that are looked at together where it is large.
+SELECTED_ROWS, TABLE_ROWS = 50_000, 400_000
+#: Rows of a table in which its earliest and latest events are sought, and whose launches are.
+SURVEY_ROWS, LAUNCH_ROWS = 20_000, 1_000_000
+#: Cells of a table of all instants and all metrics at most; a larger one is split into tables of so
+#: many metrics.
+METRIC_CELLS, METRICS_TOGETHER = 1 << 24, 8
+#: Pairs of NVTX ranges and calls that are looked at together.
+RANGE_PAIRS = 1 << 20
+#: What a process remembers: names with their classes, results of few texts, shapes of runs; and how many
+#: distinct stacks there may be for the next task to be told what was found out of them.
+REMEMBERED_NAMES, REMEMBERED_TEXTS, REMEMBERED_SHAPES = 1 << 17, 100_000, 4096
+DISTINCT_STACKS = 1 << 16
+#: A frame of at most so many rows and bytes stays in memory: a file takes longer than its rows.
+SMALL_FRAME_ROWS, SMALL_FRAME_BYTES = 1_000, 8_192
+#: Storing. Rows that are moved to lanes together.
+LANE_ROWS = 500_000
+#: Relating. Facts (bytes) that one step brings into order, unless one report has more (of NCCL, fifty
+#: thousand kernels), and of a bucket, which one step matches.
+BATCH_BYTES, BUCKET_BYTES = 10_000_000, 8_000_000
+#: Calls that are gathered at once, unless they are one communicator's that the report numbers; kernels
+#: that one step compares with each other (some 60 MB); lines that it stores; allocations.
+PORTION_ROWS, STEP_ROWS, LINE_ROWS, ALLOCATION_ROWS = 50_000, 100_000, 200_000, 500_000
+#: Kernels that CUDA graphs launch are looked at if there are fewer of a job's, and pairs of a meeting and
+#: a stream: all are in memory at once.
+MOST_IN_GRAPHS, MOST_COMPARED = 5_000_000, 1 << 25
+#: Analysing. Executions (about) whose durations are in memory, unless one group has more; intervals, or
+#: events, that are compared with sets of times; edges of the replay that are looked at together.
+EXECUTIONS, INTERVAL_ROWS, EDGE_ROWS = 1_000_000, 250_000, 1 << 18
+#: Writing. Records of one window of the trace (some tens of MB), and for each run of the trace, where that
+#: is more: of very many runs a window must be worth the look into each. Sampled numbers that are as much
+#: work as one record of the other kinds.
+WINDOW_RECORDS, RECORDS_PER_RUN, VALUES_PER_RECORD = 300_000, 400, 6
+#: Records of a small run at most: to join it costs less than a hundred windows that look into it. Records
+#: of a run that small ones are joined to, at most.
+SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
+#: Names that get their values together, and labels that are written together.
+NAME_ROWS, LABELS_AT_ONCE = 1_000_000, 100_000
+#: Bytes of text that the compiled writer makes at a time, many times the length of a line; of a trace
+#: that are checked together; and the longest line that is taken for one.
+TEXT_BYTES, BLOCK_BYTES, LONGEST_LINE = 1 << 24, 1 << 20, 1 << 26
 
 
 class FolderBudget:

@@ -17,10 +17,10 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from nsys2prv._util.budget import SMALL_FRAME_BYTES, SMALL_FRAME_ROWS
+
 #: Place of the bits of a column that every row has.
 NO_BITS = -1
-#: A frame of at most so many rows and bytes stays in memory: a file takes longer than its rows.
-SMALL_FRAME_ROWS, SMALL_FRAME_BYTES = 1_000, 8_192
 
 
 class Packed(Struct, frozen=True):

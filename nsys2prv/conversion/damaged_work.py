@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.budget import PART_ROWS
 from nsys2prv._util.columns import factorize_together
 from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, KERNEL_TABLE, SETS
 from nsys2prv.events.extraction import STREAM_COLUMNS, ObjectKey, StreamKey
@@ -24,9 +25,8 @@ from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.source import NULL, mask_usable
 from nsys2prv.export.sqlite import open_database
 
-#: Tables of the operations of streams, and how many of their rows are read at a time.
+#: Tables of the operations of streams.
 TABLES = (KERNEL_TABLE, GRAPH_TABLE, COPIES, SETS, DECOMPRESSIONS)
-ROWS = 200_000
 #: Columns that tell a stream, with the context that it is of, from others.
 QUEUE = (*STREAM_COLUMNS, "contextId", "greenContextId")
 #: Damage is rare: a stream is none that runs its operations one after the other if more than FEW of
@@ -87,7 +87,9 @@ def search_streams(work: SearchWork) -> list[DamagedWork]:
     frames = []
     with open_database(work.info.path) as database:
         for table in TABLES if streams.height else ():
-            for piece in work.info.parts[table].split(ROWS) if table in work.info.parts else ():
+            for piece in (
+                work.info.parts[table].split(PART_ROWS) if table in work.info.parts else ()
+            ):
                 columns = database.read(piece, names)
                 begin, end = columns["start"], columns["end"]
                 inside = (begin >= work.info.capture.first) & (end <= work.info.capture.last)

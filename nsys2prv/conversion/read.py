@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.budget import PART_ROWS, TASK_ROWS
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.stored_columns import FrameWriter, StoredFrame
 from nsys2prv._util.text import list_some
@@ -53,11 +54,6 @@ from nsys2prv.table.overlaps import TOO_MANY, assign_nesting_lanes
 from nsys2prv.table.runs import SpillWriter
 from nsys2prv.table.work_result import CommonNumbers, WorkResult
 
-#: Rows read at a time: a few tens of MB whatever the table.
-PART_ROWS = 200_000
-#: Rows of one task: small enough to share the work out, large enough that opening the report again
-#: costs nothing.
-TASK_ROWS = 400_000
 #: Kinds of events by which the clocks of hosts are aligned.
 KINDS_FOR_CLOCKS = frozenset({"graphs", "kernels", "mpi_event_trace", "nccl", "nccl_operations"})
 #: What rows are read for: to be stored, for the indexes alone, or beside these for the clocks alone.

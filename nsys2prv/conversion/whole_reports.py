@@ -18,6 +18,7 @@ from itertools import chain
 import numpy as np
 from msgspec import Struct
 
+from nsys2prv._util.budget import LAUNCH_ROWS, SURVEY_ROWS
 from nsys2prv._util.columns import ABSENT, OPEN, factorize_together, find_places, group_rows
 from nsys2prv.events import all_kinds
 from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
@@ -31,8 +32,6 @@ from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.runs import Span
 from nsys2prv.table.work_result import WorkResult, repair_times
 
-#: Rows of the pieces in which the earliest and latest events of a table are sought.
-PIECE_ROWS = 20_000
 #: Bounds of unknown times.
 UNKNOWN = -TIME_LIMIT, TIME_LIMIT
 #: Kinds whose ranges end where rows anywhere else in their table say.
@@ -42,10 +41,9 @@ LAUNCHING = re.compile(r"cu(?:da)?(?:Launch(?:Cooperative)?Kernel|Launch(?:Grid|
 CAPTURE_BEGIN = re.compile(r"cu(?:da)?StreamBeginCapture")
 CAPTURE_END = re.compile(r"cu(?:da)?StreamEndCapture")
 #: Tables of work on memory, which goes on in a stream where kernels are lacking; tables of all
-#: launched work; how many of their rows are read at a time.
+#: launched work.
 MEMORY_TABLES = (COPIES, SETS)
 WORK_TABLES = (KERNEL_TABLE, GRAPH_TABLE, *MEMORY_TABLES, HOST_NODES, DECOMPRESSIONS)
-ROWS = 1_000_000
 #: From this share of lost launches on it is not known when the GPUs of a process were idle.
 FEW_LOST = 0.01
 #: Later than any time (ns).
@@ -191,7 +189,7 @@ def find_span(work: WholeWork, database: Database) -> Span | None:
         if not kind.extends_trace and span is not None:
             break
         parts = [info.parts[table] for table in kind.tables if table in info.parts]
-        pieces = [piece for part in parts for piece in part.split(PIECE_ROWS)]
+        pieces = [piece for part in parts for piece in part.split(SURVEY_ROWS)]
         for piece in pieces:
             if piece not in bounds:
                 bounds[piece] = _find_bounds(database, piece, info)
@@ -333,7 +331,7 @@ def _read_work(
     done = {segment.process: _Work() for segment in segments}
     names = ("globalPid", "correlationId", "streamId", "start", "end")
     for table in tables:
-        for part in info.parts[table].split(ROWS):
+        for part in info.parts[table].split(LAUNCH_ROWS):
             columns = database.read(part, names)
             for process, rows in group_rows(columns["globalPid"]):
                 if process in done:

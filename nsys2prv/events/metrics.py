@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.budget import METRIC_CELLS, METRICS_TOGETHER
 from nsys2prv._util.columns import (
     ABSENT,
     factorize,
@@ -39,9 +40,6 @@ GREATEST = np.iinfo(np.int64).max - 1
 #: Metrics of one object, and devices and sources, in one read at most: a program may make up names.
 #: The most frequent are kept.
 MOST_METRICS = MOST_SOURCES = 1024
-#: Cells of a table of all instants and all metrics at most; a larger one is split into tables of so
-#: many metrics.
-MOST_CELLS, METRICS_TOGETHER = 1 << 24, 8
 #: SQL queries of kinds that need their own, by their names in ``queries.yaml``.
 QUERIES: dict[str, str] = load_shipped_file(__package__, "queries.yaml")
 GPU_LAYOUT, SOC_LAYOUT = "gpu_metric", "soc_metric"
@@ -124,7 +122,7 @@ def make_counters(
     time, value, metric = (possible[name].to_numpy() for name in ("time", "value", "metric"))
     used, column = factorize(metric)
     # Where few instants have all metrics a table of all would be mostly empty.
-    is_small = np.count_nonzero(mask_changes(time)) * len(used) < MOST_CELLS
+    is_small = np.count_nonzero(mask_changes(time)) * len(used) < METRIC_CELLS
     width = len(used) if is_small else METRICS_TOGETHER
     for first in range(0, len(used), width):
         numbers = used[first : first + width].tolist()

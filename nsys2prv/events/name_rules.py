@@ -22,6 +22,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util import files
+from nsys2prv._util.budget import REMEMBERED_NAMES, REMEMBERED_TEXTS
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events.catalogue import load_catalogue, map_labels
@@ -30,8 +31,6 @@ from nsys2prv.export.source import FEW_TEXTS, DistinctTexts, Texts, decode_texts
 T = TypeVar("T")
 #: Characters that are looked at, of a whole name and of the kernel's own, so that no name is slow.
 LONGEST_NAME, LONGEST_OWN_NAME = 2048, 512
-#: Names whose classes a process remembers.
-REMEMBERED = 1 << 17
 _CLASS_KEYS = ("class", "name", "full", "tensor_cores", "shape")
 #: YAML's booleans, as rules write them.
 _BOOLEANS = {True: "yes", False: "no"}
@@ -62,8 +61,6 @@ _NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
 _FIRST = 10**17
 #: Instead of the place of a number: each text of the template has to be looked at.
 _EACH_APART = -2
-#: So many results of few texts are remembered.
-MOST_KNOWN = 100_000
 
 
 def _load_shipped(what: str) -> dict[str, Any]:
@@ -111,11 +108,11 @@ class Classifier:
             KernelClass(kinds["other"], tensor_cores["unknown"]),
         )
         self._classes: dict[str, KernelClass] = {}
-        self._select = lru_cache(REMEMBERED)(self._select_rules)
+        self._select = lru_cache(REMEMBERED_NAMES)(self._select_rules)
 
     def classify(self, names: Sequence[str]) -> list[KernelClass]:
         """Return the classes of kernels by their demangled names, or by any other names they have."""
-        if len(self._classes) > REMEMBERED:
+        if len(self._classes) > REMEMBERED_NAMES:
             self._classes.clear()
         if new := list({name for name in names if name not in self._classes}):
             texts = [normalize_name(name[:LONGEST_NAME]) for name in new]
@@ -271,7 +268,7 @@ def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> pl.DataFrame:
         renamed = rename_ranges(pl.Series(new, dtype=pl.String), rules)
         known.update(zip(new, renamed.iter_rows(), strict=True))
     outcomes = [known[text] for text in texts]
-    if len(known) > MOST_KNOWN:
+    if len(known) > REMEMBERED_TEXTS:
         known.clear()
     return pl.DataFrame(outcomes, schema=RENAMED, orient="row")
 

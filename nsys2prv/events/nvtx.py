@@ -25,6 +25,7 @@ from nsys2prv._util.budget import (
     LEAST_VALUES,
     PATH_BYTES,
     PAYLOAD_BYTES,
+    RANGE_PAIRS,
     VALUES_TOGETHER,
     count_allowed,
 )
@@ -70,8 +71,6 @@ MARK, PUSHPOP = (load_catalogue().kinds[name]["where"] for name in ("nvtx_marks"
 STARTEND = "{eventType} IN (60, 71)"
 MARK_TYPES = tuple(map(int, re.findall(r"\d+", MARK)))
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
-#: Largest number of pairs of ranges and calls that are looked at together.
-PAIRS = 1 << 20
 #: Columns of projected ranges.
 PROJECTED = dict.fromkeys(("range", "object", "begin", "end"), pl.Int64)
 PAYLOAD_LAYOUT = "nvtx_payload"
@@ -382,7 +381,7 @@ def _project_crossing(
     """
     spanning, first, last = _find_slices(begin, end, calls)
     spans = pl.DataFrame({"place": spanning, "first": first, "last": last, "until": end[spanning]})
-    spans = spans.with_columns(piece=(pl.col("last") - pl.col("first")).cum_sum() // PAIRS)
+    spans = spans.with_columns(piece=(pl.col("last") - pl.col("first")).cum_sum() // RANGE_PAIRS)
     found = [pl.DataFrame(schema=dict.fromkeys(("place", "begin", "end"), pl.Int64))]
     for _, own in spans.group_by("piece", maintain_order=True):
         pairs = own.select("place", "until", call=pl.int_ranges("first", "last")).explode("call")

@@ -17,7 +17,7 @@ from itertools import chain, islice
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.budget import LEAST_NAMES, NAMES_PER_BYTE
+from nsys2prv._util.budget import DISTINCT_STACKS, LEAST_NAMES, NAMES_PER_BYTE
 from nsys2prv._util.columns import (
     ABSENT,
     cut_texts,
@@ -57,8 +57,6 @@ CALLERS_TOO = ((LIBRARIES, True), (("the interpreter",), True), (LIBRARIES, Fals
 NEAR_STACKS = 64
 #: The greatest number of a stack before which there is room for these.
 GREATEST = np.iinfo(np.int64).max - NEAR_STACKS
-#: Of more distinct stacks than this what was found out is not kept for the next task.
-MOST_DISTINCT = 1 << 16
 #: The distinct stacks that each thread met last.
 _MET = threading.local()
 #: What says nothing behind a function's name, as the hash that Rust adds.
@@ -266,7 +264,7 @@ def _find_distinct(extraction: Extraction, table: str, depth: int) -> DistinctSt
         of_report.clear()
         of_report["report"] = report
     key = f"{table}, {depth}, {folds}"
-    if key not in of_report or len(of_report[key].keys) > MOST_DISTINCT:
+    if key not in of_report or len(of_report[key].keys) > DISTINCT_STACKS:
         most_text = max(LEAST_NAMES, NAMES_PER_BYTE * extraction.database.size)
         of_report[key] = DistinctStacks(depth, folds, most_text)
     return of_report[key]

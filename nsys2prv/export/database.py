@@ -19,6 +19,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from nsys2prv._util.budget import TABLE_ROWS
 from nsys2prv._util.columns import factorize_together
 from nsys2prv._util.files import Closable
 from nsys2prv.export.source import NULL, Columns, Part, Shared, SomeRows, StackRows
@@ -33,8 +34,6 @@ OF_TYPE = ("NULL", "0", "0.5", "''", "x''")
 TYPE_BITS, MOST_TYPES = 3, 21
 #: So many rows of a table, spread all over it, tell where its times lie.
 SAMPLED_ROWS = 16
-#: Rows of a large table that are looked at together.
-PIECE_ROWS = 400_000
 #: The table of registered strings.
 STRINGS = "StringIds"
 #: What queries without tables said, and of how many at most this is remembered.
@@ -241,7 +240,7 @@ class Database(Closable):
         :meth:`make_condition`).
         """
         conditions = [where] if where else []
-        pieces = (self._read_part(piece, (), (), conditions) for piece in part.split(PIECE_ROWS))
+        pieces = (self._read_part(piece, (), (), conditions) for piece in part.split(TABLE_ROWS))
         return sum(np.count_nonzero(met) if where else rows.rows for rows, met in pieces)
 
     def read_small_table(
@@ -307,7 +306,7 @@ class Database(Closable):
 
     def read_pieces(self, table: str, integers: tuple[str, ...]) -> Iterator[Columns]:
         """Yield columns of a whole table, some rows at a time."""
-        for piece in self.tables[table].whole.split(PIECE_ROWS):
+        for piece in self.tables[table].whole.split(TABLE_ROWS):
             yield self.read(piece, integers)
 
     def read_once(

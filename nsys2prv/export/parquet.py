@@ -19,11 +19,10 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.budget import FolderBudget
+from nsys2prv._util.budget import TABLE_ROWS, FolderBudget
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import hide_stderr
 from nsys2prv.export.database import (
-    PIECE_ROWS,
     STRINGS,
     TYPE_BITS,
     Database,
@@ -116,7 +115,7 @@ class ParquetTable(SourceTable):
         if not isinstance(part, SomeRows):
             return scanned.slice(max(part.first, 1) - 1, part.rows).collect()
         places, first = part.rowids, part.rowids[0]
-        if places[-1] - first > PIECE_ROWS:  # far apart
+        if places[-1] - first > TABLE_ROWS:  # far apart
             return pl.concat([scanned.slice(place - 1, 1) for place in places]).collect()
         near = scanned.slice(first - 1, places[-1] - first + 1).collect()
         return near[np.array(places) - first]
@@ -212,7 +211,7 @@ class ParquetFolder(Database):
         found: list[tuple] = []
         source, budget = self.tables[table], FolderBudget(self.packed)
         present = [name for name in columns if name in source]
-        for piece in source.whole.split(PIECE_ROWS):
+        for piece in source.whole.split(TABLE_ROWS):
             met = self._read_part(piece, (), (), [where])[1] if where else None
             if met is not None and not met.any():
                 continue

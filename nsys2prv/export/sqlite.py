@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.budget import SELECTED_ROWS, TABLE_ROWS
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.export.database import (
     FEW_COMBINATIONS,
-    PIECE_ROWS,
     STRINGS,
     Database,
     evaluate_conditions,
@@ -61,8 +61,6 @@ from nsys2prv.export.sqlite_pages import (
     open_schema,
 )
 
-#: Rows that SQLite hands over at a time.
-BLOCK_ROWS = 50_000
 #: Columns of the conditions that a row meets, and of its values that are no integers.
 MET, DAMAGED_VALUES = "conditions met", "damaged values"
 #: A column of integers in SQL, and one of reals, NULL for values of other types; and one of texts and
@@ -207,7 +205,7 @@ class SqliteDatabase(Database):
             if from_pages := self._read_pages(source.everything, (), (), [where]):
                 return list(compress(rows, from_pages[1].tolist()))
         names = [quote_name(one) if one in source.columns else "NULL" for one in columns]
-        pieces = source.whole.split(PIECE_ROWS)
+        pieces = source.whole.split(TABLE_ROWS)
         return [row for piece in pieces for row in self._read_by_names(piece, names, where)]
 
     def _read_by_names(self, part: Part, names: Sequence[str], where: str) -> list[tuple]:
@@ -321,7 +319,7 @@ def read_cursor(cursor: sqlite3.Cursor) -> pl.DataFrame:
     """Return the result of a query whose columns each have one type, and whose texts are bytes."""
     names = [name for name, *_ in cursor.description]
     frames = []
-    while rows := cursor.fetchmany(BLOCK_ROWS):
+    while rows := cursor.fetchmany(SELECTED_ROWS):
         columns = zip(names, zip(*rows, strict=True), strict=True)
         frames.append(pl.DataFrame([_make_series(*column) for column in columns]))
     if not frames:

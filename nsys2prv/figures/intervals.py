@@ -16,16 +16,13 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.budget import EXECUTIONS, INTERVAL_ROWS
 from nsys2prv._util.columns import find_modes, is_sorted
 from nsys2prv._util.files import create_temporary_file
 from nsys2prv._util.native import core
 
-#: Executions (about) whose durations are in memory at a time, unless one group has more.
-TOGETHER = 1_000_000
 #: What tells two modes of durations.
 MODES = {"two_modes": pl.Boolean} | dict.fromkeys(("low_ns", "high_ns", "high_share"), pl.Float64)
-#: Intervals, or events, that are compared with sets of times together.
-PART = 250_000
 
 
 class Spans(Struct, frozen=True, eq=False):
@@ -80,8 +77,10 @@ class Spans(Struct, frozen=True, eq=False):
 
     def split(self) -> Iterator[Spans]:
         """Yield the set in parts of a few intervals, so that what is made of each needs little memory."""
-        for first in range(0, len(self), PART):
-            yield Spans(self.begin[first : first + PART], self.end[first : first + PART])
+        for first in range(0, len(self), INTERVAL_ROWS):
+            yield Spans(
+                self.begin[first : first + INTERVAL_ROWS], self.end[first : first + INTERVAL_ROWS]
+            )
 
     def clip(self, begin: int, end: int) -> Spans:
         """Return the part of the set within [begin, end)."""
@@ -209,10 +208,10 @@ def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.nda
 
 
 def split_ranges(row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> Iterator[slice]:
-    """Yield parts of about TOGETHER ranges, each with all that lie within one of it. Ranges by row, begin.
+    """Yield parts of about EXECUTIONS ranges, each with all that lie within one of it. Ranges by row, begin.
     There is one part at least.
     """
-    first, size = 0, TOGETHER
+    first, size = 0, EXECUTIONS
     while first + size < len(row):
         part = slice(first, first + size)
         # Before this place all ranges of its row have ended, or a row begins.
@@ -225,7 +224,7 @@ def split_ranges(row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> Iterato
             size *= 2
             continue
         yield slice(first, first + last)
-        first, size = first + last, TOGETHER
+        first, size = first + last, EXECUTIONS
     yield slice(first, len(row))
 
 
@@ -315,7 +314,7 @@ def _gather_durations(groups: pl.DataFrame, by: Sequence[str]) -> Iterator[pl.Da
     }
     joined = groups.group_by(by, maintain_order=True).agg("file", "start", "count")
     size = pl.col("count").list.sum()
-    joined = joined.with_columns(batch=(size.cum_sum() - size) // TOGETHER)
+    joined = joined.with_columns(batch=(size.cum_sum() - size) // EXECUTIONS)
     for some in joined.partition_by("batch", maintain_order=True):
         durations = [
             np.concatenate(

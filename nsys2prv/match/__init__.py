@@ -23,6 +23,7 @@ import polars as pl
 from msgspec import Struct, convert
 from msgspec.structs import replace
 
+from nsys2prv._util.budget import BATCH_BYTES, BUCKET_BYTES, LINE_ROWS
 from nsys2prv._util.columns import OPEN, factorize, join_pieces
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.stored_columns import StoredFrame, read_columns
@@ -65,9 +66,6 @@ class Observed(Struct, frozen=True):
     messages: Sequence[Block] = ()
 
 
-#: Facts (bytes) that one step of a relation brings into order, unless one report has more: of NCCL,
-#: fifty thousand kernels.
-BATCH_BYTES = 10_000_000
 #: Names of columns by what has them, as ``columns.yaml`` explains them.
 COLUMNS = {
     name: tuple(names.split())
@@ -75,10 +73,6 @@ COLUMNS = {
 }
 #: Ordinals of each part that are looked at to find where to cut.
 SAMPLES = 64
-#: Facts (bytes) of a bucket, which one step matches.
-BUCKET_BYTES = 8_000_000
-#: Lines that one step stores.
-LINE_ROWS = 200_000
 #: The fact column of communicators, and what their numbers are mixed with in each further capture.
 COMMUNICATOR, CAPTURE_BITS = "communicator", np.int64(0x1E3779B97F4A7C15)
 

@@ -20,6 +20,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
+from nsys2prv._util.budget import PORTION_ROWS
 from nsys2prv._util.columns import OPEN
 from nsys2prv.clock import CALLS, NoiseKind, Role
 from nsys2prv.events.mpi import MEETINGS, PROCESSES
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 SelectCalls = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
 #: Groups that a communicator's calls may be divided into, one for each function.
 MOST_GROUPS = 64
-#: Calls that are gathered at once, unless they are one communicator's that the report numbers.
-PORTION_ROWS = 50_000
 
 
 class MemberBlock(Block, frozen=True):

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.budget import ALLOCATION_ROWS
 from nsys2prv._util.columns import sum_changes
 from nsys2prv._util.notes import Note
 from nsys2prv.events.catalogue import Metric, load_counter_tables
@@ -33,8 +34,6 @@ GREATEST_SIZE = 1 << 52
 #: Columns that identify a piece of memory, and columns of operations on it.
 ALLOCATION_KEY = ("report", "process", "address")
 OPERATION_COLUMNS = ("time_at", "operation", "object_gpu", "memory", "bytes")
-#: Rows looked at together.
-PIECE_ROWS = 500_000
 
 
 def find_memory_in_use(context: RelationContext) -> list[WorkResult]:
@@ -67,9 +66,9 @@ def add_up_memory(
 
 
 def _split_by_address(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield the rows with times in pieces of about PIECE_ROWS, each with all rows of its addresses."""
+    """Yield the rows with times in pieces of about ALLOCATION_ROWS, each with all rows of its addresses."""
     usable = (pl.col("time_at") != NULL) & pl.col("operation").is_in([ALLOCATION, RELEASE])
-    count = -(-rows.height // PIECE_ROWS)
+    count = -(-rows.height // ALLOCATION_ROWS)
     for number in range(count):
         in_piece = pl.col("address").hash() % count == number
         yield (

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.budget import MOST_COMPARED
 from nsys2prv._util.columns import ABSENT, number_linked
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.mpi import ALL, FROM_ROOT, MPI_LAYOUTS, TO_ROOT, list_meeting_values
@@ -275,10 +276,8 @@ def _read_messages(reader: EventReader) -> pl.DataFrame:
 
 #: Kernels that no rule matches surely meet if they end within one of these of each other (ns); on
 #: streams whose kernels do so in this share of all cases, and whose transfers last so many times as
-#: long as others at most. So many times streams are looked at, and so many pairs of a meeting and a
-#: stream.
+#: long as others at most. So many times streams are looked at.
 ENDS_TOGETHER, ALWAYS, MOST_TIMES, MOST_STEPS = (30_000, 15_000, 5_000), 0.98, 4.0, 8
-MOST_COMPARED = 1 << 25
 
 
 def match_by_ends(

@@ -22,6 +22,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nsys2prv._util.budget import MOST_IN_GRAPHS
 from nsys2prv._util.columns import ABSENT, factorize_together, number_linked, number_rows
 from nsys2prv._util.stored_columns import FrameWriter, read_columns, read_frame
 from nsys2prv.clock import (
@@ -49,8 +50,6 @@ TAKEN = ("by_ends", *(name for name in KERNEL_FACTS if name not in ("rank", "roo
 QUEUE = ("report", "process", "device", "communicator", "stream", "by_name")
 
 
-#: Kernels that CUDA graphs launch are looked at if there are fewer of a job's: all are in memory at once.
-MOST_IN_GRAPHS = 5_000_000
 #: Fewer calls than this prove nothing.
 FEWEST = 8
 #: The median difference of ends of one collective is less than CLOSE (ns); a share of MOST of them

@@ -29,6 +29,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.budget import STEP_ROWS
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.notes import Note
@@ -85,8 +86,6 @@ RECORD_COLUMNS = ("begin", "end", "object", *FIELDS, *ORDER)
 TRANSFER_RECORD_COLUMNS = ("ready", "end", "object", *TRANSFER_FIELDS, *ORDER)
 #: Columns that identify a collective; function: 0 where all functions are numbered together.
 COLLECTIVE_KEY = ("group", "function", "ordinal")
-#: Kernels that one step compares with each other: some 60 MB.
-STEP_ROWS = 100_000
 
 
 class OrderedKernels(Struct, frozen=True):

@@ -26,6 +26,7 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
+from nsys2prv._util.budget import EDGE_ROWS
 from nsys2prv._util.native import core
 
 US = 1_000
@@ -34,8 +35,6 @@ US = 1_000
 NO_WEIGHT, LONG = np.iinfo(np.int64).min, np.iinfo(np.int32).max
 #: How far host and device times of one report may be apart (ns).
 CLOCKS_APART = 20 * US
-#: Edges that are looked at together, which bounds memory.
-PART = 1 << 18
 
 
 class Kind(IntEnum):
@@ -74,27 +73,27 @@ Changes = list[tuple[np.ndarray, np.ndarray | float]]
 
 
 class Column:
-    """A column whose values are looked up by the indices of rows, of PART of them at a time."""
+    """A column whose values are looked up by the indices of rows, of EDGE_ROWS of them at a time."""
 
     def __init__(self, look_up: Callable[[np.ndarray], np.ndarray]) -> None:
         self._look_up = look_up
 
     def __getitem__(self, rows: np.ndarray | int) -> np.ndarray:
         rows = np.asarray(rows)
-        if rows.size <= PART:
+        if rows.size <= EDGE_ROWS:
             return self._look_up(rows)
-        first = self._look_up(rows[:PART])
+        first = self._look_up(rows[:EDGE_ROWS])
         found = np.empty(len(rows), first.dtype)
-        found[:PART] = first
-        for start in range(PART, len(rows), PART):
-            found[start : start + PART] = self._look_up(rows[start : start + PART])
+        found[:EDGE_ROWS] = first
+        for start in range(EDGE_ROWS, len(rows), EDGE_ROWS):
+            found[start : start + EDGE_ROWS] = self._look_up(rows[start : start + EDGE_ROWS])
         return found
 
 
 def split_rows(count: int) -> Iterator[slice]:
-    """Yield so many rows in parts of PART, which bounds memory; one part at least."""
-    for start in range(0, max(count, 1), PART):
-        yield slice(start, start + PART)
+    """Yield so many rows in parts of EDGE_ROWS, which bounds memory; one part at least."""
+    for start in range(0, max(count, 1), EDGE_ROWS):
+        yield slice(start, start + EDGE_ROWS)
 
 
 class Durations(Struct, frozen=True):

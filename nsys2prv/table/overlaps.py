@@ -19,6 +19,7 @@ from itertools import chain, pairwise
 import numpy as np
 from msgspec import Struct
 
+from nsys2prv._util.budget import LANE_ROWS
 from nsys2prv._util.columns import (
     OPEN,
     count_occurrences,
@@ -39,8 +40,6 @@ from nsys2prv.table.runs import (
 )
 from nsys2prv.table.work_result import WorkResult
 
-#: Records looked at together.
-CHUNK_RECORDS = 500_000
 #: Lanes of one row at most; further overlapping ranges share the last one and are counted.
 MOST_LANES = 64
 #: The reason under which ranges that share the last lane are counted.
@@ -135,7 +134,7 @@ def _read_chunks(
     """
     own = [run for _, run in runs]
     with SpillReader() as reader:
-        for first, last in pairwise([-OPEN, *choose_chunks(own, CHUNK_RECORDS), None]):
+        for first, last in pairwise([-OPEN, *choose_chunks(own, LANE_ROWS), None]):
             pieces = []
             for index, (result, run) in enumerate(runs):
                 for start, stop in run.find_spans(run.find_blocks(first, last)):

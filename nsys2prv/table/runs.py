@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from nsys2prv._util.budget import REMEMBERED_SHAPES
 from nsys2prv._util.columns import ABSENT, OPEN, factorize
 from nsys2prv._util.files import Closable
 from nsys2prv._util.memory import find_limit
@@ -75,8 +76,6 @@ NEVER = int(np.iinfo(np.int64).min)
 NO_OBJECTS = np.array([-1])
 #: Events keep all fields.
 NO_MASKS: Mapping[str, int] = MappingProxyType({})
-#: Shapes of runs that are kept for further runs.
-MOST_SHAPES = 4096
 #: Spill files open at a time: of those that the system allows (ulimit -n) at most half.
 OPEN_FILES = min(256, (find_limit("RLIMIT_NOFILE") or 512) // 2)
 
@@ -120,7 +119,7 @@ class Shape(Struct, frozen=True):
         return get_shape, astuple(self)
 
 
-@lru_cache(MOST_SHAPES)
+@lru_cache(REMEMBERED_SHAPES)
 def get_shape(*fields: Any) -> Shape:
     """Return the shape, one object for all that are equal."""
     return Shape(*fields)

@@ -18,6 +18,13 @@ from tempfile import mkdtemp
 import numpy as np
 from msgspec import Struct
 
+from nsys2prv._util.budget import (
+    JOINED_RECORDS,
+    RECORDS_PER_RUN,
+    SMALL_RUN,
+    VALUES_PER_RECORD,
+    WINDOW_RECORDS,
+)
 from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv._util.files import Closable
 from nsys2prv.clock.maps import ClockMap
@@ -35,17 +42,6 @@ from nsys2prv.table.runs import (
 )
 from nsys2prv.table.slices import GlobalIds, RangeSlice, Slice, load_global_ids, read_slice
 
-#: Records of one window: some tens of MB, whatever the trace.
-WINDOW_RECORDS = 300_000
-#: Records of one window for each run of the trace, where that is more: of very many runs a window
-#: must be worth the look into each.
-RECORDS_PER_RUN = 400
-#: Sampled numbers that are as much work as one record of the other kinds.
-VALUES_PER_RECORD = 6
-#: Records of a small run at most: to join it costs less than a hundred windows that look into it.
-SMALL_RUN = 32_768
-#: Records of a run that small ones are joined to, at most.
-JOINED_RECORDS = 200_000
 #: File with what the times and indices of runs that are joined mean.
 GLOBAL_IDS = "global_ids"
 

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.budget import NAME_ROWS
 from nsys2prv._util.columns import factorize, join_pieces
 from nsys2prv._util.stored_columns import read_columns
 from nsys2prv.events.catalogue import NameSet
@@ -33,8 +34,6 @@ Labeller = Callable[[list[str], list[str]], list[str]]
 #: Results of some reading tasks, each with its names.
 Batch = list[tuple[WorkResult, dict[str, Any]]]
 TEXTS = {"text": pl.String, "short": pl.String}
-#: Names handled together: more would cost memory, fewer time.
-BATCH_ROWS = 1_000_000
 
 
 class NameValues(Struct):
@@ -156,7 +155,7 @@ def _read_batches(name: str, results: Sequence[WorkResult]) -> Iterator[Batch]:
     for result in results:
         batch.append((result, read_columns(result.names[name])))
         rows += len(batch[-1][1]["text"])
-        if rows >= BATCH_ROWS:
+        if rows >= NAME_ROWS:
             yield batch
             batch, rows = [], 0
     if batch:

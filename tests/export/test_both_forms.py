@@ -58,7 +58,7 @@ def forms(
     """Both forms, and SQLite without the reader of pages."""
     folder = convert_export_folder(report, tmp_path / "r.parquetdir")
     for module in (database, parquet, sqlite):
-        monkeypatch.setattr(module, "PIECE_ROWS", 300)
+        monkeypatch.setattr(module, "TABLE_ROWS", 300)
     with ExitStack() as stack:
         opened = [stack.enter_context(open_database(path)) for path in (report, folder)]
         monkeypatch.setattr(sqlite, "open_pages", lambda path: None)

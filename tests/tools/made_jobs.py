@@ -38,7 +38,7 @@ Range = tuple[int, int, str]
 _SMALL_PIECES = {
     "conversion.read.PART_ROWS": 17,
     "table.runs.BLOCK_ROWS": 4,
-    "table.overlaps.CHUNK_RECORDS": 9,
+    "table.overlaps.LANE_ROWS": 9,
     "table.windows.WINDOW_RECORDS": 20,
     "table.windows.RECORDS_PER_RUN": 1,
     "table.windows.JOINED_RECORDS": 50,

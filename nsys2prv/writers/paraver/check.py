@@ -20,7 +20,7 @@ from isal import igzip, isal_zlib
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from nsys2prv._util.budget import check_unpacked
+from nsys2prv._util.budget import BLOCK_BYTES, LONGEST_LINE, check_unpacked
 from nsys2prv._util.errors import Nsys2prvError, name_damaged_file
 from nsys2prv._util.files import describe_missing_file, load_shipped_file, load_templates
 from nsys2prv._util.native import core, require_core
@@ -57,8 +57,6 @@ ENDINGS = (".prv.gz", ".prv")
 NO_TRACE = "not-a-trace"
 #: Event types and rows that are named one by one.
 MOST_TYPES_NAMED, MOST_EXAMPLES = 12, 4
-#: Bytes of text in a block, and the longest line that is taken for one.
-BLOCK_BYTES, LONGEST_LINE = 1 << 20, 1 << 26
 #: Columns of `Entry` (a row with an event type, a state or a tag) and `Type` of trace.c, and the
 #: kinds of entries.
 ENTRIES = np.dtype(

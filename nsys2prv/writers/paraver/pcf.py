@@ -13,6 +13,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.budget import LABELS_AT_ONCE
 from nsys2prv._util.files import read_data_text
 from nsys2prv.events.catalogue import (
     DomainCode,
@@ -30,8 +31,6 @@ from nsys2prv.writers.rows import ObjectTree
 
 #: Characters that are written as escapes.
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
-#: Labels written at a time.
-LABELS_AT_ONCE = 100_000
 #: How Paraver shows a trace at first: the head of every .pcf.
 OPTIONS = read_data_text(__package__, "options.txt")
 DEFAULT_DOMAIN = "default domain"

@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
+from nsys2prv._util.budget import TEXT_BYTES
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.files import name_beside
 from nsys2prv._util.native import core
@@ -39,8 +40,6 @@ from nsys2prv.writers.rows import ObjectTree
 
 #: Padding behind texts: the compiled writer copies 16 bytes at once.
 _BEHIND = bytes(16)
-#: Bytes of text that the compiled writer makes at a time; many times the length of a line.
-TEXT_BYTES = 1 << 24
 
 
 class Choice(Struct, frozen=True, dict=True):
