@@ -67,13 +67,12 @@ from nsys2prv.table.event_reader import (
     Samples,
     load_event_reader,
 )
+from nsys2prv.writers.names import NO_LABELS
 
 if TYPE_CHECKING:
     from nsys2prv.show.page import Frame
 
 T = TypeVar("T")
-#: Columns of frames of labels.
-LABELS = pl.Schema({"value": pl.Int64, "label": pl.String})
 #: Columns of folded call stacks.
 STACK_COLUMNS = pl.Schema(
     {"rank": pl.String, "thread": pl.String, "drives_gpus": pl.Boolean}
@@ -324,13 +323,14 @@ class OpenJob(Closable):
     ) -> pl.DataFrame:
         """Return the events of a layout with these fields, where they are, and their names."""
         events = self.whole_reader.read_begins(layout, tuple(fields))
-        series = []
+        places = self.reader.rows.threads.select(PLACE).cast({pl.String: pl.Categorical})
+        series = places[events["thread"].to_numpy()].get_columns()
         for name, values in fields.items():
             column = events[name].set(events[name] < 0, None)
             if labels and (name == "domain" or values is not None):
                 column = self._label_values(column, values)
             series.append(column.alias(f"event_{name}" if name in PLACE else name))
-        return self._place_events(events).with_columns(series)
+        return events.select("begin", "end", *series)
 
     def lines(self, kind: str) -> pl.DataFrame:
         """Return the communication lines of a kind (`launch`, `memory`, `nccl_message`,
@@ -352,12 +352,6 @@ class OpenJob(Closable):
                 time = device_samples.time[sampled]
                 yield replace(device_samples, time=time, values=values[sampled])
 
-    def _place_events(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return when and where the events are."""
-        rows, threads = self.reader.rows.threads, frame["thread"].to_numpy()
-        places = rows.select(PLACE).cast({pl.String: pl.Categorical})
-        return frame.select("begin", "end", *places[threads].get_columns())
-
     def _label_values(self, column: pl.Series, values: NameSet | ValueSet | None) -> pl.Series:
         """Return values as texts. values: their meanings; None for NVTX domains."""
         if isinstance(values, NameSet):
@@ -365,21 +359,21 @@ class OpenJob(Closable):
         else:
             domains = enumerate(name for name, _ in self.prepared.domain_codes)
             pairs = [*(values.labels if values else domains)]
-            labels = pl.DataFrame(pairs, schema=LABELS, orient="row")
+            labels = pl.DataFrame(pairs, schema=NO_LABELS.schema, orient="row")
         labels = labels.with_columns(pl.col("label").cast(pl.Categorical))
-        values_frame = column.to_frame("value")
-        return values_frame.join(labels, on="value", how="left", maintain_order="left")["label"]
+        return column.to_frame("value").join(labels, "value", "left", maintain_order="left")[
+            "label"
+        ]
 
     @cached_property
     def labels(self) -> dict[str, pl.DataFrame]:
         """Name set -> frame of value and label."""
-        return {name: one.labels.cast(LABELS) for name, one in self.prepared.values.items()}
+        return {name: one.labels for name, one in self.prepared.values.items()}
 
-    @cached_property
+    @property
     def plain_labels(self) -> Mapping[str, pl.DataFrame]:
         """Labels as the reports have them, for decisions that depend on names."""
-        plain = self.prepared.plain_labels
-        return {name: one.cast(LABELS) for name, one in plain.items()} or self.labels
+        return self.prepared.plain_labels or self.labels
 
     @cached_property
     def folded(self) -> pl.DataFrame:

@@ -81,7 +81,9 @@ def make_study(
         raise UsageError("a study needs a run: reports, a folder, or the JSON of an earlier study")
     asked = {"regions": tuple(regions), "iterations": iterations, "whole": whole}
     asked |= {"host_threads": host_threads, "useful": useful}
-    given = [_list_given(one) for one in runs]
+    given = [[one] if isinstance(one, str | Path) else [*one] for one in runs]
+    if not all(given):
+        raise UsageError("a run has no reports")
     largest = max(given, key=_measure_reports)
     names = [str(paths[0]) for paths in given]
     earlier = {name: _read_earlier(Path(name)) for name in names if Path(name).suffix == JSON}
@@ -148,13 +150,6 @@ def _choose_regions(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
         name for name, share in largest.items() if name not in asked and share >= LARGE_REGION
     ]
     return [*(name for name in asked if name in largest), *others]
-
-
-def _list_given(run: str | Path | Sequence[str | Path]) -> list[str | Path]:
-    paths = [run] if isinstance(run, str | Path) else [*run]
-    if not paths:
-        raise UsageError("a run has no reports")
-    return paths
 
 
 def _measure_reports(paths: Sequence[str | Path]) -> tuple[int, int]:

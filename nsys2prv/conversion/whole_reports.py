@@ -23,7 +23,15 @@ from nsys2prv._util.columns import ABSENT, OPEN, factorize_together, find_places
 from nsys2prv.events import all_kinds
 from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
 from nsys2prv.events.extraction import Extraction, ReadingSettings
-from nsys2prv.events.kind import Account, Counters, EventKind, Launches, Rows, Segment
+from nsys2prv.events.kind import (
+    Account,
+    Counters,
+    EventKind,
+    Launches,
+    Rows,
+    Segment,
+    find_launches,
+)
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.recording import ENDS, TIMES
@@ -299,9 +307,6 @@ def count_lost_launches(
             work.used[kind].update(np.unique(stream[rows]).tolist())
             for known in (kind, kind[:1]):
                 last[known] = max(last.get(known, NULL), int(begins.max()))
-    segments_of: dict[int, list[Segment]] = defaultdict(list)
-    for segment in segments:
-        segments_of[segment.process].append(segment)
     lost = []
     for process, pieces in missing.items():
         work, sure, late = done[process], {}, NEVER
@@ -310,7 +315,10 @@ def count_lost_launches(
         # the last one of the same function and thread, or of any, whose work is there.
         if end - work.last <= work.longest:
             sure = {kind: last.get(kind, last.get(kind[:1], NULL)) for kind in begins_of}
-            late = work.find_late(begins_of, sure, segments_of[process])
+            ids = np.array([*work.copied.values()], np.int64)
+            copies = find_launches(segments, np.full(len(ids), process), ids).begin.tolist()
+            copied = dict(zip(work.copied, copies, strict=True))
+            late = work.find_late(begins_of, sure, copied)
         counted = [
             begin[(begin < sure.get(kind, NEVER)) | (begin >= late)]
             for kind, begin in begins_of.items()
@@ -347,7 +355,7 @@ class _Work:
         # Correlation ids in pieces, each ascending, and their streams.
         self._pieces: list[tuple[np.ndarray, np.ndarray]] = []
         # Stream -> the greatest correlation id of work on memory.
-        self._copied: dict[int, int] = {}
+        self.copied: dict[int, int] = {}
         # When the last ends, of all and of what is launched, and how long the longest lasts (ns).
         self.last = self.last_launched = NULL
         self.longest = self.launches = 0
@@ -373,7 +381,7 @@ class _Work:
             self.last_launched = max(self.last_launched, last)
             return
         for stream, rows in group_rows(streams):
-            self._copied[stream] = max(self._copied.get(stream, 0), int(ids[rows].max()))
+            self.copied[stream] = max(self.copied.get(stream, 0), int(ids[rows].max()))
 
     def find_streams(self, ids: np.ndarray) -> np.ndarray:
         """Return the stream of the work of each call, ABSENT where there is none."""
@@ -388,29 +396,18 @@ class _Work:
         self,
         begins_of: Mapping[CallKind, np.ndarray],
         sure: Mapping[CallKind, int],
-        segments: Sequence[Segment],
+        copied: Mapping[int, int],
     ) -> int:
         """Return when the first call begins (local ns) that is not known to lack work (sure: those of a
         kind that begin before), but on all streams that its kind uses was followed by work on memory
-        that is there: streams keep the order. NEVER for none.
+        that is there: streams keep the order. NEVER for none. copied: stream -> begin of the call of
+        its last work on memory, NULL where it is not there.
         """
-        copied = {stream: _find_begin(one, segments) for stream, one in self._copied.items()}
         late = NEVER
         for kind, begin in begins_of.items():
             until = min((copied.get(stream, NULL) for stream in self.used[kind]), default=NULL)
             late = min(late, int(begin[(begin >= sure[kind]) & (begin < until)].min(initial=NEVER)))
         return late
-
-
-def _find_begin(correlation: int, segments: Sequence[Segment]) -> int:
-    """Return when a call begins (local ns), NULL where it is not there."""
-    for segment in segments:
-        if segment.low <= correlation <= segment.high:
-            calls = segment.read()
-            place = int(find_places(calls.id, np.array([correlation]))[0])
-            if place >= 0:
-                return int(calls.begin[place])
-    return NULL
 
 
 def _find_launches(
