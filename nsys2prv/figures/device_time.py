@@ -31,8 +31,6 @@ LENGTHS = ("< 1 us", "1-10 us", "10-100 us", "100 us - 1 ms", "1-10 ms", "10-100
 BOUNDS = 10 ** np.arange(3, 9)
 #: Gaps this long are listed on their own, so many of a device.
 LONG_NS, MOST_LONG = 1_000_000, 5
-#: What hosts do during gaps.
-HOST = (WAITING, *PARTS)
 _PAGEABLE_MEMORY = map_labels("memory_kind")["pageable"]
 #: Whether a memory operation reads or writes pageable memory.
 PAGEABLE = (pl.col("source") == _PAGEABLE_MEMORY) | (pl.col("destination") == _PAGEABLE_MEMORY)
@@ -47,20 +45,15 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     for device in unit.known_devices:
         idle = unit.covered - unit.find_active_spans(device)
         length = idle.end - idle.begin
-        host = {part: np.zeros(len(length), np.int64) for part in HOST}
+        host = {"unknown": np.zeros(len(length), np.int64)}
         for part, spans in find_task_parts(unit, unit.find_main_task(device), idle):
-            host[part] += spans.within(idle.begin, idle.end)
-        gaps = pl.DataFrame(
-            {
-                "device": np.full(len(length), device),
-                "class": np.searchsorted(BOUNDS, length, "right"),
-                "begin": idle.begin,
-                "time_ns": length,
-                **host,
-            }
-        )
+            if len(spans):
+                host[part] = host.get(part, 0) + spans.within(idle.begin, idle.end)
+        sizes = np.searchsorted(BOUNDS, length, "right")
+        gaps = pl.DataFrame({"class": sizes, "begin": idle.begin, "time_ns": length, **host})
+        gaps = gaps.with_columns(device=pl.lit(device, pl.Int64))
         by_class = gaps.group_by("device", "class", maintain_order=True).agg(
-            pl.len().cast(pl.Int64).alias("count"), pl.col("time_ns", *HOST).sum()
+            pl.len().cast(pl.Int64).alias("count"), pl.col("time_ns", *host).sum()
         )
         yield "gaps", by_class
         yield "long", gaps.filter(pl.col("time_ns") >= LONG_NS).top_k(MOST_LONG, by="time_ns")
@@ -118,10 +111,10 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
 
 
 def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
-    gaps = frames["gaps"]
-    found = (part for part in HOST if part == "unknown" or gaps[part].sum())
-    host = [pl.col(part).alias(f"{part}_ns") for part in found]
-    whole = gaps.group_by("class").agg(pl.col("count", "time_ns", *HOST).sum()).sort("class")
+    gaps, long = (frames[name].fill_null(0) for name in ("gaps", "long"))
+    parts = [part for part in (WAITING, *PARTS) if part in gaps.columns]
+    host = [pl.col(part).alias(f"{part}_ns") for part in parts]
+    whole = gaps.group_by("class").agg(pl.col("count", "time_ns", *parts).sum()).sort("class")
     whole = whole.select(
         pl.col("class")
         .replace_strict(dict(enumerate(LENGTHS)), return_dtype=pl.String)
@@ -132,8 +125,8 @@ def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result
         *host,
     )
     result.add("gaps", whole)
-    if frames["long"].height:
-        long = frames["long"].sort("time_ns", descending=True, maintain_order=True)
+    if long.height:
+        long = long.sort("time_ns", descending=True, maintain_order=True)
         long = long.select("device", pl.col("begin").alias("begin_ns"), "time_ns", *host)
         result.add("long_gaps", context.label_devices(long), count=MOST_LONG)
 
