@@ -320,19 +320,16 @@ class Replay(Struct, frozen=True, dict=True):
             parts.append(sum_lasts(pl.DataFrame(columns).with_columns(count=1), *by))
         return sum_lasts(pl.concat(parts), *by)
 
-    def list_saved(self, changes: Changes, **only: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the edges that get shorter, and by how much (ns). only: values of columns of edges."""
-        weight, columns, parts = self.graph.weight, self.edges, []
+    def list_saved(self, changes: Changes) -> tuple[np.ndarray, np.ndarray]:
+        """Return the edges that get shorter, and by how much (ns)."""
+        weight, parts = self.graph.weight, []
         for edges, new in self._keep(changes):
             for part in split_rows(len(edges)):
                 some = edges[part]
                 before = weight[some]
                 left = new[part] if isinstance(new, np.ndarray) else before * new
                 saved = np.where(left > -(1 << 62), before - left.astype(np.int64), 0)
-                kept = saved > 0
-                for name, value in only.items():
-                    kept &= getattr(columns, name)[some] == value
-                parts.append((some[kept], saved[kept]))
+                parts.append((some[saved > 0], saved[saved > 0]))
         edges, saved = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         return edges, saved
 

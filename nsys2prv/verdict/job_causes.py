@@ -40,33 +40,32 @@ def describe_job_cause(cause: Cause, facts: CauseContext) -> Claim:
     return _DESCRIBE.get(cause.kind, _describe_calls)(cause, facts)
 
 
-def _list_named(cause: Cause, facts: CauseContext) -> tuple[np.ndarray, np.ndarray]:
-    """Return the edges of the name that most of what a cause saves has, and what they save (ns)."""
-    return facts.keep_name(*facts.replay.list_saved(cause.changes))
-
-
-def _sum_saved(cause: Cause, facts: CauseContext) -> float:
-    return float(facts.replay.list_saved(cause.changes)[1].sum())
+def _list_saved(cause: Cause, facts: CauseContext) -> tuple[tuple[np.ndarray, np.ndarray], float]:
+    """Return the edges of the name that most of what a cause saves has, and what they save; and what all
+    ranks together save (ns).
+    """
+    edges, saved = facts.replay.list_saved(cause.changes)
+    return facts.keep_name(edges, saved), float(saved.sum())
 
 
 def _describe_imbalance(cause: Cause, facts: CauseContext) -> Claim:
     work = facts.replay.tabulate(GPU if facts.job.has_gpus else HOST).by_key[1].sum(axis=0)
     evidence = [say("work of a rank", mean=work.mean(), least=work.min(), most=work.max())]
-    worst = _list_named(cause, facts)
+    worst, saved = _list_saved(cause, facts)
     if len(worst[0]):
         evidence.append(say("most of it", where=facts.name_work(*worst)))
-    return Claim("imbalance", evidence, worst, _sum_saved(cause, facts))
+    return Claim("imbalance", evidence, worst, saved)
 
 
 def _describe_host_time(cause: Cause, facts: CauseContext) -> Claim:
     """Say in which calls, and between which, hosts are on the critical path."""
-    longest, evidence = facts.host_places[:1], list[Said | str]()
-    worst, advice = _list_named(cause, facts), "latency"
+    evidence, advice = list[Said | str](), "latency"
+    edges, saved = worst = facts.replay.list_saved(cause.changes)
     named = [one for one in facts.host_places[:2] if one[2] >= LEAST_NAMED]
-    for kind, key, _ in longest:
+    for kind, key, _ in facts.host_places[:1]:
         advice, once = _advise_hosts(facts, Kind(kind), key)
-        own = facts.replay.list_saved(cause.changes, kind=kind, key=key)
-        worst = own if len(own[0]) else facts.replay.list_saved(cause.changes)
+        own = (facts.edges.kind[edges] == kind) & (facts.edges.key[edges] == key)
+        worst = (edges[own], saved[own]) if own.any() else worst
         if named:
             places = [f"{share:.0%} {facts.name_place(Kind(one), of)}" for one, of, share in named]
             evidence.append(say("on the path", places=", ".join(places), once=once))
@@ -78,7 +77,7 @@ def _describe_host_time(cause: Cause, facts: CauseContext) -> Claim:
         if unknown > whole / 2:
             evidence.append(facts.describe_unrecorded(unknown < NEARLY_UNKNOWN * whole))
     advice = advice if cause.kind == "host_time" else cause.kind
-    return Claim(cause.kind, evidence, worst, _sum_saved(cause, facts), advice=advice)
+    return Claim(cause.kind, evidence, worst, saved.sum(), advice=advice)
 
 
 def _advise_hosts(facts: CauseContext, kind: Kind, key: int) -> tuple[str, float]:
@@ -98,9 +97,15 @@ def _advise_hosts(facts: CauseContext, kind: Kind, key: int) -> tuple[str, float
 
 
 def _describe_pageable(cause: Cause, facts: CauseContext) -> Claim:
-    lasts, worst = facts.measure(cause.changes[0][0]), _list_named(cause, facts)
+    """Say what is copied; and how long callers wait, where copies alone are not what is gained."""
+    copies, returns, _ = (edges for edges, _ in cause.changes)
+    (worst, _), states = _list_saved(cause, facts), float(facts.measure(copies).sum())
     evidence = describe_copies_of(cause, facts)
-    return Claim("pageable", evidence, worst, lasts.sum())
+    if not facts.is_backed(cause.gain, states):
+        calls = facts.graph.find_edges(facts.edges.target[returns], (Kind.CALL,))
+        states = float(facts.measure(calls[calls >= 0]).sum())
+        evidence.append(say("blocked", count=len(returns), time=states))
+    return Claim("pageable", evidence, worst, states)
 
 
 def describe_copies_of(cause: Cause, facts: CauseContext) -> list[Said]:
@@ -109,11 +114,8 @@ def describe_copies_of(cause: Cause, facts: CauseContext) -> list[Said]:
     copies = copies.filter(pl.col("edge").is_in(cause.changes[0][0].tolist()))
     edges = copies["edge"].to_numpy()
     operation, _, _ = split_size(facts.edges.key[edges])
-    measured = {"operation": operation, "time": facts.measure(edges), "count": 1}
-    copies = copies.with_columns(
-        pl.lit(column, pl.Int64).alias(name) if np.isscalar(column) else pl.Series(name, column)
-        for name, column in measured.items()
-    )
+    lasts = facts.measure(edges)
+    copies = copies.with_columns(operation=operation, time=lasts, count=pl.lit(1, pl.Int64))
     speed = measure_pinned_speed(facts.replay)
     here = say("pinned speed", speed=speed or USUAL_COPY_SPEED, here=speed, usual=not speed)
     return [*describe_copies(copies), here]
@@ -132,7 +134,7 @@ def _describe_calls(cause: Cause, facts: CauseContext) -> Claim:
     ]
     if is_product:
         advice = _advise_products(facts)
-    worst = _list_named(cause, facts)
+    worst, _ = _list_saved(cause, facts)
     return Claim(cause.kind, evidence, worst, lasts.sum(), advice=advice)
 
 
