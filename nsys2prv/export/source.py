@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from nsys2prv._util.columns import find_bounds, mask_changes
+from nsys2prv._util.native import core
 
 #: Stands for NULL in columns of integers.
 NULL = np.iinfo(np.int64).min
@@ -87,6 +88,15 @@ class DistinctTexts:
         self._read, self._kept = read, kept
         if series is not None:
             self.__dict__["series"] = series
+
+    @classmethod
+    def from_distinct(cls, series: pl.Series) -> DistinctTexts:
+        """Return distinct texts (bytes), with the core where there is one."""
+        if not core:
+            return cls(series)
+        texts = core.Texts()
+        texts.add(series.to_list())
+        return cls(read=texts)
 
     def __len__(self) -> int:
         if self._read is None:
@@ -263,7 +273,7 @@ def make_columns(
     for name in texts:
         column = to_bytes(read[name]) if name in read else pl.Series([b""] * rows, dtype=pl.Binary)
         distinct, codes = number_distinct(column)
-        words[name] = codes, DistinctTexts(distinct)
+        words[name] = codes, DistinctTexts.from_distinct(distinct)
     return Columns(rows, numbers, words, odd if odd.any() else None)
 
 

@@ -79,6 +79,23 @@ static PyObject *texts_as_list(TextsObject *self, PyObject *arguments) {
     return list;
 }
 
+static PyObject *texts_add(TextsObject *self, PyObject *arguments) {
+    PyObject *list;
+    if (!PyArg_ParseTuple(arguments, "O", &list))
+        return NULL;
+    for (Py_ssize_t k = 0, count = PyList_Size(list); k < count; k++) {
+        char *text;
+        Py_ssize_t length;
+        if (PyBytes_AsStringAndSize(PyList_GetItem(list, k), &text, &length) < 0)
+            return NULL;
+        if (number_of_text(&self->texts, (const uint8_t *)text, (size_t)length) < 0)
+            return PyErr_NoMemory();
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static Py_ssize_t texts_length(TextsObject *self) {
     return (Py_ssize_t)self->texts.count;
 }
@@ -134,6 +151,7 @@ static PyObject *texts_numbers(TextsObject *self, PyObject *arguments) {
 
 static PyMethodDef TEXTS_METHODS[] = {
     {"as_list", (PyCFunction)texts_as_list, METH_VARARGS, "as_list([numbers]): the texts (bytes), by their numbers, or those of some (int64)."},
+    {"add", (PyCFunction)texts_add, METH_VARARGS, "add(texts): take further texts (a list of bytes), each of which comes but once."},
     {"templates", (PyCFunction)texts_templates, METH_VARARGS,
      "templates(codes, firsts, [numbers]): find the templates of the texts, or of some (int64): what those have in common that differ by nothing but numbers. Puts the\n"
      "template of each text into `codes` (int64), and the number of its first text into `firsts` (int64). Returns how many there are, -1\n"
