@@ -19,31 +19,48 @@ event. Samples (time, metric, value) become one record per instant.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from types import MappingProxyType
 
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.budget import METRIC_CELLS, METRICS_TOGETHER
 from nsys2prv._util.columns import (
     ABSENT,
     blank_negative,
     blank_nonpositive,
     factorize,
+    factorize_together,
     fill_with_zero,
+    group_rows,
+    mask_changes,
 )
-from nsys2prv.events.catalogue import CallTable, Field, ValueSet, load_catalogue
+from nsys2prv._util.files import load_shipped_file
+from nsys2prv.events.catalogue import CallTable, Field, Metric, ValueSet, load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction
 from nsys2prv.events.kind import (
     CommunicationLines,
+    Counters,
     EventKind,
     Launches,
+    Reason,
     Rows,
 )
 from nsys2prv.events.stacks import CHAIN, add_callers
 from nsys2prv.export.source import NULL, Columns, Part, Texts, gather_texts, mask_empty, zero_nulls
+from nsys2prv.export.sqlite import read_cursor
 
+#: The store keeps a number as one more than it is.
+GREATEST = np.iinfo(np.int64).max - 1
+#: Metrics of one object, and devices and sources, in one read at most: a program may make up names.
+#: The most frequent are kept.
+MOST_METRICS = MOST_SOURCES = 1024
+#: SQL queries of kinds that need their own, by their names in ``queries.yaml``.
+QUERIES: dict[str, str] = load_shipped_file(__package__, "queries.yaml")
 #: Place of the rows of a kind -> the columns that identify it.
 OBJECT_COLUMNS = {
     "thread": ("globalTid",),
@@ -229,6 +246,89 @@ def make_launch_lines(
     return CommunicationLines(kind, *sent, start, objects[hit], end, size[hit])
 
 
+def group_sources(
+    extraction: Extraction, samples: pl.DataFrame, *by: str
+) -> Iterator[tuple[list[int], pl.DataFrame]]:
+    """Yield the devices or sources of samples, which these columns tell, with their samples; of the
+    rarest beyond MOST_SOURCES the samples are dropped, and counted.
+    """
+    samples = keep_most_frequent(extraction, samples, by, MOST_SOURCES, Reason.RARE_METRIC)
+    keys, codes = factorize_together(*(samples[name].to_numpy() for name in by))
+    for number, rows in group_rows(codes):
+        yield [int(column[number]) for column in keys], samples[rows]
+
+
+def keep_most_frequent(
+    extraction: Extraction, samples: pl.DataFrame, by: Sequence[str], most: int, reason: Reason
+) -> pl.DataFrame:
+    """Return the samples of the most frequent values of these columns; the others are dropped."""
+    _, codes = factorize_together(*(samples[name].to_numpy() for name in by))
+    counts = np.bincount(codes)
+    if len(counts) <= most:
+        return samples
+    kept = np.isin(codes, np.argsort(-counts, kind="stable")[:most])
+    extraction.account.dropped[reason] += int(np.count_nonzero(~kept))
+    return samples.filter(kept)
+
+
+def make_counters(
+    extraction: Extraction,
+    layout: str,
+    object_: int,
+    samples: pl.DataFrame,
+    metrics: Sequence[Metric],
+) -> Iterator[Counters]:
+    """Yield records of one object from samples in any order: `time`, `metric` (index into the metrics),
+    `value`, and `end` where they do not last until the next. Values that a trace cannot hold are
+    made ones that it can, and counted.
+    """
+    account, value = extraction.account, samples["value"].to_numpy()
+    account.repaired[Reason.NEGATIVE_SAMPLE] += int(np.count_nonzero(value < 0))
+    account.repaired[Reason.SAMPLE_TOO_GREAT] += int(np.count_nonzero(value > GREATEST))
+    possible = samples.lazy().with_columns(pl.col("value").clip(0, GREATEST))
+    if "end" in samples.columns:
+        possible = _add_ends(possible)
+    possible = possible.sort("time", maintain_order=True).collect()
+    account.synthesized[Reason.ZERO_AT_END] += possible.height - samples.height
+    rare = Reason.RARE_METRIC
+    possible = keep_most_frequent(extraction, possible, ["metric"], MOST_METRICS, rare)
+    time, value, metric = (possible[name].to_numpy() for name in ("time", "value", "metric"))
+    used, column = factorize(metric)
+    # Where few instants have all metrics a table of all would be mostly empty.
+    is_small = np.count_nonzero(mask_changes(time)) * len(used) < METRIC_CELLS
+    width = len(used) if is_small else METRICS_TOGETHER
+    for first in range(0, len(used), width):
+        numbers = used[first : first + width].tolist()
+        own = np.flatnonzero((column >= first) & (column < first + width))
+        begins = mask_changes(time[own])
+        values = np.full((np.count_nonzero(begins), len(numbers)), ABSENT)
+        values[np.cumsum(begins) - 1, column[own] - first] = value[own]
+        account.dropped[Reason.SAMPLE_REPEATED] += len(own) - int((values != ABSENT).sum())
+        of_table = tuple(metrics[number] for number in numbers)
+        yield Counters(layout, time[own][begins], object_, of_table, values)
+
+
+def _add_ends(samples: pl.LazyFrame) -> pl.LazyFrame:
+    """Return samples at their starts, and zeros at ends that no sample of the same metric directly
+    follows.
+    """
+    time, end, metric = map(pl.col, ("time", "end", "metric"))
+    samples = samples.sort("metric", "time", maintain_order=True)
+    follows = (metric.shift(-1) == metric) & (time.shift(-1) <= end)
+    zeros = samples.filter(~follows.fill_null(False) & (end > time))
+    zeros = zeros.select(end.alias("time"), "metric", value=pl.lit(0, pl.Int64))
+    return pl.concat([samples.select("time", "metric", "value"), zeros])
+
+
+def query_json(name: str, payloads: Iterable[tuple[int, bytes]]) -> pl.DataFrame:
+    """Run one of the QUERIES on JSON texts and their numbers."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.text_factory = bytes
+        connection.execute("CREATE TABLE payloads (number INTEGER PRIMARY KEY, payload)")
+        connection.executemany("INSERT INTO payloads VALUES (?, ?)", payloads)
+        return read_cursor(connection.execute(QUERIES[name]))
+
+
 def extract_declared(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield rows whose fields all name their column in the catalogue."""
     layout = extraction.kind.layouts[0]
@@ -244,15 +344,14 @@ def extract_line(extraction: Extraction, part: Part) -> Iterator[Rows]:
     wanted = (*call.time, call.thread, *call.names, *gpu, *stacks, *list_columns(call.name))
     columns = extraction.read(part, wanted)
     begin, end = columns[call.time[0]], columns[call.time[-1]]
-    if not call.has_duration or call.marks:
-        end = np.where((end == NULL) | (not call.has_duration), begin + 1, end)
+    columns.integers["start"] = begin
+    columns.integers["end"] = np.where(end == NULL, begin + 1, end) if call.marks else end
+    columns.integers["globalTid"] = columns[call.thread]
+    objects = None
     if call.queue:
         objects = extraction.number_queues(columns[call.thread], call.queue, columns[call.gpu])
-    else:
-        objects = extraction.intern_threads(columns[call.thread])
     fields = {"call": _name_calls(call, extraction, columns)}
-    fields |= read_fields(extraction, call.name, columns)
-    rows = Rows(call.name, begin, end, objects, fields)
+    rows = make_rows(extraction, call.name, columns, fields, objects)
     yield add_callers(extraction, call.stacks, columns[CHAIN], rows) if call.stacks else rows
 
 

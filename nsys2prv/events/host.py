@@ -203,30 +203,27 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = keep_profiled(extraction, extraction.read(part, wanted))
     depth = extraction.settings.callstack
     stacks = open_stacks(extraction, CHAINS, depth)
-    function = module = np.full(columns.rows, NULL)
-    if stacks is not None:
-        held, found = stacks.find(columns["id"], least=0)
-        numbers = np.full(columns.rows, -1)
-        numbers[held] = found
-        function, module = stacks.take_frames(numbers, 0)
+    held, found = stacks.find(columns["id"], least=0)
+    numbers = np.full(columns.rows, -1)
+    numbers[held] = found
+    function, module = stacks.take_frames(numbers, 0)
     state = read_fields(extraction, SAMPLE_LAYOUT, columns)["state"]
     fields = {
         "function": _name_functions(extraction, function, module),
         "module": _name_modules(extraction, module),
         "state": np.where(state == RUNNING, ABSENT, state),
+        "owner": stacks.take_owners(numbers),
     }
-    if stacks is not None:
-        fields["owner"] = stacks.take_owners(numbers)
     if depth > 1:
         absent = np.full(columns.rows, ABSENT)
         fields |= {f"caller_{number}": absent for number in range(1, MOST_FRAMES)}
-        for number in range(1, depth if stacks else 0):
+        for number in range(1, depth):
             function, module = stacks.take_frames(numbers, number)
             named = function != NULL
             fields[f"caller_{number}"] = _name_functions(extraction, function, module, named)
     layout = WITH_CALLERS if depth > 1 else SAMPLE_LAYOUT
     rows = make_rows(extraction, layout, columns, fields)
-    yield rows if stacks is None else stacks.complete(rows, held, found)
+    yield stacks.complete(rows, held, found)
 
 
 def _name_functions(

@@ -176,16 +176,11 @@ def _read_json(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray
     """Return payloads of the form jsonText, inline or by the id of a registered string, and which are
     `damaged`.
     """
-    codes, texts = columns.texts["jsonText"]
-    inline = decode_texts(texts.series).to_list()
-    ids, id_codes = factorize(columns["jsonTextId"])
-    registered = extraction.read_strings(ids)
-    if not any(registered) and not any(inline):
+    texts, codes = nvtx.find_texts(extraction, columns, "jsonText", "jsonTextId", "")
+    if not any(texts):
         # As in most reports.
         return {}
-    is_empty = np.array([not text for text in inline])
-    codes = np.where(is_empty[codes], len(inline) + id_codes, codes)
-    found = [_find_fields(text) for text in (*inline, *registered)]
+    found = list(map(_find_fields, texts))
     numbers = {
         field: _parse_numbers(field, [(one or {}).get(field, "") for one in found])[codes]
         for field in SPELLINGS

@@ -40,11 +40,16 @@ from nsys2prv._util.columns import (
     reduce_slices,
 )
 from nsys2prv.events import name_rules
-from nsys2prv.events.attributes import make_rows
+from nsys2prv.events.attributes import (
+    QUERIES,
+    keep_most_frequent,
+    make_counters,
+    make_rows,
+    query_json,
+)
 from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric, load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction, Numbering
 from nsys2prv.events.kind import NEVER, Counters, Reason, Rows
-from nsys2prv.events.metrics import QUERIES, keep_most_frequent, make_counters, query_json
 from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes
 from nsys2prv.export.source import (
     FEW_TEXTS,
@@ -204,22 +209,28 @@ def find_domains(
     return names, codes
 
 
-def find_texts(extraction: Extraction, columns: Columns) -> tuple[Texts, np.ndarray]:
+def find_texts(
+    extraction: Extraction,
+    columns: Columns,
+    inline: str = "text",
+    ids: str = "textId",
+    instead: str = NO_TEXT,
+) -> tuple[Texts, np.ndarray]:
     """Return texts met, and each row's index into them, as they are in the report: inline text,
     else the registered string, else a stand-in.
     """
-    codes, texts = columns.texts["text"]
-    inline = texts.decode()
-    rows = np.flatnonzero(mask_empty(inline)[codes])
+    codes, texts = columns.texts[inline]
+    texts = texts.decode()
+    rows = np.flatnonzero(mask_empty(texts)[codes])
     if not len(rows):
-        return inline, codes
-    ids, id_codes = factorize(columns["textId"][rows])
-    registered = [text or NO_TEXT for text in extraction.read_strings(ids)]
+        return texts, codes
+    numbers, of_rows = factorize(columns[ids][rows])
+    registered = [text or instead for text in extraction.read_strings(numbers)]
     if len(rows) == len(codes):
-        return registered, id_codes
+        return registered, of_rows
     codes = codes.copy()
-    codes[rows] = len(inline) + id_codes
-    return join_pieces([inline, registered]), codes
+    codes[rows] = len(texts) + of_rows
+    return join_pieces([texts, registered]), codes
 
 
 def _name_categories(extraction: Extraction, columns: Columns, domain: np.ndarray) -> np.ndarray:
@@ -413,11 +424,12 @@ def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
     if not (database.has(TABLE, "jsonText") or database.has(TABLE, "jsonTextId")):
         return
     columns = database.read(part, (*PLACE, "jsonTextId"), ("jsonText",), extraction.condition)
-    payloads, code = _find_payloads(extraction, columns)
+    texts, code = find_texts(extraction, columns, "jsonText", "jsonTextId", "")
+    payloads = [text.encode() for text in texts]
     values, paths = _read_values(payloads)
     is_text = values["is_text"].to_numpy()
     in_payload = values["payload"].to_numpy()
-    count, texts = (
+    count, text_count = (
         np.bincount(own, minlength=len(payloads))[code] for own in (in_payload, in_payload[is_text])
     )
     allowed = count_allowed(LEAST_VALUES, database.size, BYTES_PER_VALUE)
@@ -428,8 +440,8 @@ def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
     account.dropped[Reason.PAYLOAD_TOO_LARGE] += int(np.count_nonzero(~fits))
     account.skipped[Reason.PAYLOAD_WITH_NUMBERS] += int(np.count_nonzero(fits))
     account.synthesized[Reason.VALUE_IN_PAYLOAD] += int(count[fits].sum())
-    account.dropped[Reason.PAYLOAD_TEXT] += int(texts[fits].sum())
-    group = np.cumsum((count - texts)[fits]) // VALUES_TOGETHER
+    account.dropped[Reason.PAYLOAD_TEXT] += int(text_count[fits].sum())
+    group = np.cumsum((count - text_count)[fits]) // VALUES_TOGETHER
     rows = _place_rows(columns).with_columns(payload=code).filter(fits).with_columns(group=group)
     numbers = values.filter(~is_text)
     for _, own in rows.group_by("group", maintain_order=True):
@@ -538,19 +550,6 @@ def _name_path(path: str) -> str:
     """Return what a number is called by where it stands."""
     name = re.sub(r"\A\$(?:\.data\[\d+\])?\.?", "", path)
     return WRAPPING.sub("", name, count=1).replace('"', "") or "number"
-
-
-def _find_payloads(extraction: Extraction, columns: Columns) -> tuple[list[bytes], np.ndarray]:
-    """Return distinct payloads, and each row's index into them: text in the row, else a registered
-    string.
-    """
-    code, inline = columns.texts["jsonText"]
-    ids, id_codes = factorize(columns["jsonTextId"])
-    known = extraction.database.read_strings(ids[ids != NULL])
-    payloads = inline.as_list()
-    is_inline = np.array(list(map(bool, payloads)), bool)[code]
-    code = np.where(is_inline, code, len(payloads) + id_codes)
-    return [*payloads, *(known.get(one, "").encode() for one in ids.tolist())], code
 
 
 def _read_values(payloads: Sequence[bytes]) -> tuple[pl.DataFrame, list[str]]:

@@ -192,7 +192,9 @@ class Stacks:
 
     def __init__(self, extraction: Extraction, table: str, depth: int = 0) -> None:
         self._extraction, self._table = extraction, table
-        self._shift = _find_shift(extraction, table)
+        #: The export may have none.
+        self._is_there = extraction.database.has(table, *FRAME_COLUMNS)
+        self._shift = _find_shift(extraction, table) if self._is_there else 0
         self._distinct = _find_distinct(extraction, table, depth)
         #: Of each distinct stack its callers, as in `Rows.columns`; ABSENT of those that are not this
         #: extraction's.
@@ -202,7 +204,7 @@ class Stacks:
         """Return the rows that have stacks, and the numbers of the distinct ones that these are. ids: of
         the stacks of rows, from `least` on.
         """
-        rows = np.flatnonzero(ids >= least - self._shift)
+        rows = np.flatnonzero((ids >= least - self._shift) & self._is_there)
         if not len(rows):
             return rows, rows
         numbers = self._distinct.find(ids[rows] + self._shift, self._table, self._extraction)
@@ -226,7 +228,7 @@ class Stacks:
         if len(held):
             rows.columns[CALLERS] = np.zeros(len(rows.begin), np.int64)
             rows.columns[CALLERS][held] = self._callers[numbers]
-        if self._extraction.settings.stacks:
+        if self._extraction.settings.stacks and self._is_there:
             rows.stack = np.zeros(len(rows.begin), np.int64)
             rows.stack[held] = self._distinct.keys[numbers]
         return rows
@@ -287,10 +289,8 @@ def _fold(
     return rows["text"].reverse()
 
 
-def open_stacks(extraction: Extraction, table: str, depth: int = 0) -> Stacks | None:
-    """Return the stacks of a table; None where the export has none. depth: see `Stacks.frames`."""
-    if not extraction.database.has(table, *FRAME_COLUMNS):
-        return None
+def open_stacks(extraction: Extraction, table: str, depth: int = 0) -> Stacks:
+    """Return the stacks of a table. depth: see `Stacks.frames`."""
     return extraction.find_once(table, lambda: Stacks(extraction, table, depth))
 
 
@@ -299,7 +299,7 @@ def add_callers(extraction: Extraction, table: str, ids: np.ndarray, rows: Rows)
     table.
     """
     stacks = open_stacks(extraction, table)
-    return rows if stacks is None else stacks.complete(rows, *stacks.find(ids))
+    return stacks.complete(rows, *stacks.find(ids))
 
 
 def name_lines(extraction: Extraction, files: np.ndarray, lines: np.ndarray) -> np.ndarray:

@@ -21,10 +21,10 @@ from nsys2prv._util.columns import ABSENT, OPEN, group_rows, mask_changes
 from nsys2prv._util.notes import Note
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
+from nsys2prv.events.attributes import GREATEST
 from nsys2prv.events.catalogue import UNSCALED, Metric, load_catalogue
 from nsys2prv.events.extraction import DeviceKey, ObjectKey
 from nsys2prv.events.kind import Account, EventKind, Reason
-from nsys2prv.events.metrics import GREATEST
 from nsys2prv.table.range_index import index_ends
 from nsys2prv.table.runs import (
     BLOCK_ROWS,

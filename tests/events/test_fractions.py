@@ -16,8 +16,8 @@ from tools.trace import Trace
 
 from nsys2prv import Options, convert
 from nsys2prv.conversion.summary import Summary
+from nsys2prv.events.attributes import GREATEST
 from nsys2prv.events.kind import Reason
-from nsys2prv.events.metrics import GREATEST
 from nsys2prv.writers.paraver.check import CheckFindings, check_pcf
 
 DOMAIN, RANGE = 75, 59

@@ -180,26 +180,29 @@ class Layout(Struct, frozen=True, dict=True):
         """The fields by their names."""
         return {field.name: field for field in self.fields}
 
+    def _mask(self, is_chosen: Callable[[Field], object]) -> int:
+        return sum(1 << bit for bit, field in enumerate(self.fields) if is_chosen(field))
+
     @cached_property
     def usual_mask(self) -> int:
         """Bits of the fields that are written unless others are asked for."""
-        return sum(1 << bit for bit, field in enumerate(self.fields) if not field.detail)
+        return self._mask(lambda field: not field.detail)
 
     @cached_property
     def every_mask(self) -> int:
         """Bits of all fields but those that sum up others."""
-        return sum(1 << bit for bit, field in enumerate(self.fields) if not field.sums_up)
+        return self._mask(lambda field: not field.sums_up)
 
     @cached_property
     def state_mask(self) -> int:
         """Bit of the field that decides in which state a row is, 0 where none does."""
         wanted = self.state and (self.state.field or self.fields[0].name)
-        return sum(1 << bit for bit, field in enumerate(self.fields) if field.name == wanted)
+        return self._mask(lambda field: field.name == wanted)
 
     @cached_property
     def callers_mask(self) -> int:
         """Bits of the callers of rows."""
-        return sum(1 << bit for bit, field in enumerate(self.fields) if field.level)
+        return self._mask(lambda field: field.level)
 
     @cached_property
     def has_domain(self) -> bool:
