@@ -12,7 +12,7 @@ tell. A row of MPI_Sendrecv with MPI_PROC_NULL has no partner.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from itertools import chain
 
@@ -33,7 +33,7 @@ from nsys2prv.events.attributes import read_fields
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason, Rows
-from nsys2prv.export.communicators import MPICH_WORLD, SELF, UNKNOWN, WORLD, Communicator, make_key
+from nsys2prv.export.communicators import MPICH_WORLD, SELF, UNKNOWN, WORLD, make_key
 from nsys2prv.export.info import ReportInfo, find_processes
 from nsys2prv.export.source import NULL, Part
 
@@ -105,7 +105,7 @@ class Communicators:
     """The communicators of one report; their numbers are indices into `names`."""
 
     def __init__(self, info: ReportInfo) -> None:
-        rows = self._rows = info.communicators
+        rows = info.communicators
         ranks = {row.rank for row in rows} or set(list(info.launcher_ranks.values())[:1])
         self._ranks = info.ranks
         #: For processes without a recorded rank, if there is only one.
@@ -119,12 +119,24 @@ class Communicators:
         self.sizes = np.array([*map(len, members), 0, 0], np.int64)
         self._start = np.cumsum(self.sizes) - self.sizes
         self._table = np.array([*chain.from_iterable(members), UNKNOWN], np.int64)
-        self._handles = _list_handles(rows)
+        #: Rank, handle, time (local ns) from which it means the communicator, and the index of that.
+        #: Those that no call made are there from the beginning.
+        self._handles = _transpose(
+            (row.rank, row.handle, NULL if row.name in {WORLD, SELF} else row.time, index)
+            for index, row in enumerate(rows)
+            if row.handle is not None
+        )
         # Of several with one number the first counts.
-        uids = [
-            (row.rank, row.uid, 0, index) for index, row in enumerate(rows) if row.uid is not None
+        self._uids = _transpose(
+            (row.rank, row.uid, 0, index)
+            for index, row in reversed(list(enumerate(rows)))
+            if row.uid is not None
+        )
+        places = [
+            of.index(row.rank) if row.rank in of else UNKNOWN
+            for row, of in zip(rows, members, strict=True)
         ]
-        self._uids = np.array(uids[::-1], np.int64).reshape(-1, 4).T
+        self._places = np.array([*places, UNKNOWN, UNKNOWN], np.int64)
 
     def find_own_ranks(self, processes: np.ndarray) -> np.ndarray:
         """Return the rank in MPI_COMM_WORLD of each of these processes (globalPid), UNKNOWN where it
@@ -160,25 +172,10 @@ class Communicators:
         """
         return np.where(communicators == self._mpich_world, ranks, self._places[communicators])
 
-    @cached_property
-    def _places(self) -> np.ndarray:
-        places = [
-            row.members.index(row.rank) if row.rank in (row.members or ()) else UNKNOWN
-            for row in self._rows
-        ]
-        return np.array([*places, UNKNOWN, UNKNOWN], np.int64)
 
-
-def _list_handles(rows: tuple[Communicator, ...]) -> np.ndarray:
-    """Return rank, handle, time (local ns) from which it means the communicator, and the index of
-    that: an array each. Those that no call made are there from the beginning.
-    """
-    handles = [
-        (row.rank, row.handle, NULL if row.name in {WORLD, SELF} else row.time, index)
-        for index, row in enumerate(rows)
-        if row.handle is not None
-    ]
-    return np.array(handles, np.int64).reshape(-1, 4).T
+def _transpose(rows: Iterable[tuple[int, ...]]) -> np.ndarray:
+    """Return four columns of rows."""
+    return np.array(list(rows), np.int64).reshape(-1, 4).T
 
 
 def _find_latest(
@@ -506,14 +503,9 @@ def _make_rows(
         if not len(rows):
             continue
         used = np.flatnonzero(layouts == index)
-        columns = {
-            # Fields without a column in the table.
-            field.name: np.full(len(rows), ABSENT)
-            for field in load_catalogue().layouts[layout].fields
-        }
         places = np.searchsorted(used, calls.codes[rows])
         names = [calls.names[code] for code in used]
-        columns["call"] = extraction.intern_names(layout, places, text=names)
+        columns = {"call": extraction.intern_names(layout, places, text=names)}
         if layout == own_layout:
             columns |= {name: column[rows] for name, column in fields.items()}
         start, end, thread = (calls.columns[name][rows] for name in ("start", "end", "globalTid"))
