@@ -113,15 +113,14 @@ def pack_data(job: FinishedJob, whole: bool = True) -> str:
 
 def _pack_bins(pack: Pack, job: FinishedJob) -> dict[str, Any]:
     """Pack the shares of parts of time: by lane and bin, a byte for each part."""
-    frame, lanes = job.find_frame("time", "over_time"), job.lanes.height
+    frame = job.find_frame("time", "over_time")
     if frame is None:
         return {"parts": [], "count": 1, "at": 0}
     parts = [name for name in BINS if f"{name}_share" in frame.columns]
     count = int(frame["bin"].max()) + 1
-    shares = np.zeros((lanes, count, len(parts)))
-    rows = frame["lane"].to_numpy(), frame["bin"].to_numpy()
-    for number, name in enumerate(parts):
-        shares[(*rows, number)] = frame[f"{name}_share"].to_numpy()
+    shares = np.zeros((job.lanes.height, count, len(parts)))
+    values = frame.select(f"{name}_share" for name in parts).to_numpy()
+    shares[frame["lane"].to_numpy(), frame["bin"].to_numpy()] = values
     titles = [
         dict(zip(("name", "title", "colour"), (name, *BINS[name]), strict=True)) for name in parts
     ]
@@ -165,7 +164,7 @@ def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str,
             if "stream" in events.columns:
                 streams = max(streams, events["stream"].n_unique())
     messages = excerpts.events.messages
-    ends = [messages[name].to_numpy() for name in ("from", "to", "bytes", "on_gpu")]
+    ends = [messages[name].to_numpy() for name in COLUMNS["messages"]]
     return {
         "tracks": tracks,
         "cover": [
@@ -206,14 +205,8 @@ def _pack_metrics(pack: Pack, job: FinishedJob) -> Iterator[dict[str, Any]]:
         values = np.zeros((len(labels), int(frame["bin"].max()) + 1), np.uint8)
         row = own["row"].replace_strict(labels, range(len(labels)), return_dtype=pl.Int64)
         values[row.to_numpy(), own["bin"].to_numpy()] = 1 + np.round(254 * own["mean"] / top)
-        columns = values.shape[1]
-        yield {
-            "name": metric,
-            "top": top,
-            "rows": labels,
-            "columns": columns,
-            "at": pack.add(values.tobytes()),
-        }
+        place = {"columns": values.shape[1], "at": pack.add(values.tobytes())}
+        yield {"name": metric, "top": top, "rows": labels, **place}
 
 
 def _list_tables(results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:

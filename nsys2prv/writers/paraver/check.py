@@ -473,31 +473,28 @@ def _report_whole_trace(
         example = f"{communicators} of {header.communicators}"
         findings.add("communicators-missing", file, communicators + 2, example)
     types, entries = trace.types[trace.types["pairs"] > 0], trace.entries
-    unknown = types[~np.isin(types["code"], [*labels.types])]
-    _report(findings, "type-unlabelled", file, unknown["line"], unknown["code"], unknown["pairs"])
-    is_state = trace.kinds == STATES
-    unknown = is_state & ~np.isin(trace.numbers, [*labels.states])
-    _report(findings, "state-unlabelled", file, entries["line"][unknown], trace.numbers[unknown])
-    is_event = trace.kinds == EVENTS
-    is_open = is_event & (entries["value"] != 0) & (entries["time"] < end)
-    _report(findings, "open-at-end", file, entries["line"][is_open], trace.numbers[is_open])
+    is_state, is_event = trace.kinds == STATES, trace.kinds == EVENTS
     # Types known to hold until the next event have no ranges; of others, those do where most begins
     # have an end of their own.
-    holding = [
-        field.code
-        for layout in load_catalogue().layouts.values()
-        if layout.is_state
-        for field in layout.fields
-        if isinstance(field.code, int)
-    ]
+    layouts = load_catalogue().layouts.values()
+    fields = (field for layout in layouts if layout.is_state for field in layout.fields)
+    holding = [field.code for field in fields if isinstance(field.code, int)]
     ranged = (trace.types["labels"] >= 0) & ~np.isin(trace.types["code"], holding)
     extra = trace.types[ranged & (trace.types["extra"] > 0)]
-    _report(findings, "end-without-begin", file, extra["extra_line"], extra["code"], extra["extra"])
     paired = ranged & (3 * trace.types["zeros"] > trace.types["pairs"])
     unbalanced = is_event & (entries["value"] == 0) & (entries["depth"] > 0)
     unbalanced[is_event] &= paired[entries["type"][is_event]]
-    lines = entries["line"][unbalanced]
-    _report(findings, "range-unbalanced", file, lines, trace.numbers[unbalanced])
+    unknown = types[~np.isin(types["code"], [*labels.types])]
+    masks = {
+        "state-unlabelled": is_state & ~np.isin(trace.numbers, [*labels.states]),
+        "open-at-end": is_event & (entries["value"] != 0) & (entries["time"] < end),
+        "range-unbalanced": unbalanced,
+    }
+    broken = {rule: (entries["line"][mask], trace.numbers[mask]) for rule, mask in masks.items()}
+    broken["type-unlabelled"] = unknown["line"], unknown["code"], unknown["pairs"]
+    broken["end-without-begin"] = extra["extra_line"], extra["code"], extra["extra"]
+    for rule, found in broken.items():
+        _report(findings, rule, file, *found)
 
 
 def _report(

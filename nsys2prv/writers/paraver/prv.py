@@ -89,7 +89,7 @@ class ParaverWriter(Struct, dict=True):
     #: Layout -> bits of the fields to write.
     field_masks: Mapping[str, int] = field(default_factory=dict)
     #: Distinct callers, by level: event values, ABSENT behind the last one.
-    callers: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    callers: np.ndarray = np.zeros((0, 0), np.int64)
 
     def begin(self, content: TraceContent) -> bytes:
         """Return the header, and what is known of the clocks as comments."""

@@ -236,9 +236,7 @@ def name_unknown(values: ValueSet, column: np.ndarray, are_names: bool) -> list[
     if not len(unknown):
         return []
     table = Packet.EVENT_NAMES if are_names else Packet.ARGUMENT_TEXTS
-    ids = load_numbers().number_names(values.name, unknown).tolist()
-    names = [
-        (table, number, str(value)) for number, value in zip(ids, unknown.tolist(), strict=True)
-    ]
+    ids = load_numbers().number_names(values.name, unknown)
+    names = ((table, *named) for named in zip(ids.tolist(), map(str, unknown), strict=True))
     packet = _make_name_packet(names, WITH_NAMES)
     return [Packets(np.zeros(0, np.int64), np.frombuffer(packet, np.uint8)[None])]
