@@ -265,8 +265,8 @@ def _lay_out(
     """Return the parts that are always printed, and the tables and notes by the names of their
     analyses.
     """
-    width, head = style.text_width, list(head)
-    parts = [fold_lines(head, width)] if head else []
+    head = list(head)
+    parts = [fold_lines(head, style.text_width)] if head else []
     findings = [result for result in results if result.name == "findings"]
     findings = findings or [result for result in results if result.findings]
     asked = [result.tables["what_if"] for result in findings if "what_if" in result.tables]
@@ -274,9 +274,9 @@ def _lay_out(
         [*style.format_title(one.title), *format_table(one.frame, one.frame.height, style.width)]
         for one in asked
     ]
-    parts += [_format_findings(result, style, width, whole) for result in findings]
+    parts += [_format_findings(result, style, whole) for result in findings]
     return parts, [
-        (result.name, block) for result in results for block in _format_blocks(result, style, width)
+        (result.name, block) for result in results for block in _format_blocks(result, style)
     ]
 
 
@@ -360,7 +360,8 @@ def _wrap_text(text: str, width: int, indent: int) -> list[str]:
     )
 
 
-def _format_findings(result: Result, style: Style, width: int, whole: str) -> list[str]:
+def _format_findings(result: Result, style: Style, whole: str) -> list[str]:
+    width = style.text_width
     legend = f"  %: how much shorter {whole} gets without it"
     if phases := result.tables.get("phases"):
         [steady] = phases.frame.filter(phase="steady state").rows(named=True)
@@ -383,20 +384,20 @@ def _format_findings(result: Result, style: Style, width: int, whole: str) -> li
     ]
 
 
-def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
+def _format_blocks(result: Result, style: Style) -> list[list[str]]:
     """Return the parts of a result that are printed or left out as a whole."""
     rows = style.rows or (MOST_ROWS if style.full else FEW_ROWS)
     notes: list[str] = []
     if style.full:
         # The first note of findings is printed above these.
         for note in result.notes[result.name == "findings" :]:
-            notes += _wrap_text(f"note: {note}", width, 6)
+            notes += _wrap_text(f"note: {note}", style.text_width, 6)
     if style.full or style.chosen:
         # Without findings the first reason is printed in their place.
         for lack in result.missing[
             result.name == "findings" and all(one.happens_once for one in result.findings) :
         ]:
-            notes += _wrap_text(f"not available: {lack}", width, 6)
+            notes += _wrap_text(f"not available: {lack}", style.text_width, 6)
     blocks = [_format_tree(result, style)]
     elsewhere = result.declared.drawn | {"what_if"}
     in_detail = elsewhere | result.declared.hidden
