@@ -1,14 +1,19 @@
-"""Kernels that no rule matches surely, matched by when they end."""
+"""The tables of collectives and messages, and kernels that no rule matches surely."""
 
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
-from nsys2prv.match.meetings import _find_streams_together
+import nsys2prv
+from nsys2prv.match import BY_CALLS, BY_LAUNCH, BY_SET_UP
+from nsys2prv.match.meetings import _find_streams_together, list_collectives, list_messages
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
 
 def test_messages_without_payloads_are_matched_also_where_ranks_in_step_come_apart() -> None:
@@ -37,3 +42,29 @@ def test_kernels_of_different_communicators_never_meet(
     columns |= {"node_begin": np.arange(20), "communicator": np.tile(communicators, 10)}
     parts = _find_streams_together(pl.DataFrame(columns))
     assert sum(part.height for part in parts) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"), [("mpi", {BY_CALLS, BY_SET_UP}), ("training", {BY_LAUNCH})]
+)
+def test_members_of_collectives_are_of_different_ranks_and_wait_for_the_last(
+    name: str, rules: set[int]
+) -> None:
+    with nsys2prv.open(SAMPLES / name) as job:
+        table = list_collectives(job.reader)
+        assert table.equals(list_collectives(job.reader))
+        task_of = job.reader.rows.get_column("task")
+        table = table.with_columns(task=pl.Series(task_of[table["thread"].to_numpy()]))
+        assert set(table["rule"]) == rules
+        whole = table.group_by("collective").agg(
+            pl.col("task").n_unique() == pl.len(),
+            rules=pl.col("rule").n_unique(),
+            first=pl.col("late").min(),
+            come=(pl.col("begin") - pl.col("late")).n_unique(),
+        )
+        assert whole["task"].all()
+        assert whole.select("rules", "first", "come").unique().rows() == [(1, 0, 1)]
+        held = table.filter(pl.col("holds") & ~pl.col("later"))
+        assert (held["wait"] + held["transfer"] <= held["end"] - held["begin"]).all()
+        messages = list_messages(job.reader)
+        assert (messages["received"] >= messages["sent"]).all()
