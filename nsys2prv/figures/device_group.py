@@ -233,7 +233,7 @@ class DeviceGroup:
     @cached_property
     def devices(self) -> list[int]:
         """Devices with work."""
-        return sorted({device for device, *_ in self.work_counts})
+        return self.work_counts["device"].unique().sort().to_list()
 
     @cached_property
     def known_devices(self) -> list[int]:
@@ -275,9 +275,10 @@ class DeviceGroup:
         return self.covered & merge_spans(*(one[rows] for one in to_arrays(self.work, *SIDES)))
 
     @cached_property
-    def work_counts(self) -> list[tuple[int, int, int]]:
-        """Devices, their threads, and how many rows of work each has."""
-        return self.work.group_by("device", "thread").len().rows()
+    def work_counts(self) -> pl.DataFrame:
+        """How many rows of work each device has of each task, by both: device, task, len."""
+        devices = self.work.select("device", self.list_tasks(self.work))
+        return devices.group_by("device", "task").len().sort("device", "task")
 
     @cached_property
     def first_work(self) -> int | None:
@@ -286,19 +287,12 @@ class DeviceGroup:
 
     def list_device_tasks(self, device: int) -> list[int]:
         """Return the tasks that a device works for, ascending."""
-
-        def find() -> list[int]:
-            rows = [row for one, row, _ in self.work_counts if one == device]
-            return np.unique(self.task_of[rows]).tolist()
-
-        return self.remember(("tasks", device), find)
+        return self.work_counts.filter(device=device)["task"].to_list()
 
     def find_main_task(self, device: int) -> int:
-        """Return the task that has most work on a device."""
-        counts = np.zeros(int(self.task_of.max()) + 1, np.int64)
-        for one, thread, count in self.work_counts:
-            counts[self.task_of[thread]] += count * (one == device)
-        return int(counts.argmax())
+        """Return the task that has most work on a device, the first of equal ones."""
+        counts = self.work_counts.filter(device=device)
+        return int(counts["task"][counts["len"].arg_max()])
 
     @property
     def useful(self) -> tuple[int, ...]:
@@ -309,10 +303,10 @@ class DeviceGroup:
         """Return when a device executes anything."""
         return self.find_device_spans(device, *BUSY["active"])
 
-    @cached_property
+    @property
     def api(self) -> pl.DataFrame:
         """CUDA API calls, by begin: begin, end, thread, call (value), error (ABSENT for none)."""
-        return self.read_begins("cuda_api", ("call", "error"), np.int32)
+        return self.read_named("cuda_api")
 
     def find_main_thread(self, task: int) -> int:
         """Return the first host thread of a task."""
@@ -352,9 +346,8 @@ class DeviceGroup:
 
     def read_named(self, layout: str) -> pl.DataFrame:
         """Return the events of a layout, by begin, with the field of NAMED_BY; they are kept."""
-        if layout == "cuda_api":
-            return self.api
         fields = [NAMED_BY[layout]] if layout in NAMED_BY else []
+        fields += ["error"] * (layout == "cuda_api")
         return self.remember(layout, lambda: self.read_begins(layout, fields, np.int32))
 
     def select_events(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
@@ -386,8 +379,7 @@ class DeviceGroup:
         """
         if self.is_alone:
             self._computed.clear()
-            for name in ("api", "launches"):
-                self.__dict__.pop(name, None)
+            self.__dict__.pop("launches", None)
 
     def forget_work(self) -> None:
         """Drop what devices executed, of a unit that is alone; it is read again where it is needed."""
