@@ -341,20 +341,18 @@ class Context(Struct, frozen=True):
 
     def label_devices(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the frame with numbers of devices replaced by their names, and `node`."""
-        names = self.devices.select(pl.col("device").cast(frame["device"].dtype), "label", "node")
-        frame = frame.drop("node", strict=False)
-        joined = frame.join(names, on="device", how="left", maintain_order="left")
-        others = pl.exclude("node", "device", "label")
-        return joined.select("node", pl.col("label").alias("device"), others)
+        names = self.devices.select("device", "node", name="label")
+        joined = _join_names(frame.drop("node", strict=False), names, "device")
+        return joined.select(
+            "node", pl.col("name").alias("device"), pl.exclude("node", "device", "name")
+        )
 
     def label_tasks(self, frame: pl.DataFrame, *places: str) -> pl.DataFrame:
         """Return the frame with tasks replaced by names of ranks, and columns of `tasks` that say
         where they are.
         """
-        names = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "who", *places)
-        joined = frame.join(names, on="task", how="left", maintain_order="left")
-        others = pl.exclude("task", "who", *places)
-        return joined.select(pl.col("who").alias("rank"), *places, others)
+        joined = _join_names(frame, self.tasks.select("task", *places, rank="who"), "task")
+        return joined.select("rank", *places, pl.exclude("task", "rank", *places))
 
     def find_label(self, value: int, *names: str) -> str:
         """Return the label of a value in the first of these name sets that has it (`range`: groups of
@@ -375,12 +373,15 @@ class Context(Struct, frozen=True):
         those without one; default: their numbers.
         """
         known = pl.concat([self.labels[one] for one in sets]).unique("value")
-        labels = known.select(pl.col("value").cast(frame[column].dtype), "label")
-        joined = frame.join(
-            labels, left_on=column, right_on="value", how="left", maintain_order="left"
-        )
+        joined = _join_names(frame, known.select("label", pl.col("value").alias(column)), column)
         unknown = pl.format("value {}", column) if unknown is None else unknown
         return joined.with_columns(pl.coalesce("label", unknown).alias(column)).drop("label")
+
+
+def _join_names(frame: pl.DataFrame, names: pl.DataFrame, key: str) -> pl.DataFrame:
+    """Return a frame with the names of numbers in one of its columns."""
+    names = names.cast({key: frame[key].dtype})
+    return frame.join(names, on=key, how="left", maintain_order="left")
 
 
 class JobRanks(Struct, frozen=True):
