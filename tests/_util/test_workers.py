@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import (
     BrokenExecutor,
     Executor,
@@ -148,15 +149,6 @@ def die(task: int) -> int:
     return task
 
 
-@pytest.mark.slow
-def test_a_lost_worker_ends_the_work() -> None:
-    with (
-        workers.make_pool("processes", 2) as pool,
-        pytest.raises(Nsys2prvError, match=r"^a worker process was killed, .* -j 1$"),
-    ):
-        list(pool.run_in_order(die, range(8)))
-
-
 def test_what_fails_ends_threads_after_their_work() -> None:
     """Tasks under way end before the temporary folder is removed; those that wait are not begun."""
     begun, go_on, over = threading.Event(), threading.Event(), []
@@ -217,12 +209,13 @@ def die_within_result(task: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_result_that_is_cut_short() -> None:
+@pytest.mark.parametrize("task", [die, die_within_result])
+def test_a_lost_worker_ends_the_work(task: Callable[[int], int]) -> None:
     with (
         workers.make_pool("processes", 2) as pool,
-        pytest.raises(Nsys2prvError, match="a worker process was killed"),
+        pytest.raises(Nsys2prvError, match=r"^a worker process was killed, .* -j 1$"),
     ):
-        list(pool.run_in_order(die_within_result, range(5)))
+        list(pool.run_in_order(task, range(8)))
 
 
 @pytest.mark.slow
@@ -244,28 +237,29 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     )
 
 
-class Unable(Executor):
-    """Cannot start a worker."""
+class Failing(Executor):
+    """Cannot start a worker, or takes no task, as an executor whose worker ended does."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
     def submit(self, function: object, /, *args: object, **kwargs: object) -> Future:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
+        raise self.error
 
 
-def test_workers_that_cannot_be_started() -> None:
-    with pytest.raises(Nsys2prvError, match=r"temporarily unavailable; try fewer, -j 1$"):
-        list(Pool(Unable(), 2).run_in_order(abs, range(3)))
-
-
-class Refusing(Executor):
-    """Takes no task, as an executor whose worker ended does."""
-
-    def submit(self, function: object, /, *args: object, **kwargs: object) -> Future:
-        raise BrokenExecutor
-
-
-def test_an_executor_that_breaks_between_two_tasks() -> None:
-    with pytest.raises(Nsys2prvError, match="a worker process was killed"):
-        list(Pool(Refusing(), 1).run_in_order(abs, range(3)))
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (
+            BlockingIOError(11, "Resource temporarily unavailable"),
+            r"temporarily unavailable; try fewer, -j 1$",
+        ),
+        (BrokenExecutor(), "a worker process was killed"),
+    ],
+)
+def test_workers_that_cannot_be_started(error: Exception, problem: str) -> None:
+    with pytest.raises(Nsys2prvError, match=problem):
+        list(Pool(Failing(error), 2).run_in_order(abs, range(3)))
 
 
 @pytest.mark.parametrize("in_files", [True, False])
