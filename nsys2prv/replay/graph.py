@@ -163,12 +163,6 @@ class Times(Struct, frozen=True):
         first = len(self.weight) - len(self.nodes)
         return self.nodes[node] + np.where(moments & 1, self.weight[first + node], 0)
 
-    def __len__(self) -> int:
-        return 2 * len(self.nodes)
-
-    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
-        return self[np.arange(len(self))]
-
 
 #: Columns of a graph. Of nodes: recorded time (ns), row of the trace (-1 of meetings), how long the
 #: work lasts (ns, LONG for one in a table), and the name of the call or operation, of ends of calls

@@ -15,7 +15,7 @@ from nsys2prv.figures.host_time import describe_parts, select_gpus, sum_parts
 from nsys2prv.replay.causes import Cause, measure_pinned_speed
 from nsys2prv.replay.graph import Kind, split_size
 from nsys2prv.replay.thresholds import TENSOR_SPEED_UP, TOGETHER, USUAL_COPY_SPEED
-from nsys2prv.replay.whatif import GPU, HOST, Replay, sum_lasts
+from nsys2prv.replay.whatif import GPU, HOST, Replay
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.thresholds import (
     FEWEST_PAUSES,
@@ -159,11 +159,14 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
     work = facts.replay.list_work(cause.changes[0][0])
     name, of_bytes, _ = split_size(columns.size[work["edge"].to_numpy()])
     work = work.with_columns(name=pl.Series(name), bytes=pl.Series(2.0 ** (of_bytes / 4)))
-    sums = sum_lasts(work.with_columns(count=1), "kind", "name")
+    sums = work.group_by("kind", "name").agg(
+        pl.col("lasts").sum(), count=pl.len(), bytes=pl.col("bytes").mean()
+    )
+    sums = sums.sort(-pl.col("lasts"), "kind", "name")
     ranks, evidence, of_names = max(len(facts.replay.processes), 1), list[Said | str](), []
     whole = float(sums["lasts"].sum())
-    for kind, value, lasts, count in sums.head(2).rows():
-        own = work.filter((pl.col("kind") == kind) & (pl.col("name") == value))
+    for kind, value, lasts, count, _ in sums.head(2).rows():
+        own = work.filter(kind=kind, name=value)
         is_first = not of_names
         of_names.append((own["edge"].to_numpy(), own["lasts"].to_numpy()))
         evidence.append(
@@ -182,8 +185,7 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
     if len(between) == 1:
         evidence.append(say("one link", hosts=list_some(next(iter(between)))))
     title, advice = None, "transfers"
-    kind, value, lasts, count = sums.row(0)
-    moved = work.filter((pl.col("kind") == kind) & (pl.col("name") == value))["bytes"].mean()
+    kind, value, lasts, count, moved = sums.row(0)
     if kind == Kind.MPI and moved < LITTLE_DATA and lasts > LONG_TRANSFER * count:
         label, is_most = facts.name_transfer(Kind.MPI, value), 2 * lasts > whole
         part = ("most" if is_most else "longest") if sums.height > 1 else ""
