@@ -30,8 +30,13 @@ from nsys2prv.export.roles import FILE_NAMES, describe_processes
 from nsys2prv.figures.result import Result
 from nsys2prv.open_job import OpenJob, open_job
 from nsys2prv.replay.questions import parse_what_ifs
-from nsys2prv.show.comparison import compare_jobs, describe_change, warn_of_differences
-from nsys2prv.show.finished_job import JSON, FinishedJob
+from nsys2prv.show.finished_job import (
+    JSON,
+    FinishedJob,
+    compare_jobs,
+    describe_change,
+    warn_of_differences,
+)
 from nsys2prv.show.study.formats import Study
 from nsys2prv.show.text import Style, count_lines_left, format_machine_line, format_results
 

@@ -12,8 +12,7 @@ from tools.view_answers import SAMPLES
 
 from nsys2prv.cli import main
 from nsys2prv.figures.result import Result, Table
-from nsys2prv.show.comparison import compare_jobs
-from nsys2prv.show.finished_job import FinishedJob
+from nsys2prv.show.finished_job import FinishedJob, compare_jobs
 
 
 def run_job(devices: dict[str, int]) -> FinishedJob:
