@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool get_column(Buffers *held, PyObject *object, int size, int64_t *count, void **column) {
+bool get_column(Buffers *held, PyObject *object, int size, int64_t *count, void *column) {
     Py_buffer *buffer = &held->buffers[held->count];
     if (PyObject_GetBuffer(object, buffer, PyBUF_SIMPLE) < 0)
         return false;
@@ -22,7 +22,7 @@ bool get_column(Buffers *held, PyObject *object, int size, int64_t *count, void 
     }
     *count = found;
     /* Of no rows there may be no address. */
-    *column = buffer->buf ? buffer->buf : (void *)held;
+    *(void **)column = buffer->buf ? buffer->buf : (void *)held;
     return true;
 }
 
@@ -112,34 +112,17 @@ static inline int64_t get_moment(const int64_t *time, const Durations *weight, i
 
 static bool get_durations(Buffers *held, PyObject *given, int64_t count, Durations *durations) {
     PyObject *value, *place, *length, *changed = NULL, *before = NULL, *other = NULL;
-    void *column;
     if (!PyArg_ParseTuple(given, "OOO|OOO", &value, &place, &length, &changed, &before, &other))
         return false;
     durations->count = count;
     durations->tabled = -1;
     durations->changed = NULL;
-    if (!get_column(held, value, 4, &durations->count, &column))
+    if (!get_column(held, value, 4, &durations->count, &durations->value) || !get_column(held, place, 8, &durations->tabled, &durations->place)
+        || !get_column(held, length, 8, &durations->tabled, &durations->length))
         return false;
-    durations->value = column;
-    if (!get_column(held, place, 8, &durations->tabled, &column))
-        return false;
-    durations->place = column;
-    if (!get_column(held, length, 8, &durations->tabled, &column))
-        return false;
-    durations->length = column;
-    if (!other)
-        return true;
     int64_t words = durations->count / 64 + 1, others = -1;
-    if (!get_column(held, changed, 8, &words, &column))
-        return false;
-    durations->changed = column;
-    if (!get_column(held, before, 4, &words, &column))
-        return false;
-    durations->before = column;
-    if (!get_column(held, other, 4, &others, &column))
-        return false;
-    durations->other = column;
-    return true;
+    return !other || (get_column(held, changed, 8, &words, &durations->changed) && get_column(held, before, 4, &words, &durations->before)
+                      && get_column(held, other, 4, &others, &durations->other));
 }
 
 static void free_graph(PyObject *capsule) {

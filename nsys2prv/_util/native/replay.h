@@ -30,7 +30,7 @@ typedef struct {
 } Buffers;
 
 /* A column of items of `size` bytes. count: how many there must be, or -1, and then it takes how many there are. */
-bool get_column(Buffers *held, PyObject *object, int size, int64_t *count, void **column);
+bool get_column(Buffers *held, PyObject *object, int size, int64_t *count, void *column);
 /* Columns of one length, of a tuple. sizes: bytes of the items of each, a digit for each column. Takes the length. */
 bool get_columns(Buffers *held, PyObject *tuple, const char *sizes, int64_t *count, void **columns);
 /* A new column of so many items of `size` bytes, and where these are. */
