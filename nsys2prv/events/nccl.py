@@ -433,13 +433,14 @@ def group_calls(calls: pl.LazyFrame) -> list[pl.DataFrame]:
         shared=pl.col("rank").n_unique().cast(pl.Int64),
     )
     keys = ["process", "communicator"]
-    moving = moving.join(made, on=keys, how="left", maintain_order="left").with_columns(
+    moving = moving.join(made, on=keys, how="left", maintain_order="left")
+    moving = moving.with_columns(row=pl.int_range(pl.len())).with_columns(
         _or_made("ranks", pl.col("ranks") > 0),
         _or_made("rank", pl.col("rank") >= 0),
         pl.col("shared").fill_null(0),
-        place=pl.int_range(pl.len()).over("call_group"),
+        place=pl.col("row") - pl.col("row").min().over("call_group"),
     )
-    pairs, several = operation.is_in([SEND, RECEIVE]), pl.col("communicator").n_unique() > 1
+    pairs, several = operation.is_in([SEND, RECEIVE]), ~_is_one("communicator")
     known = (size.min() >= 0) & ~several
     of_one = {name: _find_common(name, ABSENT) for name in ("rank", *COMMON)}
     groups = moving.group_by("call_group", maintain_order=True).agg(
@@ -451,9 +452,9 @@ def group_calls(calls: pl.LazyFrame) -> list[pl.DataFrame]:
         messages=pairs.sum(),
         bytes=pl.when(known).then(size.sum()).otherwise(ABSENT),
         known=known,
-        reduce_bytes=size.filter(operation == ALL_REDUCE).sum(),
-        share_bytes=size.filter(operation.is_in(SHARE_OPERATIONS)).sum(),
-        message_bytes=size.filter(pairs).sum(),
+        reduce_bytes=pl.when(operation == ALL_REDUCE).then(size).sum(),
+        share_bytes=pl.when(operation.is_in(SHARE_OPERATIONS)).then(size).sum(),
+        message_bytes=pl.when(pairs).then(size).sum(),
         ranks=pl.when(several).then(ABSENT).otherwise(pl.col("ranks").max()),
         **{**of_one, "rank": pl.when(several).then(ABSENT).otherwise(of_one["rank"])},
         # Of the collective that comes first.
@@ -471,10 +472,14 @@ def _or_made(name: str, is_stated: pl.Expr) -> pl.Expr:
     return pl.when(is_stated).then(name).otherwise(made).alias(name)
 
 
+def _is_one(name: str) -> pl.Expr:
+    """Return whether all operations of a group have the same value."""
+    return pl.col(name).min() == pl.col(name).max()
+
+
 def _find_common(name: str, otherwise: int) -> pl.Expr:
     """Return the value that all operations of a group have, else another."""
-    column = pl.col(name)
-    return pl.when(column.n_unique() == 1).then(column.first()).otherwise(otherwise)
+    return pl.when(_is_one(name)).then(pl.col(name).first()).otherwise(otherwise)
 
 
 def match_kernels(groups: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
