@@ -27,6 +27,7 @@ from nsys2prv._util.columns import (
     factorize_together,
     reduce_slices,
 )
+from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account, Reason
 from nsys2prv.table.runs import (
@@ -34,10 +35,10 @@ from nsys2prv.table.runs import (
     NEVER,
     Run,
     SpillReader,
-    choose_chunks,
     read_run,
     rewrite_column,
 )
+from nsys2prv.table.windows import choose_window_bounds
 from nsys2prv.table.work_result import WorkResult
 
 #: Lanes of one row at most; further overlapping ranges share the last one and are counted.
@@ -132,9 +133,11 @@ def _read_chunks(
     """Yield the report's begins in time order, in chunks: run index, row in the run, object, begin,
     end; by object, outer first.
     """
-    own = [run for _, run in runs]
+    # All are of one report, in its own time.
+    own, clocks = [run for _, run in runs], defaultdict(ClockMap)
+    _, *bounds = choose_window_bounds(own, clocks, size=LANE_ROWS)
     with SpillReader() as reader:
-        for first, last in pairwise([-OPEN, *choose_chunks(own, LANE_ROWS), None]):
+        for first, last in pairwise([-OPEN, *bounds, None]):
             pieces = []
             for index, (result, run) in enumerate(runs):
                 for start, stop in run.find_spans(run.find_blocks(first, last)):

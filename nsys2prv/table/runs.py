@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from nsys2prv._util.budget import REMEMBERED_SHAPES
-from nsys2prv._util.columns import ABSENT, OPEN, factorize
+from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv._util.files import Closable
 from nsys2prv._util.memory import find_limit
 from nsys2prv._util.stored_columns import (
@@ -178,13 +178,6 @@ class Run(Packed, frozen=True, eq=False):
         """Return the rows of blocks, as spans. blocks: a mask."""
         edges = np.flatnonzero(np.diff(blocks, prepend=False, append=False)) * BLOCK_ROWS
         return [(start, min(stop, self.rows)) for start, stop in edges.reshape(-1, 2).tolist()]
-
-
-def choose_chunks(runs: Sequence[Run], rows: int) -> list[int]:
-    """Return local times that cut the runs into chunks of about so many rows."""
-    samples = np.sort(np.concatenate([np.zeros(0, np.int64), *(run.samples for run in runs)]))
-    step = max(1, len(samples) * rows // max(1, sum(run.rows for run in runs)))
-    return factorize(samples[step::step])[0].tolist()
 
 
 class SpillWriter(Closable):

@@ -47,10 +47,13 @@ GLOBAL_IDS = "global_ids"
 
 
 def choose_window_bounds(
-    runs: Sequence[Run], clocks: Sequence[ClockMap], ends: bool = False
+    runs: Sequence[Run],
+    clocks: Sequence[ClockMap] | Mapping[int, ClockMap],
+    ends: bool = False,
+    size: int = 0,
 ) -> list[int]:
     """Return times that cut the trace into windows of about equally many records. ends: the ends of
-    ranges count, too.
+    ranges count, too. size: records of a window, 0 for WINDOW_RECORDS or more.
     """
     if not runs:
         return [0]
@@ -66,7 +69,7 @@ def choose_window_bounds(
     time = np.concatenate(times)
     order = np.argsort(time, kind="stable")
     total = np.cumsum(np.concatenate(weights)[order])
-    size = max(WINDOW_RECORDS, len(runs) * RECORDS_PER_RUN)
+    size = size or max(WINDOW_RECORDS, len(runs) * RECORDS_PER_RUN)
     count = max(1, round(float(total[-1]) / size)) if len(total) else 1
     cuts = np.searchsorted(total, np.arange(1, count) * (total[-1] / count)) if count > 1 else []
     return [0, *sorted({int(time[order[cut]]) for cut in cuts} - {0})]
