@@ -21,7 +21,6 @@ from nsys2prv._util.notes import Note
 from nsys2prv._util.text import format_seconds, list_some, suggest_range
 from nsys2prv.conversion.cut_runs import CutWindow, CutWork, cut_task
 from nsys2prv.conversion.job import Job, group_by_report, sum_counters
-from nsys2prv.conversion.job_reader import make_row_table
 from nsys2prv.conversion.options import MOST_LISTED, CutPlan, Region, choose_reports, make_error
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey
@@ -81,8 +80,9 @@ def _cut_runs(
     """Return the job with its runs cut to a span (ns of the trace), and how many ranges were clipped."""
     origin = 0 if plan.options.keep_time else first
     clocks = [clock.delay(-origin) for clock in job.clocks]
-    # Events end where they do in the whole trace.
-    ids = replace(job.ids, objects=objects, clocks=clocks, duration=job.duration - origin)
+    # Events end where they do in the whole trace. Names stay as the tasks number them.
+    times = {"clocks": clocks, "duration": job.duration - origin}
+    ids = replace(job.ids, objects=objects, names={}, **times)
     saved = job.folder / "ids-of-cut"
     ids.save(saved)
     window = CutWindow(first - origin, last - origin, last == job.duration, -origin)
@@ -113,7 +113,7 @@ def _cut_runs(
         edges=CutEdges(first - origin, *sides, carried, pending),
         model=model,
         runs=[run for part in parts for run in part.runs],
-        ids=replace(ids, clocks=clocks, duration=last - origin),
+        ids=replace(ids, names=job.ids.names, clocks=clocks, duration=last - origin),
         epoch=job.epoch + origin,
         clocks=clocks,
         written=+sum_counters(part.events for part in parts),
@@ -124,8 +124,7 @@ def _cut_runs(
 
 def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, IdTable]:
     """Return the object model of the selected rows (the job's own if that is all of them), and the row
-    of each local object, -1 for none. Raises Nsys2prvError where no row
-    is left.
+    of each local object, -1 for none. Raises Nsys2prvError where no row is left.
     """
     model, cut, machines = job.model, plan.options, job.machines
     if not (cut.ranks or cut.hosts):
@@ -197,6 +196,9 @@ def _read_ranges(job: Job, pattern: NamePattern) -> Iterator[pl.DataFrame]:
     """Yield thread, begin and end of the ranges with matching names. Ranges that overlap are on further
     rows of their thread.
     """
+    # Not before it is needed.
+    from nsys2prv.conversion.job_reader import make_row_table
+
     rows = make_row_table(job)
     reader = EventReader(job.runs, job.ids, rows)
     for name, layout in load_catalogue().layouts.items():

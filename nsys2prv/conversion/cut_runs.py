@@ -29,7 +29,7 @@ from nsys2prv.table.runs import (
     SpillWriter,
     take_rows,
 )
-from nsys2prv.table.slices import GlobalIds, Slice, load_global_ids, read_slice
+from nsys2prv.table.slices import GlobalIds, Slice, find_places, load_global_ids, read_slice
 from nsys2prv.table.work_result import WorkResult, append_samples
 
 SECOND = 1_000_000_000
@@ -147,14 +147,16 @@ class _Cutter:
         """Drop what is not in the window, and what is on a row that is left out, by these columns; count
         both. Returns whether anything stays.
         """
-        kept = np.logical_and.reduce([inside, *(found.column(name) >= 0 for name in rows)])
+        kept = inside
+        for row in rows:
+            kept = kept & (found.column(row) >= 0)
         there, stay = np.count_nonzero(inside), np.count_nonzero(kept)
         name = run.shape.name
         self.result.leave_out(name, Reason.HALF_OUTSIDE_CUT, half_outside)
         self.result.leave_out(name, Reason.OUTSIDE_CUT, run.rows - there - half_outside)
         self.result.leave_out(name, Reason.ROW_LEFT_OUT, there - stay)
         self.result.events[name] += int(stay)
-        found.keep(kept)
+        found.keep(find_places(kept))
         return bool(stay)
 
     def _find_row(self, run: Run) -> int:
@@ -211,7 +213,8 @@ class _Cutter:
     def _cut_state_records(self, run: Run) -> None:
         """Cut state records of rows, with a begin and an end."""
         states, window = self._read(run), self.window
-        states.keep((states.column("end") > window.first) & (states.column("row") >= 0))
+        inside = states.column("end") > window.first
+        states.keep(find_places(inside & (states.column("row") >= 0)))
         if len(states):
             columns = states.make_columns(is_local=True)
             columns["time"] = np.maximum(columns["time"], window.first)
@@ -286,7 +289,9 @@ class _Cutter:
         for own in thinned:
             self._append_samples(own)
         for is_filler in (False, True):
-            held = {metric: one for metric, (_, one, of) in latest.items() if of == is_filler}
+            held = {
+                metric: one for metric, (_, one, of) in sorted(latest.items()) if of == is_filler
+            }
             self.result.left_out[name, Reason.OUTSIDE_CUT] -= len(held)
             numbers = {metric: np.array([one]) for metric, one in held.items()}
             run = replace(runs[0], filler=is_filler)

@@ -156,7 +156,7 @@ class Slice:
     def choose_window(self, first: int, last: int | None, ends: bool) -> None:
         """Keep the rows at first <= time < last."""
         inside = (self.times >= first) & (True if last is None else self.times < last)
-        self.keep(_find_places(inside))
+        self.keep(find_places(inside))
 
     def find(self, name: str, rows: Places = EVERY) -> tuple[np.ndarray, np.ndarray | None]:
         """Return a column of rows that have it, other than times, and the table that its values are
@@ -244,9 +244,9 @@ class RangeSlice(Slice):
         if last is not None:
             at_begin &= self.begin < last
             at_end &= self.until < last
-        rows = _find_places(at_begin | at_end if ends else at_begin)
+        rows = find_places(at_begin | at_end if ends else at_begin)
         self.keep(rows)
-        self.at_begin, self.at_end = (_find_places(at_begin[rows]), _find_places(at_end[rows]))
+        self.at_begin, self.at_end = (find_places(at_begin[rows]), find_places(at_end[rows]))
         if ends and self.layout.is_state:
             self.at_end, closings = slice(0), self.find_closings()
             closings[0] = np.minimum(closings[0], self._ids.duration)
@@ -430,7 +430,7 @@ def list_closings(
         yield alike[0], times[first], rows
 
 
-def _find_places(mask: np.ndarray) -> Places:
+def find_places(mask: np.ndarray) -> Places:
     """Return the places of a mask, as a slice where they follow one another."""
     if mask.all():
         return EVERY
