@@ -42,10 +42,9 @@ from nsys2prv.events.kind import (
     EventKind,
     Reason,
     Rows,
-    Segment,
     find_function,
-    save_launches,
 )
+from nsys2prv.events.launches import Segment, save_launches
 from nsys2prv.events.stacks import set_stacks_aside
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.source import Part, Shared

@@ -23,15 +23,8 @@ from nsys2prv._util.columns import ABSENT, OPEN, factorize_together, find_places
 from nsys2prv.events import all_kinds
 from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
 from nsys2prv.events.extraction import Extraction, ReadingSettings
-from nsys2prv.events.kind import (
-    Account,
-    Counters,
-    EventKind,
-    Launches,
-    Rows,
-    Segment,
-    find_launches,
-)
+from nsys2prv.events.kind import Account, Counters, EventKind, Rows
+from nsys2prv.events.launches import Launches, Segment, find_launches
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.recording import ENDS, TIMES

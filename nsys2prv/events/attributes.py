@@ -42,14 +42,8 @@ from nsys2prv._util.columns import (
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.catalogue import CallTable, Field, Metric, ValueSet, load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction
-from nsys2prv.events.kind import (
-    CommunicationLines,
-    Counters,
-    EventKind,
-    Launches,
-    Reason,
-    Rows,
-)
+from nsys2prv.events.kind import CommunicationLines, Counters, EventKind, Reason, Rows
+from nsys2prv.events.launches import Launches
 from nsys2prv.events.stacks import CHAIN, add_callers
 from nsys2prv.export.source import NULL, Columns, Part, Texts, gather_texts, mask_empty, zero_nulls
 from nsys2prv.export.sqlite import read_cursor

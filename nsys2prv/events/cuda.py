@@ -33,7 +33,8 @@ from nsys2prv.events.attributes import (
 )
 from nsys2prv.events.catalogue import Metric, load_catalogue, load_counter_tables, map_labels
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Counters, Launches, Reason, Rows
+from nsys2prv.events.kind import Counters, Reason, Rows
+from nsys2prv.events.launches import Launches
 from nsys2prv.events.nccl import attach_payloads, is_nccl_kernel
 from nsys2prv.events.stacks import (
     CHAIN,

@@ -30,16 +30,8 @@ from nsys2prv._util.columns import (
 from nsys2prv._util.stored_columns import FrameWriter, StoredFrame
 from nsys2prv._util.text import format_duration
 from nsys2prv.events.catalogue import CALLER_LEVELS
-from nsys2prv.events.kind import (
-    Account,
-    Counters,
-    EventKind,
-    Launches,
-    Reason,
-    Rows,
-    Segment,
-    find_launches,
-)
+from nsys2prv.events.kind import Account, Counters, EventKind, Reason, Rows
+from nsys2prv.events.launches import Launches, Segment, find_launches
 from nsys2prv.events.name_rules import (
     Classifier,
     ClassRule,

@@ -1,43 +1,33 @@
-"""Declarations of kinds of events (:class:`EventKind`); the normal form that they return; the index of
-the calls that launch work; the account of their rows; and the reasons for which rows and records are lost, changed, or counted apart, and
-for which tables are not read at all.
+"""Declarations of kinds of events (:class:`EventKind`); the normal form that they return; the
+account of their rows; and the reasons for which rows and records are lost, changed, or counted apart, and for
+which tables are not read at all.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, lru_cache
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import import_module
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct, convert, field
-from msgspec.structs import asdict, astuple, replace
+from msgspec.structs import replace
 
-from nsys2prv._util.columns import (
-    Table,
-    factorize,
-    find_places,
-    group_rows,
-    is_sorted,
-    mask_changes,
-)
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.stored_columns import FrameWriter, StoredFrame, read_columns
 from nsys2prv.events.catalogue import Metric, load_catalogue, name_entry
-from nsys2prv.export.info import PROCESS_MASK, ReportInfo
-from nsys2prv.export.source import NULL
 
 if TYPE_CHECKING:
     from nsys2prv.events.extraction import Extraction
+    from nsys2prv.export.info import ReportInfo
     from nsys2prv.export.source import Part
 
 #: Between a key and its detail.
 SEPARATOR = ": "
 #: Indexes that some kinds fill while they are read, and others look up: of launching calls
-#: (:class:`Launches`), and of NCCL calls.
+#: (launches.py), and of NCCL calls.
 LAUNCHES, NCCL_CALLS = "launches", "nccl_calls"
 #: The condition in SQL that no row meets.
 NEVER = "0"
@@ -299,111 +289,6 @@ class Account(Struct):
             # Most are empty.
             if counts := getattr(other, name):
                 getattr(self, name).update(+counts)
-
-
-class Launches(Table, frozen=True):
-    """API calls; times in local ns. As the answer of an index: NULL in all but `id` where no call was
-    found.
-    """
-
-    #: Correlation id.
-    id: np.ndarray
-    begin: np.ndarray
-    end: np.ndarray
-    #: globalTid.
-    thread: np.ndarray
-    #: Id of the function's name.
-    name: np.ndarray
-    #: Return value.
-    result: np.ndarray
-
-    @property
-    def hit(self) -> np.ndarray:
-        """Whether an index has found a call."""
-        return self.begin != NULL
-
-
-class Segment(Struct, frozen=True):
-    """Calls of one process in a stored piece, ascending by correlation id from `low` to `high`."""
-
-    #: globalPid.
-    process: int
-    #: Least correlation id.
-    low: int
-    #: Greatest correlation id.
-    high: int
-    #: Rows of the process in the piece: its first, and the one behind its last.
-    first: int
-    last: int
-    #: Ids of the names in the piece, each once.
-    names: tuple[int, ...]
-    #: The piece: columns of `Launches`.
-    calls: StoredFrame
-
-    def read(self) -> Launches:
-        """Return the calls."""
-        return _read_launches(self.calls)[self.first : self.last]
-
-
-@lru_cache(maxsize=2)
-def _read_launches(stored: StoredFrame) -> Launches:
-    """Return the calls of a stored piece, whose processes are asked for one after the other."""
-    return Launches(**read_columns(stored))
-
-
-def find_launches(
-    segments: Sequence[Segment], processes: np.ndarray, correlations: np.ndarray
-) -> Launches:
-    """Return the calls of these (globalPid, correlationId) pairs, of several the earliest. Id 0 and
-    NULL find nothing. Only the stretches of the index that can hold the ids are read.
-    """
-    found = Launches(correlations, *np.full((5, len(correlations)), NULL))
-    of_process: defaultdict[int, list[Segment]] = defaultdict(list)
-    for segment in segments:
-        of_process[segment.process].append(segment)
-    for process, own in group_rows(processes):
-        places = np.arange(len(correlations))[own]
-        places = places[np.argsort(correlations[own], kind="stable")]
-        ascending = correlations[places]
-        for segment in of_process[process]:
-            below = np.searchsorted(ascending, segment.low, "left")
-            above = np.searchsorted(ascending, segment.high, "right")
-            if below == above:
-                continue
-            asked = slice(below, above)
-            calls, rows = segment.read(), places[asked]
-            place = find_places(calls.id, ascending[asked])
-            known = found.begin[rows]
-            nearer = (place >= 0) & ((known == NULL) | (calls.begin[place] < known))
-            for column, of_calls in zip(astuple(found)[1:], astuple(calls)[1:], strict=True):
-                column[rows[nearer]] = of_calls[place[nearer]]
-    return found
-
-
-def save_launches(launches: Launches, frames: FrameWriter) -> list[Segment]:
-    """Store launches as a piece of the index, except calls without an id or without times. Of
-    several calls with one id the earliest counts.
-    """
-    usable = (launches.begin != NULL) & (launches.end != NULL)
-    usable &= (launches.id != 0) & (launches.id != NULL)
-    launches = launches if usable.all() else launches[usable]
-    if not len(launches):
-        return []
-    # NULL stays NULL.
-    processes, process = factorize(launches.thread & PROCESS_MASK)
-    if len(processes) > 1 or not is_sorted(launches.id, strictly=True):
-        order = np.lexsort((launches.begin, launches.id, process))
-        order = order[mask_changes(process[order], launches.id[order])]
-        launches, process = launches[order], process[order]
-    names = tuple(factorize(launches.name)[0].tolist())
-    stored = frames.append(asdict(launches))
-    cuts = np.searchsorted(process, np.arange(len(processes) + 1)).tolist()
-    return [
-        Segment(
-            pid, int(launches.id[first]), int(launches.id[last - 1]), first, last, names, stored
-        )
-        for pid, (first, last) in zip(processes.tolist(), pairwise(cuts), strict=True)
-    ]
 
 
 #: Key -> text, of reasons that are routine and of those that are not.

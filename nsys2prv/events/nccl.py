@@ -38,7 +38,8 @@ from nsys2prv._util.stored_columns import read_frame
 from nsys2prv.events import nvtx
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Launches, Reason, Rows
+from nsys2prv.events.kind import Reason, Rows
+from nsys2prv.events.launches import Launches
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL, Columns, Part, decode_texts

@@ -7,7 +7,7 @@ within the range, on its thread; the projected range goes from the begin of the 
 the end of the last. There each range has one projection; here it has one on every stream, as in
 Nsight's timeline. Graphs that were traced as a whole count as operations, too.
 
-The call that launched an operation is found as for lines (:class:`nsys2prv.events.kind.Launches`).
+The call that launched an operation is found as for lines (:class:`nsys2prv.events.launches.Launches`).
 Ranges of no length last 1 ns, and those without an end last to the end of the trace, as everywhere.
 """
 

@@ -20,7 +20,8 @@ from nsys2prv._util.notes import Note
 from nsys2prv._util.stored_columns import StoredFrame, read_frame
 from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, Metric, load_catalogue
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey
-from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows, Segment
+from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
+from nsys2prv.events.launches import Segment
 from nsys2prv.export.source import are_all_usable, mask_usable
 from nsys2prv.table.runs import COUNTER, LINE, Run, Span, SpillWriter, get_shape, take_rows
 

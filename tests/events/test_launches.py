@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import astuple
 
 from nsys2prv._util.stored_columns import FrameWriter
-from nsys2prv.events.kind import Launches, find_launches, save_launches
+from nsys2prv.events.launches import Launches, find_launches, save_launches
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL
 

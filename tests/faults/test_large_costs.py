@@ -25,7 +25,8 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.stored_columns import FrameWriter
 from nsys2prv.events.attributes import MOST_METRICS, MOST_SOURCES
 from nsys2prv.events.catalogue import hash_to_numbers
-from nsys2prv.events.kind import Launches, Reason, find_launches, save_launches
+from nsys2prv.events.kind import Reason
+from nsys2prv.events.launches import Launches, find_launches, save_launches
 from nsys2prv.events.name_rules import load_class_rules
 from nsys2prv.figures.device_group import find_rows
 from nsys2prv.open_job import open_job
