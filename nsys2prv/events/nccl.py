@@ -406,7 +406,7 @@ def _mark_outer() -> pl.Expr:
     return (pl.col("begin") >= reached).fill_null(True)
 
 
-def group_calls(calls: pl.LazyFrame) -> list[pl.DataFrame]:
+def group_calls(calls: pl.LazyFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the operations that move data, in order, each with its `call_group` and its `place` in it,
     calls within calls left out; and the groups of these: `thread`, `begin`, `end`, the fields that
     their operations share (or ABSENT), the numbers of fused operations and messages, and bytes in
@@ -423,6 +423,7 @@ def group_calls(calls: pl.LazyFrame) -> list[pl.DataFrame]:
     before = (pl.col("level") - least).shift(fill_value=0).over("thread")
     number = (pl.col("outer") & (before == 0)).cum_sum().cast(pl.Int64) - 1
     calls = calls.with_columns(call_group=number, process=pl.col("thread") & PROCESS_MASK)
+    calls = calls.collect().lazy()
     moving = calls.filter(operation.is_between(1, LAST_OPERATION)).filter(_mark_outer())
     # Ranks as stated by the calls that made communicators.
     is_making = operation.is_between(FIRST_MAKING, LAST_MAKING)
@@ -441,30 +442,35 @@ def group_calls(calls: pl.LazyFrame) -> list[pl.DataFrame]:
         pl.col("shared").fill_null(0),
         place=pl.col("row") - pl.col("row").min().over("call_group"),
     )
+    operations = moving.collect()
     pairs, several = operation.is_in([SEND, RECEIVE]), ~_is_one("communicator")
     known = (size.min() >= 0) & ~several
     of_one = {name: _find_common(name, ABSENT) for name in ("rank", *COMMON)}
-    groups = moving.group_by("call_group", maintain_order=True).agg(
-        pl.col("thread").first(),
-        pl.col("shared").max(),
-        operation=_find_common("operation", SEVERAL_OPERATIONS),
-        communicator=_find_common("communicator", 0),
-        fused=pl.len(),
-        messages=pairs.sum(),
-        bytes=pl.when(known).then(size.sum()).otherwise(ABSENT),
-        known=known,
-        reduce_bytes=pl.when(operation == ALL_REDUCE).then(size).sum(),
-        share_bytes=pl.when(operation.is_in(SHARE_OPERATIONS)).then(size).sum(),
-        message_bytes=pl.when(pairs).then(size).sum(),
-        ranks=pl.when(several).then(ABSENT).otherwise(pl.col("ranks").max()),
-        **{**of_one, "rank": pl.when(several).then(ABSENT).otherwise(of_one["rank"])},
-        # Of the collective that comes first.
-        first_operation=operation.filter(~pairs).first().fill_null(0),
-        sequence=pl.col("sequence").filter(~pairs).first().fill_null(ABSENT),
+    groups = (
+        operations.lazy()
+        .group_by("call_group", maintain_order=True)
+        .agg(
+            pl.col("thread").first(),
+            pl.col("shared").max(),
+            operation=_find_common("operation", SEVERAL_OPERATIONS),
+            communicator=_find_common("communicator", 0),
+            fused=pl.len(),
+            messages=pairs.sum(),
+            bytes=pl.when(known).then(size.sum()).otherwise(ABSENT),
+            known=known,
+            reduce_bytes=pl.when(operation == ALL_REDUCE).then(size).sum(),
+            share_bytes=pl.when(operation.is_in(SHARE_OPERATIONS)).then(size).sum(),
+            message_bytes=pl.when(pairs).then(size).sum(),
+            ranks=pl.when(several).then(ABSENT).otherwise(pl.col("ranks").max()),
+            **{**of_one, "rank": pl.when(several).then(ABSENT).otherwise(of_one["rank"])},
+            # Of the collective that comes first.
+            first_operation=operation.filter(~pairs).first().fill_null(0),
+            sequence=pl.col("sequence").filter(~pairs).first().fill_null(ABSENT),
+        )
     )
     spans = calls.group_by("call_group").agg(pl.col("begin").first(), pl.col("end").max())
     groups = groups.join(spans, on="call_group", how="left", maintain_order="left")
-    return pl.collect_all([moving, groups.cast(pl.Int64)])
+    return operations, groups.cast(pl.Int64).collect()
 
 
 def _or_made(name: str, is_stated: pl.Expr) -> pl.Expr:
@@ -562,7 +568,7 @@ def attach_payloads(
     return {**payloads, "communicator": name_communicators(extraction, told["communicator"])}
 
 
-def _read_groups(extraction: Extraction) -> list[pl.DataFrame]:
+def _read_groups(extraction: Extraction) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the operations and groups of the report's NCCL calls."""
     none = pl.DataFrame(schema=dict.fromkeys(CALL_COLUMNS, pl.Int64))
     return group_calls(pl.concat([none, *map(read_frame, extraction.nccl_calls)]).lazy())
