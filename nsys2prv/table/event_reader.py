@@ -485,11 +485,13 @@ def _read_numbers(samples: Slice, metrics: Sequence[Metric]) -> pl.DataFrame:
     metrics.
     """
     names = {str(metrics.index(one)): one.precision for one in samples.run.shape.metrics}
-    if samples.run.filler:
-        numbers = [pl.lit(UNKNOWN).alias(name) for name in names]
-    else:
-        numbers = [pl.col(name) / 10.0**precision for name, precision in names.items()]
-    return samples.make_frame([*names]).select("time", *numbers)
+    frame = samples.make_frame([*names])
+    columns = {"time": frame["time"].to_numpy()}
+    for name, precision in names.items():
+        # Not by polars, which rounds a single number otherwise than several.
+        numbers = frame[name].cast(pl.Float64).to_numpy() / 10.0**precision
+        columns[name] = np.full(len(numbers), UNKNOWN) if samples.run.filler else numbers
+    return pl.DataFrame(columns, nan_to_null=True)
 
 
 @lru_cache(maxsize=1)
