@@ -251,16 +251,19 @@ def list_activities(
     copies and waits for by calls of CUDA is MPI's. ranges: of this time, as :func:`sum_ranges` returns them.
     others: as for find_host_parts.
     """
-    frames: list[pl.DataFrame] = []
+    sources: list[tuple[str, str]] = []
+    columns: list[np.ndarray] = []
 
-    def add(part: str, names: str, rows: pl.DataFrame) -> None:
-        rows = rows.filter(pl.col("time") > 0).cast(pl.Int64).with_columns(longest="time")
-        of_part = pl.lit(part).alias("part"), pl.lit(names).alias("names")
-        frames.append(sum_times(rows, "name").select(*of_part, *rows.columns))
+    def add(part: str, names: str, *rows: np.ndarray) -> None:
+        piece = np.stack(np.broadcast_arrays(np.int64(len(sources)), *rows))
+        sources.append((part, names))
+        columns.append(piece[:, piece[2] > 0])
 
     task = int(unit.task_of[thread])
     found = [*find_host_parts(unit, thread, spans, others)]
     for layout, part in CALLS.items():
+        if not unit.has(layout):
+            continue
         calls = unit.select_events(layout, unit.list_rows(task))
         begin, end, name = to_arrays(calls, *SIDES, NAMED_BY[layout])
         is_own, is_io = (calls["thread"] == thread).to_numpy(), np.isin(name, unit.options.io)
@@ -277,12 +280,15 @@ def list_activities(
                 since = np.clip(reached, since, until)
             for time in (time for name_of_part, time in found if name_of_part == one):
                 lasts += time.within(since, until)
-            rows = {"name": name[counts], "time": lasts, "begin": begin[counts]}
-            add("cuda" if one == BESIDE else one, NAME_SETS.get(layout, layout), pl.DataFrame(rows))
+            names = NAME_SETS.get(layout, layout)
+            add("cuda" if one == BESIDE else one, names, name[counts], lasts, begin[counts])
     places = measure_places(unit, thread, spans)
     for part, names, frame in (("where", "place", places), ("range", "range", ranges)):
-        add(part, names, frame.select(name=frame.columns[0], time="time", begin=-1))
-    sums = sum_times(pl.concat(frames), "part", "names", "name")
+        add(part, names, *to_arrays(frame, frame.columns[0], "time"), np.int64(-1))
+    rows = pl.DataFrame(np.concatenate(columns, axis=1).T, ["source", "name", "time", "begin"])
+    of_source = pl.DataFrame(sources, ["part", "names"], orient="row")[rows["source"]]
+    rows = of_source.hstack(rows.select("name", "time", "begin", longest="time"))
+    sums = sum_times(rows, "part", "names", "name")
     set_up = unit.remember(("set up", task), lambda: _find_set_up(unit, task))
     is_first = (pl.col("part") == "cuda") & (pl.col("begin") == set_up)
     return sums.with_columns(first=is_first).drop("begin")
