@@ -23,18 +23,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import (
     ABSENT,
     blank_negative,
+    count_occurrences,
     factorize,
     factorize_together,
     find_places,
+    group_rows,
+    mask_changes,
+    number_rows,
 )
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.stored_columns import read_frame
+from nsys2prv._util.stored_columns import read_columns
 from nsys2prv.events import nvtx
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
@@ -80,6 +83,8 @@ SPELLINGS: Mapping[str, list[str]] = _PAYLOADS["fields"]
 NONE = dict.fromkeys(SPELLINGS, ABSENT) | {"communicator": 0}
 #: Fields that groups have where all their operations share them.
 COMMON = ("reduction", "root", "peer", "group", "data_type")
+#: Columns of calls or kernels by name.
+Arrays = Mapping[str, np.ndarray]
 #: Columns of the calls that are set aside for the kernels.
 CALL_COLUMNS = (
     *("thread", "begin", "end", "operation"),
@@ -385,147 +390,180 @@ def _index_calls(
     begin, end, thread = (columns[name] for name in ("start", "end", "globalTid"))
     end = np.where(end == NULL, np.iinfo(np.int64).max, end)
     told = {"thread": thread, "begin": begin, "end": end, "operation": operation, **payloads}
-    usable = (pl.col("begin") != NULL) & (pl.col("thread") != NULL)
-    calls = pl.LazyFrame(told).select(CALL_COLUMNS).filter(usable)
-    made = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
-    process = pl.col("thread") & PROCESS_MASK
-    facts = calls.filter(made | (pl.col("communicator") != 0))
-    facts = facts.select("communicator", "ranks", "rank", process=process, made=made)
-    calls, facts = pl.collect_all([calls, facts.unique(maintain_order=True)])
-    extraction.found_nccl_calls.append(calls.to_dict())
-    if facts.height:
-        extraction.add_fact(COMMUNICATORS, facts.to_dict())
+    usable = (begin != NULL) & (thread != NULL)
+    calls = _take({name: told[name] for name in CALL_COLUMNS}, usable)
+    extraction.found_nccl_calls.append(calls)
+    made, communicator = _mask_making(calls["operation"]), calls["communicator"]
+    facts = {name: calls[name] for name in ("communicator", "ranks", "rank")}
+    facts = _take(
+        {**facts, "process": calls["thread"] & PROCESS_MASK, "made": made},
+        np.flatnonzero(made | (communicator != 0)),
+    )
+    if len(facts["made"]):
+        first, _ = number_rows(*(column.astype(np.int64) for column in facts.values()))
+        extraction.add_fact(COMMUNICATORS, _take(facts, np.sort(first)))
 
 
 # ---- kernels -------------------------------------------------------------------------------------
 
 
-def _mark_outer() -> pl.Expr:
-    """Return whether a range, in order, begins after all earlier ones of its thread have ended."""
-    reached = pl.col("end").cum_max().shift().over("thread")
-    return (pl.col("begin") >= reached).fill_null(True)
-
-
-def group_calls(calls: pl.LazyFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def group_calls(calls: Arrays) -> tuple[Arrays, Arrays]:
     """Return the operations that move data, in order, each with its `call_group` and its `place` in it,
     calls within calls left out; and the groups of these: `thread`, `begin`, `end`, the fields that
     their operations share (or ABSENT), the numbers of fused operations and messages, and bytes in
     all. shared: of how many ranks the process is, 0 unknown. calls: CALL_COLUMNS.
     """
-    operation, size = pl.col("operation"), pl.col("bytes")
-    descending = [False, False, True]
-    calls = calls.sort("thread", "begin", "end", descending=descending, maintain_order=True)
-    opened = (operation == GROUP_START).cast(pl.Int64) - (operation == GROUP_END).cast(pl.Int64)
-    calls = calls.with_columns(outer=_mark_outer())
-    calls = calls.with_columns(level=(pl.col("outer") * opened).cum_sum().over("thread"))
-    # A capture may begin inside a group: its end then counts for nothing.
-    least = pl.min_horizontal(pl.col("level").cum_min(), 0)
-    before = (pl.col("level") - least).shift(fill_value=0).over("thread")
-    number = (pl.col("outer") & (before == 0)).cum_sum().cast(pl.Int64) - 1
-    calls = calls.with_columns(call_group=number, process=pl.col("thread") & PROCESS_MASK)
-    calls = calls.collect().lazy()
-    moving = calls.filter(operation.is_between(1, LAST_OPERATION)).filter(_mark_outer())
+    calls = _take(calls, np.lexsort((-calls["end"], calls["begin"], calls["thread"])))
+    outer, operation = _mask_outer(calls), calls["operation"]
+    step = outer * ((operation == GROUP_START).astype(np.int64) - (operation == GROUP_END))
+    before = np.zeros(len(step), np.int64)
+    for own in _slice_threads(calls["thread"]):
+        level = np.cumsum(step[own])
+        # A capture may begin inside a group: its end then counts for nothing.
+        level -= np.minimum(np.minimum.accumulate(level), 0)
+        before[own][1:] = level[:-1]
+    calls["call_group"] = np.cumsum(outer & (before == 0)) - 1
+    operations = _list_operations(calls)
+    groups = _sum_groups(operations)
+    if len(operation):
+        begins = np.flatnonzero(mask_changes(calls["call_group"]))
+        groups["begin"] = calls["begin"][begins][groups["call_group"]]
+        groups["end"] = np.maximum.reduceat(calls["end"], begins)[groups["call_group"]]
+    return operations, groups
+
+
+def _list_operations(calls: Arrays) -> Arrays:
+    """Return the first of what :func:`group_calls` does. calls: in order, with their groups."""
+    operation = calls["operation"]
+    moving = _take(calls, (operation >= 1) & (operation <= LAST_OPERATION))
+    moving = _take(moving, _mask_outer(moving))
+    row, begins = np.arange(len(moving["thread"])), mask_changes(moving["call_group"])
+    moving["place"] = row - np.maximum.accumulate(np.where(begins, row, 0))
     # Ranks as stated by the calls that made communicators.
-    is_making = operation.is_between(FIRST_MAKING, LAST_MAKING)
-    making = calls.filter(is_making & (pl.col("communicator") != 0) & (pl.col("ranks") > 0))
-    several = pl.col("rank").n_unique() > 1
-    made = making.group_by("process", "communicator").agg(
-        made_ranks=pl.col("ranks").max(),
-        made_rank=pl.when(several).then(ABSENT).otherwise(pl.col("rank").min()),
-        shared=pl.col("rank").n_unique().cast(pl.Int64),
-    )
-    keys = ["process", "communicator"]
-    moving = moving.join(made, on=keys, how="left", maintain_order="left")
-    moving = moving.with_columns(row=pl.int_range(pl.len())).with_columns(
-        _or_made("ranks", pl.col("ranks") > 0),
-        _or_made("rank", pl.col("rank") >= 0),
-        pl.col("shared").fill_null(0),
-        place=pl.col("row") - pl.col("row").min().over("call_group"),
-    )
-    operations = moving.collect()
-    pairs, several = operation.is_in([SEND, RECEIVE]), ~_is_one("communicator")
-    known = (size.min() >= 0) & ~several
-    of_one = {name: _find_common(name, ABSENT) for name in ("rank", *COMMON)}
-    groups = (
-        operations.lazy()
-        .group_by("call_group", maintain_order=True)
-        .agg(
-            pl.col("thread").first(),
-            pl.col("shared").max(),
-            operation=_find_common("operation", SEVERAL_OPERATIONS),
-            communicator=_find_common("communicator", 0),
-            fused=pl.len(),
-            messages=pairs.sum(),
-            bytes=pl.when(known).then(size.sum()).otherwise(ABSENT),
-            known=known,
-            reduce_bytes=pl.when(operation == ALL_REDUCE).then(size).sum(),
-            share_bytes=pl.when(operation.is_in(SHARE_OPERATIONS)).then(size).sum(),
-            message_bytes=pl.when(pairs).then(size).sum(),
-            ranks=pl.when(several).then(ABSENT).otherwise(pl.col("ranks").max()),
-            **{**of_one, "rank": pl.when(several).then(ABSENT).otherwise(of_one["rank"])},
-            # Of the collective that comes first.
-            first_operation=operation.filter(~pairs).first().fill_null(0),
-            sequence=pl.col("sequence").filter(~pairs).first().fill_null(ABSENT),
-        )
-    )
-    spans = calls.group_by("call_group").agg(pl.col("begin").first(), pl.col("end").max())
-    groups = groups.join(spans, on="call_group", how="left", maintain_order="left")
-    return operations, groups.cast(pl.Int64).collect()
+    is_making = _mask_making(operation) & (calls["communicator"] != 0) & (calls["ranks"] > 0)
+    making = _take(calls, is_making)
+    both = [np.append(making[name], moving[name]) for name in ("thread", "communicator")]
+    _, code = number_rows(both[0] & PROCESS_MASK, both[1])
+    made, code = np.split(code, [len(making["thread"])])
+    count = int(max(made.max(initial=-1), code.max(initial=-1))) + 1
+    made_ranks, made_rank = np.full(count, ABSENT), np.full(count, np.iinfo(np.int64).max)
+    np.maximum.at(made_ranks, made, making["ranks"])
+    np.minimum.at(made_rank, made, making["rank"])
+    (distinct, _), _ = factorize_together(made, making["rank"])
+    shared = np.bincount(distinct, minlength=count)
+    made_rank = np.where(shared == 1, made_rank, ABSENT)
+    ranks, rank = moving["ranks"], moving["rank"]
+    moving["ranks"] = np.where(ranks > 0, ranks, made_ranks[code])
+    moving["rank"] = np.where(rank >= 0, rank, made_rank[code])
+    return moving | {"shared": shared[code]}
 
 
-def _or_made(name: str, is_stated: pl.Expr) -> pl.Expr:
-    """Return what a call states of its ranks, else what the call that made its communicator does."""
-    made = pl.col(f"made_{name}").fill_null(ABSENT)
-    return pl.when(is_stated).then(name).otherwise(made).alias(name)
+def _sum_groups(operations: Arrays) -> Arrays:
+    """Return the second of what :func:`group_calls` does, without times."""
+    operation, size, rows = operations["operation"], operations["bytes"], len(operations["bytes"])
+    first = np.flatnonzero(mask_changes(operations["call_group"]))
+    pairs = np.isin(operation, (SEND, RECEIVE))
+    summed = {
+        "fused": np.ones(rows, np.int64),
+        "messages": pairs.astype(np.int64),
+        "bytes": size,
+        "reduce_bytes": np.where(operation == ALL_REDUCE, size, 0),
+        "share_bytes": np.where(np.isin(operation, SHARE_OPERATIONS), size, 0),
+        "message_bytes": np.where(pairs, size, 0),
+    }
+
+    def reduce(ufunc: np.ufunc, column: np.ndarray) -> np.ndarray:
+        return ufunc.reduceat(column, first) if rows else column
+
+    def find_common(name: str, otherwise: int) -> np.ndarray:
+        column = operations[name]
+        is_one = reduce(np.minimum, column) == reduce(np.maximum, column)
+        return np.where(is_one, column[first], otherwise)
+
+    groups = {name: operations[name][first] for name in ("call_group", "thread")}
+    groups |= {name: reduce(np.maximum, operations[name]) for name in ("shared", "ranks")}
+    groups |= {name: reduce(np.add, column) for name, column in summed.items()}
+    groups["operation"] = find_common("operation", SEVERAL_OPERATIONS)
+    groups |= {name: find_common(name, ABSENT) for name in ("rank", *COMMON)}
+    lowest, highest = (reduce(one, operations["communicator"]) for one in (np.minimum, np.maximum))
+    several = lowest != highest
+    groups["communicator"] = np.where(several, 0, lowest)
+    for name in ("ranks", "rank"):
+        groups[name] = np.where(several, ABSENT, groups[name])
+    is_known = (reduce(np.minimum, size) >= 0) & ~several
+    groups["bytes"] = np.where(is_known, groups["bytes"], ABSENT)
+    groups["known"] = is_known.astype(np.int64)
+    # Of the collective that comes first; the row behind all stands for none.
+    collective = reduce(np.minimum, np.where(pairs, rows, np.arange(rows)))
+    groups["first_operation"] = np.append(operation, 0)[collective]
+    groups["sequence"] = np.append(operations["sequence"], ABSENT)[collective]
+    return groups | {"begin": size[:0], "end": size[:0]}
 
 
-def _is_one(name: str) -> pl.Expr:
-    """Return whether all operations of a group have the same value."""
-    return pl.col(name).min() == pl.col(name).max()
+def _take(columns: Arrays, rows: np.ndarray) -> dict[str, np.ndarray]:
+    return {name: column[rows] for name, column in columns.items()}
 
 
-def _find_common(name: str, otherwise: int) -> pl.Expr:
-    """Return the value that all operations of a group have, else another."""
-    return pl.when(_is_one(name)).then(pl.col(name).first()).otherwise(otherwise)
+def _mask_making(operation: np.ndarray) -> np.ndarray:
+    """Return a mask of the calls that make communicators."""
+    return (operation >= FIRST_MAKING) & (operation <= LAST_MAKING)
 
 
-def match_kernels(groups: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+def _slice_threads(threads: np.ndarray) -> Iterator[slice]:
+    """Yield the rows of each thread, which follow each other."""
+    cuts = np.flatnonzero(mask_changes(threads)).tolist()
+    return map(slice, cuts, [*cuts[1:], len(threads)])
+
+
+def _mask_outer(calls: Arrays) -> np.ndarray:
+    """Return a mask of the ranges, in order, that begin after all earlier ones of their thread have
+    ended.
+    """
+    outer = np.ones(len(calls["thread"]), bool)
+    for own in _slice_threads(calls["thread"]):
+        latest = np.maximum.accumulate(calls["end"][own])
+        outer[own][1:] = calls["begin"][own][1:] >= latest[:-1]
+    return outer
+
+
+def match_kernels(
+    groups: Arrays, threads: np.ndarray, times: np.ndarray, devices: np.ndarray
+) -> dict[str, np.ndarray]:
     """Return the group in which each kernel was launched: columns of `groups`, and `parts`, the number of
     kernels among which the group's work is divided. ABSENT, the communicator 0, where there is none.
+    threads, times: thread (globalTid) and begin (local ns) of the launching calls.
 
     A process with several GPUs makes the calls of all of them in one group, of equal shares: each
     device has its part of the sums. Of several communicators in one group nothing tells which
     kernel belongs to which: communicator and bytes stay unknown.
-
-    kernels: `thread` (globalTid) and `time` (local ns) of the launching call, `device`.
     """
-    tied = (
-        kernels.lazy()
-        .with_row_index("row")
-        .sort("time")
-        .join_asof(
-            groups.lazy().sort("begin"),
-            left_on="time",
-            right_on="begin",
-            by="thread",
-            coalesce=False,
-            check_sortedness=False,
-        )
-        .sort("row")
-    )
-    shared, fused, parts = map(pl.col, ("shared", "fused", "parts"))
-    devices = pl.col("device").n_unique().over("call_group")
-    tied = tied.with_columns(parts=pl.when(shared > 0).then(shared).otherwise(devices))
-    divides = (parts > 1) & (fused % parts == 0)
-    tied = tied.with_columns(parts=pl.when(divides).then(parts).otherwise(1))
-    tied = tied.with_columns(pl.col(_SUMS) // parts)
-    is_inside = (pl.col("time") <= pl.col("end")).fill_null(False)
-    names = [*groups.columns, "parts"]
-    tied = tied.select(
-        pl.when(is_inside).then(name).otherwise(0 if name == "communicator" else ABSENT).alias(name)
-        for name in names
-    )
-    return tied.cast(pl.Int64).collect()
+    groups = dict(groups)
+    place = _find_last_begun(groups["thread"], groups["begin"], threads, times)
+    fused, shared = groups["fused"], groups["shared"]
+    begun = place >= 0
+    (group, _), _ = factorize_together(place[begun], devices[begun])
+    parts = np.where(shared > 0, shared, np.bincount(group, minlength=len(fused)))
+    parts = np.where((parts > 1) & (fused % np.maximum(parts, 1) == 0), parts, 1)
+    # One more group stands for none.
+    place[begun & (times > np.append(groups["end"], 0)[place])] = -1
+    groups |= {name: groups[name] // parts for name in _SUMS} | {"parts": parts}
+    return {
+        name: np.append(column, 0 if name == "communicator" else ABSENT)[place]
+        for name, column in groups.items()
+    }
+
+
+def _find_last_begun(
+    group_threads: np.ndarray, begins: np.ndarray, threads: np.ndarray, times: np.ndarray
+) -> np.ndarray:
+    """Return the last group that had begun on a thread at a time, -1 for none."""
+    place = np.full(len(threads), -1)
+    for thread, rows in group_rows(threads):
+        first, last = (np.searchsorted(group_threads, thread, side) for side in ("left", "right"))
+        if first < last:
+            positions = np.searchsorted(begins[first:last], times[rows], "right") - 1
+            place[rows] = np.where(positions >= 0, first + positions, -1)
+    return place
 
 
 def attach_payloads(
@@ -555,11 +593,9 @@ def attach_payloads(
         "by_name": by_name,
     }
     moving, groups = extraction.find_once("NCCL calls", lambda: _read_groups(extraction))
-    kernels = pl.DataFrame({"thread": thread, "time": call, "device": columns["deviceId"]})
-    tied = match_kernels(groups, kernels)
-    told = {one.name: one.to_numpy() for one in tied}
+    told = match_kernels(groups, thread, call, columns["deviceId"])
     extraction.add_fact(KERNELS, {**facts, **{name: told[name] for name in KERNEL_FACTS}})
-    _save_messages(extraction, tied.hstack(pl.DataFrame(facts)), moving)
+    _save_messages(extraction, {**told, **facts}, moving)
     if not extraction.settings.nccl_calls:
         return dict.fromkeys((*KERNEL_FIELDS, "communicator"), np.full(len(call), ABSENT))
     payloads = {field: told[field] for field in KERNEL_FIELDS}
@@ -568,22 +604,29 @@ def attach_payloads(
     return {**payloads, "communicator": name_communicators(extraction, told["communicator"])}
 
 
-def _read_groups(extraction: Extraction) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _read_groups(extraction: Extraction) -> tuple[Arrays, Arrays]:
     """Return the operations and groups of the report's NCCL calls."""
-    none = pl.DataFrame(schema=dict.fromkeys(CALL_COLUMNS, pl.Int64))
-    return group_calls(pl.concat([none, *map(read_frame, extraction.nccl_calls)]).lazy())
+    pieces, none = list(map(read_columns, extraction.nccl_calls)), np.zeros(0, np.int64)
+    calls = {
+        name: np.concatenate([none, *(piece[name] for piece in pieces)]) for name in CALL_COLUMNS
+    }
+    return group_calls(calls)
 
 
-def _save_messages(extraction: Extraction, kernels: pl.DataFrame, operations: pl.DataFrame) -> None:
+def _save_messages(extraction: Extraction, kernels: Arrays, operations: Arrays) -> None:
     """Set MESSAGES aside. kernels: facts and groups of kernels."""
-    alone = kernels.lazy().filter((pl.col("messages") > 0) & (pl.col("parts") == 1))
-    of_kernel = ("process", "object_kernel", "time_begin", "time_end", "time_call", "messages")
-    pure = (pl.col("fused") == pl.col("messages")).cast(pl.Int64)
+    kernels = _take(kernels, np.flatnonzero((kernels["messages"] > 0) & (kernels["parts"] == 1)))
     names = ("place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
-    pairs = operations.lazy().filter(pl.col("operation").is_in([SEND, RECEIVE]))
-    messages = alone.select("call_group", *of_kernel, pure=pure).join(
-        pairs.select("call_group", *names), on="call_group", maintain_order="left_right"
-    )
-    facts = messages.drop("call_group").collect()
-    if facts.height:
-        extraction.add_fact(MESSAGES, facts.to_dict())
+    is_pair = np.isin(operations["operation"], (SEND, RECEIVE))
+    group = operations["call_group"][is_pair]
+    # The sends and receives of each kernel's group, which follow each other.
+    low, high = (np.searchsorted(group, kernels["call_group"], side) for side in ("left", "right"))
+    row = np.repeat(np.arange(len(low)), high - low)
+    if not len(row):
+        return
+    of_kernel = ("process", "object_kernel", "time_begin", "time_end", "time_call", "messages")
+    facts = {name: kernels[name][row] for name in of_kernel}
+    facts["pure"] = (kernels["fused"] == kernels["messages"]).astype(np.int64)[row]
+    place = low[row] + count_occurrences(row)
+    facts |= {name: operations[name][is_pair][place] for name in names}
+    extraction.add_fact(MESSAGES, facts)

@@ -178,8 +178,8 @@ def test_kernels_are_tied_to_the_group_of_their_call(seed: int) -> None:
         random.integers(-10, 45 * len(frame), 200),
     )
     devices = random.integers(0, 1 + seed % 3, 200)
-    kernels = pl.DataFrame({"thread": threads, "time": times, "device": devices})
-    tied = match_kernels(group_calls(frame.lazy())[1], kernels)
+    groups = group_calls({one.name: one.to_numpy() for one in frame})[1]
+    tied = pl.DataFrame(match_kernels(groups, threads, times, devices))
 
     ranges = sorted(
         frame.to_dicts(), key=lambda item: (item["thread"], item["begin"], -item["end"])
