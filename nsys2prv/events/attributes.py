@@ -36,7 +36,9 @@ from nsys2prv._util.columns import (
     factorize,
     factorize_together,
     fill_with_zero,
+    find_bounds,
     group_rows,
+    is_sorted,
     mask_changes,
 )
 from nsys2prv._util.files import load_shipped_file
@@ -241,77 +243,92 @@ def make_launch_lines(
 
 
 def group_sources(
-    extraction: Extraction, samples: pl.DataFrame, *by: str
-) -> Iterator[tuple[list[int], pl.DataFrame]]:
-    """Yield the devices or sources of samples, which these columns tell, with their samples; of the
+    extraction: Extraction, *keys: np.ndarray
+) -> Iterator[tuple[list[int], np.ndarray | slice]]:
+    """Yield the devices or sources of samples, which these columns tell, with their rows; of the
     rarest beyond MOST_SOURCES the samples are dropped, and counted.
     """
-    samples = keep_most_frequent(extraction, samples, by, MOST_SOURCES, Reason.RARE_METRIC)
-    keys, codes = factorize_together(*(samples[name].to_numpy() for name in by))
+    values, codes = factorize_together(*keys)
+    kept = mask_most_frequent(extraction, codes, MOST_SOURCES, Reason.RARE_METRIC)
     for number, rows in group_rows(codes):
-        yield [int(column[number]) for column in keys], samples[rows]
+        if kept[number]:
+            yield [int(column[number]) for column in values], rows
 
 
-def keep_most_frequent(
-    extraction: Extraction, samples: pl.DataFrame, by: Sequence[str], most: int, reason: Reason
-) -> pl.DataFrame:
-    """Return the samples of the most frequent values of these columns; the others are dropped."""
-    _, codes = factorize_together(*(samples[name].to_numpy() for name in by))
+def mask_most_frequent(
+    extraction: Extraction, codes: np.ndarray, most: int, reason: Reason
+) -> np.ndarray:
+    """Return a mask of the most frequent codes (from 0, none of them unused); the rows of the others
+    are counted as dropped.
+    """
     counts = np.bincount(codes)
-    if len(counts) <= most:
-        return samples
-    kept = np.isin(codes, np.argsort(-counts, kind="stable")[:most])
-    extraction.account.dropped[reason] += int(np.count_nonzero(~kept))
-    return samples.filter(kept)
+    kept = np.ones(len(counts), bool)
+    if len(counts) > most:
+        kept[np.argsort(-counts, kind="stable")[most:]] = False
+        extraction.account.dropped[reason] += int(counts[~kept].sum())
+    return kept
 
 
 def make_counters(
     extraction: Extraction,
     layout: str,
     object_: int,
-    samples: pl.DataFrame,
+    samples: Mapping[str, np.ndarray],
     metrics: Sequence[Metric],
 ) -> Iterator[Counters]:
     """Yield records of one object from samples in any order: `time`, `metric` (index into the metrics),
     `value`, and `end` where they do not last until the next. Values that a trace cannot hold are
     made ones that it can, and counted.
     """
-    account, value = extraction.account, samples["value"].to_numpy()
-    account.repaired[Reason.NEGATIVE_SAMPLE] += int(np.count_nonzero(value < 0))
-    account.repaired[Reason.SAMPLE_TOO_GREAT] += int(np.count_nonzero(value > GREATEST))
-    possible = samples.lazy().with_columns(pl.col("value").clip(0, GREATEST))
-    if "end" in samples.columns:
-        possible = _add_ends(possible)
-    possible = possible.sort("time", maintain_order=True).collect()
-    account.synthesized[Reason.ZERO_AT_END] += possible.height - samples.height
-    rare = Reason.RARE_METRIC
-    possible = keep_most_frequent(extraction, possible, ["metric"], MOST_METRICS, rare)
-    time, value, metric = (possible[name].to_numpy() for name in ("time", "value", "metric"))
+    account, value = extraction.account, samples["value"]
+    least, greatest = find_bounds(value)
+    if least < 0 or greatest > GREATEST:
+        account.repaired[Reason.NEGATIVE_SAMPLE] += int(np.count_nonzero(value < 0))
+        account.repaired[Reason.SAMPLE_TOO_GREAT] += int(np.count_nonzero(value > GREATEST))
+        value = np.clip(value, 0, GREATEST)
+    time, metric = samples["time"], samples["metric"]
+    if "end" in samples:
+        time, metric, value = _add_ends(time, samples["end"], metric, value)
+        account.synthesized[Reason.ZERO_AT_END] += len(time) - len(samples["time"])
     used, column = factorize(metric)
+    kept = mask_most_frequent(extraction, column, MOST_METRICS, Reason.RARE_METRIC)
+    if not kept.all():
+        rows = kept[column]
+        time, value, column = time[rows], value[rows], (np.cumsum(kept) - 1)[column[rows]]
+        used = used[kept]
+    if not is_sorted(time):
+        order = np.argsort(time, kind="stable")
+        time, value, column = time[order], value[order], column[order]
     # Where few instants have all metrics a table of all would be mostly empty.
     is_small = np.count_nonzero(mask_changes(time)) * len(used) < METRIC_CELLS
     width = len(used) if is_small else METRICS_TOGETHER
     for first in range(0, len(used), width):
         numbers = used[first : first + width].tolist()
-        own = np.flatnonzero((column >= first) & (column < first + width))
-        begins = mask_changes(time[own])
+        own: np.ndarray | slice = slice(None)
+        if len(numbers) < len(used):
+            own = np.flatnonzero((column >= first) & (column < first + width))
+        times = time[own]
+        begins = mask_changes(times)
         values = np.full((np.count_nonzero(begins), len(numbers)), ABSENT)
         values[np.cumsum(begins) - 1, column[own] - first] = value[own]
-        account.dropped[Reason.SAMPLE_REPEATED] += len(own) - int((values != ABSENT).sum())
+        repeated = len(times) - np.count_nonzero(values != ABSENT)
+        account.dropped[Reason.SAMPLE_REPEATED] += repeated
         of_table = tuple(metrics[number] for number in numbers)
-        yield Counters(layout, time[own][begins], object_, of_table, values)
+        yield Counters(layout, times[begins], object_, of_table, values)
 
 
-def _add_ends(samples: pl.LazyFrame) -> pl.LazyFrame:
+def _add_ends(
+    start: np.ndarray, end: np.ndarray, metric: np.ndarray, value: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return samples at their starts, and zeros at ends that no sample of the same metric directly
-    follows.
+    follows: time, metric, value.
     """
-    time, end, metric = map(pl.col, ("time", "end", "metric"))
-    samples = samples.sort("metric", "time", maintain_order=True)
-    follows = (metric.shift(-1) == metric) & (time.shift(-1) <= end)
-    zeros = samples.filter(~follows.fill_null(False) & (end > time))
-    zeros = zeros.select(end.alias("time"), "metric", value=pl.lit(0, pl.Int64))
-    return pl.concat([samples.select("time", "metric", "value"), zeros])
+    order = np.lexsort((start, metric))
+    start, end, metric, value = start[order], end[order], metric[order], value[order]
+    follows = np.append((metric[1:] == metric[:-1]) & (start[1:] <= end[:-1]), False)
+    close = np.flatnonzero(~follows[: len(end)] & (end > start))
+    zeros = np.zeros(len(close), np.int64)
+    return np.append(start, end[close]), np.append(metric, metric[close]), np.append(value, zeros)
 
 
 def query_json(name: str, payloads: Iterable[tuple[int, bytes]]) -> pl.DataFrame:

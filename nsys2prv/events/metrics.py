@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -79,19 +79,19 @@ def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     columns = extraction.drop_rows(columns, lacking, Reason.SAMPLE_WITHOUT_VALUE)
     table, layout = SAMPLED[part.table]
     named = find_metric_names(extraction.database, table)
-    samples = pl.DataFrame(columns.integers).rename({clock: "time"})
-    for [source], own in group_sources(extraction, samples, "typeId"):
-        of_source, met = named.get(source, {}), own["metricId"]
-        numbers = sorted({*of_source, *met.unique()})
+    for [source], rows in group_sources(extraction, columns["typeId"]):
+        time, ids, value = (columns[name][rows] for name in (clock, "metricId", "value"))
+        of_source, (met, codes) = named.get(source, {}), factorize(ids)
+        numbers = sorted({*of_source, *met.tolist()})
         names = [of_source.get(number, (f"GPU metric {number}", 0)) for number in numbers]
-        own = own.with_columns(metric=np.searchsorted(numbers, met.to_numpy()))
+        own = {"time": time, "metric": np.searchsorted(numbers, met)[codes], "value": value}
         yield from make_gpu_counters(extraction, source, own, names, layout=layout)
 
 
 def make_gpu_counters(
     extraction: Extraction,
     source: int,
-    samples: pl.DataFrame,
+    samples: Mapping[str, np.ndarray],
     names: Sequence[tuple[str, int]],
     unsigned: frozenset[str] = UNSIGNED_UNITS,
     layout: str = GPU_LAYOUT,
@@ -101,7 +101,7 @@ def make_gpu_counters(
     units of numbers that lack their sign.
     """
     metrics = make_metrics(layout, ((name, FLOAT_DECIMALS if size else 0) for name, size in names))
-    value, codes = samples["value"].to_numpy().copy(), samples["metric"].to_numpy()
+    value, codes = samples["value"].copy(), samples["metric"]
     sizes = np.array([size for _, size in names])
     for size in {*sizes.tolist()} - {0}:
         own = (sizes == size)[codes]
@@ -116,7 +116,7 @@ def make_gpu_counters(
     key = DeviceKey(GPU, number=number)
     if layout == SOC_LAYOUT:
         key = DeviceKey(SOURCE, "system on a chip" + (f" {number}" if number else ""))
-    samples = samples.select("time", "metric", value=value)
+    samples = {**samples, "value": value}
     return make_counters(extraction, layout, extraction.number_device(key), samples, metrics)
 
 
@@ -188,23 +188,23 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     metrics = make_metrics(NIC_LAYOUT, ((name, 0) for name in named))
     start = np.maximum(columns["start"], begin)
     times = {"time": start, "end": np.maximum(last[~early], start)}
-    samples = pl.DataFrame({**columns.integers, **times, "metric": metric})
-    by = "globalId", "portId"
+    samples = {**times, "metric": metric, "value": columns["value"]}
+    by = columns["globalId"], columns["portId"]
     yield from _count_each(extraction, NIC_LAYOUT, samples, by, make_key, metrics)
 
 
 def _count_each(
     extraction: Extraction,
     layout: str,
-    samples: pl.DataFrame,
-    by: tuple[str, ...],
+    samples: Mapping[str, np.ndarray],
+    by: Sequence[np.ndarray],
     make_key: Callable[..., DeviceKey],
     metrics: Sequence[Metric],
 ) -> Iterator[Counters]:
     """Yield the records of each device, which the columns `by` tell; metrics: of all devices."""
-    for place, own in group_sources(extraction, samples, *by):
+    for place, rows in group_sources(extraction, *by):
         object_ = extraction.number_device(make_key(*place))
-        own = own.select("time", "metric", "value", "end")
+        own = {name: column[rows] for name, column in samples.items()}
         yield from make_counters(extraction, layout, object_, own, metrics)
 
 
@@ -242,7 +242,6 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     samples = {
         "time": start,
         "end": np.where(end == NULL, start, end),
-        "component": columns["componentId"],
         "metric": metric,
         "value": scale_fraction(value) if computed else value,
     }
@@ -254,8 +253,8 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     def make_key(component: int) -> DeviceKey:
         return DeviceKey(SOURCE, components.get(component, f"CPU component {component}"))
 
-    frame = pl.DataFrame(samples)
-    yield from _count_each(extraction, layout, frame, ("component",), make_key, metrics)
+    by = [columns["componentId"]]
+    yield from _count_each(extraction, layout, samples, by, make_key, metrics)
 
 
 def _find_names(database: Database) -> dict[int, str]:
@@ -313,7 +312,8 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
     if not frame.height:
         return
     sources = _find_sources(extraction.database)
-    for [number], own in group_sources(extraction, frame, "type"):
+    for [number], rows in group_sources(extraction, frame["type"].to_numpy()):
+        own = frame[rows]
         unknown = f"source {number & (2**64 - 1):#x}"
         source = sources.get(number) or EventSource(unknown, unknown, True, {})
         if not source.samples:
@@ -329,20 +329,20 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
         whole, fraction, real = (own[name].to_numpy() for name in ("whole", "fraction", "real"))
         codes = own["field"].rank("dense").to_numpy().astype(np.int64) - 1
         value = np.where(real, scale_fraction(fraction) // 10**FLOAT_DECIMALS, whole)
-        own = own.select("time", metric=codes, value=value)
+        samples = {"time": own["time"].to_numpy(), "metric": codes, "value": value}
         known_of_gpus = sum(find_known_label(GPU_LAYOUT, name) is not None for name, _ in names)
         if part.table != EVENT_FIELDS and known_of_gpus * 2 > len(names):
             # As exports before 2023 hold them: events of a type for each GPU.
             sizes, unsigned = [(name, 0) for name, _ in names], frozenset({"Hz"})
-            yield from make_gpu_counters(extraction, number, own, sizes, unsigned)
+            yield from make_gpu_counters(extraction, number, samples, sizes, unsigned)
             continue
         floating = np.array([decimals > 0 for _, decimals in names])[codes]
         in_fractions = scale_fraction(np.where(real, fraction, whole))
-        own = own.with_columns(value=np.where(floating, in_fractions, value))
+        samples["value"] = np.where(floating, in_fractions, value)
         full_names = ((f"{source.source}: {name}", decimals) for name, decimals in names)
         metrics = make_metrics(GENERIC_LAYOUT, full_names)
         object_ = extraction.number_device(DeviceKey(SOURCE, source.row))
-        yield from make_counters(extraction, GENERIC_LAYOUT, object_, own, metrics)
+        yield from make_counters(extraction, GENERIC_LAYOUT, object_, samples, metrics)
 
 
 def _read_numbers(extraction: Extraction, part: Part) -> pl.DataFrame:

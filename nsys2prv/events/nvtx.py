@@ -33,18 +33,20 @@ from nsys2prv._util.columns import (
     ABSENT,
     OPEN,
     blank_nonpositive,
+    count_occurrences,
     factorize,
     factorize_together,
     group_rows,
     join_pieces,
+    number_rows,
     reduce_slices,
 )
 from nsys2prv.events import name_rules
 from nsys2prv.events.attributes import (
     QUERIES,
-    keep_most_frequent,
     make_counters,
     make_rows,
+    mask_most_frequent,
     query_json,
 )
 from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric, load_catalogue
@@ -161,7 +163,8 @@ def _rename(
     """Return what the rules make of the texts met (name_rules.RENAMED), and each row's index into
     it. domains: names, of which each row has one.
     """
-    pieces, codes = [pl.DataFrame(schema=name_rules.RENAMED)], np.zeros(columns.rows, np.int64)
+    pieces: list[pl.DataFrame] = []
+    codes = np.zeros(columns.rows, np.int64)
 
     def add(rows: np.ndarray, renamed: pl.DataFrame, of_rows: np.ndarray) -> None:
         codes[rows] = sum(piece.height for piece in pieces) + of_rows
@@ -181,7 +184,7 @@ def _rename(
             # There is no text inline, the rules have left nothing of it, or there are few.
             texts, text_of = find_texts(extraction, own)
             add(rows, name_rules.rename_texts(texts, rules), text_of)
-    return pl.concat(pieces), codes
+    return pl.concat(pieces or [pl.DataFrame(schema=name_rules.RENAMED)]), codes
 
 
 #: Conditions for the rows of the kinds, by report.
@@ -442,11 +445,13 @@ def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
     account.synthesized[Reason.VALUE_IN_PAYLOAD] += int(count[fits].sum())
     account.dropped[Reason.PAYLOAD_TEXT] += int(text_count[fits].sum())
     group = np.cumsum((count - text_count)[fits]) // VALUES_TOGETHER
-    rows = _place_rows(columns).with_columns(payload=code).filter(fits).with_columns(group=group)
+    rows = pl.DataFrame({**_place_rows(columns), "payload": code}).filter(fits)
+    rows = rows.with_columns(group=group)
     numbers = values.filter(~is_text)
     for _, own in rows.group_by("group", maintain_order=True):
         leaves = own.join(numbers, on="payload", maintain_order="left_right")
-        yield from _count_numbers(extraction, leaves, paths)
+        columns_of_leaves = {one.name: one.to_numpy() for one in leaves.iter_columns()}
+        yield from _count_numbers(extraction, columns_of_leaves, paths)
 
 
 def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
@@ -457,93 +462,109 @@ def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
     wanted = (*PLACE, *WHOLE_COLUMNS)
     columns = database.read(part, wanted, (), extraction.condition, REAL_COLUMNS)
     extraction.account.rows += columns.rows
-    numbers = {name: columns[name] for name in (*WHOLE_COLUMNS, *REAL_COLUMNS)}
-    leaves = _place_rows(columns).with_columns(**numbers, path=0)
-    whole = pl.coalesce(pl.when(pl.col(name) != NULL).then(name) for name in WHOLE_COLUMNS)
+    if not columns.rows:
+        return
+    whole, fraction = np.full(columns.rows, NULL), np.full(columns.rows, np.nan)
+    for name in WHOLE_COLUMNS:
+        whole = np.where(whole == NULL, columns[name], whole)
+    for name in REAL_COLUMNS:
+        fraction = np.where(np.isnan(fraction), columns[name], fraction)
     # SQLite's integers are signed.
-    beyond = (pl.col("uint64Value") != NULL) & (whole < 0)
-    leaves = leaves.with_columns(
-        whole=pl.when(beyond).then(np.iinfo(np.int64).max).otherwise(whole.fill_null(0)),
-        fraction=pl.coalesce(pl.col(REAL_COLUMNS).fill_nan(None)).fill_null(0),
-        real=whole.is_null(),
-    )
+    beyond = (columns["uint64Value"] != NULL) & (whole < 0)
+    leaves = {
+        **_place_rows(columns),
+        "path": np.zeros(columns.rows, np.int64),
+        "whole": np.where(beyond, np.iinfo(np.int64).max, zero_nulls(whole)),
+        "fraction": np.where(np.isnan(fraction), 0, fraction),
+        "real": whole == NULL,
+    }
     yield from _count_numbers(extraction, leaves, [PATH])
 
 
-def _place_rows(columns: Columns) -> pl.DataFrame:
+def _place_rows(columns: Columns) -> dict[str, np.ndarray]:
     """Return begin, end, thread and domain of rows read with PLACE, and whether they are marks."""
-    return pl.DataFrame(
-        {
-            "begin": columns["start"],
-            "end": columns["end"],
-            "thread": zero_nulls(columns["globalTid"]),
-            "domain": zero_nulls(columns["domainId"]),
-            "mark": np.isin(columns["eventType"], MARK_TYPES),
-        }
-    )
+    return {
+        "begin": columns["start"],
+        "end": columns["end"],
+        "thread": zero_nulls(columns["globalTid"]),
+        "domain": zero_nulls(columns["domainId"]),
+        "mark": np.isin(columns["eventType"], MARK_TYPES),
+    }
 
 
 def _count_numbers(
-    extraction: Extraction, leaves: pl.DataFrame, paths: Sequence[str]
+    extraction: Extraction, leaves: Mapping[str, np.ndarray], paths: Sequence[str]
 ) -> Iterator[Counters]:
     """Yield counters of numbers on their threads: columns of :func:`_place_rows`, path (index into the
     paths), and where it is `real`, `fraction`, else `whole`. Ranges that are too short are left out.
     """
-    account, begin, end = extraction.account, pl.col("begin"), pl.col("end")
+    account = extraction.account
     closed = np.where(leaves["mark"], NULL, leaves["end"])
-    leaves = leaves.filter(extraction.mask_long_enough(leaves["begin"].to_numpy(), closed))
-    leaves, labels = _label_leaves(extraction, leaves, paths)
-    rare = Reason.RARE_PAYLOAD_NAME
-    leaves = keep_most_frequent(extraction, leaves, ["metric"], MOST_NAMES, rare)
+    is_long = extraction.mask_long_enough(leaves["begin"], closed)
+    leaves = {name: column[is_long] for name, column in leaves.items()}
+    labels, metric = _label_leaves(extraction, leaves, paths)
+    kept = mask_most_frequent(extraction, metric, MOST_NAMES, Reason.RARE_PAYLOAD_NAME)[metric]
     # Fractions are the integers that their bits are: those of greater ones are greater. They are scaled
     # once all of a name are known (nsys2prv.table.samples). 0 is added for -0.0, whose bits are
     # those of a negative number.
-    fraction = leaves["fraction"].to_numpy()
+    fraction = leaves["fraction"][kept]
     is_none = np.isnan(fraction)
     account.repaired[Reason.NOT_A_NUMBER] += int(np.count_nonzero(is_none))
-    fraction = (np.where(is_none, 0, fraction) + 0.0).view(np.int64)
-    numbers = leaves.lazy().with_columns(
-        end=pl.when("mark").then(begin + 1).otherwise(end),
-        value=pl.when("real").then(fraction).otherwise("whole"),
-    )
-    # Zeros behind ranges, but where a number of the same name begins.
-    at = ["thread", "time", "metric"]
-    begins = numbers.select("thread", begin.alias("time"), "metric", "value")
-    ends = numbers.filter(end > begin).select("thread", end.alias("time"), "metric").unique()
-    zeros = ends.join(begins, on=at, how="anti").with_columns(value=pl.lit(0, pl.Int64))
-    samples = pl.concat([begins, zeros]).collect()
-    account.synthesized[Reason.ZERO_AT_END] += samples.height - leaves.height
+    fraction = (np.where(is_none, 0.0, fraction) + 0.0).view(np.int64)
+    value = np.where(leaves["real"][kept], fraction, leaves["whole"][kept])
+    begin, thread, metric = leaves["begin"][kept], leaves["thread"][kept], metric[kept]
+    end = np.where(leaves["mark"][kept], begin + 1, leaves["end"][kept])
     metrics = [Metric(label, UNSCALED if FRACTION in label else 0) for label in labels]
-    for tid, rows in group_rows(samples["thread"].to_numpy()):
-        (thread,) = extraction.intern_threads(np.array([tid])).tolist()
-        yield from make_counters(extraction, PAYLOAD_LAYOUT, thread, samples[rows], metrics)
+    for tid, rows in group_rows(thread):
+        own = {"time": begin[rows], "metric": metric[rows], "value": value[rows]}
+        zeros = _find_zeros(own["time"], end[rows], own["metric"])
+        account.synthesized[Reason.ZERO_AT_END] += len(zeros["time"])
+        samples = {name: np.append(column, zeros[name]) for name, column in own.items()}
+        (object_,) = extraction.intern_threads(np.array([tid])).tolist()
+        yield from make_counters(extraction, PAYLOAD_LAYOUT, object_, samples, metrics)
+
+
+def _find_zeros(begin: np.ndarray, end: np.ndarray, metric: np.ndarray) -> dict[str, np.ndarray]:
+    """Return zeros behind ranges of a thread, but where a number of the same name begins."""
+    closed = np.flatnonzero(end > begin)
+    (times, metrics), codes = factorize_together(
+        np.append(end[closed], begin), np.append(metric[closed], metric)
+    )
+    is_zero = np.ones(len(times), bool)
+    is_zero[codes[len(closed) :]] = False
+    time = times[is_zero]
+    return {"time": time, "metric": metrics[is_zero], "value": np.zeros_like(time)}
 
 
 def _label_leaves(
-    extraction: Extraction, leaves: pl.DataFrame, paths: Sequence[str]
-) -> tuple[pl.DataFrame, list[str]]:
-    """Return the numbers with their `metric`, an index into labels, which are returned in order:
-    `domain: name`, array places in brackets, `#2` for a name that comes twice in a payload.
+    extraction: Extraction, leaves: Mapping[str, np.ndarray], paths: Sequence[str]
+) -> tuple[list[str], np.ndarray]:
+    """Return labels in order, and each number's index into them: `domain: name`, array places in
+    brackets, `#2` for a name that comes twice in a payload.
     """
-    place = ["begin", "end", "thread"]
-    at = (leaves[name].to_numpy() for name in ("thread", "domain"))
-    domains, domain_of = find_domains(extraction, *at)
-    of_rows = domain_of, leaves["path"].to_numpy(), leaves["real"].to_numpy()
-    keys, name_of = factorize_together(*of_rows)
+    domains, domain_of = find_domains(extraction, leaves["thread"], leaves["domain"])
+    keys, codes = factorize_together(domain_of, leaves["path"], leaves["real"])
     names = [
         f"{domains[of] or name_rules.DEFAULT_DOMAIN}: {_name_path(paths[at])}{FRACTION if real else ''}"
         for of, at, real in zip(*(key.tolist() for key in keys), strict=True)
     ]
+    numbers = Numbering()
+    name, known = numbers.number(names)[codes], list(numbers)
+    place = [leaves[column] for column in ("begin", "end", "thread")]
     # A payload has each path once; a repetition is another event at the same time.
-    event = pl.int_range(pl.len()).over(*place, "domain", "path")
-    earlier = pl.int_range(pl.len()).over(*place, "event", "name")
-    name = pl.Series(names, dtype=pl.String).gather(name_of)
-    numbered = pl.format("{} #{}", "name", earlier + 1)
-    label = pl.when(earlier > 0).then(numbered).otherwise("name")
-    leaves = leaves.lazy().with_columns(event=event, name=name).with_columns(label=label).collect()
-    labels = leaves["label"].unique().sort()
-    metric = leaves["label"].cast(pl.Enum(labels)).to_physical().to_numpy().astype(np.int64)
-    return leaves.hstack([pl.Series("metric", metric)]), labels.to_list()
+    event = _count_earlier(*place, leaves["domain"], leaves["path"])
+    keys, codes = factorize_together(name, _count_earlier(*place, event, name))
+    labels = [
+        f"{known[of]} #{earlier + 1}" if earlier else known[of]
+        for of, earlier in zip(*(key.tolist() for key in keys), strict=True)
+    ]
+    places = {label: place for place, label in enumerate(sorted({*labels}))}
+    return list(places), np.array([places[label] for label in labels], np.int64)[codes]
+
+
+def _count_earlier(*columns: np.ndarray) -> np.ndarray:
+    """Return how many earlier rows are equal to each in these columns."""
+    return count_occurrences(number_rows(*columns)[1])
 
 
 def _name_path(path: str) -> str:
