@@ -26,8 +26,10 @@ def find_bounds(values: np.ndarray) -> tuple[int, int]:
     """Return the least and the greatest of some numbers (int64); without any the greatest and the
     least that there are.
     """
-    limits = np.iinfo(np.int64)
-    return int(values.min(initial=limits.max)), int(values.max(initial=limits.min))
+    if not len(values):
+        return OPEN, -OPEN - 1
+    # Without the wrappers of ndarray.min and max, which cost more than few numbers do.
+    return int(np.minimum.reduce(values)), int(np.maximum.reduce(values))
 
 
 def blank_negative(column: np.ndarray) -> np.ndarray:
@@ -72,6 +74,8 @@ def number_rows(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return _number_by_numpy(wide)
     codes = np.zeros(len(wide[0]), np.int64)
     first = np.frombuffer(core.number_distinct(wide, codes), np.int64)
+    if len(first) < 2:
+        return first, codes
     order = np.lexsort([column[first] for column in reversed(wide)])
     ranks = np.empty_like(order)
     ranks[order] = np.arange(len(order))

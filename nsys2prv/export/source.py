@@ -225,6 +225,10 @@ def number_distinct(series: pl.Series) -> tuple[pl.Series, np.ndarray]:
     """Return the distinct values in the order in which they come first, and each row's index among
     them (int64).
     """
+    if len(series) <= FEW_TEXTS:
+        numbers: dict[Any, int] = {}
+        codes = [numbers.setdefault(value, len(numbers)) for value in series.to_list()]
+        return pl.Series(list(numbers), dtype=series.dtype), np.array(codes, np.int64)
     rows = series.to_frame("value").with_row_index("row")
     first = rows.select(pl.first("row").over("value")).to_series().to_numpy()
     is_first = first == np.arange(len(series))
