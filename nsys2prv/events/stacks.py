@@ -13,6 +13,7 @@ import re
 import threading
 from functools import cache
 from itertools import chain, islice
+from weakref import proxy
 
 import numpy as np
 import polars as pl
@@ -191,7 +192,8 @@ class Stacks:
     """The stacks of a table, for one extraction."""
 
     def __init__(self, extraction: Extraction, table: str, depth: int = 0) -> None:
-        self._extraction, self._table = extraction, table
+        # The extraction holds these stacks: together they would hold what it has read for long.
+        self._extraction, self._table = proxy(extraction), table
         #: The export may have none.
         self._is_there = extraction.database.has(table, *FRAME_COLUMNS)
         self._shift = _find_shift(extraction, table) if self._is_there else 0
