@@ -231,10 +231,13 @@ def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> pl.DataFrame:
     return pl.DataFrame({"name": texts.gather(codes), "wanted": wanted, "number": numbers})
 
 
-def rename_by_template(texts: DistinctTexts, rules: Sequence[NvtxRule]) -> pl.DataFrame | None:
+def rename_by_template(
+    texts: DistinctTexts, rules: Sequence[NvtxRule]
+) -> tuple[pl.DataFrame, np.ndarray, np.ndarray] | None:
     """Apply the rules as :func:`rename_ranges` does, but once for all texts that differ by nothing
     but numbers ("aten::mm, seq = 7" and "aten::mm, seq = 8"); None where that is not worth it, or
-    where a rule may tell such texts apart.
+    where a rule may tell such texts apart. Returns what becomes of texts, of each text its row there,
+    and its number, which that does not tell.
     """
     if len(texts) <= FEW_TEXTS or not rules or not all(rule.any_digits for rule in rules):
         return None
@@ -245,16 +248,15 @@ def rename_by_template(texts: DistinctTexts, rules: Sequence[NvtxRule]) -> pl.Da
     of_firsts = rename_texts(firsts, rules)
     outcomes = zip(firsts, of_firsts["name"], of_firsts["number"], strict=True)
     places = np.array([_find_kept_number(*one) for one in outcomes], np.int64)[templates.codes]
-    numbers = texts.read_numbers(np.maximum(places, ABSENT))
-    renamed = of_firsts[templates.codes].with_columns(number=numbers)
+    codes, numbers = templates.codes, texts.read_numbers(np.maximum(places, ABSENT))
     alone = np.flatnonzero(places == _EACH_APART)
     if not len(alone):
-        return renamed
+        return of_firsts, codes, numbers
     distinct, of_alone = number_distinct(texts.take(alone))
-    others = rename_texts(DistinctTexts(distinct).decode(), rules)[of_alone]
-    place = np.arange(renamed.height)
-    place[alone] = renamed.height + np.arange(len(alone))
-    return pl.concat([renamed, others])[place]
+    others = rename_texts(DistinctTexts(distinct).decode(), rules)
+    codes[alone] = of_firsts.height + of_alone
+    numbers[alone] = others["number"].to_numpy()[of_alone]
+    return pl.concat([of_firsts, others]), codes, numbers
 
 
 def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> pl.DataFrame:

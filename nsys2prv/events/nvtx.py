@@ -134,7 +134,7 @@ def make_ranges(extraction: Extraction, layout: str, columns: Columns) -> Rows:
     if not extraction.stores and not name_rules.may_drop(extraction.nvtx_rules):
         return make_rows(extraction, layout, columns)
     domains, domain_of = find_domains(extraction, columns["globalTid"], columns["domainId"])
-    renamed, codes = _rename(extraction, columns, domains, domain_of)
+    renamed, codes, number = _rename(extraction, columns, domains, domain_of)
     domain = extraction.domains.number(domains)[domain_of]
     texts, text_of = number_distinct(renamed["name"])
     (named, of_domain), name_of = factorize_together(text_of[codes], domain)
@@ -142,16 +142,18 @@ def make_ranges(extraction: Extraction, layout: str, columns: Columns) -> Rows:
     texts = gather_texts(texts.to_list() if is_few else texts, named, NO_TEXT)
     name = extraction.intern_names("nvtx", name_of, text=texts, domain=of_domain)
     # 0 is the end of a range in a trace.
-    number = blank_nonpositive(renamed["number"].to_numpy()[codes])
+    number = blank_nonpositive(number)
     own = np.array([one not in load_catalogue().domains for one in domains], bool)[domain_of]
+    known = load_catalogue().layouts[layout]
     fields = {
-        load_catalogue().layouts[layout].fields[0].name: name,
+        known.fields[0].name: name,
         "any_domain": name,
         "category": _name_categories(extraction, columns, domain),
         "number": number,
         "own": np.where(own, name, ABSENT),
         "own_number": np.where(own, number, ABSENT),
     }
+    fields = {name: column for name, column in fields.items() if name in known.by_name}
     wanted = renamed["wanted"].to_numpy()[codes]
     extraction.account.dropped[Reason.NVTX_RULE] += int(np.count_nonzero(~wanted))
     return replace(make_rows(extraction, layout, columns, fields), domain=domain).where(wanted)
@@ -159,15 +161,18 @@ def make_ranges(extraction: Extraction, layout: str, columns: Columns) -> Rows:
 
 def _rename(
     extraction: Extraction, columns: Columns, domains: Sequence[str], domain_of: np.ndarray
-) -> tuple[pl.DataFrame, np.ndarray]:
-    """Return what the rules make of the texts met (name_rules.RENAMED), and each row's index into
-    it. domains: names, of which each row has one.
+) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
+    """Return what the rules make of the texts met (name_rules.RENAMED), each row's index into it, and
+    each row's number. domains: names, of which each row has one.
     """
     pieces: list[pl.DataFrame] = []
-    codes = np.zeros(columns.rows, np.int64)
+    codes, numbers = np.zeros((2, columns.rows), np.int64)
 
-    def add(rows: np.ndarray, renamed: pl.DataFrame, of_rows: np.ndarray) -> None:
+    def add(
+        rows: np.ndarray, renamed: pl.DataFrame, of_rows: np.ndarray, number: np.ndarray
+    ) -> None:
         codes[rows] = sum(piece.height for piece in pieces) + of_rows
+        numbers[rows] = number
         pieces.append(renamed)
 
     of_domains = name_rules.select_rules(extraction.nvtx_rules, tuple(domains))
@@ -175,16 +180,18 @@ def _rename(
         is_own = np.array([one == rules for one in of_domains])[domain_of]
         rows, own = np.flatnonzero(is_own), columns.where(is_own)
         text_of, inline = own.texts["text"]
-        renamed = name_rules.rename_by_template(inline, rules)
-        if renamed is not None:
-            add(rows, renamed, text_of)
-            is_empty = (renamed["name"] == "").to_numpy()[text_of]
+        by_template = name_rules.rename_by_template(inline, rules)
+        if by_template is not None:
+            renamed, of_texts, of_numbers = by_template
+            add(rows, renamed, of_texts[text_of], of_numbers[text_of])
+            is_empty = (renamed["name"] == "").to_numpy()[of_texts[text_of]]
             rows, own = rows[is_empty], own.where(is_empty)
         if len(rows):
             # There is no text inline, the rules have left nothing of it, or there are few.
             texts, text_of = find_texts(extraction, own)
-            add(rows, name_rules.rename_texts(texts, rules), text_of)
-    return pl.concat(pieces or [pl.DataFrame(schema=name_rules.RENAMED)]), codes
+            renamed = name_rules.rename_texts(texts, rules)
+            add(rows, renamed, text_of, renamed["number"].to_numpy()[text_of])
+    return pl.concat(pieces or [pl.DataFrame(schema=name_rules.RENAMED)]), codes, numbers
 
 
 #: Conditions for the rows of the kinds, by report.
