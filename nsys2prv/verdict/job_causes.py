@@ -306,16 +306,22 @@ def _describe_pause(
     # Where nothing repeats and nothing is recorded, a pause may be one for requests.
     may_wait = bool(waits) or not (described or facts.options.steady)
     is_regular = len(lasts) >= FEWEST_PAUSES and lasts.max() <= REGULAR * np.median(lasts)
-    told = ", ".join(map(str, [measured, *described]))
+    evidence: list[Said | str] = [", ".join(map(str, [measured, *described]))]
+    gain = cause.gain
+    if may_wait:
+        gain *= _leave_common(facts, edges, lasts)
+        if (bound := _replay_requests(facts, place)) and bound < gain:
+            evidence.append(say("unknown requests", gain=gain))
+            gain = bound
     return Claim(
         "gap",
-        [told, *facts.list_unrecorded(described)],
+        [*evidence, *facts.list_unrecorded(described)],
         (edges, lasts),
         0,
         title,
         advice or _advise_once(lasts),
         tasks=tasks,
-        gain=cause.gain * (_leave_common(facts, edges, lasts) if may_wait else 1.0),
+        gain=gain,
         is_limit=may_wait and not is_regular,
     )
 
@@ -331,6 +337,45 @@ def _leave_common(facts: CauseContext, pauses: np.ndarray, lasts: np.ndarray) ->
     left = 1 - longest["lasts"].sum() / max(lasts.sum(), 1)
     is_common = len(near) and (np.append(near, False) | np.append(False, near)).all()
     return left if is_common and left <= 1 - MOST_IN_FIRST else 1.0
+
+
+def _replay_requests(facts: CauseContext, place: int) -> float:
+    """Return the share of the job that is gained without pauses of hosts at a place if work behind one
+    whose calls differ from the usual is for a request that has come since the pause before; 0 where
+    it never differs or mostly does, or a process serves alone.
+    """
+    job, edges = facts.replay.job, facts.replay.job.graph.edges
+    # Replicas serve longer or shorter, so all of the job counts.
+    whole = Replay(job, 0, facts.context.duration)
+    pauses, ends, shortened = whole.select((Kind.GAP,), [place]), [], []
+    for process in np.unique(edges.process[pauses]).tolist():
+        paused, begin = facts.find_times(pauses[edges.process[pauses] == process])
+        paused, begin = np.sort(paused), np.sort(begin)
+        calls = whole.select((Kind.CALL,), processes=[process])
+        at, until = facts.find_times(calls)
+        step = np.searchsorted(begin, at, "right") - 1
+        names = pl.DataFrame({"step": step, "name": edges.key[calls]}).filter(pl.col("step") >= 0)
+        kinds = names.unique().sort("step", "name").group_by("step", maintain_order=True)
+        kinds = kinds.agg(pl.col("name").cast(pl.String).str.join(" "))
+        usual = kinds["name"].value_counts(sort=True)["name"][0]
+        is_other = np.ones(len(begin), bool)
+        is_other[kinds["step"].to_numpy()] = (kinds["name"] != usual).to_numpy()
+        # The end of the job follows the last one.
+        is_other[[0, -1]] = False
+        if not 0 < is_other.sum() < len(begin) / 2 or len(begin) < FEWEST_PAUSES:
+            return 0.0
+        # Work follows at once unless its request has not come: at the begin, or the one before.
+        work = np.append(0, np.cumsum(paused[1:] - begin[:-1]))
+        is_other[0] = True
+        late, early = (
+            np.max((came - work)[is_other]) + work[-1]
+            for came in (begin, np.append(begin[0], begin[:-1]))
+        )
+        ends.append(until.max())
+        shortened.append(until.max() - begin[-1] + (late + early) / 2)
+    if len(ends) < 2:
+        return 0.0
+    return float(max(ends) - max(shortened)) / facts.context.duration
 
 
 def _launch_anew(replay: Replay, calls: np.ndarray) -> np.ndarray:
