@@ -285,7 +285,8 @@ def list_activities(
     places = measure_places(unit, thread, spans)
     for part, names, frame in (("where", "place", places), ("range", "range", ranges)):
         add(part, names, *to_arrays(frame, frame.columns[0], "time"), np.int64(-1))
-    rows = pl.DataFrame(np.concatenate(columns, axis=1).T, ["source", "name", "time", "begin"])
+    row_columns = ("source", "name", "time", "begin")
+    rows = pl.DataFrame(dict(zip(row_columns, np.concatenate(columns, axis=1), strict=True)))
     of_source = pl.DataFrame(sources, ["part", "names"], orient="row")[rows["source"]]
     rows = of_source.hstack(rows.select("name", "time", "begin", longest="time"))
     sums = sum_times(rows, "part", "names", "name")

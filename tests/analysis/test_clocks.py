@@ -73,7 +73,7 @@ def test_who_recorded_is_told_by_the_folder_of_the_profiler(
         for number, folder in enumerate(folders)
     ]
     with nsys2prv.open(reports) as job:
-        line = format_machine_line(job.facts)
+        line = format_machine_line(job.describe())
         differ = {note.kind for note in job.quality} & {"versions_differ"}
     assert line == f"{said}, exported by nsys 2026.2.1.210".removeprefix(", ")
     assert bool(differ) == ("," in said)
