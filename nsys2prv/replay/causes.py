@@ -20,6 +20,7 @@ from nsys2prv.replay.suspects import (
     choose_culprit,
     do_as_others,
     is_awaited,
+    is_far_beyond,
     list_suspects,
 )
 from nsys2prv.replay.thresholds import (
@@ -41,6 +42,7 @@ from nsys2prv.replay.thresholds import (
     SMALL_COPY,
     TENSOR_SPEED_UP,
     USUAL_COPY_SPEED,
+    WORSE,
 )
 from nsys2prv.replay.unit_graph import make_place
 from nsys2prv.replay.whatif import GPU, HOST, HOST_TIME, Changes, Replay, sum_lasts
@@ -113,6 +115,8 @@ def _measure_alone(replay: Replay, cause: Cause) -> Cause:
     if cause.kind in HAS_OTHERS:
         return cause
     alone = replay.compute_gain(cause.changes)
+    if alone > WORSE * cause.gain:
+        return replace(cause, gain=alone)
     return replace(cause, alone=alone) if alone < HIDDEN * cause.gain else cause
 
 
@@ -132,8 +136,24 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
         if culprit is None:
             break
         changes = do_as_others(base, culprit)
-        kind = "hiccup" if _is_hiccup(base, changes, culprit) else culprit.kind
-        causes.append(Cause(kind, culprit.gain, changes, culprit))
+        moments, share = _find_moments(base, changes, culprit)
+        kind = "hiccup" if share >= HICCUP_SHARE else culprit.kind
+        gain = culprit.gain
+        of_moments = base.compute_gain(moments) if share < HICCUP_SHARE else 0.0
+        if of_moments >= max(LEAST_GAIN, gain - LEAST_GAIN):
+            # What is longer at other times costs nothing.
+            kind, gain, changes = "hiccup", of_moments, moments
+        elif of_moments >= LEAST_GAIN:
+            # What happens a few times is one cause, and what is always longer another one.
+            causes.append(Cause("hiccup", of_moments, moments, culprit))
+            base = base.change(moments)
+            kept = [~np.isin(rows, moments[0][0]) for rows, _ in changes]
+            changes = [
+                (rows[keep], new if isinstance(new, float) else new[keep])
+                for (rows, new), keep in zip(changes, kept, strict=True)
+            ]
+            gain = base.compute_gain(changes)
+        causes.append(Cause(kind, gain, changes, culprit))
         base = base.change(changes)
     return causes, base
 
@@ -146,21 +166,29 @@ def _is_same(suspect: Suspect, other: Suspect | None) -> bool:
     )
 
 
-def _is_hiccup(replay: Replay, changes: Changes, culprit: Suspect) -> bool:
-    """Return whether most of the time that changes save is in a few repetitions of what the culprit
-    does, in which it takes much longer than in others.
+def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[Changes, float]:
+    """Return the part of changes that concerns a few repetitions of what the culprit does, in which it
+    takes much longer than in others, and its share of the time that changes save.
     """
     edges, saved = replay.list_saved(changes)
     if culprit.is_link or culprit.ratio or not len(edges):
-        return False
+        return [], 0.0
     # How often a process does the work that saves most.
     key = replay.sum_work(edges, "key", lasts=saved)["key"][0]
     work = replay.list_work(np.concatenate([rows for rows, _ in changes]))
     repetitions = (work["key"] == key).sum() // work["process"].n_unique()
     few = min(max(1, int(HICCUP_TIMES * repetitions)), MOST_HICCUPS)
-    of_longest = np.sort(saved)[-few:].sum()
+    # Those of equal length in their order.
+    least = np.partition(saved, -few)[-few:].min() if few < len(saved) else 0
+    longest = np.flatnonzero(saved >= least)
+    longest = longest[np.argsort(-saved[longest], kind="stable")][:few]
+    share = float(saved[longest].sum() / saved.sum())
     is_often = (saved >= saved.max() / 2).sum() > few
-    return bool(of_longest >= HICCUP_SHARE * saved.sum()) and not is_often
+    is_usual = share < HICCUP_SHARE and not is_far_beyond(replay, culprit)
+    if is_often or is_usual:
+        return [], 0.0
+    moments = [(edges[longest], replay.job.graph.weight[edges[longest]] - saved[longest])]
+    return moments, share
 
 
 def _list_candidates(replay: Replay) -> Iterator[Cause]:
