@@ -21,13 +21,18 @@ from nsys2prv.replay.thresholds import (
     LEAST_CERTAIN,
     LEAST_EXCESS,
     LEAST_GAIN,
+    LEAST_HIGH,
     LEAST_OF_SET,
     LONGEST,
     MANY_ERRORS,
+    MUCH_ALONE,
     NEARLY_ALL,
+    NEARLY_ALL_KERNELS,
     NEARLY_ALL_TIME,
     OF_BALANCED,
     ONCE_BY_CHANCE,
+    SEVERAL,
+    SHARE_OF_GREATEST,
     SLOWER,
     SOME_ERRORS,
 )
@@ -89,9 +94,10 @@ def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
     if kind == LINK_TO_OTHERS:
         return replay.transfer_as_others(lambda hosts: host in hosts and len(hosts) > 1)
     if suspect.ratio:
-        return replay.scale(KINDS[kind], 1 / suspect.ratio, processes=processes)
-    reactions = replay.react_as_others(processes) if kind == "host" else []
-    return replay.do_as_others(KINDS[kind], processes) + reactions
+        changes = replay.scale(KINDS[kind], 1 / suspect.ratio, processes=processes)
+    else:
+        changes = replay.do_as_others(KINDS[kind], processes)
+    return changes + (replay.react_as_others(processes) if kind == "host" else [])
 
 
 def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
@@ -102,6 +108,15 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
         return certain
     near = [one for one in suspects if one.gain >= max(LEAST_GAIN, NEARLY_ALL * suspects[0].gain)]
     found = min(near, key=lambda one: (len(one.processes), -one.gain))
+    # A process that gains much alone is a cause of its own; the rest of the set comes after it.
+    alone = [
+        one
+        for one in suspects
+        if len(one.processes) == 1
+        and {*one.processes} < {*found.processes}
+        and one.gain >= max(LEAST_GAIN, MUCH_ALONE * found.gain)
+    ]
+    found = max(alone, key=lambda one: one.gain, default=found)
     is_gpu = found.kind == "gpu" and not found.ratio
     if is_gpu and found.gain < OF_BALANCED * replay.compute_gain(replay.balance()):
         return certain
@@ -120,8 +135,9 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     if suspect.ratio:
         return _count_errors(table, int(own[0]), own) > SOME_ERRORS
     others = np.delete(np.arange(count), own)
+    place = len(others) - (2 if len(others) >= SEVERAL else 1)
     usual = np.median(mean[others])
-    longer, apart = mean[own] - usual, np.abs(mean[others] - usual).max()
+    longer, apart = mean[own] - usual, np.sort(np.abs(mean[others] - usual))[place]
     errors = np.sqrt(error[own] + np.median(error[others]))
     least = SOME_ERRORS * errors if len(table.edges) > FEW else 0.0
     is_little = (longer <= APART * apart) | (longer <= least)
@@ -207,6 +223,10 @@ def _list_work(replay: Replay) -> Iterator[Suspect]:
             columns = np.searchsorted(replay.processes, members)
             if excess[columns].min() > LEAST_OF_SET * replay.span:
                 chosen.setdefault(members, host)
+        most = max(LEAST_HIGH * replay.span, SHARE_OF_GREATEST * excess.max(initial=0))
+        high = tuple(replay.processes[excess > most].tolist())
+        if 1 < len(high) <= len(replay.processes) / 2:
+            chosen.setdefault(high, "")
         yield from (Suspect(0.0, name, *one) for one in chosen.items())
 
 
@@ -260,9 +280,10 @@ def list_slow_processes(replay: Replay, kind: str) -> Iterator[Suspect]:
     reached = np.take_along_axis(total, order, 0).cumsum(axis=0) / whole
     middle = order[(reached >= 0.5).argmax(axis=0), np.arange(len(whole))]
     ratio = ratios[middle, np.arange(len(whole))]
+    slower = (total * (ratios > 1)).sum(axis=0) / whole
     logs = np.log(np.maximum(ratio, 1e-9))
     apart = logs - np.nanmedian(logs)
     is_far = apart > FAR_OUT * max(float(np.nanmedian(np.abs(apart))), 1e-4)
-    is_slow = is_far & (ratio > SLOWER)
+    is_slow = is_far & (ratio > SLOWER) & (slower >= NEARLY_ALL_KERNELS)
     for process, slow in zip(replay.processes[is_slow], ratio[is_slow], strict=True):
         yield Suspect(0.0, kind, (int(process),), "", float(slow))

@@ -62,10 +62,14 @@ TENSOR_SPEED_UP = 3.0
 # Culprits.
 
 #: A rank is tried if it has this share of the span more work than the median rank, a set if each of
-#: its ranks has the second.
-LEAST_EXCESS, LEAST_OF_SET = 0.004, 0.002
+#: its ranks has the second, and ranks with that share of the greatest excess are a set.
+LEAST_EXCESS, LEAST_OF_SET, SHARE_OF_GREATEST = 0.004, 0.002, 0.3
+#: Ranks of a set must have at least this excess to be one by their excess.
+LEAST_HIGH = 0.02
 #: The smallest set with this share of the greatest gain is the culprit.
 NEARLY_ALL = 0.85
+#: A process of a set that gains this share of what the set does is a cause of its own.
+MUCH_ALONE = 0.35
 #: Work that is longer than usual is far beyond what this share differs by at most.
 USUALLY = 0.97
 #: Work of one iteration may be longer for one reason: chance is judged by so many parts of the time.
@@ -74,8 +78,8 @@ PARTS = 10
 #: much as the others but one differ by; or by one moment, FAR_BEYOND times as long as nearly all differ
 #: by at most, and beyond so many of the longest of the others, in parts of the time (either number).
 MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, LONGEST = 4.0, 3.0, 4.0, 6.0, (10, 20)
-#: So few repetitions have no standard error.
-FEW = 8
+#: So few repetitions have no standard error; of so many others one may be a culprit too.
+FEW, SEVERAL = 8, 4
 #: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
 #: share of the time.
 NEARLY_ALL_TIME = 0.8
@@ -87,6 +91,6 @@ FEWEST_PARTS = {"gpu": 2, "host": 4, "copies": 4}
 #: Where balancing the kernels of all ranks gains so much more than a culprit does, ranks differ at
 #: random.
 OF_BALANCED = 0.75
-#: A GPU is slow in most of its kernels if it is slower by this, and so many times as far from the median
-#: rank as half of all ranks are.
-SLOWER, FAR_OUT = 1.01, 6.0
+#: A GPU is slow in every kernel if it is slower by this, in kernels of that share of its time, and so
+#: many times as far from the median rank as half of all ranks are.
+SLOWER, NEARLY_ALL_KERNELS, FAR_OUT = 1.01, 0.8, 6.0

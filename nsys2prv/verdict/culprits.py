@@ -17,7 +17,7 @@ from nsys2prv.replay.suspects import KINDS, LINK_TO_OTHERS, LINK_WITHIN, Suspect
 from nsys2prv.replay.whatif import HOST
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.job_causes import describe_copies_of
-from nsys2prv.verdict.thresholds import EXPLAINS, FEW_MORE, MOSTLY_LAST, OF_LONGEST, SLOWER
+from nsys2prv.verdict.thresholds import EXPLAINS, FEW_MORE, LONGER, MOSTLY_LAST, OF_LONGEST, SLOWER
 from nsys2prv.verdict.words import Claim, Said, say
 
 
@@ -189,7 +189,7 @@ def _compare_range(
     is_own = pl.col("task").is_in(tasks)
     own, others = sums.filter(is_own).mean(), sums.filter(~is_own).median()
     (time, lasts), (usual, usually) = (one.select("time", "lasts").row(0) for one in (own, others))
-    if None in (time, usual):
+    if None in (time, usual) or time <= LONGER * usual:
         return say("range longer", range=name)
     is_whole = lasts - usually > (time - usual) / 2
     said = {"lasts": lasts, "usually": usually} if is_whole else {"lasts": time, "usually": usual}

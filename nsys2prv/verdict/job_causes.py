@@ -28,6 +28,7 @@ from nsys2prv.verdict.thresholds import (
     NEARLY_ALL,
     NEARLY_UNKNOWN,
     OF_FORMULA,
+    OF_LATENCY,
     REGULAR,
     USUAL_BUBBLE,
 )
@@ -77,7 +78,10 @@ def _describe_host_time(cause: Cause, facts: CauseContext) -> Claim:
         if unknown > whole / 2:
             evidence.append(facts.describe_unrecorded(unknown < NEARLY_UNKNOWN * whole))
     advice = advice if cause.kind == "host_time" else cause.kind
-    return Claim(cause.kind, evidence, worst, saved.sum(), advice=advice)
+    longest = facts.host_places[:1]
+    is_latency = any(kind == Kind.LAUNCH and share > OF_LATENCY for kind, _, share in longest)
+    title = say("latency" if is_latency else cause.kind, waiting=facts.waiting)
+    return Claim(cause.kind, evidence, worst, saved.sum(), title, advice)
 
 
 def _advise_hosts(facts: CauseContext, kind: Kind, key: int) -> tuple[str, float]:

@@ -30,6 +30,8 @@ EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
 LONG_CALL = 500_000_000
 #: Part of the time of hosts from which on a place is named.
 LEAST_NAMED = 0.1
+#: So much of the time of hosts between launches and the begins of work is none of theirs.
+OF_LATENCY = 0.5
 #: A call that sets something up the first time has this share of all its time then.
 MOST_IN_FIRST = 0.8
 #: So much of the time of hosts is all of it, as people are told.
@@ -48,8 +50,9 @@ LARGE_PART = 0.5
 MOSTLY_LAST = 0.3
 #: What a hiccup consists of lasts at least this part of the longest.
 OF_LONGEST = 4
-#: A GPU is slower if its kernels take so many times as long.
-SLOWER = 1.005
+#: A range takes longer than on the others if it does so many times as long each time; a GPU is slower
+#: if its kernels take so many times as long.
+LONGER, SLOWER = 1.05, 1.005
 #: So many more kernels than the others have are worth a word.
 FEW_MORE = 0.02
 
