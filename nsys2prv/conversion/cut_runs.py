@@ -150,7 +150,7 @@ class _Cutter:
         kept = inside
         for row in rows:
             kept = kept & (found.column(row) >= 0)
-        there, stay = np.count_nonzero(inside), np.count_nonzero(kept)
+        there, stay = int(np.count_nonzero(inside)), int(np.count_nonzero(kept))
         name = run.shape.name
         self.result.leave_out(name, Reason.HALF_OUTSIDE_CUT, half_outside)
         self.result.leave_out(name, Reason.OUTSIDE_CUT, run.rows - there - half_outside)
@@ -278,7 +278,7 @@ class _Cutter:
                     held = int(time[known[-1]]), int(column[known[-1]]), run.filler
                     latest[metric] = max(held, latest.get(metric, held))
                 own.numbers[metric] = column[inside]
-            stay = sum(np.count_nonzero(one != ABSENT) for one in own.numbers.values())
+            stay = sum(int(np.count_nonzero(one != ABSENT)) for one in own.numbers.values())
             self.result.leave_out(name, Reason.OUTSIDE_CUT, run.values - stay)
             if name in self.plan.rates:
                 self._thin([own])

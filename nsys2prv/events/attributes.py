@@ -311,7 +311,7 @@ def make_counters(
         begins = mask_changes(times)
         values = np.full((np.count_nonzero(begins), len(numbers)), ABSENT)
         values[np.cumsum(begins) - 1, column[own] - first] = value[own]
-        repeated = len(times) - np.count_nonzero(values != ABSENT)
+        repeated = len(times) - int(np.count_nonzero(values != ABSENT))
         account.dropped[Reason.SAMPLE_REPEATED] += repeated
         of_table = tuple(metrics[number] for number in numbers)
         yield Counters(layout, times[begins], object_, of_table, values)

@@ -241,7 +241,7 @@ class Database(Closable):
         """
         conditions = [where] if where else []
         pieces = (self._read_part(piece, (), (), conditions) for piece in part.split(TABLE_ROWS))
-        return sum(np.count_nonzero(met) if where else rows.rows for rows, met in pieces)
+        return sum(int(np.count_nonzero(met)) if where else rows.rows for rows, met in pieces)
 
     def read_small_table(
         self, table: str, *columns: str, where: str = "", types: tuple[type, ...] = ()
