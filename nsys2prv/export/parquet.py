@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -231,9 +231,9 @@ class ParquetFolder(Database):
     def _find_strings(self, ids: Sequence[int]) -> dict[int, str]:
         return self._collect_strings(pl.col("id").is_in(ids))
 
-    def _select_strings(self, begin: str) -> str:
+    def _find_beginning(self, begin: str) -> Iterable[int]:
         begins = pl.col("value").cast(pl.Binary).bin.starts_with(begin.encode())
-        return ", ".join(map(str, self._collect_strings(begins)))
+        return self._collect_strings(begins)
 
     def _collect_strings(self, chosen: pl.Expr) -> dict[int, str]:
         """Return the texts of some registered strings by their ids."""

@@ -123,3 +123,10 @@ def test_small_tables_strings_and_stacks(
     assert found[0][2] == {1: "k1", 3: "k2", 4: ""}
     assert len(found[0][4]) == database.SAMPLED_ROWS
     assert all(one == found[0] for one in found)
+
+
+def test_many_strings_are_found_by_how_they_begin(forms: list[Database]) -> None:
+    for one in forms:
+        one.has_few_strings = False
+        rows = one.read_small_table(TABLE, "number", where="{number} IN ({strings:k})")
+        assert sorted(rows) == [(1,), (3,)]
