@@ -48,7 +48,7 @@ def _unpack(kind: type[Packed], *values: Any) -> Packed:
 
 
 class StoredColumn(Struct, frozen=True, array_like=True):
-    """Where a column is in a file."""
+    """Place of a column in a file."""
 
     #: Type of the numbers, as numpy writes it.
     dtype: str

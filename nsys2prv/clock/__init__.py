@@ -137,7 +137,7 @@ class ClockFinding(Struct, frozen=True):
 
 
 class Observations(Struct, frozen=True):
-    """What several hosts did together, as far as it tells of their clocks."""
+    """Observations of the clocks of several hosts, from what these did together."""
 
     #: A row for each collective and host, as :func:`nsys2prv.match.gathering.gather_per_host` makes them.
     collectives: pl.DataFrame

@@ -170,8 +170,8 @@ LOW_BARRIER = 1e-11
 
 
 class Springs(Table, frozen=True):
-    """What holds hosts where they are placed: the correction that is added to `host` at `time`, less
-    that of `anchor`, is `target`, with a standard deviation of `sigma`. All in float ns.
+    """Springs that hold hosts where they are placed: the correction that is added to `host` at `time`,
+    less that of `anchor`, is `target`, with a standard deviation of `sigma`. All in float ns.
     """
 
     #: The host held.

@@ -31,6 +31,7 @@ import polars as pl
 from nsys2prv._util.budget import METRIC_CELLS, METRICS_TOGETHER
 from nsys2prv._util.columns import (
     ABSENT,
+    OPEN,
     blank_negative,
     blank_nonpositive,
     factorize,
@@ -50,8 +51,8 @@ from nsys2prv.events.stacks import CHAIN, add_callers
 from nsys2prv.export.source import NULL, Columns, Part, Texts, gather_texts, mask_empty, zero_nulls
 from nsys2prv.export.sqlite import read_cursor
 
-#: The store keeps a number as one more than it is.
-GREATEST = np.iinfo(np.int64).max - 1
+#: Greatest number of a sample: no number may be taken for an open end.
+GREATEST = OPEN - 1
 #: Metrics of one object, and devices and sources, in one read at most: a program may make up names.
 #: The most frequent are kept.
 MOST_METRICS = MOST_SOURCES = 1024

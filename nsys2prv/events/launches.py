@@ -42,7 +42,7 @@ class Launches(Table, frozen=True):
 
     @property
     def hit(self) -> np.ndarray:
-        """Whether an index has found a call."""
+        """Mask of the rows for which an index has found a call."""
         return self.begin != NULL
 
 

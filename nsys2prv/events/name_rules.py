@@ -334,10 +334,6 @@ class NamePattern(Struct, frozen=True):
         alike = label.str.starts_with(start) | start.str.starts_with(label)
         return cls(expression, labels.filter(matching), labels.filter(~matching & alike))
 
-    def may_match(self, values: np.ndarray) -> bool:
-        """Return whether ranges with these names may match."""
-        return bool(np.isin(values, pl.concat([self.names, self.numbered])["value"]).any())
-
     def find_matches(self, values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Return a mask of the ranges with these names and numbers that match. A range without a
         number has the number 0, which a trace has not.

@@ -69,7 +69,7 @@ class RecordField(Struct, frozen=True):
 
 
 class Declaration(Struct, frozen=True):
-    """What SQLite says of tables declared alike."""
+    """Description by SQLite of tables that are declared alike."""
 
     #: Name -> declared type of the columns that are not computed.
     columns: dict[str, str]
@@ -267,7 +267,7 @@ class SqliteTable(SourceTable):
 
     @cached_property
     def declared(self) -> Declaration:
-        """What its declaration says."""
+        """Return the description of its declaration."""
         if self._sql not in _DECLARED:
             if len(_DECLARED) >= MOST_DECLARED:
                 _DECLARED.clear()

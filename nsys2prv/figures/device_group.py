@@ -276,7 +276,7 @@ class DeviceGroup:
 
     @cached_property
     def work_counts(self) -> pl.DataFrame:
-        """How many rows of work each device has of each task, by both: device, task, len."""
+        """Return the number of rows of work that each device has of each task: device, task, len."""
         devices = self.work.select("device", self.list_tasks(self.work))
         return devices.group_by("device", "task").len().sort("device", "task")
 

@@ -85,8 +85,8 @@ FINDING_KINDS: dict[str, str] = DECLARED["findings"].terms
 
 
 class Finding(Struct, frozen=True):
-    """Something that takes time. Its share is how long it lasts, which is a limit: no more is gained, and
-    hardly anybody gains all of it. Only a :class:`Gain` is by how much the job would be shorter.
+    """Finding about something that takes time. Its share is how long that lasts, which is a limit: no more
+    is gained, and hardly anybody gains all of it. Only a :class:`Gain` is by how much the job would be shorter.
     """
 
     #: One of FINDING_KINDS.

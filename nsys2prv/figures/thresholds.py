@@ -1,7 +1,6 @@
 """Say from where on something counts in figures. Each says what it means; shares are of 1, times ns.
 
-Where nothing else is said they were set by jobs whose iterations and causes are known (`tests/analysis`), and
-half or twice as much changes what is said of some of these or of real reports.
+Where nothing else is said they were set by jobs whose iterations and causes are known (`tests/analysis`).
 """
 
 # Iterations, and the steady state.
