@@ -129,7 +129,7 @@ def hide_names(job: Job) -> Job:
         values={
             name: replace(
                 values,
-                labels=_hide_labels(name, values.labels, names),
+                labels=_hide_labels(name, values.labels),
                 domains={domains.get(one, one): frame for one, frame in values.domains.items()},
             )
             for name, values in job.values.items()
@@ -223,7 +223,7 @@ def _hide_clocks(record: ClockRecord, names: Pseudonyms) -> ClockRecord:
     return replace(record, hosts=hosts, notes=notes, warnings=warnings)
 
 
-def _hide_labels(name_set: str, labels: pl.DataFrame, names: Pseudonyms) -> pl.DataFrame:
+def _hide_labels(name_set: str, labels: pl.DataFrame) -> pl.DataFrame:
     kind = PRIVATE_SETS.get(name_set)
     if kind is None or not labels.height:
         return labels
