@@ -216,7 +216,7 @@ class OpenJob(Closable):
         rows = self.reader.rows.threads
         who = str(rows.filter(pl.col("task") == reach.task)["who"][0])
         if reach.thread >= 0:
-            who = f"thread {' '.join(rows['row'][reach.thread].split()[2:])} of {who}"
+            who = f"thread {rows['name'][reach.thread]} of {who}"
         return reach.describe(who, self.find_label)
 
     def find_label(self, value: int, names: str) -> str:

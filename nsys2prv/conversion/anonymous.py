@@ -105,7 +105,11 @@ def hide_names(job: Job) -> Job:
     names = Pseudonyms(job.infos, {key.name for key in keys})
     tree = job.model.tree
     tasks = (
-        replace(task, name=names.hide(task.name), threads=tuple(map(names.hide, task.threads)))
+        replace(
+            task,
+            name=names.hide(task.name),
+            threads=tuple(replace(row, name=names.hide(row.name)) for row in task.threads),
+        )
         for task in tree.tasks
     )
     domains = {name: hide_domain(name) for name, _ in job.domain_codes}

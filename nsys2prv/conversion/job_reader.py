@@ -109,11 +109,11 @@ def make_row_table(job: Job) -> RowTable:
             kinds[thread], streams[thread] = STREAM, key.stream
     tasks_of_model = zip(model.processes, model.labels, tree.tasks, strict=True)
     rows = [
-        (number, process.rank, process.is_by_name, label, tree.nodes[task.node], name)
+        (number, process.rank, process.is_by_name, label, tree.nodes[task.node], row.name, row.gpu)
         for number, (process, label, task) in enumerate(tasks_of_model, 1)
-        for name in task.threads
+        for row in task.threads
     ]
-    tasks, ranks, by_name, labels, nodes, names = (
+    tasks, ranks, by_name, labels, nodes, names, numbers = (
         list(column) for column in zip(*rows, strict=True)
     )
     gpus = _identify_gpus(job)
@@ -125,6 +125,8 @@ def make_row_table(job: Job) -> RowTable:
     columns = (
         "thread",
         "row",
+        "name",
+        "gpu",
         "kind",
         "task",
         "rank",
@@ -135,9 +137,12 @@ def make_row_table(job: Job) -> RowTable:
         "stream",
     )
     threads = pl.DataFrame(
-        [range(count), names, kinds, tasks, ranks, by_name, labels, nodes, devices, streams],
+        [
+            *(range(count), tree.labels, names, numbers, kinds, tasks, ranks, by_name, labels),
+            *(nodes, devices, streams),
+        ],
         schema=dict.fromkeys(columns, pl.Int64)
-        | dict.fromkeys(("row", "kind", "who", "node"), pl.String)
+        | dict.fromkeys(("row", "name", "kind", "who", "node"), pl.String)
         | {"by_name": pl.Boolean},
     )
     main_rows = np.arange(count)
@@ -166,10 +171,6 @@ def _identify_gpus(job: Job) -> dict[int, tuple]:
 def _number_devices(threads: pl.DataFrame) -> pl.DataFrame:
     rows = threads.filter(pl.col("device").is_not_null()).sort(pl.col("kind") != STREAM, "thread")
     rows = rows.unique("device", keep="first").sort("device")
-    # Rows are named by the GPU's number on its machine.
-    rows = rows.with_columns(
-        gpu=pl.col("row").str.extract(r"(?:^CUDA-D| GPU)(-?\d+)").cast(pl.Int64)
-    )
     alone = pl.len().over("node", "gpu") == 1
     label = pl.format("{} GPU{}", "node", "gpu")
     label = pl.when(alone).then(label).otherwise(pl.format("{} of {}", label, "who"))

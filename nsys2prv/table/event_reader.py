@@ -66,8 +66,8 @@ STACK_COLUMNS = {
 class RowTable(Struct, frozen=True):
     """Rows of a job, its devices, and the units that analyses look at one at a time."""
 
-    #: A row for each thread of the trace, in their order: `thread` (from 0), `row` (its name),
-    #: `kind` (host, stream, samples, helper), `task` (from 1, as Paraver numbers them), `rank` (null where
+    #: A row for each thread of the trace, in their order: `thread` (from 0), `row` (its label), `name`
+    #: (that without its address), `gpu` (number of its GPU on its machine, null for none), `kind` (host, stream, samples, helper), `task` (from 1, as Paraver numbers them), `rank` (null where
     #: unknown), `node`, `device` (index into devices, null for none), `stream`.
     threads: pl.DataFrame
     #: A row for each physical GPU: `device` (from 0), `node`, `gpu` (its number in row names),

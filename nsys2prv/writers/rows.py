@@ -20,6 +20,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import list_some, make_natural_key
@@ -62,6 +63,17 @@ MOST_SHARING = 8
 FindRoles = Callable[[Sequence[ReportInfo], Evidence], Roles]
 
 
+class TraceRow(Struct, frozen=True):
+    """A row of the trace, which Paraver calls a thread."""
+
+    #: For people, without its address.
+    name: str
+    #: Whether it is a host thread, whose label begins with its address.
+    is_host: bool = False
+    #: Number of its GPU on its machine, None where it has none.
+    gpu: int | None = None
+
+
 class Task(Struct, frozen=True):
     """A task of the application."""
 
@@ -69,8 +81,8 @@ class Task(Struct, frozen=True):
     name: str
     #: Index of its node, from 0.
     node: int
-    #: Names of its threads.
-    threads: tuple[str, ...]
+    #: Its rows, in Paraver's order.
+    threads: tuple[TraceRow, ...]
 
 
 class ObjectTree(Struct, frozen=True, dict=True):
@@ -85,6 +97,15 @@ class ObjectTree(Struct, frozen=True, dict=True):
     def threads(self) -> int:
         """Return the number of threads of all tasks."""
         return sum(len(task.threads) for task in self.tasks)
+
+    @property
+    def labels(self) -> list[str]:
+        """Return the labels of all rows: of host threads with their address, `THREAD 1.1.2 name`."""
+        return [
+            f"THREAD 1.{task}.{thread} {row.name}" if row.is_host else row.name
+            for task, one in enumerate(self.tasks, 1)
+            for thread, row in enumerate(one.threads, 1)
+        ]
 
     @cached_property
     def cpus_per_node(self) -> list[int]:
@@ -265,22 +286,24 @@ def build_object_model(
         process_keys = by_process[process.report, process.pid]
         main = _find_main_thread(process_keys, process, info)
         keys = sorted(process_keys, key=lambda key: _make_thread_sort_key(key, main, process, gpus))
-        names: list[str] = []
+        own: list[TraceRow] = []
         for key in keys:
-            rows[process.report, key] = threads + len(names)
-            where = f"THREAD 1.{len(tasks) + 1}.{len(names) + 1}"
+            rows[process.report, key] = threads + len(own)
             is_of_helper = find_process(key) != process.pid
             if is_of_helper or process.is_helper:
                 helper_rows.add(rows[process.report, key])
-            where += " helper" * is_of_helper
-            names.append(_name_thread_row(key, info, where, gpus.find_number(process.report, key)))
+            number = gpus.find_number(process.report, key)
+            own.append(_make_row(key, info, is_of_helper, number))
         for device in placed.get((process.report, process.pid), ()):
-            rows.update(dict.fromkeys(device.found, threads + len(names)))
-            names.append(device.name)
+            rows.update(dict.fromkeys(device.found, threads + len(own)))
+            own.append(TraceRow(device.name, gpu=device.gpu))
         if info.host:
-            names = [f"{name}-{info.host}" if name in ambiguous else name for name in names]
-        threads += len(names)
-        tasks.append(Task(_name_task(process, info), node_of[process.report], tuple(names)))
+            own = [
+                replace(row, name=f"{row.name}-{info.host}") if row.name in ambiguous else row
+                for row in own
+            ]
+        threads += len(own)
+        tasks.append(Task(_name_task(process, info), node_of[process.report], tuple(own)))
     rows |= {(report, key): rows[home, key] for (report, key), (home, _) in homes.items()}
     tree = ObjectTree(tuple(nodes), tuple(tasks))
     if tree.threads > MOST_OBJECTS:
@@ -447,15 +470,16 @@ def _name_work_row(key: StreamKey | QueueKey, device: int) -> str:
     return f"{key.queue} GPU{device}" if device >= 0 else f"{key.queue} GPU"
 
 
-def _name_thread_row(key: ObjectKey, info: ReportInfo, where: str, device: int) -> str:
-    """Return the name of a row; `where`: its address, for those of host threads. Further rows of a thread, for ranges that overlap, are numbered:
-    `+1`, `+2`.
+def _make_row(key: ObjectKey, info: ReportInfo, is_of_helper: bool, device: int) -> TraceRow:
+    """Return the row of a thread, stream or queue. device: number of the GPU of the last two. Further
+    rows of a thread, for ranges that overlap, are numbered: `+1`, `+2`.
     """
     if isinstance(key, StreamKey | QueueKey):
-        return _name_work_row(key, device)
+        return TraceRow(_name_work_row(key, device), gpu=device)
     name = info.threads.get(key.tid) or info.processes.get(find_process(key)) or ""
     further = f"+{key.lane}" if key.lane else ""
-    return " ".join(filter(None, (where, name, further, str(tid_of(key.tid)))))
+    parts = ("helper" * is_of_helper, name, further, str(tid_of(key.tid)))
+    return TraceRow(" ".join(filter(None, parts)), is_host=True)
 
 
 def _name_helper(info: ReportInfo, pid: int) -> str:
@@ -477,8 +501,9 @@ def _name_task(process: RankedProcess, info: ReportInfo) -> str:
 class Device(Struct):
     """A row for a device: its name, and its key in each report that has it."""
 
-    #: Name of the row.
+    #: Name of the row, and number of the GPU on its machine, None of other devices.
     name: str
+    gpu: int | None
     #: (report, key) of each report that has it.
     found: list[tuple[int, DeviceKey]]
 
@@ -527,7 +552,7 @@ def _place_devices(
             else:
                 owner = next(iter(apart_on.values())) if key.kind == SWITCH else apart_on[machine]
             name = key.name if gpu is None else GPU_ROW_NAMES[key.kind].format(number)
-            by_identity[identity] = Device(name, [])
+            by_identity[identity] = Device(name, None if gpu is None else number, [])
             place = _make_device_sort_key(key, number)
             placed[owner.report, owner.pid].append((place, by_identity[identity]))
         by_identity[identity].found.append((report, key))

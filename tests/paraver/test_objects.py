@@ -38,7 +38,8 @@ def make_info(name: str, **more: object) -> ReportInfo:
 
 
 def list_rows(model) -> list[tuple[str, list[str]]]:
-    return [(task.name, list(task.threads)) for task in model.tree.tasks]
+    labels = iter(model.tree.labels)
+    return [(task.name, [next(labels) for _ in task.threads]) for task in model.tree.tasks]
 
 
 def test_natural_order() -> None:
@@ -166,7 +167,7 @@ def test_isolated_ranks_have_the_physical_gpus_numbers() -> None:
     model = build_object_model(
         reports, [0] * 4, [(rank, StreamKey(make_global_pid(10 + rank), 0, 7)) for rank in range(4)]
     )
-    assert [task.threads[0] for task in model.tree.tasks] == [
+    assert [task.threads[0].name for task in model.tree.tasks] == [
         f"CUDA-D{rank}.S7" for rank in range(4)
     ]
     assert model.devices == 4

@@ -111,9 +111,8 @@ def read_events(
         frame = whole[kind].join(members, ["thread", "begin"], "left", maintain_order="left")
         whole[kind] = frame.with_columns(pl.col("collective", "late", "wait").fill_null(0))
     threads = {row for kind in {"h", "x"} & {*whole} for row in whole[kind]["thread"].unique()}
-    labels = job.reader.rows.threads["row"]
-    # THREAD 1.1.8 pt_autograd_0 4253: the numbers are Paraver's.
-    names = {row: " ".join(labels[row].split(" ")[2:]) or labels[row] for row in threads}
+    names = job.reader.rows.threads["name"]
+    names = {row: names[row] for row in threads}
     messages = _read_messages(job, lanes, windows)
     return Events(whole, messages, names, _name_communicators(job) if "n" in whole else {})
 

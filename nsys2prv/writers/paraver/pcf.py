@@ -262,7 +262,7 @@ def format_row_file(tree: ObjectTree) -> str:
         "NODE": list(tree.nodes),
         "APPL": ["Application"],
         "TASK": [task.name for task in tree.tasks],
-        "THREAD": [name for task in tree.tasks for name in task.threads],
+        "THREAD": tree.labels,
     }
     sections = (
         f"LEVEL {level} SIZE {len(names)}\n"

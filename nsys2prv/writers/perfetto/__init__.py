@@ -13,7 +13,6 @@ all ranks of a collective, and from sends to receives.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -84,7 +83,6 @@ COLLECTIVES, COLLECTIVE_FIELD = "nccl_collective", "collective"
 #: A flow's id: what it is of, above this bit, and above that one its task or window.
 FLOW_SORT_BIT, FLOW_PLACE_BIT = 62, 36
 LAUNCH, MESSAGE, COLLECTIVE = range(3)
-_ADDRESS = re.compile(r"THREAD [\d.]+ ")
 _NONE = np.zeros(0, np.int64)
 
 
@@ -200,7 +198,7 @@ class PerfettoWriter(Struct, dict=True):
             name = f"{task.name} on {tree.nodes[task.node]}"
             process = (Track.PID, number), (Track.PROCESS_NAME, name), (Track.SORT_INDEX, number)
             yield _describe_track(number, (Track.PROCESS, process), (Track.ORDER, number))
-        names = (_ADDRESS.sub("", name) for task in tree.tasks for name in task.threads)
+        names = (row.name for task in tree.tasks for row in task.threads)
         for row, (name, key) in enumerate(zip(names, keys, strict=True)):
             process = int(self.tasks[row]) + 1
             described: tuple[Field, ...] = (Track.NAME, name), (Track.PARENT, process)
