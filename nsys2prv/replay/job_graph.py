@@ -196,6 +196,7 @@ class _Joiner(Struct):
         end, meeting, size = ends[rows], meetings.meeting[rows], meetings.size[rows]
         channel = self.number_channels(meetings, count)[meeting]
         go = {"target": end, "source": 2 * (first + meeting), "channel": channel, "size": size}
+        go["typical"] = meetings.lasts[rows]
         if kind == Kind.MPI:
             lasts, later = times[end] - moments[meeting], meetings.later[rows]
             go["typical"] = _find_quick_transfers(lasts, channel, size, later)

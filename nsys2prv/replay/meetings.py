@@ -23,6 +23,8 @@ from nsys2prv.match.meetings import (
     list_messages,
     match_by_ends,
 )
+from nsys2prv.replay.graph import AS_RECORDED, LONG
+from nsys2prv.replay.thresholds import SLACK
 from nsys2prv.replay.unit_graph import classify_size
 from nsys2prv.table.event_reader import EventReader
 
@@ -31,7 +33,7 @@ MEETING_CALL = 1_000
 NCCL_MESSAGE, MPI_MESSAGE = MESSAGES
 #: Columns that identify a kernel or call, and columns of members.
 _KEY = ("thread", "begin")
-_MEMBERS = ("meeting", "node_begin", "node_end", "row", "size", "eager", "holds", "later")
+_MEMBERS = ("meeting", "node_begin", "node_end", "row", "size", "eager", "holds", "later", "lasts")
 #: What holds of members that wait for all others, and others for them.
 _BLOCKING = {"eager": pl.lit(False), "holds": pl.lit(True), "later": pl.lit(False)}
 
@@ -54,6 +56,8 @@ class Meetings(Struct, frozen=True):
     holds: np.ndarray
     #: Whether a member may end later than the transfer, because it does something else meanwhile.
     later: np.ndarray
+    #: How long its transfer lasts (ns), AS_RECORDED from when all have come to its end.
+    lasts: np.ndarray
 
 
 def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
@@ -67,7 +71,6 @@ def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
     known = table.filter((pl.col("late") >= 0).all().over("collective"))
     members = join_first(known.select("thread", "begin", meeting="collective"), kernels, _KEY)
     messages = _join_nccl_messages(list_messages(reader), kernels)
-    messages = messages.with_columns(size=-1 - pl.col("size"))
     left = kernels.join(table, on=_KEY, how="anti").join(messages, on="node_begin", how="anti")
     found = match_by_ends(reader, left, (members, messages))
     frames = (members, messages, *found)
@@ -79,16 +82,44 @@ def _join_nccl_messages(messages: pl.DataFrame, kernels: pl.DataFrame) -> pl.Dat
     places = kernels.with_row_index("place").select("place", "thread", "begin", "end")
     sides = messages.filter(pl.col("kind") == NCCL_MESSAGE)
     sides = join_first(sides, places.rename({"place": "first"}), ("sender", "sent"), _KEY)
-    sides = sides.select("thread", "received", "first")
+    sides = sides.select("thread", "received", "first", "bytes")
     sides = join_first(sides, places, ("thread", "received"), ("thread", "end"))
-    pairs = sides.select(
-        a=pl.min_horizontal("first", "place"), b=pl.max_horizontal("first", "place")
-    ).unique(maintain_order=True)
+    ways = sides.group_by("first", "place", maintain_order=True).agg(pl.col("bytes").sum())
+    pairs = ways.group_by(
+        a=pl.min_horizontal("first", "place"),
+        b=pl.max_horizontal("first", "place"),
+        maintain_order=True,
+    ).agg(pl.col("bytes").max())
     members = pairs.with_row_index("meeting").unpivot(
-        ["a", "b"], index="meeting", value_name="place"
+        ["a", "b"], index=["meeting", "bytes"], value_name="place"
     )
-    members = members.join(kernels.with_row_index("place"), on="place")
-    return members.with_columns(pl.col("meeting").cast(pl.Int64))
+    kernels = kernels.with_row_index("place").drop("bytes", "size")
+    members = members.join(kernels, on="place", maintain_order="left")
+    size = pl.Series("size", -1 - classify_size(members["bytes"].to_numpy()))
+    members = members.with_columns(size - pl.col("name") * 1000, pl.col("meeting").cast(pl.Int64))
+    return _divide_transfers(members)
+
+
+def _divide_transfers(members: pl.DataFrame) -> pl.DataFrame:
+    """Return members of messages with how long each transfer `lasts`. A kernel ends with the last of
+    its transfers, which may have begun late because a partner came late: its partners of that one do
+    not end before it. All transfers of a kernel have the pace of that one, where none contradicts.
+    """
+    begun, until = pl.col("begin").max().over("meeting"), pl.col("end").min().over("meeting")
+    known = (pl.col("bytes") > 0).all().over("node_begin")
+    members = members.with_columns(
+        most=(until - begun).clip(0),
+        amount=pl.when(known).then("bytes").otherwise(1),
+        may_be_last=pl.col("end") - until < SLACK,
+    )
+    members = members.with_columns(
+        pace=(pl.col("end") - begun).clip(0) / pl.col("amount"),
+        may_be_last=pl.col("may_be_last") | ~pl.col("may_be_last").any().over("node_begin"),
+    )
+    pace = pl.col("pace").filter("may_be_last").min().over("node_begin")
+    lasts = (pace * pl.col("amount")).round().cast(pl.Int64)
+    most = pl.when("may_be_last").then(lasts).otherwise("most")
+    return members.with_columns(lasts=pl.min_horizontal(lasts, most, LONG - 1))
 
 
 def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
@@ -142,12 +173,14 @@ def _group_members(frames: Sequence[pl.DataFrame]) -> Meetings:
     for frame in frames:
         frame = frame.filter(pl.len().over("meeting") > 1)
         number = pl.col("meeting").rank("dense").cast(pl.Int64) - 1 + before
+        if "lasts" not in frame.columns:
+            frame = frame.with_columns(lasts=pl.lit(AS_RECORDED, pl.Int64))
         frame = frame.rename({"thread": "row"}).select(number, *_MEMBERS[1:])
         before += frame["meeting"].n_unique()
         parts.append(frame)
     if not parts:
         none = np.zeros(0, np.int64)
-        return Meetings(*[none] * 5, *[none.astype(bool)] * 3)
+        return Meetings(*[none] * 5, *[none.astype(bool)] * 3, none)
     members = pl.concat(parts).sort("meeting", maintain_order=True)
     return Meetings(*(members[name].to_numpy() for name in _MEMBERS))
 

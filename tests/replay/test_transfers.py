@@ -1,0 +1,84 @@
+"""Transfers between ranks: from when data moves, and what is gained if it comes earlier or faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tools.nccl_exports import Rank, format_payload
+
+import nsys2prv
+from nsys2prv._util.native import core
+from nsys2prv.replay.whatif import GPU, Replay
+
+pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
+RANKS, STEPS = 4, 12
+#: Until all is launched, between two operations of a stream, and of a message whatever its size (ns).
+BEGIN, GAP, LATENCY = 1_000_000, 1_000, 10_000
+
+
+def simulate(work: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return begins and ends of the kernels of steps in which each rank works, then exchanges with all
+    others: (steps, ranks, 4). work: ns; sizes: ns that the data takes, (steps, from, to).
+    """
+    found, free = np.zeros((STEPS, RANKS, 4), np.int64), np.full(RANKS, BEGIN)
+    for step in range(STEPS):
+        worked = free + work[step]
+        come = worked + GAP
+        both = np.maximum(sizes[step], sizes[step].T)
+        moved = np.maximum(come, come[:, None]) + LATENCY + both
+        np.fill_diagonal(moved, 0)
+        done = moved.max(axis=1)
+        found[step] = np.stack([free, worked, come, done], axis=1)
+        free = done + GAP
+    return found
+
+
+@contextmanager
+def open_exchanges(folder: Path, work: np.ndarray, sizes: np.ndarray) -> Iterator[Replay]:
+    """Yield the replay of such a job."""
+    times, reports = simulate(work, sizes), []
+    for number in range(RANKS):
+        rank = Rank(4242 + number)
+        init = format_payload(7, 0, **{"No. of ranks": RANKS, "Rank": number})
+        rank.add_range(10, 20, "ncclCommInitRankConfig", jsonText=init)
+        at = 1_000
+        for step in range(STEPS):
+            begin, worked, come, done = times[step, number].tolist()
+            rank.add_kernel(at, begin, worked, 5)
+            rank.add_range(at + 10, at + 11, "ncclGroupStart")
+            for place, peer in enumerate({*range(RANKS)} - {number}):
+                for name, way in (("ncclSend", (number, peer)), ("ncclRecv", (peer, number))):
+                    begin_call = at + 20 + 4 * place + 2 * (name == "ncclRecv")
+                    size = int(sizes[step][way])
+                    payload = format_payload(7, size, **{"Peer rank": peer})
+                    rank.add_range(begin_call, begin_call + 1, name, jsonText=payload)
+            rank.add_range(at + 50, at + 90, "ncclGroupEnd").add_kernel(at + 60, come, done, 3)
+            at += 1_000
+        rank.names += ("gemm",)
+        reports.append(rank.write(folder / f"rank{number}.sqlite"))
+    with nsys2prv.open(reports, quiet=True, jobs=1) as job:
+        assert job.graph is not None
+        yield Replay(job.graph, 0, job.duration)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+def test_data_moves_once_the_last_partner_has_come(
+    seed: int, spread: float, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(seed)
+    work = (400_000 * np.exp(random.normal(0, 0.02, (STEPS, RANKS)))).astype(np.int64)
+    shape = STEPS, RANKS, RANKS
+    sizes = (90_000 * np.exp(random.normal(0, spread, shape))).astype(np.int64)
+    slow = work.copy()
+    slow[:, 2] *= 2
+    before, after = (simulate(some, sizes)[-1, :, 3].max() - BEGIN for some in (slow, work))
+    with open_exchanges(tmp_path, slow, sizes) as replay:
+        gain = replay.compute_gain(replay.do_as_others(GPU, [2])) * replay.span
+        none = replay.compute_gain(replay.do_as_others(GPU, [1])) * replay.span
+    assert gain == pytest.approx(before - after, rel=0.03)
+    assert none == pytest.approx(0, abs=0.01 * before)
