@@ -22,7 +22,7 @@ from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.figures import coverage
 from nsys2prv.figures.collectives import make_clock_table
 from nsys2prv.figures.device_group import ALL, WORK, AnalysisOptions, DeviceGroup
-from nsys2prv.figures.host_time import NAMES, select_no_profiler
+from nsys2prv.figures.host_time import NAMES, select_named
 from nsys2prv.figures.nvtx_operations import RANGES
 from nsys2prv.figures.result import DECLARED, KERNEL_NAMES, Analysis, Context, Result
 from nsys2prv.figures.time_division import CRITICAL_PATH
@@ -73,7 +73,8 @@ def run_analyses(
         io=select_io_calls(plain["osrt"]),
         shmem=select_labels(plain["nvtx"], NAMES["shmem"]),
         compilers=select_labels(plain["cpu_module"], NAMES["compilers"]),
-        no_profiler=select_no_profiler(plain["profiler_overhead"]),
+        no_profiler=select_named(plain["profiler_overhead"], "no_profiler"),
+        writing_out=select_named(plain["profiler_overhead"], "writes_out"),
         groups=opened.group_table,
         steady=steady,
         covered=opened.coverage.common,

@@ -131,6 +131,8 @@ class AnalysisOptions(Struct, frozen=True):
     compilers: tuple[int, ...] = ()
     #: Values of overhead that is recorded as the profiler's and is not.
     no_profiler: tuple[int, ...] = ()
+    #: Values of overhead in which the profiler writes out what it holds.
+    writing_out: tuple[int, ...] = ()
     #: File of the groups of NVTX names by value (nvtx_operations.py).
     groups: Path | None = None
     #: The job's steady state (iterations.py), None where it has none.

@@ -137,8 +137,14 @@ def _find_exit(unit: DeviceGroup, task: int, lives: Spans) -> Spans:
             one: unit.select_events(one, rows)["end"].max() for one in filter(unit.has, layouts)
         }
         last = max((end for end in ends.values() if end is not None), default=0)
-        is_known = unit.has(*SAMPLES, *OS) or ends.get("profiler_overhead") == last
-        return last if is_known else None
+        if unit.has(*SAMPLES, *OS):
+            return last
+        writes = pl.col("what").is_in(list(unit.options.writing_out))
+        has_written = (
+            unit.has("profiler_overhead")
+            and last in unit.select_events("profiler_overhead", rows).filter(writes)["end"]
+        )
+        return last if has_written else None
 
     last = unit.remember(("last event", task), find)
     return EMPTY if last is None else lives - unit.covered.clip(0, last)
@@ -342,10 +348,10 @@ def select_gpus(models: Collection[str], *lacking: str) -> set[str]:
     return {one for one in models if not any(re.search(NAMES[key], one) for key in lacking)}
 
 
-def select_no_profiler(labels: pl.DataFrame) -> tuple[int, ...]:
-    """Return the values of overhead that is not the profiler's. labels: value and label."""
-    is_other = re.compile(NAMES["no_profiler"]).search
-    return tuple(value for value, label in labels.rows() if is_other(label))
+def select_named(labels: pl.DataFrame, key: str) -> tuple[int, ...]:
+    """Return the values whose names a pattern finds. labels: value and label; key: of NAMES."""
+    is_found = re.compile(NAMES[key]).search
+    return tuple(value for value, label in labels.rows() if is_found(label))
 
 
 def compare_with_others(

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import Any
 
 import polars as pl
@@ -24,8 +25,7 @@ from nsys2prv.table.event_reader import HELPER, EventReader
 from nsys2prv.writers.paraver.cfg import make_view_command
 from nsys2prv.writers.rows import BY_FILE_NAME
 
-#: Kinds of findings of what happens once in a job, however long it is: their shares are of the whole job,
-#: and they come last.
+#: Kinds of findings of what happens once in a job, however long it is: their shares are of the whole job.
 OUTSIDE = ("startup", "shutdown")
 #: Kinds of findings whose titles state the share.
 STATING_SHARE = ("in_mpi", "untraced_mpi")
@@ -80,6 +80,8 @@ DECLARED = {
 }
 #: Texts of findings.
 TEXTS = load_shipped_file(__package__, "findings.yaml")
+#: Kinds of findings of ranks that wait for each other.
+AT_COLLECTIVES = frozenset(TEXTS["at_collectives"])
 #: Kind of finding -> what it means, for docs/analysis.md.
 FINDING_KINDS: dict[str, str] = DECLARED["findings"].terms
 
@@ -131,10 +133,15 @@ class Finding(Struct, frozen=True):
 
     @property
     def is_limit(self) -> bool:
-        """Return whether its share is a limit rather than a gain. Limits come behind causes, unless one
-        is much larger than all of these.
-        """
+        """Return whether its share is a limit rather than a gain."""
         return not self.happens_once
+
+    @property
+    def group(self) -> str:
+        """Return the findings that its share can be compared with: causes, limits (these are of the steady
+        state, where there is one) or once (of the job).
+        """
+        return "once" if self.happens_once else "limits" if self.is_limit else "causes"
 
     @property
     def states_share(self) -> bool:
@@ -176,7 +183,12 @@ class Finding(Struct, frozen=True):
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as plain data, for JSON."""
         moments = [dict(zip(MOMENT, moment, strict=True)) for moment in self.moments]
-        return {**to_builtins(self), "moments": to_builtins(moments), "at_most": self.is_limit}
+        return {
+            **to_builtins(self),
+            "moments": to_builtins(moments),
+            "at_most": self.is_limit,
+            "group": self.group,
+        }
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Finding:
@@ -269,20 +281,22 @@ class Results(dict[str, Result]):
 
 
 def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
-    """Return the findings of several analyses as one list: those of the first analysis in their
-    order, all others in front of the first finding of their sort (cause or limit) that costs less.
+    """Return the findings of several analyses as one list: those of the first analysis in their order,
+    all others in their group, in front of the first that costs less.
     """
     joined: list[Finding] = []
     for number, findings in enumerate(lists):
         for one in findings:
-            order = not one.happens_once, not one.is_limit, one.share
-            less = (
-                at
-                for at, other in enumerate(joined)
-                if number and (not other.happens_once, not other.is_limit, other.share) < order
-            )
-            joined.insert(next(less, len(joined)), one)
+            own = [at for at, other in enumerate(joined) if other.group == one.group]
+            less = [at for at in own if number and joined[at].share < one.share]
+            places = less[:1] or [at + 1 for at in own[-1:]] if number else ()
+            joined.insert(next(iter(places), len(joined)), one)
     return joined[:MOST_FINDINGS]
+
+
+def group_findings(findings: Iterable[Finding]) -> list[tuple[str, list[Finding]]]:
+    """Return the findings by the groups that stand together, in their order."""
+    return [(group, [*own]) for group, own in groupby(findings, attrgetter("group"))]
 
 
 class Context(Struct, frozen=True):

@@ -316,8 +316,15 @@ OF_GPUS = ("host_time", "pauses")
 
 def _list_places(replay: Replay, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int]]:
     """Return calls, and places between calls, by their time on the critical path."""
-    path = replay.sum_work(replay.path, "kind", "key").with_columns(
-        pl.col("kind").replace(int(Kind.RETURN), int(Kind.CALL))
+    path = replay.sum_work(replay.path, "kind", "key")
+    # What begins within the call that launches it.
+    is_within = (pl.col("kind") == Kind.LAUNCH) & (pl.col("key") % 2 == 0)
+    path = path.with_columns(
+        pl.when(is_within)
+        .then(Kind.CALL)
+        .otherwise(pl.col("kind").replace(Kind.RETURN, Kind.CALL))
+        .alias("kind"),
+        pl.when(is_within).then(pl.col("key") // 2).otherwise("key").alias("key"),
     )
     places = sum_lasts(path.filter(pl.col("kind").is_in(kinds)), "kind", "key")
     places = places.filter(pl.col("lasts") > LEAST_GAIN * replay.span / 2).head(MOST_PLACES)

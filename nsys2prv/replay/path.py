@@ -83,7 +83,8 @@ def find_pieces(replay: Replay) -> PathPieces:
     cause[is_call & np.isin(key, waiting)] = Cause.WAIT
     cause[is_call & (key >= MPI_NAMES)] = Cause.MPI
     # From the begin of a call to an operation that it launches: first the call.
-    called, returned = _split_launches(replay, path, begins, ends)
+    called = replay.job.rows[source].astype(np.int64)
+    returned = replay.find_returns(path, begins, ends)
     # What a latency has beyond what is usual comes first, as what was really waited for.
     is_latency = (kind >= Kind.LAUNCH) & ~np.isin(kind, (Kind.MEET, Kind.OUTSIDE))
     beyond = graph.weight[path] - edges.typical[path]
@@ -102,26 +103,6 @@ def find_pieces(replay: Replay) -> PathPieces:
     order = np.argsort(-end, kind="stable")
     order = order[end[order] > begin[order]]
     return PathPieces(*(column[order] for column in (begin, end, row, cause)))
-
-
-def _split_launches(
-    replay: Replay, path: np.ndarray, begins: np.ndarray, ends: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each edge of the path the row of the call at its begin, and when that call ends;
-    only edges from the begin of a call to an operation have one.
-    """
-    edges = replay.edges
-    source = edges.source[path]
-    within = np.flatnonzero((edges.kind[path] == Kind.LAUNCH) & (edges.key[path] % 2 == 0))
-    returned = begins.copy()
-    calls = np.flatnonzero(edges.kind == Kind.CALL)
-    calls = calls[np.isin(edges.source[calls], source[within])]
-    calls = calls[np.argsort(edges.source[calls])]
-    if len(calls):
-        call = calls[np.searchsorted(edges.source[calls], source[within])]
-        at = replay.graph.time[edges.target[call]]
-        returned[within] = np.clip(at, begins[within], ends[within])
-    return replay.job.rows[source].astype(np.int64), returned
 
 
 #: Calls that set things up, where little of the time is for data; and calls that only begin a transfer.

@@ -462,13 +462,21 @@ class Replay(Struct, frozen=True, dict=True):
         """
         edges = self.edges
         calls, returns = (self.select((kind,), names) for kind in (Kind.CALL, Kind.RETURN))
+        # What is launched before a call returns begins as early as is typical.
+        launches = self.select((Kind.LAUNCH,), [2 * name for name in names])
         if repeated and len(calls):
             first = self.find_first_calls(names)
             calls = np.setdiff1d(calls, first)
             returns = returns[~np.isin(edges.target[returns], edges.target[first])]
+            launches = launches[~np.isin(edges.source[launches], edges.source[first])]
         if not len(calls):
             return []
-        return [(calls, 0.0), (returns, np.full(len(returns), NO_WEIGHT))]
+        at_once = np.minimum(self.graph.weight[launches], edges.typical[launches])
+        return [
+            (calls, 0.0),
+            (returns, np.full(len(returns), NO_WEIGHT)),
+            (launches, at_once.astype(np.int64)),
+        ]
 
     def remove_place(self, kind: Kind, key: int) -> Changes:
         """Let one call, or the time between two calls, take no time; the call waits for nothing."""
@@ -496,8 +504,26 @@ class Replay(Struct, frozen=True, dict=True):
         edges, graph = self.edges, self.graph
         latencies = self.path[edges.kind[self.path] >= Kind.LAUNCH]
         latencies = latencies[edges.kind[latencies] != Kind.MEET]
-        excess = (graph.weight[latencies] - edges.typical[latencies]).sum()
+        begins, ends = (graph.time[side[latencies]] for side in (edges.source, edges.target))
+        left = ends - self.find_returns(latencies, begins, ends)
+        excess = np.minimum(graph.weight[latencies] - edges.typical[latencies], left).sum()
         return float(excess) / max(self.span, 1)
+
+    def find_returns(self, rows: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Return for edges until when the call lasts at whose begin they begin (ns), no later than they
+        end: of launches of what begins within its call; their begins where there is none.
+        """
+        edges, graph, returns = self.edges, self.graph, begins.copy()
+        within = np.flatnonzero((edges.kind[rows] == Kind.LAUNCH) & (edges.key[rows] % 2 == 0))
+        source = edges.source[rows[within]]
+        calls = np.flatnonzero(edges.kind == Kind.CALL)
+        calls = calls[np.isin(edges.source[calls], source)]
+        calls = calls[np.argsort(edges.source[calls])]
+        if len(calls):
+            call = calls[np.searchsorted(edges.source[calls], source)]
+            at = graph.time[edges.target[call]]
+            returns[within] = np.clip(at, begins[within], ends[within])
+        return returns
 
 
 def sum_lasts(work: pl.DataFrame, *by: str) -> pl.DataFrame:

@@ -18,7 +18,14 @@ from nsys2prv._util.text import format_count, format_nanoseconds, list_some
 from nsys2prv.export.report_files import explain_foreign_file
 from nsys2prv.figures.efficiency_times import MPI_TIME
 from nsys2prv.figures.iterations import PARTS
-from nsys2prv.figures.result import DECLARED, Finding, Result, Table, divide_columns
+from nsys2prv.figures.result import (
+    DECLARED,
+    Finding,
+    Result,
+    Table,
+    divide_columns,
+    group_findings,
+)
 from nsys2prv.figures.study_model import Metrics, list_known_rows, name_metrics
 
 if TYPE_CHECKING:
@@ -116,13 +123,18 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """The findings, the most costly first."""
+        """The findings, by groups, the most costly first in each."""
         return self.results["findings"].findings if "findings" in self.results else []
 
     @property
     def bottlenecks(self) -> Sequence[Finding]:
         """The findings, but for what happens once."""
         return [one for one in self.findings if not one.happens_once]
+
+    @property
+    def first_findings(self) -> Sequence[Finding]:
+        """The findings of the group that comes first; empty for none."""
+        return next((own for _, own in group_findings(self.findings)), [])
 
     @property
     def metrics(self) -> Metrics:

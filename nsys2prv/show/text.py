@@ -29,7 +29,7 @@ from nsys2prv._util.text import (
     shorten,
 )
 from nsys2prv.figures.host_time import TEXTS
-from nsys2prv.figures.result import NOTHING, Finding, Result
+from nsys2prv.figures.result import NOTHING, Finding, Result, group_findings
 from nsys2prv.figures.study_model import (
     SIGNS,
     Row,
@@ -60,8 +60,8 @@ COLUMNS_IN_DETAIL = ("communicator_hash",)
 TEXT_WIDTH = 110
 #: Findings that are printed without --full, and measurements that are printed of the first.
 MOST_SHORT, MOST_EVIDENCE = 3, 2
-#: Lines above limits, causes behind these, and what happens once in a job.
-LIMITS, CAUSES, ONCE = TEXTS["headings"]
+#: Group of findings -> the line above it.
+GROUPS: dict[str, str] = TEXTS["groups"]
 #: Lines that are printed without --full, and rows of each table then.
 MOST_LINES, FEW_ROWS = 60, 5
 #: The analysis whose first table gets room before all others.
@@ -305,28 +305,34 @@ def format_findings(
     width: int = TEXT_WIDTH,
     full: bool = False,
     nothing: str = NOTHING,
+    span: str = "the job",
 ) -> list[str]:
-    """Return the lines of the findings: of each its cost and title, measurements, advice, and
-    where to look; last what happens once in a job, a line each. full: all findings with all
-    measurements. nothing: the sentence where there are none.
+    """Return the lines of the findings by groups, in their order: of each its cost and title,
+    measurements, advice, and where to look; of what happens once in a job a line, unless it comes first.
+    full: all findings with all measurements. nothing: the sentence where there is no cause. span: what
+    shares are of.
     """
-    width, lines, above = min(width, TEXT_WIDTH), [], CAUSES
-    once = [one for one in findings if one.happens_once]
+    width, lines, shown = min(width, TEXT_WIDTH), [], 0
     others = [one for one in findings if not one.happens_once]
-    shown = others if full else others[:MOST_SHORT]
-    if not shown:
+    if not others:
         lines += _wrap_text(f"  {capitalize(nothing)}", width, 2)
-    for number, finding in enumerate(shown):
-        heading = LIMITS if finding.is_limit else CAUSES
-        if finding.share and heading != above:
-            lines += _wrap_text(heading, width, 2)
-            above = heading
-        lines += _format_finding(finding, width, full, 1 if number else MOST_EVIDENCE)
-    if len(others) > len(shown):
-        lines.append(f"  and {len(others) - len(shown)} more: --full")
-    lines += _wrap_text(ONCE, width, 2) if once else []
-    for finding in once:
-        lines += _format_finding(finding, width, full, 0) if full else _format_title(finding, width)
+    for number, (group, own) in enumerate(group_findings(findings)):
+        is_once, left = group == "once", MOST_SHORT - shown
+        own = own if full or is_once else own[:left]
+        if any(one.share for one in own):
+            lines += _wrap_text(f"  {GROUPS[group].format(span=span)}", width, 2)
+            span = span.partition(" (")[0]
+        for finding in own:
+            in_detail = full or not is_once or (not number and finding is own[0] and bool(others))
+            most = 1 if shown else MOST_EVIDENCE
+            shown += not is_once
+            lines += (
+                _format_finding(finding, width, full, most)
+                if in_detail
+                else _format_title(finding, width)
+            )
+    if len(others) > shown:
+        lines.append(f"  and {len(others) - shown} more: --full")
     return lines
 
 
@@ -362,25 +368,19 @@ def _wrap_text(text: str, width: int, indent: int) -> list[str]:
 
 def _format_findings(result: Result, style: Style, whole: str) -> list[str]:
     width = style.text_width
-    legend = f"  %: how much shorter {whole} gets without it"
+    span = whole
     if phases := result.tables.get("phases"):
         [steady] = phases.frame.filter(phase="steady state").rows(named=True)
         repeats = f"{steady['iterations']:,} iterations, {steady['time_share']:.0%} of the job"
-        legend = f"  %: how much shorter the steady state gets ({repeats})"
+        span = f"the steady state ({repeats})"
     trace = ["  job.prv: the trace that `nsys2prv REPORT... job.prv` writes, for Paraver"]
     nothing, shown = (result.missing or [NOTHING])[0], result.findings
-    lines = format_findings(shown, width, style.full, nothing)
-    detailed = (one for one in shown if style.full or not one.happens_once)
+    lines = format_findings(shown, width, style.full, nothing, span)
     return [
         *style.format_title("What holds the job back"),
         *[line for note in result.notes[:1] for line in _wrap_text(f"  {note}", width, 2)],
-        *(
-            fold_lines([legend], width)
-            if any(one.share and not one.happens_once for one in shown)
-            else []
-        ),
         *lines,
-        *(fold_lines(trace, width) if any(one.command for one in detailed) else []),
+        *(fold_lines(trace, width) if any("wxparaver " in line for line in lines) else []),
     ]
 
 

@@ -2,8 +2,8 @@
 
 The gain comes from a replay of the job (:mod:`nsys2prv.replay`): a finding's share is by how much
 the steady state, or the whole job where nothing repeats, would be shorter without its cause. What a
-finding says of hosts is what their reports show (host_time.py). Where the replay does not explain
-the time, no gain is stated.
+finding says of hosts is what their reports show (host_time.py). How much of the time the replay does
+not explain is said.
 
 A cause becomes a claim, which is facts; `check_claim` is the one place that decides whether these
 bear it out; then it is put into words.
@@ -26,7 +26,15 @@ from nsys2prv.figures.device_group import WORK
 from nsys2prv.figures.efficiency_times import MPI_TIME
 from nsys2prv.figures.iterations import find_phases
 from nsys2prv.figures.kernels import describe_other_work, is_shared
-from nsys2prv.figures.result import MOST_FINDINGS, Context, Finding, Gain, Result, join_findings
+from nsys2prv.figures.result import (
+    AT_COLLECTIVES,
+    MOST_FINDINGS,
+    Context,
+    Finding,
+    Gain,
+    Result,
+    group_findings,
+)
 from nsys2prv.figures.stacks import list_places
 from nsys2prv.replay.causes import Cause, find_causes
 from nsys2prv.replay.graph import Kind
@@ -107,11 +115,11 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     trust = (
         f"{unexplained:.1%} of the critical path waits for something that the reports do not show"
     )
-    reason, findings = "", _list_causes(facts, names)
-    if unexplained > MOST_UNEXPLAINED:
-        findings = [one for one in findings if one.share > unexplained]
-        reason = f"no gain is stated: {trust}" if not findings else ""
+    if summary and unexplained > MOST_UNEXPLAINED:
+        result.notes[-1] += f" {trust}."
+    findings = _list_causes(facts, names)
     told = sum(one.share for one in findings)
+    reason = trust if unexplained > MOST_UNEXPLAINED else ""
     if loss := time_use.describe_loss(facts, reason, outside, told):
         findings.insert(0, loss)
     if unmatched := options.unmatched:
@@ -121,18 +129,17 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         )
     if lost := context.explain_loss():
         result.notes.append(f"gains may be too small: {lost}")
-    if unexplained >= LEAST_TOLD:
+    if MOST_UNEXPLAINED >= unexplained >= LEAST_TOLD:
         result.notes.append(trust)
     limits = (
         time_use.describe_small_grids(facts),
         time_use.describe_migrations(facts),
         time_use.describe_untraced_mpi(facts),
     )
-    findings = join_findings([findings, [*filter(None, limits)]])
+    findings += filter(None, limits)
     if not findings:
         result.missing.append(_describe_nothing(facts, bool(edges)))
-    edges.sort(key=lambda one: -one.share)
-    result.findings.extend((*_order_limits(findings)[: MOST_FINDINGS - len(edges)], *edges))
+    result.findings.extend(_order_groups(findings + edges, facts.is_steady))
 
 
 def _judge_hosts(facts: JobFacts, result: Result, has_failed: bool) -> None:
@@ -150,17 +157,26 @@ def _judge_hosts(facts: JobFacts, result: Result, has_failed: bool) -> None:
         result.missing.append(f"{NO_VERDICT} without work on GPUs or calls of MPI: {absence}")
 
 
-def _order_limits(findings: list[Finding]) -> list[Finding]:
-    """Return findings, first limits that are much larger than all causes, unless these are some rank's."""
-    causes = [one for one in findings if not one.is_limit]
-    most = max((one.share for one in causes or findings[:1]), default=1.0)
-    if any(one.ranks for one in causes):
-        return findings
+def _order_groups(findings: list[Finding], is_steady: bool) -> list[Finding]:
+    """Return findings by groups, the most costly first in each: causes, limits, what happens once. Limits
+    that are much larger come before causes, unless these lie between ranks; and what happens once
+    before both, where nothing repeats, so that all shares are of the whole job.
+    """
+    groups = dict(group_findings(sorted(findings, key=lambda one: (one.group, -one.share))))
+    causes, limits, once = (groups.get(one, []) for one in ("causes", "limits", "once"))
+    is_between = any(one.kind in AT_COLLECTIVES for one in causes)
+    first = [limits, causes] if _costs_more(limits, causes) and not is_between else [causes, limits]
+    is_long = not (is_steady or is_between) and _costs_more(once, causes + limits)
+    ordered = [once, *first] if is_long else [*first, once]
+    most = MOST_FINDINGS - len(once)
+    kept = {id(one) for one in [one for group in first for one in group][:most]}
+    return [one for group in ordered for one in group if one.happens_once or id(one) in kept]
 
-    def comes_first(one: Finding) -> bool:
-        return one.is_limit and one.share > LEAST_BESIDE_CAUSES * most
 
-    return sorted(findings, key=comes_first, reverse=True)
+def _costs_more(findings: list[Finding], others: list[Finding]) -> bool:
+    """Return whether the most costly one costs much more than all others."""
+    share = max((one.share for one in findings), default=0.0)
+    return share > LEAST_BESIDE_CAUSES * max((one.share for one in others), default=0.0)
 
 
 def _choose_span(graph: JobGraph, facts: JobFacts) -> tuple[int, int]:

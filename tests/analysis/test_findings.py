@@ -16,7 +16,7 @@ import nsys2prv
 from nsys2prv.cli import main
 from nsys2prv.figures.result import FINDING_KINDS, NOTHING, Finding, Gain
 from nsys2prv.show.text import format_findings
-from nsys2prv.verdict.findings import _order_limits
+from nsys2prv.verdict.findings import _order_groups
 from nsys2prv.verdict.words import TEXTS
 from nsys2prv.writers.paraver.cfg import list_core_views
 
@@ -90,7 +90,7 @@ def test_findings_as_text() -> None:
     )
     look = "         look at: 12.304 s to 12.318 s, rank 1"
     command = "         wxparaver job.prv $(nsys2prv cfgs --view nccl_wait --time 12.300:12.322)"
-    assert format_findings([finding]) == [
+    assert format_findings([finding])[1:] == [
         " 12.3 %  Rank 1 (n GPU0) is late.",
         "         measured: first",
         "         measured: second",
@@ -102,16 +102,32 @@ def test_findings_as_text() -> None:
     assert format_findings([finding], full=True)[-3:] == [look, more, command]
     limit = Finding.from_dict({**finding.as_dict(), "share": 0.2, "at_most": True})
     large = replace(limit, share=0.5)
-    assert _order_limits([limit, large]) == [large, limit]
-    assert format_findings([finding, limit, limit])[6].startswith("  Limits: at most this much is ")
+    assert _order_groups([limit, large], is_steady=True) == [large, limit]
+    lines = format_findings([finding, limit, limit], span="the steady state (9 iterations)")
+    assert lines[0].startswith(
+        "  Causes, in % of the steady state (9 iterations): by how much it gets"
+    )
+    assert lines[7].startswith("  Limits, in % of the steady state: at most this much is gained")
     start = replace(finding, share=0.5, kind="startup")
-    once = ["  One-time costs, in % of this job:", " 50.0 %  Rank 1 (n GPU0) is late."]
-    assert format_findings([finding, start])[6:] == once
+    once = [
+        "  Start and end, in % of this job: they count once, however long it is",
+        " 50.0 %  Rank 1 (n GPU0) is late.",
+    ]
+    assert format_findings([finding, start])[7:] == once
+    assert "         do: look" in format_findings([start, finding])[2:7]
     assert format_findings([start], nothing="none")[:3] == ["  None", *once]
     assert len(format_findings([start], full=True)) == 7 + 2
+    copies = Gain("exposed_copies", "Copies.", 0.1)
+    for one, is_steady, expected in (
+        (copies, False, [start, copies]),
+        (copies, True, [copies, start]),
+        (finding, False, [finding, start]),
+        (replace(copies, share=0.3), False, [replace(copies, share=0.3), start]),
+    ):
+        assert _order_groups([one, start], is_steady) == expected
     alone = replace(finding, share=0.0, kind="no_gpu_work")
     assert format_findings([alone])[0] == "  Rank 1 (n GPU0) is late."
-    assert "  Causes" in format_findings([limit, finding])[7]
+    assert format_findings([limit, finding])[7].startswith("  Causes, in % of the job")
     assert format_findings([finding] * 7)[-1] == "  and 4 more: --full"
     assert all(
         len(line) <= 40

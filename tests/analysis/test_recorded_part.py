@@ -29,7 +29,7 @@ from nsys2prv.figures.result import Finding
 from nsys2prv.show.page import make_job_page
 
 MS, US = 1_000_000, 1_000
-LAUNCH, MALLOC, OVERHEAD, WRITE, WAIT, DRIVER = range(2, 8)
+LAUNCH, MALLOC, OVERHEAD, WRITE, WAIT, DRIVER, FLUSH = range(2, 9)
 STRINGS = make_strings(
     "kern",
     "cudaLaunchKernel_v7000",
@@ -38,6 +38,7 @@ STRINGS = make_strings(
     "write",
     "pthread_cond_wait",
     "/usr/lib/libcuda.so.535",
+    "CUDA profiling data flush on process exit",
 )
 
 
@@ -104,9 +105,10 @@ def test_a_process_that_exits_does_not_compute(tmp_path: Path) -> None:
     (shutdown,) = (one for one in find(tmp_path, tables) if one.kind == "shutdown")
     assert "mostly computing" in shutdown.title, "no table tells when the process ends"
     assert "on the GPU" not in shutdown.advice
-    tables["PROFILER_OVERHEAD"] = [make_overhead(39 * MS, 40 * MS)]
-    (shutdown,) = (one for one in find(tmp_path, tables) if one.kind == "shutdown")
-    assert "mostly exiting" in shutdown.title
+    for name, does in ((OVERHEAD, "computing"), (FLUSH, "exiting")):
+        tables["PROFILER_OVERHEAD"] = [{**make_overhead(39 * MS, 40 * MS), "nameId": name}]
+        (shutdown,) = (one for one in find(tmp_path, tables) if one.kind == "shutdown")
+        assert f"mostly {does}" in shutdown.title, "only at the end the profiler writes out all"
 
 
 def test_moments_and_commands_stay_within_the_capture(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv._util.files import load_templates, read_data_text
 from nsys2prv._util.text import capitalize, format_count, format_nanoseconds
 from nsys2prv.export.roles import describe_processes
-from nsys2prv.figures.result import NOTHING, Result
+from nsys2prv.figures.result import NOTHING, TEXTS, Result
 from nsys2prv.figures.study_model import FAIR, GOOD, SIGNS, ComparedRuns, rate_efficiency
 from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.page import sections
@@ -198,6 +198,7 @@ def load_environment() -> Environment:
         "describe_processes": describe_processes,
         "format_machine_line": format_machine_line,
         "nothing_found": NOTHING,
+        "groups": TEXTS["groups"],
     }
     environment.filters |= {
         "percent": lambda share, digits=1: f"{100 * share:.{digits}f} %",

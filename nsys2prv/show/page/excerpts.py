@@ -13,8 +13,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.figures.host_time import TEXTS
-from nsys2prv.figures.result import Finding, Result
+from nsys2prv.figures.result import AT_COLLECTIVES, Finding, Result
 from nsys2prv.figures.time_division import NO_DEVICE
 from nsys2prv.show.page.events import (
     CALL_CLASSES,
@@ -154,7 +153,7 @@ class _Places:
         own = [lane for (task, _), lane in self._lanes.items() if self._rank[task] in wanted]
         culprits = tuple(own[:MOST_CULPRITS])
         collective, members = 0, pl.DataFrame()
-        if finding.kind in TEXTS["at_collectives"] and self._collectives.height and own:
+        if finding.kind in AT_COLLECTIVES and self._collectives.height and own:
             collective, members = self._find_collective(finding, begin, end, own)
         first, last = begin, end
         if members.height:

@@ -39,6 +39,7 @@ from nsys2prv.figures.study_model import (
 from nsys2prv.show.page import Frame, make_study_page
 from nsys2prv.show.study.summary import summarise_study, write_title
 from nsys2prv.show.text import (
+    GROUPS,
     NO_BREAK,
     Style,
     format_figure,
@@ -174,8 +175,7 @@ def _list_findings(study: ComparedRuns, style: Style) -> list[str]:
     short = [replace(one, evidence=(), moments=(), views=(), where="") for one in study.findings]
     return [
         *style.format_title(f"What to do: findings of {shorten(head, 2 * WIDEST)}"),
-        *_wrap([f"  %: how much shorter its {run.focus} would be without this cause"], style),
-        *format_findings(short, style.text_width),
+        *format_findings(short, style.text_width, span=f"its {run.focus}"),
         *_wrap([f"  `nsys2prv report {path}` has what was measured"], style),
     ]
 
@@ -190,7 +190,8 @@ def format_markdown(study: ComparedRuns) -> str:
     }
     template, title = environment.get_template("study.md"), write_title(study)
     summary = summarise_study(study)
-    return use_micro_sign(template.render(study=study, title=title, summary=summary, indent=INDENT))
+    texts = {"title": title, "summary": summary, "indent": INDENT, "groups": GROUPS}
+    return use_micro_sign(template.render(study=study, **texts))
 
 
 def escape_markdown(text: str) -> str:
