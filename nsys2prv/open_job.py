@@ -56,6 +56,7 @@ from nsys2prv.figures.reach import (
 )
 from nsys2prv.figures.result import KERNEL_NAMES, Finding, Result, Results, join_findings
 from nsys2prv.match import Relation, all_relations
+from nsys2prv.match.handoffs import list_handoffs
 from nsys2prv.replay.events import label_calls
 from nsys2prv.replay.job_graph import JobGraph, join_units
 from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph
@@ -526,7 +527,8 @@ class OpenJob(Closable):
         """The graph of what waits for what in the job (:mod:`nsys2prv.replay`)."""
         return_freed_memory()
         calls = label_calls(self.labels)
-        graphs = self.run_on_groups(partial(_build_unit_graph, calls))
+        handoffs = list_handoffs(self.reader)
+        graphs = self.run_on_groups(partial(_build_unit_graph, calls, handoffs))
         return join_units(self.reader, calls, graphs)
 
     def run_on_groups(
@@ -545,9 +547,11 @@ def _check_names(names: Iterable[str], known: Collection[str], said: str) -> Non
         raise UsageError(f"{', '.join(unknown)}: {said} {', '.join(known)}")
 
 
-def _build_unit_graph(calls: Mapping[int, str], unit: DeviceGroup) -> UnitGraph:
+def _build_unit_graph(
+    calls: Mapping[int, str], handoffs: pl.DataFrame, unit: DeviceGroup
+) -> UnitGraph:
     """Return the graph of one unit."""
-    return build_unit_graph(unit.reader, unit.number, calls)
+    return build_unit_graph(unit.reader, unit.number, calls, handoffs)
 
 
 def open_job(

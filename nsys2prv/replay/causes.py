@@ -66,7 +66,7 @@ HAS_OTHERS = (*LIMITS, "imbalance", "launching", "place", "pauses")
 class Cause(Struct, frozen=True):
     """A change that gains time."""
 
-    #: gpu, host, copies, link within, link to others (of some processes); hiccup; imbalance,
+    #: gpu, host, copies, link within, link to others, late hand-off, hand-off (of some processes); hiccup; imbalance,
     #: messages, transfers, host_time, launching (all of that too, most of it to launch), place, pauses (at
     #: several places), allocation, module_loading, pageable, tensor_cores (of the whole job).
     kind: str
@@ -171,7 +171,7 @@ def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[C
     takes much longer than in others, and its share of the time that changes save.
     """
     edges, saved = replay.list_saved(changes)
-    if culprit.is_link or culprit.ratio or not len(edges):
+    if culprit.is_link or culprit.hands_off or culprit.ratio or not len(edges):
         return [], 0.0
     # How often a process does the work that saves most.
     key = replay.sum_work(edges, "key", lasts=saved)["key"][0]

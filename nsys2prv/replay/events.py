@@ -52,7 +52,9 @@ _CALL_COLUMNS = {
     "correlation": np.int64,
 }  # fmt: skip
 #: Added to event values of calls of MPI, which CUDA's may be equal to. Twice as many there are at most.
+#: The last of CUDA's stands for hand-offs.
 MPI_NAMES = 1 << 14
+HANDOFF = MPI_NAMES - 1
 _OPERATION_COLUMNS = {
     "begin": np.int64, "end": np.int64, "thread": np.int32, "name": np.int32, "kind": np.uint8,
     "correlation": np.int64, "bytes": np.int64, "source": np.int16, "destination": np.int16,
@@ -78,9 +80,9 @@ class Calls(Struct, frozen=True):
     name: np.ndarray
 
     @property
-    def is_mpi(self) -> np.ndarray:
-        """Whether it is a call of MPI."""
-        return self.name >= MPI_NAMES
+    def meets(self) -> np.ndarray:
+        """Whether it is a call of MPI or a hand-off, which may wait for other processes."""
+        return self.name >= HANDOFF
 
 
 class Operations(Struct, frozen=True):
@@ -130,10 +132,19 @@ class Launches(Struct, frozen=True):
     call: np.ndarray
 
 
-def read_calls(reader: EventReader, unit: int) -> tuple[Calls, Launches]:
-    """Return the outermost calls of CUDA and MPI of a unit, and which operations they launched."""
+def read_calls(reader: EventReader, unit: int, handoffs: pl.DataFrame) -> tuple[Calls, Launches]:
+    """Return the outermost calls of CUDA and MPI of a unit, with its sides of hand-offs as calls of their
+    own, and which operations they launched. handoffs: of all units (HANDOFFS of `match/handoffs.py`).
+    """
     fields = {"cuda_api": ("call", "correlation"), **dict.fromkeys(MPI_LAYOUTS, ("call",))}
     columns = reader.read_joined(fields, unit, _CALL_COLUMNS, _make_calls)
+    sides = _list_sides(handoffs, reader.rows.units == unit)
+    if len(sides["begin"]):
+        order = np.argsort(np.append(sides["begin"], columns["begin"]), kind="stable")
+        columns = {
+            name: np.append(sides[name].astype(column.dtype), column)[order]
+            for name, column in columns.items()
+        }
     begin, end = columns["begin"], columns["end"]
     if ((begin[1:] == begin[:-1]) & (end[1:] > end[:-1])).any():
         order = np.lexsort((-end, begin))
@@ -155,8 +166,23 @@ def read_calls(reader: EventReader, unit: int) -> tuple[Calls, Launches]:
 
 def _make_calls(layout: str, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the columns of calls of a layout: _CALL_COLUMNS."""
-    name = np.minimum(columns["call"], MPI_NAMES - 1) + MPI_NAMES * (layout != "cuda_api")
+    is_mpi = layout != "cuda_api"
+    name = np.minimum(columns["call"], HANDOFF - 1) + MPI_NAMES * is_mpi
     return {"correlation": np.full(len(name), ABSENT), **columns, "name": name}
+
+
+def _list_sides(handoffs: pl.DataFrame, is_own: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the waits of hand-offs, and the moments at which others end them, on some rows (a mask):
+    _CALL_COLUMNS.
+    """
+    waits = handoffs.select("thread", "begin", "end")
+    ends = handoffs.select(thread="releaser", begin="released", end="released").unique()
+    sides = pl.concat([waits, ends])
+    thread, begin, end = (sides[name].to_numpy() for name in sides.columns)
+    own = is_own[thread]
+    name, none = np.full(own.sum(), HANDOFF), np.full(own.sum(), ABSENT)
+    columns = (begin[own], end[own], thread[own], name, none)
+    return dict(zip(_CALL_COLUMNS, columns, strict=True))
 
 
 def describe_calls(calls: Calls, labels: Mapping[int, str], operations: Operations) -> np.ndarray:

@@ -10,7 +10,8 @@ from msgspec import Struct, field
 
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.native import core
-from nsys2prv.replay.events import label_calls
+from nsys2prv.match.handoffs import list_handoffs
+from nsys2prv.replay.events import HANDOFF, label_calls
 from nsys2prv.replay.graph import (
     AS_RECORDED,
     LONG,
@@ -21,7 +22,13 @@ from nsys2prv.replay.graph import (
     Graph,
     Kind,
 )
-from nsys2prv.replay.meetings import MEETING_CALL, Meetings, find_mpi_meetings, find_nccl_meetings
+from nsys2prv.replay.meetings import (
+    MEETING_CALL,
+    Meetings,
+    find_handoffs,
+    find_mpi_meetings,
+    find_nccl_meetings,
+)
 from nsys2prv.replay.thresholds import (
     CLOCK_ERROR,
     DIFFER,
@@ -76,8 +83,9 @@ class JobGraph(Struct, frozen=True, dict=True):
 def build_job_graph(reader: EventReader, labels: Mapping[str, pl.DataFrame]) -> JobGraph:
     """Return the graph of a job. labels: name set -> frame of value and label."""
     calls = label_calls(labels)
-    units = reader.rows.unit_numbers
-    return join_units(reader, calls, (build_unit_graph(reader, unit, calls) for unit in units))
+    units, handoffs = reader.rows.unit_numbers, list_handoffs(reader)
+    graphs = (build_unit_graph(reader, unit, calls, handoffs) for unit in units)
+    return join_units(reader, calls, graphs)
 
 
 def join_units(
@@ -114,7 +122,9 @@ def join_units(
     long = np.concatenate(places), np.concatenate(lengths)
     nccl, joiner = find_nccl_meetings(reader, kernels), _Joiner(columns, task_of, hosts)
     joiner.add_meetings(Kind.NCCL, nccl)
-    joiner.add_meetings(Kind.MPI, find_mpi_meetings(reader, calls))
+    is_handoff = pl.col("name") == HANDOFF
+    joiner.add_meetings(Kind.MPI, find_mpi_meetings(reader, calls.filter(~is_handoff)))
+    joiner.add_meetings(Kind.HANDOFF, find_handoffs(reader, calls.filter(is_handoff)))
     joiner.add_clock(Durations(columns.view("lasts"), *long))
     joining = pl.concat(joiner.parts).sort("target", maintain_order=True)
     times = np.concatenate(joiner.times)
@@ -137,7 +147,9 @@ def join_units(
         np.concatenate(idle_nodes),
         list(joiner.channels),
         hosts,
-        labels,
+        {**labels, HANDOFF: "the hand-off to other processes"}
+        if calls.filter(is_handoff).height
+        else labels,
         copies.with_columns(pl.col("edge") + count),
         kernels.height,
         len(np.unique(nccl.begin)),

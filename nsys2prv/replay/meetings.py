@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import join_first
 from nsys2prv.match import MPI_RULES
+from nsys2prv.match.handoffs import list_handoffs
 from nsys2prv.match.meetings import (
     MESSAGES,
     list_collectives,
@@ -165,6 +166,20 @@ def _join_mpi_messages(messages: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFr
     size = pl.Series("size", -1 - classify_size(members["bytes"].to_numpy()))
     size -= members["name"] * 1000
     return members.with_columns(size, pl.col("meeting").cast(pl.Int64), later=True)
+
+
+def find_handoffs(reader: EventReader, calls: pl.DataFrame) -> Meetings:
+    """Return the hand-offs between processes as meetings: those that wait go on once the one that does not
+    lets them. calls: as for :func:`find_mpi_meetings`, of both sides.
+    """
+    table = list_handoffs(reader).with_columns(meeting="handoff")
+    ends = table.select("meeting", thread="releaser", begin="released").unique(maintain_order=True)
+    sides = {False: table.select("meeting", *_KEY), True: ends}
+    frames = [
+        join_first(side, calls, _KEY).with_columns(eager=pl.lit(holds), holds=pl.lit(holds))
+        for holds, side in sides.items()
+    ]
+    return _group_members([pl.concat(frames).with_columns(size=pl.lit(0), later=pl.lit(False))])
 
 
 def _group_members(frames: Sequence[pl.DataFrame]) -> Meetings:

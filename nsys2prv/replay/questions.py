@@ -17,7 +17,15 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import list_some
 from nsys2prv.replay.causes import JOB_CHANGES, Cause, has_gpu_work
 from nsys2prv.replay.graph import TRANSFERS, Kind
-from nsys2prv.replay.suspects import KINDS, LINK_TO_OTHERS, LINK_WITHIN, Suspect, do_as_others
+from nsys2prv.replay.suspects import (
+    HANDOFF,
+    KINDS,
+    LATE_HANDOFF,
+    LINK_TO_OTHERS,
+    LINK_WITHIN,
+    Suspect,
+    do_as_others,
+)
 from nsys2prv.replay.unit_graph import make_place, split_place
 from nsys2prv.replay.whatif import GPU, Changes, Replay
 
@@ -90,6 +98,10 @@ class Question(Struct, frozen=True):
         suspect = Suspect(0.0, self.said["work"], self.processes or ())
         return do_as_others(self.replay, suspect)
 
+    def hand_off_as_usual(self) -> Changes:
+        """Let ranks take no longer than usual while others wait for them."""
+        return do_as_others(self.replay, Suspect(0.0, LATE_HANDOFF, self.processes or ()))
+
     def link_as_others(self) -> Changes:
         """Give the links of a host the speed of the rest."""
         links = (Suspect(0.0, kind, (), self.said["names"]) for kind in _LINKS[self.said["link"]])
@@ -135,6 +147,7 @@ _FORMS: dict[str, tuple[Callable[[Question], Changes], tuple[str, ...]]] = {
             "host NAME: gpu as others",
         ),
     ),
+    _WHO + "hand-?offs as usual": (Question.hand_off_as_usual, ("rank 0: hand-offs as usual",)),
     _WHO + r"(?P<link>network(?: within| outside)?) as (?:the )?others": (
         Question.link_as_others,
         tuple(f"host NAME: {link} as others" for link in _LINKS),
@@ -208,8 +221,10 @@ def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
         if None in ranks:
             return ""
         who = f"rank{'s' if len(ranks) > 1 else ''} {','.join(map(str, ranks))}"
+        if suspect.kind == LATE_HANDOFF:
+            return f"{who}: hand-offs as usual"
         how = f"x{1 / suspect.ratio:.4f}" if suspect.ratio else "as others"
-        return f"{who}: {suspect.kind} {how}"
+        return f"{who}: {'host' if suspect.kind == HANDOFF else suspect.kind} {how}"
     if cause.place is not None:
         calls = replay.job.calls
         kind, key = cause.place

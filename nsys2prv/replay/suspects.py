@@ -11,6 +11,8 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nsys2prv._util.workers import prepare_next
+from nsys2prv.replay.events import HANDOFF as HANDOFF_CALL
+from nsys2prv.replay.handoffs import hand_off_as_usual, mask_handoffs
 from nsys2prv.replay.thresholds import (
     APART,
     BY_CHANCE,
@@ -25,6 +27,8 @@ from nsys2prv.replay.thresholds import (
     LEAST_OF_SET,
     LONGEST,
     MANY_ERRORS,
+    MOST_HANDED,
+    MOST_OF_SPAN,
     MUCH_ALONE,
     NEARLY_ALL,
     NEARLY_ALL_KERNELS,
@@ -40,6 +44,8 @@ from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay, WorkTable
 
 #: Kinds of suspects that are links of a host.
 LINK_WITHIN, LINK_TO_OTHERS = "link within", "link to others"
+#: Kinds of suspects while whose host works others wait: sometimes longer than usual, or always.
+LATE_HANDOFF, HANDOFF = "late hand-off", "hand-off"
 #: Name of work that ranks may do slower -> its kinds.
 KINDS = {"gpu": GPU, "host": HOST, "copies": COPIES}
 
@@ -49,7 +55,7 @@ class Suspect(Struct, frozen=True):
 
     #: Share of the span that is gained.
     gain: float
-    #: gpu, host, copies, LINK_WITHIN, LINK_TO_OTHERS.
+    #: gpu, host, copies, LINK_WITHIN, LINK_TO_OTHERS, LATE_HANDOFF, HANDOFF.
     kind: str
     #: Processes, ascending.
     processes: tuple[int, ...]
@@ -62,6 +68,11 @@ class Suspect(Struct, frozen=True):
     def is_link(self) -> bool:
         """True if it is a link of the processes, and not their work."""
         return self.kind in (LINK_WITHIN, LINK_TO_OTHERS)
+
+    @property
+    def hands_off(self) -> bool:
+        """True if it is what the host of processes does while others wait for it."""
+        return self.kind in (LATE_HANDOFF, HANDOFF)
 
 
 def list_suspects(replay: Replay) -> list[Suspect]:
@@ -80,8 +91,25 @@ def list_suspects(replay: Replay) -> list[Suspect]:
     for suspect, changes in prepare_next((one, do_as_others(replay, one)) for one in suspects):
         # Of slow processes and links all gains are asked for.
         least = 0.0 if suspect.ratio or suspect.is_link else LEAST_CERTAIN
-        found.append(structs.replace(suspect, gain=replay.compute_gain(changes, least)))
+        suspect = structs.replace(suspect, gain=replay.compute_gain(changes, least))
+        found += _tell_handoffs(replay, suspect, changes)
     return sorted(found, key=lambda suspect: -suspect.gain)
+
+
+def _tell_handoffs(replay: Replay, suspect: Suspect, changes: Changes) -> Iterator[Suspect]:
+    """Yield a suspect; where most of what it gains is work that others wait for, and do not have, only if
+    it is longer than usual at times, or fills most of the time: some of it has to be done.
+    """
+    if suspect.kind == "host" and suspect.gain >= LEAST_GAIN and HANDOFF_CALL in replay.job.calls:
+        edges, saved = replay.list_saved(changes)
+        if saved[mask_handoffs(replay, edges)].sum() >= MOST_HANDED * saved.sum():
+            late = replay.compute_gain(hand_off_as_usual(replay, suspect.processes))
+            if late >= MOST_HANDED * suspect.gain:
+                yield structs.replace(suspect, kind=LATE_HANDOFF, gain=late, ratio=0.0)
+            elif suspect.gain >= MOST_OF_SPAN:
+                yield structs.replace(suspect, kind=HANDOFF, ratio=0.0)
+            return
+    yield suspect
 
 
 def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
@@ -89,6 +117,10 @@ def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
     speed of the rest.
     """
     kind, host, processes = suspect.kind, suspect.host, suspect.processes
+    if kind == LATE_HANDOFF:
+        return hand_off_as_usual(replay, processes)
+    if kind == HANDOFF:
+        kind = "host"
     if kind == LINK_WITHIN:
         return replay.transfer_as_others(lambda hosts: hosts == (host,))
     if kind == LINK_TO_OTHERS:
@@ -127,7 +159,7 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     """Return whether the excess time of each of some processes is more than chance: in the mean of
     all its work, at a moment far beyond the usual, or in nearly all repetitions.
     """
-    if suspect.is_link:
+    if suspect.is_link or suspect.hands_off:
         return True
     table, count = replay.tabulate(KINDS[suspect.kind]), len(replay.processes)
     mean, error = table.excess.mean, table.excess.error

@@ -86,6 +86,10 @@ NEARLY_ALL_TIME = 0.8
 #: How likely some process may seem to be longer in nearly all repetitions, or by one moment, where none
 #: is.
 BY_CHANCE, ONCE_BY_CHANCE = 0.02, 0.03
+#: What a host does more than others is work that these wait for if this share of it is before hand-offs; of
+#: that, what is longer than usual is the cause if it gains this share, too. Work that is always there is
+#: a cause where without it the span would be shorter by the second share: no other work takes as long.
+MOST_HANDED, MOST_OF_SPAN = 0.5, 0.5
 #: In so many parts of the time or more work is longer for a while: one pause of a host lies in fewer.
 FEWEST_PARTS = {"gpu": 2, "host": 4, "copies": 4}
 #: Where balancing the kernels of all ranks gains so much more than a culprit does, ranks differ at

@@ -37,7 +37,7 @@ from nsys2prv.replay.thresholds import CLEAR, FEWEST_CASES, FEWEST_NAMED, USUAL_
 from nsys2prv.table.event_reader import EventReader
 
 #: Places between two calls are numbered below zero: by both names. As in native/replay.h.
-_PLACE = 1 << 15
+PLACE = 1 << 15
 #: Latencies whose typical weight depends on the call.
 _NAMED = (Kind.LAUNCH, Kind.RETURN)
 #: Columns that core.build_unit returns.
@@ -53,7 +53,7 @@ class UnitGraph(Struct):
     long: tuple[np.ndarray, np.ndarray]
     #: Groups of latencies (:func:`mark_clear`).
     groups: pl.DataFrame
-    #: NCCL kernels, and calls of MPI: `thread`, `begin`, `end`, `node_begin`, `node_end` (moments),
+    #: NCCL kernels, and calls of MPI and hand-offs: `thread`, `begin`, `end`, `node_begin`, `node_end` (moments),
     #: `name`, and `bytes` of kernels.
     kernels: pl.DataFrame
     mpi: pl.DataFrame
@@ -65,12 +65,12 @@ class UnitGraph(Struct):
 
 def make_place(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Return the number of the place between calls of two names."""
-    return -1 - (before * _PLACE + after)
+    return -1 - (before * PLACE + after)
 
 
 def split_place(place: int) -> tuple[int, int]:
     """Return the names of the calls before and after a place."""
-    before, after = divmod(-1 - place, _PLACE)
+    before, after = divmod(-1 - place, PLACE)
     return before, after
 
 
@@ -79,9 +79,11 @@ def classify_size(size: np.ndarray) -> np.ndarray:
     return np.round(np.log2(np.maximum(size, 1)) * 4).astype(np.int64)
 
 
-def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) -> UnitGraph:
-    """Return the graph of a unit. labels: value -> label of calls."""
-    calls, launches = read_calls(reader, unit)
+def build_unit_graph(
+    reader: EventReader, unit: int, labels: Mapping[int, str], handoffs: pl.DataFrame
+) -> UnitGraph:
+    """Return the graph of a unit. labels: value -> label of calls; handoffs: of all units."""
+    calls, launches = read_calls(reader, unit, handoffs)
     operations = read_operations(reader, unit, calls, launches)
     del launches
     markers = read_markers(reader, unit)
@@ -94,7 +96,7 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
         copied = operations.name * 1000 + classify_size(operations.bytes).astype(np.int32)
         work = np.where(is_copy, copied, work)
     of_nccl, of_copies, of_mpi, polls = map(
-        np.flatnonzero, (operations.kind == Kind.NCCL, is_copy, calls.is_mpi, does & POLLS)
+        np.flatnonzero, (operations.kind == Kind.NCCL, is_copy, calls.meets, does & POLLS)
     )
     kernels = _list_events(operations, operations.stream, of_nccl)
     kernels = kernels.with_columns(bytes=pl.Series(operations.bytes[of_nccl]))
@@ -104,7 +106,7 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
     (long_operations, lengths), (long_calls, more) = map(_find_long, (operations, calls))
     lengths = np.append(lengths, more)
     of_calls = (
-        calls.begin, calls.end, calls.thread, calls.name, does, calls.is_mpi.view(np.uint8)
+        calls.begin, calls.end, calls.thread, calls.name, does, calls.meets.view(np.uint8)
     )  # fmt: skip
     of_operations = (
         operations.begin, operations.end, operations.stream, operations.call, work, operations.kind

@@ -4,6 +4,7 @@ where in the program the time of a cause goes: the call, the kernel, the NVTX ra
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from nsys2prv.figures.host_time import PARTS, divide_host_time, list_activities,
 from nsys2prv.figures.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.figures.kernels import is_shared
 from nsys2prv.figures.stacks import find_place, measure_places
+from nsys2prv.match.handoffs import list_handoffs
 from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
 from nsys2prv.replay.meetings import Pipeline, find_pipeline
 from nsys2prv.replay.unit_graph import split_place
@@ -291,6 +293,37 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return groups[at]
 
     # What hosts do.
+
+    def describe_waiters(
+        self, processes: Collection[int], gained: float | None = None
+    ) -> Iterator[Said]:
+        """Say who waits by the operating system until hosts of processes hand off what they do, in which
+        call, and how long. gained: how much of it is gained (ns), where that is not all.
+        """
+        task_of = self.context.reader.rows.get_column("task")
+        rows = list_handoffs(self.context.reader)
+        rows = rows.filter(
+            pl.col("end").is_between(self.replay.begin, self.replay.end),
+            pl.Series(np.isin(task_of[rows["releaser"].to_numpy()] - 1, [*processes])),
+        )
+        if not rows.height:
+            return
+        waits = rows.group_by("handoff").agg(lasts=(pl.col("end") - pl.col("begin")).max())["lasts"]
+        tasks = np.unique(task_of[rows["thread"].to_numpy()]).tolist()
+        sums = rows.group_by("call").agg(lasts=(pl.col("end") - pl.col("begin")).sum())
+        call = sums.sort("lasts", "call")["call"][-1]
+        yield say(
+            "waited for",
+            waiters=self.job.describe_ranks(tasks),
+            one=len(tasks) == 1,
+            several=len(tasks) > 1,
+            call=self.context.find_label(call, "osrt", "pthread"),
+            count=len(waits),
+            whole=waits.sum(),
+            gained=gained,
+            median=waits.median(),
+            longest=waits.max(),
+        )
 
     def find_pauses(self, edges: np.ndarray) -> Pauses:
         """Return what the host that pauses longest in all does during these edges."""

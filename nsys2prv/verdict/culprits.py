@@ -13,7 +13,15 @@ from nsys2prv.figures.stacks import label_place
 from nsys2prv.match.meetings import list_compared_kernels
 from nsys2prv.replay.causes import Cause
 from nsys2prv.replay.graph import Kind
-from nsys2prv.replay.suspects import KINDS, LINK_TO_OTHERS, LINK_WITHIN, Suspect
+from nsys2prv.replay.handoffs import mask_handoffs
+from nsys2prv.replay.suspects import (
+    HANDOFF,
+    KINDS,
+    LATE_HANDOFF,
+    LINK_TO_OTHERS,
+    LINK_WITHIN,
+    Suspect,
+)
 from nsys2prv.replay.whatif import HOST
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.job_causes import describe_copies_of
@@ -173,6 +181,24 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
     return Claim("host", evidence, worst, more, title)
 
 
+def _describe_handoff(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
+    """Say who waits for a host, in which call, and what the host does meanwhile."""
+    edges, saved = facts.replay.list_saved(cause.changes)
+    own = mask_handoffs(facts.replay, edges)
+    edges, saved = edges[own], saved[own]
+    range_ = facts.name_range(facts.find_range(edges, saved)[0])
+    is_late = cause.kind == LATE_HANDOFF
+    evidence = [*facts.describe_waiters(suspect.processes, saved.sum() if is_late else None)]
+    pauses = facts.find_pauses(edges)
+    if pauses.range and pauses.range.name == range_:
+        pauses = replace(pauses, range=None)
+    described = [*pauses.describe()]
+    evidence += [*described, *facts.list_unrecorded(described)]
+    more = saved.sum() / len(suspect.processes)
+    title = say(cause.kind, range=range_)
+    return Claim(cause.kind, evidence, (edges, saved), more, title, is_limit=not is_late)
+
+
 def _compare_range(
     cause: Cause, facts: CauseContext, tasks: list[int], group: int, name: str
 ) -> Said | None:
@@ -219,4 +245,6 @@ _DESCRIBE = {
     "gpu": _describe_gpu,
     "copies": _describe_copies,
     "host": _describe_host,
+    HANDOFF: _describe_handoff,
+    LATE_HANDOFF: _describe_handoff,
 }

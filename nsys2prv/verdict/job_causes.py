@@ -14,6 +14,7 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.host_time import describe_parts, select_gpus, sum_parts
 from nsys2prv.replay.causes import Cause, measure_pinned_speed
 from nsys2prv.replay.graph import Kind, split_size
+from nsys2prv.replay.handoffs import mask_handoffs
 from nsys2prv.replay.thresholds import TENSOR_SPEED_UP, TOGETHER, USUAL_COPY_SPEED
 from nsys2prv.replay.whatif import GPU, HOST, Replay
 from nsys2prv.verdict.cause_context import CauseContext
@@ -296,9 +297,13 @@ def _describe_pause(
     # A place that hardly any other rank has cannot be compared with the others'.
     by_process = np.bincount(np.maximum(facts.edges.process[edges], 0), lasts)
     is_own = len(facts.replay.processes) > 2 and by_process.max() >= NEARLY_ALL * lasts.sum()
-    tasks = (int(by_process.argmax()) + 1,) if is_own and not waits else ()
-    who = facts.job.describe_ranks([*tasks]) if tasks else ""
-    key = "requests" if waits else "own pause" if tasks else "pause"
+    longest = int(by_process.argmax())
+    # Who hands work to others has a place that they do not have, and is not at fault for that.
+    is_handed = mask_handoffs(facts.replay, edges[lasts.argmax() :][:1]).any()
+    waiters = [*facts.describe_waiters([longest])] if is_handed else []
+    tasks = (longest + 1,) if is_own and not waits and not is_handed else ()
+    who = facts.job.describe_ranks([longest + 1]) if tasks or waiters else ""
+    key = "requests" if waits else "own pause" if tasks else "handed" if waiters else "pause"
     title = say(
         key,
         who=who,
@@ -310,7 +315,7 @@ def _describe_pause(
     # Where nothing repeats and nothing is recorded, a pause may be one for requests.
     may_wait = bool(waits) or not (described or facts.options.steady)
     is_regular = len(lasts) >= FEWEST_PAUSES and lasts.max() <= REGULAR * np.median(lasts)
-    evidence: list[Said | str] = [", ".join(map(str, [measured, *described]))]
+    evidence: list[Said | str] = [", ".join(map(str, [measured, *described])), *waiters]
     gain = cause.gain
     if may_wait:
         gain *= _leave_common(facts, edges, lasts)

@@ -1,0 +1,114 @@
+"""Jobs in which processes of a host wait for one by the operating system: who does not wait is named, if
+what it does is longer than usual or fills most of the time, and nobody where nothing shows who is waited for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from tools.exports import make_call, make_os_call
+from tools.nccl_exports import COMM, Rank, format_payload
+
+import nsys2prv
+from nsys2prv.match.handoffs import list_handoffs
+
+STEPS, WORK, SYNCHRONIZE, WAIT = 40, 500_000, 6, 7
+NAMES = (*Rank().names, "add_one", "cudaStreamSynchronize_v3020", "sem_clockwait")
+
+
+def write_steps(
+    folder: Path, works: np.ndarray, waits: np.ndarray | None = None, known: bool = True
+) -> list[Path]:
+    """Write three ranks whose first does some work in each step (ns) before all launch a kernel; the
+    others wait for that, or for so long (a column each). known: its calls of the system are recorded.
+    """
+    random = np.random.default_rng(2)
+    ranks = [Rank(10 + number, names=NAMES) for number in range(3)]
+    for number, rank in enumerate(ranks):
+        payload = f'{{"{COMM}":7,"No. of ranks":3,"Rank":{number}}}'
+        rank.add_range(1, 2, "ncclCommInitRank", jsonText=payload)
+        # A helper thread that waits all the time says that such calls are recorded.
+        helper = {"globalTid": rank.nvtx[0]["globalTid"] + 5}
+        if number or known:
+            rank.more["OSRT_API"] = [make_os_call(1, 1_000, WAIT, rank.pid + 5, **helper)]
+    begin = 100_000
+    for step, work in enumerate(works.tolist()):
+        others = [work] * 2 if waits is None else waits[:, step].tolist()
+        ends = [begin + one for one in (work, *others)]
+        ats = [end + 100_000 + int(random.integers(8_000)) for end in ends]
+        arrival = max(ats) + 10_000
+        end = arrival + WORK + 100_000
+        for number, (rank, at) in enumerate(zip(ranks, ats, strict=True)):
+            thread = {"globalTid": rank.nvtx[0]["globalTid"]}
+            if number:
+                woken = ends[number] + int(random.integers(8_000))
+                call = make_os_call(begin + 2_000, woken, WAIT, rank.pid, **thread)
+                rank.more["OSRT_API"].append(call)
+            rank.add_kernel(at, at + 6_000, at + 6_000 + WORK, 5)
+            rank.add_collective(at + 2_000, at + 7_000 + WORK, end, format_payload(7, 4096))
+            rank.calls.append(make_call(at + 4_000, end + 3_000, 0, nameId=SYNCHRONIZE, **thread))
+            rank.add_range(begin, end + 4_000, "execute_model", domainId=0)
+        begin = end + 5_000
+    return [rank.write(folder / f"rank{number}.sqlite") for number, rank in enumerate(ranks)]
+
+
+def list_findings(reports: list[Path]) -> tuple[list[nsys2prv.Finding], pl.DataFrame]:
+    with nsys2prv.open(reports, align="none", jobs=1) as job:
+        return job.findings(), list_handoffs(job.reader)
+
+
+def make_works(mean: int, every: int = 0, extra: int = 0) -> np.ndarray:
+    works = np.random.default_rng(1).normal(mean, mean / 10, STEPS).astype(np.int64)
+    works[:: every or STEPS] += extra
+    return works
+
+
+def test_who_sometimes_lets_others_wait_longer_is_named(tmp_path: Path) -> None:
+    works = make_works(300_000, 5, 3_000_000)
+    findings, handoffs = list_findings(write_steps(tmp_path, works))
+    assert handoffs["handoff"].n_unique() >= STEPS - 1
+    assert handoffs.height == 2 * handoffs["handoff"].n_unique()
+    assert handoffs["certain"].min() == 1
+    first = findings[0]
+    assert first.ranks == (0,)
+    assert not first.is_limit
+    assert "wait for its host" in first.title
+    assert any("sem_clockwait" in one for one in first.evidence)
+    assert first.what_if == "rank 0: hand-offs as usual"
+    gain = np.maximum(works[1:] - np.quantile(works[1:], 0.3), 0).sum()
+    length = (works + 100_000 + WORK + 120_000)[1:].sum()
+    assert first.share == pytest.approx(gain / length, rel=0.1)
+
+
+def test_who_does_most_of_the_time_what_others_wait_for_is_named_as_a_limit(tmp_path: Path) -> None:
+    works = make_works(2_000_000)
+    first = list_findings(write_steps(tmp_path, works))[0][0]
+    assert first.ranks == (0,)
+    assert first.is_limit
+    assert first.share == pytest.approx(works[1:].sum() / (works + 820_000)[1:].sum(), rel=0.1)
+
+
+def test_what_has_to_be_done_for_all_is_nobodys_fault(tmp_path: Path) -> None:
+    findings, handoffs = list_findings(write_steps(tmp_path, make_works(300_000)))
+    assert handoffs.height
+    assert not [one for one in findings if one.ranks]
+
+
+def test_waits_for_something_else_are_no_handoffs(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    own = random.normal(1_000_000, 100_000, (2, STEPS)).astype(np.int64)
+    alike = np.full((2, STEPS), 1_000_000)
+    works = make_works(1_100_000)
+    for name, waits in (("own", own), ("periods", alike)):
+        (tmp_path / name).mkdir()
+        findings, handoffs = list_findings(write_steps(tmp_path / name, works, waits))
+        assert not handoffs.height
+        assert not any("hand-off" in one.title for one in findings)
+
+
+def test_who_may_wait_too_hands_nothing_off(tmp_path: Path) -> None:
+    works = make_works(300_000, 5, 3_000_000)
+    assert not list_findings(write_steps(tmp_path, works, known=False))[1].height
