@@ -403,6 +403,7 @@ class OpenJob(Closable):
         iterations: str = "",
         bins: int = 200,
         what_if: Sequence[str] = (),
+        mesh: str = "",
         regions: Sequence[str] = (),
         host_threads: str = "main",
         whole: bool = False,
@@ -413,7 +414,8 @@ class OpenJob(Closable):
         `compute` (those that do not communicate), `bsc` (all but NCCL's) or `all-kernels`.
         iterations: glob pattern of NVTX ranges whose executions are the iterations, "" to find
         them. bins: number of intervals of maps over time. what_if: changes to replay
-        (:meth:`what_if`), for `findings`. regions: names or glob patterns of NVTX ranges that have
+        (:meth:`what_if`), for `findings`. mesh: names and sizes of the dimensions of its parallel groups,
+        as in `tp=2,pp=4`, "" to find them. regions: names or glob patterns of NVTX ranges that have
         efficiencies of their own, or ("all",). host_threads: which count in efficiencies, `main` or
         `all`. whole: of the whole job instead of its steady state.
 
@@ -433,6 +435,7 @@ class OpenJob(Closable):
             useful=useful,
             bins=bins,
             what_ifs=tuple(what_if),
+            mesh=mesh,
             host_threads=host_threads,
             whole=whole,
         )

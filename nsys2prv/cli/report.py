@@ -119,6 +119,7 @@ def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[Finishe
         len(options.reports) > 1
         or options.iterations
         or options.what_if
+        or options.mesh
         or options.useful not in (None, "compute")
         or _select_part(options) != {"kinds": (), "cut": CutOptions()}
     ):
@@ -207,7 +208,9 @@ def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) ->
 def _analyse_job(
     job: OpenJob, names: Sequence[str], options: argparse.Namespace
 ) -> dict[str, Result]:
-    return job.analyse(*names, **_choose(options, "useful", "iterations", "bins", "what_if"))
+    return job.analyse(
+        *names, **_choose(options, "useful", "iterations", "bins", "what_if", "mesh")
+    )
 
 
 def load_job(name: str, options: argparse.Namespace) -> FinishedJob:

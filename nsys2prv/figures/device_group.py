@@ -159,6 +159,8 @@ class AnalysisOptions(Struct, frozen=True):
     host_threads: str = "main"
     #: Changes that people ask about (replay/causes.py).
     what_ifs: tuple[str, ...] = ()
+    #: Names and sizes of the dimensions of the job's parallel groups, as in `tp=2,pp=4`; "" to find them.
+    mesh: str = ""
 
     #: Reports whose NCCL kernels could not be matched with those of the other ranks.
     unmatched: tuple[str, ...] = ()
