@@ -278,6 +278,9 @@ def _read_messages(reader: EventReader) -> pl.DataFrame:
 #: streams whose kernels do so in this share of all cases, and whose transfers last so many times as
 #: long as others at most. So many times streams are looked at.
 ENDS_TOGETHER, ALWAYS, MOST_TIMES, MOST_STEPS = (30_000, 15_000, 5_000), 0.98, 4.0, 8
+#: Without a meeting inside, ends of graphs are as far apart as their begins; with one, so many times
+#: closer.
+MUCH_CLOSER = 3.0
 
 
 def match_by_ends(
@@ -304,12 +307,32 @@ def match_by_ends(
     return [part.filter(pl.col("node").is_in(hosts)) for part in found]
 
 
+def match_graphs(
+    reader: EventReader, graphs: pl.DataFrame, met: Sequence[pl.DataFrame]
+) -> pl.DataFrame:
+    """Return the members of meetings (`meeting`) of graphs that were traced as a whole, with kernels of
+    NCCL inside: they end together however far their begins are apart. Arguments as of
+    :func:`match_by_ends`.
+    """
+    schema = {name: graphs.schema[name] for name in ("thread", "begin", "end", "node_begin")}
+    parts = [pl.DataFrame(schema=schema | dict.fromkeys(("meeting", "step"), pl.Int64))]
+    for step, part in enumerate(match_by_ends(reader, graphs, met)):
+        begins, ends = (
+            (pl.col(name) - pl.col(name).min().over("meeting")).sum().over("group")
+            for name in ("begin", "end")
+        )
+        part = part.filter(begins >= MUCH_CLOSER * ends)
+        parts.append(part.select(*schema, "meeting", step=pl.lit(step, pl.Int64)))
+    found = pl.concat(parts)
+    return found.with_columns(meeting=pl.struct("step", "meeting").rank("dense")).drop("step")
+
+
 def _find_streams_together(kernels: pl.DataFrame) -> list[pl.DataFrame]:
     """Return the members of meetings, in the order in which they are found."""
     kernels = kernels.with_columns(stream=pl.struct("name", "thread").rank("dense"))
-    spans = kernels.group_by("task").agg(pl.col("begin").min(), pl.col("end").max())
-    first, last = spans["begin"].max() or 0, spans["end"].min() or 0
-    is_inside = (pl.col("begin") >= first) & (pl.col("end") <= last)
+    spans = kernels.group_by("task").agg(first=pl.col("end").min(), last=pl.col("end").max())
+    near, first, last = ENDS_TOGETHER[0], spans["first"].max() or 0, spans["last"].min() or 0
+    is_inside = pl.col("end").is_between(first - near, last + near)
     steps: list[pl.DataFrame] = []
     for _ in range(MOST_STEPS):
         kernels = kernels.with_columns(count=is_inside.sum().over("stream"))

@@ -40,12 +40,15 @@ _SYNCHRONISATIONS = {
     SYNCHRONIZATIONS["eventsynchronize"]: WAIT_EVENT,
     SYNCHRONIZATIONS["streamwaitevent"]: HOLD_STREAM,
 }
+#: The layout of CUDA graphs that were traced as a whole.
+GRAPHS = "cuda_graph"
 #: Layout of operations -> kind of the work, the field that names it, and further ones.
 _OPERATIONS = {
     "cuda_kernel": (Kind.KERNEL, "kernel", ("class",)),
     "nccl_kernel": (Kind.NCCL, "kernel", ("bytes", "operation")),
     "memory_operation": (Kind.COPY, "operation", ("bytes", "source", "destination")),
-    "cuda_graph": (Kind.KERNEL, "execution", ()),
+    # Its kernels may meet those of other ranks.
+    GRAPHS: (Kind.NCCL, "execution", ()),
 }
 _CALL_COLUMNS = {
     "begin": np.int64, "end": np.int64, "thread": np.int32, "name": np.int32,
@@ -57,7 +60,7 @@ MPI_NAMES = 1 << 14
 HANDOFF = MPI_NAMES - 1
 _OPERATION_COLUMNS = {
     "begin": np.int64, "end": np.int64, "thread": np.int32, "name": np.int32, "kind": np.uint8,
-    "correlation": np.int64, "bytes": np.int64, "source": np.int16, "destination": np.int16,
+    "is_graph": np.bool_, "correlation": np.int64, "bytes": np.int64, "source": np.int16, "destination": np.int16,
 }  # fmt: skip
 #: Operations that belong to no stream and no call.
 MIGRATIONS = [
@@ -98,6 +101,8 @@ class Operations(Struct, frozen=True):
     name: np.ndarray
     #: Kind of the work, a Kind (uint8).
     kind: np.ndarray
+    #: Whether it is a CUDA graph that was traced as a whole.
+    is_graph: np.ndarray
     #: Index of the outermost call that launched it, -1 where unknown (int32).
     call: np.ndarray
     #: Bytes that it moves, -1 where unknown.
@@ -226,6 +231,7 @@ def _make_operations(layout: str, columns: Mapping[str, np.ndarray]) -> dict[str
     kind, name, _ = _OPERATIONS[layout]
     none = np.full(len(columns["begin"]), -1)
     made = {**columns, "name": columns[name], "kind": none * 0 + kind}
+    made["is_graph"] = np.full(len(none), layout == GRAPHS)
     made["end"] = np.maximum(columns["end"], columns["begin"])
     for field in ("bytes", "source", "destination"):
         made[field] = np.maximum(columns.get(field, none), -1)

@@ -2,7 +2,7 @@
 with other weights.
 
 A node is the begin of a call or of an operation on a device, an end that waits for more than the
-begin, or a meeting of ranks. Most calls and operations end when their work is done: then the end is
+begin, or a meeting of ranks, one for each rank where they meet inside of its work. Most calls and operations end when their work is done: then the end is
 no node, and the work is the node's. Moments are numbered: twice the number of a node, one more for
 the end of its work. Nodes of a unit stand together, in an order that has sources before targets.
 Edges stand by their targets, those of units first, then those that join units; work of nodes is

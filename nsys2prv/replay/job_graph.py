@@ -53,6 +53,14 @@ JOINING = {
     "typical": pl.Int32,
     "size": pl.Int32,
 }
+#: Columns of nodes behind those of the units: as in :data:`~nsys2prv.replay.graph.COLUMNS`.
+JOINING_NODES = {
+    "time": pl.Int64,
+    "row": pl.Int32,
+    "name": pl.Int32,
+    "lasts": pl.Int32,
+    "work": pl.UInt8,
+}
 
 
 class JobGraph(Struct, frozen=True, dict=True):
@@ -96,7 +104,7 @@ def join_units(
     """
     task_of = np.append(reader.rows.get_column("task") - 1, -1).astype(np.int32)
     columns, bounds = Columns(), [0]
-    places, lengths = [], []
+    long: list[tuple[np.ndarray, np.ndarray]] = []
     frames: dict[str, list[pl.DataFrame]] = {
         name: [] for name in ("kernels", "mpi", "copies", "groups")
     }
@@ -106,8 +114,7 @@ def join_units(
         groups = sum(frame.height for frame in frames["groups"])
         _append_unit(columns, unit, first, groups)
         bounds.append(len(columns.view("row")))
-        places.append(first + unit.long[0])
-        lengths.append(unit.long[1])
+        long.append((first + unit.long[0], unit.long[1]))
         idle_nodes.append(unit.idle_nodes + first)
         moments = pl.col("node_begin", "node_end") + 2 * first
         frames["kernels"].append(unit.kernels.with_columns(moments))
@@ -119,25 +126,29 @@ def join_units(
     calls = calls.with_columns(task=pl.Series(task_of[calls["thread"].to_numpy()]))
     tasks = reader.rows.threads.select("task", "node").unique("task").sort("task")
     hosts = tasks["node"].to_list()
-    long = np.concatenate(places), np.concatenate(lengths)
-    nccl, joiner = find_nccl_meetings(reader, kernels), _Joiner(columns, task_of, hosts)
+    graphs, kernels = (kernels.filter(one) for one in (pl.col("is_graph"), ~pl.col("is_graph")))
+    joiner = _Joiner(columns, task_of, hosts, long)
+    nccl, inside = find_nccl_meetings(reader, kernels, graphs)
     joiner.add_meetings(Kind.NCCL, nccl)
+    joiner.add_graphs(graphs, inside)
     is_handoff = pl.col("name") == HANDOFF
     joiner.add_meetings(Kind.MPI, find_mpi_meetings(reader, calls.filter(~is_handoff)))
     joiner.add_meetings(Kind.HANDOFF, find_handoffs(reader, calls.filter(is_handoff)))
-    joiner.add_clock(Durations(columns.view("lasts"), *long))
-    joining = pl.concat(joiner.parts).sort("target", maintain_order=True)
-    times = np.concatenate(joiner.times)
-    none = np.zeros(len(times), np.int32)
+    places, lengths = map(np.concatenate, zip(*long, strict=True))
+    order = np.argsort(places)
+    ordered = places[order], lengths[order]
+    joiner.add_clock(ordered)
+    joining, nodes = (pl.concat(parts) for parts in (joiner.parts, joiner.nodes))
+    joining = joining.sort("target", maintain_order=True)
     for name, values in (
         *((name, joining[name].to_numpy()) for name in ("target", "source", "kind", "typical")),
-        ("marks", np.zeros(joining.height, np.uint8)), ("time", times), ("row", none - 1),
-        ("name", none), ("lasts", none), ("work", none.astype(np.uint8) + NO_KIND),
-    ):  # fmt: skip
+        ("marks", np.zeros(joining.height, np.uint8)),
+        *((name, nodes[name].to_numpy()) for name in JOINING_NODES),
+    ):
         columns.append(name, values)
     count = len(columns.view("target"))
     graph = finish_graph(
-        columns, long, count - joining.height, joining["channel"].to_numpy(),
+        columns, ordered, count - joining.height, joining["channel"].to_numpy(),
         joining["size"].to_numpy(), task_of, groups,
         bounds,
     )  # fmt: skip
@@ -182,11 +193,34 @@ class _Joiner(Struct):
     #: Process of each row, and host of each process.
     task_of: np.ndarray
     hosts: Sequence[str]
+    #: Nodes whose work is LONG, and how long it lasts (ns).
+    long: list[tuple[np.ndarray, np.ndarray]]
     #: Number of each channel of transfers.
     channels: dict[Channel, int] = field(default_factory=lambda: {((), ()): 0})
-    #: Edges (JOINING), and the times of meetings, whose nodes are behind those of the units.
+    #: Edges (JOINING), and nodes behind those of the units (JOINING_NODES): meetings, and work after
+    #: them.
     parts: list[pl.DataFrame] = field(default_factory=list)
-    times: list[np.ndarray] = field(default_factory=list)
+    nodes: list[pl.DataFrame] = field(default_factory=list)
+
+    def add_nodes(self, time: np.ndarray, **work: np.ndarray | int) -> int:
+        """Add nodes at these times (ns), meetings if there is nothing more; return the number of the
+        first.
+        """
+        first = len(self.columns.view("time")) + sum(nodes.height for nodes in self.nodes)
+        made = {"time": time, "row": -1, "name": 0, "lasts": 0, "work": NO_KIND, **work}
+        self.nodes.append(pl.DataFrame(made).select(*JOINING_NODES).cast(JOINING_NODES))
+        return first
+
+    def set_own(self, ends: np.ndarray, typical: int, kind: Kind | None = None) -> np.ndarray:
+        """Set the typical weight, and the kind, of the work of events, which is the first edge of
+        their ends; return these edges.
+        """
+        columns = self.columns
+        own = np.searchsorted(columns.view("target"), ends.astype(np.int32))
+        columns.view("typical")[own] = typical
+        if kind is not None:
+            columns.view("kind")[own] = kind
+        return own
 
     def add_meetings(self, kind: Kind, meetings: Meetings) -> None:
         """Add the edges of meetings, whose members have no time of their own: their work is the
@@ -194,7 +228,6 @@ class _Joiner(Struct):
         """
         columns, count = self.columns, int(meetings.meeting.max(initial=-1)) + 1
         times = columns.view("time")
-        first = len(times) + sum(map(len, self.times))
         moments = np.full(count, np.iinfo(np.int64).min)
         holds = meetings.holds
         np.maximum.at(moments, meetings.meeting[holds], times[meetings.begin[holds] >> 1])
@@ -202,31 +235,66 @@ class _Joiner(Struct):
         waits, earliest = ~(meetings.eager | meetings.later), moments.copy()
         np.minimum.at(earliest, meetings.meeting[waits], times[meetings.end[waits] >> 1])
         moments = np.where(moments - earliest < CLOCK_ERROR, earliest, moments)
+        first = self.add_nodes(moments)
         come = {"target": first + meetings.meeting[holds], "source": meetings.begin[holds]}
         ends = meetings.end >> 1
         rows = np.flatnonzero(~meetings.eager & (times[ends] >= moments[meetings.meeting]))
         end, meeting, size = ends[rows], meetings.meeting[rows], meetings.size[rows]
-        channel = self.number_channels(meetings, count)[meeting]
+        channel = self.number_channels(meetings.meeting, meetings.row, count)[meeting]
         go = {"target": end, "source": 2 * (first + meeting), "channel": channel, "size": size}
         go["typical"] = meetings.lasts[rows]
         if kind == Kind.MPI:
             lasts, later = times[end] - moments[meeting], meetings.later[rows]
             go["typical"] = _find_quick_transfers(lasts, channel, size, later)
         self.parts += [_make_joining(Kind.MEET, typical=0, **come), _make_joining(kind, **go)]
-        self.times.append(moments)
-        # The work of an event is the first edge of its end.
-        ends = np.unique(ends).astype(np.int32)
-        own = np.searchsorted(columns.view("target"), ends)
-        columns.view("typical")[own] = MEETING_CALL if kind == Kind.MPI else 0
-        if kind == Kind.NCCL:
-            columns.view("kind")[own] = Kind.MEET
+        typical, own = MEETING_CALL * (kind == Kind.MPI), Kind.MEET if kind == Kind.NCCL else None
+        self.set_own(np.unique(ends), typical, own)
 
-    def number_channels(self, meetings: Meetings, count: int) -> np.ndarray:
-        """Return the channel of each meeting: that of its processes."""
+    def add_graphs(self, graphs: pl.DataFrame, inside: pl.DataFrame) -> None:
+        """Let the work of graphs that were traced as a whole begin once all have begun that they meet
+        inside: until then they wait. graphs: as in `kernels` of units; inside: `node_begin` and
+        `meeting` of those that meet others.
+        """
+        columns = self.columns
+        times, lasts, source = map(columns.view, ("time", "lasts", "source"))
+        alone = graphs.join(inside, on="node_begin", how="anti")
+        begin, end = (alone[name].to_numpy() >> 1 for name in ("node_begin", "node_end"))
+        length = times[end] - times[begin]
+        lasts[begin] = np.minimum(length, LONG)
+        columns.view("work")[begin] = Kind.KERNEL
+        source[self.set_own(end, 0, Kind.MEET)] = 2 * begin + 1
+        self.long.append((begin[length >= LONG], length[length >= LONG]))
+        members = graphs.join(inside.select("node_begin", "meeting"), on="node_begin")
+        last = pl.col("begin").max().over("meeting")
+        members = members.with_columns(last=last).sort("last", "meeting", maintain_order=True)
+        thread, begin, end = (
+            members[name].to_numpy() for name in ("thread", "node_begin", "node_end")
+        )
+        meeting = members["meeting"].rle_id().cast(pl.Int64).to_numpy()
+        begin, end, count = begin >> 1, end >> 1, int(meeting.max(initial=-1)) + 1
+        moments = np.full(count, np.iinfo(np.int64).min)
+        np.maximum.at(moments, meeting, times[begin])
+        length = times[end] - moments[meeting]
+        work = {"name": columns.view("name")[begin], "lasts": np.minimum(length, LONG)}
+        first = self.add_nodes(moments[meeting], row=thread, work=int(Kind.KERNEL), **work)
+        number = first + np.arange(len(meeting))
+        self.long.append((number[length >= LONG], length[length >= LONG]))
+        self.set_own(end, 0, Kind.MEET)
+        pairs = pl.DataFrame({"meeting": meeting, "target": number, "source": 2 * begin})
+        pairs = pairs.select("meeting", "target").join(pairs.drop("target"), on="meeting")
+        come = pairs.select("target", "source").to_dict(as_series=False)
+        self.number_channels(meeting, thread, count)
+        self.parts.append(_make_joining(Kind.MEET, typical=0, **come))
+        self.parts.append(_make_joining(Kind.MEET, typical=0, target=end, source=2 * number + 1))
+
+    def number_channels(self, meeting: np.ndarray, row: np.ndarray, count: int) -> np.ndarray:
+        """Return the channel of each of so many meetings: that of its processes. meeting, row: of each
+        member.
+        """
         if not count:
             return np.zeros(0, np.int64)
         processes = int(self.task_of.max()) + 1
-        members = np.unique(meetings.meeting * processes + self.task_of[meetings.row])
+        members = np.unique(meeting * processes + self.task_of[row])
         meeting, process = np.divmod(members, processes)
         first = np.searchsorted(meeting, np.arange(count + 1))
         # A number for each set of processes: the sum of one at random for each.
@@ -241,11 +309,11 @@ class _Joiner(Struct):
             numbers.append(self.channels.setdefault(channel, len(self.channels)))
         return np.array(numbers, np.int64)[group]
 
-    def add_clock(self, lasts: Durations) -> None:
-        """Add the clock, which what comes from outside of the job waits for. lasts: of nodes."""
-        clock = len(self.columns.view("time")) + sum(map(len, self.times))
+    def add_clock(self, long: tuple[np.ndarray, np.ndarray]) -> None:
+        """Add the clock, which what comes from outside of the job waits for. long: of nodes."""
+        clock = self.add_nodes(np.zeros(1, np.int64))
+        lasts = Durations(self.columns.view("lasts"), *long)
         self.parts.append(_find_outside(self.columns, lasts, self.task_of, clock))
-        self.times.append(np.zeros(1, np.int64))
 
 
 def _find_quick_transfers(

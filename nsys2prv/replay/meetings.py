@@ -23,6 +23,7 @@ from nsys2prv.match.meetings import (
     list_collectives,
     list_messages,
     match_by_ends,
+    match_graphs,
 )
 from nsys2prv.replay.graph import AS_RECORDED, LONG
 from nsys2prv.replay.thresholds import SLACK
@@ -61,8 +62,11 @@ class Meetings(Struct, frozen=True):
     lasts: np.ndarray
 
 
-def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
-    """Return the meetings of NCCL kernels. kernels: `thread`, `begin`, `end`, `node_begin`,
+def find_nccl_meetings(
+    reader: EventReader, kernels: pl.DataFrame, graphs: pl.DataFrame
+) -> tuple[Meetings, pl.DataFrame]:
+    """Return the meetings of NCCL kernels, and those inside graphs that were traced as a whole:
+    `node_begin` and `meeting` of each. kernels, graphs: `thread`, `begin`, `end`, `node_begin`,
     `node_end`, `name`, `bytes` of each.
     """
     size = pl.col("name") * 1000 + pl.Series("size", classify_size(kernels["bytes"].to_numpy()))
@@ -75,7 +79,8 @@ def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
     left = kernels.join(table, on=_KEY, how="anti").join(messages, on="node_begin", how="anti")
     found = match_by_ends(reader, left, (members, messages))
     frames = (members, messages, *found)
-    return _group_members([frame.with_columns(**_BLOCKING) for frame in frames])
+    inside = match_graphs(reader, graphs, frames)
+    return _group_members([frame.with_columns(**_BLOCKING) for frame in frames]), inside
 
 
 def _join_nccl_messages(messages: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:

@@ -53,8 +53,8 @@ class UnitGraph(Struct):
     long: tuple[np.ndarray, np.ndarray]
     #: Groups of latencies (:func:`mark_clear`).
     groups: pl.DataFrame
-    #: NCCL kernels, and calls of MPI and hand-offs: `thread`, `begin`, `end`, `node_begin`, `node_end` (moments),
-    #: `name`, and `bytes` of kernels.
+    #: NCCL kernels and graphs traced as a whole, and calls of MPI and hand-offs: `thread`, `begin`,
+    #: `end`, `node_begin`, `node_end` (moments), `name`, and of kernels `bytes` and `is_graph`.
     kernels: pl.DataFrame
     mpi: pl.DataFrame
     #: Copies: `edge` (node), `bytes`, `source`, `destination` (kinds of memory).
@@ -99,7 +99,9 @@ def build_unit_graph(
         np.flatnonzero, (operations.kind == Kind.NCCL, is_copy, calls.meets, does & POLLS)
     )
     kernels = _list_events(operations, operations.stream, of_nccl)
-    kernels = kernels.with_columns(bytes=pl.Series(operations.bytes[of_nccl]))
+    kernels = kernels.with_columns(
+        pl.Series(name, getattr(operations, name)[of_nccl]) for name in ("bytes", "is_graph")
+    )
     mpi = _list_events(calls, calls.thread, of_mpi)
     names = ("bytes", "source", "destination")
     copies = pl.DataFrame({name: getattr(operations, name)[of_copies] for name in names})

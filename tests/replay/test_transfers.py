@@ -82,3 +82,56 @@ def test_data_moves_once_the_last_partner_has_come(
         none = replay.compute_gain(replay.do_as_others(GPU, [1])) * replay.span
     assert gain == pytest.approx(before - after, rel=0.03)
     assert none == pytest.approx(0, abs=0.01 * before)
+
+
+@pytest.mark.parametrize("meets", [True, False])
+def test_ranks_wait_for_each_other_inside_graphs_traced_as_a_whole(
+    meets: bool, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(1)
+    usual = random.integers(195_000, 205_000, (STEPS, 2))
+    usual[:, 1] += 400_000 * (np.arange(STEPS) % 3 == 0)
+
+    def run(work: np.ndarray) -> np.ndarray:
+        found, free = np.zeros((STEPS, 2, 4), np.int64), np.full(2, BEGIN)
+        for step in range(STEPS):
+            worked = free + work[step]
+            come = worked + GAP
+            done = (come.max() if meets else come) + 300_000 + 2_000 * np.arange(2)
+            found[step] = np.stack([free, worked, come, done], axis=1)
+            free = done + GAP
+        return found
+
+    times, reports = run(usual), []
+    for number in range(2):
+        rank, graphs = Rank(4242 + number), []
+        for step in range(STEPS):
+            begin, worked, come, done = times[step, number].tolist()
+            rank.add_kernel(1_000 * (step + 1), begin, worked, 5)
+            rank.add_kernel(1_000 * (step + 1) + 500, come, done)
+            kept = (
+                "start",
+                "end",
+                "deviceId",
+                "contextId",
+                "streamId",
+                "correlationId",
+                "globalPid",
+            )
+            kernel = rank.kernels.pop()
+            graphs.append({name: kernel[name] for name in kept} | {"graphId": 1, "graphExecId": 2})
+        rank.names += ("gemm",)
+        rank.more["CUPTI_ACTIVITY_KIND_GRAPH_TRACE"] = graphs
+        reports.append(rank.write(tmp_path / f"rank{number}.sqlite"))
+    equal = usual.copy()
+    equal[:, 1] = usual[:, 0]
+    saved = times[-1, :, 3].max() - run(equal)[-1, :, 3].max()
+    with nsys2prv.open(reports, quiet=True, jobs=1) as job:
+        assert job.graph is not None
+        replay = Replay(job.graph, 0, job.duration)
+        assert replay.span == job.duration
+        gain = replay.compute_gain(replay.do_as_others(GPU, [1])) * replay.span
+        assert gain == pytest.approx(saved, rel=0.03)
+        # Who waits inside takes no longer than who comes last.
+        assert replay.compute_gain(replay.do_as_others(GPU, [0])) == pytest.approx(0, abs=0.01)
+        assert any(len(members) == 2 for members, _ in job.graph.channels) == meets
