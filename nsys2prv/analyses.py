@@ -64,12 +64,14 @@ def run_analyses(
     (return_large_blocks if len(opened.units) == 1 else keep_freed_memory)()
     steady, iterations = (None, None) if asked.whole else opened.find_steady(pattern)
     lost_work = coverage.name_lossy_processes(job)
+    gpus = coverage.list_gpus(job, opened.reader)
     options = replace(
         asked,
         iterations=iterations,
         synchronising=select_synchronising_calls(plain["cuda_api"]),
         set_up_calls=[select_labels(plain["cuda_api"], one) for one in NAMES["set_up"]],
-        gpus=coverage.name_gpus(job, opened.reader),
+        gpus=tuple((one, {gpu.name for gpu in seen} - {""}) for one, seen in gpus.items()),
+        limits=tuple((one, max(gpu.limits for gpu in seen)) for one, seen in gpus.items() if seen),
         io=select_io_calls(plain["osrt"]),
         shmem=select_labels(plain["nvtx"], NAMES["shmem"]),
         compilers=select_labels(plain["cpu_module"], NAMES["compilers"]),

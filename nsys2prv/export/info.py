@@ -80,6 +80,21 @@ CONTEXT_TABLES = tuple(
 )
 
 
+class GpuLimits(Struct, frozen=True, order=True):
+    """What a GPU can run at a time; 0 where that is not known."""
+
+    #: Its multiprocessors.
+    processors: int = 0
+    #: What each of them holds at most: warps, blocks, registers, bytes of shared memory.
+    warps: int = 0
+    blocks: int = 0
+    registers: int = 0
+    shared: int = 0
+
+
+UNKNOWN = GpuLimits()
+
+
 class Gpu(Struct, frozen=True):
     """A GPU, or an instance of one that is partitioned (MIG)."""
 
@@ -91,6 +106,8 @@ class Gpu(Struct, frozen=True):
     uuid: str = ""
     #: PCI location, empty where not known.
     bus: str = ""
+    #: What it can run at a time.
+    limits: GpuLimits = UNKNOWN
 
     @property
     def key(self) -> str:
@@ -438,6 +455,8 @@ def _read_nvtx_names(
     return domains, categories
 
 
+#: Columns of what a multiprocessor holds, in the order of GpuLimits.
+LIMITS = ("maxWarpsPerSm", "maxBlocksPerSm", "maxRegistersPerSm", "maxShmemPerSm")
 #: GPUs by number; (pid, CUDA ordinal) -> GPU, where the report ties them; and the GPU of each
 #: ordinal of all processes, as CUDA_VISIBLE_DEVICES has them, empty where it does not tell.
 GpuTable = tuple[dict[GpuNumber, Gpu], dict[tuple[int, int], GpuNumber], tuple[GpuNumber, ...]]
@@ -448,11 +467,17 @@ def read_gpus(database: Database, visible: Collection[str] | None) -> GpuTable:
     environment was recorded.
     """
     columns = ("id", "name", "uuid", "busLocation", "smCount", "cuDevice")
-    rows = database.read_small_table("TARGET_INFO_GPU", *columns, types=(int,))
+    rows = database.read_small_table("TARGET_INFO_GPU", *columns, *LIMITS, types=(int,))
     found = [
-        # 0 means unknown.
-        Gpu(number, str(name or ""), _blank_zeros(uuid, "0-"), _blank_zeros(bus, "0:."))
-        for number, name, uuid, bus, *_ in rows
+        Gpu(
+            number,
+            str(name or ""),
+            # 0 means unknown.
+            _blank_zeros(uuid, "0-"),
+            _blank_zeros(bus, "0:."),
+            GpuLimits(*(max(one, 0) if isinstance(one, int) else 0 for one in (count, *limits))),
+        )
+        for number, name, uuid, bus, count, _, *limits in rows
     ]
     shared = Counter(gpu.key for gpu in found)
     gpus = {
@@ -499,7 +524,8 @@ def _read_cuda_devices(
         is_other = bool(uuid) and gpu is not None and _trim_uuid(uuid) != _trim_uuid(gpu.uuid)
         if is_other and (is_part or len(uuids[number]) > 1):
             if uuid not in instances:
-                instances[uuid] = _add_instance(gpus, uuid)
+                part = replace(gpu.limits, processors=own) if is_part else UNKNOWN
+                instances[uuid] = _add_instance(gpus, uuid, part)
             number = instances[uuid]
         by_ordinal[pid, ordinal] = number
     return by_ordinal
@@ -510,10 +536,10 @@ def _trim_uuid(uuid: str) -> str:
     return _UUID_PREFIX.sub("", uuid, count=1).lower()
 
 
-def _add_instance(gpus: dict[GpuNumber, Gpu], uuid: str) -> GpuNumber:
+def _add_instance(gpus: dict[GpuNumber, Gpu], uuid: str, limits: GpuLimits = UNKNOWN) -> GpuNumber:
     """Add an instance of a GPU, whose model counts once; returns its number."""
     number = GpuNumber(max(gpus, default=-1) + 1)
-    gpus[number] = Gpu(number, uuid=uuid)
+    gpus[number] = Gpu(number, uuid=uuid, limits=limits)
     return number
 
 

@@ -27,6 +27,7 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.quality import find_refusal, lacks_mpi
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_device, identify_gpu
+from nsys2prv.export.info import Gpu
 from nsys2prv.figures.intervals import EMPTY, Spans, merge_spans
 from nsys2prv.figures.reach import COLLECTIVE, Reach
 from nsys2prv.figures.result import KERNEL_NAMES, TEXTS
@@ -300,15 +301,15 @@ def name_lossy_processes(job: Job) -> str:
     return f"work of {names} is lost (see the quality of the capture)" if lossy else ""
 
 
-def name_gpus(job: Job, reader: EventReader) -> tuple[tuple[int, set[str]], ...]:
-    """Return each device with work, and its model; all that its process sees where it is one of these."""
-    names: dict[int, set[str]] = defaultdict(set)
+def list_gpus(job: Job, reader: EventReader) -> dict[int, list[Gpu]]:
+    """Return the GPU of each device with work; all that its process sees where it is one of these."""
+    gpus: dict[int, list[Gpu]] = defaultdict(list)
     for report, key, device in _list_streams(job, reader):
         info = job.infos[report]
         number = info.find_gpu(key.pid, key.device)
         seen = info.list_gpus(key.pid) if number is None else [number]
-        names[device] |= {info.gpus[one].name for one in seen if one in info.gpus} - {""}
-    return (*names.items(),)
+        gpus[device] += [info.gpus[one] for one in seen if one in info.gpus]
+    return gpus
 
 
 def _list_streams(job: Job, reader: EventReader) -> Iterator[tuple[int, StreamKey, int]]:

@@ -20,6 +20,7 @@ from nsys2prv._util.columns import number_rows
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
+from nsys2prv.export.info import GpuLimits
 from nsys2prv.figures.intervals import (
     EMPTY,
     SIDES,
@@ -123,6 +124,8 @@ class AnalysisOptions(Struct, frozen=True):
     set_up_calls: Sequence[tuple[int, ...]] = ((), (), ())
     #: Models that the GPU of each device with work may be; none where not known.
     gpus: Sequence[tuple[int, Collection[str]]] = ()
+    #: What the GPU of each of these can run at a time; of several the largest.
+    limits: Sequence[tuple[int, GpuLimits]] = ()
     #: Values of OS runtime calls that wait for files or the network.
     io: tuple[int, ...] = ()
     #: Values of NVTX ranges that libraries of shared memory make of their calls.

@@ -45,6 +45,7 @@ from nsys2prv.replay.whatif import KernelFacts, Replay
 from nsys2prv.verdict import time_use
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.culprits import describe_culprit
+from nsys2prv.verdict.gpu_use import describe_unused
 from nsys2prv.verdict.host_use import JobFacts
 from nsys2prv.verdict.job_causes import describe_job_cause
 from nsys2prv.verdict.thresholds import (
@@ -132,7 +133,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     if MOST_UNEXPLAINED >= unexplained >= LEAST_TOLD:
         result.notes.append(trust)
     limits = (
-        time_use.describe_small_grids(facts),
+        describe_unused(facts),
         time_use.describe_migrations(facts),
         time_use.describe_untraced_mpi(facts),
     )

@@ -128,16 +128,19 @@ def _measure_device(unit: DeviceGroup, device: int, window: Spans, inner: Spans)
 
 
 def _sum_kernels(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
-    """Return how long kernels that do not communicate run in some time (ns) by `name` and `launch`, and
-    `begin` and `end` of the longest.
+    """Return how long kernels that do not communicate run in some time (ns) by `name`, `launch` and
+    `device`, and `begin` and `end` of the longest.
     """
-    fields, parts = ("kernel", "class", "launch"), []
+    fields, keys = ("kernel", "class", "launch"), ("name", "launch", "device")
+    parts = []
     for _, kernels in unit.reader.read_windows("cuda_kernel", fields, unit.number, np.int32):
         kernels = kernels.filter(pl.col("class") != COMMUNICATION)
         lasts = unit.measure_within(time, kernels)
-        sums = kernels.select("begin", "end", "launch", name="kernel", time=lasts, longest=lasts)
-        parts.append(host_time.sum_times(sums, "name", "launch"))
-    sums = host_time.sum_times(pl.concat(parts), "name", "launch")
+        device = pl.Series(unit.device_of[kernels["thread"].to_numpy()])
+        columns = {"name": "kernel", "device": device, "time": lasts, "longest": lasts}
+        sums = kernels.select("begin", "end", "launch", **columns)
+        parts.append(host_time.sum_times(sums, *keys))
+    sums = host_time.sum_times(pl.concat(parts), *keys)
     return sums.drop("longest").cast(pl.Int64)
 
 

@@ -77,9 +77,11 @@ LEAST_PROFILER = 0.005
 #: The largest loss of GPUs is reported beside causes if it is more than so many times what these
 #: gain; causes explain hardly any of what is more than so many times what they gain.
 LEAST_BESIDE_CAUSES, HARDLY = 2, 10
-#: Kernels of fewer blocks leave most of any GPU without work: a block runs on one multiprocessor.
-#: They run alone if they last no longer together than so many times what GPUs compute.
-FEW_BLOCKS, ALONE = 8, 1.2
+#: Kernels that use less of what issues a GPU's instructions leave most of it without work. They run alone
+#: if they last no longer together than so many times what GPUs compute.
+LEAST_USE, ALONE = 0.5, 1.2
+#: What a GPU can run at a time, as GpuLimits has it, where the report does not tell: hardly any has less.
+UNKNOWN_GPU = (8, 32, 16, 1 << 16, 1 << 16)
 #: Share of the time of copies and fills that is not worth a word.
 FEW = 0.1
 #: MPI that was not traced: a smaller share of the main threads' time is no finding; ranks that are in a

@@ -25,9 +25,7 @@ from nsys2prv.replay.thresholds import SMALL_COPY
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.host_use import NO_CAUSE, JobFacts
 from nsys2prv.verdict.thresholds import (
-    ALONE,
     FEW,
-    FEW_BLOCKS,
     FEWEST_RANKS,
     HARDLY,
     LATE,
@@ -40,7 +38,6 @@ from nsys2prv.verdict.thresholds import (
 )
 from nsys2prv.verdict.words import ADVICE, TEXTS, Said, choose_advice, say
 
-GRID = r"grid (?P<x>\d+)x(?P<y>\d+)x(?P<z>\d+)"
 #: Graphics on GPUs, which is not counted as their work.
 GRAPHICS = {"opengl_gpu", "vulkan_gpu", "dx11_gpu", "dx12_gpu"}
 #: Errors of CUDA that are no failure: not ready, and those at the end of a process.
@@ -185,7 +182,7 @@ def _describe_mpi(facts: JobFacts, explained: float) -> Finding | None:
     share, use = _measure_mpi(facts), JobFacts(in_mpi, facts.context).find_use("all")
     if use is None or share < MOST or share <= HARDLY * explained:
         return None
-    return _make_limit("in_mpi", share, use.list_evidence(), where=use.where)
+    return make_limit("in_mpi", share, use.list_evidence(), where=use.where)
 
 
 def _describe_longest_kernel(facts: JobFacts) -> str:
@@ -211,32 +208,6 @@ def _strip_template(label: str) -> str:
     return strip_arguments(label).partition("<")[0].partition("#")[0] or label
 
 
-def describe_small_grids(facts: JobFacts) -> Finding | None:
-    """Return the finding about kernels of too few blocks to fill a GPU, if they take long and
-    mostly run alone.
-    """
-    kernels, devices = facts.frames["kernels"], facts.devices
-    labels = facts.context.labels.get("launch_configuration")
-    if labels is None or not kernels.height or not devices.height:
-        return None
-    blocks = pl.col("configuration").str.extract_groups(GRID).struct.unnest()
-    configurations = labels.select(pl.col("value").alias("launch"), configuration="label")
-    sizes = configurations.select(blocks).cast(pl.Int64, strict=False)
-    few = configurations.filter(sizes["x"] * sizes["y"] * sizes["z"] < FEW_BLOCKS)
-    kernels = kernels.join(few, on="launch")
-    lasts = kernels["time"].sum()
-    share = lasts / max(devices["length"].sum(), 1)
-    if share < LEAST_LOSS or lasts > ALONE * devices["compute"].sum():
-        return None
-    most = kernels.sort("time", "begin").row(-1, named=True)
-    label = shorten_name(facts.context.find_label(most["name"], "kernels")) or "a kernel"
-    grid, block, *_ = most["configuration"].split(", ")
-    evidence = say("small grid", kernel=label, time=most["time"], grid=grid, block=block)
-    return _make_limit(
-        "small_grids", share, [evidence], moments=((most["begin"], most["end"], ()),)
-    )
-
-
 def describe_migrations(facts: JobFacts) -> Finding | None:
     """Return the finding of managed memory that moves between hosts and GPUs, if that takes long."""
     moved, devices = facts.frames["copies"], facts.devices
@@ -244,13 +215,22 @@ def describe_migrations(facts: JobFacts) -> Finding | None:
     share = moved["time"].sum() / max(devices["length"].sum(), 1) if devices.height else 0.0
     if share < LEAST_LOSS:
         return None
-    return _make_limit("migrations", share, describe_copies(moved))
+    return make_limit("migrations", share, describe_copies(moved))
 
 
-def _make_limit(kind: str, share: float, evidence: Sequence[Said], **more: Any) -> Finding:
-    """Return a finding of what is gained at most. kind: of `limits` in findings.yaml."""
-    advice, view = TEXTS["limits"][kind]
-    title = say(kind, share=share)
+def make_limit(
+    kind: str,
+    share: float,
+    evidence: Sequence[Said],
+    title: Said | None = None,
+    advice: str = "",
+    **more: Any,
+) -> Finding:
+    """Return a finding of what is gained at most. kind: of `limits` in findings.yaml; advice: key of
+    ADVICE, "" for that of the kind.
+    """
+    usual, view = TEXTS["limits"][kind]
+    title, advice = title or say(kind, share=share), ADVICE[advice] if advice else usual
     return make_finding(kind, title, share, evidence, advice=advice, views=(view,), **more)
 
 

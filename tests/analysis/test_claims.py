@@ -24,6 +24,7 @@ from tools.exports import (
 )
 
 import nsys2prv
+from nsys2prv.export.info import LIMITS
 from nsys2prv.figures.result import Finding
 from nsys2prv.show.page import make_job_page
 
@@ -202,13 +203,42 @@ def test_cuda_that_cannot_be_traced(tmp_path: Path) -> None:
     assert any("sudo sysctl kernel.perf_event_paranoid=1" in line for line in said)
 
 
-@pytest.mark.parametrize("blocks", [1, 64])
-def test_kernels_of_few_blocks(blocks: int, tmp_path: Path) -> None:
-    size = dict.fromkeys(("gridY", "gridZ", "blockX", "blockY", "blockZ"), 1)
-    kernel = make_kernel(20 * US, 50 * MS, correlationId=0, gridX=blocks, **size)
-    findings = find(tmp_path, [(0, 10 * US, LAUNCH)], {}, {KERNEL: [kernel]})
-    found = [one.evidence[0] for one in findings if one.kind == "small_grids"]
-    assert found == ["most in kern: 49.98 ms with grid 1x1x1, block 1x1x1"][: blocks < 8]
+@pytest.mark.parametrize("processors", [0, 40])
+@pytest.mark.parametrize(
+    ("grid", "block", "registers", "shared", "says"),
+    [
+        (1, 32, 32, 0, "fewer blocks than it has multiprocessors"),
+        (7, 256, 32, 0, "fewer blocks than it has multiprocessors"),
+        (1 << 20, 4, 26, 0, "do not fill a warp of 32 threads, and have at most 6.25%"),
+        (40, 32, 32, 0, "fewer warps on a multiprocessor"),
+        # One block at a time on each, by its shared memory or registers: all that it can.
+        (120, 128, 128, 60_000, ""),
+        (40, 512, 128, 0, ""),
+        (1 << 20, 256, 32, 0, ""),
+    ],
+)
+def test_kernels_that_leave_a_gpu_without_work(
+    grid: int, block: int, registers: int, shared: int, says: str, processors: int, tmp_path: Path
+) -> None:
+    """On a GPU of 40 multiprocessors, or one of which nothing is known."""
+    size = dict.fromkeys(("gridY", "gridZ", "blockY", "blockZ"), 1)
+    size |= {"gridX": grid, "blockX": block, "registersPerThread": registers}
+    size |= {"staticSharedMemory": 0, "dynamicSharedMemory": shared}
+    kernel = make_kernel(20 * US, 50 * MS, correlationId=0, **size)
+    gpu = {"id": 0, "name": "Tesla T4", "uuid": "u", "cuDevice": 0, "smCount": processors}
+    gpu |= dict(zip(LIMITS, (32, 16, 65536, 65536), strict=True))
+    tables = {KERNEL: [kernel], **({"TARGET_INFO_GPU": [gpu]} if processors else {})}
+    findings = find(tmp_path, [(0, 10 * US, LAUNCH)], {}, tables)
+    found = [one for one in findings if one.kind == "small_grids"]
+    # A GPU of which nothing is known may have 8 multiprocessors.
+    if not says or (grid in (7, 40) and not processors):
+        assert not found
+        return
+    (finding,) = found
+    assert says in finding.title
+    assert finding.is_limit
+    assert f"most in kern: 49.98 ms with grid {grid}x1x1, block {block}x1x1" in finding.evidence[0]
+    assert ("Tesla T4 has 40 multiprocessors" in finding.evidence[0]) == bool(processors)
 
 
 @pytest.mark.parametrize("several", [1, 5])

@@ -1,0 +1,113 @@
+"""Say how much of a GPU kernels can use: by their blocks and threads, against its multiprocessors and what
+each of these holds.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsys2prv._util.text import shorten_name
+from nsys2prv.export.info import UNKNOWN, GpuLimits
+from nsys2prv.figures.result import Finding
+from nsys2prv.verdict.host_use import JobFacts
+from nsys2prv.verdict.thresholds import ALONE, LEAST_LOSS, LEAST_USE, UNKNOWN_GPU
+from nsys2prv.verdict.time_use import make_limit
+from nsys2prv.verdict.words import say
+
+#: What texts of launch configurations have.
+CONFIGURATION = (
+    r"grid (?P<x>\d+)x(?P<y>\d+)x(?P<z>\d+), block (?P<i>\d+)x(?P<j>\d+)x(?P<k>\d+), "
+    r"(?P<registers>\S+) registers, (?P<fixed>\S+) \+ (?P<dynamic>\S+) bytes"
+)
+#: Threads of a warp, and units of a multiprocessor that each issue instructions of one warp at a time.
+WARP, SCHEDULERS = 32, 4
+#: Smallest share of threads that is written.
+LEAST_SHOWN = 0.0001
+#: Of blocks that occupy multiprocessors in part -> what keeps the rest of these without work.
+REASONS = ("blocks", "lanes", "warps")
+
+
+def describe_unused(facts: JobFacts) -> Finding | None:
+    """Return the finding of kernels that leave most of a GPU without work, if they take long and mostly
+    run alone.
+    """
+    kernels, devices = facts.frames["kernels"], facts.devices
+    labels = facts.context.labels.get("launch_configuration")
+    if labels is None or not kernels.height or not devices.height:
+        return None
+    configurations = labels.select(pl.col("value").alias("launch"), configuration="label")
+    own = kernels.join(configurations, on="launch").filter(pl.col("time") > 0)
+    own = measure_use(own, dict(facts.options.limits)).filter(pl.col("use") < LEAST_USE)
+    lasts = own["time"].sum()
+    share = (own["time"] * (1 - own["fill"])).sum() / max(devices["length"].sum(), 1)
+    if share < LEAST_LOSS or lasts > ALONE * devices["compute"].sum():
+        return None
+    most = own.sort("time", "begin").row(-1, named=True)
+    label = shorten_name(facts.context.find_label(most["name"], "kernels")) or "a kernel"
+    grid, block, *_ = most["configuration"].split(", ")
+    reason = min(REASONS, key=lambda one: most[one])
+    known = dict(facts.options.limits).get(most["device"], UNKNOWN)
+    model, *others = sorted(dict(facts.options.gpus).get(most["device"], ())) or [""]
+    evidence = say(
+        "small grid",
+        kernel=label,
+        time=most["time"],
+        grid=grid,
+        block=block,
+        model=model if model and not others else "the GPU",
+        processors=known.processors,
+        resident=most["resident"] if known.blocks else 0,
+    )
+    fill = max((own["time"] * own["fill"]).sum() / lasts, LEAST_SHOWN)
+    title = say("small_grids", fill=fill, reason=say(reason))
+    moments = ((most["begin"], most["end"], ()),)
+    return make_limit("small_grids", share, [evidence], title, reason, moments=moments)
+
+
+def measure_use(kernels: pl.DataFrame, limits: dict[int, GpuLimits]) -> pl.DataFrame:
+    """Return kernels whose configuration is known with `resident` (blocks that a multiprocessor holds at a
+    time), `fill` (their threads at a time, of all that the GPU holds), and `use`, the share of what issues
+    instructions that has one of them: of `blocks`, multiprocessors with a block; of `warps`, schedulers
+    there with a warp; of `lanes` of each warp with a thread. kernels: `configuration`, `device`.
+    """
+    rows = [
+        (device, *(own or usual for own, usual in zip(_list(one), UNKNOWN_GPU, strict=True)))
+        for device in kernels["device"].unique().to_list()
+        for one in (limits.get(device, UNKNOWN),)
+    ]
+    names = ("processors", "most_warps", "most_blocks", "most_registers", "most_shared")
+    held = pl.DataFrame(rows, ["device", *names], orient="row")
+    asked = pl.col("configuration").str.extract_groups(CONFIGURATION).struct.unnest()
+    sizes = kernels.select(asked).cast(pl.Int64, strict=False)
+    sizes = sizes.select(
+        grid=pl.col("x") * pl.col("y") * pl.col("z"),
+        threads=pl.col("i") * pl.col("j") * pl.col("k"),
+        registers=pl.col("registers").fill_null(0),
+        shared=(pl.col("fixed") + pl.col("dynamic")).fill_null(0),
+    )
+    of_block = (pl.col("threads") / WARP).ceil()
+    a_processor = pl.col("grid") / pl.col("processors")
+    whole = kernels.hstack(sizes).join(held.cast(pl.Int64), on="device")
+    whole = whole.filter((pl.col("grid") > 0) & (pl.col("threads") > 0))
+    whole = whole.with_columns(
+        resident=pl.min_horizontal(
+            "most_blocks",
+            pl.col("most_warps") // of_block,
+            pl.col("most_registers") // (pl.col("registers") * WARP * of_block).clip(1),
+            pl.col("most_shared") // pl.col("shared").clip(1),
+        )
+        .clip(1)
+        .cast(pl.Int64)
+    )
+    at_a_time = pl.min_horizontal(a_processor, "resident")
+    whole = whole.with_columns(
+        fill=(at_a_time * pl.col("threads") / (pl.col("most_warps") * WARP)).clip(0, 1),
+        blocks=a_processor.clip(0, 1),
+        warps=(of_block * at_a_time.clip(1) / SCHEDULERS).clip(0, 1),
+        lanes=pl.col("threads") / (WARP * of_block),
+    )
+    return whole.with_columns(use=pl.col("blocks") * pl.col("warps") * pl.col("lanes"))
+
+
+def _list(limits: GpuLimits) -> tuple[int, ...]:
+    return (limits.processors, limits.warps, limits.blocks, limits.registers, limits.shared)
