@@ -238,6 +238,10 @@ class CommunicationLines(Struct):
     size: np.ndarray
     #: Tag of each line, for kinds without one in the catalogue.
     tag: np.ndarray | None = None
+    #: Of messages of MPI when the receive was posted, and when the call ended that completed the send,
+    #: local ns.
+    posted: np.ndarray | None = None
+    released: np.ndarray | None = None
 
 
 class Counters(Struct):

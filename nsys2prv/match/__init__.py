@@ -442,6 +442,9 @@ def store_by_time(
 #: whose lines have their own; else anything). Columns behind them tell the order of lines of equal
 #: time.
 PAIR_COLUMNS = ("send", "sender", "receive", "receiver", "size", "tag")
+#: Further columns of messages of MPI: when the receive was posted, and when the call ended that completed
+#: the send (ns).
+SIDE_COLUMNS = ("posted", "released")
 
 
 def store_lines(
@@ -470,7 +473,8 @@ def _store_span(
     rows = rows.sort(rows.columns[len(PAIR_COLUMNS) :], maintain_order=True)
     send, sender, receive, receiver, size, tag = (rows[name].to_numpy() for name in PAIR_COLUMNS)
     size, tags = np.maximum(size, 0), tag if tagged else None
-    lines = CommunicationLines(kind, send, sender, receive, receiver, receive, size, tags)
+    sides = [rows[name].to_numpy() for name in SIDE_COLUMNS if name in rows.columns]
+    lines = CommunicationLines(kind, send, sender, receive, receiver, receive, size, tags, *sides)
     return write_result(name, number, folder, lines=[lines])
 
 

@@ -2,12 +2,11 @@
 matched. All who ask which calls belong together read these.
 
 The relations matched kernels of NCCL and messages while the job was aligned. Calls of MPI are
-matched here, by the order in which the processes make them.
+matched by the order in which the processes make them (:mod:`mpi_collectives`).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -16,10 +15,11 @@ from msgspec import Struct
 
 from nsys2prv._util.budget import MOST_COMPARED
 from nsys2prv._util.columns import ABSENT, number_linked
-from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.mpi import ALL, FROM_ROOT, MPI_LAYOUTS, TO_ROOT, list_meeting_values
-from nsys2prv.match import BY_CALLS, BY_SET_UP, MPI_RULES
-from nsys2prv.table.event_reader import EventReader
+from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.match import MPI_RULES
+from nsys2prv.match.mpi_collectives import OTHERS, ROOT, find_last, match_mpi_calls, match_set_up
+from nsys2prv.match.mpi_protocols import WAITING, describe_waiting
+from nsys2prv.table.event_reader import LINE_COLUMNS, SIDES_OF_MESSAGES, EventReader
 
 #: Columns of collectives, a row for each member: its number (from 1), the `rule`, a value of the value
 #: set `matching_rule`; row of the trace, begin and end (ns), the operation of NCCL or the call of MPI,
@@ -29,27 +29,15 @@ _NUMBERS = (
     *("collective", "rule", "thread", "begin", "end", "call", "bytes", "communicator"),
     *("late", "wait", "transfer"),
 )
-#: Whether it goes on without waiting for others (`eager`), others wait for it (`holds`), and it returns
-#: before it is complete (`later`): `until` is then the end of the wait that completes it, else its own.
-_FLAGS = ("eager", "holds", "later")
+#: Whether it is the root's; whether it returns before it is complete (`later`): then the call that
+#: completes it lasts from `since` to `until`, else it does so itself. For whom it waits (`awaits`:
+#: nobody, ROOT, OTHERS or both), until when the call begins that these are waited for in (`comes`).
 COLLECTIVES = {
-    **dict.fromkeys((*_NUMBERS, "until"), pl.Int64),
-    **dict.fromkeys(_FLAGS, pl.Boolean),
+    **dict.fromkeys((*_NUMBERS, "since", "until", "comes", "awaits"), pl.Int64),
+    **dict.fromkeys(("is_root", "later"), pl.Boolean),
 }
 #: Kinds of lines that are messages of ranks to each other.
 MESSAGES = ("nccl_message", "mpi_message")
-#: Messages below this (bytes) are sent before they are received: their sender does not wait.
-EAGER = 8192
-#: Calls of MPI by their names: sends that return at once, calls that end when these are complete, and
-#: calls without a communicator in which every process waits for all others.
-_NAMES = {
-    "start": re.compile(r"MPI_(I(|b|r|s)send|Start(all)?)$"),
-    "wait": re.compile(r"MPI_Wait(all|any|some)?$"),
-    "set_up": re.compile(
-        r"MPI_(Init(_thread)?|Finalize|Comm_(split(_type)?|dup|create|free)|Win_(create|allocate\w*|fence|free)"
-        r"|File_(open|close|set_\w+|sync|(read|write)(_at)?_all|(read|write)_ordered))$"
-    ),
-}
 
 
 class Rule(Struct, frozen=True):
@@ -85,22 +73,22 @@ def _match_collectives(reader: EventReader) -> pl.DataFrame:
 
 def _complete(found: pl.DataFrame) -> pl.DataFrame:
     """Return members with all columns."""
-    blocking = {"eager": False, "holds": True, "later": False, "until": pl.col("end")}
+    blocking = {"since": pl.col("begin"), "until": pl.col("end"), "comes": pl.col("begin")}
+    alike = {"awaits": ROOT | OTHERS, "is_root": False, "later": False}
     numbers = dict.fromkeys(("bytes", "communicator"), ABSENT)
     found = found.with_columns(
         (value if isinstance(value, pl.Expr) else pl.lit(value)).alias(name)
-        for name, value in (blocking | numbers).items()
+        for name, value in (blocking | alike | numbers).items()
         if name not in found.columns
     )
     if "late" in found.columns:
         return found
-    begin, end = pl.col("begin"), pl.col("end")
-    last = begin.filter("holds").max().over("collective")
-    waited = (pl.min_horizontal(end, last) - begin).clip(0)
+    begin, since, until = map(pl.col, ("begin", "since", "until"))
+    last = find_last("collective")
     return found.with_columns(
         late=begin - begin.min().over("collective"),
-        wait=pl.when("eager").then(0).otherwise(waited),
-        transfer=(end - pl.max_horizontal(last, begin)).clip(0),
+        wait=(pl.min_horizontal(until, last) - since).clip(0),
+        transfer=(until - pl.max_horizontal(last, since)).clip(0),
     )
 
 
@@ -123,155 +111,40 @@ def _describe_kernels(reader: EventReader, kernels: pl.DataFrame) -> pl.DataFram
     return kernels.with_columns(pl.col("bytes", "communicator").fill_null(ABSENT))
 
 
-def _match_mpi_calls(reader: EventReader) -> pl.DataFrame:
-    """Return the collectives of MPI: the n-th calls of the processes of a communicator belong together,
-    counted from the end where a report lacks the first ones; a communicator whose n-th calls differ
-    is left out.
-    """
-    blocking, at_once = list_meeting_values()
-    found = reader.read_begins("mpi_collective", ("call", "communicator", "root", "sent"))
-    found = found.filter(pl.col("call").is_in([*blocking, *at_once]))
-    # Where no communicator is recorded, calls that match in order are taken for those of one.
-    if not (found["communicator"] < 0).all():
-        found = found.filter(pl.col("communicator") >= 0)
-    rank, task = (_take_of_rows(reader, name, found) for name in ("rank", "task"))
-    found = found.with_columns(
-        task=task,
-        waits=pl.col("call").replace_strict(blocking | at_once, return_dtype=pl.Int64),
-        is_root=(pl.col("root") == rank) & (rank >= 0),
-        later=pl.col("call").is_in(list(at_once)),
-    )
-    found = found.unique(("thread", "begin"), keep="first", maintain_order=True)
-    number, count = (
-        expr.over("communicator", "task").cast(pl.Int64)
-        for expr in (pl.int_range(pl.len()), pl.len())
-    )
-    found = found.sort("begin", maintain_order=True).with_columns(number=number, count=count)
-    is_even = (pl.col("count").min() == pl.col("count").max()).over("communicator")
-    found = found.with_columns(
-        number=pl.col("number") - pl.when(is_even).then(0).otherwise("count"),
-        tasks=pl.col("task").n_unique().over("communicator"),
-    )
-    together = ("communicator", "number")
-    has_root = (pl.col("waits") == ALL) | (pl.col("is_root").sum().over(together) == 1)
-    found = found.filter((pl.len().over(together) == pl.col("tasks")) & has_root).filter(
-        (pl.col("call").n_unique().over(together) == 1).all().over("communicator")
-    )
-    found = found.with_columns(
-        rule=pl.lit(BY_CALLS),
-        collective=pl.struct(*together).rank("dense"),
-        eager=((pl.col("waits") == FROM_ROOT) & pl.col("is_root"))
-        | ((pl.col("waits") == TO_ROOT) & ~pl.col("is_root")),
-        holds=(pl.col("waits") != FROM_ROOT) | pl.col("is_root"),
-        bytes="sent",
-    )
-    return _find_ends(reader, found)
-
-
-def _find_ends(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
-    """Return members with `until`: of calls that return at once the end of the first wait that ends when
-    all have come; they go on without waiting where there is none.
-    """
-    if not found["later"].any():
-        return found
-    waits = _select_mpi_calls(reader, "wait").select("thread", until="end").sort("until")
-    come = pl.max_horizontal("begin", pl.col("begin").filter("holds").max().over("collective"))
-    found = found.with_columns(come=come).sort("come").join_asof(
-        waits, left_on="come", right_on="until", by="thread", strategy="forward", coalesce=False,
-        check_sortedness=False,
-    )  # fmt: skip
-    until = pl.when("later").then("until")
-    return found.with_columns(
-        until=pl.coalesce(until, "end"), eager=pl.col("eager") | (pl.col("later") & until.is_null())
-    )
-
-
-def _match_set_up(reader: EventReader) -> pl.DataFrame:
-    """Return calls of MPI without a communicator: the n-th of a name of all processes."""
-    found = _select_mpi_calls(reader, "set_up").sort("begin", maintain_order=True)
-    found = found.with_columns(task=_take_of_rows(reader, "task", found))
-    found = found.with_columns(number=pl.int_range(pl.len()).over("layout", "call", "task"))
-    name = ("layout", "call")
-    whole = pl.len().over(*name, "number") == pl.col("task").n_unique().over(name)
-    return found.filter(whole.all().over(name)).with_columns(
-        rule=pl.lit(BY_SET_UP),
-        collective=pl.struct(*name, "number").rank("dense"),
-    )
-
-
-def _select_mpi_calls(reader: EventReader, does: str) -> pl.DataFrame:
-    """Return the calls of MPI with names of a sort (a key of _NAMES): thread, begin, end, layout, call."""
-    calls = reader.remember("mpi_calls", lambda: _read_mpi_calls(reader))
-    return calls.filter(pl.col("does") == does)
-
-
-def _read_mpi_calls(reader: EventReader) -> pl.DataFrame:
-    """Return the calls of MPI whose names are of any sort, with what each `does`."""
-    schema = dict.fromkeys(("begin", "end", "thread", "call"), pl.Int64)
-    frames = [pl.DataFrame(schema=schema | {"layout": pl.String, "does": pl.String})]
-    for layout in MPI_LAYOUTS:
-        values = {
-            value: does
-            for name, value in load_catalogue().name_sets[layout].list_known_values().items()
-            for does, names in _NAMES.items()
-            if names.match(name)
-        }
-        if values and layout in reader.layouts:
-            wanted = np.array([*values])
-            calls = reader.read_begins(
-                layout, ("call",), keep=lambda columns, of=wanted: np.isin(columns["call"], of)
-            )
-            does = pl.col("call").replace_strict(values, return_dtype=pl.String)
-            frames.append(calls.with_columns(layout=pl.lit(layout), does=does))
-    return pl.concat(frames)
-
-
-def _take_of_rows(reader: EventReader, name: str, found: pl.DataFrame) -> pl.Series:
-    """Return what the rows of some events have in a column, -1 for null."""
-    return pl.Series(reader.rows.get_column(name)[found["thread"].to_numpy()], dtype=pl.Int64)
-
-
 #: In the order in which they are tried.
 RULES = (
     Rule(("nccl_collective",), _read_nccl),
-    Rule(("mpi_collective",), _match_mpi_calls),
-    Rule(MPI_LAYOUTS, _match_set_up),
+    Rule(("mpi_collective",), match_mpi_calls),
+    Rule(MPI_LAYOUTS, match_set_up),
 )
 
 
 def list_messages(reader: EventReader) -> pl.DataFrame:
     """Return the messages of a job, a row for each: `kind` (of lines), `message` (its number), `sender`
-    and `sent`, `thread` and `received` (rows of the trace, ns), `bytes`; of MPI whether the sender goes
-    on without waiting (`eager`), and when the call begins in which it waits for the receiver (`waits`,
-    null where it does not).
+    and `sent`, `thread` and `received` (rows of the trace, ns), `bytes`. Of MPI also the `rule` that
+    matched it; when the calls begin that complete the send (`waits`) and the receive (`takes`); the
+    `protocol` of the send, and whether that was `learnt` from the job's messages; when the call of the
+    receiver begins that lets the sender go on (`lets`), and that of the sender without which the
+    receiver does not (`drives`), null where there is none; and how long the receiver waited for the
+    sender (`late_sender`), the sender for the receiver (`late_receiver`), and either for the other to
+    be inside of MPI (`progress`), ns, null where that is not known.
     """
     return reader.remember("messages", lambda: _read_messages(reader))
 
 
 def _read_messages(reader: EventReader) -> pl.DataFrame:
-    frames = [
-        reader.read_lines([kind]).select(
-            "sender", "sent", "thread", "bytes", received="begin", kind=pl.lit(kind)
-        )
-        for kind in MESSAGES
-    ]
-    lines = pl.concat(frames).with_row_index("message")
-    of_mpi = (lines["kind"] == MESSAGES[1]).any()
-    starts = _select_mpi_calls(reader, "start") if of_mpi else pl.DataFrame()
-    if not starts.height:
-        return lines.with_columns(eager=pl.col("bytes") < EAGER, waits=pl.lit(None, pl.Int64))
-    starts = starts.select(sender="thread", sent="begin", starts=pl.lit(True)).unique()
-    lines = lines.join(starts, on=("sender", "sent"), how="left", maintain_order="left")
-    waits = _select_mpi_calls(reader, "wait").select(sender="thread", waits="begin").sort("waits")
-    is_large, starts = pl.col("bytes") >= EAGER, pl.col("starts").is_not_null()
-    waiting = lines.filter(is_large & starts).sort("sent").join_asof(
-        waits, left_on="sent", right_on="waits", by="sender", strategy="forward", coalesce=False,
-        check_sortedness=False,
-    )  # fmt: skip
-    lines = lines.join(
-        waiting.select("message", "waits"), on="message", how="left", maintain_order="left"
-    )
-    return lines.with_columns(eager=~is_large | starts)
+    frames = []
+    for kind in MESSAGES:
+        of_mpi = kind == MESSAGES[1]
+        names = [*LINE_COLUMNS, *SIDES_OF_MESSAGES] if of_mpi else [*LINE_COLUMNS]
+        lines = reader.read_lines([kind], names=names)
+        lines = lines.drop("end").rename({"begin": "received"}).with_columns(kind=pl.lit(kind))
+        if of_mpi and lines.height:
+            lines = describe_waiting(reader, lines)
+        frames.append(lines)
+    lines = pl.concat(frames, how="diagonal").with_row_index("message")
+    lacking = {name: pl.lit(None, of) for name, of in WAITING.items() if name not in lines.columns}
+    return lines.with_columns(**lacking)
 
 
 #: Kernels that no rule matches surely meet if they end within one of these of each other (ns); on

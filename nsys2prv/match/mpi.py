@@ -36,6 +36,7 @@ from nsys2prv.export.source import NULL
 from nsys2prv.match import (
     COLUMNS,
     PAIR_COLUMNS,
+    SIDE_COLUMNS,
     Block,
     FactFile,
     Observed,
@@ -189,7 +190,7 @@ def _find_sides(
         .when(role == mpi.RECEIVE)
         .then(_explain_unmatchable(processes, "destination", "source"))
         .otherwise(-1),
-        completed=pl.when(role == mpi.RECEIVE).then("time_end").otherwise(NULL),
+        completed=pl.when(role == mpi.EITHER).then(NULL).otherwise("time_end"),
     )
     completed = _find_completions(messages, requests)
     if completed.height:
@@ -242,11 +243,11 @@ def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> tuple[
 
 
 def _find_completions(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
-    """Return when receives through requests were `completed`, in trace time, by `place`: those that
+    """Return when messages through requests were `completed`, in trace time, by `place`: those that
     another call completed; NULL or OPEN where that did not end.
     """
     requested = messages.filter(pl.col("request") != NULL)
-    through = requested.filter(pl.col("role") == mpi.RECEIVE).select(
+    through = requested.filter(pl.col("role").is_in((mpi.SEND, mpi.RECEIVE))).select(
         "place", *_HANDLE, "time_begin"
     )
     if not through.height or not requests.height:
@@ -320,7 +321,8 @@ def match_messages(
     on_host = (early["host"] == early["host_there"]).sum()
     counts += {(0, "early"): early.height - on_host, (0, "early_on_host"): on_host}
     ends = {"time_begin": "send", "object_thread": "sender", "completed": "receive"}
-    rows = pairs.with_columns(tag).rename(ends).select(*PAIR_COLUMNS, "report", "place")
+    rows = pairs.with_columns(tag).rename(ends)
+    rows = rows.select(*PAIR_COLUMNS, "report", "place", *SIDE_COLUMNS)
     return MatchedMessages(write_block(path, rows), counts)
 
 
@@ -366,7 +368,8 @@ def _pair_messages(
     key = [*STREAM, "number"]
     there = {"receiver": "object_thread", "posted": "time_begin", "host_there": "host"}
     taking = received.select(*key, "completed", **there)
-    pairs = sent.drop("completed").join(taking, on=key, maintain_order="left")
+    sent = sent.rename({"completed": "released"})
+    pairs = sent.join(taking, on=key, maintain_order="left")
     is_later = pl.col("completed") >= pl.col("time_begin")
     causal = (pl.col("completed") == NULL) | is_later | (not in_time)
     equal = pl.col("sent") == pl.col("received")

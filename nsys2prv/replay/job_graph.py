@@ -244,11 +244,23 @@ class _Joiner(Struct):
         go = {"target": end, "source": 2 * (first + meeting), "channel": channel, "size": size}
         go["typical"] = meetings.lasts[rows]
         if kind == Kind.MPI:
-            lasts, later = times[end] - moments[meeting], meetings.later[rows]
-            go["typical"] = _find_quick_transfers(lasts, channel, size, later)
+            go["typical"] = _find_quick_transfers(
+                end,
+                times[end] - moments[meeting],
+                moments[meeting] >= self.find_call_begins(end),
+                channel,
+                size,
+                meetings.later[rows],
+            )
         self.parts += [_make_joining(Kind.MEET, typical=0, **come), _make_joining(kind, **go)]
         typical, own = MEETING_CALL * (kind == Kind.MPI), Kind.MEET if kind == Kind.NCCL else None
         self.set_own(np.unique(ends), typical, own)
+
+    def find_call_begins(self, ends: np.ndarray) -> np.ndarray:
+        """Return when the calls begin (ns) that end at some nodes."""
+        columns = self.columns
+        first = columns.view("target").searchsorted(ends.astype(np.int32))
+        return columns.view("time")[columns.view("source")[first] >> 1]
 
     def add_graphs(self, graphs: pl.DataFrame, inside: pl.DataFrame) -> None:
         """Let the work of graphs that were traced as a whole begin once all have begun that they meet
@@ -317,14 +329,28 @@ class _Joiner(Struct):
 
 
 def _find_quick_transfers(
-    lasts: np.ndarray, channel: np.ndarray, size: np.ndarray, later: np.ndarray
+    end: np.ndarray,
+    lasts: np.ndarray,
+    is_awaited: np.ndarray,
+    channel: np.ndarray,
+    size: np.ndarray,
+    later: np.ndarray,
 ) -> np.ndarray:
     """Return how long transfers of one size usually take on their channel (ns), where members may
-    end later than the transfer; AS_RECORDED elsewhere.
+    end later than the transfer; AS_RECORDED elsewhere. Of the transfers that a call waits for only the
+    last tells how long it takes, and only if the call began before it.
     """
     sizes = np.where(size < 0, (-1 - size) % 1000 - 1000, size)
-    frame = pl.DataFrame({"lasts": lasts, "channel": channel, "size": sizes, "later": later})
-    quick = pl.col("lasts").quantile(QUICK_SHARE, "lower").over("channel", "size", "later")
+    columns = {"end": end, "lasts": lasts, "channel": channel, "size": sizes, "later": later}
+    frame = pl.DataFrame(columns)
+    tells = pl.Series(is_awaited) & (pl.col("lasts") == pl.col("lasts").min().over("end"))
+    frame = frame.with_columns(clear=pl.when(tells).then("lasts"))
+    known = pl.coalesce(
+        pl.col("clear").quantile(QUICK_SHARE, "lower").over("channel", "size", "later"),
+        pl.col("clear").quantile(QUICK_SHARE, "lower").over("size", "later"),
+        pl.col("lasts").min().over("channel", "size", "later"),
+    )
+    quick = pl.min_horizontal("lasts", known)
     typical = frame.select(pl.when("later").then(quick).otherwise(AS_RECORDED))
     return np.minimum(typical.to_series().cast(pl.Int64).to_numpy(), LONG - 1)
 

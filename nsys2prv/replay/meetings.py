@@ -8,7 +8,7 @@ Which calls belong together :mod:`nsys2prv.match.meetings` lists.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +20,8 @@ from nsys2prv.match import MPI_RULES
 from nsys2prv.match.handoffs import list_handoffs
 from nsys2prv.match.meetings import (
     MESSAGES,
+    OTHERS,
+    ROOT,
     list_collectives,
     list_messages,
     match_by_ends,
@@ -134,39 +136,73 @@ def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
     """
     calls = calls.select(*_KEY, "end", "node_begin", "node_end", "name")
     table = list_collectives(reader).filter(pl.col("rule").is_in(MPI_RULES))
-    table = table.select(*_KEY, "until", "bytes", "eager", "holds", "later", meeting="collective")
     members = join_first(table, calls, _KEY)
-    # A call that returns at once ends with the wait that completes it.
-    ends = calls.select("thread", until="end", then="node_end").unique(
-        ("thread", "until"), keep="last", maintain_order=True
-    )
-    members = members.join(ends, on=("thread", "until"), how="left", maintain_order="left")
-    end = pl.when("later").then(pl.coalesce("then", "node_end")).otherwise("node_end")
+    # A call that returns at once comes, and ends, with the one that completes it.
+    ends = calls.select("thread", until="end", ended="node_end")
+    comes = calls.select("thread", comes="begin", came="node_begin")
+    members = _join_left(_join_left(members, ends, "until"), comes, "comes")
     size = pl.Series("size", classify_size(members["bytes"].to_numpy()))
-    members = members.with_columns(size + pl.col("name") * 1000, node_end=end)
-    return _group_members([members, _join_mpi_messages(list_messages(reader), calls)])
+    members = members.with_columns(
+        size + pl.col("name") * 1000,
+        node_end=pl.coalesce("ended", "node_end"),
+        node_begin=pl.coalesce("came", "node_begin"),
+        meeting="collective",
+    )
+    collectives = [_choose_awaited(members, awaits) for awaits in (ROOT | OTHERS, ROOT, OTHERS)]
+    return _group_members([*collectives, *_join_mpi_messages(list_messages(reader), calls)])
 
 
-def _join_mpi_messages(messages: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the members of messages: the send, the call that completes the receive, and the one in
-    which the sender waits for the receiver.
+def _join_left(members: pl.DataFrame, calls: pl.DataFrame, on: str) -> pl.DataFrame:
+    """Return members with the last of the calls that begins, or ends, at a time of theirs."""
+    calls = calls.unique(("thread", on), keep="last", maintain_order=True)
+    return members.join(calls, on=("thread", on), how="left", maintain_order="left")
+
+
+def _choose_awaited(members: pl.DataFrame, awaits: int) -> pl.DataFrame:
+    """Return the members of meetings of those who wait for the root, the others, or both, and of these."""
+    own = pl.col("awaits") == awaits
+    is_awaited = pl.when("is_root").then(awaits & ROOT).otherwise(awaits & OTHERS) != 0
+    some = members.filter(own.any().over("collective") & (own | is_awaited))
+    return some.with_columns(eager=~own, holds=is_awaited)
+
+
+def _join_mpi_messages(messages: pl.DataFrame, calls: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the members of messages: the call that completes the receive waits for the send, and for
+    the call of the sender without which no data moves; that which completes the send waits for the
+    call of the receiver that lets it go on.
     """
     messages = messages.filter(pl.col("kind") == MPI_MESSAGE).rename({"message": "meeting"})
-    sides = {
-        "sent": (("sender", "sent"), _KEY, {"eager": pl.col("eager"), "holds": pl.lit(True)}),
-        # A line leads to when its message was received.
-        "received": (("thread", "received"), ("thread", "end"), _BLOCKING),
-        "waits": (("sender", "waits"), _KEY, {"eager": pl.lit(False), "holds": pl.lit(False)}),
-    }
-    frames = [
-        join_first(messages, calls, of_line, of_call, "_call").select(
+    # Nobody's time counts twice.
+    is_one = pl.col("drives").is_null() & (pl.col("lets") == pl.col("takes"))
+    one, two = messages.filter(is_one), messages.filter(is_one.not_().fill_null(True))
+    yield _list_sides(one, calls, "sent", "received", "released")
+    yield _list_sides(two, calls, "sent", "received", "drives")
+    yield _list_sides(two.filter(pl.col("lets").is_not_null()), calls, "sent", "lets", "released")
+
+
+#: Sides of messages: columns that identify a call, what of it (:data:`_KEY` or its end), and whether it
+#: waits for the others, and they for it.
+_SIDES = {
+    "sent": ("sender", "begin", False, True),
+    "received": ("thread", "end", True, True),
+    "released": ("sender", "end", True, False),
+    "lets": ("thread", "begin", False, True),
+    "drives": ("sender", "begin", False, True),
+}
+
+
+def _list_sides(messages: pl.DataFrame, calls: pl.DataFrame, *names: str) -> pl.DataFrame:
+    """Return sides of messages as members."""
+    frames = []
+    for name in names:
+        row, of, waits, holds = _SIDES[name]
+        members = join_first(messages, calls, (row, name), ("thread", of), "_call").select(
             *("meeting", "bytes", "name", "node_begin", "node_end"),
-            thread=of_line[0],
-            eager=flags["eager"],
-            holds=flags["holds"],
+            thread=row,
+            eager=not waits,
+            holds=holds,
         )
-        for of_line, of_call, flags in sides.values()
-    ]
+        frames.append(members)
     members = pl.concat(frames)
     size = pl.Series("size", -1 - classify_size(members["bytes"].to_numpy()))
     size -= members["name"] * 1000

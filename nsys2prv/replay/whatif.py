@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.native import core
+from nsys2prv.replay.events import MPI_NAMES
 from nsys2prv.replay.graph import (
     LONG,
     NO_WEIGHT,
@@ -27,6 +28,7 @@ from nsys2prv.replay.graph import (
     split_rows,
 )
 from nsys2prv.replay.job_graph import JobGraph
+from nsys2prv.replay.places import group_places, join_lines
 from nsys2prv.replay.thresholds import PARTS, USUALLY
 
 #: Kinds of work that a rank may do slower than others, and what people call it.
@@ -130,6 +132,15 @@ class WorkTable(Struct, frozen=True, dict=True):
         every = np.concatenate(apart).astype(float)
         usually = float(np.quantile(every, USUALLY)) if len(every) else 0.0
         return Excess(total, mean, error, longest, sums, usually)
+
+    def join_places(self) -> WorkTable:
+        """Return the table with places between calls of MPI together that are one of the program."""
+        _, totals, counts = self.by_key
+        group = group_places(self.keys, totals, counts)
+        if (group == np.arange(len(group))).all():
+            return self
+        edges, first, kept = join_lines(self.edges, self.first, group)
+        return WorkTable(edges, self.keys[kept], first, self.weight)
 
     @cached_property
     def by_key(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -357,8 +368,19 @@ class Replay(Struct, frozen=True, dict=True):
             column = np.full(len(self.job.hosts) + 1, -1, np.int32)
             column[self.processes] = np.arange(count)
             columns = column[graph.processes]
-            self.tables[kinds] = make_work_table(graph, columns, self.select(kinds), count)
+            table = make_work_table(graph, columns, self._select_work(kinds), count)
+            self.tables[kinds] = table.join_places() if Kind.GAP in kinds else table
         return self.tables[kinds]
+
+    def _select_work(self, kinds: tuple[Kind, ...]) -> np.ndarray:
+        """Return the edges of some kinds that are a process's own work: calls of MPI, which wait in ways
+        that are not known, are not.
+        """
+        others = [name for name in self.job.calls if name < MPI_NAMES]
+        if Kind.CALL not in kinds or len(others) == len(self.job.calls):
+            return self.select(kinds)
+        rest = [kind for kind in kinds if kind != Kind.CALL]
+        return np.concatenate([self.select(rest), self.select((Kind.CALL,), others)])
 
     def do_as_others(self, kinds: tuple[Kind, ...], processes: Sequence[int]) -> Changes:
         """Give processes the work of the others: the median of those that did the same, the k-th

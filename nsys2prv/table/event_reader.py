@@ -51,8 +51,10 @@ LINE_COLUMNS = {
     "end": "until",
     "bytes": "size",
 }
+#: Further ones of messages of MPI.
+SIDES_OF_MESSAGES = {"posted": "posted", "released": "released"}
 #: Types of the columns that all ranges and lines have, threads apart; fields are as threads.
-TIMES = dict.fromkeys(("begin", "end", "sent", "bytes"), np.int64)
+TIMES = dict.fromkeys(("begin", "end", "sent", "bytes", "posted", "released"), np.int64)
 #: Columns of stacks.
 STACK_COLUMNS = {
     "begin": pl.Int64,
@@ -323,8 +325,8 @@ class EventReader(Struct, dict=True):
         dtype: type[np.signedinteger] = np.int64,
     ) -> pl.DataFrame:
         """Return lines of some kinds, by the first of the columns asked for: `sent` (when they are),
-        `sender` (thread), `begin`, `thread`, `end` (of the event that the line leads to), `bytes`.
-        dtype: of threads.
+        `sender` (thread), `begin`, `thread`, `end` (of the event that the line leads to), `bytes`; of
+        messages of MPI also SIDES_OF_MESSAGES. dtype: of threads.
         """
 
         def make_columns(lines: Slice) -> dict[str, np.ndarray]:
@@ -333,7 +335,7 @@ class EventReader(Struct, dict=True):
                 if name == "begin":
                     columns[name] = lines.find_begins("receive", "until")
                 else:
-                    columns[name] = lines.column(LINE_COLUMNS[name])
+                    columns[name] = lines.column((LINE_COLUMNS | SIDES_OF_MESSAGES)[name])
                 if name == "end":
                     columns[name] = np.minimum(columns[name], self.duration)
             return columns

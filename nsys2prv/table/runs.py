@@ -63,6 +63,8 @@ COLUMNS = {
         "until": TIMES,
         "size": NUMBERS,
         "tag": NUMBERS,
+        "posted": TIMES,
+        "released": TIMES,
     },
     COUNTER: {"time": TIMES, "row": OBJECTS},
     STATE: {"time": TIMES, "end": TIMES, "row": OBJECTS, "state": NUMBERS},

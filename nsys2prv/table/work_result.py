@@ -247,6 +247,8 @@ def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> list[Run]:
     }
     if load_catalogue().lines[lines.kind].tag is None:
         columns["tag"] = lines.tag
+    if lines.posted is not None:
+        columns |= {"posted": lines.posted, "released": lines.released}
     times = lines.send, lines.receive, lines.until
     kept = slice(None)
     if not all(map(are_all_usable, times)):

@@ -64,7 +64,7 @@ def test_members_of_collectives_are_of_different_ranks_and_wait_for_the_last(
         )
         assert whole["task"].all()
         assert whole.select("rules", "first", "come").unique().rows() == [(1, 0, 1)]
-        held = table.filter(pl.col("holds") & ~pl.col("later"))
+        held = table.filter((pl.col("awaits") > 0) & ~pl.col("later"))
         assert (held["wait"] + held["transfer"] <= held["end"] - held["begin"]).all()
         messages = list_messages(job.reader)
         assert (messages["received"] >= messages["sent"]).all()

