@@ -241,7 +241,7 @@ def rename_by_template(
     """
     if len(texts) <= FEW_TEXTS or not rules or not all(rule.any_digits for rule in rules):
         return None
-    templates = texts.find_templates()
+    templates = texts.templates
     if templates is None:
         return None
     firsts = list(map(_renumber, decode_texts(templates.firsts).to_list()))
@@ -254,6 +254,7 @@ def rename_by_template(
         return of_firsts, codes, numbers
     distinct, of_alone = number_distinct(texts.take(alone))
     others = rename_texts(DistinctTexts(distinct).decode(), rules)
+    codes = codes.copy()
     codes[alone] = of_firsts.height + of_alone
     numbers[alone] = others["number"].to_numpy()[of_alone]
     return pl.concat([of_firsts, others]), codes, numbers

@@ -136,8 +136,9 @@ class DistinctTexts:
         kept = kept if self._kept is None else self._kept[kept]
         return DistinctTexts(read=self._read, kept=kept)
 
-    def find_templates(self) -> Templates | None:
-        """Return the templates of the texts; None where they are so many that they are of no use,
+    @cached_property
+    def templates(self) -> Templates | None:
+        """The templates of the texts; None where they are so many that they are of no use,
         or where the texts are not with the core.
         """
         if self._read is None:
