@@ -28,6 +28,7 @@ from nsys2prv.figures.efficiency_times import (
 )
 from nsys2prv.figures.intervals import merge_spans
 from nsys2prv.figures.result import DECLARED, KERNEL_NAMES, Context, Result, divide_columns
+from nsys2prv.figures.stacks import STATES_OF_THREADS
 from nsys2prv.figures.thresholds import (
     LEAST_REGION,
 )
@@ -219,6 +220,10 @@ def _add_host_tables(
     layouts, options = context.reader.layouts, context.options
     has_mpi, has_api = bool(layouts & set(MPI_LAYOUTS)), "cuda_api" in layouts
     kinds = ["mpi"] * has_mpi + ["api"] * has_api + ["openmp"] * ("openmp_all" in hosts.columns)
+    if "known_ns" not in hosts.columns:
+        hosts = hosts.with_columns(running_ns=None, known_ns=None)
+        result.missing.append(f"CPU efficiency: {context.explain_absence(STATES_OF_THREADS)}")
+    kinds.append("cpu")
     rated = _rate_groups(context.label_tasks(hosts, "node"), PART, "hosts", *kinds)
     of_job = _select_parts(rated)
     name = "MPI serialisation and transfer efficiency"
@@ -321,7 +326,7 @@ def _rate_groups(rows: pl.DataFrame, by: Sequence[str], members: str, *kinds: st
     sums = rows.group_by(by, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias(members),
         pl.col("elapsed_ns").max(),
-        pl.col("useful_ns", "^openmp_.*$").sum(),
+        pl.col("useful_ns", "^openmp_.*$", "^(running|known)_ns$").sum(),
         pl.col("^active_ns$").max(),
         total=pl.col(busy).sum(),
         greatest=pl.col(busy).max(),

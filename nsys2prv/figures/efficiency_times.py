@@ -12,6 +12,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.figures.cpu_time import find_running
 from nsys2prv.figures.device_group import (
     ALL,
     BUSY,
@@ -133,7 +134,8 @@ def measure_hosts(
     unit: DeviceGroup, task: int, regions: Sequence[Region]
 ) -> Iterator[pl.DataFrame]:
     """Yield the times of each host thread of a task that counts: rows of PART, elapsed_ns,
-    outside_mpi_ns and useful_ns, begin_ns and end_ns of the part, and times of OpenMP.
+    outside_mpi_ns and useful_ns, running_ns (on a CPU) of known_ns of that, begin_ns and end_ns of the
+    part, and times of OpenMP.
     """
     own = unit.list_iterations(task)
     main = int(own["thread"][0]) if own.height else choose_thread(unit, task)
@@ -151,6 +153,9 @@ def measure_hosts(
         outside = unit.covered - unit.find_mpi_spans([thread])
         useful = outside - unit.find_thread_spans([thread], "cuda_api")
         sets = {"elapsed_ns": unit.covered, "outside_mpi_ns": outside, "useful_ns": useful}
+        running, known = find_running(unit, thread)
+        if len(known):
+            sets |= {"running_ns": useful & running, "known_ns": useful & known}
         times = _measure_parts(unit, windows, sets)
         of_parts = []
         for (part, key), window in windows.items():

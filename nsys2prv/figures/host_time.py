@@ -402,9 +402,18 @@ def find_overhead(replay: Replay, overhead: pl.DataFrame) -> tuple[np.ndarray, n
     """Return the calls and pauses of hosts during which the profiler works on the same thread: edges,
     ascending, and for how long it does (ns). overhead: as :func:`collect_overhead` yields it.
     """
+    return measure_edges(replay, replay.select((Kind.GAP, Kind.CALL)), overhead)
+
+
+def measure_edges(
+    replay: Replay, edges: np.ndarray, overhead: pl.DataFrame
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return those of some edges during which something happens on the thread that they lead to, ascending,
+    and for how long (ns, at most their weight). overhead: `thread`, `begin`, `end` of what happens.
+    """
     if not overhead.height:
-        return replay.kept
-    graph, edges = replay.graph, np.sort(replay.select((Kind.GAP, Kind.CALL)))
+        return np.zeros(0, np.int32), np.zeros(0, np.int64)
+    graph, edges = replay.graph, np.sort(edges)
     spans = {
         thread: Spans(*to_arrays(rows, *SIDES)) for (thread,), rows in overhead.group_by("thread")
     }

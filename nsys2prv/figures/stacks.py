@@ -37,6 +37,8 @@ SAMPLES = ("cpu_sample", "cpu_sample_stack")
 STATES_OF_THREADS = ("thread_state", "thread_state_reason")
 #: Whose code samples are in: values of the catalogue.
 _STATES = map_labels("thread_state")
+#: Value of a thread that runs.
+RUNNING = _STATES["running"]
 PROFILER, SYSTEM = (map_labels("code_owner")[whose] for whose in ("the profiler", "the system"))
 #: CPU samples in MPI: when, the time that each stands for (ns), and the function without MPI_.
 MPI_SAMPLES = {"begin": pl.Int64, "lasts": pl.Int64, "call": pl.String}
@@ -192,7 +194,7 @@ def _find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, S
     if not changes.height:
         return nothing
     state, begin = to_arrays(changes, "state", "begin")
-    runs, ends = state == _STATES["running"], np.isin(state, (0, _STATES["terminated"]))
+    runs, ends = state == RUNNING, np.isin(state, (0, _STATES["terminated"]))
     calls = unit.find_thread_spans([thread], "cuda_api", *OS)
     first, last = int(begin[0]) if runs[0] else 0, int(begin[-1])
     if len(calls):
@@ -205,7 +207,7 @@ def _find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, S
     later = lasts["begin"] - last
     # The threads of a process that exits end together, but for the one that frees what it had.
     is_exit = (later > TOGETHER_AT_EXIT).sum() <= 1 and (later.abs() <= TOGETHER_AT_EXIT).sum() > 2
-    goes_on = not is_exit and (lasts["state"] == _STATES["running"]).any()
+    goes_on = not is_exit and (lasts["state"] == RUNNING).any()
     begun, final = min(first, int(of_all["begin"][0])), max(last, int(of_all["begin"][-1]))
     final = last if is_exit else final
     ended, away = (

@@ -105,6 +105,16 @@ def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> Figures:
     return [(row, values) for row, values in found if any(one is not None for one in values)]
 
 
+def nest_rows(figures: Figures) -> Figures:
+    """Return rows with the depth that they have below what is known of what they are factors of."""
+    rows, above = [], []
+    for row, values in figures:
+        above = [depth for depth in above if depth < row.depth]
+        rows.append((replace(row, depth=len(above)), values))
+        above += [row.depth] if "." in row.path else []
+    return rows
+
+
 class Interval(Struct, frozen=True):
     """The focus of analysis of a run."""
 
@@ -357,13 +367,7 @@ class ComparedRuns(Struct):
             run.metrics if count or not any(counts) else {**run.metrics, "elapsed_ns": None}
             for run, count in zip(self.runs, counts, strict=True)
         ]
-        rows, above = [], []
-        for row, values in list_known_rows(metrics):
-            # What it is a factor of may not be known.
-            above = [depth for depth in above if depth < row.depth]
-            rows.append((replace(row, depth=len(above)), values))
-            above += [row.depth] if "." in row.path else []
-        return rows
+        return nest_rows(list_known_rows(metrics))
 
     def list_region_figures(self) -> list[tuple[str, Figures]]:
         """Return the figures of the regions side by side, for each run, with what it is called. Times

@@ -66,3 +66,13 @@ LEAST_ACTIVE = 0.1
 GOOD, FAIR = 0.8, 0.6
 #: Regions of less of the elapsed time are left out where all are asked for.
 LEAST_REGION = 0.01
+
+# CPUs.
+
+#: A scheduler leaves a thread on its CPU for 0.75 ms or more (Linux's smallest slice), if there are others;
+#: one that runs for less than this on average between two long times (ns) off the CPU went to sleep by itself.
+LEAST_SLICE, LONG_OFF = 500_000, 1_000_000
+#: A process uses the CPUs on which it is for this share of the time that it runs, or more.
+LEAST_OF_CPU = 0.02
+#: Waiting for CPUs is looked at from this share of the time on.
+LEAST_WAITING = 0.01

@@ -66,7 +66,7 @@ HAS_OTHERS = (*LIMITS, "imbalance", "launching", "place", "pauses")
 class Cause(Struct, frozen=True):
     """A change that gains time."""
 
-    #: gpu, host, copies, link within, link to others, late hand-off, hand-off (of some processes); hiccup; imbalance,
+    #: gpu, host, copies, link within, link to others, late hand-off, hand-off (of some processes); hiccup; cpu, imbalance,
     #: messages, transfers, host_time, launching (all of that too, most of it to launch), place, pauses (at
     #: several places), allocation, module_loading, pageable, tensor_cores (of the whole job).
     kind: str
@@ -89,6 +89,10 @@ class Cause(Struct, frozen=True):
 
 def find_causes(replay: Replay) -> list[Cause]:
     """Return what gains time: culprits, other causes, limits."""
+    # Who waits for a CPU is late for that reason, whoever it is.
+    waiting = Cause("cpu", replay.compute_gain(replay.cpu_waits, LEAST_GAIN), replay.cpu_waits)
+    first = [waiting] if waiting.gain >= LEAST_GAIN else []
+    replay = replay.skip_cpu_waits() if first else replay
     causes, base = _find_culprits(replay)
     base.tables.clear()
     candidates = [cause for cause in _list_candidates(base) if cause.gain >= LEAST_GAIN]
@@ -107,7 +111,9 @@ def find_causes(replay: Replay) -> list[Cause]:
         if gain >= max(LEAST_GAIN, LEAST_BEYOND * cause.gain):
             causes.append(cause)
             base = base.change(cause.changes)
-    return [causes[0], *(_measure_alone(replay, cause) for cause in causes[1:])] if causes else []
+    if causes:
+        causes[1:] = [_measure_alone(replay, cause) for cause in causes[1:]]
+    return [*first, *causes]
 
 
 def _measure_alone(replay: Replay, cause: Cause) -> Cause:
@@ -187,7 +193,7 @@ def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[C
     is_usual = share < HICCUP_SHARE and not is_far_beyond(replay, culprit)
     if is_often or is_usual:
         return [], 0.0
-    moments = [(edges[longest], replay.job.graph.weight[edges[longest]] - saved[longest])]
+    moments = [(edges[longest], replay.weight[edges[longest]] - saved[longest])]
     return moments, share
 
 
@@ -299,6 +305,7 @@ def balance_work(replay: Replay) -> Changes:
 #: Kind of cause of the whole job -> the words for its change ("": of GPUs or hosts), and the change.
 JOB_CHANGES: dict[str, tuple[str, Callable[[Replay], Changes]]] = {
     "imbalance": ("", balance_work),
+    "cpu": ("no waiting for CPUs", lambda replay: replay.cpu_waits),
     "messages": ("messages in time", Replay.expect_messages),
     "transfers": ("no transfers", Replay.transfer_at_once),
     "host_time": ("no host time", lambda replay: replay.scale(HOST_TIME)),

@@ -42,7 +42,17 @@ ALWAYS = (-(1 << 62), 1 << 62)
 #: Kinds whose edges what-ifs ask for.
 _SELECTED = (*WORK, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF, Kind.MEET)
 #: What stays the same with changes.
-_KEPT = ("counts", "processes", "span", "path", "_rows", "tables", "_latencies", "_scratch")
+_KEPT = (
+    "counts",
+    "processes",
+    "span",
+    "path",
+    "_rows",
+    "tables",
+    "_latencies",
+    "_scratch",
+    "weight",
+)
 
 
 class Excess(Struct, frozen=True):
@@ -154,13 +164,13 @@ class WorkTable(Struct, frozen=True, dict=True):
 
 
 def make_work_table(
-    graph: Graph, columns: np.ndarray, rows: np.ndarray, processes: int
+    graph: Graph, columns: np.ndarray, rows: np.ndarray, processes: int, weight: Durations
 ) -> WorkTable:
-    """Return the table of work of some edges. columns: of each row of the trace."""
+    """Return the table of work of some edges. columns: of each row of the trace; weight: of edges."""
     table, keys, first = core.tabulate_work(graph.core, graph.row, columns, rows, processes)
     edges = np.frombuffer(table, np.int32).reshape(-1, max(processes, 1))
     keys, first = np.frombuffer(keys, np.int32), np.frombuffer(first, np.int64)
-    return WorkTable(edges, keys, first, graph.weight)
+    return WorkTable(edges, keys, first, weight)
 
 
 class KernelFacts(Struct, frozen=True):
@@ -190,6 +200,8 @@ class Replay(Struct, frozen=True, dict=True):
     kept: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int32), np.zeros(0, np.int64))
     #: What is known of kernels and memory.
     known: KernelFacts = KernelFacts()
+    #: What changes if no thread waits for a CPU.
+    cpu_waits: Changes = []
 
     @property
     def graph(self) -> Graph:
@@ -293,6 +305,17 @@ class Replay(Struct, frozen=True, dict=True):
         return changed
 
     @cached_property
+    def weight(self) -> Durations:
+        """How long work lasts that is compared: as recorded, or without waits for CPUs."""
+        return self.graph.weight
+
+    def skip_cpu_waits(self) -> Replay:
+        """Return the replay in which no thread waits for a CPU."""
+        changed = self.change(self.cpu_waits)
+        changed.__dict__.update(weight=self._apply(self.cpu_waits), tables={})
+        return changed
+
+    @cached_property
     def _rows(self) -> dict[Kind, np.ndarray]:
         return self.graph.select(_SELECTED, self.begin, self.end)
 
@@ -333,7 +356,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     def list_saved(self, changes: Changes) -> tuple[np.ndarray, np.ndarray]:
         """Return the edges that get shorter, and by how much (ns)."""
-        weight, parts = self.graph.weight, []
+        weight, parts = self.weight, []
         for edges, new in self._keep(changes):
             for part in split_rows(len(edges)):
                 some = edges[part]
@@ -368,7 +391,8 @@ class Replay(Struct, frozen=True, dict=True):
             column = np.full(len(self.job.hosts) + 1, -1, np.int32)
             column[self.processes] = np.arange(count)
             columns = column[graph.processes]
-            table = make_work_table(graph, columns, self._select_work(kinds), count)
+            work = self._select_work(kinds)
+            table = make_work_table(graph, columns, work, count, self.weight)
             self.tables[kinds] = table.join_places() if Kind.GAP in kinds else table
         return self.tables[kinds]
 

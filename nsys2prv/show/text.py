@@ -35,6 +35,7 @@ from nsys2prv.figures.study_model import (
     Row,
     list_known_rows,
     name_metrics,
+    nest_rows,
     rate_efficiency,
 )
 
@@ -435,11 +436,11 @@ def _format_tree(result: Result, style: Style) -> list[str]:
         for table in tables
     ]
     parts = list(dict.fromkeys(part for of_table in rows for part in of_table))
-    known = list_known_rows([name_metrics(*(one.get(part, {}) for one in rows)) for part in parts])
+    metrics = [name_metrics(*(one.get(part, {}) for one in rows)) for part in parts]
+    known = nest_rows(list_known_rows(metrics))
     if not known:
         return []
-    least = min(row.depth for row, _ in known)
-    names = ["  " * (row.depth - least) + row.label for row, _ in known]
+    names = ["  " * row.depth + row.label for row, _ in known]
     rows_of_names, figures = zip(*known, strict=True)
     columns = [
         make_figure_column(part, zip(rows_of_names, values, strict=True), style)

@@ -44,6 +44,7 @@ from nsys2prv.replay.thresholds import LEAST_GAIN
 from nsys2prv.replay.whatif import KernelFacts, Replay
 from nsys2prv.verdict import time_use
 from nsys2prv.verdict.cause_context import CauseContext
+from nsys2prv.verdict.cpu_waits import CpuShortage, describe_cpu, find_shortage, skip_cpu_waits
 from nsys2prv.verdict.culprits import describe_culprit
 from nsys2prv.verdict.gpu_use import describe_unused
 from nsys2prv.verdict.host_use import JobFacts
@@ -100,6 +101,8 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     names = _list_names(context)
     replay = Replay(graph, *_choose_span(graph, facts), known=_list_known(facts, names))
     replay = structs.replace(replay, kept=host_time.find_overhead(replay, frames["overhead"]))
+    if shortage := find_shortage(frames, dict(context.tasks.select("task", "node").rows())):
+        replay = structs.replace(replay, cpu_waits=skip_cpu_waits(replay, shortage.waits))
     if asked := parse_what_ifs(options.what_ifs):
         answers = replay_what_ifs(asked, replay, names)
         span = "the work of GPUs" if devices.height else f"the time from {MPI_TIME}"
@@ -118,7 +121,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     )
     if summary and unexplained > MOST_UNEXPLAINED:
         result.notes[-1] += f" {trust}."
-    findings = _list_causes(facts, names)
+    findings = _list_causes(facts, names, shortage)
     told = sum(one.share for one in findings)
     reason = trust if unexplained > MOST_UNEXPLAINED else ""
     if loss := time_use.describe_loss(facts, reason, outside, told):
@@ -201,8 +204,8 @@ def _choose_span(graph: JobGraph, facts: JobFacts) -> tuple[int, int]:
     return begin, min(end, max(begin, int(last)) + MARGIN)
 
 
-def _list_causes(facts: CauseContext, names: Names) -> list[Finding]:
-    """Return the findings of causes, the most costly first, limits last."""
+def _list_causes(facts: CauseContext, names: Names, shortage: CpuShortage | None) -> list[Finding]:
+    """Return the findings of causes, the most costly first, limits last. shortage: of CPUs."""
     replay, devices, options = facts.replay, facts.devices, facts.options
     found = find_causes(replay)
     replay.free_memory()
@@ -214,9 +217,12 @@ def _list_causes(facts: CauseContext, names: Names) -> list[Finding]:
     findings = []
     for cause in found:
         suspect = cause.suspect
-        claim = (
-            describe_culprit(cause, facts, suspect) if suspect else describe_job_cause(cause, facts)
-        )
+        if cause.kind == "cpu" and shortage:
+            claim = describe_cpu(cause, facts, shortage)
+        elif suspect:
+            claim = describe_culprit(cause, facts, suspect)
+        else:
+            claim = describe_job_cause(cause, facts)
         kind, _ = TEXTS["kinds"][claim.key]
         gain = cause.gain if claim.gain is None else claim.gain
         share = replayed * (min(gain, idle) if kind in OF_HOSTS else gain)

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.figures import host_time
+from nsys2prv.figures.cpu_time import collect_cpu_time
 from nsys2prv.figures.device_group import (
     COMMUNICATING,
     COMMUNICATION,
@@ -36,7 +37,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     GPUs do, in all, by kernel and launch configuration, and by kind of copy. `products`: kernels that are matrix products
     without tensor cores, on devices that have some. `mpi_samples`: CPU samples of main
     threads by MPI call, where MPI was not traced. `mpi`: the time in MPI. `failed`: calls of CUDA that failed. `unrecorded`: what
-    the reports do not record.
+    the reports do not record. `cpu_waits`, `cpu_runs`: cpu_time.py.
     """
     window = unit.options.covered_steady
     before, after = _find_edges(unit, window)
@@ -88,6 +89,7 @@ def _collect_hosts(
     outside = {thread: host_time.find_outside_calls(unit, thread, window) for thread in threads}
     parts = host_time.divide_host_time(unit, main, outside[main] - busy)
     yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
+    yield from collect_cpu_time(unit, task, threads, window)
     asked = {"all": of_host} if unit.first_work is None else times
     moments = {when: time.find_longest() for when, time in asked.items()}
     asked = {when: time - busy for when, time in asked.items()}

@@ -21,7 +21,6 @@ from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.thresholds import (
     FEWEST_PAUSES,
     LEAST_NAMED,
-    LITTLE_DATA,
     LONG_TRANSFER,
     MORE,
     MOST_IN_FIRST,
@@ -31,6 +30,7 @@ from nsys2prv.verdict.thresholds import (
     OF_FORMULA,
     OF_LATENCY,
     REGULAR,
+    SLOW_LINK,
     USUAL_BUBBLE,
 )
 from nsys2prv.verdict.time_use import describe_copies
@@ -191,7 +191,10 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
         evidence.append(say("one link", hosts=list_some(next(iter(between)))))
     title, advice = None, "transfers"
     kind, value, lasts, count, moved = sums.row(0)
-    if kind == Kind.MPI and moved < LITTLE_DATA and lasts > LONG_TRANSFER * count:
+    if (
+        kind == Kind.MPI
+        and max(moved * count, LONG_TRANSFER * SLOW_LINK * count) < SLOW_LINK * lasts
+    ):
         label, is_most = facts.name_transfer(Kind.MPI, value), 2 * lasts > whole
         part = ("most" if is_most else "longest") if sums.height > 1 else ""
         title = say("little data", call=label, part=part)

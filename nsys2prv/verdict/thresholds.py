@@ -58,8 +58,9 @@ FEW_MORE = 0.02
 
 # Communication.
 
-#: Of MPI, a transfer of fewer bytes that takes longer is not held up by the network.
-LITTLE_DATA, LONG_TRANSFER = 1 << 16, 500_000
+#: Of MPI, a transfer that is slower (B/ns) than the slowest network of such jobs, Gigabit Ethernet, and takes
+#: longer than any latency (ns), is not held up by the network.
+SLOW_LINK, LONG_TRANSFER = 0.1, 500_000
 #: What is lost to messages in chains is a pipeline's bubble if it is so many times what the formula
 #: says, or more, where that is not known this. So many stages are named.
 OF_FORMULA, USUAL_BUBBLE, MOST_STAGES = 0.5, 0.2, 4
@@ -88,3 +89,13 @@ FEW = 0.1
 #: call for less than this share of the usual time come late to it; fewer ranks do not show which is
 #: unusual.
 LEAST_IN_MPI, LATE, FEWEST_RANKS = 0.05, 0.8, 3
+
+# CPUs.
+
+#: Ranks share a CPU if one has it for this share of the time in which the other waits for it.
+LEAST_HELD = 0.05
+#: Ranks wait for CPUs if they do for this share of the time of the one that waits longest.
+LEAST_SHARED = 0.2
+#: A rank is off its CPU as much in MPI, where it looks again and again, as elsewhere, if it is so for this
+#: part of that share of the time.
+ALIKE = 0.5

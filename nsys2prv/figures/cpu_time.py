@@ -1,0 +1,168 @@
+"""Find when host threads wait for a CPU: they are off it, though nothing that is recorded makes them wait.
+
+Linux does not record why a thread leaves its CPU. That it sleeps is shown by a call of the operating system, where
+these are recorded, or by another thread of its process that works meanwhile: for that one it may wait. Otherwise it
+waits for a CPU if all CPUs of its process are held by threads that are recorded: one that could run
+would not wait beside a CPU that is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv.figures.device_group import OS, DeviceGroup, find_io_spans, to_arrays
+from nsys2prv.figures.host_time import find_host_parts, find_outside_calls, find_profiler_spans
+from nsys2prv.figures.intervals import EMPTY, SIDES, Spans, merge_spans, unite
+from nsys2prv.figures.stacks import RUNNING, STATES_OF_THREADS, find_states, read_layouts
+from nsys2prv.figures.thresholds import LEAST_OF_CPU, LEAST_SLICE, LEAST_WAITING, LONG_OFF
+
+
+class CpuUse(Struct, frozen=True):
+    """Threads on the CPUs of a job's hosts, and when the main threads wait for one."""
+
+    #: When threads run: task, thread, cpu, begin, end (ns), by begin.
+    runs: pl.DataFrame
+    #: When threads of ranks wait for a CPU: task, thread, begin, end (ns), and whether they are in MPI.
+    waits: pl.DataFrame
+    #: Host of each task.
+    hosts: Mapping[int, str]
+
+    def find_cpus(self, task: int) -> list[int]:
+        """Return the CPUs that a task runs on, but for those that it hardly uses."""
+        return _find_cpus(self.runs.filter(task=task))
+
+    def find_holders(self, thread: int) -> pl.DataFrame:
+        """Return who has the CPU that a thread was on while it waits for one: `task`, and `thread`s of
+        it (ns of `time` each), of those that are recorded.
+        """
+        waits = self.waits.filter(thread=thread)
+        own = self.runs.filter(thread=thread)
+        begin, end = to_arrays(waits, *SIDES)
+        last = np.searchsorted(own["begin"].to_numpy(), begin, "right") - 1
+        left = np.where(last >= 0, own["cpu"].to_numpy()[np.maximum(last, 0)], -1)
+        host = self.hosts.get(int(waits["task"][0])) if waits.height else None
+        there = [task for task, of in self.hosts.items() if of == host]
+        parts = []
+        for cpu in np.unique(left).tolist():
+            time = merge_spans(begin[left == cpu], end[left == cpu])
+            others = self.runs.filter(
+                (pl.col("cpu") == cpu) & (pl.col("thread") != thread) & pl.col("task").is_in(there)
+            )
+            lasts = pl.Series(time.within(*to_arrays(others, *SIDES)), dtype=pl.Int64)
+            parts.append(others.select("task", "thread", time=lasts))
+        sums = pl.concat([self.runs.select("task", "thread", time="begin").clear(), *parts])
+        return sums.group_by("task", "thread").agg(pl.col("time").sum()).sort("task", "thread")
+
+
+def _find_cpus(runs: pl.DataFrame) -> list[int]:
+    sums = runs.group_by("cpu").agg(time=(pl.col("end") - pl.col("begin")).sum())
+    return sorted(sums.filter(pl.col("time") >= LEAST_OF_CPU * pl.col("time").sum())["cpu"])
+
+
+def find_running(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans]:
+    """Return when a thread runs, and when that is known: it is on or off the CPU."""
+    runs, off, _, _ = find_states(unit, thread)
+    return runs, unite(runs, off)
+
+
+def collect_cpu_time(
+    unit: DeviceGroup, task: int, threads: list[int], time: Spans
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield when threads of a task may wait for a CPU (`cpu_waits`: as of CpuUse, and whether that is
+    `sure`), how long they are outside of calls and in MPI, and run there (`cpu_shares`, ns), and if they
+    wait for long, when all threads of the task run (`cpu_runs`: as of CpuUse).
+    """
+    if not unit.has(*STATES_OF_THREADS):
+        return
+    rows, waiting = unit.list_rows(task), 0
+    for thread in threads:
+        outside = find_outside_calls(unit, thread, time)
+        waits = _find_waits(unit, thread, time, outside)
+        if not any(map(len, waits)):
+            continue
+        runs, known = find_running(unit, thread)
+        in_mpi = known & time & unit.find_mpi_spans([thread])
+        row = {
+            "task": task,
+            "thread": thread,
+            "outside": known.overlap(outside),
+            "runs": runs.overlap(outside),
+            "mpi": in_mpi.length,
+            "runs_in_mpi": runs.overlap(in_mpi),
+        }
+        yield "cpu_shares", pl.DataFrame([row])
+        others = unite(*(find_states(unit, one)[0] for one in rows if one != thread))
+        for spans, in_mpi in zip(waits, (False, True), strict=True):
+            waiting = max(waiting, spans.length)
+            sure = spans - others if unit.has(*OS) else EMPTY
+            for own, is_sure in ((sure, True), (spans - sure, False)):
+                yield "cpu_waits", _list_waits(task, thread, in_mpi, own).with_columns(sure=is_sure)
+    if waiting >= LEAST_WAITING * max(time.length, 1):
+        yield "cpu_runs", _list_runs(unit, rows, time).with_columns(task=pl.lit(task, pl.Int64))
+
+
+def _list_waits(task: int, thread: int, in_mpi: bool, spans: Spans) -> pl.DataFrame:
+    """Return waits of a thread as columns of CpuUse."""
+    values = {"task": task, "thread": thread, "in_mpi": in_mpi}
+    sides = pl.DataFrame(dict(zip(SIDES, (spans.begin, spans.end), strict=True)))
+    return sides.with_columns(pl.lit(value).alias(name) for name, value in values.items())
+
+
+def _find_waits(unit: DeviceGroup, thread: int, time: Spans, outside: Spans) -> tuple[Spans, Spans]:
+    """Return when a thread is off the CPU in no recorded call, and in none but of MPI, which looks again
+    and again; never for one that runs for less than a slice between such long times: it sleeps.
+    outside: when it is in no call of CUDA or MPI.
+    """
+    parts = find_host_parts(unit, thread, outside)
+    off = unite(*(spans for part, spans in parts if part == "off_cpu"))
+    runs, of_thread, *_ = find_states(unit, thread)
+    long = np.count_nonzero(off.end - off.begin >= LONG_OFF)
+    if runs.overlap(outside) < LEAST_SLICE * long:
+        return EMPTY, EMPTY
+    in_calls = unit.find_thread_spans([thread], "cuda_api", *OS)
+    others = unite(in_calls, find_io_spans(unit, [thread]), find_profiler_spans(unit, thread))
+    return off, (of_thread & time & unit.find_mpi_spans([thread])) - others
+
+
+def _list_runs(unit: DeviceGroup, threads: list[int], time: Spans) -> pl.DataFrame:
+    """Return when some threads run within some time, and where: thread, cpu, begin, end, by begin."""
+    first, last = time.find_hull()
+    changes = read_layouts(unit, STATES_OF_THREADS, "state", "cpu")
+    changes = changes.filter(pl.col("thread").is_in(threads)).sort(
+        "thread", "begin", maintain_order=True
+    )
+    following = pl.col("begin").shift(-1).over("thread")
+    runs = changes.select(
+        pl.col("thread").cast(pl.Int64),
+        pl.col("cpu").cast(pl.Int64) - 1,
+        "begin",
+        end=following,
+        runs=pl.col("state") == RUNNING,
+    )
+    inside = (pl.col("begin") < last) & (pl.col("end") > first)
+    return runs.filter(pl.col("runs") & inside).drop("runs").sort("begin")
+
+
+def find_cpu_use(frames: Mapping[str, pl.DataFrame], hosts: Mapping[int, str]) -> CpuUse | None:
+    """Return how a job uses the CPUs of its hosts, where its threads wait for some; None where they do
+    not. hosts: of tasks.
+    """
+    waits, runs = frames["cpu_waits"], frames["cpu_runs"]
+    if not waits.height or not runs.height:
+        return None
+    runs = runs.sort("begin")
+    kept = [waits.filter("sure")]
+    unsure = waits.filter(~pl.col("sure")).group_by("task", "thread", "in_mpi")
+    for (task, thread, in_mpi), frame in unsure:
+        there = [one for one, host in hosts.items() if host == hosts.get(task)]
+        held = runs.filter(pl.col("task").is_in(there) & (pl.col("thread") != thread))
+        spans = merge_spans(*to_arrays(frame, *SIDES))
+        for cpu in _find_cpus(runs.filter(task=task)):
+            spans = spans & merge_spans(*to_arrays(held.filter(cpu=cpu), *SIDES))
+        kept.append(_list_waits(task, thread, in_mpi, spans))
+    found = pl.concat(kept, how="diagonal_relaxed").sort("thread", "begin")
+    return CpuUse(runs, found, hosts) if found.height else None

@@ -1,0 +1,159 @@
+"""Say which ranks wait for CPUs, and who has these: other ranks, their own threads, or something that is not recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv.figures.cpu_time import find_cpu_use
+from nsys2prv.figures.host_time import measure_edges
+from nsys2prv.figures.result import format_numbers
+from nsys2prv.replay.causes import Cause
+from nsys2prv.replay.graph import Changes, Kind
+from nsys2prv.replay.whatif import Replay
+from nsys2prv.verdict.cause_context import CauseContext
+from nsys2prv.verdict.thresholds import ALIKE, LEAST_HELD, LEAST_SHARED
+from nsys2prv.verdict.words import Claim, Said, say
+
+
+def skip_cpu_waits(replay: Replay, waits: pl.DataFrame) -> Changes:
+    """Return what changes if no thread waits for a CPU: work of hosts lasts as long as they run, and a
+    transfer of MPI is shorter by as long as that of its members waits that does so longest. waits: as of
+    CpuUse.
+    """
+    work, lost = measure_edges(replay, replay.select((Kind.GAP, Kind.CALL)), waits)
+    weight = replay.graph.weight
+    changes: Changes = [(work, weight[work] - lost)]
+    transfers = np.sort(replay.select((Kind.MPI,)))
+    some, lost = measure_edges(replay, transfers, waits)
+    meetings = replay.edges.source
+    found = pl.DataFrame({"meeting": meetings[some], "lost": lost})
+    most = found.group_by("meeting").agg(pl.col("lost").max())
+    members = pl.DataFrame({"edge": transfers, "meeting": meetings[transfers]}).join(
+        most, on="meeting"
+    )
+    edges = members["edge"].to_numpy()
+    left = weight[edges] - members["lost"].to_numpy()
+    return [*changes, (edges, np.maximum(left, 0))]
+
+
+class CpuShortage(Struct, frozen=True):
+    """Which ranks wait for CPUs, of these the thread that does so longest, and who has what it waits for."""
+
+    #: When threads wait: rows of CpuUse.
+    waits: pl.DataFrame
+    #: Key of `says` and `advice`: cpu shared (with other ranks), cpu own (its own threads), cpu (something else).
+    key: str
+    #: Tasks that wait, and those that this thread shares its CPUs with, its own among them.
+    tasks: tuple[int, ...]
+    sharing: tuple[int, ...]
+    #: Task of the thread, how many of its threads share its CPUs, and which these are.
+    task: int
+    threads: int
+    cpus: tuple[int, ...]
+    #: How long it is outside of calls (ns), the share of that in which it runs, how long it waits there
+    #: and in MPI (ns), and how often it is moved to another CPU.
+    outside: int
+    runs: float
+    lasts: int
+    in_mpi: int
+    moves: int
+    #: Share of its waits in which other ranks, and its own threads, have the CPU that it was on.
+    of_others: float
+    of_own: float
+
+
+def find_shortage(
+    frames: Mapping[str, pl.DataFrame], hosts: Mapping[int, str]
+) -> CpuShortage | None:
+    """Return how a job lacks CPUs; None where nothing shows that it does. hosts: of tasks."""
+    use = find_cpu_use(frames, hosts)
+    if use is None:
+        return None
+    length = (pl.col("end") - pl.col("begin")).alias("time")
+    is_in_mpi = pl.col("in_mpi")
+    sums = use.waits.group_by("task", "thread").agg(
+        lasts=length.filter(~is_in_mpi).sum(), in_mpi=length.filter(is_in_mpi).sum()
+    )
+    row = (
+        sums.join(frames["cpu_shares"], on=("task", "thread"))
+        .sort("lasts", "thread")
+        .row(-1, named=True)
+    )
+    task, thread, waits = row["task"], row["thread"], max(row["lasts"] + row["in_mpi"], 1)
+    holders = use.find_holders(thread)
+    own, others = (holders.filter(one) for one in (pl.col("task") == task, pl.col("task") != task))
+    least = LEAST_HELD * waits
+    sharing = (
+        others.group_by("task").agg(pl.col("time").sum()).filter(pl.col("time") >= least)["task"]
+    )
+    of_own, of_others = int(own["time"].sum()), int(others["time"].sum())
+    off = 1 - row["runs"] / max(row["outside"], 1)
+    off_in_mpi = 1 - row["runs_in_mpi"] / row["mpi"] if row["mpi"] else 0.0
+    if len(sharing) and of_others >= of_own:
+        key = "cpu shared"
+    elif of_own >= least:
+        key = "cpu own"
+    elif off_in_mpi >= ALIKE * off:
+        # In MPI a thread looks again and again, and does not sleep.
+        key = "cpu"
+    else:
+        return None
+    tasks = sums.filter(pl.col("lasts") >= LEAST_SHARED * row["lasts"])["task"].unique().sort()
+    return CpuShortage(
+        use.waits,
+        key,
+        tuple(tasks),
+        tuple(sorted({task, *sharing})),
+        task,
+        own.height + 1,
+        tuple(use.find_cpus(task)),
+        row["outside"],
+        row["runs"] / max(row["outside"], 1),
+        row["lasts"],
+        row["in_mpi"],
+        int((use.runs.filter(thread=thread)["cpu"].diff() != 0).sum()),
+        of_others / waits,
+        of_own / waits,
+    )
+
+
+def describe_cpu(cause: Cause, facts: CauseContext, found: CpuShortage) -> Claim:
+    """Say who waits for a CPU, for which ones, and who has them meanwhile."""
+    job, worst = facts.job, facts.replay.list_saved(cause.changes)
+    cpus = f"CPU{'s' if len(found.cpus) > 1 else ''} {format_numbers([*found.cpus])}"
+    is_shared, is_own = found.key == "cpu shared", found.key == "cpu own"
+    who = found.sharing if is_shared else (found.task,) if is_own else found.tasks
+    title = say(found.key, who=job.describe_ranks([*who]), cpus=cpus, threads=found.threads)
+    evidence: list[Said | str] = [
+        say(
+            "cpu waits",
+            who=job.describe_ranks([found.task]),
+            share=found.runs,
+            time=found.outside,
+            waits=found.lasts,
+            in_mpi=found.in_mpi,
+        ),
+        say(
+            "cpu holders",
+            others=found.of_others if is_shared else None,
+            own=found.of_own if found.of_own >= LEAST_HELD else None,
+            unknown=max(1 - found.of_own - found.of_others, 0),
+        ),
+    ]
+    if found.moves:
+        evidence.append(say("cpu moves", moves=found.moves, cpus=cpus))
+    tasks = found.sharing if is_shared else found.tasks
+    return Claim(
+        "cpu",
+        evidence,
+        worst,
+        worst[1].sum(),
+        title,
+        found.key,
+        tasks=tasks,
+        is_limit=found.key == "cpu",
+    )
