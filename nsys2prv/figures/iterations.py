@@ -1,69 +1,43 @@
-"""How a GPU spends an iteration of the steady state (computing, communication alone, copies alone,
-idle): median, minimum, maximum.
-
-The steady state is the time in which a job repeats itself: its iterations without the first, from
+"""Find the steady state: the time in which a job repeats itself, its iterations without the first, from
 the moment that all ranks take part. It is the focus of efficiencies and findings.
 
-Iterations are NVTX ranges that are asked for, or those of one name (numbers in it apart) that
-repeat without overlapping on a thread, hold most of the kernels, and about as many of them each.
+Iterations are NVTX ranges that are asked for, or those of one name that repeat (iteration_ranges.py).
 A few tasks are looked at to find that name, for all do the same; of every task the thread that is
 longest in such ranges has the iterations. Hosts run ahead of their devices: an iteration begins
 when what was launched before it has ended on the devices, and ends when what was launched in it
-has. Where there are no such ranges, iterations are periods of the sequence of kernels of a device.
+has. Where there are no such ranges, iterations are periods of the sequence of kernels of a device, or
+of MPI calls (periods.py), that a few tasks have alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import suggest_range
-from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.figures.device_group import (
-    BUSY,
     ITERATION_COLUMNS,
     WORK,
     DeviceGroup,
     Steady,
     to_arrays,
 )
-from nsys2prv.figures.intervals import SIDES, Spans, take_first
-from nsys2prv.figures.nvtx_operations import NUMBER, TAIL
-from nsys2prv.figures.result import DECLARED, KERNEL_NAMES, Context, Result
-from nsys2prv.figures.thresholds import (
-    ALIKE,
-    AS_MANY,
-    LEAST_COUNT,
-    LEAST_KERNELS,
-    LEAST_NUMBERED,
-    LEAST_STEADY,
-    MOST_APART,
-    NEARLY,
-    REGULAR,
-    WARM,
-)
+from nsys2prv.figures.intervals import SIDES, Spans
+from nsys2prv.figures.iteration_ranges import LAYOUTS, find_range_name, make_patterns
+from nsys2prv.figures.periods import choose_alike, find_periods
+from nsys2prv.figures.process_events import list_events, list_launches
+from nsys2prv.figures.thresholds import LEAST_COUNT, LEAST_STEADY, MOST_APART, WARM
 from nsys2prv.table.event_reader import EventReader
 
-LAYOUTS = ("nvtx_pushpop", "nvtx_startend")
 #: Units that are looked at.
 MOST_UNITS = 4
-#: Calls of libraries are no iterations.
-LIBRARY_CALL = r"^(P?MPI_|nccl[A-Z:])"
-#: Ranges that are tried.
-MOST_TRIED = 20
-#: Periods that are tried.
-MOST_PERIODS = 40
-GRAPHS = "cuda_graph"
-KERNELS = ("cuda_kernel", GRAPHS)
-PERIOD = "the period of the sequence of kernels"
-#: Description of the tables; columns of what devices do -> names for people.
-ABOUT, PARTS = (DECLARED["iterations"].terms[name] for name in ("about", "parts"))
+PERIOD = "the period of the sequence of "
 
 
 class _Found(Struct, frozen=True):
@@ -74,7 +48,7 @@ class _Found(Struct, frozen=True):
     end: int
     #: Description, as in Steady.
     found_by: str
-    #: Those of each task, as :func:`list_task_iterations` returns them; empty for periods of kernels.
+    #: Those of each task, as :func:`list_task_iterations` returns them; empty for periods.
     of_tasks: pl.DataFrame
 
 
@@ -287,313 +261,27 @@ def _find_iterations(
     list_all: Callable[[NamePattern], pl.DataFrame],
     show: Callable[[str], str],
 ) -> _Found | None:
-    units = reader.rows.unit_numbers
+    units, is_cut = reader.rows.unit_numbers, reader.edges is not None
     chosen = np.unique(np.linspace(0, len(units) - 1, MOST_UNITS).astype(int)).tolist()
-    launches = {units[at]: _list_launches(reader, units[at]) for at in chosen}
+    launches = {units[at]: list_launches(reader, units[at]) for at in chosen}
     launches = {unit: begins for unit, begins in launches.items() if len(begins)}
-    patterns = _make_patterns(labels)
-    # Ranges that are pushed and popped before those that are started and ended anywhere.
-    for layout in LAYOUTS:
-        names = [
-            _find_by_ranges(_list_ranges(reader, unit, patterns, layout), patterns, begins)
-            for unit, begins in launches.items()
-        ]
-        names = [name for name in names if name]
-        if names:
-            # What most of the tasks looked at found.
-            name = max(names, key=names.count)
-            values = patterns.filter(pl.col("pattern") == name).select("value", label="pattern")
-            pattern = NamePattern("", values, values.clear())
-            is_cut, found_by = reader.edges is not None, f"NVTX ranges {show(name)}"
-            return _join_tasks(list_all(pattern), found_by, is_cut, MOST_APART)
-    has_work = bool(reader.layouts & {*WORK})
-    periods = [_find_by_kernels(_list_kernels(reader, unit)) for unit in launches if has_work]
-    periods = [one for one in periods if one]
-    if not periods:
+    patterns = make_patterns(labels)
+    if name := find_range_name(reader, patterns, launches):
+        values = patterns.filter(pl.col("pattern") == name).select("value", label="pattern")
+        pattern = NamePattern("", values, values.clear())
+        return _join_tasks(list_all(pattern), f"NVTX ranges {show(name)}", is_cut, MOST_APART)
+    periods = (map(find_periods, list_events(reader, unit)) for unit in launches)
+    agreed = choose_alike([next(filter(None, one), []) for one in periods])
+    if not agreed:
         return None
-    most = max(periods, key=lambda one: len(one.begins))
-    begin, end = min(one.begins[0] for one in periods), max(one.end for one in periods)
-    begins = np.append(min(begin, most.begins[0]), most.begins[1:])
-    return _Found(begins, min(end, reader.duration), most.found_by, most.of_tasks)
-
-
-def find_phases(length: int, covered: Spans, steady: Steady) -> pl.DataFrame:
-    """Return the job's start-up, steady state and shutdown, as far as they are recorded: `phase`,
-    `begin_ns`, `time_ns`, `time_share` of the job (length: ns), and of the steady state `iterations`,
-    and `activity`, by what these were found.
-    """
-    edges = covered.find_hull()[0], steady.begin, steady.end, covered.find_hull()[1]
-    phases = pl.DataFrame(
-        {
-            "phase": ["start-up", "steady state", "shutdown"],
-            "begin_ns": edges[:3],
-            "time_ns": np.diff(edges),
-            "time_share": np.diff(edges) / max(length, 1),
-            "iterations": [None, steady.count, None],
-            "activity": [None, steady.found_by, None],
-        }
-    )
-    return phases.filter(pl.col("time_ns") > 0)
-
-
-def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
-    """Return kernels and graphs of a unit's first device, or calls of MPI in a job without GPUs, by
-    begin: begin, end, thread, name. When kernels of NCCL begin depends on other ranks: they count alone.
-    """
-    kinds = KERNELS if reader.layouts & {*KERNELS} else ("nccl_kernel",)
-    layouts = {name: WORK[name][1]["name"] for name in kinds}
-    if not reader.layouts & {*WORK}:
-        layouts = dict.fromkeys(MPI_LAYOUTS, "call")
+    columns = (*ITERATION_COLUMNS, "number")
     frames = []
-    for layout, field in layouts.items():
-        frame = reader.read_begins(layout, (field,), unit, dtype=np.int32).rename({field: "name"})
-        # Names of graphs are numbered by themselves.
-        frames.append(frame.with_columns(-pl.col("name") - 1) if layout == GRAPHS else frame)
-    frames = [one for one in frames if one.height] or frames[:1]
-    frame = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed")
-    device = reader.rows.get_column("device")[frame["thread"].to_numpy()]
-    of_first = device == device.min(initial=1 << 40)
-    frame = frame if of_first.all() else frame.filter(pl.Series(of_first))
-    return frame if len(frames) == 1 else frame.sort("begin")
-
-
-def _list_launches(reader: EventReader, unit: int) -> np.ndarray:
-    """Return when the calls begin that launch the kernels of a unit's first device; where most are not
-    known, when these begin.
-    """
-    kernels = _list_kernels(reader, unit)
-    lines = reader.read_lines(["launch"], unit, ("sent", "thread"), np.int32)
-    streams = kernels["thread"].unique().to_list()
-    sent = lines.filter(pl.col("thread").is_in(streams))["sent"].to_numpy()
-    return sent if 2 * len(sent) > kernels.height else kernels["begin"].to_numpy()
-
-
-def _make_patterns(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return `value` -> `pattern`: the name with its numbers folded, and `code`, its place
-    in alphabetical order (int32, from 1).
-    """
-    return labels.select(
-        value=pl.col("value").cast(pl.Int64),
-        pattern=pl.col("label").str.replace(TAIL, "").str.replace_all(NUMBER, "#"),
-    ).with_columns(code=pl.col("pattern").rank("dense").cast(pl.Int32))
-
-
-def _list_ranges(
-    reader: EventReader,
-    unit: int,
-    patterns: pl.DataFrame,
-    layout: str,
-) -> list[pl.DataFrame]:
-    """Return the ranges of a unit whose names are known, a frame for each window of the trace: begin,
-    end, thread, code (int32), and whether they are numbered.
-    """
-    values = patterns["value"].to_numpy()
-    codes = np.zeros(int(values.max(initial=-1)) + 2, np.int32)
-    codes[values] = patterns["code"].to_numpy()
-    frames = []
-    for _, frame in reader.read_windows(layout, ("range", "number"), unit, np.int64):
-        # A range without a name has the value -1, and so the last code, which is 0.
-        code = pl.Series(codes[frame["range"].to_numpy()])
-        frame = frame.select(
-            "begin",
-            "end",
-            pl.col("thread").cast(pl.Int32),
-            code=code,
-            numbered=pl.col("number") != ABSENT,
-        )
-        frames.append(frame.filter(pl.col("code") > 0))
-    return frames
-
-
-def _find_by_ranges(
-    ranges: Sequence[pl.DataFrame], patterns: pl.DataFrame, kernels: np.ndarray
-) -> str | None:
-    """Return the pattern of the names of the ranges that are iterations of one task, None for none.
-    ranges: by begin, in several frames. kernels: when those of its device were launched.
-    """
-    groups = _summarize_groups(ranges)
-    with_numbers = patterns.filter(pl.col("pattern").str.contains("#", literal=True))["code"]
-    numbered = pl.col("numbered") | pl.col("code").is_in(with_numbers.unique().to_list())
-    groups = groups.with_columns(numbered=numbered)
-    # Two are enough where they are numbered and one follows the other.
-    two = (
-        (pl.col("count") == LEAST_NUMBERED)
-        & pl.col("numbered")
-        & (pl.col("covered") >= NEARLY * (pl.col("last") - pl.col("first")))
-    )
-    calls = patterns.filter(pl.col("pattern").str.contains(LIBRARY_CALL))["code"].unique()
-    is_iteration = ~pl.col("overlaps") & ~pl.col("code").is_in(calls.to_list())
-    groups = groups.filter(((pl.col("count") >= LEAST_COUNT) | two) & is_iteration)
-    inside = np.searchsorted(kernels, groups["last"].to_numpy()) - np.searchsorted(
-        kernels, groups["first"].to_numpy()
-    )
-    groups = groups.filter(
-        pl.Series(inside >= LEAST_KERNELS * len(kernels), dtype=pl.Boolean)
-    ).sort(["covered", "count", "code", "thread"], descending=[True, True, False, False])
-    if not groups.height:
-        return None
-    for row in groups.head(MOST_TRIED).iter_rows(named=True):
-        is_same = (pl.col("thread") == row["thread"]) & (pl.col("code") == row["code"])
-        begins, ends = to_arrays(pl.concat(one.filter(is_same) for one in ranges), *SIDES)
-        # Work of the last iteration may run after its range has ended.
-        if _do_launch_alike(np.append(begins, ends[-1]), kernels):
-            return str(patterns.filter(pl.col("code") == row["code"])["pattern"][0])
-    return None
-
-
-def _summarize_groups(ranges: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return a row for each thread and code: count, covered (their lengths together), first begin
-    and last end (ns), whether any overlaps the next one, whether any is numbered. ranges: by begin.
-    """
-    begin, end, overlaps = pl.col("begin"), pl.col("end"), pl.col("overlaps")
-    parts = [
-        frame.group_by("thread", "code").agg(
-            count=pl.len().cast(pl.Int64),
-            covered=(end - begin).sum(),
-            first=begin.first(),
-            last=end.max(),
-            until=end.last(),
-            overlaps=(begin.shift(-1) < end).any(),
-            numbered=pl.col("numbered").any(),
-        )
-        for frame in ranges
-    ]
-    follows = (pl.col("first").shift(-1) < pl.col("until")).any()
-    return (
-        pl.concat(parts)
-        .group_by("thread", "code")
-        .agg(
-            pl.col("count", "covered").sum(),
-            pl.col("first").first(),
-            pl.col("last").max(),
-            overlaps.any() | follows,
-            pl.col("numbered").any(),
-        )
-    )
-
-
-def _do_launch_alike(edges: np.ndarray, kernels: np.ndarray) -> bool:
-    """Return whether most kernels run in intervals that have about as many kernels as the one in
-    the middle: those of iterations do, those from one call of a function to the next do not.
-    """
-    counts = np.diff(np.searchsorted(kernels, edges))
-    usual = np.median(counts)
-    alike = (counts <= AS_MANY * usual) & (AS_MANY * counts >= usual)
-    return bool(counts[alike].sum() > LEAST_KERNELS * counts.sum())
-
-
-def _find_by_kernels(kernels: pl.DataFrame) -> _Found | None:
-    """Find iterations by the period in the names of kernels."""
-    names = kernels["name"].to_numpy()
-    for period in _list_periods(names):
-        alike = names[period:] == names[:-period]
-        first, last = _find_longest_alike(alike, period)
-        if last - first >= (
-            LEAST_COUNT - 1
-        ) * period and last - first + period >= LEAST_KERNELS * len(names):
-            count = (last - first) // period + 1
-            begins = kernels["begin"].to_numpy()[first : last + period : period][:count]
-            end = int(kernels["end"][first : last + period].max())
-            # What takes as long as it happens to, as requests come, does not repeat itself.
-            # The first of several is warm-up.
-            lengths = np.diff(np.append(begins, end))[count > LEAST_COUNT :]
-            short, long = np.quantile(lengths, (0.1, 0.9))
-            if long <= REGULAR * short:
-                return _Found(begins, end, PERIOD, pl.DataFrame(schema=ITERATION_COLUMNS))
-    return None
-
-
-def _list_periods(names: np.ndarray) -> list[int]:
-    """Return periods that the sequence may have, ascending: the usual distances of the same name."""
-    _, codes, counts = np.unique(names, return_inverse=True, return_counts=True)
-    order = np.argsort(codes, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    periods = set()
-    for number in np.argsort(counts, kind="stable").tolist():
-        if counts[number] >= LEAST_COUNT and len(periods) < MOST_PERIODS:
-            periods.add(int(np.median(np.diff(order[starts[number] : starts[number + 1]]))))
-    return sorted(period for period in periods if 0 < period <= len(names) // LEAST_COUNT)
-
-
-def _find_longest_alike(alike: np.ndarray, period: int) -> tuple[int, int]:
-    """Return begin and end of the longest stretch in which each window of a period has enough matches."""
-    if len(alike) < period:
-        return 0, 0
-    sums = np.concatenate([[0], np.cumsum(alike)])
-    good = sums[period:] - sums[:-period] >= ALIKE * period
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], good.astype(np.int8), [0]])))
-    if not len(edges):
-        return 0, 0
-    begins, ends = edges[::2], edges[1::2]
-    longest = int(np.argmax(ends - begins))
-    return int(begins[longest]), int(ends[longest]) - 1 + period
-
-
-def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Collect how the devices spend each iteration of the steady state (ns, added up)."""
-    steady = unit.options.steady
-    if steady is None or not unit.known_devices:
-        return
-    begin = np.array(steady.iteration_begins, np.int64)
-    end = np.append(begin[1:], steady.end)
-    whole = unit.covered.within(begin, end) == end - begin
-    sums = np.zeros((3, len(begin)), np.int64)
-    for device in unit.known_devices:
-        uses = ("compute", "nccl", "memory")
-        found = ((name, unit.find_device_spans(device, *BUSY[name])) for name in uses)
-        for row, (_, spans) in enumerate(take_first(found)):
-            sums[row] += spans.within(begin, end)
-    idle = len(unit.known_devices) * (end - begin) - sums.sum(axis=0)
-    frame = pl.DataFrame(dict(zip(PARTS, (*sums, idle), strict=True))).with_columns(
-        iteration=pl.int_range(1, len(begin) + 1), devices=len(unit.known_devices)
-    )
-    yield "iterations", frame.filter(pl.Series(whole))
-
-
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
-    """Add the iterations of the steady state, and what is usual of them."""
-    steady, parts = context.options.steady, frames["iterations"]
-    if steady is not None and not parts.height:
-        result.missing.append(f"iterations: {context.explain_absence(tuple(WORK))}")
-        return
-    if steady is None:
-        result.missing.append("iterations: none found; the job does not repeat itself")
-        return
-    begin = np.array(steady.iteration_begins, np.int64)
-    times = pl.DataFrame(
-        {
-            "iteration": np.arange(1, len(begin) + 1),
-            "begin_ns": begin,
-            "time_ns": np.diff(np.append(begin, steady.end)),
-        }
-    )
-    means = parts.group_by("iteration").agg(
-        (pl.col(*PARTS).sum() / pl.col("devices").sum()).round().cast(pl.Int64)
-    )
-    each = times.join(means, on="iteration", maintain_order="left")
-    if KERNEL_NAMES not in context.available:
-        each = each.drop("compute_ns", "exposed_nccl_ns")
-        why = context.explain_absence((KERNEL_NAMES,))
-        result.missing.append(f"communication of iterations: {why}")
-    result.add("summary", _summarize(each), f"Found by {steady.found_by}. {ABOUT}")
-    result.add("each", each)
-
-
-def _summarize(each: pl.DataFrame) -> pl.DataFrame:
-    """Return the median, minimum and maximum of each part, and the iterations that have
-    these.
-    """
-    return pl.DataFrame(
-        [
-            {
-                "part": name,
-                "median_ns": each[column].median(),
-                "min_ns": each[column].min(),
-                "min_in_iteration": each["iteration"][each[column].arg_min()],
-                "max_ns": each[column].max(),
-                "max_in_iteration": each["iteration"][each[column].arg_max()],
-            }
-            for column, name in {"time_ns": "whole iteration", **PARTS}.items()
-            if column in each.columns
-        ]
-    )
+    for task, one in enumerate(agreed):
+        zeros = np.zeros(len(one.begins), np.int64)
+        until = np.append(one.begins[1:], one.end)
+        own = {"task": zeros + task, "iteration": np.arange(len(zeros))}
+        own |= {"since": one.begins, "until": until}
+        frames.append(pl.DataFrame({name: own.get(name, zeros) for name in columns}))
+    what = "kernels" if reader.layouts & {*WORK} else "MPI calls"
+    found = _join_tasks(pl.concat(frames), PERIOD + what, is_cut, MOST_APART)
+    return found and replace(found, of_tasks=found.of_tasks.clear())

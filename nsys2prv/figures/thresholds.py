@@ -15,14 +15,26 @@ NEARLY = 0.85
 AS_MANY = 1.5
 #: Leading iterations that take longer than the median by this factor are warm-up; the first one always is.
 WARM = 2.0
-#: Share of the cases in which two kernels one period apart have the same name.
-ALIKE = 0.9
-#: Nearly all periods of a steady state last at most so many times as long as nearly all others.
-REGULAR = 2.0
 #: Repetitions in less than this share of the job are not its steady state.
 LEAST_STEADY = 0.05
 #: Tasks are in the same iteration at a time, but for so many on average, or serve different requests.
 MOST_APART = 1.0
+
+# Iterations without ranges, by the sequence of kernels or calls.
+
+#: Nearly all of the time is of kinds of events that are in nearly every interval (USUAL): an optimizer after
+#: some micro-batches takes more, or is told by its name.
+ALIKE, USUAL = 0.9, 0.8
+#: Intervals last about as long if they do so within this factor, and these take most of the time: where
+#: hosts share cores some last longer, and what comes as requests come does not repeat itself.
+REGULAR, LEAST_ALIKE = 2.0, 0.5
+#: Intervals whose numbers of events differ by no more than this have the same in them; from so many
+#: intervals on, for of fewer some may by chance.
+NEARLY_SAME, SAME_BY_CHANCE = 0.1, 10
+#: A network has no more layers than this; a layer has more kernels than TINY, but not so many.
+MOST_LAYERS, TINY, MOST_IN_LAYER = 128, 3, 500
+#: What fewer intervals have is done now and then, as when something is logged.
+SELDOM = 0.05
 
 # What reports cover.
 

@@ -17,7 +17,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_count, format_nanoseconds, list_some
 from nsys2prv.export.report_files import explain_foreign_file
 from nsys2prv.figures.efficiency_times import MPI_TIME
-from nsys2prv.figures.iterations import PARTS
+from nsys2prv.figures.iteration_times import PARTS
 from nsys2prv.figures.result import (
     DECLARED,
     Finding,

@@ -24,7 +24,7 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures import host_time
 from nsys2prv.figures.device_group import WORK
 from nsys2prv.figures.efficiency_times import MPI_TIME
-from nsys2prv.figures.iterations import find_phases
+from nsys2prv.figures.iteration_times import find_phases
 from nsys2prv.figures.kernels import describe_other_work, is_shared
 from nsys2prv.figures.result import (
     AT_COLLECTIVES,

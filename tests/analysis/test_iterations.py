@@ -18,7 +18,7 @@ from tools.exports import (
 )
 
 import nsys2prv
-from nsys2prv.figures.iterations import PARTS
+from nsys2prv.figures.iteration_times import PARTS
 from nsys2prv.figures.result import Result, Table
 from nsys2prv.show.finished_job import FinishedJob, compare_jobs, describe_change
 

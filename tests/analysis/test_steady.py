@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -14,14 +13,9 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.cli import main
-from nsys2prv.figures import iterations
+from nsys2prv.figures import iteration_ranges, iterations
 
 TRAINING = list(map(str, SAMPLES["training"]))
-
-
-def make_kernels(names: list[int]) -> pl.DataFrame:
-    begin = 10 * np.arange(len(names))
-    return pl.DataFrame({"begin": begin, "end": begin + 9, "thread": 0, "name": names})
 
 
 def make_ranges(rows: list[tuple[int, int, int]]) -> tuple[list[pl.DataFrame], pl.DataFrame]:
@@ -30,49 +24,20 @@ def make_ranges(rows: list[tuple[int, int, int]]) -> tuple[list[pl.DataFrame], p
     frame = pl.DataFrame(
         rows, schema={"begin": pl.Int64, "end": pl.Int64, "range": pl.Int64}, orient="row"
     )
-    patterns = iterations._make_patterns(labels)
+    patterns = iteration_ranges.make_patterns(labels)
     frame = frame.join(patterns.select("code", range="value"), on="range", maintain_order="left")
     frame = frame.with_columns(thread=pl.lit(0), numbered=pl.lit(False))
     return [frame[:5], frame[5:]], patterns
-
-
-def test_the_period_of_kernels() -> None:
-    names = [9, 8, 9, 7] + [1, 2, 3, 2, 4] * 6 + [5, 6]
-    # In the first period something is loaded.
-    later = pl.col("begin", "end") + 500 * (pl.int_range(pl.len()) > 8)
-    result = iterations._find_by_kernels(make_kernels(names).with_columns(later))
-    assert result is not None
-    assert result.begins.tolist() == [40] + [540 + 50 * number for number in range(1, 6)]
-    assert result.end == 540 + 300 - 1
-
-
-@pytest.mark.parametrize(("kinds", "names"), [((0,), [0]), ((1,), [1]), ((0, 1), [0])])
-def test_kernels_of_nccl_repeat_alone(kinds: tuple[int, ...], names: list[int]) -> None:
-    """Beside others they begin when other ranks let them."""
-    layouts = {("cuda_kernel", "nccl_kernel")[kind]: make_kernels([kind]) for kind in kinds}
-
-    def read(layout: str, fields: tuple[str], *_: object, **__: object) -> pl.DataFrame:
-        return layouts.get(layout, layouts[present].clear()).rename({"name": fields[0]})
-
-    present, rows = next(iter(layouts)), SimpleNamespace(get_column=lambda _: np.zeros(1, int))
-    reader = SimpleNamespace(layouts={*layouts}, read_begins=read, rows=rows)
-    assert iterations._list_kernels(reader, 0)["name"].to_list() == names
-
-
-def test_kernels_that_do_not_repeat() -> None:
-    random = np.random.default_rng(1).integers(0, 50, 200).tolist()
-    for names in (random, list(range(30)), []):
-        assert iterations._find_by_kernels(make_kernels(names)) is None
 
 
 def test_iterations_are_ranges_whose_names_differ_in_numbers() -> None:
     steps = [(100 + 10 * number, 109 + 10 * number, 2 + number % 2) for number in range(6)]
     layers = [(begin + part, begin + part + 2, 4) for begin, _, _ in steps for part in (0, 4)]
     table = make_ranges([(0, 400, 1), *steps, *layers])
-    result = iterations._find_by_ranges(*table, np.arange(100, 160))
+    result = iteration_ranges._find_by_ranges(*table, np.arange(100, 160))
     assert result == "step #"
     # Most kernels run elsewhere.
-    assert iterations._find_by_ranges(*table, np.arange(200, 400)) is None
+    assert iteration_ranges._find_by_ranges(*table, np.arange(200, 400)) is None
 
 
 def test_calls_of_a_function_are_no_iterations() -> None:
@@ -80,14 +45,17 @@ def test_calls_of_a_function_are_no_iterations() -> None:
     calls = [(begin + part, begin + part + 3, 4) for begin in (100, 200) for part in (0, 4, 8)]
     table = make_ranges(calls)
     kernels = np.concatenate([np.arange(begin, begin + 100) for begin in (100, 200)])
-    assert iterations._find_by_ranges(*table, kernels) is None
+    assert iteration_ranges._find_by_ranges(*table, kernels) is None
     steps = [(100, 199, 2), (200, 299, 3)]
-    assert iterations._find_by_ranges(*make_ranges(sorted([*steps, *calls])), kernels) == "step #"
+    assert (
+        iteration_ranges._find_by_ranges(*make_ranges(sorted([*steps, *calls])), kernels)
+        == "step #"
+    )
     # The same where the number stands beside the name.
     frames, patterns = make_ranges([(begin, end, 1) for begin, end, _ in steps])
-    assert iterations._find_by_ranges(frames, patterns, kernels) is None
+    assert iteration_ranges._find_by_ranges(frames, patterns, kernels) is None
     frames = [frame.with_columns(numbered=pl.lit(True)) for frame in frames]
-    assert iterations._find_by_ranges(frames, patterns, kernels) == "epoch"
+    assert iteration_ranges._find_by_ranges(frames, patterns, kernels) == "epoch"
 
 
 def test_the_first_iteration_is_warm_up_and_so_are_long_ones_behind_it() -> None:

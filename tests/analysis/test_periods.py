@@ -1,0 +1,141 @@
+"""Iterations found by the sequence of kernels, or of calls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nsys2prv.figures.periods import Events, Period, choose_alike, find_periods
+
+RNG = np.random.default_rng(5)
+LAYER, BACK = [1, 2, 3, 2, 4, 5], [6, 2, 7, 2, 8]
+#: A step of training, with its layers; an optimizer; a forward pass alone, a checkpoint.
+MICRO = [9, *LAYER * 6, 10, *BACK * 6]
+OPTIMIZER = [11, 12, 12, 12, 12]
+STEP = [*MICRO, *OPTIMIZER]
+EVALUATION = [9, *LAYER * 6, 10, 13]
+
+
+def make_events(names: list[int], **kwargs: list[int]) -> Events:
+    """Return events that take 10 ns each, a moment apart; of each kind when what has such a name begins."""
+    begin = 11 * np.arange(len(names))
+    name = np.array(names)
+    times = {key: begin[np.isin(name, value)] for key, value in kwargs.items()}
+    if "exchanges" in times:
+        times["exchanges"] = (times["exchanges"],)
+    return Events(name, begin, begin + 10, **times)
+
+
+def find_edges(events: Events) -> list[int] | None:
+    """Return the places of the events that iterations begin with, and the place behind the last one."""
+    found = find_periods(events)
+    return (
+        [one // 11 for one in found[0].begins.tolist()] + [found[0].end // 11 + 1]
+        if found
+        else None
+    )
+
+
+def test_what_repeats_with_a_beginning_and_an_end() -> None:
+    names = [9, 8, 9, 7] + [1, 2, 3, 2, 4] * 6 + [5, 6]
+    assert find_edges(make_events(names, exchanges=[4])) == [*range(4, 35, 5)]
+
+
+def test_steps_are_found_among_layers_and_micro_batches() -> None:
+    accumulated = [*MICRO * 4, *OPTIMIZER]
+    for step, signs in (
+        (STEP, {"exchanges": [9]}),
+        (accumulated, {"collectives": [11]}),
+        (accumulated, {"updates": [12]}),
+        # Each micro-batch loads something.
+        (accumulated, {"exchanges": [9], "updates": [12]}),
+        (accumulated, {"exchanges": [9], "collectives": [11]}),
+    ):
+        edges = find_edges(make_events(step * 10, **signs))
+        assert edges == [*range(0, 10 * len(step) + 1, len(step))]
+
+
+@pytest.mark.parametrize("signs", [{"exchanges": [9]}, {"updates": [12], "collectives": [11]}])
+def test_evaluations_and_what_is_logged_now_and_then_are_no_iterations(
+    signs: dict[str, list[int]],
+) -> None:
+    names, begins = [20, 21], []
+    for number in range(20):
+        begins.append(len(names))
+        names += STEP + [14] * (number % 3 == 0) + EVALUATION * (number % 5 == 4)
+    edges = find_edges(make_events(names, **signs))
+    assert edges is not None
+    assert edges[:-1] == begins
+
+
+def test_the_first_iteration_may_differ() -> None:
+    names = [20, *MICRO, 30, 31, 32, *OPTIMIZER, *STEP * 8]
+    edges = find_edges(make_events(names, updates=[12]))
+    assert edges is not None
+    assert np.diff(edges)[1:].tolist() == [len(STEP)] * 8
+
+
+def test_kinds_of_kernels_may_differ_a_little() -> None:
+    """As where a library chooses among several."""
+    names = STEP * 30
+    for place in RNG.choice(len(names), len(names) // 40, replace=False).tolist():
+        names[place] = int(RNG.integers(40, 60))
+    found = find_periods(make_events(names, exchanges=[9]))
+    assert abs(found[0].usual / 11 - len(STEP)) < 1
+
+
+def test_layers_of_one_pass_and_micro_batches_of_one_step_are_no_iterations() -> None:
+    for names, signs in (
+        (STEP, {"exchanges": [9], "updates": [12]}),
+        (STEP, {}),
+        ([9, *LAYER * 24, 10], {}),
+        ([9, *LAYER * 24, 10], {"exchanges": [9, 10]}),
+        ([*MICRO * 8, *OPTIMIZER], {"updates": [12]}),
+        ([*MICRO * 8, *OPTIMIZER], {"exchanges": [9], "collectives": [11]}),
+    ):
+        assert find_edges(make_events(names, **signs)) is None
+
+
+def test_a_host_that_only_launches() -> None:
+    """Tiny units, very many, and those with others in them are no layers."""
+    assert find_edges(make_events([9, *[1, 2] * 20])) == [*range(1, 42, 2)]
+    layers = find_edges(make_events([9, *LAYER * 200]))
+    assert layers == [*range(1, 1202, 6)]
+    passes = [9, *LAYER * 24, 10]
+    assert find_edges(make_events(passes * 10)) == [*range(0, 10 * len(passes) + 1, len(passes))]
+    # Its layers are not those of the passes, though these come with a copy.
+    assert find_edges(make_events(passes * 10, exchanges=[9])) is not None
+
+
+def test_what_does_not_repeat() -> None:
+    growing = [one for size in range(2, 30) for one in [1, *[2] * size, 3]]
+    requests = [one for size in RNG.integers(1, 40, 60) for one in [*LAYER * 4, *[1, 5] * size]]
+    for names in (RNG.integers(0, 50, 200).tolist(), [*range(30)], [], growing, requests):
+        assert find_edges(make_events(names, exchanges=[1])) is None
+
+
+def test_work_that_begins_as_requests_come_does_not_repeat_itself() -> None:
+    names = make_events(LAYER * 40, exchanges=[1])
+    pauses = (1.5 ** RNG.integers(0, 30, 40) * 10).astype(int).cumsum().repeat(len(LAYER))
+    later = Events(names.name, names.begin + pauses, names.end + pauses, exchanges=names.exchanges)
+    assert find_periods(names)
+    assert not find_periods(later)
+
+
+def test_a_capture_that_begins_and_ends_anywhere() -> None:
+    whole = STEP * 12
+    for first in range(0, len(STEP), 7):
+        edges = find_edges(make_events(whole[first : -len(STEP) // 3], exchanges=[9]))
+        assert edges is not None
+        assert set(np.diff(edges)) == {len(STEP)}
+        assert len(edges) >= 11
+
+
+def test_processes_must_agree() -> None:
+    step, other = Period(10 * np.arange(9), 90), Period(10 * np.arange(9) + 3, 94)
+    layer = Period(2 * np.arange(45), 90)
+    assert choose_alike([[layer, step], [other]]) == [step, other]
+    assert choose_alike([[layer], [other]]) == []
+    # One of three does nothing of the kind.
+    assert choose_alike([[step], [], [other]]) == [step, other]
+    assert choose_alike([[step], []]) == []
