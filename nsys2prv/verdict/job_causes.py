@@ -19,6 +19,7 @@ from nsys2prv.replay.thresholds import TENSOR_SPEED_UP, TOGETHER, USUAL_COPY_SPE
 from nsys2prv.replay.whatif import GPU, HOST, Replay
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.thresholds import (
+    EVEN,
     FEWEST_PAUSES,
     LEAST_NAMED,
     LONG_TRANSFER,
@@ -56,7 +57,10 @@ def _describe_imbalance(cause: Cause, facts: CauseContext) -> Claim:
     worst, saved = _list_saved(cause, facts)
     if len(worst[0]):
         evidence.append(say("most of it", where=facts.name_work(*worst)))
-    return Claim("imbalance", evidence, worst, saved)
+    # Hosts that have as much work as each other in the end need not wait in each iteration.
+    is_even = work.max() - work.mean() < EVEN * cause.gain * facts.replay.span
+    advice = "coupling" if is_even and not facts.job.has_gpus else ""
+    return Claim("imbalance", evidence, worst, saved, advice=advice)
 
 
 def _describe_host_time(cause: Cause, facts: CauseContext) -> Claim:

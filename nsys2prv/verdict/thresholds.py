@@ -58,6 +58,9 @@ FEW_MORE = 0.02
 
 # Communication.
 
+#: Ranks have as much work as each other in the end if the most that one has is beyond the mean by less
+#: than this share of what balancing each iteration gains.
+EVEN = 0.25
 #: Of MPI, a transfer that is slower (B/ns) than the slowest network of such jobs, Gigabit Ethernet, and takes
 #: longer than any latency (ns), is not held up by the network.
 SLOW_LINK, LONG_TRANSFER = 0.1, 500_000
