@@ -199,6 +199,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     # In the order of a tree, whatever characters are in names.
     path = pl.col("path").str.replace_all("\0", BETWEEN, literal=True)
     result.add("tree", tree.sort("path").with_columns(path))
+    if has_work:
+        result.add("layers", _compare_layers(names, context))
     per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
     by_rank = context.label_tasks(_compute_figures(per_rank, ["task", "operation"], has_work))
     result.add("by_rank", by_rank)
@@ -207,6 +209,44 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         result.missing.append(
             f"GPU time of operations: {absent}, or no work that its calls launched"
         )
+
+
+def _compare_layers(names: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Return how the GPU time of an execution differs between ranges whose names differ in numbers
+    alone, such as layers, and between ranks: medians, and the slowest of each.
+    """
+    pattern = pl.col("operation").str.replace_all(NUMBER, "*")
+    alike = names.with_columns(pattern=pattern).filter(
+        pl.col("operation").n_unique().over("pattern") > 1,
+        pl.col("gpu_ns").sum().over("pattern") > 0,
+    )
+    each = divide_columns(pl.col("gpu_ns").sum(), pl.col("calls").sum())
+
+    def find_slowest(key: str) -> pl.DataFrame:
+        sums = alike.group_by("pattern", key).agg(each=each).sort("each", key)
+        return sums.group_by("pattern").agg(
+            pl.col(key).last(),
+            median=pl.col("each").median(),
+            each=pl.col("each").last(),
+            count=pl.len(),
+        )
+
+    whole = alike.group_by("pattern").agg(pl.col("calls", "gpu_ns").sum())
+    of_layers = find_slowest("operation").rename({"operation": "slowest"})
+    of_ranks = find_slowest("task").select("pattern", "task", usual="median", longest="each")
+    rows = whole.join(of_layers, on="pattern").join(of_ranks, on="pattern")
+    rows = rows.sort("gpu_ns", "pattern", descending=[True, False]).select(
+        "task",
+        pl.col("pattern").alias("operation"),
+        layers=pl.col("count").cast(pl.Int64),
+        calls="calls",
+        gpu_ns="gpu_ns",
+        median_gpu_ns="median",
+        slowest="slowest",
+        slowest_share=divide_columns("each", "median"),
+        slowest_rank_share=divide_columns("longest", "usual"),
+    )
+    return context.label_tasks(rows).select(pl.exclude("rank"), slowest_rank="rank")
 
 
 def _compute_figures(rows: pl.DataFrame, keys: list[str], has_work: bool) -> pl.DataFrame:
