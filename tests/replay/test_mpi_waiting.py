@@ -151,7 +151,7 @@ def test_a_late_rank_is_named_with_its_gain(name: str, tmp_path: Path) -> None:
     usual = run_job(PATTERNS[name], lambda *_: 20)
     found = list_gains(late, tmp_path / "late")
     assert [(one.kind, one.ranks) for one in found] == [("straggler", (LATE,))]
-    assert found[0].share == pytest.approx(1 - usual.length / late.length, rel=0.02)
+    assert found[0].share == pytest.approx(1 - usual.length / late.length, rel=0.1)
     assert not list_gains(usual, tmp_path / "usual")
 
 
