@@ -46,6 +46,8 @@ BUSY = {
     "memory": (MEMORY,),
     "active": (COMPUTE, GRAPH, MEMORY, *COMMUNICATING),
 }
+#: Layouts of NVTX ranges.
+RANGES = ("nvtx_pushpop", "nvtx_startend")
 #: All regions, all host threads.
 ALL = "all"
 #: The useful time that BSC's tools mean: of all kernels but NCCL's.
@@ -223,6 +225,7 @@ class DeviceGroup:
         """
         frame = self.read_begins(layout, ("range",), np.int32)
         thread, begin, end, name = to_arrays(frame, "thread", *SIDES, "range")
+        thread = self.reader.rows.main_rows[thread]
         order = order_ranges(thread, begin, end)
         groups = np.load(str(self.options.groups), mmap_mode="r")
         return thread[order], begin[order], end[order], groups[name[order]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -16,7 +17,15 @@ import polars as pl
 
 from nsys2prv.conversion.quality import WOULD_TELL
 from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.figures.device_group import NAMED_BY, OS, UCX, DeviceGroup, find_io_spans, to_arrays
+from nsys2prv.figures.device_group import (
+    NAMED_BY,
+    OS,
+    RANGES,
+    UCX,
+    DeviceGroup,
+    find_io_spans,
+    to_arrays,
+)
 from nsys2prv.figures.intervals import (
     EMPTY,
     SIDES,
@@ -72,15 +81,16 @@ def find_host_parts(
     unit: DeviceGroup, thread: int, time: Spans, others: bool = False
 ) -> Iterator[tuple[str, Spans]]:
     """Yield when a thread is in each of PARTS within some time, of each moment the first that applies; piece
-    by piece of the time, so that a part may come several times. others: it waits for calls of CUDA of the
-    other threads of its process (BESIDE) where it neither computes nor does I/O.
+    by piece of the time, so that a part may come several times. others: it waits for calls of NCCL, and of
+    CUDA (BESIDE), of the other threads of its process where it neither computes nor does I/O.
     """
     runs, off_cpu, ended, away = find_states(unit, thread)
     is_compiler = pl.col("module").is_in(list(unit.options.compilers))
     found = (
         *_find_before_system(unit, thread).items(),
         ("io", find_io_spans(unit, [thread])),
-        (BESIDE, _find_others(unit, thread) if others else EMPTY),
+        ("nccl", _find_others(unit, thread, "nccl_call") if others else EMPTY),
+        (BESIDE, _find_others(unit, thread, "cuda_api") if others else EMPTY),
         ("os", unit.find_thread_spans([thread], *OS)),
         ("exiting", _find_exit(unit, int(unit.task_of[thread]), unite(runs, off_cpu))),
         ("away", away),
@@ -158,10 +168,10 @@ def _find_computing(unit: DeviceGroup, thread: int) -> Spans:
     )
 
 
-def _find_others(unit: DeviceGroup, thread: int) -> Spans:
-    """Return when other threads of a thread's process are in calls of CUDA while it computes nothing."""
+def _find_others(unit: DeviceGroup, thread: int, layout: str) -> Spans:
+    """Return when other threads of a thread's process are in calls of a layout while it computes nothing."""
     others = [one for one in unit.list_rows(unit.task_of[thread]) if one != thread]
-    others = unit.find_thread_spans(others, "cuda_api")
+    others = unit.find_thread_spans(others, layout)
     return others - _find_computing(unit, thread)
 
 
@@ -273,14 +283,14 @@ def list_activities(
         calls = unit.select_events(layout, unit.list_rows(task))
         begin, end, name = to_arrays(calls, *SIDES, NAMED_BY[layout])
         is_own, is_io = (calls["thread"] == thread).to_numpy(), np.isin(name, unit.options.io)
-        counted = {part: is_own}
+        counted = {part: is_own | (others and part == "nccl")}
         if part == "cuda":
             counted |= {BESIDE: ~is_own, "mpi": is_own}
         elif part == "os":
             counted = {"io": is_own & is_io, "os": is_own & ~is_io}
         for one, counts in counted.items():
             since, until, lasts = begin[counts], end[counts], np.zeros(counts.sum(), np.int64)
-            if one == BESIDE:
+            if one == BESIDE or (others and one == "nccl"):
                 # Where several threads are in calls, the call that began first counts.
                 reached = np.maximum.accumulate(np.append(0, until))[:-1]
                 since = np.clip(reached, since, until)
@@ -324,13 +334,17 @@ def _find_set_up(unit: DeviceGroup, task: int) -> int:
 
 
 def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFrame]:
-    """Return how much of each of some times lies in each NVTX range of a thread and in none within it: by
+    """Return how much of each of some times lies in each NVTX range of a thread (start/end ranges where it
+    has no others) and in none within it: by
     `group` of names as the options have them, `time` (ns); and how many there are from the begin of
     the time to its end (`count`), and how long they last together (`lasts`, ns).
     """
-    columns = unit.remember("ranges", lambda: unit.read_ordered_ranges("nvtx_pushpop"))
-    rows = slice(*np.searchsorted(columns[0], (thread, thread + 1)))
-    row, begin, end, group = (column[rows] for column in columns)
+    for layout in RANGES:
+        columns = unit.remember(("ranges", layout), partial(unit.read_ordered_ranges, layout))
+        rows = slice(*np.searchsorted(columns[0], (thread, thread + 1)))
+        row, begin, end, group = (column[rows] for column in columns)
+        if len(row):
+            break
     _, parent = find_parents(row, begin, end)
     of_groups = pl.DataFrame({"group": group.astype(np.int64), "lasts": end - begin})
     sums = []
@@ -356,9 +370,9 @@ def select_named(labels: pl.DataFrame, key: str) -> tuple[int, ...]:
 
 def compare_with_others(
     frame: pl.DataFrame, name: str, tasks: Sequence[int]
-) -> list[tuple[int, float, float]]:
+) -> list[tuple[int, float, float, float]]:
     """Return what some tasks have more time of than the others: (value of `name`, mean of theirs,
-    median of the others'), ns, the greatest difference first. frame: task, `name`, time.
+    median of the others', their most), ns, the greatest difference first. frame: task, `name`, time.
     """
     is_own = pl.col("task").is_in(list(tasks))
     others = frame["task"].n_unique() - len(tasks)
@@ -368,9 +382,11 @@ def compare_with_others(
         usual=pl.when((~is_own).sum() * 2 > others)
         .then(pl.col("time").filter(~is_own).median())
         .otherwise(0.0),
+        most=pl.col("time").filter(~is_own).max().fill_null(0),
     )
     more = pl.col("own") - pl.col("usual")
-    return sums.filter(more > 0).sort(more, descending=True).select(name, "own", "usual").rows()
+    sums = sums.filter(more > 0).sort(more, descending=True)
+    return sums.select(name, "own", "usual", "most").rows()
 
 
 def describe_parts(

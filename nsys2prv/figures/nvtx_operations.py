@@ -15,6 +15,7 @@ from nsys2prv.figures.device_group import (
     CONVOLUTION,
     GEMM,
     MEMORY,
+    RANGES,
     TENSOR_NO,
     TENSOR_YES,
     WORK,
@@ -32,8 +33,6 @@ from nsys2prv.figures.result import Context, Result, divide_columns
 
 #: Row (a number for each thread and sort of ranges), begin, end, group of the name of some ranges.
 Ranges = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-#: Layouts of ranges.
-RANGES = ("nvtx_pushpop", "nvtx_startend")
 #: Text that frameworks append to an operation's name (PyTorch's emit_nvtx).
 TAIL = r",\s*(?:op_id|seq|sizes|input_op_ids|stashed seq|fwd_op_id)\b.*$"
 NUMBER = r"\d+"

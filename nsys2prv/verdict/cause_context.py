@@ -14,10 +14,11 @@ import polars as pl
 
 from nsys2prv._util.text import shorten_name
 from nsys2prv.events.catalogue import map_labels
-from nsys2prv.figures.device_group import DeviceGroup, to_arrays
+from nsys2prv.figures.device_group import RANGES, DeviceGroup, to_arrays
 from nsys2prv.figures.host_time import PARTS, divide_host_time, list_activities, sum_ranges
 from nsys2prv.figures.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.figures.kernels import is_shared
+from nsys2prv.figures.nvtx_operations import NUMBER
 from nsys2prv.figures.stacks import find_place, measure_places
 from nsys2prv.match.handoffs import list_handoffs
 from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
@@ -25,10 +26,12 @@ from nsys2prv.replay.meetings import Pipeline, find_pipeline
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import Replay
 from nsys2prv.table.event_reader import HOST
-from nsys2prv.verdict.host_use import JobFacts, NamedTime, Pauses
-from nsys2prv.verdict.thresholds import EXPLAINS, LARGE_PART, LEAST_STATED
+from nsys2prv.verdict.host_use import OVER, JobFacts, NamedTime, Pauses
+from nsys2prv.verdict.thresholds import EXPLAINS, LARGE_PART, LEAST_STATED, MOST
 from nsys2prv.verdict.words import ADVICE, TEXTS, Said, say
 
+#: Groups of NVTX names from here on stand for all that differ in numbers alone, which are called so.
+ALIKE, ALL_NUMBERS = 1 << 40, pl.col("pattern").str.replace_all(NUMBER, "*")
 #: Columns of list_activities -> the fields of NamedTime.
 NAMED_TIMES = ("part", "names", "name", "time", "longest")
 
@@ -49,8 +52,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return self.replay.edges
 
     @cached_property
-    def _ranges(self) -> dict[int, tuple[Any, ...]]:
-        """NVTX ranges by unit, once they are read."""
+    def _ranges(self) -> dict[tuple[str, int], tuple[Any, ...]]:
+        """NVTX ranges by layout and unit, once they are read."""
         return {}
 
     @property
@@ -216,13 +219,30 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     def name_range(self, group: int) -> str:
         """Return the label of a group of NVTX ranges; empty for none."""
+        if group >= ALIKE:
+            return str(self._alike["pattern"][self.list_groups(group)[0]])
         return self.context.find_label(group, "range") if group >= 0 else ""
 
     # NVTX ranges.
 
+    @cached_property
+    def _alike(self) -> pl.DataFrame:
+        """Of each group of NVTX names what all are called that differ in numbers alone (`pattern`), and
+        their number (`code`).
+        """
+        names = self.context.folded.select("group", pattern=pl.col("operation"))
+        names = names.unique("group").sort("group").with_columns(ALL_NUMBERS)
+        return names.with_columns(code=pl.col("pattern").rank("dense").cast(pl.Int64) - 1)
+
+    def list_groups(self, group: int) -> list[int]:
+        """Return the groups of NVTX names that one stands for, as :meth:`find_range` returns it."""
+        alike = self._alike.filter(code=group - ALIKE)
+        return alike["group"].to_list() if group >= ALIKE else [group]
+
     def find_range(self, edges: np.ndarray, weights: np.ndarray) -> tuple[int, float]:
         """Return the group of the innermost NVTX range that has most of these weights, on the process
-        with most of them, and its share; -1 and 0.0 where none explains them.
+        with most of them, and its share; -1 and 0.0 where none explains them. Where ranges that differ
+        in numbers alone, such as layers, share them, it stands for all of these (:meth:`list_groups`).
         """
         process = np.maximum(self.edges.process[edges], 0)
         own = process == np.argmax(np.bincount(process, weights)) if len(edges) else process > 0
@@ -230,26 +250,37 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         inside = found >= 0
         if not inside.any():
             return -1, 0.0
-        sums = np.bincount(found[inside], weights[own][inside])
-        share = float(sums.max() / weights[own].sum())
-        return (int(sums.argmax()), share) if share >= EXPLAINS else (-1, 0.0)
+        of_single = np.bincount(found[inside], weights[own][inside])
+        codes = self._alike["code"].to_numpy()
+        of_alike = np.bincount(codes[: len(of_single)], of_single)
+        single, alike = int(of_single.argmax()), int(of_alike.argmax())
+        is_single = of_single[single] >= MOST * of_alike[codes[single]]
+        group, time = (
+            (single, of_single[single])
+            if is_single and codes[single] == alike
+            else (ALIKE + alike, of_alike[alike])
+        )
+        share = float(time / weights[own].sum())
+        return (group, share) if share >= EXPLAINS else (-1, 0.0)
+
+    def lie_in(self, edges: np.ndarray, group: int) -> np.ndarray:
+        """Return which of these lie in ranges of a group, as :meth:`find_range` returns it."""
+        return np.isin(self.find_groups(edges), self.list_groups(group))
 
     def find_groups(self, edges: np.ndarray) -> np.ndarray:
         """Return the group of the innermost NVTX range in which the host did each of these, or
         launched it: of its thread, else of the first of its process; -1 for none.
         """
         row, time = self._find_host_times(edges)
-        groups = np.full(len(edges), -1, np.int64)
-        if "nvtx_pushpop" not in self.context.reader.layouts:
-            return groups
-        rows = self.context.reader.rows
+        groups, rows = np.full(len(edges), -1, np.int64), self.context.reader.rows
         hosts = pl.col("thread").filter(pl.col("kind") == HOST).min().over("task")
         first = rows.threads.select(hosts.fill_null(-1)).to_series().to_numpy()
-        for at in (row, first[row]):
-            units = rows.units[at]
-            for unit in np.unique(units).tolist():
-                own = np.flatnonzero((units == unit) & (groups < 0) & (at >= 0))
-                groups[own] = self._find_innermost(unit, at[own], time[own])
+        for layout in filter(self.context.reader.layouts.__contains__, RANGES):
+            for at in (row, first[row]):
+                units = rows.units[at]
+                for unit in np.unique(units).tolist():
+                    own = np.flatnonzero((units == unit) & (groups < 0) & (at >= 0))
+                    groups[own] = self._find_innermost(layout, unit, at[own], time[own])
         return groups
 
     def _find_host_times(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -270,17 +301,21 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         steps = self.graph.find_edges(nodes, kinds)
         return np.where(steps >= 0, self.edges.source[steps], others)
 
-    def _find_innermost(self, unit: int, row: np.ndarray, time: np.ndarray) -> np.ndarray:
+    def _find_innermost(
+        self, layout: str, unit: int, row: np.ndarray, time: np.ndarray
+    ) -> np.ndarray:
         """Return the group of the innermost range of each row at each time; -1 for none."""
-        if unit not in self._ranges:
-            frame = self.context.reader.read_begins("nvtx_pushpop", ("range",), unit)
-            order = order_ranges(*to_arrays(frame, "thread", "begin", "end"))
-            thread, begin, end, name = to_arrays(frame[order], "thread", "begin", "end", "range")
+        if (layout, unit) not in self._ranges:
+            frame = self.context.reader.read_begins(layout, ("range",), unit)
+            thread, begin, end, name = to_arrays(frame, "thread", "begin", "end", "range")
+            thread = self.context.reader.rows.main_rows[thread]
+            order = order_ranges(thread, begin, end)
+            thread, begin, end, name = (one[order] for one in (thread, begin, end, name))
             groups = np.load(str(self.options.groups), mmap_mode="r")[name]
             parent = find_parents(thread, begin, end)[1]
             starts = pl.DataFrame({"thread": thread, "begin": begin, "at": np.arange(len(begin))})
-            self._ranges[unit] = starts, end, np.append(groups, -1), np.append(parent, -1)
-        starts, end, groups, parent = self._ranges[unit]
+            self._ranges[layout, unit] = starts, end, np.append(groups, -1), np.append(parent, -1)
+        starts, end, groups, parent = self._ranges[layout, unit]
         moments = (
             pl.DataFrame({"thread": row.astype(np.int64), "begin": time})
             .with_row_index()
@@ -333,6 +368,10 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         # Ranges first: while all calls are in memory these would need more.
         ranges = sum_ranges(unit, row, spans)
         parts = divide_host_time(unit, row, spans)
+        # A host that goes on afterwards has neither ended nor not begun.
+        for part in (*OVER, "away"):
+            parts["unknown"] += parts[part]
+            parts[part] = 0
         whole = max(sum(parts.values()), 1)
         rows = list_activities(unit, row, spans, *ranges)
         rows = rows.sort("time", descending=True)

@@ -161,13 +161,16 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
     if len(edges):
         evidence.append(say("host more", more=more, where=facts.name_work(edges, saved)))
     hosts = frames["hosts"].unpivot(PARTS, index="task", variable_name="part", value_name="time")
-    longer = {part: own - usual for part, own, usual in compare_with_others(hosts, "part", tasks)}
+    longer = {
+        part: own - usual for part, own, usual, _ in compare_with_others(hosts, "part", tasks)
+    }
     whole, sums = sum(longer.values()), frames["places"]
     if sums.height and whole:
         sums = sums.group_by("task", "place").agg(pl.col("time").sum())
-        for place, own, usual in compare_with_others(sums, "place", tasks)[:1]:
+        for place, own, usual, most in compare_with_others(sums, "place", tasks)[:1]:
             label = label_place(place, facts.context)
-            if own - usual >= EXPLAINS * whole and label:
+            # Another rank that is there as long is not delayed by it.
+            if own - max(usual, most) >= EXPLAINS * whole and label:
                 evidence.append(say("host place", place=label, own=own, usual=usual))
     if parts := describe_parts(longer):
         evidence.append(say("longer parts", parts=parts))
@@ -175,7 +178,7 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
         evidence.append(call.of_whole)
     if longer.get("unknown", 0) > whole / 2 or not (title or parts):
         evidence.append(facts.describe_unrecorded(what="what the host does there"))
-    inside = facts.find_groups(edges) == group
+    inside = facts.lie_in(edges, group)
     is_inside = title is not None and inside.any()
     worst = (edges[inside], saved[inside]) if is_inside else facts.keep_name(edges, saved)
     return Claim("host", evidence, worst, more, title)
@@ -206,9 +209,9 @@ def _compare_range(
     where that does not amount to the loss. What counts is the time outside of calls of CUDA and MPI;
     said is how long the range lasts, where that differs as much.
     """
-    rows = facts.frames["ranges"].filter(pl.col("group") == group)
+    rows = facts.frames["ranges"].filter(pl.col("group").is_in(facts.list_groups(group)))
     compared = compare_with_others(rows, "group", tasks)
-    if not facts.is_backed(cause.gain, sum(own - usual for _, own, usual in compared)):
+    if not facts.is_backed(cause.gain, sum(own - usual for _, own, usual, _ in compared)):
         return None
     sums = rows.group_by("task").agg(pl.col("time", "lasts", "count").sum())
     sums = sums.filter(pl.col("count") > 0).with_columns(pl.col("time", "lasts") / pl.col("count"))
@@ -216,6 +219,8 @@ def _compare_range(
     own, others = sums.filter(is_own).mean(), sums.filter(~is_own).median()
     (time, lasts), (usual, usually) = (one.select("time", "lasts").row(0) for one in (own, others))
     if None in (time, usual) or time <= LONGER * usual:
+        return say("range longer", range=name)
+    if not facts.is_backed(cause.gain, own["count"][0] * (time - usual)):
         return say("range longer", range=name)
     is_whole = lasts - usually > (time - usual) / 2
     said = {"lasts": lasts, "usually": usually} if is_whole else {"lasts": time, "usually": usual}

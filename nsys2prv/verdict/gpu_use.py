@@ -66,8 +66,8 @@ def describe_unused(facts: JobFacts) -> Finding | None:
 
 def measure_use(kernels: pl.DataFrame, limits: dict[int, GpuLimits]) -> pl.DataFrame:
     """Return kernels whose configuration is known with `resident` (blocks that a multiprocessor holds at a
-    time), `fill` (their threads at a time, of all that the GPU holds), and `use`, the share of what issues
-    instructions that has one of them: of `blocks`, multiprocessors with a block; of `warps`, schedulers
+    time), `fill` (their threads at a time, of what the GPU could hold of them), and `use`, the share of
+    what issues instructions that has one of them: of `blocks`, multiprocessors with a block; of `warps`, schedulers
     there with a warp; of `lanes` of each warp with a thread. kernels: `configuration`, `device`.
     """
     rows = [
@@ -89,23 +89,21 @@ def measure_use(kernels: pl.DataFrame, limits: dict[int, GpuLimits]) -> pl.DataF
     a_processor = pl.col("grid") / pl.col("processors")
     whole = kernels.hstack(sizes).join(held.cast(pl.Int64), on="device")
     whole = whole.filter((pl.col("grid") > 0) & (pl.col("threads") > 0))
-    whole = whole.with_columns(
-        resident=pl.min_horizontal(
-            "most_blocks",
-            pl.col("most_warps") // of_block,
-            pl.col("most_registers") // (pl.col("registers") * WARP * of_block).clip(1),
-            pl.col("most_shared") // pl.col("shared").clip(1),
-        )
-        .clip(1)
-        .cast(pl.Int64)
+    # As many threads could be in fewer blocks.
+    could = pl.min_horizontal(
+        pl.col("most_warps") // of_block,
+        pl.col("most_registers") // (pl.col("registers") * WARP * of_block).clip(1),
+        pl.col("most_shared") // pl.col("shared").clip(1),
     )
+    whole = whole.with_columns(could=could.clip(1).cast(pl.Int64))
+    whole = whole.with_columns(resident=pl.min_horizontal("could", "most_blocks"))
     at_a_time = pl.min_horizontal(a_processor, "resident")
     whole = whole.with_columns(
-        fill=(at_a_time * pl.col("threads") / (pl.col("most_warps") * WARP)).clip(0, 1),
         blocks=a_processor.clip(0, 1),
         warps=(of_block * at_a_time.clip(1) / SCHEDULERS).clip(0, 1),
         lanes=pl.col("threads") / (WARP * of_block),
     )
+    whole = whole.with_columns(fill=at_a_time / pl.col("could") * pl.col("lanes"))
     return whole.with_columns(use=pl.col("blocks") * pl.col("warps") * pl.col("lanes"))
 
 

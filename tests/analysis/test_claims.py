@@ -209,7 +209,7 @@ def test_cuda_that_cannot_be_traced(tmp_path: Path) -> None:
     [
         (1, 32, 32, 0, "fewer blocks than it has multiprocessors"),
         (7, 256, 32, 0, "fewer blocks than it has multiprocessors"),
-        (1 << 20, 4, 26, 0, "do not fill a warp of 32 threads, and have at most 6.25%"),
+        (1 << 20, 4, 26, 0, "do not fill a warp of 32 threads, so at most 6.25%"),
         (40, 32, 32, 0, "fewer warps on a multiprocessor"),
         # One block at a time on each, by its shared memory or registers: all that it can.
         (120, 128, 128, 60_000, ""),
@@ -563,3 +563,23 @@ def test_a_host_that_waits_for_another_thread(tmp_path: Path) -> None:
         waits.append(make_os_call(begin + MS, begin + 9 * MS, len(NAMES) + 1))
     findings = find(tmp_path, calls, kernels, {"OSRT_API": waits}, ["sem_timedwait"])
     assert "another thread" in findings[0].advice
+
+
+@pytest.mark.parametrize("kind", [59, 60])
+@pytest.mark.parametrize("layers", [1, 8])
+def test_ranges_name_pauses(layers: int, kind: int, tmp_path: Path) -> None:
+    """A host pauses before each launch, in push/pop or start/end ranges; those that differ in their
+    number alone share the pauses.
+    """
+    calls, kernels, ranges = [], {}, []
+    for number in range(64):
+        begin = MS + number * 5 * MS
+        kernels[len(calls)] = (begin + 10 * US, begin + MS)
+        calls += [(begin, begin + 5 * US, LAUNCH), (begin + 6 * US, begin + MS, SYNCHRONIZE)]
+        name = f"layer_{number % layers}"
+        ranges.append(make_nvtx_range(begin + MS + US, begin + 5 * MS - US, name, kind))
+    findings = find(tmp_path, calls, kernels, {"NVTX_EVENTS": ranges})
+    (pause,) = (one for one in findings if one.kind == "host_work")
+    assert pause.share > 0.7
+    if layers == 1:
+        assert "100% of it in NVTX range layer_0" in " ".join(pause.evidence)

@@ -131,6 +131,49 @@ def test_a_range_that_does_not_amount_to_the_loss_is_not_named(tmp_path: Path) -
     assert "load_batch" not in finding.title
 
 
+@pytest.mark.parametrize("kind", [59, 60])
+def test_ranges_that_differ_in_numbers_are_one_place(kind: int, tmp_path: Path) -> None:
+    """Each of four layers has a quarter of what the slow rank takes longer; also of start/end ranges."""
+    load, work = np.full((RANKS, STEPS), 20_000), np.full((RANKS, STEPS), 200_000)
+    load[SLOW] = 400_000
+    reports = write_job(tmp_path, load, work)
+    for path in reports:
+        with sqlite3.connect(path) as report:
+            report.execute(f"UPDATE NVTX_EVENTS SET eventType = {kind}")
+            begins = report.execute("SELECT start FROM NVTX_EVENTS WHERE text = 'load_batch'")
+            for number, (begin,) in enumerate(begins.fetchall()):
+                where = f"text = 'load_batch' AND start = {begin}"
+                report.execute(f"UPDATE NVTX_EVENTS SET text = 'layer_{number % 4}' WHERE {where}")
+    finding, _ = find_first(reports)
+    assert finding.ranks == (SLOW,)
+    assert "layer_*" in " ".join([finding.title, *finding.evidence])
+
+
+def test_a_range_that_is_longer_more_often_is_not_longer_each_time(tmp_path: Path) -> None:
+    """What each takes longer, by 7 %, is no tenth of the loss: the slow rank does it 12 times a step."""
+    load, work = np.full((RANKS, STEPS), 20_000), np.full((RANKS, STEPS), 200_000)
+    load[SLOW] = 400_000
+    reports = write_job(tmp_path, load, work)
+    parts = 12
+    with sqlite3.connect(reports[SLOW]) as report:
+        rows = report.execute(
+            "SELECT start, end, globalTid FROM NVTX_EVENTS WHERE text = 'load_batch'"
+        ).fetchall()
+        report.execute("DELETE FROM NVTX_EVENTS WHERE text = 'load_batch'")
+        for begin, end, tid in rows:
+            for part in range(parts):
+                span = (end - begin) // parts
+                at = begin + part * span
+                report.execute(
+                    "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid, domainId)"
+                    " VALUES (?, ?, 59, 'load_batch', ?, 0)",
+                    (at, at + span - 10, tid),
+                )
+    finding, _ = find_first(reports)
+    assert finding.ranks == (SLOW,)
+    assert " against " not in finding.title
+
+
 def test_what_the_host_did_when_it_was_held_up(tmp_path: Path) -> None:
     """A rank reads for 40 ms, in a range that the title names."""
     load, work = np.full((RANKS, STEPS), 20_000), np.full((RANKS, STEPS), 200_000)
