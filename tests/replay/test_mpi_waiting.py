@@ -162,7 +162,7 @@ def test_ranks_that_are_late_in_turn_are_not_accused(name: str, tmp_path: Path) 
     alone = STEPS * (20 + 40 / RANKS) * MS
     (found,) = list_gains(job, tmp_path)
     assert (found.kind, found.ranks) == ("imbalance", ())
-    assert found.share == pytest.approx(1 - alone / job.length, rel=0.1)
+    assert found.share == pytest.approx(1 - alone / job.length, rel=0.2)
     assert "less often" in found.advice
 
 
