@@ -314,7 +314,7 @@ def parse_analysis(command: str, arguments: Sequence[str]) -> argparse.Namespace
         if path.is_dir():
             refuse("output_is_folder", option=name, path=path, example=path / f"job.{name}")
         check_folder(path.parent)
-    further = filter(None, (options.kernel_rules, options.align))
+    further = filter(None, (options.kernel_rules, options.nvtx_rules, options.align))
     check_not_read(written.values(), [*(given or (options.A, options.B)), *further])
     if len(written) > len({path.absolute() for path in written.values()}):
         refuse("same_outputs", options=" and ".join(f"--{name}" for name in written))

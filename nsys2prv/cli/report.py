@@ -43,7 +43,7 @@ from nsys2prv.show.text import Style, count_lines_left, format_machine_line, for
 #: Analyses that a terminal shows first; others follow while at least this number of lines is free.
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
 #: Options of all that reads reports.
-RUNNING = ("kernel_rules", "align", "jobs", "tmp", "quiet", "anonymous")
+RUNNING = ("kernel_rules", "nvtx_rules", "align", "jobs", "tmp", "quiet", "anonymous")
 #: Exit status of a difference where the second job is slower by more than is allowed.
 SLOWER = 4
 

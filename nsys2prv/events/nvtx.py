@@ -52,7 +52,7 @@ from nsys2prv.events.attributes import (
 from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric, load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction, Numbering
 from nsys2prv.events.kind import NEVER, Counters, Reason, Rows
-from nsys2prv.events.products import count_of_texts, count_operations
+from nsys2prv.events.range_texts import FACTS, read_facts, read_facts_of
 from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes
 from nsys2prv.export.source import (
     FEW_TEXTS,
@@ -154,28 +154,24 @@ def make_ranges(extraction: Extraction, layout: str, columns: Columns) -> Rows:
         "own": np.where(own, name, ABSENT),
         "own_number": np.where(own, number, ABSENT),
     }
-    if (
-        "operations" in known.by_name
-        and (operations := _count_operations(extraction, columns)) is not None
-    ):
-        fields["operations"] = operations
+    if "operations" in known.by_name:
+        fields |= _read_facts(extraction, columns)
     fields = {name: column for name, column in fields.items() if name in known.by_name}
     wanted = renamed["wanted"].to_numpy()[codes]
     extraction.account.dropped[Reason.NVTX_RULE] += int(np.count_nonzero(~wanted))
     return replace(make_rows(extraction, layout, columns, fields), domain=domain).where(wanted)
 
 
-def _count_operations(extraction: Extraction, columns: Columns) -> np.ndarray | None:
-    """Return the operations of the matrix product that each range is by its text, ABSENT for others; None
-    where none is one.
-    """
+def _read_facts(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
+    """Return what the texts of ranges say beside the name (range_texts.FACTS), those that any says."""
     codes, texts = columns.texts["text"]
-    operations = count_operations(texts)[codes]
-    rows = np.flatnonzero((columns["textId"] != NULL) & (operations == ABSENT))
+    facts = read_facts(texts)[:, codes]
+    rows = np.flatnonzero((columns["textId"] != NULL) & (facts == ABSENT).all(axis=0))
     numbers, of_rows = factorize(columns["textId"][rows])
     registered = pl.Series(extraction.read_strings(numbers), dtype=pl.String)
-    operations[rows] = count_of_texts(registered)[of_rows]
-    return operations if (operations != ABSENT).any() else None
+    facts[:, rows] = read_facts_of(registered)[:, of_rows]
+    said = (facts != ABSENT).any(axis=1)
+    return {name: facts[at] for at, name in enumerate(FACTS) if said[at]}
 
 
 def _rename(

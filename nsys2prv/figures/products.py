@@ -1,7 +1,7 @@
 """Rate matrix products whose shapes NVTX ranges have: operations per second by product, and how much
 that is of what the GPU can do.
 
-Operations of a product are those of its shapes (`events/products.py`); its time is that of the kernels
+Operations of a product are those of its shapes (`events/range_texts.py`); its time is that of the kernels
 that were launched within its range. The GPU's peak is dense, by its model and the data type in the
 kernel's name (`gpus.yaml`); where one of these is not known no share is given. Model FLOPs utilization
 (MFU) counts the products with known shapes alone, so it is at least so much.

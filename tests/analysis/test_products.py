@@ -18,7 +18,7 @@ from tools.exports import (
 
 import nsys2prv
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.events.products import count_of_texts
+from nsys2prv.events.range_texts import read_facts_of
 from nsys2prv.figures.products import find_data_type, find_peak
 
 #: Text of a range -> operations of its product, counted by hand.
@@ -52,7 +52,7 @@ PRODUCTS = {
 
 
 def test_operations_follow_from_shapes() -> None:
-    assert count_of_texts(pl.Series(list(PRODUCTS))).tolist() == list(PRODUCTS.values())
+    assert read_facts_of(pl.Series(list(PRODUCTS)))[0].tolist() == list(PRODUCTS.values())
 
 
 @pytest.mark.parametrize(
