@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
+from nsys2prv.figures.captures import list_captures
 from nsys2prv.figures.device_group import (
     COMMUNICATING,
     CONVOLUTION,
@@ -91,11 +92,12 @@ def make_group_table(names: pl.DataFrame) -> np.ndarray:
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect the sums of ranges by task and name (`names`), and by path of names (`tree`)."""
-    columns = ("sender", "sent", "begin", "end", "what", "class", "tensor")
+    columns = ("sender", "sent", "thread", "begin", "end", "what", "class", "tensor")
     work = unit.list_launched_work(columns).sort("sender", "sent", maintain_order=True)
+    captured = _list_captured_work(unit, work)
     names = []
     for number, ranges in enumerate(_list_ranges(unit)):
-        of_names, tree = _sum_ranges(unit, work, ranges)
+        of_names, tree = _sum_ranges(unit, work, captured, ranges)
         names.append(of_names)
         # Paths are numbered anew each time.
         yield "tree", tree.with_columns(unit=pl.lit((number << 32) + unit.number, pl.Int64))
@@ -103,11 +105,27 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "names", sums.sort("task", "group")
 
 
+def _list_captured_work(unit: DeviceGroup, work: pl.DataFrame) -> pl.DataFrame:
+    """Return the work of replayed graphs, by the thread that captured it (`sender`), and when (`sent`). work:
+    by the thread that launched it.
+    """
+    captures = list_captures(unit).cast(
+        {"thread": work["thread"].dtype, "begin": work["begin"].dtype}
+    )
+    replayed = work.drop("sender", "sent").join(captures, on=("thread", "begin"), how="inner")
+    replayed = replayed.rename({"captor": "sender", "captured": "sent"}).select(work.columns)
+    return replayed.sort("sender", "sent", maintain_order=True)
+
+
 def _sum_ranges(
-    unit: DeviceGroup, work: pl.DataFrame, ranges: Ranges
+    unit: DeviceGroup, work: pl.DataFrame, captured: pl.DataFrame, ranges: Ranges
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the sums of some ranges, as :func:`_list_ranges` yields them, by task and name, and by
-    path of names. work: by the thread that launched it, and when.
+    path of names. work: by the thread that launched it, and when; captured: that of replayed graphs by
+    the thread that captured it.
+
+    Replayed work counts in the ranges that were open when it was captured, but for those of names in which
+    graphs are replayed, such as that of an iteration: there it counts as launched.
     """
     row, begin, end, group = ranges
     thread = unit.reader.rows.main_rows[row // len(RANGES)]
@@ -127,19 +145,62 @@ def _sum_ranges(
         "calls": np.bincount(path, minlength=count),
     }
 
-    def add(name: str, outer: str, inclusive: np.ndarray) -> None:
-        for column, values in ((name, inclusive), (outer, take_off_inner(inclusive, parent))):
+    def add(name: str, outer: str, inclusive: np.ndarray, exclusive: np.ndarray) -> None:
+        for column, values in ((name, inclusive), (outer, exclusive)):
             names[column] = _sum_groups(by_name, values, len(tasks))
             tree[column] = _sum_groups(path, values, count)
 
-    add("host_ns", "host_exclusive_ns", end - begin)
+    host = end - begin
+    add("host_ns", "host_exclusive_ns", host, take_off_inner(host, parent))
+    places = thread, begin, end
+    launched = _sum_within(work, *places)
+    own, extra = launched, dict.fromkeys(SUMS, 0)
+    if captured.height:
+        is_captor, counts = _choose_captors(work, captured, group, *places)
+        own = _sum_within(work.join(counts, on=("thread", "begin"), how="anti"), *places)
+        replayed = _sum_within(captured, *places).items()
+        extra = {name: np.where(is_captor, values, 0) for name, values in replayed}
+    for name, inclusive in launched.items():
+        exclusive = take_off_inner(own[name], parent)
+        if captured.height:
+            exclusive += np.where(is_captor, take_off_inner(extra[name], parent), 0)
+        add(name, f"{name}_exclusive", inclusive + extra[name], exclusive)
+    return pl.DataFrame(names), pl.DataFrame(tree)
+
+
+def _choose_captors(
+    work: pl.DataFrame,
+    captured: pl.DataFrame,
+    group: np.ndarray,
+    thread: np.ndarray,
+    begin: np.ndarray,
+    end: np.ndarray,
+) -> tuple[np.ndarray, pl.DataFrame]:
+    """Return which ranges replayed work counts in by its capture, and that work. group: of the names of
+    ranges.
+    """
+    replays = work.join(captured, on=("thread", "begin"), how="semi", maintain_order="left")
+    since, until = find_points_within(thread, begin, end, *to_arrays(replays, "sender", "sent"))
+    is_captor = ~np.isin(group, np.unique(group[until > since]))
+    since, until = find_points_within(thread, begin, end, *to_arrays(captured, "sender", "sent"))
+    steps = np.zeros(captured.height + 1, np.int64)
+    np.add.at(steps, since[is_captor], 1)
+    np.subtract.at(steps, until[is_captor], 1)
+    return is_captor, captured.filter(pl.Series(np.cumsum(steps)[:-1] > 0))
+
+
+def _sum_within(
+    work: pl.DataFrame, thread: np.ndarray, begin: np.ndarray, end: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return SUMS of the work that was sent within each range. work: by thread and time."""
     since, until = find_points_within(thread, begin, end, *to_arrays(work, "sender", "sent"))
     least = int(since.min(initial=work.height))
     inside = work[least : max(int(until.max(initial=0)), least)]
+    found = {}
     for name, value in SUMS.items():
         before = np.concatenate([[0], np.cumsum(inside.select(value).to_series().to_numpy())])
-        add(name, f"{name}_exclusive", before[until - least] - before[since - least])
-    return pl.DataFrame(names), pl.DataFrame(tree)
+        found[name] = before[until - least] - before[since - least]
+    return found
 
 
 def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
