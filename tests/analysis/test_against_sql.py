@@ -251,6 +251,7 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
     """Check GPU time, kernels and calls of ranges, of all names together and by name."""
     expected: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     unclosed: set[str] = set()
+    has_captures = False
     for export in exports:
         if "NVTX_EVENTS" not in export.tables:
             continue
@@ -279,6 +280,13 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
             row for row in export.query("NVTX_EVENTS", query) if (row[3], row[0] >> 24) not in nccl
         ]
         launched = read_launches(export)
+        captured, replays = read_captures(export)
+        replaying = {
+            name
+            for tid, start, end, _, name in ranges
+            if any(start <= sent <= end for sent in replays.get(tid, ()))
+        }
+        has_captures |= bool(captured)
         for tid, start, end, _, name in ranges:
             figures_ = expected[name or ""]
             figures_[0] += 1
@@ -287,6 +295,10 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
                 if start <= sent <= end:
                     figures_[2] += time
                     figures_[3] += is_kernel
+            for sent, time in captured.get(tid, ()) if name not in replaying else ():
+                if start <= sent <= end:
+                    figures_[2] += time
+                    figures_[3] += 1
     results = job.analyse("operations")["operations"]
     if not expected:
         assert results.tables == {}
@@ -301,7 +313,10 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
         frame, tree = (
             one.with_columns(gpu_ns=0, gpu_exclusive_ns=0, kernels=0) for one in (frame, tree)
         )
-    assert tree.filter(pl.col("depth") == 0)["gpu_ns"].sum() == frame["gpu_exclusive_ns"].sum()
+    # Replayed work is in the ranges of its launch, and in those of its capture.
+    whole = tree.filter(pl.col("depth") == 0)["gpu_ns"].sum()
+    exclusive = frame["gpu_exclusive_ns"].sum()
+    assert whole >= exclusive if has_captures else whole == exclusive
     frame = frame.filter(~pl.col("operation").is_in(sorted(unclosed)))
     expected = {name: item for name, item in expected.items() if name not in unclosed}
     assert frame["calls"].sum() == sum(item[0] for item in expected.values())
@@ -311,6 +326,41 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
     for name in expected.keys() & by_name.keys():
         row = by_name[name]
         assert [row["calls"], row["host_ns"], row["gpu_ns"], row["kernels"]] == expected[name], name
+
+
+def read_captures(
+    export: Export,
+) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[int]]]:
+    """Return thread -> captured calls: their begin, and the time of a replayed kernel of theirs; and thread
+    -> begins of calls that replay such kernels.
+    """
+    captured: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    replays: dict[int, list[int]] = defaultdict(list)
+    if "CUDA_GRAPH_NODE_EVENTS" not in export.tables:
+        return captured, replays
+    columns = "graphNodeId, originalGraphNodeId, globalTid, start"
+    nodes = {
+        (tid >> 24, node): (original, tid, start)
+        for node, original, tid, start in export.query(
+            "CUDA_GRAPH_NODE_EVENTS", f"SELECT {columns} FROM CUDA_GRAPH_NODE_EVENTS"
+        )
+    }
+    calls = {
+        (tid >> 24, correlation): (tid, start)
+        for tid, start, correlation in export.query(
+            RUNTIME, f"SELECT globalTid, start, correlationId FROM {RUNTIME}"
+        )
+    }
+    query = f"SELECT globalPid, correlationId, graphNodeId, start, end FROM {KERNEL} WHERE graphNodeId > 0"
+    for pid, correlation, node, start, end in export.query(KERNEL, query):
+        made = nodes.get((pid >> 24, node))
+        while made and made[0]:
+            made = nodes.get((pid >> 24, made[0]))
+        if made and (pid >> 24, correlation) in calls:
+            captured[made[1]].append((made[2], max(end - start, 1)))
+            tid, sent = calls[pid >> 24, correlation]
+            replays[tid].append(sent)
+    return captured, replays
 
 
 def read_launches(export: Export) -> dict[int, list[tuple[int, int, bool]]]:
