@@ -26,7 +26,8 @@ class CpuUse(Struct, frozen=True):
 
     #: When threads run: task, thread, cpu, begin, end (ns), by begin.
     runs: pl.DataFrame
-    #: When threads of ranks wait for a CPU: task, thread, begin, end (ns), and whether they are in MPI.
+    #: When threads of ranks may wait for a CPU: task, thread, begin, end (ns), `in_mpi`, whether that is `sure`,
+    #: and whether sleeping would be `told`, as calls of the system are recorded.
     waits: pl.DataFrame
     #: Host of each task.
     hosts: Mapping[int, str]
@@ -39,7 +40,7 @@ class CpuUse(Struct, frozen=True):
         """Return who has the CPU that a thread was on while it waits for one: `task`, and `thread`s of
         it (ns of `time` each), of those that are recorded.
         """
-        waits = self.waits.filter(thread=thread)
+        waits = self.waits.filter(thread=thread, sure=True)
         own = self.runs.filter(thread=thread)
         begin, end = to_arrays(waits, *SIDES)
         last = np.searchsorted(own["begin"].to_numpy(), begin, "right") - 1
@@ -72,8 +73,7 @@ def find_running(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans]:
 def collect_cpu_time(
     unit: DeviceGroup, task: int, threads: list[int], time: Spans
 ) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Yield when threads of a task may wait for a CPU (`cpu_waits`: as of CpuUse, and whether that is
-    `sure`), how long they are outside of calls and in MPI, and run there (`cpu_shares`, ns), and if they
+    """Yield when threads of a task may wait for a CPU (`cpu_waits`: as of CpuUse), how long they are outside of calls and in MPI, and run there (`cpu_shares`, ns), and if they
     wait for long, when all threads of the task run (`cpu_runs`: as of CpuUse).
     """
     if not unit.has(*STATES_OF_THREADS):
@@ -100,7 +100,9 @@ def collect_cpu_time(
             waiting = max(waiting, spans.length)
             sure = spans - others if unit.has(*OS) else EMPTY
             for own, is_sure in ((sure, True), (spans - sure, False)):
-                yield "cpu_waits", _list_waits(task, thread, in_mpi, own).with_columns(sure=is_sure)
+                rows_of = _list_waits(task, thread, in_mpi, own)
+                told = unit.has(*OS)
+                yield "cpu_waits", rows_of.with_columns(sure=is_sure, told=told)
     if waiting >= LEAST_WAITING * max(time.length, 1):
         yield "cpu_runs", _list_runs(unit, rows, time).with_columns(task=pl.lit(task, pl.Int64))
 
@@ -156,13 +158,14 @@ def find_cpu_use(frames: Mapping[str, pl.DataFrame], hosts: Mapping[int, str]) -
         return None
     runs = runs.sort("begin")
     kept = [waits.filter("sure")]
-    unsure = waits.filter(~pl.col("sure")).group_by("task", "thread", "in_mpi")
-    for (task, thread, in_mpi), frame in unsure:
+    by = ("task", "thread", "in_mpi", "told")
+    for (task, thread, in_mpi, told), frame in waits.filter(~pl.col("sure")).group_by(by):
         there = [one for one, host in hosts.items() if host == hosts.get(task)]
         held = runs.filter(pl.col("task").is_in(there) & (pl.col("thread") != thread))
-        spans = merge_spans(*to_arrays(frame, *SIDES))
+        every = spans = merge_spans(*to_arrays(frame, *SIDES))
         for cpu in _find_cpus(runs.filter(task=task)):
             spans = spans & merge_spans(*to_arrays(held.filter(cpu=cpu), *SIDES))
-        kept.append(_list_waits(task, thread, in_mpi, spans))
+        for own, sure in ((spans, True), (every - spans, False)):
+            kept.append(_list_waits(task, thread, in_mpi, own).with_columns(sure=sure, told=told))
     found = pl.concat(kept, how="diagonal_relaxed").sort("thread", "begin")
-    return CpuUse(runs, found, hosts) if found.height else None
+    return CpuUse(runs, found, hosts) if found["sure"].any() else None

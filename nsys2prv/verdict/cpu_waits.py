@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.figures.cpu_time import find_cpu_use
+from nsys2prv.figures.cpu_time import CpuUse, find_cpu_use
 from nsys2prv.figures.host_time import measure_edges
 from nsys2prv.figures.result import format_numbers
 from nsys2prv.replay.causes import Cause
@@ -50,7 +50,7 @@ class CpuShortage(Struct, frozen=True):
     #: Tasks that wait, and those that this thread shares its CPUs with, its own among them.
     tasks: tuple[int, ...]
     sharing: tuple[int, ...]
-    #: Task of the thread, how many of its threads share its CPUs, and which these are.
+    #: Task of the thread, how many threads of these tasks share CPUs (0 if ranks do), and which ones.
     task: int
     threads: int
     cpus: tuple[int, ...]
@@ -75,8 +75,10 @@ def find_shortage(
         return None
     length = (pl.col("end") - pl.col("begin")).alias("time")
     is_in_mpi = pl.col("in_mpi")
-    sums = use.waits.group_by("task", "thread").agg(
-        lasts=length.filter(~is_in_mpi).sum(), in_mpi=length.filter(is_in_mpi).sum()
+    sums = (
+        use.waits.filter("sure")
+        .group_by("task", "thread")
+        .agg(lasts=length.filter(~is_in_mpi).sum(), in_mpi=length.filter(is_in_mpi).sum())
     )
     row = (
         sums.join(frames["cpu_shares"], on=("task", "thread"))
@@ -103,14 +105,25 @@ def find_shortage(
     else:
         return None
     tasks = sums.filter(pl.col("lasts") >= LEAST_SHARED * row["lasts"])["task"].unique().sort()
+    threads, cpus = 0, use.find_cpus(task)
+    if key == "cpu own":
+        for one in (
+            sums.filter(pl.col("task").is_in(tasks.to_list()))
+            .sort("lasts")
+            .unique("task", keep="last")
+            .rows()
+        ):
+            threads += _count_threads(use, *one[:2])
+        cpus = sorted({cpu for one in tasks for cpu in use.find_cpus(one)})
     return CpuShortage(
-        use.waits,
+        # Where CPUs are short, threads wait for one also while others of their process run.
+        use.waits.filter(pl.col("sure") | (pl.col("told") & pl.col("task").is_in(tasks.to_list()))),
         key,
         tuple(tasks),
         tuple(sorted({task, *sharing})),
         task,
-        own.height + 1,
-        tuple(use.find_cpus(task)),
+        threads,
+        tuple(cpus),
         row["outside"],
         row["runs"] / max(row["outside"], 1),
         row["lasts"],
@@ -121,12 +134,18 @@ def find_shortage(
     )
 
 
+def _count_threads(use: CpuUse, task: int, thread: int) -> int:
+    """Return how many threads of a task share the CPUs of one that waits, that one among them."""
+    own = use.find_holders(thread).filter(task=task)
+    return own.filter(pl.col("time") >= LEAST_HELD * pl.col("time").sum()).height + 1
+
+
 def describe_cpu(cause: Cause, facts: CauseContext, found: CpuShortage) -> Claim:
     """Say who waits for a CPU, for which ones, and who has them meanwhile."""
     job, worst = facts.job, facts.replay.list_saved(cause.changes)
     cpus = f"CPU{'s' if len(found.cpus) > 1 else ''} {format_numbers([*found.cpus])}"
-    is_shared, is_own = found.key == "cpu shared", found.key == "cpu own"
-    who = found.sharing if is_shared else (found.task,) if is_own else found.tasks
+    is_shared = found.key == "cpu shared"
+    who = found.sharing if is_shared else found.tasks
     title = say(found.key, who=job.describe_ranks([*who]), cpus=cpus, threads=found.threads)
     evidence: list[Said | str] = [
         say(

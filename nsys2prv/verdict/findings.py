@@ -219,6 +219,8 @@ def _list_causes(facts: CauseContext, names: Names, shortage: CpuShortage | None
         suspect = cause.suspect
         if cause.kind == "cpu" and shortage:
             claim = describe_cpu(cause, facts, shortage)
+            # All else is what is left then.
+            facts = structs.replace(facts, replay=replay.skip_cpu_waits())
         elif suspect:
             claim = describe_culprit(cause, facts, suspect)
         else:
