@@ -80,6 +80,8 @@ class Cause(Struct, frozen=True):
     place: tuple[Kind, int] | None = None
     #: Share of the span that it gains by itself, where other causes hide a part of its gain.
     alone: float | None = None
+    #: Whether its gain is beyond all causes before it: a wait for work that these make late.
+    is_rest: bool = False
 
     @property
     def is_specific(self) -> bool:
@@ -109,7 +111,9 @@ def find_causes(replay: Replay) -> list[Cause]:
     ):
         gain = base.compute_gain(cause.changes)
         if gain >= max(LEAST_GAIN, LEAST_BEYOND * cause.gain):
-            causes.append(cause)
+            # A wait for work hides what comes late for other reasons: that is theirs.
+            is_late_wait = order.get(cause.place) == 1
+            causes.append(replace(cause, gain=gain, is_rest=True) if is_late_wait else cause)
             base = base.change(cause.changes)
     if causes:
         causes[1:] = [_measure_alone(replay, cause) for cause in causes[1:]]

@@ -24,7 +24,7 @@ from nsys2prv.match.handoffs import list_handoffs
 from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
 from nsys2prv.replay.meetings import Pipeline, find_pipeline
 from nsys2prv.replay.unit_graph import split_place
-from nsys2prv.replay.whatif import Replay
+from nsys2prv.replay.whatif import GPU, Replay
 from nsys2prv.table.event_reader import HOST
 from nsys2prv.verdict.host_use import OVER, JobFacts, NamedTime, Pauses
 from nsys2prv.verdict.thresholds import EXPLAINS, LARGE_PART, LEAST_STATED, MOST
@@ -126,6 +126,15 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """Return when each of these begins and ends (ns)."""
         time = self.graph.time
         return time[self.edges.source[edges]], time[self.edges.target[edges]]
+
+    def measure_busy(self, edges: np.ndarray) -> float:
+        """Return for which share of these, of the process that is longest in them, a GPU of it works."""
+        lasts, process = self.measure(edges), np.maximum(self.edges.process[edges], 0)
+        longest = int(np.argmax(np.bincount(process, lasts, 1)))
+        work = merge_spans(*self.find_times(self.replay.select(GPU, processes=[longest])))
+        own = process == longest
+        busy = work.within(*self.find_times(edges[own])).sum()
+        return float(busy / max(lasts[own].sum(), 1))
 
     def keep_name(self, edges: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return those edges of the name that saves most, and what they save (ns)."""

@@ -214,7 +214,7 @@ def _list_causes(facts: CauseContext, names: Names, shortage: CpuShortage | None
     replayed, length = (1.0, whole) if options.steady else (replay.span / whole, replay.span)
     # Where the replay runs more at a time than the GPU did, hosts gain no more than it was idle.
     idle = 1 - devices["busy"].min() / max(length, 1) if devices.height else 1.0
-    findings = []
+    findings, told = [], 0.0
     for cause in found:
         suspect = cause.suspect
         if cause.kind == "cpu" and shortage:
@@ -226,9 +226,11 @@ def _list_causes(facts: CauseContext, names: Names, shortage: CpuShortage | None
         else:
             claim = describe_job_cause(cause, facts)
         kind, _ = TEXTS["kinds"][claim.key]
-        gain = cause.gain if claim.gain is None else claim.gain
-        share = replayed * (min(gain, idle) if kind in OF_HOSTS else gain)
+        gain, is_host = cause.gain if claim.gain is None else claim.gain, kind in OF_HOSTS
+        most = idle - told if cause.is_rest else idle
+        share = replayed * (min(gain, most) if is_host else gain)
         if share >= LEAST_OF_JOB and facts.is_backed(gain, claim.states):
+            told += is_host * share / max(replayed, 1e-9)
             findings.append(_put_into_words(cause, claim, share, facts, names))
     return sorted(findings, key=lambda one: (one.is_limit, -one.share))
 

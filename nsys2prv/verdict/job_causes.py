@@ -143,6 +143,8 @@ def _describe_calls(cause: Cause, facts: CauseContext) -> Claim:
     ]
     if is_product:
         advice = _advise_products(facts)
+    else:
+        evidence += _list_busy(facts, edges)
     worst, _ = _list_saved(cause, facts)
     return Claim(cause.kind, evidence, worst, lasts.sum(), advice=advice)
 
@@ -283,7 +285,14 @@ def _describe_call(
     is_needed = "Synchronize" in name and bool(facts.context.reader.layouts & {*MPI_LAYOUTS})
     title = say("wait in call", call=name, first=is_first)
     kind = "mpi_call" if is_mpi else "call"
-    return Claim(kind, [measured], (edges, lasts), 0, title, advice, is_limit=is_needed)
+    evidence = [measured, *_list_busy(facts, edges)]
+    return Claim(kind, evidence, (edges, lasts), 0, title, advice, is_limit=is_needed)
+
+
+def _list_busy(facts: CauseContext, edges: np.ndarray) -> list[Said]:
+    """Say for how much of some calls GPUs work, where that is worth a word."""
+    busy = facts.measure_busy(edges)
+    return [say("while busy", share=busy)] if busy >= LEAST_NAMED else []
 
 
 def _advise_once(lasts: np.ndarray) -> str:
