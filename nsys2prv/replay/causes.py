@@ -27,6 +27,7 @@ from nsys2prv.replay.thresholds import (
     COPY_LATENCY,
     COPY_LAUNCH,
     EACH_WAITS,
+    FEWEST_COPIES,
     HICCUP_SHARE,
     HICCUP_TIMES,
     HIDDEN,
@@ -41,7 +42,6 @@ from nsys2prv.replay.thresholds import (
     OF_PAUSES,
     SMALL_COPY,
     TENSOR_SPEED_UP,
-    USUAL_COPY_SPEED,
     WORSE,
 )
 from nsys2prv.replay.unit_graph import make_place
@@ -237,12 +237,21 @@ def _is_of(memory: int) -> pl.Expr:
     return pl.any_horizontal(pl.col("source", "destination") == memory)
 
 
-def measure_pinned_speed(replay: Replay) -> float | None:
-    """Return how fast large copies of pinned memory are (B/ns); None where there are few."""
-    large = replay.job.copies.filter(_is_of(replay.known.pinned) & (pl.col("bytes") > LARGE_COPY))
-    lasts = replay.graph.weight[large["edge"].to_numpy()]
-    speeds = large["bytes"].to_numpy()[lasts > 0] / lasts[lasts > 0]
-    return float(np.median(speeds)) if len(speeds) > 5 else None
+def find_copy_speed(replay: Replay) -> tuple[float, bool]:
+    """Return how fast large copies between hosts and GPUs are if they are of pinned memory (B/ns), and
+    whether copies of pinned memory show that: otherwise as fast as usual with these GPUs, and as any
+    large copy here.
+    """
+    known = replay.known
+    large = replay.job.copies.filter(
+        (_is_of(known.pinned) | _is_of(known.pageable)) & (pl.col("bytes") > LARGE_COPY)
+    )
+    lasts = pl.Series(replay.graph.weight[large["edge"].to_numpy()])
+    large = large.with_columns(speed=pl.col("bytes") / lasts).filter(lasts > 0)
+    pinned = large.filter(_is_of(known.pinned))["speed"]
+    if len(pinned) > FEWEST_COPIES:
+        return float(pinned.median()), True
+    return max(known.copy_speed, float(large["speed"].max() or 0.0)), False
 
 
 def pin_copies(replay: Replay) -> Changes:
@@ -256,7 +265,7 @@ def pin_copies(replay: Replay) -> Changes:
     if not slow.height:
         return []
     rows = slow["edge"].to_numpy().astype(np.int32)
-    speed = measure_pinned_speed(replay) or USUAL_COPY_SPEED
+    speed, _ = find_copy_speed(replay)
     new = np.minimum(slow["bytes"].to_numpy() / speed + COPY_LATENCY, graph.weight[rows])
     moments = np.append(edges.source[rows], edges.target[rows])
     returns, launches = (replay.select((kind,)) for kind in (Kind.RETURN, Kind.LAUNCH))

@@ -51,11 +51,13 @@ OF_HOST_TIME, LONGEST_LAUNCH = 0.5, 100 * US
 EACH_WAITS = 0.5
 #: A place between calls is named alone if it gains this share of what all long pauses do.
 OF_PAUSES = 0.8
-#: What a copy of pinned memory takes beside its bytes, its speed where none shows it (B/ns), and how long
-#: it takes from its call to its begin.
-COPY_LATENCY, USUAL_COPY_SPEED, COPY_LAUNCH = 1_500, 20.0, 10 * US
-#: Copies of fewer bytes are not slower from pageable memory, of fewer tell no speed.
-SMALL_COPY, LARGE_COPY = 1 << 16, 1 << 18
+#: What a copy of pinned memory takes beside its bytes, and how long it takes from its call to its begin.
+COPY_LATENCY, COPY_LAUNCH = 1_500, 10 * US
+#: Its speed by PCI Express of the third, fourth and fifth generation, with 16 lanes (B/ns).
+COPY_SPEEDS = (12.0, 24.0, 50.0)
+#: Copies of fewer bytes are not slower from pageable memory, of fewer tell no speed, nor do no more than
+#: so many.
+SMALL_COPY, LARGE_COPY, FEWEST_COPIES = 1 << 16, 1 << 18, 5
 #: How many times as fast matrix products are with tensor cores.
 TENSOR_SPEED_UP = 3.0
 

@@ -29,7 +29,7 @@ from nsys2prv.replay.graph import (
 )
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.places import group_places, join_lines
-from nsys2prv.replay.thresholds import PARTS, USUALLY
+from nsys2prv.replay.thresholds import COPY_SPEEDS, PARTS, USUALLY
 
 #: Kinds of work that a rank may do slower than others, and what people call it.
 GPU, HOST, COPIES = (Kind.KERNEL,), (Kind.GAP, Kind.CALL), (Kind.COPY,)
@@ -181,6 +181,8 @@ class KernelFacts(Struct, frozen=True):
     #: Kinds of memory: pageable and pinned memory of the host.
     pageable: int = -2
     pinned: int = -2
+    #: How fast large copies of pinned memory usually are with these GPUs (B/ns).
+    copy_speed: float = COPY_SPEEDS[0]
     #: Whether the job repeats the same work: other jobs may pause because there is none.
     is_steady: bool = True
 

@@ -40,7 +40,7 @@ from nsys2prv.replay.causes import Cause, find_causes
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.questions import Names, describe_cause, parse_what_ifs, replay_what_ifs
-from nsys2prv.replay.thresholds import LEAST_GAIN
+from nsys2prv.replay.thresholds import COPY_SPEEDS, LEAST_GAIN
 from nsys2prv.replay.whatif import KernelFacts, Replay
 from nsys2prv.verdict import time_use
 from nsys2prv.verdict.cause_context import CauseContext
@@ -302,7 +302,25 @@ def _list_known(facts: JobFacts, names: Names) -> KernelFacts:
     ]
     kinds = map_labels("memory_kind")
     values, processes = {one for one, _ in found}, {process for _, process in found}
-    return KernelFacts((values, processes), kinds["pageable"], kinds["pinned"], facts.is_steady)
+    models = {model for _, own in facts.options.gpus for model in own}
+    slowest = min((_find_generation(model) for model in models), default=0)
+    return KernelFacts(
+        (values, processes),
+        kinds["pageable"],
+        kinds["pinned"],
+        COPY_SPEEDS[slowest],
+        facts.is_steady,
+    )
+
+
+def _find_generation(model: str) -> int:
+    """Return the generation of PCI Express that a GPU has: place in COPY_SPEEDS."""
+    found = (
+        place
+        for place, key in ((2, "pcie_5"), (1, "pcie_4"))
+        if re.search(host_time.NAMES[key], model)
+    )
+    return next(found, 0)
 
 
 def _describe_nothing(facts: JobFacts, is_beside: bool) -> str:

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from nsys2prv._util.text import list_some
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.host_time import describe_parts, select_gpus, sum_parts
-from nsys2prv.replay.causes import Cause, measure_pinned_speed
+from nsys2prv.replay.causes import Cause, find_copy_speed
 from nsys2prv.replay.graph import Kind, split_size
 from nsys2prv.replay.handoffs import mask_handoffs
-from nsys2prv.replay.thresholds import TENSOR_SPEED_UP, TOGETHER, USUAL_COPY_SPEED
+from nsys2prv.replay.thresholds import TENSOR_SPEED_UP, TOGETHER
 from nsys2prv.replay.whatif import GPU, HOST, Replay
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.thresholds import (
@@ -125,8 +125,8 @@ def describe_copies_of(cause: Cause, facts: CauseContext) -> list[Said]:
     operation, _, _ = split_size(facts.edges.key[edges])
     lasts = facts.measure(edges)
     copies = copies.with_columns(operation=operation, time=lasts, count=pl.lit(1, pl.Int64))
-    speed = measure_pinned_speed(facts.replay)
-    here = say("pinned speed", speed=speed or USUAL_COPY_SPEED, here=speed, usual=not speed)
+    speed, is_here = find_copy_speed(facts.replay)
+    here = say("pinned speed", speed=speed, here=is_here, usual=not is_here)
     return [*describe_copies(copies), here]
 
 

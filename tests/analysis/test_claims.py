@@ -369,8 +369,13 @@ def test_of_several_processes_the_one_that_works(name: str, tmp_path: Path) -> N
     assert "--sample=process-tree" in finding.advice
 
 
-@pytest.mark.parametrize("stages", [False, True])
-def test_copies_that_would_be_faster_from_pinned_memory(stages: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stages", "gpu", "speed"),
+    [(False, "Tesla T4", 12), (True, "NVIDIA A100-SXM4-80GB", 24), (True, "NVIDIA H200", 50)],
+)
+def test_copies_that_would_be_faster_from_pinned_memory(
+    stages: bool, gpu: str, speed: int, tmp_path: Path
+) -> None:
     """Calls that return at once, or once the last part of a copy is staged."""
     calls, kernels, copies, at, end = [], {}, [], MS, 0
     for _ in range(20):
@@ -382,14 +387,15 @@ def test_copies_that_would_be_faster_from_pinned_memory(stages: bool, tmp_path: 
         calls.append((end + 10 * US, end + 20 * US, LAUNCH))
         end += 20 * US
         at += 7 * MS + US
-    (copied, *_) = find(tmp_path, calls, kernels, {MEMCPY: copies}, ["cudaMemcpyAsync_v3020"])
+    more = {MEMCPY: copies, "TARGET_INFO_GPU": [{"id": 0, "name": gpu, "uuid": "u", "cuDevice": 0}]}
+    (copied, *_) = find(tmp_path, calls, kernels, more, ["cudaMemcpyAsync_v3020"])
     assert copied.kind == "exposed_copies"
     assert re.search(
         r"from pageable to device memory, 2\d\d.0 MB in 1\d\d.\d\d ms, 2.00 GB/s",
         copied.evidence[0],
     )
-    assert "20.0 GB/s, a usual one of pinned memory" in copied.evidence[1]
-    assert copied.share == pytest.approx(0.76, abs=0.03)
+    assert f"{speed}.0 GB/s, a usual one of pinned memory with these GPUs" in copied.evidence[1]
+    assert copied.share == pytest.approx((6 - 12 / speed) / 7, abs=0.03)
 
 
 @pytest.mark.parametrize(
