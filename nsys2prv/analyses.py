@@ -24,6 +24,7 @@ from nsys2prv.figures.collectives import make_clock_table
 from nsys2prv.figures.device_group import ALL, WORK, AnalysisOptions, DeviceGroup
 from nsys2prv.figures.host_time import NAMES, select_named
 from nsys2prv.figures.nvtx_operations import RANGES
+from nsys2prv.figures.openacc import LAYOUTS as OPENACC
 from nsys2prv.figures.result import DECLARED, KERNEL_NAMES, Analysis, Context, Result
 from nsys2prv.figures.time_division import CRITICAL_PATH
 from nsys2prv.table.event_reader import load_event_reader
@@ -43,6 +44,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "collectives": ("nccl_kernel", *MPI_LAYOUTS),
     "NVTX ranges": RANGES,
     "MPI": MPI_LAYOUTS,
+    "OpenACC": OPENACC,
     ON_DEMAND: (ON_DEMAND,),
 }
 #: All analyses, in the order of their tables.

@@ -62,6 +62,8 @@ class Analysis(Struct, frozen=True):
     about: str = ""
     #: Its figures are of the time that the reports of all processes cover.
     covered: bool = False
+    #: Few jobs have anything of it: where there is nothing, only who asks for it is told why.
+    special: bool = False
     #: Name of a table -> its title, or its title and what it shows.
     tables: dict[str, str | tuple[str, str]] = field(default_factory=dict)
     #: Name of a table -> what is said where it is absent, and the layouts that it needs, or their group.

@@ -387,6 +387,8 @@ def _format_findings(result: Result, style: Style, whole: str) -> list[str]:
 
 def _format_blocks(result: Result, style: Style) -> list[list[str]]:
     """Return the parts of a result that are printed or left out as a whole."""
+    if result.declared.special and not (result.tables or style.chosen):
+        return []
     rows = style.rows or (MOST_ROWS if style.full else FEW_ROWS)
     notes: list[str] = []
     if style.full:

@@ -7,6 +7,7 @@ from pathlib import Path
 from tools.conversions import convert_and_read, list_labelled_intervals
 from tools.exports import PID, Row, make_export, make_global_tid, make_strings
 
+import nsys2prv
 from nsys2prv.events.kind import Reason
 
 OTHER, DATA, LAUNCH = 66000000, 66000001, 66000002
@@ -103,3 +104,21 @@ def test_an_export_without_most_columns(tmp_path: Path) -> None:
     )
     assert list_labelled_intervals(trace, LAUNCH) == [("OpenACC construct of unknown kind", 0, 5)]
     assert summary.dropped == {("openacc", Reason.NO_TIME): 1}
+
+
+def test_constructs_are_summed_by_source_line(tmp_path: Path) -> None:
+    """Two uploads of one variable at one line, and one at another, within a data construct."""
+    inner = [
+        make_construct(100 * at, 100 * at + 50, 11, lineNo=line, varName=5, bytes=1000 * at)
+        for at, line in ((1, 7), (2, 7), (3, 9))
+    ]
+    outer = make_construct(50, 500, 10, lineNo=7)
+    tables = {make_table("DATA"): [outer, *inner], "StringIds": NAMES}
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), jobs=1) as job:
+        frame = job.analyse("openacc")["openacc"].tables["constructs"].frame
+    rows = frame.select("line", "name", "count", "time_ns", "exclusive_ns", "bytes").rows()
+    assert rows == [
+        (7, None, 1, 450, 300, None),
+        (7, "u", 2, 100, 100, 3000),
+        (9, "u", 1, 50, 50, 3000),
+    ]

@@ -223,7 +223,7 @@ def _list_tables(results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
             for key, table in result.tables.items()
             if key not in result.declared.drawn
         ]
-        if tables or result.notes or result.missing:
+        if tables or (not result.declared.special and (result.notes or result.missing)):
             texts = {"title": result.title, "notes": result.notes, "missing": result.missing}
             yield {"tables": tables, **texts}
 
