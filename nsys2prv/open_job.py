@@ -56,7 +56,7 @@ from nsys2prv.figures.reach import (
 )
 from nsys2prv.figures.result import KERNEL_NAMES, Finding, Result, Results, join_findings
 from nsys2prv.match import Relation, all_relations
-from nsys2prv.match.handoffs import list_handoffs
+from nsys2prv.match.handoffs import list_joining_handoffs
 from nsys2prv.replay.events import label_calls
 from nsys2prv.replay.job_graph import JobGraph, join_units
 from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph
@@ -530,7 +530,7 @@ class OpenJob(Closable):
         """The graph of what waits for what in the job (:mod:`nsys2prv.replay`)."""
         return_freed_memory()
         calls = label_calls(self.labels)
-        handoffs = list_handoffs(self.reader)
+        handoffs = list_joining_handoffs(self.reader)
         graphs = self.run_on_groups(partial(_build_unit_graph, calls, handoffs))
         return join_units(self.reader, calls, graphs)
 

@@ -1,145 +1,191 @@
-"""Match hand-offs between processes of a host: a thread waits in calls of the operating system until
-one of another process, which does not wait, lets it go on.
+"""Match hand-offs between threads of a host: one waits in calls of the operating system until another one,
+as a rule of another process, lets it go on.
 
-No row says who ends a wait. What proves it: again and again, at the same place between calls, the
-wait ends while one thread of the host is between two calls and waits for nothing, which goes on soon
-after; and when the wait ends follows that thread, more closely than waits of one length would.
+No row says who ends a wait. What proves it: again and again, a wait ends just after a call of one
+thread that lets others go on, more often than by chance; or it ends while one thread is between two
+calls and waits for nothing, which goes on soon after, and when it ends follows that thread more closely
+than waits of one length would. Times are of hosts whose clocks can be compared.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.columns import number_linked
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.match import BY_WAITS
+from nsys2prv.match.meetings import list_collectives
 from nsys2prv.table.event_reader import NO_UNIT, EventReader
 
 #: Layouts of calls of the operating system.
 OS_LAYOUTS = ("osrt", "pthread")
-#: Calls that wait for others, or that are repeated until others have come.
+#: Calls that wait for others, or that are repeated until others have come; and calls that let others go on.
 WAITS = re.compile(
-    r"^(p?poll|epoll_p?wait2?|p?select6?|futex\w*|sem_(timed|clock)?wait|semop|semtimedop|msgrcv"
+    r"^(p?poll|epoll_p?wait2?|p?select6?|futex(_waitv?)?|sem_(timed|clock)?wait|semop|semtimedop|msgrcv"
     r"|pthread_(cond_\w*wait|\w*join\w*|barrier_wait|\w*lock)|cnd_(timed)?wait|mtx_(timed)?lock"
     r"|eventfd_read|readv?|recv(from|m?msg)?|accept4?|mq_(timed)?receive|io_(getevents|uring_enter)"
     r"|wait[34]?|waitp?id|sig(timed)?wait(info)?|pause|flock|sched_yield|(u|nano|clock_nano)?sleep)$"
+)
+WAKES = re.compile(
+    r"^(futex_wake|sem_post|pthread_(cond_(signal|broadcast)|\w*unlock|kill)|cnd_(signal|broadcast)"
+    r"|mtx_unlock|eventfd_write|writev?|send(to|m?msg)?|mq_(timed)?send|msgsnd|(tg|t)?kill)$"
 )
 #: Waits of a thread so close to each other are one; shorter ones, and shorter pauses, do not count (ns).
 TOGETHER, SHORTEST = 20_000, 50_000
 #: A thread that is let go on may need so long until it runs (ns).
 WAKE_UP = 100_000
-#: So many waits of a place show something, of which this share must be as the rule says.
-FEWEST_WAITS, NEARLY_ALL = 8, 0.9
-#: The time from the end of a wait until the other one's next call differs by this share of what waits
+#: So many waits show something, of which this share must be as the rule says; so many would be by chance.
+FEWEST_WAITS, NEARLY_ALL, BY_CHANCE = 8, 0.9, 0.3
+#: What lies between the end of a wait and what the other thread does differs by this share of what waits
 #: differ by, at most: three quarters of their variance follow it.
 FOLLOWS = 0.5
-#: Threads of a host that are compared with each other.
+#: Threads that are compared with each other.
 MOST_THREADS = 256
 #: Columns of hand-offs, a row for each thread that waited: number of the hand-off (from 1), the `rule`;
 #: row of the trace, begin and end of the wait (ns), the call in which it waits longest (event value of
 #: its layout); the row of the thread that ended it, the end of its last wait or call before (`since`),
-#: and when it let the others go on (`released`), which is the first end of a wait; the share of the
-#: waits of the place that are as the rule says (`certain`).
+#: whether that was a wait of which it is not known who ended it (`waited`), and when it let others go on (`released`), which is the first
+#: end of a wait where no call does so; whether it calls CUDA or MPI (`calls`); the share of the waits of
+#: the thread, or of the place, that are as the rule says (`certain`).
 HANDOFFS = {
     **dict.fromkeys(("handoff", "rule", "thread", "begin", "end", "call"), pl.Int64),
     **dict.fromkeys(("releaser", "since", "released"), pl.Int64),
+    **dict.fromkeys(("waited", "calls"), pl.Boolean),
     "certain": pl.Float64,
 }
-#: A pause of a thread between two calls of CUDA or MPI (ns), and the names of these; the time in which
-#: it waits there, 0 to 0 where it does not, and in which call.
-_PAUSES = ("thread", "begin", "end", "before", "after", "since", "until", "call")
+#: Columns of calls, and of pauses of a thread between two calls of CUDA or MPI (ns), and the names of these.
+_CALLS = dict.fromkeys(("thread", "begin", "end", "call"), pl.Int64)
+_PAUSES = dict.fromkeys(("thread", "begin", "end", "before", "after"), pl.Int64)
 
 
 class _Thread(Struct, frozen=True):
-    """The pauses of a thread, by begin: columns of _PAUSES."""
+    """What a thread waits for, and what it does in between. Times in ns, ascending."""
 
     row: int
-    task: int
-    begin: np.ndarray
-    end: np.ndarray
-    #: Number of the place, by the names of the calls around it.
-    place: np.ndarray
+    #: Its task, or a number for itself in a helper.
+    owner: int
+    #: Whether it calls CUDA or MPI, and whether it, or what else its task does, is known to wait.
+    calls: bool
+    is_known: bool
+    #: Waits, where they are (a number), and the call of each.
     since: np.ndarray
     until: np.ndarray
+    place: np.ndarray
     call: np.ndarray
+    #: Pauses between calls; of a thread without any the time between its waits.
+    begin: np.ndarray
+    end: np.ndarray
+    #: When it lets others go on.
+    wakes: np.ndarray
+
+    def find_last_waits(self, times: np.ndarray) -> np.ndarray:
+        """Return the last of its waits that begins no later than each of these, -1 for none."""
+        return np.searchsorted(self.since, times, "right") - 1
 
 
-_COLUMNS = _Thread.__struct_fields__[2:]
+class _Found(Struct, frozen=True):
+    """What ends some waits of a thread."""
+
+    #: By how much the ends of waits differ from what it does (ns), and the share of them that it ends.
+    differs: float
+    certain: float
+    #: Numbers of the waits, since when the thread does what they wait for, and when it ends them.
+    waits: np.ndarray
+    since: np.ndarray
+    released: np.ndarray
+    #: Whether it has waited until then.
+    waited: np.ndarray
+    thread: _Thread
 
 
 def list_handoffs(reader: EventReader) -> pl.DataFrame:
-    """Return the hand-offs between processes of a job: HANDOFFS."""
+    """Return the hand-offs of a job: HANDOFFS."""
     return reader.remember("handoffs", lambda: _match_handoffs(reader))
+
+
+def list_joining_handoffs(reader: EventReader) -> pl.DataFrame:
+    """Return the hand-offs by which several ranks wait for one process: a rank, or one that lets two of
+    them go on, or such a one. What a process does for one rank alone is that rank's own time.
+    """
+    rows, owners = list_handoffs(reader), _list_owners(reader)
+    columns = (
+        pl.Series(name, owners[rows[thread].to_numpy()])
+        for name, thread in (("own", "thread"), ("other", "releaser"))
+    )
+    rows = rows.with_columns(columns)
+    is_apart = (pl.col("own") >= 0) & (pl.col("own") != pl.col("other"))
+    enough = pl.col("own").n_unique().over("other") >= min(len(np.unique(owners[owners >= 0])), 2)
+    kept, key = rows.filter(is_apart).filter(enough | (pl.col("other") >= 0)), ("handoff", "thread")
+    left = rows.join(kept, on=key, how="anti")
+    # And those that let threads go on which ranks wait for.
+    while (more := left.filter(pl.col("thread").is_in(kept["releaser"].implode()))).height:
+        kept, left = pl.concat([kept, more]), left.join(more, on=key, how="anti")
+    return kept.select(HANDOFFS.keys()).sort("handoff", "thread")
+
+
+def _list_owners(reader: EventReader) -> np.ndarray:
+    """Return for each row whose it is: the task, or a number below 0 for each row of a helper."""
+    tasks, units = reader.rows.get_column("task"), reader.rows.units
+    return np.where(units == NO_UNIT, -1 - np.arange(len(units)), tasks)
 
 
 def _match_handoffs(reader: EventReader) -> pl.DataFrame:
     none = pl.DataFrame(schema=HANDOFFS)
-    waits = _read_waits(reader)
+    waits, wakes = (_read_os_calls(reader, names) for names in (WAITS, WAKES))
+    # What a process does is known where calls of the system are recorded.
+    known = {*waits["thread"], *wakes["thread"]}
+    waits = _merge_waits(waits)
     if not waits.height:
         return none
-    units = reader.rows.unit_numbers
-    pauses = pl.concat([_list_pauses(reader, unit, waits) for unit in units])
-    if not (pauses["until"] > 0).any():
-        return none
-    # What a process does is known where its calls of the system are recorded.
-    known = _list_tasks(reader)
-    place = pl.struct("before", "after").rank("dense").cast(pl.Int64)
-    of_rows = reader.rows.threads.select("thread", "task", "node").cast({"thread": pl.Int64})
-    pauses = pauses.with_columns(place=place).join(of_rows, on="thread", maintain_order="left")
-    enough = pauses.filter(pl.col("task").is_in(known), pl.len().over("thread") >= FEWEST_WAITS)
+    pauses = pl.concat(_list_pauses(reader, unit) for unit in reader.rows.unit_numbers)
     found = [none]
-    for _, of_host in enough.group_by("node", maintain_order=True):
-        threads = [
-            _Thread(row, of_thread["task"][0], *(of_thread[name].to_numpy() for name in _COLUMNS))
-            for (row,), of_thread in of_host.sort("thread", "begin").group_by(
-                "thread", maintain_order=True
-            )
-        ]
-        if len({one.task for one in threads}) > 1 and len(threads) <= MOST_THREADS:
-            found += _match_threads(threads)
+    for threads in _group_threads(reader, pauses, waits, wakes, known):
+        found += _match_threads(threads)
     rows = pl.concat(found)
-    released = pl.col("end").min().over("releaser", "since", "handoff")
-    number = pl.struct("releaser", "since", "handoff").rank("dense").cast(pl.Int64)
+    ends = rows.select(releaser="thread", since="end", known=pl.lit(True)).unique()
+    rows = rows.join(ends, on=("releaser", "since"), how="left", maintain_order="left")
     rows = rows.with_columns(
-        released=pl.min_horizontal(released, "released"), handoff=number, rule=pl.lit(BY_WAITS)
+        handoff=pl.struct("releaser", "released").rank("dense"),
+        waited=pl.col("waited") & pl.col("known").is_null(),
     )
     return rows.select(HANDOFFS.keys()).cast(HANDOFFS).sort("handoff", "thread")
 
 
-def _read_waits(reader: EventReader) -> pl.DataFrame:
-    """Return the calls of the system that wait, on all threads of units: thread, begin, end, call."""
-    frames = [pl.DataFrame(schema=dict.fromkeys(("begin", "end", "thread", "call"), pl.Int64))]
+def _read_os_calls(reader: EventReader, names: re.Pattern[str]) -> pl.DataFrame:
+    """Return the calls of the system with some names: _CALLS."""
+    frames = [pl.DataFrame(schema=_CALLS)]
     for layout in OS_LAYOUTS:
-        if layout not in reader.layouts:
-            continue
         known = load_catalogue().name_sets[layout].list_known_values()
-        wanted = np.array([value for name, value in known.items() if WAITS.match(name)])
-        frames.append(
-            reader.read_begins(
+        wanted = np.array([value for name, value in known.items() if names.match(name)])
+        if layout in {run.shape.name for run in reader.runs}:
+            rows = reader.read_begins(
                 layout, ("call",), keep=lambda rows, of=wanted: np.isin(rows["call"], of)
             )
-        )
-    waits = pl.concat(frames)
-    return waits.filter(pl.Series(reader.rows.units[waits["thread"].to_numpy()] != NO_UNIT))
+            frames.append(rows.select(_CALLS.keys()))
+    return pl.concat(frames).sort("thread", "begin", maintain_order=True)
 
 
-def _list_tasks(reader: EventReader) -> list[int]:
-    """Return the tasks of which calls of the system are recorded."""
-    rows = [
-        reader.read_begins(layout)["thread"].unique()
-        for layout in OS_LAYOUTS
-        if layout in reader.layouts
-    ]
-    return np.unique(reader.rows.get_column("task")[pl.concat(rows).to_numpy()]).tolist()
+def _merge_waits(waits: pl.DataFrame) -> pl.DataFrame:
+    """Return waits of threads, those close to each other as one, that last SHORTEST: _CALLS. waits: by
+    thread and begin.
+    """
+    reached = pl.col("end").cum_max().shift(1).over("thread")
+    run = (pl.col("begin") - reached > TOGETHER).fill_null(True).cum_sum()
+    lasts = pl.col("end") - pl.col("begin")
+    merged = waits.group_by("thread", run.alias("run"), maintain_order=True).agg(
+        pl.col("begin").min(), pl.col("end").max(), pl.col("call").get(lasts.arg_max())
+    )
+    return merged.filter(lasts >= SHORTEST).select(_CALLS.keys())
 
 
-def _list_pauses(reader: EventReader, unit: int, waits: pl.DataFrame) -> pl.DataFrame:
+def _list_pauses(reader: EventReader, unit: int) -> pl.DataFrame:
     """Return the pauses of the threads of a unit that call CUDA or MPI: _PAUSES."""
     layouts = [name for name in ("cuda_api", *MPI_LAYOUTS) if name in reader.layouts]
     schema = {"begin": np.int64, "end": np.int64, "thread": np.int32, "call": np.int32}
@@ -148,102 +194,189 @@ def _list_pauses(reader: EventReader, unit: int, waits: pl.DataFrame) -> pl.Data
     )
     begin, end, thread, name = columns.values()
     outer = np.empty(len(begin), np.int32)
-    count = core.find_outermost(
-        (begin, np.maximum(end, begin), thread), len(reader.rows.units), outer
-    )
+    end = np.maximum(end, begin)
+    count = core.find_outermost((begin, end, thread), len(reader.rows.units), outer)
     first = np.full(count, -1, np.int64)
     first[outer[::-1]] = np.arange(len(outer))[::-1]
     first = first[np.argsort(thread[first], kind="stable")]
     before, after = first[:-1], first[1:]
     long = (begin[after] - end[before] >= SHORTEST) & (thread[before] == thread[after])
     before, after = before[long], after[long]
-    pauses = pl.DataFrame(
-        {
-            "thread": thread[after].astype(np.int64), "begin": end[before], "end": begin[after],
-            "before": name[before].astype(np.int64), "after": name[after].astype(np.int64),
-        }
-    )  # fmt: skip
-    own = waits.filter(pl.col("thread").is_in(pauses["thread"].unique().implode()))
-    inside = own.sort("begin").join_asof(
-        pauses.select("thread", at="begin", ends="end").sort("at"),
-        left_on="begin", right_on="at", by="thread", check_sortedness=False,
-    ).filter(pl.col("end") <= pl.col("ends"))  # fmt: skip
-    apart = pl.col("begin") - pl.col("end").cum_max().shift(1) > TOGETHER
-    run = apart.fill_null(True).cum_sum().over("thread", "at")
-    # Where a pause has several waits, the longest counts.
-    runs = inside.with_columns(run=run).group_by("thread", "at", "run").agg(
-        since=pl.col("begin").min(), until=pl.col("end").max(),
-        call=pl.col("call").get((pl.col("end") - pl.col("begin")).arg_max()),
-    ).filter(pl.col("until") - pl.col("since") >= SHORTEST)  # fmt: skip
-    longest = runs.sort(pl.col("until") - pl.col("since"), "since").group_by("thread", "at").last()
-    pauses = pauses.join(
-        longest, left_on=("thread", "begin"), right_on=("thread", "at"), how="left"
-    )
-    return pauses.with_columns(pl.col("since", "until", "call").fill_null(0)).select(_PAUSES)
+    sides = (thread[after], end[before], begin[after], name[before], name[after])
+    return pl.DataFrame(dict(zip(_PAUSES, sides, strict=True))).cast(_PAUSES)
 
 
-def _match_threads(threads: list[_Thread]) -> Iterator[pl.DataFrame]:
-    """Yield the hand-offs of each place at which a thread of a host waits: HANDOFFS, numbered by the place
-    at which others wait.
+def _group_threads(
+    reader: EventReader, pauses: pl.DataFrame, waits: pl.DataFrame, wakes: pl.DataFrame,
+    known: Collection[int],
+) -> Iterator[list[_Thread]]:  # fmt: skip
+    """Yield the threads whose times can be compared with each other, that call CUDA or MPI or wait. known:
+    those of which calls of the system are.
     """
-    for waiter in threads:
-        waits = waiter.until > 0
-        for place in np.unique(waiter.place[waits]).tolist():
-            own = np.flatnonzero(waits & (waiter.place == place))
-            if len(own) < FEWEST_WAITS or _is_within_process(waiter, own, threads):
-                continue
-            others = (one for one in threads if one.task != waiter.task)
-            fits = [(*fit, one) for one in others if (fit := _follow(waiter, own, one))]
-            if fits:
-                _, certain, rows, at, releaser = min(fits, key=lambda fit: fit[0])
-                since = np.maximum(releaser.begin[at], _end_waits(releaser, at, waiter.until[rows]))
-                yield pl.DataFrame(
-                    {
-                        "handoff": np.full(len(rows), place), "thread": waiter.row,
-                        "begin": waiter.since[rows], "end": waiter.until[rows],
-                        "call": waiter.call[rows], "releaser": releaser.row, "since": since,
-                        "released": releaser.end[at] - 1, "certain": certain,
-                        "rule": BY_WAITS,
-                    }
-                ).select(HANDOFFS.keys()).cast(HANDOFFS)  # fmt: skip
+    place = pl.struct("before", "after").rank("dense").cast(pl.Int64)
+    pauses = pauses.with_columns(place=place).sort("thread", "begin")
+    callers, owners = {*pauses["thread"]}, _list_owners(reader)
+    # Waits within a call are those of that call.
+    inside = waits.sort("begin").join_asof(
+        pauses.select("thread", "place", at="begin", ends="end").sort("at"),
+        left_on="begin", right_on="at", by="thread", check_sortedness=False,
+    ).filter((pl.col("end") <= pl.col("ends")) | ~pl.col("thread").is_in(callers))  # fmt: skip
+    inside = inside.with_columns(pl.col("place").fill_null(-pl.col("call")))
+    # Of several waits in a pause the longest counts.
+    longest = (pl.col("end") - pl.col("begin")).arg_max()
+    own = pl.when(pl.col("ends").is_null()).then("begin").otherwise("at").alias("pause")
+    inside = inside.group_by("thread", own, maintain_order=True).agg(pl.all().get(longest))
+    waits = inside.sort("thread", "begin")
+    frames = {
+        name: {
+            thread: rows for (thread,), rows in frame.partition_by("thread", as_dict=True).items()
+        }
+        for name, frame in (("waits", waits), ("pauses", pauses), ("wakes", wakes))
+    }
+    known = {int(owners[row]) for row in known}
+    none = {"waits": waits.clear(), "pauses": pauses.clear(), "wakes": wakes.clear()}
+    groups: dict[int, list[_Thread]] = {}
+    group_of = _group_hosts(reader)
+    for row in sorted(callers | {*frames["waits"]}):
+        parts = {name: frame.get(row, none[name]) for name, frame in frames.items()}
+        since, until, of_place, call = (
+            parts["waits"][name].to_numpy() for name in ("begin", "end", "place", "call")
+        )
+        begin, end = (
+            (parts["pauses"][name].to_numpy() for name in ("begin", "end"))
+            if row in callers
+            else (until[:-1], since[1:])
+        )
+        thread = _Thread(
+            row, int(owners[row]), row in callers, int(owners[row]) in known, since, until,
+            of_place, call, begin, end, parts["wakes"]["begin"].to_numpy(),
+        )  # fmt: skip
+        groups.setdefault(group_of[row], []).append(thread)
+    yield from (threads for threads in groups.values() if len(threads) <= MOST_THREADS)
 
 
-def _is_within_process(waiter: _Thread, own: np.ndarray, threads: list[_Thread]) -> bool:
-    """Return whether waits end as calls of another thread of the process do."""
-    ends = waiter.until[own]
+def _group_hosts(reader: EventReader) -> list[int]:
+    """Return for each row a number of the hosts whose times can be compared, by collectives."""
+    nodes = reader.rows.threads["node"].to_list()
+    table = list_collectives(reader).filter((pl.col("late") >= 0).all().over("collective"))
+    node = pl.Series(nodes, dtype=pl.String).gather(table["thread"])
+    table = table.select("collective", node=node)
+    linked = table.unique().group_by("collective").agg(pl.col("node").sort())["node"].unique()
+    sets = [[node] for node in {*nodes}] + linked.to_list()
+    group_of = {
+        node: one for own, one in zip(sets, number_linked(sets), strict=True) for node in own
+    }
+    return [group_of[node] for node in nodes]
+
+
+def _match_threads(threads: Sequence[_Thread]) -> Iterator[pl.DataFrame]:
+    """Yield the hand-offs of threads that call CUDA or MPI, and of those that let them go on: HANDOFFS."""
+    left = [one for one in threads if one.calls]
+    seen = {one.row for one in left}
+    while left:
+        waiter = left.pop()
+        waits = np.arange(len(waiter.since))
+        groups = [waits]
+        if not (found := [_find_releaser(waiter, waits, threads)])[0]:
+            groups = [waits[waiter.place == place] for place in np.unique(waiter.place)]
+            found = [_find_releaser(waiter, own, threads) for own in groups]
+        for one in filter(None, found):
+            yield _list_rows(waiter, one)
+            if one.thread.row not in seen:
+                seen.add(one.thread.row)
+                left.append(one.thread)
+
+
+def _list_rows(waiter: _Thread, found: _Found) -> pl.DataFrame:
+    """Return the hand-offs that end some waits: HANDOFFS, but for their numbers."""
+    columns = {
+        "handoff": 0, "rule": BY_WAITS, "thread": waiter.row, "begin": waiter.since[found.waits],
+        "end": waiter.until[found.waits], "call": waiter.call[found.waits],
+        "releaser": found.thread.row, "since": found.since, "released": found.released,
+        "waited": found.waited, "calls": found.thread.calls, "certain": found.certain,
+    }  # fmt: skip
+    return pl.DataFrame(columns).select(HANDOFFS.keys()).cast(HANDOFFS)
+
+
+def _find_releaser(waiter: _Thread, waits: np.ndarray, threads: Iterable[_Thread]) -> _Found | None:
+    """Return what ends some waits of a thread; None where it is not known, or a call of CUDA or MPI of
+    another thread of the process.
+    """
+    if len(waits) < FEWEST_WAITS:
+        return None
+    ends = waiter.until[waits]
+    found = []
     for one in threads:
-        if one.task == waiter.task and one is not waiter:
+        if one is waiter:
+            continue
+        if one.calls and one.owner == waiter.owner:
             at = np.searchsorted(one.begin, ends, "right") - 1
             just_before = (at >= 0) & (ends - one.begin[np.maximum(at, 0)] <= WAKE_UP)
             if just_before.mean() >= NEARLY_ALL:
-                return True
-    return False
+                return None
+        found.append((_follow_wakes(waiter, waits, one), _follow(waiter, waits, one)))
+    # Calls that let others go on say more than what ends at the same time.
+    by_rule = (filter(None, rule) for rule in zip(*found, strict=True))
+    best = (min(rule, key=lambda one: one.differs, default=None) for rule in by_rule)
+    return next(filter(None, best), None)
 
 
-def _end_waits(releaser: _Thread, at: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return when a thread ends its wait in pauses, where that is before these times; else 0."""
-    return np.where(releaser.until[at] < ends, releaser.until[at], 0)
+def _follow_wakes(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found | None:
+    """Return the waits of a thread that end just after calls of another one that let others go on."""
+    if len(other.wakes) < FEWEST_WAITS:
+        return None
+    ends = waiter.until[waits]
+    at = np.searchsorted(other.wakes, ends, "right") - 1
+    delay = ends - other.wakes[np.maximum(at, 0)]
+    fits = (at >= 0) & (delay <= WAKE_UP)
+    if not fits.any():
+        return None
+    often = len(other.wakes) / max(int(other.wakes[-1] - other.wakes[0]), 1)
+    if often * np.quantile(delay[fits], NEARLY_ALL) > BY_CHANCE:
+        return None
+    return _make_found(waits, fits, delay, other, other.wakes[at])
 
 
-def _follow(
-    waiter: _Thread, own: np.ndarray, releaser: _Thread
-) -> tuple[float, float, np.ndarray, np.ndarray] | None:
-    """Return by how much the ends of waits differ from what a thread does, the share of them that end in
-    its pauses while it does not wait, these waits, and the pauses; None where it does not end them.
+def _follow(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found | None:
+    """Return the waits of a thread that end in pauses of another one while it does not wait, if it goes on
+    soon after.
     """
-    ends = waiter.until[own]
-    at = np.searchsorted(releaser.begin, ends + 1, "right") - 1
-    is_waiting = (releaser.since[at] <= ends) & (releaser.until[at] >= ends - WAKE_UP)
-    fits = (at >= 0) & (releaser.end[at] >= ends - WAKE_UP) & ~is_waiting
-    certain = float(fits.mean())
+    if not other.is_known or other.owner == waiter.owner or not len(other.begin):
+        return None
+    ends = waiter.until[waits]
+    at = np.searchsorted(other.begin, ends, "right") - 1
+    last = other.find_last_waits(ends)
+    is_waiting = (last >= 0) & (np.append(other.until, 0)[last] >= ends)
+    fits = (at >= 0) & (other.end[at] >= ends - WAKE_UP) & ~is_waiting
+    rest, lasts = other.end[at] - ends, ends - waiter.since[waits]
+    if not fits.any() or np.median(rest[fits]) > np.median(lasts[fits]):
+        return None
+    if _measure_spread(rest[fits]) > FOLLOWS * _measure_spread(lasts[fits]):
+        return None
+    # The first of several waits that end in a pause is when it lets them go on.
+    released = np.minimum(ends, other.end[at] - 1)
+    first = pl.DataFrame({"at": at, "released": released, "place": waiter.place[waits]})
+    released = first.select(pl.col("released").min().over("at", "place"))["released"].to_numpy()
+    return _make_found(waits, fits, rest, other, released)
+
+
+def _make_found(
+    waits: np.ndarray, fits: np.ndarray, apart: np.ndarray, other: _Thread, released: np.ndarray
+) -> _Found | None:
+    """Return what ends those waits that fit, if these are nearly all. apart: the ends of waits from what it
+    does (ns).
+    """
+    certain, differs = float(fits.mean()), _measure_spread(apart[fits])
     if certain < NEARLY_ALL:
         return None
-    rows, at, ends = own[fits], at[fits], ends[fits]
-    lasts, rest = ends - waiter.since[rows], releaser.end[at] - ends
-    differs = _measure_spread(rest)
-    if differs > FOLLOWS * _measure_spread(lasts) or np.median(rest) > np.median(lasts):
-        return None
-    return differs, certain, rows, at
+    released = released[fits]
+    at = np.searchsorted(other.until, released, "right") - 1
+    waited = np.where(at >= 0, np.append(other.until, 0)[at], released if not other.calls else 0)
+    pause = np.searchsorted(other.begin, released, "right") - 1
+    since = np.where(pause >= 0, np.append(other.begin, 0)[pause], 0) if other.calls else waited
+    has_waited = (at >= 0) & (waited >= since)
+    since = np.minimum(np.maximum(since, waited), released)
+    return _Found(differs, certain, waits[fits], since, released, has_waited, other)
 
 
 def _measure_spread(values: np.ndarray) -> float:

@@ -55,9 +55,9 @@ _CALL_COLUMNS = {
     "correlation": np.int64,
 }  # fmt: skip
 #: Added to event values of calls of MPI, which CUDA's may be equal to. Twice as many there are at most.
-#: The last of CUDA's stands for hand-offs.
+#: The last of CUDA's stand for hand-offs, and for the end of a wait of who hands off.
 MPI_NAMES = 1 << 14
-HANDOFF = MPI_NAMES - 1
+HANDOFF, WAITED = MPI_NAMES - 1, MPI_NAMES - 2
 _OPERATION_COLUMNS = {
     "begin": np.int64, "end": np.int64, "thread": np.int32, "name": np.int32, "kind": np.uint8,
     "is_graph": np.bool_, "correlation": np.int64, "bytes": np.int64, "source": np.int16, "destination": np.int16,
@@ -85,7 +85,7 @@ class Calls(Struct, frozen=True):
     @property
     def meets(self) -> np.ndarray:
         """Whether it is a call of MPI or a hand-off, which may wait for other processes."""
-        return self.name >= HANDOFF
+        return self.name >= WAITED
 
 
 class Operations(Struct, frozen=True):
@@ -172,7 +172,7 @@ def read_calls(reader: EventReader, unit: int, handoffs: pl.DataFrame) -> tuple[
 def _make_calls(layout: str, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the columns of calls of a layout: _CALL_COLUMNS."""
     is_mpi = layout != "cuda_api"
-    name = np.minimum(columns["call"], HANDOFF - 1) + MPI_NAMES * is_mpi
+    name = np.minimum(columns["call"], WAITED - 1) + MPI_NAMES * is_mpi
     return {"correlation": np.full(len(name), ABSENT), **columns, "name": name}
 
 
@@ -180,14 +180,15 @@ def _list_sides(handoffs: pl.DataFrame, is_own: np.ndarray) -> dict[str, np.ndar
     """Return the waits of hand-offs, and the moments at which others end them, on some rows (a mask):
     _CALL_COLUMNS.
     """
-    waits = handoffs.select("thread", "begin", "end")
-    ends = handoffs.select(thread="releaser", begin="released", end="released").unique()
-    sides = pl.concat([waits, ends])
-    thread, begin, end = (sides[name].to_numpy() for name in sides.columns)
-    own = is_own[thread]
-    name, none = np.full(own.sum(), HANDOFF), np.full(own.sum(), ABSENT)
-    columns = (begin[own], end[own], thread[own], name, none)
-    return dict(zip(_CALL_COLUMNS, columns, strict=True))
+    name, waited = pl.lit(HANDOFF).alias("name"), handoffs.filter("waited")
+    sides = [
+        waited.select(begin="since", end="since", thread="releaser", name=pl.lit(WAITED)).unique(),
+        handoffs.select(begin="released", end="released", thread="releaser", name=name).unique(),
+        handoffs.select("begin", "end", "thread", name),
+    ]
+    found = pl.concat(sides).with_columns(correlation=pl.lit(ABSENT))
+    found = found.filter(pl.Series(is_own[found["thread"].to_numpy()]))
+    return {column: found[column].to_numpy() for column in _CALL_COLUMNS}
 
 
 def describe_calls(calls: Calls, labels: Mapping[int, str], operations: Operations) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import polars as pl
@@ -10,8 +11,8 @@ from msgspec import Struct, field
 
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.native import core
-from nsys2prv.match.handoffs import list_handoffs
-from nsys2prv.replay.events import HANDOFF, label_calls
+from nsys2prv.match.handoffs import list_joining_handoffs
+from nsys2prv.replay.events import HANDOFF, WAITED, label_calls
 from nsys2prv.replay.graph import (
     AS_RECORDED,
     LONG,
@@ -39,10 +40,12 @@ from nsys2prv.replay.thresholds import (
     TOGETHER,
 )
 from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph, finish_graph, make_core_graph
-from nsys2prv.table.event_reader import EventReader
+from nsys2prv.table.event_reader import NO_UNIT, EventReader
 
 #: Processes that transfer, and their hosts.
 Channel = tuple[tuple[int, ...], tuple[str, ...]]
+#: What people call the sides of hand-offs.
+HANDOFF_LABELS = {HANDOFF: "the hand-off to other processes", WAITED: "the end of its wait"}
 #: Columns of edges that join units: as in :data:`~nsys2prv.replay.graph.COLUMNS`, the channel, and the class
 #: of the size of transfers.
 JOINING = {
@@ -81,6 +84,8 @@ class JobGraph(Struct, frozen=True, dict=True):
     #: Number of NCCL kernels, and how many of them meet others.
     kernels: int
     met: int
+    #: Row of each thread of a helper that ranks wait for, by a process of its own.
+    helpers: Mapping[int, int] = {}
 
     @property
     def rows(self) -> Column:
@@ -91,7 +96,8 @@ class JobGraph(Struct, frozen=True, dict=True):
 def build_job_graph(reader: EventReader, labels: Mapping[str, pl.DataFrame]) -> JobGraph:
     """Return the graph of a job. labels: name set -> frame of value and label."""
     calls = label_calls(labels)
-    units, handoffs = reader.rows.unit_numbers, list_handoffs(reader)
+    handoffs = list_joining_handoffs(reader)
+    units = reader.rows.unit_numbers
     graphs = (build_unit_graph(reader, unit, calls, handoffs) for unit in units)
     return join_units(reader, calls, graphs)
 
@@ -109,6 +115,10 @@ def join_units(
         name: [] for name in ("kernels", "mpi", "copies", "groups")
     }
     idle_nodes = []
+    handoffs = list_joining_handoffs(reader)
+    if helpers := _list_helpers(reader, handoffs):
+        # What helpers do while ranks wait for them.
+        units = chain(units, [build_unit_graph(reader, NO_UNIT, labels, handoffs)])
     for unit in units:
         first = bounds[-1]
         groups = sum(frame.height for frame in frames["groups"])
@@ -126,18 +136,24 @@ def join_units(
     calls = calls.with_columns(task=pl.Series(task_of[calls["thread"].to_numpy()]))
     tasks = reader.rows.threads.select("task", "node").unique("task").sort("task")
     hosts = tasks["node"].to_list()
+    for row, process in helpers.items():
+        task_of[row] = process
+        hosts.append(reader.rows.threads["node"][row])
     graphs, kernels = (kernels.filter(one) for one in (pl.col("is_graph"), ~pl.col("is_graph")))
     joiner = _Joiner(columns, task_of, hosts, long)
     nccl, inside = find_nccl_meetings(reader, kernels, graphs)
     joiner.add_meetings(Kind.NCCL, nccl)
     joiner.add_graphs(graphs, inside)
     is_handoff = pl.col("name") == HANDOFF
-    joiner.add_meetings(Kind.MPI, find_mpi_meetings(reader, calls.filter(~is_handoff)))
-    joiner.add_meetings(Kind.HANDOFF, find_handoffs(reader, calls.filter(is_handoff)))
+    joiner.add_meetings(Kind.MPI, find_mpi_meetings(reader, calls.filter(pl.col("name") > HANDOFF)))
+    joiner.add_meetings(Kind.HANDOFF, find_handoffs(handoffs, calls.filter(is_handoff)))
     places, lengths = map(np.concatenate, zip(*long, strict=True))
     order = np.argsort(places)
     ordered = places[order], lengths[order]
-    joiner.add_clock(ordered)
+    # Threads that call neither CUDA nor MPI wait for what is not known: the outside, as far as is known.
+    others = handoffs.filter(~pl.col("calls"))["releaser"].unique().implode()
+    arrive = calls.filter(pl.col("name") == WAITED, pl.col("thread").is_in(others))
+    joiner.add_clock(ordered, arrive["node_begin"].to_numpy() >> 1)
     joining, nodes = (pl.concat(parts) for parts in (joiner.parts, joiner.nodes))
     joining = joining.sort("target", maintain_order=True)
     for name, values in (
@@ -158,13 +174,20 @@ def join_units(
         np.concatenate(idle_nodes),
         list(joiner.channels),
         hosts,
-        {**labels, HANDOFF: "the hand-off to other processes"}
-        if calls.filter(is_handoff).height
-        else labels,
+        {**labels, **HANDOFF_LABELS} if calls.filter(is_handoff).height else labels,
         copies.with_columns(pl.col("edge") + count),
         kernels.height,
         len(np.unique(nccl.begin)),
+        {process: row for row, process in helpers.items()},
     )
+
+
+def _list_helpers(reader: EventReader, handoffs: pl.DataFrame) -> dict[int, int]:
+    """Return rows of helpers in hand-offs -> a process of its own for each, behind the tasks."""
+    rows = handoffs.select("thread", "releaser").unpivot()["value"].unique().sort().to_numpy()
+    rows = rows[reader.rows.units[rows] == NO_UNIT]
+    first = int(reader.rows.get_column("task").max(initial=0))
+    return {row: first + number for number, row in enumerate(rows.tolist())}
 
 
 def _append_unit(columns: Columns, unit: UnitGraph, first: int, groups: int) -> None:
@@ -240,7 +263,9 @@ class _Joiner(Struct):
         ends = meetings.end >> 1
         rows = np.flatnonzero(~meetings.eager & (times[ends] >= moments[meetings.meeting]))
         end, meeting, size = ends[rows], meetings.meeting[rows], meetings.size[rows]
-        channel = self.number_channels(meetings.meeting, meetings.row, count)[meeting]
+        channel: np.ndarray | int = 0
+        if kind != Kind.HANDOFF:
+            channel = self.number_channels(meetings.meeting, meetings.row, count)[meeting]
         go = {"target": end, "source": 2 * (first + meeting), "channel": channel, "size": size}
         go["typical"] = meetings.lasts[rows]
         if kind == Kind.MPI:
@@ -321,9 +346,15 @@ class _Joiner(Struct):
             numbers.append(self.channels.setdefault(channel, len(self.channels)))
         return np.array(numbers, np.int64)[group]
 
-    def add_clock(self, long: tuple[np.ndarray, np.ndarray]) -> None:
-        """Add the clock, which what comes from outside of the job waits for. long: of nodes."""
+    def add_clock(self, long: tuple[np.ndarray, np.ndarray], arrive: np.ndarray) -> None:
+        """Add the clock, which what comes from outside of the job waits for. long: of nodes; arrive: nodes
+        at the ends of waits for that.
+        """
         clock = self.add_nodes(np.zeros(1, np.int64))
+        if len(arrive):
+            target, kind, typical = map(self.columns.view, ("target", "kind", "typical"))
+            typical[np.isin(target, arrive) & (kind == Kind.GAP)] = 0
+            self.parts.append(_make_joining(Kind.OUTSIDE, target=arrive, source=2 * clock))
         lasts = Durations(self.columns.view("lasts"), *long)
         self.parts.append(_find_outside(self.columns, lasts, self.task_of, clock))
 

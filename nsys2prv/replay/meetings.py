@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import join_first
 from nsys2prv.match import MPI_RULES
-from nsys2prv.match.handoffs import list_handoffs
 from nsys2prv.match.meetings import (
     MESSAGES,
     OTHERS,
@@ -209,11 +208,11 @@ def _list_sides(messages: pl.DataFrame, calls: pl.DataFrame, *names: str) -> pl.
     return members.with_columns(size, pl.col("meeting").cast(pl.Int64), later=True)
 
 
-def find_handoffs(reader: EventReader, calls: pl.DataFrame) -> Meetings:
-    """Return the hand-offs between processes as meetings: those that wait go on once the one that does not
-    lets them. calls: as for :func:`find_mpi_meetings`, of both sides.
+def find_handoffs(handoffs: pl.DataFrame, calls: pl.DataFrame) -> Meetings:
+    """Return hand-offs between processes as meetings: those that wait go on once the one that does not lets
+    them. calls: as for :func:`find_mpi_meetings`, of both sides.
     """
-    table = list_handoffs(reader).with_columns(meeting="handoff")
+    table = handoffs.with_columns(meeting="handoff")
     ends = table.select("meeting", thread="releaser", begin="released").unique(maintain_order=True)
     sides = {False: table.select("meeting", *_KEY), True: ends}
     frames = [

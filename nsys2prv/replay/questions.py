@@ -32,6 +32,7 @@ from nsys2prv.replay.whatif import GPU, Changes, Replay
 _WORDS = [words for words, _ in JOB_CHANGES.values() if words]
 _WHO, _FACTOR = r"(?P<who>ranks?|host) (?P<names>[^:]+): ?", r" x ?(?P<factor>[\d.]+)"
 _SCALED = {**KINDS, "network": TRANSFERS}
+_HANDOFFS = {"as usual": LATE_HANDOFF, "at once": HANDOFF}
 _LINKS = {
     "network": (LINK_WITHIN, LINK_TO_OTHERS),
     "network within": (LINK_WITHIN,),
@@ -98,9 +99,10 @@ class Question(Struct, frozen=True):
         suspect = Suspect(0.0, self.said["work"], self.processes or ())
         return do_as_others(self.replay, suspect)
 
-    def hand_off_as_usual(self) -> Changes:
-        """Let ranks take no longer than usual while others wait for them."""
-        return do_as_others(self.replay, Suspect(0.0, LATE_HANDOFF, self.processes or ()))
+    def hand_off(self) -> Changes:
+        """Let ranks take no time, or no longer than usual, while others wait for them."""
+        kind = _HANDOFFS[self.said["handoffs"]]
+        return do_as_others(self.replay, Suspect(0.0, kind, self.processes or ()))
 
     def link_as_others(self) -> Changes:
         """Give the links of a host the speed of the rest."""
@@ -147,7 +149,10 @@ _FORMS: dict[str, tuple[Callable[[Question], Changes], tuple[str, ...]]] = {
             "host NAME: gpu as others",
         ),
     ),
-    _WHO + "hand-?offs as usual": (Question.hand_off_as_usual, ("rank 0: hand-offs as usual",)),
+    _WHO + rf"hand-?offs (?P<handoffs>{'|'.join(_HANDOFFS)})": (
+        Question.hand_off,
+        tuple(f"rank 0: hand-offs {how}" for how in _HANDOFFS),
+    ),
     _WHO + r"(?P<link>network(?: within| outside)?) as (?:the )?others": (
         Question.link_as_others,
         tuple(f"host NAME: {link} as others" for link in _LINKS),
@@ -221,10 +226,11 @@ def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
         if None in ranks:
             return ""
         who = f"rank{'s' if len(ranks) > 1 else ''} {','.join(map(str, ranks))}"
-        if suspect.kind == LATE_HANDOFF:
-            return f"{who}: hand-offs as usual"
+        if suspect.hands_off:
+            how = next(how for how, kind in _HANDOFFS.items() if kind == suspect.kind)
+            return f"{who}: hand-offs {how}"
         how = f"x{1 / suspect.ratio:.4f}" if suspect.ratio else "as others"
-        return f"{who}: {'host' if suspect.kind == HANDOFF else suspect.kind} {how}"
+        return f"{who}: {suspect.kind} {how}"
     if cause.place is not None:
         calls = replay.job.calls
         kind, key = cause.place

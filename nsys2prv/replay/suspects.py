@@ -11,8 +11,12 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nsys2prv._util.workers import prepare_next
-from nsys2prv.replay.events import HANDOFF as HANDOFF_CALL
-from nsys2prv.replay.handoffs import hand_off_as_usual, mask_handoffs
+from nsys2prv.replay.handoffs import (
+    find_releases,
+    hand_off_as_usual,
+    hand_off_at_once,
+    is_late_at_times,
+)
 from nsys2prv.replay.thresholds import (
     APART,
     BY_CHANCE,
@@ -46,6 +50,7 @@ from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay, WorkTable
 LINK_WITHIN, LINK_TO_OTHERS = "link within", "link to others"
 #: Kinds of suspects while whose host works others wait: sometimes longer than usual, or always.
 LATE_HANDOFF, HANDOFF = "late hand-off", "hand-off"
+_HANDOFFS = {HANDOFF: hand_off_at_once, LATE_HANDOFF: hand_off_as_usual}
 #: Name of work that ranks may do slower -> its kinds.
 KINDS = {"gpu": GPU, "host": HOST, "copies": COPIES}
 
@@ -92,24 +97,35 @@ def list_suspects(replay: Replay) -> list[Suspect]:
         # Of slow processes and links all gains are asked for.
         least = 0.0 if suspect.ratio or suspect.is_link else LEAST_CERTAIN
         suspect = structs.replace(suspect, gain=replay.compute_gain(changes, least))
-        found += _tell_handoffs(replay, suspect, changes)
+        if not _is_handed(replay, suspect, changes):
+            found.append(suspect)
+    found += _list_handoffs(replay)
     return sorted(found, key=lambda suspect: -suspect.gain)
 
 
-def _tell_handoffs(replay: Replay, suspect: Suspect, changes: Changes) -> Iterator[Suspect]:
-    """Yield a suspect; where most of what it gains is work that others wait for, and do not have, only if
-    it is longer than usual at times, or fills most of the time: some of it has to be done.
+def _list_handoffs(replay: Replay) -> Iterator[Suspect]:
+    """Yield processes for which others wait while they work: if they do so longer than usual at times, or
+    if this fills most of the time, because some of it has to be done.
     """
-    if suspect.kind == "host" and suspect.gain >= LEAST_GAIN and HANDOFF_CALL in replay.job.calls:
-        edges, saved = replay.list_saved(changes)
-        if saved[mask_handoffs(replay, edges)].sum() >= MOST_HANDED * saved.sum():
-            late = replay.compute_gain(hand_off_as_usual(replay, suspect.processes))
-            if late >= MOST_HANDED * suspect.gain:
-                yield structs.replace(suspect, kind=LATE_HANDOFF, gain=late, ratio=0.0)
-            elif suspect.gain >= MOST_OF_SPAN:
-                yield structs.replace(suspect, kind=HANDOFF, ratio=0.0)
-            return
-    yield suspect
+    for process in np.unique(replay.edges.process[find_releases(replay)]).tolist():
+        whole, late = (
+            Suspect(replay.compute_gain(make(replay, [process])), kind, (process,))
+            for kind, make in _HANDOFFS.items()
+        )
+        is_late = is_late_at_times(replay, [process])
+        if whole.gain >= MOST_OF_SPAN and not (is_late and late.gain >= MOST_HANDED * whole.gain):
+            yield whole
+        elif is_late:
+            yield late
+
+
+def _is_handed(replay: Replay, suspect: Suspect, changes: Changes) -> bool:
+    """Return whether most of what hosts do longer than others is what these wait for, and do not have."""
+    releases = find_releases(replay, suspect.processes) if suspect.kind == "host" else ()
+    if not len(releases):
+        return False
+    edges, saved = replay.list_saved(changes)
+    return bool(saved[np.isin(edges, releases)].sum() >= MOST_HANDED * saved.sum())
 
 
 def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
@@ -117,10 +133,8 @@ def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
     speed of the rest.
     """
     kind, host, processes = suspect.kind, suspect.host, suspect.processes
-    if kind == LATE_HANDOFF:
-        return hand_off_as_usual(replay, processes)
-    if kind == HANDOFF:
-        kind = "host"
+    if suspect.hands_off:
+        return _HANDOFFS[kind](replay, processes)
     if kind == LINK_WITHIN:
         return replay.transfer_as_others(lambda hosts: hosts == (host,))
     if kind == LINK_TO_OTHERS:
@@ -266,6 +280,8 @@ def is_awaited(replay: Replay, suspect: Suspect) -> bool:
     """Return whether other processes communicate with these, or this is not known. Replicas that serve
     different requests do not: there is no reason for them to be alike, and their hosts wait.
     """
+    if suspect.hands_off:
+        return True
     own = {*suspect.processes}
     meet = [{*members} for members, _ in replay.job.channels if members]
     if not meet:

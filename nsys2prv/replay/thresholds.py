@@ -92,6 +92,8 @@ BY_CHANCE, ONCE_BY_CHANCE = 0.02, 0.03
 #: that, what is longer than usual is the cause if it gains this share, too. Work that is always there is
 #: a cause where without it the span would be shorter by the second share: no other work takes as long.
 MOST_HANDED, MOST_OF_SPAN = 0.5, 0.5
+#: What is done before a hand-off takes longer than usual if it takes so many times as long as the quickest.
+MUCH_LONGER = 2
 #: In so many parts of the time or more work is longer for a while: one pause of a host lies in fewer.
 FEWEST_PARTS = {"gpu": 2, "host": 4, "copies": 4}
 #: Where balancing the kernels of all ranks gains so much more than a culprit does, ranks differ at

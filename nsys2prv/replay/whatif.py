@@ -230,7 +230,7 @@ class Replay(Struct, frozen=True, dict=True):
         graph = self.graph
         is_there = np.zeros(len(graph.processes), bool)
         is_there[graph.row] = True
-        found = np.unique(graph.processes[is_there])
+        found = np.setdiff1d(graph.processes[is_there], [*self.job.helpers])
         return found[found >= 0]
 
     @cached_property
@@ -403,10 +403,13 @@ class Replay(Struct, frozen=True, dict=True):
         that are not known, are not.
         """
         others = [name for name in self.job.calls if name < MPI_NAMES]
+        # Helpers do nothing that ranks do.
+        ranks = self.processes.tolist() if self.job.helpers else None
         if Kind.CALL not in kinds or len(others) == len(self.job.calls):
-            return self.select(kinds)
+            return self.select(kinds, processes=ranks)
         rest = [kind for kind in kinds if kind != Kind.CALL]
-        return np.concatenate([self.select(rest), self.select((Kind.CALL,), others)])
+        chosen = self.select(rest, processes=ranks), self.select((Kind.CALL,), others, ranks)
+        return np.concatenate(chosen)
 
     def do_as_others(self, kinds: tuple[Kind, ...], processes: Sequence[int]) -> Changes:
         """Give processes the work of the others: the median of those that did the same, the k-th

@@ -4,7 +4,7 @@ where in the program the time of a cause goes: the call, the kernel, the NVTX ra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from nsys2prv.figures.intervals import Spans, find_parents, merge_spans, order_r
 from nsys2prv.figures.kernels import is_shared
 from nsys2prv.figures.nvtx_operations import NUMBER
 from nsys2prv.figures.stacks import find_place, measure_places
-from nsys2prv.match.handoffs import list_handoffs
+from nsys2prv.match.handoffs import list_joining_handoffs
 from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
 from nsys2prv.replay.meetings import Pipeline, find_pipeline
 from nsys2prv.replay.unit_graph import split_place
@@ -323,7 +323,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
             groups = np.load(str(self.options.groups), mmap_mode="r")[name]
             parent = find_parents(thread, begin, end)[1]
             starts = pl.DataFrame({"thread": thread, "begin": begin, "at": np.arange(len(begin))})
-            self._ranges[layout, unit] = starts, end, np.append(groups, -1), np.append(parent, -1)
+            columns = (np.append(one, -1) for one in (end, groups, parent))
+            self._ranges[layout, unit] = starts, *columns
         starts, end, groups, parent = self._ranges[layout, unit]
         moments = (
             pl.DataFrame({"thread": row.astype(np.int64), "begin": time})
@@ -338,30 +339,38 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     # What hosts do.
 
+    def name_processes(self, processes: Sequence[int]) -> str:
+        """Return ranks with their hosts and GPUs, or a thread of a helper with its host."""
+        if (row := self.replay.job.helpers.get(processes[0])) is None:
+            return self.job.describe_ranks([one + 1 for one in processes])
+        name, node = self.context.reader.rows.threads.select("name", "node").row(row)
+        return f"process {name.removeprefix('helper ')} ({node})"
+
     def describe_waiters(
-        self, processes: Collection[int], gained: float | None = None
+        self, processes: Sequence[int], gained: float | None = None
     ) -> Iterator[Said]:
-        """Say who waits by the operating system until hosts of processes hand off what they do, in which
-        call, and how long. gained: how much of it is gained (ns), where that is not all.
+        """Say who waits by the operating system until processes hand off what they do, in which call, and
+        how long. gained: how much of it is gained (ns), where that is not all.
         """
-        task_of = self.context.reader.rows.get_column("task")
-        rows = list_handoffs(self.context.reader)
+        process_of = self.graph.processes
+        rows = list_joining_handoffs(self.context.reader)
         rows = rows.filter(
             pl.col("end").is_between(self.replay.begin, self.replay.end),
-            pl.Series(np.isin(task_of[rows["releaser"].to_numpy()] - 1, [*processes])),
+            pl.Series(np.isin(process_of[rows["releaser"].to_numpy()], processes)),
         )
         if not rows.height:
             return
-        waits = rows.group_by("handoff").agg(lasts=(pl.col("end") - pl.col("begin")).max())["lasts"]
-        tasks = np.unique(task_of[rows["thread"].to_numpy()]).tolist()
-        sums = rows.group_by("call").agg(lasts=(pl.col("end") - pl.col("begin")).sum())
-        call = sums.sort("lasts", "call")["call"][-1]
+        lasts = pl.col("end") - pl.col("begin")
+        waits = rows.group_by("releaser", "since").agg(lasts=lasts.max())["lasts"]
+        waiting = np.unique(process_of[rows["thread"].to_numpy()])
+        ranks = [one for one in waiting.tolist() if one not in self.replay.job.helpers]
+        sums = rows.group_by("call").agg(lasts=lasts.sum()).sort("lasts", "call")
         yield say(
             "waited for",
-            waiters=self.job.describe_ranks(tasks),
-            one=len(tasks) == 1,
-            several=len(tasks) > 1,
-            call=self.context.find_label(call, "osrt", "pthread"),
+            waiters=self.name_processes(ranks or waiting.tolist()),
+            one=len(ranks) < 2,
+            several=len(ranks) > 1,
+            call=self.context.find_label(sums["call"][-1], "osrt", "pthread"),
             count=len(waits),
             whole=waits.sum(),
             gained=gained,

@@ -13,7 +13,6 @@ from nsys2prv.figures.stacks import label_place
 from nsys2prv.match.meetings import list_compared_kernels
 from nsys2prv.replay.causes import Cause
 from nsys2prv.replay.graph import Kind
-from nsys2prv.replay.handoffs import mask_handoffs
 from nsys2prv.replay.suspects import (
     HANDOFF,
     KINDS,
@@ -31,12 +30,13 @@ from nsys2prv.verdict.words import Claim, Said, say
 
 def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     """Say which processes, or links, hold the others up, and by what."""
-    tasks = tuple(process + 1 for process in suspect.processes)
+    helpers = facts.replay.job.helpers
+    tasks = tuple(process + 1 for process in suspect.processes if process not in helpers)
     claim = replace(_DESCRIBE[cause.kind](cause, facts, suspect), tasks=tasks)
     if suspect.is_link:
         return claim
     stage, stages = _find_stage(facts, suspect)
-    who, does = facts.job.describe_ranks([*tasks]), claim.title or say(claim.key)
+    who, does = facts.name_processes(suspect.processes), claim.title or say(claim.key)
     title = say("culprit", who=who, stage=stage, stages=stages, does=does)
     of_host = len(tasks) > 1 and facts.job.find_host([*tasks]) and not stage
     kind = "slow_host" if of_host and claim.key != "hiccup" else ""
@@ -187,8 +187,6 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
 def _describe_handoff(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     """Say who waits for a host, in which call, and what the host does meanwhile."""
     edges, saved = facts.replay.list_saved(cause.changes)
-    own = mask_handoffs(facts.replay, edges)
-    edges, saved = edges[own], saved[own]
     range_ = facts.name_range(facts.find_range(edges, saved)[0])
     is_late = cause.kind == LATE_HANDOFF
     evidence = [*facts.describe_waiters(suspect.processes, saved.sum() if is_late else None)]
@@ -198,7 +196,8 @@ def _describe_handoff(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cl
     described = [*pauses.describe()]
     evidence += [*described, *facts.list_unrecorded(described)]
     more = saved.sum() / len(suspect.processes)
-    title = say(cause.kind, range=range_)
+    is_helper = suspect.processes[0] in facts.replay.job.helpers
+    title = say(cause.kind, range=range_, whose="it" if is_helper else "its host")
     return Claim(cause.kind, evidence, (edges, saved), more, title, is_limit=not is_late)
 
 

@@ -13,9 +13,10 @@ from nsys2prv._util.text import list_some
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.host_time import describe_parts, select_gpus, sum_parts
 from nsys2prv.replay.causes import Cause, find_copy_speed
+from nsys2prv.replay.events import HANDOFF, WAITED
 from nsys2prv.replay.graph import Kind, split_size
-from nsys2prv.replay.handoffs import mask_handoffs
 from nsys2prv.replay.thresholds import TENSOR_SPEED_UP, TOGETHER
+from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import GPU, HOST, Replay
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.thresholds import (
@@ -309,16 +310,17 @@ def _describe_pause(
     edges, where = cause.changes[0][0], facts.name_place(Kind.GAP, place)
     pauses = facts.find_pauses(edges)
     described, advice = [*pauses.describe()], pauses.advice
-    waits = pauses.call if advice == "waits" else None
+    _, after = split_place(place)
+    waits = pauses.call if advice == "waits" or after == WAITED else None
     # A place that hardly any other rank has cannot be compared with the others'.
     by_process = np.bincount(np.maximum(facts.edges.process[edges], 0), lasts)
     is_own = len(facts.replay.processes) > 2 and by_process.max() >= NEARLY_ALL * lasts.sum()
     longest = int(by_process.argmax())
-    # Who hands work to others has a place that they do not have, and is not at fault for that.
-    is_handed = mask_handoffs(facts.replay, edges[lasts.argmax() :][:1]).any()
-    waiters = [*facts.describe_waiters([longest])] if is_handed else []
-    tasks = (longest + 1,) if is_own and not waits and not is_handed else ()
-    who = facts.job.describe_ranks([longest + 1]) if tasks or waiters else ""
+    # Who hands work to others has places that they do not have, and is not at fault for that.
+    waiters = [*facts.describe_waiters([longest])] if after == HANDOFF else []
+    is_own = is_own and not waits and after not in (HANDOFF, WAITED)
+    tasks = (longest + 1,) if is_own else ()
+    who = facts.name_processes([longest]) if tasks or waiters else ""
     key = "requests" if waits else "own pause" if tasks else "handed" if waiters else "pause"
     title = say(
         key,
@@ -344,7 +346,7 @@ def _describe_pause(
         (edges, lasts),
         0,
         title,
-        advice or _advise_once(lasts),
+        "hand-off" if waiters else advice or _advise_once(lasts),
         tasks=tasks,
         gain=gain,
         is_limit=may_wait and not is_regular,

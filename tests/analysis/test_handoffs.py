@@ -9,31 +9,41 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from tools.exports import make_call, make_os_call
+from tools.exports import make_call, make_global_tid, make_os_call
 from tools.nccl_exports import COMM, Rank, format_payload
 
 import nsys2prv
 from nsys2prv.match.handoffs import list_handoffs
 
-STEPS, WORK, SYNCHRONIZE, WAIT = 40, 500_000, 6, 7
-NAMES = (*Rank().names, "add_one", "cudaStreamSynchronize_v3020", "sem_clockwait")
+STEPS, WORK, SYNCHRONIZE, WAIT, POST, READ, WRITE = 40, 500_000, 6, 7, 8, 9, 10
+NAMES = (
+    *(*Rank().names, "add_one", "cudaStreamSynchronize_v3020"),
+    *("sem_clockwait", "sem_post", "read", "write"),
+)
+#: The process that has no GPU, and its thread.
+SCHEDULER = 77
 
 
 def write_steps(
-    folder: Path, works: np.ndarray, waits: np.ndarray | None = None, known: bool = True
+    folder: Path,
+    works: np.ndarray,
+    waits: np.ndarray | None = None,
+    known: bool = True,
+    helper: bool = False,
 ) -> list[Path]:
     """Write three ranks whose first does some work in each step (ns) before all launch a kernel; the
     others wait for that, or for so long (a column each). known: its calls of the system are recorded.
+    helper: a process without a GPU does the work, and all wait for it.
     """
     random = np.random.default_rng(2)
     ranks = [Rank(10 + number, names=NAMES) for number in range(3)]
     for number, rank in enumerate(ranks):
         payload = f'{{"{COMM}":7,"No. of ranks":3,"Rank":{number}}}'
         rank.add_range(1, 2, "ncclCommInitRank", jsonText=payload)
-        # A helper thread that waits all the time says that such calls are recorded.
-        helper = {"globalTid": rank.nvtx[0]["globalTid"] + 5}
+        # A further thread that waits all the time says that such calls are recorded.
+        of_other = {"globalTid": rank.nvtx[0]["globalTid"] + 5}
         if number or known:
-            rank.more["OSRT_API"] = [make_os_call(1, 1_000, WAIT, rank.pid + 5, **helper)]
+            rank.more["OSRT_API"] = [make_os_call(1, 1_000, WAIT, rank.pid + 5, **of_other)]
     begin = 100_000
     for step, work in enumerate(works.tolist()):
         others = [work] * 2 if waits is None else waits[:, step].tolist()
@@ -43,7 +53,7 @@ def write_steps(
         end = arrival + WORK + 100_000
         for number, (rank, at) in enumerate(zip(ranks, ats, strict=True)):
             thread = {"globalTid": rank.nvtx[0]["globalTid"]}
-            if number:
+            if number or helper:
                 woken = ends[number] + int(random.integers(8_000))
                 call = make_os_call(begin + 2_000, woken, WAIT, rank.pid, **thread)
                 rank.more["OSRT_API"].append(call)
@@ -51,7 +61,16 @@ def write_steps(
             rank.add_collective(at + 2_000, at + 7_000 + WORK, end, format_payload(7, 4096))
             rank.calls.append(make_call(at + 4_000, end + 3_000, 0, nameId=SYNCHRONIZE, **thread))
             rank.add_range(begin, end + 4_000, "execute_model", domainId=0)
-        begin = end + 5_000
+        if helper:
+            thread = {"globalTid": make_global_tid(SCHEDULER, SCHEDULER)}
+            back = end + int(random.integers(8_000)) + 10_000
+            posts = [make_os_call(at - 1_500, at - 1_000, POST, **thread) for at in ends]
+            waiting = make_os_call(max(ends) + 5_000, back, READ, **thread)
+            told = make_os_call(
+                end + 6_000, end + 7_000, WRITE, globalTid=ranks[0].nvtx[0]["globalTid"]
+            )
+            ranks[0].more["OSRT_API"] += [*posts, waiting, told]
+        begin = end + 10_000
     return [rank.write(folder / f"rank{number}.sqlite") for number, rank in enumerate(ranks)]
 
 
@@ -69,13 +88,13 @@ def make_works(mean: int, every: int = 0, extra: int = 0) -> np.ndarray:
 def test_who_sometimes_lets_others_wait_longer_is_named(tmp_path: Path) -> None:
     works = make_works(300_000, 5, 3_000_000)
     findings, handoffs = list_findings(write_steps(tmp_path, works))
-    assert handoffs["handoff"].n_unique() >= STEPS - 1
-    assert handoffs.height == 2 * handoffs["handoff"].n_unique()
+    assert handoffs["since"].n_unique() >= STEPS - 1
+    assert handoffs.height == 2 * handoffs["since"].n_unique()
     assert handoffs["certain"].min() == 1
     first = findings[0]
     assert first.ranks == (0,)
     assert not first.is_limit
-    assert "wait for its host" in first.title
+    assert "wait for what its host does" in first.title
     assert any("sem_clockwait" in one for one in first.evidence)
     assert first.what_if == "rank 0: hand-offs as usual"
     gain = np.maximum(works[1:] - np.quantile(works[1:], 0.3), 0).sum()
@@ -112,3 +131,14 @@ def test_waits_for_something_else_are_no_handoffs(tmp_path: Path) -> None:
 def test_who_may_wait_too_hands_nothing_off(tmp_path: Path) -> None:
     works = make_works(300_000, 5, 3_000_000)
     assert not list_findings(write_steps(tmp_path, works, known=False))[1].height
+
+
+def test_a_process_without_a_gpu_is_named(tmp_path: Path) -> None:
+    works = make_works(2_000_000)
+    findings, handoffs = list_findings(write_steps(tmp_path, works, helper=True))
+    assert handoffs["releaser"].n_unique() == 2
+    first = findings[0]
+    assert not first.ranks
+    assert "process" in first.title.lower()
+    assert str(SCHEDULER) in first.title
+    assert first.share == pytest.approx(works[1:].sum() / (works + 820_000)[1:].sum(), rel=0.1)
