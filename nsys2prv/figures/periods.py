@@ -286,7 +286,10 @@ class _Sequence:
         last = min(int(edges[-1]) + size, len(name))
         if lead + tail < sizes.min():
             edges, last = edges[:-1], int(edges[-1])
-        return Period(self.events.begin[edges], int(self.events.end[edges[-1] : last].max()))
+        # What precedes the first event, as the host that prepares it, belongs to it.
+        begin, ended = self.events.begin[edges], np.maximum.accumulate(self.events.end)
+        begin = np.where(edges > 0, np.minimum(ended[edges - 1], begin), begin)
+        return Period(begin, int(self.events.end[edges[-1] : last].max()))
 
 
 def _choose(found: Sequence[_Found]) -> list[_Found]:

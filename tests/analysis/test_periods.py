@@ -29,11 +29,10 @@ def make_events(names: list[int], **kwargs: list[int]) -> Events:
 def find_edges(events: Events) -> list[int] | None:
     """Return the places of the events that iterations begin with, and the place behind the last one."""
     found = find_periods(events)
-    return (
-        [one // 11 for one in found[0].begins.tolist()] + [found[0].end // 11 + 1]
-        if found
-        else None
-    )
+    if not found:
+        return None
+    # An iteration begins when the one before ends.
+    return [*-(-found[0].begins // 11), found[0].end // 11 + 1]
 
 
 def test_what_repeats_with_a_beginning_and_an_end() -> None:
