@@ -1,327 +1,103 @@
-"""Find iterations in the sequence of what a process does: the kernels of a stream, or the MPI calls of
-a thread.
-
-A mark is an event, or a few in a row, that comes again and again. From one mark to the next it is
-an interval: a layer, a micro-batch, a step, ten steps and an evaluation. Iterations are the shortest
-intervals that have all that the job does again and again: nearly all kinds of events, by time; its
-communication; the update of weights, or else what host and device exchange. Layers and micro-batches
-lack some of it; an evaluation now and then brings nothing that steps lack. Where a host only launches,
-layers look like iterations: there only very many intervals, tiny ones, or those made of shorter ones count.
-"""
+"""Place the iterations of processes in time, by what repeats in the sequences of their events (repeats.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, starmap
+from collections.abc import Sequence
 
 import numpy as np
-from msgspec import Struct
 
-from nsys2prv._util.columns import factorize_together
-from nsys2prv.figures.thresholds import (
-    ALIKE,
-    AS_MANY,
-    LEAST_ALIKE,
-    LEAST_COUNT,
-    LEAST_KERNELS,
-    MOST_IN_LAYER,
-    MOST_LAYERS,
-    NEARLY_SAME,
-    REGULAR,
-    SAME_BY_CHANCE,
-    SELDOM,
-    TINY,
-    USUAL,
-)
-
-#: Events of a mark, at most; marks that are tried; events that are looked at for them.
-LONGEST_MARK, MOST_TRIED, MOST_EVENTS = 8, 24, 1_000_000
-#: Most that the distances of marks vary (variance over the square of the mean) for them to be tried.
-MOST_VARIANCE = 0.5
-#: Times of what does not happen.
-NEVER = np.zeros(0, np.int64)
+from nsys2prv.figures.repeats import Events, find_repeated
+from nsys2prv.figures.thresholds import ALIKE, LEAST_COUNT, NEARLY_SAME
 
 
-class Events(Struct, frozen=True):
-    """What a stream or a thread does, in its order."""
-
-    #: Of each event its kind, begin and end (ns).
-    name: np.ndarray
-    begin: np.ndarray
-    end: np.ndarray
-    #: When devices communicate, and when they update weights (ns, ascending): each iteration has some if
-    #: the process ever does it.
-    collectives: np.ndarray = NEVER
-    updates: np.ndarray = NEVER
-    #: When the host communicates: each iteration has some if it does so again and again.
-    messages: np.ndarray = NEVER
-    #: When host and device exchange something, of each way to do it; each iteration has one of these.
-    exchanges: Sequence[np.ndarray] = ()
-
-
-class Period(Struct, frozen=True):
+class Period:
     """Iterations of a process."""
 
-    #: Begins, ascending, and the end of the last one (ns).
+    #: Begins, ascending: when those before end, for what precedes the first event, as the host that prepares
+    #: it, belongs to it. End of the last one (ns).
     begins: np.ndarray
     end: int
+    #: Whether what repeats is a whole number of iterations: else any event may be their first.
+    is_sure: bool
+
+    def __init__(self, events: Events, marks: np.ndarray) -> None:
+        """marks: places of an event of each iteration."""
+        self._events, self._marks, name = events, marks, events.name
+        sizes = np.diff(marks)
+        usual = int(np.argmin(abs(sizes - np.median(sizes))))
+        begin, end = marks[usual : usual + 2].tolist()
+        first, last = int(marks[0]), int(marks[-1])
+        self._size, self._least = end - begin, int(sizes.min())
+        back = min(self._size, first)
+        # How many events before the first mark, and from the last one on, are as in the usual iteration.
+        before = _count_alike(name[first - back : first][::-1], name[end - back : end][::-1])
+        self._behind = _count_alike(name[last : last + self._size], name[begin:end])
+        self.is_sure = self._least <= before + self._behind <= self._size
+        if before < back and before + self._behind < self._size:
+            # The first one begins otherwise: by where the last one ends.
+            before = min(self._size - self._behind, first)
+        self._cut(before)
+
+    def _cut(self, lead: int) -> None:
+        """Set begins and end. lead: how many events before their marks iterations begin."""
+        edges, events = self._marks - lead, self._events
+        edges = edges[edges >= 0]
+        behind = int(edges[-1]) + self._size
+        if lead + self._behind < self._least:
+            edges, behind = edges[:-1], int(edges[-1])
+        begin, ended = events.begin[edges], np.maximum.accumulate(events.end)
+        self.begins = np.where(edges > 0, np.minimum(ended[edges - 1], begin), begin)
+        self.end = int(events.end[edges[-1] : behind].max())
+        self._lead = lead
 
     @property
     def usual(self) -> float:
         """Usual length (ns)."""
-        return float(np.median(np.diff(np.append(self.begins, self.end))))
+        return float(np.median(np.diff(self.begins, append=self.end)))
 
     def is_like(self, other: Period) -> bool:
         """Return whether iterations of another process last as long."""
         return abs(self.usual - other.usual) <= NEARLY_SAME * self.usual
+
+    def move_to(self, other: Period) -> None:
+        """Begin where iterations of another process do, if any event may be the first."""
+        if self.is_sure or other is self:
+            return
+        middles = (other.begins[1:] + other.begins[:-1]) // 2
+        wanted = other.begins[np.searchsorted(middles, self.begins)]
+        if abs(np.median(wanted - self.begins)) > NEARLY_SAME * self.usual:
+            places = np.searchsorted(self._events.begin, np.stack([self.begins, wanted]))
+            lead = (self._lead - int(np.median(places[1] - places[0]))) % self._size
+            # Rather where the last one ends, if that is near.
+            ended = self._size - self._behind
+            self._cut(ended if abs(lead - ended) <= NEARLY_SAME * self._size else lead)
 
 
 def find_periods(events: Events) -> list[Period]:
     """Return what may be the iterations of a process, the shortest first, none where it does not repeat
     itself.
     """
-    return _Sequence(events).list_periods() if len(events.name) else []
+    for repeated in find_repeated(events):
+        periods = [Period(events, one.places) for one in repeated]
+        if found := [one for one in periods if len(one.begins) >= LEAST_COUNT]:
+            return found
+    return []
 
 
-class _Found(Struct, frozen=True):
-    """Intervals that are alike."""
-
-    #: Places of their marks; usual number of events.
-    places: np.ndarray
-    size: float
-    #: How complete they are, and whether they have what each iteration has: None where nothing tells.
-    complete: float
-    has_signs: bool | None
-
-
-class _Sequence:
-    """Events of a process that are looked at."""
-
-    def __init__(self, events: Events) -> None:
-        self.events, (_, self.name) = events, factorize_together(events.name)
-        #: Each event counts until the next one begins.
-        self.lasts = np.diff(events.begin, append=events.end[-1]).astype(float)
-        order = _order(self.name)
-        again = np.diff(self.name[order]) == 0
-        #: Place of the event of the same name before each, -1 for none.
-        self.before = np.full(len(order), -1)
-        self.before[order[1:][again]] = order[:-1][again]
-
-    def list_periods(self) -> list[Period]:
-        """Return the intervals that are alike and lack nothing, of those of about the same size the most
-        complete; none with less signs where others have more. Longer marks only where shorter ones find none.
-        """
-        found: list[_Found] = []
-        for codes in self._list_codes():
-            marks: dict[int, tuple[float, np.ndarray]] = {}
-            for variance, own in chain.from_iterable(starmap(self._list_recurring, codes)):
-                if variance < marks.get(len(own), (MOST_VARIANCE,))[0]:
-                    marks[len(own)] = variance, own
-            found += self._find_alike(marks)
-            periods = [self._place(one.places) for one in _choose(found)]
-            if periods := [one for one in periods if len(one.begins) >= LEAST_COUNT]:
-                return periods
-        return []
-
-    def _find_alike(self, marks: Mapping[int, tuple[float, np.ndarray]]) -> Iterator[_Found]:
-        """Yield the intervals between marks that are alike. marks: of each number of them their relative
-        variance and places; the most regular are tried.
-        """
-        chosen = sorted(marks.values(), key=lambda one: (round(one[0], 1), -len(one[1])))
-        for _, places in chosen[:MOST_TRIED]:
-            places = self._keep_regular(places)
-            if len(places) >= LEAST_COUNT and self._is_repeated(places):
-                share, complete = self._find_what_is_usual(places)
-                if share >= ALIKE:
-                    size = float(np.median(np.diff(places)))
-                    yield _Found(places, size, complete, self._has_signs(places))
-
-    # ---- marks --------------------------------------------------------------------------------
-
-    def _list_codes(self) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
-        """Yield numbers of what comes at places of the sequence, and these: each event, the first ones of
-        several equal ones, and two of these in a row; then more of these in a row.
-        """
-        name = self.name
-        places = np.arange(len(name))
-        if len(name) > MOST_EVENTS:
-            # Marks of long intervals are rare.
-            counts = np.bincount(name)
-            order = np.argsort(counts, kind="stable")
-            rare = np.cumsum(counts[order]) <= MOST_EVENTS
-            rare[0] = True
-            places = np.flatnonzero(np.isin(name, order[rare]))
-        found = [(name[places], places)]
-        places = places[np.append(True, np.diff(name[places]) != 0)]
-        # Of the events in a row that begin at each place.
-        numbers, length = name[places], 1
-        found.append((numbers, places))
-        while length < LONGEST_MARK and len(numbers) > length:
-            # What comes seldom does not come more often with what follows.
-            own = np.flatnonzero((numbers[:-length] >= 0) & (numbers[length:] >= 0))
-            _, codes = factorize_together(numbers[own], numbers[own + length])
-            often = np.bincount(codes, minlength=1)[codes] >= LEAST_COUNT
-            numbers, length = np.full(len(numbers) - length, -1), 2 * length
-            numbers[own[often]] = codes[often]
-            yield [*found, (codes[often], places[own[often]])]
-            found = []
-        yield found
-
-    def _list_recurring(
-        self, codes: np.ndarray, places: np.ndarray
-    ) -> Iterator[tuple[float, np.ndarray]]:
-        """Yield the places of those that recur over most of the sequence, with the relative variance of
-        their distances.
-        """
-        if not len(codes):
-            return
-        order = _order(codes)
-        first = np.flatnonzero(np.append(True, np.diff(codes[order]) != 0))
-        count = np.diff(first, append=len(codes))
-        own = places[order]
-        distance = np.diff(own, append=0).astype(float)
-        distance[first + count - 1] = 0
-        total = np.add.reduceat(distance, first)
-        squares = np.add.reduceat(distance * distance, first)
-        variance = squares * (count - 1) / np.maximum(total, 1) ** 2 - 1
-        recurs = (
-            (count >= LEAST_COUNT)
-            & (total >= LEAST_KERNELS * (1 - 1 / count) * len(self.name))
-            & (variance < MOST_VARIANCE)
-        )
-        for at in np.flatnonzero(recurs)[np.argsort(variance[recurs], kind="stable")].tolist():
-            yield float(variance[at]), own[first[at] : first[at] + count[at]]
-
-    # ---- intervals ----------------------------------------------------------------------------
-
-    def _keep_regular(self, places: np.ndarray) -> np.ndarray:
-        """Return the longest part of marks most of whose distances are alike."""
-        sizes = np.diff(places)
-        usual = np.median(sizes)
-        alike = (sizes <= AS_MANY * usual) & (AS_MANY * sizes >= usual)
-        score = np.append(0, np.cumsum(np.where(alike, 1, -1)))
-        lowest = np.minimum.accumulate(score)
-        last = int(np.argmax(score - lowest))
-        first = int(np.argmax(score[: last + 1] == lowest[last]))
-        return places[first : last + 1]
-
-    def _is_repeated(self, places: np.ndarray) -> bool:
-        """Return whether intervals have the same in them, cover most of the sequence, and last about as
-        long.
-        """
-        count = len(places) - 1
-        first, last = int(places[0]), int(places[-1])
-        sizes, lasts = np.diff(places), np.diff(self.events.begin[places])
-        time, usual = max(lasts.sum(), 1), np.median(lasts)
-        is_usual = (lasts <= REGULAR * usual) & (REGULAR * lasts >= usual)
-        # A few of about the same size may be so by chance.
-        apart = NEARLY_SAME * np.median(sizes) * (count >= SAME_BY_CHANCE)
-        is_same = abs(sizes - np.median(sizes)) <= apart
-        return bool(
-            (last - first) * (1 + 1 / count) >= LEAST_KERNELS * len(self.name)
-            and lasts[is_usual].sum() >= LEAST_ALIKE * time
-            and lasts[is_same].sum() >= LEAST_ALIKE * time
-        )
-
-    def _find_what_is_usual(self, places: np.ndarray) -> tuple[float, float]:
-        """Return the share of the time that is of kinds of events that nearly all intervals have, and how
-        good the marks are: in which share of the intervals kinds are, by their time, less that of intervals
-        that are several.
-        """
-        first, last, sizes = places[0], places[-1], np.diff(places)
-        name, spent = self.name[first:last], self.lasts[first:last]
-        is_first = self.before[first:last] < np.repeat(places[:-1], sizes)
-        having = np.bincount(name[is_first], minlength=name.max() + 1) / len(sizes)
-        times = sizes / np.median(sizes)
-        is_several = (times > AS_MANY) & (abs(times - times.round()) <= NEARLY_SAME * times)
-        several = sizes[is_several].sum() / sizes.sum()
-        time = max(spent.sum(), 1)
-        usual = spent[having[name] >= USUAL].sum() / time
-        return float(usual), round(float((spent * having[name]).sum() / time - several), 2)
-
-    def _has_signs(self, places: np.ndarray) -> bool | None:
-        """Return whether nearly all intervals have what each iteration has, None where there is nothing
-        that tells.
-        """
-        edges = self.events.begin[places]
-
-        def share(times: np.ndarray) -> float:
-            return float(np.mean(np.diff(np.searchsorted(times, edges)) > 0))
-
-        def have(times: np.ndarray) -> bool:
-            return share(times) >= USUAL
-
-        def recurs(times: np.ndarray) -> bool:
-            return bool(np.diff(np.searchsorted(times, edges[[0, -1]]))[0] >= LEAST_COUNT)
-
-        events = self.events
-        needed = [times for times in (events.collectives, events.updates) if len(times)]
-        needed += [events.messages] if recurs(events.messages) else []
-        if not all(map(have, needed)):
-            return False
-        if len(needed) > len(events.collectives[:1]):
-            return True
-        exchanges = [times for times in events.exchanges if recurs(times)]
-        if any(map(have, exchanges)):
-            return True
-        if np.median(np.diff(places)) <= TINY:
-            exchanges = [times for times in exchanges if share(times) > SELDOM]
-        return False if exchanges else None
-
-    def _place(self, places: np.ndarray) -> Period:
-        """Return iterations by their marks: what precedes marks in the usual interval belongs to the
-        next one, as far back as it does so before the first mark.
-        """
-        sizes, name = np.diff(places), self.name
-        typical = int(np.argmin(abs(sizes - np.median(sizes))))
-        begin, end = places[typical : typical + 2].tolist()
-        size = end - begin
-        back = min(size, int(places[0]))
-        lead = _count_alike(name[places[0] - back : places[0]][::-1], name[end - back : end][::-1])
-        tail = _count_alike(name[places[-1] : places[-1] + size], name[begin:end])
-        if lead < back and lead + tail < size:
-            # The first one begins otherwise: by where the last one ends.
-            lead = min(size - tail, int(places[0]))
-        edges = places - lead
-        last = min(int(edges[-1]) + size, len(name))
-        if lead + tail < sizes.min():
-            edges, last = edges[:-1], int(edges[-1])
-        # What precedes the first event, as the host that prepares it, belongs to it.
-        begin, ended = self.events.begin[edges], np.maximum.accumulate(self.events.end)
-        begin = np.where(edges > 0, np.minimum(ended[edges - 1], begin), begin)
-        return Period(begin, int(self.events.end[edges[-1] : last].max()))
-
-
-def _choose(found: Sequence[_Found]) -> list[_Found]:
-    """Return the intervals that are iterations, shorter ones first. Of those in which the host only
-    launches the longest, unless they may be layers.
+def choose_alike(found: Sequence[Sequence[Period]]) -> list[Period]:
+    """Return the iterations of several processes, the shortest that all have that repeat themselves, cut at
+    the same places: none where these differ, or most do not. found: of each process what may be its iterations.
     """
-    chosen = [one for one in found if one.has_signs]
-    if not chosen:
-        bare = [one for one in found if one.has_signs is None]
-        longest = max((one.size for one in bare), default=0)
-        is_made_of_others = longest > REGULAR * min((one.size for one in found), default=0)
-        chosen = [one for one in bare if REGULAR * one.size > longest]
-        if not is_made_of_others:
-            chosen = [
-                one
-                for one in chosen
-                if len(one.places) > MOST_LAYERS or not TINY < one.size <= MOST_IN_LAYER
-            ]
-    best: list[_Found] = []
-    for one in sorted(chosen, key=lambda one: (-one.complete, -len(one.places))):
-        if not any(abs(one.size - other.size) <= NEARLY_SAME * other.size for other in best):
-            best.append(one)
-    return sorted(best, key=lambda one: one.size)
-
-
-def _order(codes: np.ndarray) -> np.ndarray:
-    """Return the order of numbers from 0 on, equal ones as they come."""
-    # numpy sorts 16 bits by radix.
-    order = np.argsort(codes.astype(np.uint16), kind="stable")
-    if codes.max(initial=0) >> 16:
-        order = order[np.argsort((codes >> 16).astype(np.uint16)[order], kind="stable")]
-    return order
+    repeating = [own for own in found if own]
+    if 2 * len(repeating) > len(found):
+        for one in repeating[0]:
+            alike = [next(filter(one.is_like, own), None) for own in repeating]
+            if None not in alike:
+                first = max(alike, key=lambda one: (one.is_sure, len(one.begins)))
+                for other in alike:
+                    other.move_to(first)
+                return alike
+    return []
 
 
 def _count_alike(some: np.ndarray, others: np.ndarray) -> int:
@@ -329,16 +105,3 @@ def _count_alike(some: np.ndarray, others: np.ndarray) -> int:
     alike = some[: len(others)] == others[: len(some)]
     enough = alike & (np.cumsum(alike) >= ALIKE * np.arange(1, len(alike) + 1))
     return int(np.flatnonzero(enough)[-1]) + 1 if enough.any() else 0
-
-
-def choose_alike(found: Sequence[Sequence[Period]]) -> list[Period]:
-    """Return the iterations of several processes, the shortest that all have that repeat themselves: none
-    where these differ, or most do not. found: of each process what may be its iterations.
-    """
-    repeating = [own for own in found if own]
-    if 2 * len(repeating) > len(found):
-        for one in repeating[0]:
-            alike = [next(filter(one.is_like, own), None) for own in repeating]
-            if None not in alike:
-                return alike
-    return []

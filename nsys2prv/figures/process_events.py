@@ -14,7 +14,7 @@ from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import WORK, to_arrays
 from nsys2prv.figures.intervals import SIDES
-from nsys2prv.figures.periods import NEVER, Events
+from nsys2prv.figures.repeats import NEVER, Events
 from nsys2prv.table.event_reader import EventReader
 
 GRAPHS = "cuda_graph"

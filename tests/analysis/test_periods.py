@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsys2prv.figures.periods import Events, Period, choose_alike, find_periods
+from nsys2prv.figures.periods import Period, choose_alike, find_periods
+from nsys2prv.figures.repeats import Events
 
 RNG = np.random.default_rng(5)
 LAYER, BACK = [1, 2, 3, 2, 4, 5], [6, 2, 7, 2, 8]
@@ -130,11 +131,28 @@ def test_a_capture_that_begins_and_ends_anywhere() -> None:
         assert len(edges) >= 11
 
 
+def make_period(names: list[int], later: int = 0) -> Period:
+    events = make_events(names, exchanges=[9])
+    moved = Events(
+        events.name, events.begin + later, events.end + later, exchanges=events.exchanges
+    )
+    return find_periods(moved)[0]
+
+
 def test_processes_must_agree() -> None:
-    step, other = Period(10 * np.arange(9), 90), Period(10 * np.arange(9) + 3, 94)
-    layer = Period(2 * np.arange(45), 90)
+    step, other = make_period(STEP * 9), make_period(STEP * 9, 7)
+    layer = make_period([9, 2, 3] * 200)
     assert choose_alike([[layer, step], [other]]) == [step, other]
     assert choose_alike([[layer], [other]]) == []
     # One of three does nothing of the kind.
     assert choose_alike([[step], [], [other]]) == [step, other]
     assert choose_alike([[step], []]) == []
+
+
+def test_processes_are_cut_at_the_same_places() -> None:
+    """One of them is recorded from the middle of an iteration on."""
+    whole, part = make_period(STEP * 12), make_period((STEP * 12)[30:], 30 * 11 + 3)
+    assert part.begins[0] - 30 * 11 < 0.5 * part.usual
+    choose_alike([[part], [whole]])
+    assert (part.begins - whole.begins[1:] == 3).all()
+    assert part.end - whole.end == 3
