@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.workers import prepare_next
+from nsys2prv.replay.beside import overlap_transfers, run_alone, transfer_at_once
 from nsys2prv.replay.graph import NO_WEIGHT, Kind
 from nsys2prv.replay.suspects import (
     Suspect,
@@ -224,7 +225,7 @@ def _list_changes_of_job(replay: Replay) -> Iterator[Cause]:
     for place in _list_places(replay, HOST if has_gpus else (Kind.CALL,)):
         yield Cause("place", 0.0, replay.remove_place(*place), place=place)
     for kind, (_, make) in JOB_CHANGES.items():
-        if has_gpus or kind not in OF_GPUS:
+        if kind != ASKED and (has_gpus or kind not in OF_GPUS):
             yield Cause(kind, 0.0, make(replay))
 
 
@@ -320,7 +321,9 @@ JOB_CHANGES: dict[str, tuple[str, Callable[[Replay], Changes]]] = {
     "imbalance": ("", balance_work),
     "cpu": ("no waiting for CPUs", lambda replay: replay.cpu_waits),
     "messages": ("messages in time", Replay.expect_messages),
-    "transfers": ("no transfers", Replay.transfer_at_once),
+    "contention": ("no contention", run_alone),
+    "transfers": ("no transfers", transfer_at_once),
+    "overlap": ("overlap", overlap_transfers),
     "host_time": ("no host time", lambda replay: replay.scale(HOST_TIME)),
     "pauses": ("no long pauses", remove_long_pauses),
     "pageable": ("copies pinned", pin_copies),
@@ -330,6 +333,8 @@ JOB_CHANGES: dict[str, tuple[str, Callable[[Replay], Changes]]] = {
         for family in FAMILIES
     },
 }
+#: That which is no cause, but tells how much of one can be gained.
+ASKED = "overlap"
 #: Those of jobs with GPUs.
 OF_GPUS = ("host_time", "pauses")
 

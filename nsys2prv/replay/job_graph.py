@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.native import core
+from nsys2prv.match import DEVICES
 from nsys2prv.match.handoffs import list_joining_handoffs
 from nsys2prv.replay.events import HANDOFF, WAITED, label_calls
 from nsys2prv.replay.graph import (
@@ -84,6 +85,10 @@ class JobGraph(Struct, frozen=True, dict=True):
     #: Number of NCCL kernels, and how many of them meet others.
     kernels: int
     met: int
+    #: NCCL kernels: `device` (of `devices`), `begin`, `end` (ns).
+    spans: pl.DataFrame
+    #: Number of the device of each row of the trace, and last of none.
+    devices: np.ndarray
     #: Row of each thread of a helper that ranks wait for, by a process of its own.
     helpers: Mapping[int, int] = {}
 
@@ -109,6 +114,8 @@ def join_units(
     their columns. labels: of calls.
     """
     task_of = np.append(reader.rows.get_column("task") - 1, -1).astype(np.int32)
+    device_of = np.append(reader.rows.get_column("device"), 0)
+    devices = task_of.astype(np.int64) * DEVICES + device_of
     columns, bounds = Columns(), [0]
     long: list[tuple[np.ndarray, np.ndarray]] = []
     frames: dict[str, list[pl.DataFrame]] = {
@@ -178,6 +185,8 @@ def join_units(
         copies.with_columns(pl.col("edge") + count),
         kernels.height,
         len(np.unique(nccl.begin)),
+        kernels.select("begin", "end", device=pl.Series(devices[kernels["thread"].to_numpy()])),
+        devices,
         {process: row for row, process in helpers.items()},
     )
 

@@ -61,6 +61,17 @@ SMALL_COPY, LARGE_COPY, FEWEST_COPIES = 1 << 16, 1 << 18, 5
 #: How many times as fast matrix products are with tensor cores.
 TENSOR_SPEED_UP = 3.0
 
+# What runs beside.
+
+#: A kernel runs beside others, or alone, if this share of its time does; places of the program are told by
+#: so many kernels before and after one, and so many of a device are compared: their errors are small then.
+MOSTLY, NEIGHBOURS, MOST_CASES = 0.9, 2, 50_000
+#: Kernels last longer beside NCCL if they do so by this many errors, and by this share. What differs from
+#: the usual by more (a logarithm: twice as long) has other reasons.
+CERTAIN_ERRORS, LEAST_LONGER, MOST_LONGER = 4.0, 0.01, 0.7
+#: Transfers with less work between them than this share of their time could run beside the same work.
+SAME_WINDOW = 0.1
+
 # Culprits.
 
 #: A rank is tried if it has this share of the span more work than the median rank, a set if each of

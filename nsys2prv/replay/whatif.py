@@ -43,15 +43,8 @@ ALWAYS = (-(1 << 62), 1 << 62)
 _SELECTED = (*WORK, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF, Kind.MEET)
 #: What stays the same with changes.
 _KEPT = (
-    "counts",
-    "processes",
-    "span",
-    "path",
-    "_rows",
-    "tables",
-    "_latencies",
-    "_scratch",
-    "weight",
+    *("counts", "processes", "span", "path", "_rows", "tables", "measured", "_latencies"),
+    *("_scratch", "weight"),
 )
 
 
@@ -383,6 +376,11 @@ class Replay(Struct, frozen=True, dict=True):
     @cached_property
     def tables(self) -> dict[tuple[Kind, ...], WorkTable]:
         """The work of kinds that were tabulated."""
+        return {}
+
+    @cached_property
+    def measured(self) -> dict[str, Any]:
+        """What is measured once, by its name."""
         return {}
 
     def tabulate(self, kinds: tuple[Kind, ...]) -> WorkTable:

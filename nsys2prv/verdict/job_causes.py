@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from nsys2prv._util.text import list_some
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.host_time import describe_parts, select_gpus, sum_parts
+from nsys2prv.replay.beside import find_beside, overlap_transfers
 from nsys2prv.replay.causes import Cause, find_copy_speed
 from nsys2prv.replay.events import HANDOFF, WAITED
 from nsys2prv.replay.graph import Kind, split_size
@@ -192,11 +193,17 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
                 gained=_find_gained(cause, facts, whole / ranks) if is_first else None,
             )
         )
+    advice = "transfers"
+    if sums["kind"][0] == Kind.NCCL:
+        gain = facts.replay.compute_gain(overlap_transfers(facts.replay))
+        longer = find_beside(facts.replay).ratio - 1
+        evidence.insert(1, say("overlap", gain=max(gain, 0.0), longer=longer or None))
+        advice = advice if gain >= cause.gain / 2 else "no_overlap"
     channels = (facts.replay.job.channels[key][1] for key in work["key"].unique())
     between = {hosts for hosts in channels if len(hosts) > 1}
     if len(between) == 1:
         evidence.append(say("one link", hosts=list_some(next(iter(between)))))
-    title, advice = None, "transfers"
+    title = None
     kind, value, lasts, count, moved = sums.row(0)
     if (
         kind == Kind.MPI
@@ -207,6 +214,25 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
         title = say("little data", call=label, part=part)
         advice = "files" if is_most and label.startswith("MPI_File") else "little_data"
     return Claim("transfers", evidence, of_names[0], whole, title, advice)
+
+
+def _describe_contention(cause: Cause, facts: CauseContext) -> Claim:
+    """Say how much longer kernels last beside those of NCCL, and that of which most is lost."""
+    edges, saved = facts.replay.list_saved(cause.changes)
+    ranks = max(len(facts.replay.processes), 1)
+    time = facts.measure(edges).sum() / ranks
+    each = {"count": len(edges) / ranks, "saved": saved.sum() / ranks, "time": time}
+    evidence: list[Said | str] = [say("slowed", **each)]
+    worst = facts.keep_name(edges, saved)
+    places = find_beside(facts.replay).places
+    least = pl.min_horizontal("times_alone", "times_beside")
+    places = places.filter(pl.col("name") == int(facts.edges.key[worst[0][0]]), least > 0)
+    if places.height:
+        place = places.sort(least, "beside").row(-1, named=True)
+        of = ("alone", "beside", "times_alone", "times_beside")
+        kernel = facts.name_kernel(place["name"])
+        evidence.append(say("slowed kernel", kernel=kernel, **{name: place[name] for name in of}))
+    return Claim("contention", evidence, worst, saved.sum(), is_limit=True)
 
 
 def _describe_messages(cause: Cause, facts: CauseContext) -> Claim:
@@ -427,4 +453,5 @@ _DESCRIBE = {
     "pauses": _describe_place,
     "messages": _describe_messages,
     "transfers": _describe_transfers,
+    "contention": _describe_contention,
 }

@@ -223,11 +223,12 @@ def make_job(durations: np.ndarray, transfer: int = 50_000) -> Replay:
     graph = make_graph(*simulate(durations, transfer))
     hosts = ["a", "b"] * (len(durations) // 2)
     channels = [((), ()), (tuple(range(len(durations))), ("a", "b"))]
-    copies = pl.DataFrame(
-        schema=dict.fromkeys(("edge", "bytes", "source", "destination"), pl.Int64)
+    copies, spans = (
+        pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
+        for names in (("edge", "bytes", "source", "destination"), ("begin", "end", "device"))
     )
-    idle = np.zeros(0, np.int64)
-    job = JobGraph(graph, idle, channels, sorted(hosts), {}, copies, 0, 0)
+    idle, devices = np.zeros(0, np.int64), np.arange(9)
+    job = JobGraph(graph, idle, channels, sorted(hosts), {}, copies, 0, 0, spans, devices)
     return Replay(job, 0, int(graph.time.nodes.max()))
 
 

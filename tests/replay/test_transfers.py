@@ -12,6 +12,7 @@ from tools.nccl_exports import Rank, format_payload
 
 import nsys2prv
 from nsys2prv._util.native import core
+from nsys2prv.replay.beside import find_beside, run_alone
 from nsys2prv.replay.whatif import GPU, Replay
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
@@ -135,3 +136,46 @@ def test_ranks_wait_for_each_other_inside_graphs_traced_as_a_whole(
         # Who waits inside takes no longer than who comes last.
         assert replay.compute_gain(replay.do_as_others(GPU, [0])) == pytest.approx(0, abs=0.01)
         assert any(len(members) == 2 for members, _ in job.graph.channels) == meets
+
+
+def open_beside(folder: Path, slower: float, transfer: int) -> Iterator[tuple[Replay, int]]:
+    """Yield the replay of two ranks whose kernels run beside an AllReduce in every other step, and by how
+    much it would be shorter if they did not. slower: how many times as long they last then.
+    """
+    random = np.random.default_rng(3)
+    names = ("norm", "gemm", "gelu", "gemm", "add")
+    usual = np.array([20_000, 100_000, 30_000, 60_000, 15_000])
+    reports, saved = [], []
+    for number in range(2):
+        rank = Rank(4242 + number)
+        rank.names += ("norm", "gemm", "gelu", "add")
+        at = alone = BEGIN
+        for step in range(40):
+            first, is_beside = at, step % 2
+            for place, lasts in enumerate((usual * random.normal(1, 0.01, 5)).astype(int).tolist()):
+                inside = is_beside and 0 < place < 4
+                took = int(lasts * (slower if inside else 1))
+                name = 5 + ("norm", "gemm", "gelu", "add").index(names[place])
+                rank.add_kernel(1_000 + 10 * rank.correlation, at, at + took, name)
+                at += took + GAP
+                alone += lasts + GAP
+                if inside and place == 1:
+                    first = at - took - GAP
+            if is_beside:
+                end = max(at - 15_000, first + transfer)
+                launch = 1_000 + 10 * rank.correlation
+                rank.add_kernel(launch, first - 500, end, streamId=9)
+        saved.append(at - alone)
+        reports.append(rank.write(folder / f"rank{number}.sqlite"))
+    with nsys2prv.open(reports, quiet=True, jobs=1) as job:
+        assert job.graph is not None
+        yield Replay(job.graph, 0, job.duration), max(saved)
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.2])
+def test_kernels_beside_nccl_are_as_fast_as_alone_without_it(slower: float, tmp_path: Path) -> None:
+    with contextmanager(open_beside)(tmp_path, slower, 100_000) as (replay, saved):
+        beside = find_beside(replay)
+        assert beside.ratio == pytest.approx(slower, abs=0.01)
+        gain = replay.compute_gain(run_alone(replay)) * replay.span
+        assert gain == pytest.approx(saved, rel=0.1)

@@ -1,0 +1,264 @@
+"""Measure what runs beside: by how much kernels last longer while NCCL has kernels on the same GPU, and
+how much of a transfer could run beside kernels.
+
+Kernels of one name differ in what they work on, so one is compared with those between the same
+kernels, which are at the same place of the program: some of them run beside NCCL, others alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv.replay.graph import Changes, Kind
+from nsys2prv.replay.thresholds import (
+    CERTAIN_ERRORS,
+    FEWEST_NAMED,
+    LEAST_LONGER,
+    MOST_CASES,
+    MOST_LONGER,
+    MOSTLY,
+    NEIGHBOURS,
+    SAME_WINDOW,
+)
+from nsys2prv.replay.whatif import GPU, Replay
+
+#: Columns of places: what the shares beside NCCL and the durations (logarithms) vary by there, and
+#: together; the medians of the durations `alone` and `beside` (ns), and of how many.
+_SUMS = ("shares", "both", "lasts")
+_PLACES: dict[str, Any] = {
+    "name": pl.Int32,
+    "count": pl.Int64,
+    **dict.fromkeys((*_SUMS, "alone", "beside"), pl.Float64),
+    **dict.fromkeys(("times_alone", "times_beside"), pl.Int64),
+}
+
+
+#: Columns of kernels beside NCCL: how long each lasts (ns), the share of this in which NCCL has some there,
+#: and in which these move data.
+_KERNELS: dict[str, Any] = {
+    "edge": pl.Int32,
+    "name": pl.Int32,
+    "lasts": pl.Int64,
+    **dict.fromkeys(("share", "moving"), pl.Float32),
+}
+
+
+class Beside(Struct, frozen=True):
+    """Kernels that run beside those of NCCL."""
+
+    #: Their edges, and how long each would last alone, and if no data moved beside it (ns).
+    edges: np.ndarray
+    alone: np.ndarray
+    still: np.ndarray
+    #: Places of the program whose kernel lasts longer beside NCCL, where it runs at times (_PLACES).
+    places: pl.DataFrame
+    #: How many times as long kernels last beside NCCL, on average.
+    ratio: float
+
+
+class Coverage(Struct, frozen=True):
+    """Spans of time, merged and ascending, and how much time those before each cover (ns)."""
+
+    begin: np.ndarray
+    end: np.ndarray
+    before: np.ndarray
+
+    def measure(self, times: np.ndarray) -> np.ndarray:
+        """Return how much time before these they cover (ns)."""
+        if not len(self.begin):
+            return np.zeros(len(times), np.int64)
+        at = np.searchsorted(self.begin, times, "right") - 1
+        some = np.maximum(at, 0)
+        inside = np.minimum(times, self.end[some]) - self.begin[some]
+        return np.where(at >= 0, self.before[some] + inside, 0)
+
+
+def cover(begin: np.ndarray, end: np.ndarray) -> Coverage:
+    """Return the time that spans cover."""
+    order = np.argsort(begin, kind="stable")
+    begin, end = begin[order], np.maximum.accumulate(end[order])
+    first = np.flatnonzero(np.append(True, begin[1:] > end[:-1])) if len(begin) else order
+    last = np.append(first[1:], len(begin)) - 1 if len(begin) else order
+    begin, end = begin[first], end[last]
+    return Coverage(begin, end, np.append(0, np.cumsum(end - begin))[:-1])
+
+
+class _Device(Struct, frozen=True):
+    """Kernels of a device in the span, by row and time, and when NCCL has kernels there."""
+
+    #: As in JobGraph.devices.
+    number: int
+    #: Edges of kernels, and their rows, names, begins and durations (ns).
+    edges: np.ndarray
+    row: np.ndarray
+    name: np.ndarray
+    begin: np.ndarray
+    lasts: np.ndarray
+    nccl: Coverage
+
+    def share(self, covered: Coverage) -> np.ndarray:
+        """Return the share of the time of each kernel that is covered."""
+        inside = covered.measure(self.begin + self.lasts) - covered.measure(self.begin)
+        share: np.ndarray = (inside / np.maximum(self.lasts, 1)).astype(np.float32)
+        return share
+
+
+def _list_devices(replay: Replay) -> Iterator[_Device]:
+    """Yield the devices with kernels and kernels of NCCL in the span."""
+    graph, edges, job = replay.graph, replay.edges, replay.job
+    rows = replay.select(GPU)
+    row = graph.row[graph.find_nodes(rows)]
+    device = job.devices[row]
+    spans = job.spans.filter((pl.col("end") > replay.begin) & (pl.col("begin") < replay.end))
+    for (found,), nccl in spans.group_by("device", maintain_order=True):
+        number = int(str(found))
+        own = np.flatnonzero(device == number)
+        own = own[np.argsort(row[own], kind="stable")]
+        some = rows[own]
+        begin, lasts = graph.time[edges.source[some]], graph.weight[some]
+        covered = cover(nccl["begin"].to_numpy(), nccl["end"].to_numpy())
+        yield _Device(number, some, row[own], edges.key[some], begin, lasts, covered)
+
+
+def find_beside(replay: Replay) -> Beside:
+    """Return what runs beside NCCL in the span, which is measured once."""
+    found: Beside | None = replay.measured.get("beside")
+    if found is None:
+        found = replay.measured["beside"] = _measure_beside(replay)
+    return found
+
+
+def _measure_beside(replay: Replay) -> Beside:
+    """Return what kernels of the span last longer beside those of NCCL."""
+    parts = [pl.DataFrame(schema=_KERNELS)]
+    places = [pl.DataFrame(schema=_PLACES)]
+    transfers = _list_transfers(replay)
+    for device in _list_devices(replay):
+        share = device.share(device.nccl)
+        if not (some := np.flatnonzero(share > 0)).size:
+            continue
+        own = transfers.filter(device=device.number)
+        end, lasts = (own[name].to_numpy() for name in ("end", "lasts"))
+        moving = device.share(cover(end - lasts, end))
+        columns = (device.edges, device.name, device.lasts, share, moving)
+        parts.append(pl.DataFrame([one[some] for one in columns], _KERNELS))
+        places.append(_compare_places(device, share))
+    kernels, every = pl.concat(parts), pl.concat(places)
+    pooled = _pool(every, "name")
+    certain = pl.col("longer") > pl.max_horizontal(CERTAIN_ERRORS * pl.col("error"), LEAST_LONGER)
+    slowed = every.join(pooled.filter(certain), on="name", how="semi")
+    whole = float(sum(_pool(slowed)["longer"]))
+    # Of those that hardly ever run alone nothing is known but what the others do.
+    known = CERTAIN_ERRORS * pl.col("error") < whole
+    longer = pl.when(certain).then("longer").when(known).then(0.0)
+    pooled = pooled.select("name", longer=longer)
+    kernels = kernels.join(pooled, on="name", how="left", maintain_order="left")
+    loss = 1 - (-pl.col("longer").fill_null(whole)).exp()
+    left = (
+        (pl.col("lasts") * (1 - pl.col(share) * loss)).cast(pl.Int64)
+        for share in ("share", "moving")
+    )
+    edges = kernels["edge"].to_numpy()
+    alone, still = (kernels.select(one).to_series().to_numpy() for one in left)
+    return Beside(edges, alone, still, slowed, float(np.exp(whole)))
+
+
+def _list_transfers(replay: Replay) -> pl.DataFrame:
+    """Return the transfers of NCCL between ranks: `edge`, `device`, `end` and how long each `lasts` (ns)."""
+    graph, edges = replay.graph, replay.edges
+    rows = replay.select((Kind.NCCL,))
+    rows = rows[edges.key[rows] > 0]
+    device = replay.job.devices[graph.row[graph.find_nodes(rows)]]
+    end, lasts = graph.time[edges.target[rows]], graph.weight[rows]
+    return pl.DataFrame({"edge": rows, "device": device, "end": end, "lasts": lasts})
+
+
+def _compare_places(device: _Device, share: np.ndarray) -> pl.DataFrame:
+    """Return what kernels at the same places of the program last, by how much of the time NCCL has some
+    beside them, where that varies (_PLACES).
+    """
+    row, name, time = (column[:MOST_CASES] for column in (device.row, device.name, device.lasts))
+    mixed = np.zeros(len(row), np.int64)
+    for by in range(-NEIGHBOURS, NEIGHBOURS + 1):
+        mixed = mixed * 1_000_003 + np.where(np.roll(row, by) == row, np.roll(name, by), -1)
+    cases = pl.DataFrame({"place": mixed, "name": name, "share": share[:MOST_CASES]})
+    cases = cases.with_columns(lasts=np.log(np.maximum(time, 1)))
+    lasts, of = pl.col("lasts"), pl.col("share")
+    varies = (of.max() - of.min() > 1 - MOSTLY) & (pl.len() >= FEWEST_NAMED)
+    cases = cases.filter(varies.over("place"))
+    # What is far from usual has other reasons.
+    cases = cases.filter((lasts - lasts.median().over("place")).abs() < MOST_LONGER)
+    sides = {"alone": lasts.filter(of < 1 - MOSTLY), "beside": lasts.filter(of > MOSTLY)}
+    places = cases.group_by("place", "name").agg(
+        count=pl.len(),
+        shares=of.var() * (pl.len() - 1),
+        both=pl.cov(of, lasts) * (pl.len() - 1),
+        **{name: side.median().exp() for name, side in sides.items()},
+        **{f"times_{name}": side.len() for name, side in sides.items()},
+        lasts=lasts.var() * (pl.len() - 1),
+    )
+    return places.select(*_PLACES).cast(_PLACES)
+
+
+def _pool(places: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """Return by how much kernels are `longer` beside NCCL (a logarithm) over all places of each, and with
+    what `error`.
+    """
+    shares, both, lasts = (pl.col(name).sum() for name in _SUMS)
+    longer = both / shares
+    rest = (lasts - longer * both).clip(0) / (pl.col("count").sum() - pl.len() - 1.0)
+    sums = {"longer": longer, "error": (rest / shares).sqrt(), "shares": shares}
+    pooled = places.group_by(by).agg(**sums) if by else places.select(**sums)
+    return pooled.filter((pl.col("shares") > 0) & pl.col("error").is_finite())
+
+
+def transfer_at_once(replay: Replay) -> Changes:
+    """Let all data be there as soon as all ranks have come; no kernel is slower beside it then."""
+    beside = find_beside(replay)
+    return [*replay.transfer_at_once(), (beside.edges, beside.still)]
+
+
+def run_alone(replay: Replay) -> Changes:
+    """Let kernels beside those of NCCL last as long as alone."""
+    beside = find_beside(replay)
+    return [(beside.edges, beside.alone)]
+
+
+def overlap_transfers(replay: Replay) -> Changes:
+    """Let transfers of NCCL that nothing runs beside run beside the kernels before them: each piece as soon
+    as one of these is done. The last piece is left, and what runs beside slows down.
+    """
+    transfers, ratio = _list_transfers(replay), find_beside(replay).ratio
+    owned = ((one, transfers.filter(device=one.number)) for one in _list_devices(replay))
+    return [_hide(one, own, ratio) for one, own in owned if own.height]
+
+
+def _hide(device: _Device, own: pl.DataFrame, ratio: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the transfers of a device, and how long each is without what kernels hide. ratio: how many
+    times as long kernels last beside NCCL.
+    """
+    # A kernel of NCCL ends with the longest of its transfers.
+    each = own.group_by("end").agg(pl.col("lasts").max()).sort("end")
+    lasts, end = each["lasts"].to_numpy(), each["end"].to_numpy()
+    order = np.argsort(device.begin, kind="stable")
+    alone = order[device.share(device.nccl)[order] < 1 - MOSTLY]
+    begins = device.begin[alone]
+    work = cover(begins, begins + device.lasts[alone])
+    begin = end - lasts
+    since = np.append(0, end[:-1])
+    window = np.maximum(work.measure(begin) - work.measure(since), 0)
+    count = np.searchsorted(begins, begin) - np.searchsorted(begins, since)
+    # With hardly anything between them they have what was done before the first.
+    group = np.cumsum(window >= SAME_WINDOW * lasts)
+    groups = pl.DataFrame({"group": group, "lasts": lasts, "window": window, "count": count})
+    groups = groups.with_columns(pl.col("lasts", "window", "count").sum().over("group"))
+    whole, window, count = (groups[name].to_numpy() for name in ("lasts", "window", "count"))
+    hidden = np.minimum(whole * (1 - 1 / np.maximum(count, 1)), window * ratio) / ratio
+    left = pl.DataFrame({"end": end, "left": 1 - hidden / np.maximum(whole, 1)})
+    made = own.join(left, on="end", how="left", maintain_order="left")
+    return own["edge"].to_numpy(), (made["lasts"] * made["left"]).cast(pl.Int64).to_numpy()
