@@ -140,9 +140,9 @@ class WorkTable(Struct, frozen=True, dict=True):
         """Return the table with places between calls of MPI together that are one of the program."""
         _, totals, counts = self.by_key
         group = group_places(self.keys, totals, counts)
-        if (group == np.arange(len(group))).all():
+        if (group == np.arange(len(group))[:, None]).all():
             return self
-        edges, first, kept = join_lines(self.edges, self.first, group)
+        edges, first, kept = join_lines(self.edges, self.first, counts, group)
         return WorkTable(edges, self.keys[kept], first, self.weight)
 
     @cached_property
