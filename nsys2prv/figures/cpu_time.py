@@ -8,7 +8,7 @@ would not wait beside a CPU that is free.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -18,7 +18,13 @@ from nsys2prv.figures.device_group import OS, DeviceGroup, find_io_spans, to_arr
 from nsys2prv.figures.host_time import find_host_parts, find_outside_calls, find_profiler_spans
 from nsys2prv.figures.intervals import EMPTY, SIDES, Spans, merge_spans, unite
 from nsys2prv.figures.stacks import RUNNING, STATES_OF_THREADS, find_states, read_layouts
-from nsys2prv.figures.thresholds import LEAST_OF_CPU, LEAST_SLICE, LEAST_WAITING, LONG_OFF
+from nsys2prv.figures.thresholds import (
+    LEAST_OF_CPU,
+    LEAST_OF_THREAD,
+    LEAST_SLICE,
+    LEAST_WAITING,
+    LONG_OFF,
+)
 
 
 class CpuUse(Struct, frozen=True):
@@ -32,9 +38,25 @@ class CpuUse(Struct, frozen=True):
     #: Host of each task.
     hosts: Mapping[int, str]
 
-    def find_cpus(self, task: int) -> list[int]:
-        """Return the CPUs that a task runs on, but for those that it hardly uses."""
-        return _find_cpus(self.runs.filter(task=task))
+    def find_sharing(self, task: int) -> tuple[list[int], list[int]]:
+        """Return the tasks that share CPUs with a task, it among them, and all of their CPUs."""
+        there = [one for one, host in self.hosts.items() if host == self.hosts.get(task)]
+        own = {one: {*_find_cpus(self.runs.filter(task=one))} for one in there}
+        cpus: set[int] = set()
+        sharing, found = set[int](), {task}
+        while found - sharing:
+            sharing |= found
+            cpus = set().union(*(own[one] for one in sharing))
+            found = {one for one, used in own.items() if used & cpus}
+        return sorted(sharing), sorted(cpus)
+
+    def count_threads(self, tasks: Sequence[int]) -> int:
+        """Return how many threads of tasks work: those that run for long beside the one that runs longest."""
+        length = (pl.col("end") - pl.col("begin")).sum()
+        runs = self.runs.filter(pl.col("task").is_in(tasks))
+        sums = runs.group_by("task", "thread").agg(time=length)
+        most = pl.col("time").max().over("task")
+        return sums.filter(pl.col("time") >= LEAST_OF_THREAD * most).height
 
     def find_holders(self, thread: int) -> pl.DataFrame:
         """Return who has the CPU that a thread was on while it waits for one: `task`, and `thread`s of
@@ -78,7 +100,7 @@ def collect_cpu_time(
     """
     if not unit.has(*STATES_OF_THREADS):
         return
-    rows, waiting = unit.list_rows(task), 0
+    every, waiting = pl.DataFrame(), 0
     for thread in threads:
         outside = find_outside_calls(unit, thread, time)
         waits = _find_waits(unit, thread, time, outside)
@@ -95,7 +117,8 @@ def collect_cpu_time(
             "runs_in_mpi": runs.overlap(in_mpi),
         }
         yield "cpu_shares", pl.DataFrame([row])
-        others = unite(*(find_states(unit, one)[0] for one in rows if one != thread))
+        every = every if every.width else _list_runs(unit, unit.list_rows(task), time)
+        others = merge_spans(*to_arrays(every.filter(pl.col("thread") != thread), *SIDES))
         for spans, in_mpi in zip(waits, (False, True), strict=True):
             waiting = max(waiting, spans.length)
             sure = spans - others if unit.has(*OS) else EMPTY
@@ -104,7 +127,7 @@ def collect_cpu_time(
                 told = unit.has(*OS)
                 yield "cpu_waits", rows_of.with_columns(sure=is_sure, told=told)
     if waiting >= LEAST_WAITING * max(time.length, 1):
-        yield "cpu_runs", _list_runs(unit, rows, time).with_columns(task=pl.lit(task, pl.Int64))
+        yield "cpu_runs", every.with_columns(task=pl.lit(task, pl.Int64))
 
 
 def _list_waits(task: int, thread: int, in_mpi: bool, spans: Spans) -> pl.DataFrame:

@@ -86,5 +86,7 @@ LEAST_REGION = 0.01
 LEAST_SLICE, LONG_OFF = 500_000, 1_000_000
 #: A process uses the CPUs on which it is for this share of the time that it runs, or more.
 LEAST_OF_CPU = 0.02
+#: A thread works if it runs for this share of the time of the one of its process that runs longest.
+LEAST_OF_THREAD = 0.2
 #: Waiting for CPUs is looked at from this share of the time on.
 LEAST_WAITING = 0.01

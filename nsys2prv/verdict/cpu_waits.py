@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -45,12 +45,11 @@ class CpuShortage(Struct, frozen=True):
 
     #: When threads wait: rows of CpuUse.
     waits: pl.DataFrame
-    #: Key of `says` and `advice`: cpu shared (with other ranks), cpu own (its own threads), cpu (something else).
+    #: Key of `says` and `advice`: cpu shared (by more ranks than CPUs), cpu own (by more threads), cpu (something else).
     key: str
-    #: Tasks that wait, and those that this thread shares its CPUs with, its own among them.
+    #: Tasks that share CPUs, or else wait for one.
     tasks: tuple[int, ...]
-    sharing: tuple[int, ...]
-    #: Task of the thread, how many threads of these tasks share CPUs (0 if ranks do), and which ones.
+    #: Task of the thread, how many threads of these tasks work, and which CPUs they share.
     task: int
     threads: int
     cpus: tuple[int, ...]
@@ -87,43 +86,28 @@ def find_shortage(
     )
     task, thread, waits = row["task"], row["thread"], max(row["lasts"] + row["in_mpi"], 1)
     holders = use.find_holders(thread)
-    own, others = (holders.filter(one) for one in (pl.col("task") == task, pl.col("task") != task))
-    least = LEAST_HELD * waits
-    sharing = (
-        others.group_by("task").agg(pl.col("time").sum()).filter(pl.col("time") >= least)["task"]
+    of_own, of_others = (
+        int(holders.filter(one)["time"].sum())
+        for one in (pl.col("task") == task, pl.col("task") != task)
     )
-    of_own, of_others = int(own["time"].sum()), int(others["time"].sum())
+    tasks = sums.filter(pl.col("lasts") >= LEAST_SHARED * row["lasts"])["task"].unique().to_list()
     off = 1 - row["runs"] / max(row["outside"], 1)
     off_in_mpi = 1 - row["runs_in_mpi"] / row["mpi"] if row["mpi"] else 0.0
-    if len(sharing) and of_others >= of_own:
-        key = "cpu shared"
-    elif of_own >= least:
-        key = "cpu own"
-    elif off_in_mpi >= ALIKE * off:
-        # In MPI a thread looks again and again, and does not sleep.
-        key = "cpu"
-    else:
+    is_held = of_own + of_others >= LEAST_HELD * waits
+    key, short = _find_short(use, task, tasks) if is_held else ("cpu", [])
+    if not short and off_in_mpi < ALIKE * off:
+        # Only in MPI, where a thread looks again and again, it is clear that it does not sleep.
         return None
-    tasks = sums.filter(pl.col("lasts") >= LEAST_SHARED * row["lasts"])["task"].unique().sort()
-    threads, cpus = 0, use.find_cpus(task)
-    if key == "cpu own":
-        for one in (
-            sums.filter(pl.col("task").is_in(tasks.to_list()))
-            .sort("lasts")
-            .unique("task", keep="last")
-            .rows()
-        ):
-            threads += _count_threads(use, *one[:2])
-        cpus = sorted({cpu for one in tasks for cpu in use.find_cpus(one)})
+    sharing = {one for group, _ in short for one in group} or {*tasks}
+    cpus = {one for _, group in short for one in group}
     return CpuShortage(
         # Where CPUs are short, threads wait for one also while others of their process run.
-        use.waits.filter(pl.col("sure") | (pl.col("told") & pl.col("task").is_in(tasks.to_list()))),
+        use.waits.filter(pl.col("sure") | (pl.col("told") & pl.col("task").is_in(tasks))),
         key,
-        tuple(tasks),
-        tuple(sorted({task, *sharing})),
+        tuple(sorted(sharing)),
         task,
-        threads,
-        tuple(cpus),
+        use.count_threads([*sharing]),
+        tuple(sorted(cpus)),
         row["outside"],
         row["runs"] / max(row["outside"], 1),
         row["lasts"],
@@ -134,19 +118,25 @@ def find_shortage(
     )
 
 
-def _count_threads(use: CpuUse, task: int, thread: int) -> int:
-    """Return how many threads of a task share the CPUs of one that waits, that one among them."""
-    own = use.find_holders(thread).filter(task=task)
-    return own.filter(pl.col("time") >= LEAST_HELD * pl.col("time").sum()).height + 1
+def _find_short(
+    use: CpuUse, task: int, tasks: Sequence[int]
+) -> tuple[str, list[tuple[list[int], list[int]]]]:
+    """Return whether more ranks, or else more threads, than CPUs share some with a task (key of
+    CpuShortage), and for which of some tasks this holds too: those that share CPUs, and these.
+    """
+    groups = [use.find_sharing(one) for one in sorted(tasks)]
+    for key, count in (("cpu shared", len), ("cpu own", use.count_threads)):
+        short = [(sharing, cpus) for sharing, cpus in groups if count(sharing) > len(cpus)]
+        if any(task in sharing for sharing, _ in short):
+            return key, short
+    return "cpu", []
 
 
 def describe_cpu(cause: Cause, facts: CauseContext, found: CpuShortage) -> Claim:
     """Say who waits for a CPU, for which ones, and who has them meanwhile."""
     job, worst = facts.job, facts.replay.list_saved(cause.changes)
     cpus = f"CPU{'s' if len(found.cpus) > 1 else ''} {format_numbers([*found.cpus])}"
-    is_shared = found.key == "cpu shared"
-    who = found.sharing if is_shared else found.tasks
-    title = say(found.key, who=job.describe_ranks([*who]), cpus=cpus, threads=found.threads)
+    title = say(found.key, who=job.describe_ranks([*found.tasks]), cpus=cpus, threads=found.threads)
     evidence: list[Said | str] = [
         say(
             "cpu waits",
@@ -158,14 +148,13 @@ def describe_cpu(cause: Cause, facts: CauseContext, found: CpuShortage) -> Claim
         ),
         say(
             "cpu holders",
-            others=found.of_others if is_shared else None,
+            others=found.of_others if found.of_others >= LEAST_HELD else None,
             own=found.of_own if found.of_own >= LEAST_HELD else None,
             unknown=max(1 - found.of_own - found.of_others, 0),
         ),
     ]
     if found.moves:
         evidence.append(say("cpu moves", moves=found.moves, cpus=cpus))
-    tasks = found.sharing if is_shared else found.tasks
     return Claim(
         "cpu",
         evidence,
@@ -173,6 +162,6 @@ def describe_cpu(cause: Cause, facts: CauseContext, found: CpuShortage) -> Claim
         worst[1].sum(),
         title,
         found.key,
-        tasks=tasks,
+        tasks=found.tasks,
         is_limit=found.key == "cpu",
     )

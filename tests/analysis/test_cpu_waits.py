@@ -85,7 +85,7 @@ def test_ranks_that_share_a_cpu(system: bool, tmp_path: Path) -> None:
     # On a CPU of its own each has done its slices in half of the time.
     assert first.share == pytest.approx(SLICE * SLICES / STEP, rel=0.1)
     assert not [one for one in others if one.ranks]
-    assert efficiency[0] == pytest.approx(SLICES / (2 * SLICES - 0.5), rel=0.02)
+    assert efficiency[0] == pytest.approx(SLICES / (2 * SLICES - 0.5), rel=0.05)
 
 
 @pytest.mark.parametrize(
