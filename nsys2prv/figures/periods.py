@@ -56,8 +56,9 @@ class Period:
         return float(np.median(np.diff(self.begins, append=self.end)))
 
     def is_like(self, other: Period) -> bool:
-        """Return whether iterations of another process last as long."""
-        return abs(self.usual - other.usual) <= NEARLY_SAME * self.usual
+        """Return whether another process has as many iterations, or such that last as long."""
+        more = abs(len(self.begins) - len(other.begins))
+        return more <= 1 or abs(self.usual - other.usual) <= NEARLY_SAME * self.usual
 
     def move_to(self, other: Period) -> None:
         """Begin where iterations of another process do, if any event may be the first."""

@@ -21,9 +21,10 @@ from nsys2prv._util.columns import factorize_together
 from nsys2prv.figures.thresholds import (
     ALIKE,
     AS_MANY,
-    LEAST_ALIKE,
     LEAST_COUNT,
     LEAST_KERNELS,
+    LEAST_REGULAR,
+    LEAST_SAME,
     MOST_IN_LAYER,
     MOST_LAYERS,
     NEARLY_SAME,
@@ -200,8 +201,8 @@ class _Sequence:
         is_same = abs(sizes - np.median(sizes)) <= apart
         return bool(
             (last - first) * (1 + 1 / count) >= LEAST_KERNELS * len(self.name)
-            and lasts[is_usual].sum() >= LEAST_ALIKE * time
-            and lasts[is_same].sum() >= LEAST_ALIKE * time
+            and lasts[is_usual].sum() >= LEAST_REGULAR * time
+            and lasts[is_same].sum() >= LEAST_SAME * time
         )
 
     def _find_what_is_usual(self, places: np.ndarray) -> tuple[float, float]:

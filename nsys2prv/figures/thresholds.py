@@ -25,12 +25,12 @@ MOST_APART = 1.0
 #: Nearly all of the time is of kinds of events that are in nearly every interval (USUAL): an optimizer after
 #: some micro-batches takes more, or is told by its name.
 ALIKE, USUAL = 0.9, 0.8
-#: Intervals last about as long if they do so within this factor, and these take most of the time: where
-#: hosts share cores some last longer, and what comes as requests come does not repeat itself.
-REGULAR, LEAST_ALIKE = 2.0, 0.5
-#: Intervals whose numbers of events differ by no more than this have the same in them; from so many
-#: intervals on, for of fewer some may by chance.
-NEARLY_SAME, SAME_BY_CHANCE = 0.1, 10
+#: Intervals last about as long within this factor; those that do take so much of the time, though others
+#: are held up: where a step is several equal ones and a long one, and where requests come, they take less.
+REGULAR, LEAST_REGULAR = 2.0, 1 / 3
+#: Intervals whose numbers of events differ by no more than this have the same in them, as most have; from
+#: so many intervals on, for of fewer some may by chance.
+NEARLY_SAME, SAME_BY_CHANCE, LEAST_SAME = 0.1, 10, 0.5
 #: A network has no more layers than this; a layer has more kernels than TINY, but not so many.
 MOST_LAYERS, TINY, MOST_IN_LAYER = 128, 3, 500
 #: What fewer intervals have is done now and then, as when something is logged.
