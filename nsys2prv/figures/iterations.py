@@ -270,8 +270,12 @@ def _find_iterations(
         values = patterns.filter(pl.col("pattern") == name).select("value", label="pattern")
         pattern = NamePattern("", values, values.clear())
         return _join_tasks(list_all(pattern), f"NVTX ranges {show(name)}", is_cut, MOST_APART)
-    periods = (map(find_periods, list_events(reader, unit)) for unit in launches)
-    agreed = choose_alike([next(filter(None, one), []) for one in periods])
+    agreed = choose_alike(
+        [
+            [one for events in list_events(reader, unit) for one in find_periods(events)]
+            for unit in launches
+        ]
+    )
     if not agreed:
         return None
     columns = (*ITERATION_COLUMNS, "number")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nsys2prv.figures.repeats import Events, find_repeated
-from nsys2prv.figures.thresholds import ALIKE, LEAST_COUNT, NEARLY_SAME
+from nsys2prv.figures.thresholds import ALIKE, LEAST_COUNT, NEARLY_SAME, REGULAR
 
 
 class Period:
@@ -56,9 +56,10 @@ class Period:
         return float(np.median(np.diff(self.begins, append=self.end)))
 
     def is_like(self, other: Period) -> bool:
-        """Return whether another process has as many iterations, or such that last as long."""
+        """Return whether iterations of another process last as long, about if there are as many."""
         more = abs(len(self.begins) - len(other.begins))
-        return more <= 1 or abs(self.usual - other.usual) <= NEARLY_SAME * self.usual
+        apart = REGULAR - 1 if more <= 1 else NEARLY_SAME
+        return abs(self.usual - other.usual) <= apart * self.usual
 
     def move_to(self, other: Period) -> None:
         """Begin where iterations of another process do, if any event may be the first."""
