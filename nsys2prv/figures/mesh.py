@@ -24,7 +24,7 @@ from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.device_group import COMPUTE, GRAPH, DeviceGroup
 from nsys2prv.figures.result import Context, Result, format_numbers
 from nsys2prv.match.meetings import MESSAGES, list_compared_kernels, list_messages
-from nsys2prv.replay.meetings import find_pipeline
+from nsys2prv.replay.pipelines import find_pipeline
 
 #: Names of dimensions.
 TENSOR, DATA, SHARDED = "tensor", "data", "data (sharded)"
@@ -212,7 +212,8 @@ def _find_exchanges(kernels: pl.DataFrame, context: Context) -> list[Dimension]:
     """
     steady = context.options.steady
     begin, end = context.options.get_steady_span(context.duration)
-    pipeline = find_pipeline(context.reader, begin, end, steady.count if steady else 0)
+    begins = steady.iteration_begins if steady else ()
+    pipeline = find_pipeline(context.reader, begin, end, begins)
     pairs = _list_partners(context, begin, end)
     if not pairs:
         return []

@@ -172,7 +172,7 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
 def _is_same(suspect: Suspect, other: Suspect | None) -> bool:
     return (
         other is not None
-        and suspect.kind == other.kind
+        and (suspect.kind, suspect.is_own) == (other.kind, other.is_own)
         and bool({*suspect.processes} & {*other.processes})
     )
 
@@ -182,7 +182,8 @@ def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[C
     takes much longer than in others, and its share of the time that changes save.
     """
     edges, saved = replay.list_saved(changes)
-    if culprit.is_link or culprit.hands_off or culprit.ratio or not len(edges):
+    whole = culprit.is_link or culprit.hands_off or culprit.is_own or culprit.ratio
+    if whole or not len(edges):
         return [], 0.0
     # How often a process does the work that saves most.
     key = replay.sum_work(edges, "key", lasts=saved)["key"][0]

@@ -104,6 +104,11 @@ class Question(Struct, frozen=True):
         kind = _HANDOFFS[self.said["handoffs"]]
         return do_as_others(self.replay, Suspect(0.0, kind, self.processes or ()))
 
+    def leave_out(self) -> Changes:
+        """Let ranks, or those of a host, do nothing that the others do not."""
+        suspect = Suspect(0.0, self.said["own"], self.processes or (), is_own=True)
+        return do_as_others(self.replay, suspect)
+
     def link_as_others(self) -> Changes:
         """Give the links of a host the speed of the rest."""
         links = (Suspect(0.0, kind, (), self.said["names"]) for kind in _LINKS[self.said["link"]])
@@ -156,6 +161,10 @@ _FORMS: dict[str, tuple[Callable[[Question], Changes], tuple[str, ...]]] = {
     _WHO + r"(?P<link>network(?: within| outside)?) as (?:the )?others": (
         Question.link_as_others,
         tuple(f"host NAME: {link} as others" for link in _LINKS),
+    ),
+    _WHO + r"no own (?P<own>gpu|host|copies)(?: work)?": (
+        Question.leave_out,
+        ("rank 3: no own gpu work",),
     ),
     rf"(?:{_WHO})?(?P<scaled>gpu|host|copies|network)(?: work)?{_FACTOR}": (
         Question.scale_work,
@@ -229,6 +238,8 @@ def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
         if suspect.hands_off:
             how = next(how for how, kind in _HANDOFFS.items() if kind == suspect.kind)
             return f"{who}: hand-offs {how}"
+        if suspect.is_own:
+            return f"{who}: no own {suspect.kind} work"
         how = f"x{1 / suspect.ratio:.4f}" if suspect.ratio else "as others"
         return f"{who}: {suspect.kind} {how}"
     if cause.place is not None:

@@ -44,6 +44,7 @@ from nsys2prv.replay.thresholds import (
     SLOWER,
     SOME_ERRORS,
 )
+from nsys2prv.replay.unequal_work import find_work_of, leave_out, list_owners
 from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay, WorkTable
 
 #: Kinds of suspects that are links of a host.
@@ -68,6 +69,8 @@ class Suspect(Struct, frozen=True):
     host: str = ""
     #: How many times as long as the others' its kernels last, where all are slow; else 0.
     ratio: float = 0.0
+    #: Whether it is about work that the others do not have, rather than do faster.
+    is_own: bool = False
 
     @property
     def is_link(self) -> bool:
@@ -91,7 +94,12 @@ def list_suspects(replay: Replay) -> list[Suspect]:
         for kind in (LINK_WITHIN, LINK_TO_OTHERS)
     )
     replay.prepare()
-    suspects = chain(_list_work(replay), *slow, links)
+    own = (
+        Suspect(0.0, kind, owners, is_own=True)
+        for kind, kinds in KINDS.items()
+        for owners in list_owners(replay, kinds)
+    )
+    suspects = chain(_list_work(replay), *slow, links, own)
     found = []
     for suspect, changes in prepare_next((one, do_as_others(replay, one)) for one in suspects):
         # Of slow processes and links all gains are asked for.
@@ -139,6 +147,8 @@ def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
         return replay.transfer_as_others(lambda hosts: hosts == (host,))
     if kind == LINK_TO_OTHERS:
         return replay.transfer_as_others(lambda hosts: host in hosts and len(hosts) > 1)
+    if suspect.is_own:
+        return leave_out(replay, KINDS[kind], processes)
     if suspect.ratio:
         changes = replay.scale(KINDS[kind], 1 / suspect.ratio, processes=processes)
     else:
@@ -153,7 +163,7 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
     if not suspects or suspects[0].gain < LEAST_GAIN:
         return certain
     near = [one for one in suspects if one.gain >= max(LEAST_GAIN, NEARLY_ALL * suspects[0].gain)]
-    found = min(near, key=lambda one: (len(one.processes), -one.gain))
+    found = min(near, key=lambda one: (len(one.processes), one.is_own, -one.gain))
     # A process that gains much alone is a cause of its own; the rest of the set comes after it.
     alone = [
         one
@@ -182,6 +192,11 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
         return _count_errors(table, int(own[0]), own) > SOME_ERRORS
     others = np.delete(np.arange(count), own)
     place = len(others) - (2 if len(others) >= SEVERAL else 1)
+    if suspect.is_own:
+        whole = table.by_key[1].sum(axis=0)
+        apart = np.sort(np.abs(whole[others] - np.median(whole[others])))[place]
+        lasts = find_work_of(replay, KINDS[suspect.kind], suspect.processes).lasts[own]
+        return bool(lasts.min() > APART * apart)
     usual = np.median(mean[others])
     longer, apart = mean[own] - usual, np.sort(np.abs(mean[others] - usual))[place]
     errors = np.sqrt(error[own] + np.median(error[others]))
@@ -196,15 +211,18 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
 
 def is_long_for_a_while(replay: Replay, suspect: Suspect) -> bool:
     """Return whether each of some processes takes longer than all others ever do in more parts of the
-    time than it would by chance, as a GPU does while it is throttled.
+    time than it would by chance, or by far, as a GPU does while it is throttled.
     """
     sums = replay.tabulate(KINDS[suspect.kind]).excess.sums
     own = np.searchsorted(replay.processes, suspect.processes)
     others = np.delete(sums, own, axis=0)
-    longer = np.arange((sums[own] > others.max(initial=0)).sum(axis=1).min())
+    most, fewest = others.max(initial=0), FEWEST_PARTS[suspect.kind]
+    longer = np.arange((sums[own] > most).sum(axis=1).min())
+    if len(longer) < fewest:
+        return False
     count, parts = len(others) + 1, sums.shape[1]
     chance = count * np.prod((parts - longer) / (count * parts - longer))
-    return bool(chance < BY_CHANCE) and len(longer) >= FEWEST_PARTS[suspect.kind]
+    return bool(chance < BY_CHANCE or np.sort(sums[own])[:, -fewest].min() > FAR_BEYOND * most)
 
 
 def is_far_beyond(replay: Replay, suspect: Suspect) -> bool:
@@ -328,7 +346,7 @@ def list_slow_processes(replay: Replay, kind: str) -> Iterator[Suspect]:
     reached = np.take_along_axis(total, order, 0).cumsum(axis=0) / whole
     middle = order[(reached >= 0.5).argmax(axis=0), np.arange(len(whole))]
     ratio = ratios[middle, np.arange(len(whole))]
-    slower = (total * (ratios > 1)).sum(axis=0) / whole
+    slower = (total * (ratios > (1 + ratio) / 2)).sum(axis=0) / whole
     logs = np.log(np.maximum(ratio, 1e-9))
     apart = logs - np.nanmedian(logs)
     is_far = apart > FAR_OUT * max(float(np.nanmedian(np.abs(apart))), 1e-4)

@@ -26,6 +26,9 @@ QUICK_SHARE = 0.3
 
 #: A latency beyond what is usual by less is nothing to explain.
 SLACK = 10 * US
+#: Stages of a pipeline send nothing in an iteration before they receive something, but for this share
+#: of the iterations, whose messages may overlap.
+PASSED_ON = 0.6
 #: No figures are given where more of the critical path is not explained, or fewer of the kernels of
 #: NCCL, or less of the time in MPI, are known to meet others.
 MOST_UNEXPLAINED, LEAST_MET, LEAST_MPI = 0.05, 0.95, 0.9
@@ -79,6 +82,11 @@ SAME_WINDOW = 0.1
 LEAST_EXCESS, LEAST_OF_SET, SHARE_OF_GREATEST = 0.004, 0.002, 0.3
 #: Ranks of a set must have at least this excess to be one by their excess.
 LEAST_HIGH = 0.02
+#: Work that a process does so many times as often as at least half of all is its own.
+MORE_OFTEN = 1.05
+#: Stages of a pipeline differ by less than this share, even if all is well: they have whole layers, a few each,
+#: and one of them has the output layer.
+MORE_OF_STAGE = 0.25
 #: The smallest set with this share of the greatest gain is the culprit.
 NEARLY_ALL = 0.85
 #: A process of a set that gains this share of what the set does is a cause of its own.

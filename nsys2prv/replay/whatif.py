@@ -28,6 +28,7 @@ from nsys2prv.replay.graph import (
     split_rows,
 )
 from nsys2prv.replay.job_graph import JobGraph
+from nsys2prv.replay.pipelines import Pipeline
 from nsys2prv.replay.places import group_places, join_lines
 from nsys2prv.replay.thresholds import COPY_SPEEDS, PARTS, USUALLY
 
@@ -197,6 +198,8 @@ class Replay(Struct, frozen=True, dict=True):
     known: KernelFacts = KernelFacts()
     #: What changes if no thread waits for a CPU.
     cpu_waits: Changes = []
+    #: The stages of the job, if it is a pipeline.
+    pipeline: Pipeline | None = None
 
     @property
     def graph(self) -> Graph:

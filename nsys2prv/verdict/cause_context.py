@@ -22,7 +22,6 @@ from nsys2prv.figures.nvtx_operations import NUMBER
 from nsys2prv.figures.stacks import find_place, measure_places
 from nsys2prv.match.handoffs import list_joining_handoffs
 from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
-from nsys2prv.replay.meetings import Pipeline, find_pipeline
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import GPU, Replay
 from nsys2prv.table.event_reader import HOST
@@ -64,12 +63,6 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return "GPUs" if self.job.has_gpus else "Ranks"
 
     @cached_property
-    def pipeline(self) -> Pipeline | None:
-        """The stages of the job, if it is a pipeline."""
-        count, replay = self.options.steady.count if self.options.steady else 0, self.replay
-        return find_pipeline(self.context.reader, replay.begin, replay.end, count)
-
-    @cached_property
     def host_places(self) -> list[tuple[int, int, float]]:
         """Kind, key and share of all of these, of the time of hosts on the critical path, the longest
         first.
@@ -92,11 +85,19 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     @cached_property
     def already(self) -> dict[str, bool]:
-        """What the program does already: most launches are of graphs, no copy is of pageable memory."""
+        """What the program does already: most launches are of graphs, no copy is of pageable memory,
+        micro-batches pass a rank several times.
+        """
         copies, kinds = self.frames["copies"], map_labels("memory_kind")
         used = {*copies["source"], *copies["destination"]} if copies.height else set()
         is_pinned = kinds["pinned"] in used and kinds["pageable"] not in used
-        return {"graphs": self.launches_graphs, "pinned": is_pinned}
+        pipeline = self.replay.pipeline
+        is_interleaved = pipeline is not None and pipeline.rounds > 1
+        return {
+            "graphs": self.launches_graphs,
+            "pinned": is_pinned,
+            "interleaved": is_interleaved,
+        }
 
     def advise(self, key: str) -> str:
         """Return what helps (key of ADVICE), or what does where the program does that already."""

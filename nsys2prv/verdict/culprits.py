@@ -21,18 +21,21 @@ from nsys2prv.replay.suspects import (
     LINK_WITHIN,
     Suspect,
 )
+from nsys2prv.replay.unequal_work import find_work_of
 from nsys2prv.replay.whatif import HOST
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.job_causes import describe_copies_of
+from nsys2prv.verdict.loss_shape import find_loss
 from nsys2prv.verdict.thresholds import EXPLAINS, FEW_MORE, LONGER, MOSTLY_LAST, OF_LONGEST, SLOWER
-from nsys2prv.verdict.words import Claim, Said, say
+from nsys2prv.verdict.words import ADVICE, Claim, Said, say
 
 
 def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     """Say which processes, or links, hold the others up, and by what."""
     helpers = facts.replay.job.helpers
     tasks = tuple(process + 1 for process in suspect.processes if process not in helpers)
-    claim = replace(_DESCRIBE[cause.kind](cause, facts, suspect), tasks=tasks)
+    describe = _describe_own if suspect.is_own else _DESCRIBE[cause.kind]
+    claim = replace(describe(cause, facts, suspect), tasks=tasks)
     if suspect.is_link:
         return claim
     stage, stages = _find_stage(facts, suspect)
@@ -48,7 +51,7 @@ def _find_stage(facts: CauseContext, suspect: Suspect) -> tuple[int, int]:
     """Return which stage of a pipeline processes with slow GPUs are, from 1 (0 for none), and of how
     many.
     """
-    stages = facts.pipeline.stages if suspect.kind == "gpu" and facts.pipeline else ()
+    stages = facts.replay.pipeline.stages if suspect.kind == "gpu" and facts.replay.pipeline else ()
     is_stage = suspect.processes in stages
     return stages.index(suspect.processes) + 1 if is_stage else 0, len(stages)
 
@@ -75,6 +78,9 @@ def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
     where = facts.name_work(edges, saved)
     key = "hiccups" if len(saved) > 1 else "hiccup"
     title = say(key, times=len(saved), total=saved.sum(), where=where)
+    shape = find_loss(facts, suspect, edges, saved).shape
+    if shape.kind == "every":
+        title = say("longer when", what="the host", each=shape.each, when=shape.when)
     longest = edges[[np.argmax(saved)]]
     kind = Kind(columns.kind[longest[0]])
     usual = np.median(facts.measure(facts.replay.select((kind,), [columns.key[longest[0]]])))
@@ -87,14 +93,22 @@ def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
             pauses = replace(pauses, range=None)
         described = [*pauses.describe()]
         evidence += [*described, *facts.list_unrecorded(described)]
-    return Claim("hiccup", evidence, (edges, saved), saved.sum(), title)
+    return Claim(
+        "hiccup",
+        evidence,
+        (edges, saved),
+        saved.sum(),
+        title,
+        "host_every" if shape.kind == "every" else "",
+    )
 
 
 def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     """Say how many times as long as the others' the kernels of some processes take, or that these
     have more.
     """
-    worst = facts.keep_name(*facts.replay.list_saved(cause.changes))
+    saved = facts.replay.list_saved(cause.changes)
+    worst = facts.keep_name(*saved)
     (own, usual), (own_count, count), keys = _compare(facts, suspect)
     # What the others would take for as many kernels of each name.
     alike = np.divide(usual * own_count, count, out=own.copy(), where=count > 0)
@@ -103,25 +117,56 @@ def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
         key = facts.edges.key[worst[0][0]]
         place = int(np.searchsorted(keys, key))
     is_count = abs(own_count.sum() - count.sum()) > FEW_MORE * count.sum()
+    kernel = facts.name_kernel(int(keys[place]))
     evidence = say(
         "kernels",
         own=own.sum(),
         own_count=own_count.sum(),
         usual=usual.sum(),
         count=count.sum(),
-        kernel=facts.name_kernel(int(keys[place])),
+        kernel=kernel,
         range=facts.name_range(facts.find_range(*worst)[0]),
         longest=own[place],
         others=usual[place],
         alike=alike.sum() if is_count else None,
     )
-    is_slower = own.sum() - alike.sum() > alike.sum() - usual.sum()
-    times = suspect.ratio or (own.sum() / max(alike.sum(), 1) if is_slower else 0.0)
-    advice, title = "gpu_more", say("more work")
-    if times > SLOWER:
-        is_stage = len(suspect.processes) > 1 and _find_stage(facts, suspect)[0]
-        advice, title = "stage" if is_stage else "gpu", say("slower", more=times - 1)
-    return Claim("gpu", [evidence], worst, own.sum() - usual.sum(), title, advice)
+    claim = Claim("gpu", [evidence], worst, own.sum() - usual.sum())
+    loss = find_loss(facts, suspect, *saved)
+    more = (suspect.ratio or loss.times) - 1
+    if not loss.is_of_all:
+        one = say("slower kernel", kernel=kernel, more=more, when=loss.shape.when)
+        return replace(claim, title=one, advice="kernel_more")
+    if more < SLOWER - 1:
+        return replace(claim, title=say("more work"), advice="gpu_more")
+    is_stage = len(suspect.processes) > 1 and _find_stage(facts, suspect)[0]
+    advice = "stage" if is_stage else "gpu" if loss.shape.when is None else "gpu_while"
+    title = say("slower", more=more, when=loss.shape.when)
+    return replace(claim, title=title, advice=advice)
+
+
+def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
+    """Say what some processes do that the others do not."""
+    replay, kinds = facts.replay, KINDS[suspect.kind]
+    own = find_work_of(replay, kinds, suspect.processes)
+    table, columns = replay.tabulate(kinds), own.columns
+    _, totals, counts = (figures[own.keys][:, columns].mean(axis=1) for figures in table.by_key)
+    lasts = (table.by_key[1][own.keys] * own.share)[:, columns].mean(axis=1)
+    named = list[Said]()
+    for one in np.argsort(-lasts)[:2].tolist():
+        line = table.edges[table.first[own.keys[one]] : table.first[own.keys[one] + 1]]
+        kind = Kind(facts.edges.kind[line.max()])
+        name = facts.name_place(kind, int(table.keys[own.keys[one]]))
+        if not named or lasts[one] > EXPLAINS * lasts.sum():
+            named.append(say("so often", where=name, time=totals[one], count=counts[one]))
+    worst, time = replay.list_saved(cause.changes), float(own.lasts[columns].mean())
+    when = find_loss(facts, suspect, *worst).shape.when
+    said = [say("own work", time=time, first=named[0], second=named[1] if named[1:] else None)]
+    stage, stages = _find_stage(facts, suspect)
+    if stage:
+        said.append(say("spread", stages=stages))
+    title = say("does alone", where=named[0].facts["where"], when=when)
+    advice = "stage" if stage else f"own_{suspect.kind}"
+    return Claim(cause.kind, said, worst, time, title, advice)
 
 
 def _compare(
@@ -178,10 +223,15 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
         evidence.append(call.of_whole)
     if longer.get("unknown", 0) > whole / 2 or not (title or parts):
         evidence.append(facts.describe_unrecorded(what="what the host does there"))
+    shape, advice = find_loss(facts, suspect, edges, saved).shape, ""
+    if shape.when:
+        what = range_ if title else "the host"
+        title = say("longer when", what=what, each=shape.each, when=shape.when)
+        advice = f"host_{shape.kind}" if f"host_{shape.kind}" in ADVICE else ""
     inside = facts.lie_in(edges, group)
     is_inside = title is not None and inside.any()
     worst = (edges[inside], saved[inside]) if is_inside else facts.keep_name(edges, saved)
-    return Claim("host", evidence, worst, more, title)
+    return Claim("host", evidence, worst, more, title, advice)
 
 
 def _describe_handoff(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:

@@ -39,6 +39,7 @@ from nsys2prv.figures.stacks import list_places
 from nsys2prv.replay.causes import Cause, find_causes
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.job_graph import JobGraph
+from nsys2prv.replay.pipelines import find_pipeline
 from nsys2prv.replay.questions import Names, describe_cause, parse_what_ifs, replay_what_ifs
 from nsys2prv.replay.thresholds import COPY_SPEEDS, LEAST_GAIN
 from nsys2prv.replay.whatif import KernelFacts, Replay
@@ -100,7 +101,12 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     edges = [edge for when in times if (edge := time_use.describe_edge(facts, when))]
     names = _list_names(context)
     replay = Replay(graph, *_choose_span(graph, facts), known=_list_known(facts, names))
-    replay = structs.replace(replay, kept=host_time.find_overhead(replay, frames["overhead"]))
+    begins = options.steady.iteration_begins if options.steady else ()
+    replay = structs.replace(
+        replay,
+        kept=host_time.find_overhead(replay, frames["overhead"]),
+        pipeline=find_pipeline(context.reader, replay.begin, replay.end, begins),
+    )
     if shortage := find_shortage(frames, dict(context.tasks.select("task", "node").rows())):
         replay = structs.replace(replay, cpu_waits=skip_cpu_waits(replay, shortage.waits))
     if asked := parse_what_ifs(options.what_ifs):

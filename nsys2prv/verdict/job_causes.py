@@ -249,7 +249,7 @@ def _describe_messages(cause: Cause, facts: CauseContext) -> Claim:
     gained = _find_gained(cause, facts, mean)
     name = facts.name_transfers(waits, lasts)
     evidence = [say("late messages", name=name, mean=mean, gained=gained)]
-    pipeline, key = facts.pipeline, "messages"
+    pipeline, key = facts.replay.pipeline, "messages"
     title = None
     if pipeline and cause.gain > OF_FORMULA * (pipeline.bubble or USUAL_BUBBLE):
         key, count = "pipeline", len(pipeline.stages)
@@ -261,7 +261,8 @@ def _describe_messages(cause: Cause, facts: CauseContext) -> Claim:
         stages += ["..."] * (count > MOST_STAGES)
         evidence.insert(0, say("stages", stages="; ".join(stages)))
         if pipeline.bubble:
-            of = {"count": count, "micro_batches": pipeline.micro_batches}
+            rounds = pipeline.rounds if pipeline.rounds > 1 else None
+            of = {"count": count, "micro_batches": pipeline.micro_batches, "rounds": rounds}
             evidence.insert(0, say("formula", bubble=pipeline.bubble, **of))
     ranks = facts.job.list_ranks([int(columns.process[waits[longest]]) + 1])
     moment = (int(begin[longest]), int(met[longest]), ranks)

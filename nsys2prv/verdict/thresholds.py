@@ -102,3 +102,19 @@ LEAST_SHARED = 0.2
 #: A rank is off its CPU as much in MPI, where it looks again and again, as elsewhere, if it is so for this
 #: part of that share of the time.
 ALIKE = 0.5
+
+# The shape of a loss over iterations.
+
+#: Fewer iterations have no shape; what repeats more often than the second number is no iteration.
+FEWEST_REPEATED, MOST_REPEATED = 5, 200
+#: Iterations that lose half as much as is usual where it is lost have the loss if they have this share of
+#: it; nearly each of some iterations is this share of them.
+MOST_OF_LOSS, NEARLY_EACH = 0.75, 0.8
+#: A loss grows if a line explains this share of how iterations differ, and more than two levels do, and it
+#: ends at so many times what it begins with.
+LINEAR, GROWN = 0.6, 3.0
+#: One of so many iterations may be far from that line.
+MAY_DIFFER = 8
+#: All kernels are slow, not some, if those that lose half as much as all together, by their time, are this
+#: share of the time.
+ALL_KERNELS = 0.6

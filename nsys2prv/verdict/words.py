@@ -21,11 +21,13 @@ TEXTS = load_shipped_file(__package__, "findings.yaml")
 ADVICE: dict[str, str] = TEXTS["advice"]
 #: What is left out of a template where one of its facts is not known.
 _OPTIONAL = re.compile(r"\[(.*?)\]")
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 #: Formats of facts, beside Python's; `#call` counts calls, and `?` is a condition alone.
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "ns": format_nanoseconds,
     "size": format_size,
     "first": capitalize,
+    "nth": lambda fact: f"{fact}{_ENDINGS.get(fact % 10 if fact % 100 // 10 != 1 else 0, 'th')}",
     "?": lambda _: "",
 }
 

@@ -1,0 +1,119 @@
+"""Find pipelines: ranks that pass their results on to the next stage, as their messages show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv.match.meetings import list_messages
+from nsys2prv.replay.thresholds import PASSED_ON
+from nsys2prv.table.event_reader import EventReader
+
+
+class Pipeline(Struct, frozen=True):
+    """Stages of a job."""
+
+    #: Processes of each stage, in the order in which data passes them first.
+    stages: tuple[tuple[int, ...], ...]
+    #: How many micro-batches an iteration has, None where not known.
+    micro_batches: int | None
+    #: How often each of them passes a process, which has so many stages then.
+    rounds: int = 1
+
+    @property
+    def bubble(self) -> float | None:
+        """Return the share of an iteration in which a stage has no work, if all take equally long."""
+        others = len(self.stages) - 1
+        if self.micro_batches is None:
+            return None
+        return others / (self.micro_batches * self.rounds + others)
+
+
+def find_pipeline(
+    reader: EventReader, begin: int, end: int, begins: Sequence[int]
+) -> Pipeline | None:
+    """Return the pipeline that the messages between these times (ns) show: processes whose partners
+    form chains of equal length, or rings where micro-batches pass each process several times, and
+    which send nothing before they have received. None where they form anything else, as those do that
+    exchange halos. begins: of the iterations in this time, none where unknown.
+    """
+    task_of = reader.rows.get_column("task") - 1
+    lines = list_messages(reader)
+    lines = lines.filter(pl.col("sent").is_between(begin, end))
+    lines = lines.select(
+        "sent",
+        "received",
+        a=pl.Series(task_of[lines["sender"].to_numpy()]),
+        b=pl.Series(task_of[lines["thread"].to_numpy()]),
+        iteration=pl.Series(np.searchsorted(np.array(begins), lines["sent"].to_numpy(), "right")),
+    ).filter(pl.col("a") != pl.col("b"))
+    pairs = lines.group_by("a", "b").agg(count=pl.len(), first=pl.col("sent").min())
+    counts = {(a, b): (first, count) for a, b, count, first in pairs.rows()}
+    partners: dict[int, set[int]] = {}
+    for a, b in counts:
+        partners.setdefault(a, set()).add(b)
+        partners.setdefault(b, set()).add(a)
+    chains = []
+    for start in _list_first_stages(lines, partners):
+        chain = [start]
+        while following := partners[chain[-1]] - {*chain}:
+            if len(chain) == 1 and len(following) == 2:
+                # Of a ring, to where the first one sends first.
+                following = {min(following, key=lambda one: counts.get((start, one), (end, 0)))}
+            elif len(following) > 1:
+                return None
+            chain += following
+        chains.append(chain)
+    if not chains or len({len(chain) for chain in chains}) > 1:
+        return None
+    if sum(map(len, chains)) < len(partners):
+        return None
+    if not all(_passes_on(lines, chain) for chain in chains):
+        return None
+    count = max(len(begins), 1)
+    sent = {
+        round(counts[pair][1] / count) if pair in counts else 0
+        for chain in chains
+        for pair in pairwise(chain)
+    }
+    stages = tuple(tuple(sorted(stage)) for stage in zip(*chains, strict=True))
+    number = max(sent) if len(begins) and len(sent) == 1 and min(sent) else None
+    # What the last process sends on to the first passes all of them again.
+    again = round(counts.get((chains[0][-1], chains[0][0]), (0, 0))[1] / count)
+    if number is None or len(stages) < 3 or again >= number:
+        return Pipeline(stages, number)
+    return Pipeline(stages, number - again, round(number / (number - again)))
+
+
+def _list_first_stages(lines: pl.DataFrame, partners: Mapping[int, set[int]]) -> list[int]:
+    """Return the processes that begin chains, or rings, of partners: those that send first, and have one
+    partner if any has.
+    """
+    first = dict(lines.group_by("a").agg(pl.col("sent").min()).sort("a").rows())
+    left, found = set(partners), []
+    while left:
+        group, more = set(), {min(left)}
+        while more:
+            group |= more
+            more = {one for member in more for one in partners[member]} - group
+        left -= group
+        ends = [one for one in group if len(partners[one]) == 1] or [*group]
+        found.append(min(ends, key=lambda one: (first.get(one, 1 << 62), one)))
+    return sorted(found)
+
+
+def _passes_on(lines: pl.DataFrame, chain: Sequence[int]) -> bool:
+    """Return whether each process of a chain but the first sends in most iterations only what it has
+    received something for.
+    """
+    late = 0
+    for before, after in pairwise(chain):
+        came = lines.filter(a=before, b=after).group_by("iteration").agg(pl.col("received").min())
+        sent = lines.filter(a=after).group_by("iteration").agg(pl.col("sent").min())
+        both = came.join(sent, on="iteration")
+        late += (both["sent"] >= both["received"]).sum() < PASSED_ON * both.height
+    return late == 0

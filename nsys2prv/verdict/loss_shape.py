@@ -1,0 +1,208 @@
+"""Tell how a loss is spread over the iterations of a job, and over the kernels: what a cause may be follows from
+that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from nsys2prv.figures.device_group import ITERATION_COLUMNS
+from nsys2prv.replay.suspects import KINDS, Suspect
+from nsys2prv.replay.whatif import HOST, WorkTable
+from nsys2prv.verdict.cause_context import CauseContext
+from nsys2prv.verdict.thresholds import (
+    ALL_KERNELS,
+    FEWEST_REPEATED,
+    GROWN,
+    LINEAR,
+    MAY_DIFFER,
+    MOST_OF_LOSS,
+    MOST_REPEATED,
+    NEARLY_EACH,
+)
+from nsys2prv.verdict.words import Said, say
+
+
+class Shape(Struct, frozen=True):
+    """How a loss is spread over iterations."""
+
+    #: `each` (nearly all of them), `while` (some in a row), `since` (all from one on), `every` (every n-th),
+    #: `growing`, `once`, or `some`; "" where there are too few to tell.
+    kind: str
+    #: Iterations with most of the loss (a mask), and every how many there is one of `every`.
+    chosen: np.ndarray
+    period: int
+    #: What each of these loses in the median; what the first and the last iterations lose of a growing one (ns).
+    each: float
+    first: float
+    last: float
+    #: What iterations are called.
+    unit: str = "iterations"
+
+    @property
+    def count(self) -> int:
+        """How many iterations have most of the loss."""
+        return int(self.chosen.sum())
+
+    @property
+    def when(self) -> Said | None:
+        """When it is lost; None where that is always, or not known."""
+        if self.kind in ("", "each"):
+            return None
+        return say(
+            f"when {self.kind}",
+            count=self.count,
+            of=len(self.chosen),
+            period=self.period,
+            first=self.first,
+            last=self.last,
+            step=(self.last - self.first) / max(len(self.chosen) - 1, 1),
+            unit=self.unit,
+        )
+
+
+def classify_losses(losses: np.ndarray, unit: str = "iterations") -> Shape:
+    """Return the shape of what each iteration loses (ns)."""
+    losses = np.maximum(losses.astype(float), 0)
+    whole, count = losses.sum(), len(losses)
+    place = np.arange(count)
+    if count < FEWEST_REPEATED or not whole:
+        return Shape("", losses > 0, 0, float(whole / max(count, 1)), 0.0, 0.0, unit)
+    # Half of all is lost in iterations that lose this much, or more.
+    order = np.sort(losses)[::-1]
+    usual = order[np.searchsorted(order.cumsum(), whole / 2)]
+    chosen = losses >= usual / 2
+    each = float(np.median(losses[chosen]))
+    slope, start = np.polyfit(place, losses, 1)
+    # A few iterations may not have it all, as the first and the last one.
+    apart = np.abs(losses - start - slope * place)
+    kept = np.sort(np.argsort(apart, kind="stable")[: count - count // MAY_DIFFER])
+    slope, start = np.polyfit(kept, losses[kept], 1)
+    first, last = max(float(start), 0.0), float(start + slope * (count - 1))
+
+    def make(kind: str, period: int = 0) -> Shape:
+        return Shape(kind, chosen, period, each, first, last, unit)
+
+    near = losses[kept]
+    left = np.square(near - start - slope * kept).sum()
+    is_line = left < (1 - LINEAR) * np.square(near - near.mean()).sum()
+    if is_line and last > GROWN * max(first, 1.0) and left < _measure_step(near):
+        return make("growing")
+    if losses[chosen].sum() < MOST_OF_LOSS * whole:
+        return make("some")
+    at = np.flatnonzero(chosen)
+    if len(at) >= NEARLY_EACH * count:
+        return make("each")
+    if len(at) == 1:
+        return make("once")
+    steps = np.diff(at)
+    period = int(np.median(steps))
+    if len(at) > 2 and period > 1 and (steps == period).mean() >= NEARLY_EACH:
+        return make("every", period)
+    if len(at) >= NEARLY_EACH * (at[-1] - at[0] + 1):
+        return make("since" if at[-1] == count - 1 and len(at) > 2 else "while")
+    return make("some")
+
+
+def _measure_step(losses: np.ndarray) -> float:
+    """Return the least sum of squares that is left by two levels, one after the other."""
+    at = np.arange(1, len(losses))
+    before, whole = losses.cumsum()[:-1], losses.sum()
+    explained = np.square(before) / at + np.square(whole - before) / (len(losses) - at)
+    return float(np.square(losses).sum() - explained.max())
+
+
+class Loss(Struct, frozen=True):
+    """What processes lose in a kind of their work."""
+
+    #: Over the iterations.
+    shape: Shape
+    #: How many times as long the work, or that which is slow, takes as the others' does, where most is lost.
+    times: float
+    #: Whether most of it, by time, takes so long, rather than that of few names.
+    is_of_all: bool
+
+
+def find_loss(facts: CauseContext, suspect: Suspect, edges: np.ndarray, saved: np.ndarray) -> Loss:
+    """Return the loss of processes in these edges, each by so much (ns)."""
+    table = facts.replay.tabulate(KINDS[suspect.kind])
+    is_work = np.isin(facts.edges.kind[edges], KINDS[suspect.kind])
+    edges, saved = edges[is_work], saved[is_work]
+    columns = np.searchsorted(facts.replay.processes, suspect.processes)
+    steady = facts.options.steady
+    number, unit = (steady.count, "iterations") if steady else (0, "times")
+    if not number:
+        number = _count_longest(table, columns, edges, saved) if len(edges) else 1
+        number, unit = (number, unit) if number <= MOST_REPEATED else (10, "parts of the time")
+    losses = np.zeros(number)
+    gone_by, lasts_by = np.zeros((2, len(table.keys)))
+    for column in columns.tolist():
+        _, iteration, _, gone = _list_losses(facts, column, table, edges, saved, number)
+        losses += np.bincount(iteration, gone, number)
+    shape = classify_losses(losses / len(columns), unit)
+    for column in columns.tolist():
+        key, iteration, lasts, gone = _list_losses(facts, column, table, edges, saved, number)
+        inside = shape.chosen[iteration]
+        for sums, values in ((gone_by, gone), (lasts_by, lasts)):
+            sums += np.bincount(key[inside], values[inside], len(sums))
+    usual_by = lasts_by - gone_by
+    usual = max(usual_by.sum(), 1.0)
+    more = gone_by.sum() / usual
+    is_slow = gone_by >= more / 2 * usual_by
+    slow = max(usual_by[is_slow].sum(), 1.0)
+    is_of_all = bool(slow >= ALL_KERNELS * usual)
+    return Loss(shape, 1 + (more if is_of_all else gone_by[is_slow].sum() / slow), is_of_all)
+
+
+def _count_longest(
+    table: WorkTable, columns: np.ndarray, edges: np.ndarray, saved: np.ndarray
+) -> int:
+    """Return how often a process does the work that loses most."""
+    own = table.edges[:, columns]
+    lines = np.flatnonzero(np.isin(own, edges[[np.argmax(saved)]]).any(axis=1))
+    key = np.searchsorted(table.first, lines[0], "right") - 1
+    return int(table.by_key[2][key, columns].max())
+
+
+def _list_losses(
+    facts: CauseContext,
+    column: int,
+    table: WorkTable,
+    edges: np.ndarray,
+    saved: np.ndarray,
+    number: int,
+) -> tuple[np.ndarray, ...]:
+    """Return of the work in a column the key, of which of so many iterations it is, how long it lasts,
+    and what is lost in it (ns). Of what is done as often in each iteration the place tells which, of
+    all else the time.
+    """
+    lines = np.flatnonzero(table.edges[:, column] >= 0)
+    own = table.edges[lines, column]
+    order = np.argsort(own)
+    at = order[np.searchsorted(own, edges, sorter=order).clip(0, len(own) - 1)]
+    is_own = own[at] == edges
+    gone = np.zeros(len(own))
+    np.add.at(gone, at[is_own], saved[is_own])
+    key = np.searchsorted(table.first, lines, "right") - 1
+    count = table.by_key[2][key, column]
+    iteration = (lines - table.first[key]) * number // np.maximum(count, 1)
+    # Parts of an iteration at the begin and the end may be one more, or less.
+    rare = np.flatnonzero(np.abs(count - number * np.maximum((count + 1) // number, 1)) > 1)
+    begins = _list_begins(facts, column, number, facts.edges.kind[own[0]] in HOST)
+    iteration[rare] = np.searchsorted(begins, facts.find_times(own[rare])[0], "right") - 1
+    return key, np.clip(iteration, 0, number - 1), table.weight[own], gone
+
+
+def _list_begins(facts: CauseContext, column: int, number: int, is_host: bool) -> np.ndarray:
+    """Return when so many iterations begin (ns): of a host its own, where its ranges show them."""
+    options, replay = facts.options, facts.replay
+    if not options.steady:
+        return np.linspace(replay.begin, replay.end, number, endpoint=False)
+    if is_host and options.iterations:
+        rows = np.load(str(options.iterations), mmap_mode="r")
+        names = list(ITERATION_COLUMNS)
+        own = rows[rows[:, names.index("task")] == replay.processes[column] + 1]
+        if len(own) == number:
+            return np.sort(own[:, names.index("begin")])
+    return np.array(options.steady.iteration_begins)
