@@ -123,8 +123,8 @@ class HostUse(Struct, frozen=True):
         """The longest part that is the program's, unless that is short."""
         rest = {part: time for part, time in self.parts.items() if part not in (*NO_CAUSE, *OVER)}
         part = max(rest, key=lambda one: rest[one])
-        length, gone = sum(rest.values()), ("away", *OVER) if self.when == "all" else ("away",)
-        whole = self.length - sum(self.parts[one] for one in gone)
+        length, gone = sum(rest.values()), OVER if self.when == "all" else ()
+        whole = self.length - sum(self.parts[one] for one in (*NO_CAUSE, *gone))
         matters = rest[part] > WORTH_RECORDING * length > WORTH_RECORDING**2 * whole
         return part if matters else self.largest
 
@@ -166,17 +166,20 @@ class HostUse(Struct, frozen=True):
         return f" ({'; '.join(map(str, calls))})" if calls else ""
 
     def describe_most(self) -> str:
-        """Return the part that the host is in most of the time, and the calls; empty where no part is
-        most of it.
+        """Return the part that the host is in most of the time that is not the profiler's, and the calls;
+        empty where no part is most of it.
         """
-        part = self.largest
-        is_most = self.parts[part] >= MOST * max(self.length, 1)
+        rest = {part: time for part, time in self.parts.items() if part != "profiler"}
+        part = max(rest, key=lambda one: rest[one])
+        is_most = rest[part] >= MOST * max(sum(rest.values()), 1)
         return f"{PARTS[part]}{self.name_most(part)}" if is_most else ""
 
     def list_evidence(self) -> list[Said]:
         """Return what hosts do in this time, and what is not recorded of it."""
         named = {part: self.name_most(part) for part in self.parts}
-        described = describe_parts(self.parts, 4, named)
+        # Of what a job without work of GPUs does when nothing is recorded nothing is said.
+        parts = {**self.parts, "away": 0} if self.when == "all" else self.parts
+        described = describe_parts(parts, 4, named)
         said = [say("who is" if self.who else "host is", who=self.who, parts=described)]
         lines = said if described else []
         if self.inside:

@@ -54,13 +54,15 @@ def describe_edge(facts: JobFacts, when: str) -> Finding | None:
     share = (use.length - sum(use.parts[part] for part in NO_CAUSE)) / covered
     if share < LEAST_EDGE:
         return None
+    is_told, most = profiler >= LEAST_PROFILER * covered, use.describe_most()
     title = say(
         when,
         length=use.length,
         steady=facts.is_steady,
         work=not facts.is_steady,
-        profiler=profiler if profiler >= LEAST_PROFILER * covered else None,
-        most=use.describe_most(),
+        profiler=profiler if is_told else None,
+        most="" if is_told else most,
+        other=most if is_told else "",
     )
     is_before = when == "before"
     return make_finding(
@@ -98,6 +100,7 @@ def describe_hosts(facts: JobFacts, why: str) -> Finding | None:
         who=use.who or "the host",
         part=PARTS[part],
         time=use.parts[part],
+        whole=use.length - use.parts["away"],
         calls=use.name_most(part),
     )
     lacks = (
@@ -163,7 +166,23 @@ def describe_devices(facts: JobFacts) -> str:
         share = "more than 99.9%" if lasts >= 0.9995 * length else f"{lasts / length:.1%}"
         if lasts >= 0.0005 * length:
             parts.append(f"{does} for {share}{'' if parts else f' of {time}'}{more}")
-    return f"GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
+    profiler = _measure_profiler(facts)
+    own = f" Nsight Systems itself takes {profiler:.0%} of it, which is no gain."
+    said = f"GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
+    return said + own * (profiler >= LEAST_LOSS)
+
+
+def _measure_profiler(facts: JobFacts) -> float:
+    """Return the share of the steady state, or of the whole job, that the profiler takes of the hosts of
+    GPUs while these have no work.
+    """
+    uses, devices = facts.frames["uses"], facts.devices
+    if not uses.height:
+        return 0.0
+    when = ["idle"] if facts.is_steady else ["before", "idle", "after"]
+    own = uses.filter(pl.col("when").is_in(when) & pl.col("task").is_in(devices["task"].to_list()))
+    of_task = own.group_by("task").agg(pl.col("profiler").sum())["profiler"]
+    return float(of_task.mean() or 0.0) / max(float(devices["length"].mean() or 0.0), 1.0)
 
 
 def _measure_mpi(facts: JobFacts) -> float:
@@ -279,7 +298,8 @@ def describe_loss(
             advice, calls = use.advice, use.list_calls("cuda")
             if use.largest == "cuda" and not any(one.is_single for one in calls):
                 call = calls[0].name if calls else ""
-                advice = facts.advise(choose_advice("calls", call=call) or "ahead")
+                key = "unexplained" if reason else choose_advice("calls", call=call) or "ahead"
+                advice = facts.advise(key)
     elif name == "copies":
         does, advice = _judge_copies(frames["copies"])
         evidence = [*describe_copies(frames["copies"])]

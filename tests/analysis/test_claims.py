@@ -178,7 +178,7 @@ def test_what_hosts_do_without_gpus(tmp_path: Path) -> None:
         "PROFILER_OVERHEAD": [make_overhead(90 * MS, 100 * MS, len(NAMES) + 2)],
     }
     (finding,) = find(tmp_path, calls, {}, more, ["read", "CUPTI buffers"])
-    assert "in calls of CUDA for 60.00 ms (cudaMalloc 60.00 ms" in finding.title
+    assert "in calls of CUDA for 60.00 ms of 100.00 ms (cudaMalloc 60.00 ms" in finding.title
     # A moment counts once, with its name, too.
     assert "30% in file or network I/O (read 30.00 ms), 10% in the prof" in finding.evidence[0]
     # There are calls of CUDA: to trace it is no advice.
