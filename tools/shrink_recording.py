@@ -24,9 +24,9 @@ KEPT = {
     "PROCESSES": "globalPid IN (SELECT globalTid & ~0xFFFFFF FROM MPI_RANKS)",
     "TARGET_INFO_SESSION_START_TIME": "1",
     "TARGET_INFO_SYSTEM_ENV": "name = 'Hostname'",
-    "StringIds": "id IN (SELECT textId FROM MPI_P2P_EVENTS UNION SELECT textId FROM MPI_OTHER_EVENTS "
-    "UNION SELECT textId FROM MPI_COLLECTIVES_EVENTS UNION SELECT textId FROM MPI_START_WAIT_EVENTS)",
 }
+#: Tables whose rows name texts.
+CALLS = ("MPI_COLLECTIVES_EVENTS", "MPI_OTHER_EVENTS", "MPI_P2P_EVENTS", "MPI_START_WAIT_EVENTS")
 
 
 def shrink_recording(export: Path, target: Path) -> None:
@@ -36,9 +36,11 @@ def shrink_recording(export: Path, target: Path) -> None:
         target.unlink(missing_ok=True)
         with closing(sqlite3.connect(target)) as result:
             result.execute("PRAGMA page_size = 512")
-            for table in sorted(KEPT.keys() & tables.keys()):
+            texts = " UNION ".join(f"SELECT textId FROM {one}" for one in CALLS if one in tables)
+            kept = KEPT | {"StringIds": f"id IN ({texts})"}
+            for table in sorted(kept.keys() & tables.keys()):
                 result.execute(tables[table])
-                rows = source.execute(f"SELECT * FROM {table} WHERE {KEPT[table]}").fetchall()
+                rows = source.execute(f"SELECT * FROM {table} WHERE {kept[table]}").fetchall()
                 for row in rows:
                     marks = ", ".join("?" * len(row))
                     result.execute(f"INSERT INTO {table} VALUES ({marks})", row)
