@@ -13,8 +13,8 @@ from nsys2prv.figures.thresholds import ALIKE, LEAST_COUNT, NEARLY_SAME, REGULAR
 class Period:
     """Iterations of a process."""
 
-    #: Begins, ascending: when those before end, for what precedes the first event, as the host that prepares
-    #: it, belongs to it. End of the last one (ns).
+    #: Begins, ascending: as long before the first event as the host usually takes to prepare it, for that
+    #: belongs to it. End of the last one (ns).
     begins: np.ndarray
     end: int
     #: Whether what repeats is a whole number of iterations: else any event may be their first.
@@ -45,8 +45,10 @@ class Period:
         behind = int(edges[-1]) + self._size
         if lead + self._behind < self._least:
             edges, behind = edges[:-1], int(edges[-1])
-        begin, ended = events.begin[edges], np.maximum.accumulate(events.end)
-        self.begins = np.where(edges > 0, np.minimum(ended[edges - 1], begin), begin)
+        begin, inner = events.begin[edges], edges > 0
+        pauses = begin[inner] - np.maximum.accumulate(events.end)[edges[inner] - 1]
+        self.begins = begin.copy()
+        self.begins[inner] -= np.clip(pauses, 0, int(np.median(pauses)) if inner.any() else 0)
         self.end = int(events.end[edges[-1] : behind].max())
         self._lead = lead
 

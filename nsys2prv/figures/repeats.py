@@ -194,7 +194,8 @@ class _Sequence:
         count = len(places) - 1
         first, last = int(places[0]), int(places[-1])
         sizes, lasts = np.diff(places), np.diff(self.events.begin[places])
-        time, usual = max(lasts.sum(), 1), np.median(lasts)
+        # One may be held up however long, as the first is by what is done once.
+        time, usual = lasts.sum() - lasts.max(), np.median(lasts)
         is_usual = (lasts <= REGULAR * usual) & (REGULAR * lasts >= usual)
         # A few of about the same size may be so by chance.
         apart = NEARLY_SAME * np.median(sizes) * (count >= SAME_BY_CHANCE)
@@ -202,7 +203,7 @@ class _Sequence:
         return bool(
             (last - first) * (1 + 1 / count) >= LEAST_KERNELS * len(self.name)
             and lasts[is_usual].sum() >= LEAST_REGULAR * time
-            and lasts[is_same].sum() >= LEAST_SAME * time
+            and sizes[is_same].sum() >= LEAST_SAME * (last - first)
         )
 
     def _find_what_is_usual(self, places: np.ndarray) -> tuple[float, float]:
@@ -211,15 +212,17 @@ class _Sequence:
         that are several.
         """
         first, last, sizes = places[0], places[-1], np.diff(places)
-        name, spent = self.name[first:last], self.lasts[first:last]
+        # What happens once may take however long.
+        usual = np.median(np.diff(self.events.begin[places]))
+        name, spent = self.name[first:last], np.minimum(self.lasts[first:last], usual)
         is_first = self.before[first:last] < np.repeat(places[:-1], sizes)
         having = np.bincount(name[is_first], minlength=name.max() + 1) / len(sizes)
         times = sizes / np.median(sizes)
         is_several = (times > AS_MANY) & (abs(times - times.round()) <= NEARLY_SAME * times)
         several = sizes[is_several].sum() / sizes.sum()
         time = max(spent.sum(), 1)
-        usual = spent[having[name] >= USUAL].sum() / time
-        return float(usual), round(float((spent * having[name]).sum() / time - several), 2)
+        share = spent[having[name] >= USUAL].sum() / time
+        return float(share), round(float((spent * having[name]).sum() / time - several), 2)
 
     def _has_signs(self, places: np.ndarray) -> bool | None:
         """Return whether nearly all intervals have what each iteration has, None where there is nothing

@@ -83,7 +83,8 @@ def test_the_profilers_own_time_while_gpus_wait_is_no_gain(where: str, tmp_path:
     tables = {RUNTIME: calls, KERNEL: kernels, "PROFILER_OVERHEAD": overhead}
     found = find(tmp_path, tables)
     most = max(one.share for one in found)
-    assert (most > 0.4) == (where == "around"), found
+    # 4 of 10 ms are not, in iterations with the pause before each.
+    assert (most > 0.45) == (where == "around"), found
 
 
 def test_a_process_that_exits_does_not_compute(tmp_path: Path) -> None:
