@@ -140,7 +140,7 @@ def _match_handoffs(reader: EventReader) -> pl.DataFrame:
     none = pl.DataFrame(schema=HANDOFFS)
     waits, wakes = (_read_os_calls(reader, names) for names in (WAITS, WAKES))
     # What a process does is known where calls of the system are recorded.
-    known = {*waits["thread"], *wakes["thread"]}
+    known = {*waits["thread"].unique(), *wakes["thread"].unique()}
     waits = _merge_waits(waits)
     if not waits.height:
         return none
@@ -215,7 +215,7 @@ def _group_threads(
     """
     place = pl.struct("before", "after").rank("dense").cast(pl.Int64)
     pauses = pauses.with_columns(place=place).sort("thread", "begin")
-    callers, owners = {*pauses["thread"]}, _list_owners(reader)
+    callers, owners = {*pauses["thread"].unique()}, _list_owners(reader)
     # Waits within a call are those of that call.
     inside = waits.sort("begin").join_asof(
         pauses.select("thread", "place", at="begin", ends="end").sort("at"),
@@ -329,7 +329,7 @@ def _follow_wakes(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found 
     at = np.searchsorted(other.wakes, ends, "right") - 1
     delay = ends - other.wakes[np.maximum(at, 0)]
     fits = (at >= 0) & (delay <= WAKE_UP)
-    if not fits.any():
+    if fits.mean() < NEARLY_ALL:
         return None
     often = len(other.wakes) / max(int(other.wakes[-1] - other.wakes[0]), 1)
     if often * np.quantile(delay[fits], NEARLY_ALL) > BY_CHANCE:
@@ -349,7 +349,7 @@ def _follow(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found | None
     is_waiting = (last >= 0) & (np.append(other.until, 0)[last] >= ends)
     fits = (at >= 0) & (other.end[at] >= ends - WAKE_UP) & ~is_waiting
     rest, lasts = other.end[at] - ends, ends - waiter.since[waits]
-    if not fits.any() or np.median(rest[fits]) > np.median(lasts[fits]):
+    if fits.mean() < NEARLY_ALL or np.median(rest[fits]) > np.median(lasts[fits]):
         return None
     if _measure_spread(rest[fits]) > FOLLOWS * _measure_spread(lasts[fits]):
         return None
@@ -362,13 +362,9 @@ def _follow(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found | None
 
 def _make_found(
     waits: np.ndarray, fits: np.ndarray, apart: np.ndarray, other: _Thread, released: np.ndarray
-) -> _Found | None:
-    """Return what ends those waits that fit, if these are nearly all. apart: the ends of waits from what it
-    does (ns).
-    """
+) -> _Found:
+    """Return what ends those waits that fit. apart: the ends of waits from what it does (ns)."""
     certain, differs = float(fits.mean()), _measure_spread(apart[fits])
-    if certain < NEARLY_ALL:
-        return None
     released = released[fits]
     at = np.searchsorted(other.until, released, "right") - 1
     waited = np.where(at >= 0, np.append(other.until, 0)[at], released if not other.calls else 0)
