@@ -11,16 +11,23 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from nsys2prv._util.text import shorten_name
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.device_group import RANGES, DeviceGroup, to_arrays
-from nsys2prv.figures.host_time import PARTS, divide_host_time, list_activities, sum_ranges
+from nsys2prv.figures.host_time import (
+    PARTS,
+    describe_parts,
+    divide_host_time,
+    list_activities,
+    sum_ranges,
+)
 from nsys2prv.figures.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.figures.kernels import is_shared
 from nsys2prv.figures.nvtx_operations import NUMBER
 from nsys2prv.figures.stacks import find_place, measure_places
-from nsys2prv.match.handoffs import list_joining_handoffs
+from nsys2prv.match.handoffs import list_handoffs, list_joining_handoffs
 from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import GPU, Replay
@@ -384,6 +391,31 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         if (longest := self._find_longest(edges)) is None:
             return Pauses(dict.fromkeys(PARTS, 0), None, None)
         unit, row, spans = longest
+        until = self._describe_releaser(row, spans)
+        return replace(self._find_activities(unit, row, spans), until=until)
+
+    def _describe_releaser(self, row: int, spans: Spans) -> Said | None:
+        """Say which other thread ends most of the waits of a host thread in some time, and what it does until
+        then; None where none is known to.
+        """
+        waits = list_handoffs(self.context.reader).filter(thread=row)
+        begin, end, since, released = to_arrays(waits, "begin", "end", "since", "released")
+        waits = waits.select("releaser", time=spans.within(begin, end))
+        sums = waits.group_by("releaser").agg(pl.col("time").sum()).sort("time", "releaser")
+        if not sums.height or sums["time"][-1] < EXPLAINS * spans.length:
+            return None
+        other, time = sums.row(-1)
+        own = (waits["releaser"] == other).to_numpy() & (waits["time"] > 0).to_numpy()
+        works = merge_spans(np.maximum(since, begin)[own], released[own])
+        does = self._find_activities(self._open_unit(other), other, works)
+        name = self.context.reader.rows.threads["name"][other].removeprefix("helper ")
+        known = describe_parts(does.parts) if does.parts["unknown"] < works.length else ""
+        what = ", ".join(str(one.of_whole) for one in (does.range, does.call) if one)
+        share = time / max(spans.length, 1)
+        return say("until", share=share, thread=name, parts=known, what=what)
+
+    def _find_activities(self, unit: DeviceGroup, row: int, spans: Spans) -> Pauses:
+        """Return what a thread does in some time."""
         # Ranges first: while all calls are in memory these would need more.
         ranges = sum_ranges(unit, row, spans)
         parts = divide_host_time(unit, row, spans)
@@ -416,13 +448,20 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         places = measure_places(unit, row, spans)
         return str(find_place(places, max(spans.length, 1), self.context) or "")
 
+    def _open_unit(self, row: int) -> DeviceGroup:
+        """Return the unit of a row."""
+        unit = int(self.context.reader.rows.units[row])
+        folder = Path(str(self.options.groups)).parent
+        return DeviceGroup(self.context.reader, unit, self.options, folder)
+
     def _find_longest(self, edges: np.ndarray) -> tuple[DeviceGroup, int, Spans] | None:
         """Return the host thread that is longest in these edges, with its unit, and when it is."""
         row = np.asarray(self.replay.job.rows[self.edges.source[edges]], np.int64)
         longest = int(np.argmax(np.bincount(row + 1, self.measure(edges)))) - 1
         if longest < 0:
             return None
-        unit_of = self.context.reader.rows.units
-        folder = Path(str(self.options.groups)).parent
-        unit = DeviceGroup(self.context.reader, int(unit_of[longest]), self.options, folder)
-        return unit, longest, merge_spans(*self.find_times(edges[row == longest]))
+        return (
+            self._open_unit(longest),
+            longest,
+            merge_spans(*self.find_times(edges[row == longest])),
+        )

@@ -219,8 +219,9 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
                 evidence.append(say("host place", place=label, own=own, usual=usual))
     if parts := describe_parts(longer):
         evidence.append(say("longer parts", parts=parts))
-    if call := facts.find_pauses(facts.keep_name(edges, saved)[0]).call:
-        evidence.append(call.of_whole)
+    pauses = facts.find_pauses(facts.keep_name(edges, saved)[0])
+    evidence += [pauses.call.of_whole] if pauses.call else []
+    evidence += [pauses.until] if pauses.until else []
     if longer.get("unknown", 0) > whole / 2 or not (title or parts):
         evidence.append(facts.describe_unrecorded(what="what the host does there"))
     shape, advice = find_loss(facts, suspect, edges, saved).shape, ""

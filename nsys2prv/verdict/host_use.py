@@ -77,6 +77,8 @@ class Pauses(Struct, frozen=True):
     #: The NVTX range, and the call of the operating system, that it is in longest.
     range: NamedTime | None
     call: NamedTime | None
+    #: Who ends its waits.
+    until: Said | None = None
 
     @property
     def advice(self) -> str:
@@ -90,6 +92,7 @@ class Pauses(Struct, frozen=True):
         if self.parts["unknown"] < sum(self.parts.values()):
             yield say("host is", parts=describe_parts(self.parts))
         yield from (one.of_whole for one in (self.range, self.call) if one)
+        yield from filter(None, [self.until])
 
 
 class HostUse(Struct, frozen=True):

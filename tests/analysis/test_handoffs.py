@@ -142,3 +142,23 @@ def test_a_process_without_a_gpu_is_named(tmp_path: Path) -> None:
     assert "process" in first.title.lower()
     assert str(SCHEDULER) in first.title
     assert first.share == pytest.approx(works[1:].sum() / (works + 820_000)[1:].sum(), rel=0.1)
+
+
+def test_who_waits_for_a_thread_of_its_own_names_it(tmp_path: Path) -> None:
+    rank = Rank(10, names=NAMES)
+    thread, loader = rank.nvtx[0]["globalTid"], rank.nvtx[0]["globalTid"] + 5
+    calls, begin = rank.more.setdefault("OSRT_API", []), 100_000
+    for lasts in make_works(2_000_000).tolist():
+        until = begin + lasts
+        calls.append(make_os_call(begin + 2_000, until + 8_000, WAIT, globalTid=thread))
+        calls.append(make_os_call(begin - 300_000, begin + 1_000, READ, globalTid=loader))
+        calls.append(make_os_call(until, until + 1_000, POST, globalTid=loader))
+        rank.add_range(begin + 1_500, until - 1_000, "decode", globalTid=loader, domainId=0)
+        rank.add_kernel(until + 30_000, until + 40_000, until + 40_000 + WORK, 5)
+        end = until + 45_000 + WORK
+        rank.calls.append(make_call(until + 31_000, end, 0, nameId=SYNCHRONIZE, globalTid=thread))
+        begin = end + 5_000
+    findings, _ = list_findings([rank.write(tmp_path / "rank0.sqlite")])
+    told = " ".join(findings[0].evidence)
+    assert "until thread" in told
+    assert "decode" in told
