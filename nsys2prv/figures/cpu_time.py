@@ -66,7 +66,8 @@ class CpuUse(Struct, frozen=True):
         own = self.runs.filter(thread=thread)
         begin, end = to_arrays(waits, *SIDES)
         last = np.searchsorted(own["begin"].to_numpy(), begin, "right") - 1
-        left = np.where(last >= 0, own["cpu"].to_numpy()[np.maximum(last, 0)], -1)
+        # The last of these stands for none.
+        left = np.append(own["cpu"].to_numpy(), -1)[last]
         host = self.hosts.get(int(waits["task"][0])) if waits.height else None
         there = [task for task, of in self.hosts.items() if of == host]
         parts = []
