@@ -4,7 +4,8 @@ repeat without overlapping on a thread, hold most of the kernels, and about as m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -19,27 +20,37 @@ from nsys2prv.figures.thresholds import (
     LEAST_KERNELS,
     LEAST_NUMBERED,
     NEARLY,
+    USUAL,
 )
 from nsys2prv.table.event_reader import EventReader
 
 #: Ranges that are pushed and popped, and those that are started and ended anywhere.
 LAYOUTS = ("nvtx_pushpop", "nvtx_startend")
-#: Calls of libraries are no iterations.
-LIBRARY_CALL = r"^(P?MPI_|nccl[A-Z:])"
+#: Calls of libraries, and layers of a network, are no iterations.
+NO_ITERATION = r"^(P?MPI_|nccl[A-Z:])|(?i:(^|[^a-z])(layer|block)s?([^a-z]|$))"
 #: Ranges that are tried.
 MOST_TRIED = 20
 
 
 def find_range_name(
-    reader: EventReader, patterns: pl.DataFrame, launches: Mapping[int, np.ndarray]
+    reader: EventReader,
+    patterns: pl.DataFrame,
+    launches: Mapping[int, np.ndarray],
+    may_be: Callable[[int, np.ndarray, float], bool],
 ) -> str | None:
     """Return the pattern of the names of the ranges that are iterations of most units looked at, None for
     none. patterns: as of :func:`make_patterns`. launches: of each unit when its kernels were launched.
+    may_be: whether ranges without a number are iterations: by the unit, edges (ns), usual number of kernels.
     """
     # Ranges that are pushed and popped before those that are started and ended anywhere.
     for layout in LAYOUTS:
         names = [
-            _find_by_ranges(_list_ranges(reader, unit, patterns, layout), patterns, begins)
+            _find_by_ranges(
+                _list_ranges(reader, unit, patterns, layout),
+                patterns,
+                begins,
+                partial(may_be, unit),
+            )
             for unit, begins in launches.items()
         ]
         if names := [name for name in names if name]:
@@ -64,7 +75,7 @@ def _list_ranges(
     layout: str,
 ) -> list[pl.DataFrame]:
     """Return the ranges of a unit whose names are known, a frame for each window of the trace: begin,
-    end, thread, code (int32), and whether they are numbered.
+    end, thread, code (int32), and number (ABSENT for none).
     """
     values = patterns["value"].to_numpy()
     codes = np.zeros(int(values.max(initial=-1)) + 2, np.int32)
@@ -78,21 +89,26 @@ def _list_ranges(
             "end",
             pl.col("thread").cast(pl.Int32),
             code=code,
-            numbered=pl.col("number") != ABSENT,
+            number=pl.col("number"),
         )
         frames.append(frame.filter(pl.col("code") > 0))
     return frames
 
 
 def _find_by_ranges(
-    ranges: Sequence[pl.DataFrame], patterns: pl.DataFrame, kernels: np.ndarray
+    ranges: Sequence[pl.DataFrame],
+    patterns: pl.DataFrame,
+    kernels: np.ndarray,
+    may_be: Callable[[np.ndarray, float], bool],
 ) -> str | None:
     """Return the pattern of the names of the ranges that are iterations of one task, None for none.
-    ranges: by begin, in several frames. kernels: when those of its device were launched.
+    ranges: by begin, in several frames. kernels: when those of its device were launched. may_be: as of
+    :func:`find_range_name`.
     """
     groups = _summarize_groups(ranges)
     with_numbers = patterns.filter(pl.col("pattern").str.contains("#", literal=True))["code"]
-    numbered = pl.col("numbered") | pl.col("code").is_in(with_numbers.unique().to_list())
+    with_numbers = with_numbers.unique().to_list()
+    numbered = pl.col("numbered") | pl.col("code").is_in(with_numbers)
     groups = groups.with_columns(numbered=numbered)
     # Two are enough where they are numbered and one follows the other.
     two = (
@@ -100,7 +116,7 @@ def _find_by_ranges(
         & pl.col("numbered")
         & (pl.col("covered") >= NEARLY * (pl.col("last") - pl.col("first")))
     )
-    calls = patterns.filter(pl.col("pattern").str.contains(LIBRARY_CALL))["code"].unique()
+    calls = patterns.filter(pl.col("pattern").str.contains(NO_ITERATION))["code"].unique()
     is_iteration = ~pl.col("overlaps") & ~pl.col("code").is_in(calls.to_list())
     groups = groups.filter(((pl.col("count") >= LEAST_COUNT) | two) & is_iteration)
     inside = np.searchsorted(kernels, groups["last"].to_numpy()) - np.searchsorted(
@@ -113,9 +129,14 @@ def _find_by_ranges(
         return None
     for row in groups.head(MOST_TRIED).iter_rows(named=True):
         is_same = (pl.col("thread") == row["thread"]) & (pl.col("code") == row["code"])
-        begins, ends = to_arrays(pl.concat(one.filter(is_same) for one in ranges), *SIDES)
+        own = pl.concat(one.filter(is_same) for one in ranges)
+        begins, ends, numbers = to_arrays(own, *SIDES, "number")
         # Work of the last iteration may run after its range has ended.
-        if _do_launch_alike(np.append(begins, ends[-1]), kernels):
+        edges = np.append(begins, ends[-1])
+        counts = np.diff(np.searchsorted(kernels, edges))
+        # What programs count are iterations; operations have numbers of other things.
+        counted = np.mean(np.diff(numbers) == 1) >= USUAL or row["code"] in with_numbers
+        if _are_alike(counts) and (counted or may_be(edges, float(np.median(counts)))):
             return str(patterns.filter(pl.col("code") == row["code"])["pattern"][0])
     return None
 
@@ -133,7 +154,7 @@ def _summarize_groups(ranges: Sequence[pl.DataFrame]) -> pl.DataFrame:
             last=end.max(),
             until=end.last(),
             overlaps=(begin.shift(-1) < end).any(),
-            numbered=pl.col("numbered").any(),
+            numbered=(pl.col("number") != ABSENT).any(),
         )
         for frame in ranges
     ]
@@ -151,11 +172,10 @@ def _summarize_groups(ranges: Sequence[pl.DataFrame]) -> pl.DataFrame:
     )
 
 
-def _do_launch_alike(edges: np.ndarray, kernels: np.ndarray) -> bool:
+def _are_alike(counts: np.ndarray) -> bool:
     """Return whether most kernels run in intervals that have about as many kernels as the one in
     the middle: those of iterations do, those from one call of a function to the next do not.
     """
-    counts = np.diff(np.searchsorted(kernels, edges))
     usual = np.median(counts)
     alike = (counts <= AS_MANY * usual) & (AS_MANY * counts >= usual)
     return bool(counts[alike].sum() > LEAST_KERNELS * counts.sum())

@@ -32,6 +32,7 @@ from nsys2prv.figures.intervals import SIDES, Spans
 from nsys2prv.figures.iteration_ranges import LAYOUTS, find_range_name, make_patterns
 from nsys2prv.figures.periods import choose_alike, find_periods
 from nsys2prv.figures.process_events import list_events, list_launches
+from nsys2prv.figures.repeats import find_signs, may_be_layers
 from nsys2prv.figures.thresholds import LEAST_COUNT, LEAST_STEADY, MOST_APART, WARM
 from nsys2prv.table.event_reader import EventReader
 
@@ -266,7 +267,12 @@ def _find_iterations(
     launches = {units[at]: list_launches(reader, units[at]) for at in chosen}
     launches = {unit: begins for unit, begins in launches.items() if len(begins)}
     patterns = make_patterns(labels)
-    if name := find_range_name(reader, patterns, launches):
+
+    def may_be(unit: int, edges: np.ndarray, size: float) -> bool:
+        signs = find_signs(next(list_events(reader, unit)), edges, size)
+        return not may_be_layers(len(edges) - 1, size) if signs is None else signs
+
+    if name := find_range_name(reader, patterns, launches, may_be):
         values = patterns.filter(pl.col("pattern") == name).select("value", label="pattern")
         pattern = NamePattern("", values, values.clear())
         return _join_tasks(list_all(pattern), f"NVTX ranges {show(name)}", is_cut, MOST_APART)

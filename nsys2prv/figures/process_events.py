@@ -30,8 +30,8 @@ _CLASSES, _COPIES, _SYNCS = (
     map_labels("synchronization"),
 )
 OPTIMIZER = _CLASSES["optimizer"]
-#: What hosts and devices exchange, and how hosts wait for devices.
-EXCHANGED = [_COPIES[f"cuda memcpy {way}"] for way in ("device-to-host", "host-to-device")]
+#: What hosts fetch from devices, and load into these, and how they wait.
+FETCHED, LOADED = ([_COPIES[f"cuda memcpy {way}"]] for way in ("device-to-host", "host-to-device"))
 WAITED = [_SYNCS[f"{what} synchronize"] for what in ("event", "stream", "context")]
 
 
@@ -66,10 +66,11 @@ def list_events(reader: EventReader, unit: int) -> Iterator[Events]:
         collectives=_list_times(reader, unit, NCCL),
         updates=to_arrays(kernels.filter(pl.col("class") == OPTIMIZER), "begin")[0],
         messages=np.sort(_read_calls(reader, unit)["begin"].to_numpy()),
-        exchanges=(
-            _list_times(reader, unit, COPIES, "operation", EXCHANGED),
+        waits=(
+            _list_times(reader, unit, COPIES, "operation", FETCHED),
             _list_times(reader, unit, SYNCS, "type", WAITED),
         ),
+        loads=_list_times(reader, unit, COPIES, "operation", LOADED),
     )
 
 

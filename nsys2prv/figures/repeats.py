@@ -56,8 +56,10 @@ class Events(Struct, frozen=True):
     updates: np.ndarray = NEVER
     #: When the host communicates: each iteration has some if it does so again and again.
     messages: np.ndarray = NEVER
-    #: When host and device exchange something, of each way to do it; each iteration has one of these.
-    exchanges: Sequence[np.ndarray] = ()
+    #: When the host waits for the device, of each way to do it: each iteration has one of these. When it
+    #: sends something to the device, as in each iteration, or the weights of each layer.
+    waits: Sequence[np.ndarray] = ()
+    loads: np.ndarray = NEVER
 
 
 class Repeated(Struct, frozen=True):
@@ -116,7 +118,8 @@ class _Sequence:
                 share, complete = self._find_what_is_usual(places)
                 if share >= ALIKE:
                     size = float(np.median(np.diff(places)))
-                    yield Repeated(places, size, complete, self._has_signs(places))
+                    signs = find_signs(self.events, self.events.begin[places], size)
+                    yield Repeated(places, size, complete, signs)
 
     # ---- marks --------------------------------------------------------------------------------
 
@@ -224,34 +227,38 @@ class _Sequence:
         share = spent[having[name] >= USUAL].sum() / time
         return float(share), round(float((spent * having[name]).sum() / time - several), 2)
 
-    def _has_signs(self, places: np.ndarray) -> bool | None:
-        """Return whether nearly all intervals have what each iteration has, None where there is nothing
-        that tells.
-        """
-        edges = self.events.begin[places]
 
-        def share(times: np.ndarray) -> float:
-            return float(np.mean(np.diff(np.searchsorted(times, edges)) > 0))
+def find_signs(events: Events, edges: np.ndarray, size: float) -> bool | None:
+    """Return whether nearly all intervals have what each iteration has, None where there is nothing
+    that tells. edges: times between them (ns). size: usual number of kernels in one.
+    """
 
-        def have(times: np.ndarray) -> bool:
-            return share(times) >= USUAL
+    def share(times: np.ndarray) -> float:
+        return float(np.mean(np.diff(np.searchsorted(times, edges)) > 0))
 
-        def recurs(times: np.ndarray) -> bool:
-            return bool(np.diff(np.searchsorted(times, edges[[0, -1]]))[0] >= LEAST_COUNT)
+    def have(times: np.ndarray) -> bool:
+        return share(times) >= USUAL
 
-        events = self.events
-        needed = [times for times in (events.collectives, events.updates) if len(times)]
-        needed += [events.messages] if recurs(events.messages) else []
-        if not all(map(have, needed)):
-            return False
-        if len(events.updates) or recurs(events.messages):
-            return True
-        exchanges = [times for times in events.exchanges if recurs(times)]
-        if any(map(have, exchanges)):
-            return True
-        if np.median(np.diff(places)) <= TINY:
-            exchanges = [times for times in exchanges if share(times) > SELDOM]
-        return False if exchanges else None
+    def recurs(times: np.ndarray) -> bool:
+        return bool(np.diff(np.searchsorted(times, edges[[0, -1]]))[0] >= LEAST_COUNT)
+
+    needed = [times for times in (events.collectives, events.updates) if len(times)]
+    needed += [events.messages] if recurs(events.messages) else []
+    if not all(map(have, needed)):
+        return False
+    if len(events.updates) or recurs(events.messages):
+        return True
+    if any(recurs(times) and have(times) for times in events.waits):
+        return True
+    others = [times for times in (*events.waits, events.loads) if recurs(times)]
+    if have(events.loads) or size <= TINY:
+        others = [times for times in others if SELDOM < share(times) < USUAL]
+    return False if others else None
+
+
+def may_be_layers(count: int, size: float) -> bool:
+    """Return whether so many intervals of so many kernels may be the layers of a network."""
+    return count <= MOST_LAYERS and TINY < size <= MOST_IN_LAYER
 
 
 def _choose(found: Sequence[Repeated]) -> list[Repeated]:
@@ -265,11 +272,7 @@ def _choose(found: Sequence[Repeated]) -> list[Repeated]:
         is_made_of_others = longest > REGULAR * min((one.size for one in found), default=0)
         chosen = [one for one in bare if REGULAR * one.size > longest]
         if not is_made_of_others:
-            chosen = [
-                one
-                for one in chosen
-                if len(one.places) > MOST_LAYERS or not TINY < one.size <= MOST_IN_LAYER
-            ]
+            chosen = [one for one in chosen if not may_be_layers(len(one.places), one.size)]
     best: list[Repeated] = []
     for one in sorted(chosen, key=lambda one: (-one.complete, -len(one.places))):
         if not any(abs(one.size - other.size) <= NEARLY_SAME * other.size for other in best):

@@ -22,8 +22,8 @@ def make_events(names: list[int], **kwargs: list[int]) -> Events:
     begin = 11 * np.arange(len(names))
     name = np.array(names)
     times = {key: begin[np.isin(name, value)] for key, value in kwargs.items()}
-    if "exchanges" in times:
-        times["exchanges"] = (times["exchanges"],)
+    if "waits" in times:
+        times["waits"] = (times["waits"],)
     return Events(name, begin, begin + 10, **times)
 
 
@@ -38,24 +38,24 @@ def find_edges(events: Events) -> list[int] | None:
 
 def test_what_repeats_with_a_beginning_and_an_end() -> None:
     names = [9, 8, 9, 7] + [1, 2, 3, 2, 4] * 6 + [5, 6]
-    assert find_edges(make_events(names, exchanges=[4])) == [*range(4, 35, 5)]
+    assert find_edges(make_events(names, waits=[4])) == [*range(4, 35, 5)]
 
 
 def test_steps_are_found_among_layers_and_micro_batches() -> None:
     accumulated = [*MICRO * 4, *OPTIMIZER]
     for step, signs in (
-        (STEP, {"exchanges": [9]}),
+        (STEP, {"waits": [9]}),
         (accumulated, {"collectives": [11]}),
         (accumulated, {"updates": [12]}),
         # Each micro-batch loads something.
-        (accumulated, {"exchanges": [9], "updates": [12]}),
-        (accumulated, {"exchanges": [9], "collectives": [11]}),
+        (accumulated, {"waits": [9], "updates": [12]}),
+        (accumulated, {"waits": [9], "collectives": [11]}),
     ):
         edges = find_edges(make_events(step * 10, **signs))
         assert edges == [*range(0, 10 * len(step) + 1, len(step))]
 
 
-@pytest.mark.parametrize("signs", [{"exchanges": [9]}, {"updates": [12], "collectives": [11]}])
+@pytest.mark.parametrize("signs", [{"waits": [9]}, {"updates": [12], "collectives": [11]}])
 def test_evaluations_and_what_is_logged_now_and_then_are_no_iterations(
     signs: dict[str, list[int]],
 ) -> None:
@@ -80,18 +80,20 @@ def test_kinds_of_kernels_may_differ_a_little() -> None:
     names = STEP * 30
     for place in RNG.choice(len(names), len(names) // 40, replace=False).tolist():
         names[place] = int(RNG.integers(40, 60))
-    found = find_periods(make_events(names, exchanges=[9]))
+    found = find_periods(make_events(names, waits=[9]))
     assert abs(found[0].usual / 11 - len(STEP)) < 1
 
 
 def test_layers_of_one_pass_and_micro_batches_of_one_step_are_no_iterations() -> None:
     for names, signs in (
-        (STEP, {"exchanges": [9], "updates": [12]}),
+        (STEP, {"waits": [9], "updates": [12]}),
         (STEP, {}),
         ([9, *LAYER * 24, 10], {}),
-        ([9, *LAYER * 24, 10], {"exchanges": [9, 10]}),
+        ([9, *LAYER * 24, 10], {"waits": [9, 10]}),
+        # The weights of each layer are loaded before it.
+        ([9, *LAYER * 24, 10], {"loads": [1]}),
         ([*MICRO * 8, *OPTIMIZER], {"updates": [12]}),
-        ([*MICRO * 8, *OPTIMIZER], {"exchanges": [9], "collectives": [11]}),
+        ([*MICRO * 8, *OPTIMIZER], {"waits": [9], "collectives": [11]}),
     ):
         assert find_edges(make_events(names, **signs)) is None
 
@@ -104,20 +106,20 @@ def test_a_host_that_only_launches() -> None:
     passes = [9, *LAYER * 24, 10]
     assert find_edges(make_events(passes * 10)) == [*range(0, 10 * len(passes) + 1, len(passes))]
     # Its layers are not those of the passes, though these come with a copy.
-    assert find_edges(make_events(passes * 10, exchanges=[9])) is not None
+    assert find_edges(make_events(passes * 10, waits=[9])) is not None
 
 
 def test_what_does_not_repeat() -> None:
     growing = [one for size in range(2, 30) for one in [1, *[2] * size, 3]]
     requests = [one for size in RNG.integers(1, 40, 60) for one in [*LAYER * 4, *[1, 5] * size]]
     for names in (RNG.integers(0, 50, 200).tolist(), [*range(30)], [], growing, requests):
-        assert find_edges(make_events(names, exchanges=[1])) is None
+        assert find_edges(make_events(names, waits=[1])) is None
 
 
 def test_work_that_begins_as_requests_come_does_not_repeat_itself() -> None:
-    names = make_events(LAYER * 40, exchanges=[1])
+    names = make_events(LAYER * 40, waits=[1])
     pauses = (1.5 ** RNG.integers(0, 30, 40) * 10).astype(int).cumsum().repeat(len(LAYER))
-    later = Events(names.name, names.begin + pauses, names.end + pauses, exchanges=names.exchanges)
+    later = Events(names.name, names.begin + pauses, names.end + pauses, waits=names.waits)
     assert find_periods(names)
     assert not find_periods(later)
 
@@ -125,17 +127,15 @@ def test_work_that_begins_as_requests_come_does_not_repeat_itself() -> None:
 def test_a_capture_that_begins_and_ends_anywhere() -> None:
     whole = STEP * 12
     for first in range(0, len(STEP), 7):
-        edges = find_edges(make_events(whole[first : -len(STEP) // 3], exchanges=[9]))
+        edges = find_edges(make_events(whole[first : -len(STEP) // 3], waits=[9]))
         assert edges is not None
         assert set(np.diff(edges)) == {len(STEP)}
         assert len(edges) >= 11
 
 
 def make_period(names: list[int], later: int = 0) -> Period:
-    events = make_events(names, exchanges=[9])
-    moved = Events(
-        events.name, events.begin + later, events.end + later, exchanges=events.exchanges
-    )
+    events = make_events(names, waits=[9])
+    moved = Events(events.name, events.begin + later, events.end + later, waits=events.waits)
     return find_periods(moved)[0]
 
 

@@ -12,6 +12,7 @@ from samples import generate
 from tools.view_answers import SAMPLES
 
 import nsys2prv
+from nsys2prv._util.columns import ABSENT
 from nsys2prv.cli import main
 from nsys2prv.figures import iteration_ranges, iterations
 
@@ -26,18 +27,22 @@ def make_ranges(rows: list[tuple[int, int, int]]) -> tuple[list[pl.DataFrame], p
     )
     patterns = iteration_ranges.make_patterns(labels)
     frame = frame.join(patterns.select("code", range="value"), on="range", maintain_order="left")
-    frame = frame.with_columns(thread=pl.lit(0), numbered=pl.lit(False))
+    frame = frame.with_columns(thread=pl.lit(0), number=pl.lit(ABSENT))
     return [frame[:5], frame[5:]], patterns
+
+
+def find_by_ranges(*args: object) -> str | None:
+    return iteration_ranges._find_by_ranges(*args, lambda *_: True)
 
 
 def test_iterations_are_ranges_whose_names_differ_in_numbers() -> None:
     steps = [(100 + 10 * number, 109 + 10 * number, 2 + number % 2) for number in range(6)]
     layers = [(begin + part, begin + part + 2, 4) for begin, _, _ in steps for part in (0, 4)]
     table = make_ranges([(0, 400, 1), *steps, *layers])
-    result = iteration_ranges._find_by_ranges(*table, np.arange(100, 160))
+    result = find_by_ranges(*table, np.arange(100, 160))
     assert result == "step #"
     # Most kernels run elsewhere.
-    assert iteration_ranges._find_by_ranges(*table, np.arange(200, 400)) is None
+    assert find_by_ranges(*table, np.arange(200, 400)) is None
 
 
 def test_calls_of_a_function_are_no_iterations() -> None:
@@ -45,17 +50,14 @@ def test_calls_of_a_function_are_no_iterations() -> None:
     calls = [(begin + part, begin + part + 3, 4) for begin in (100, 200) for part in (0, 4, 8)]
     table = make_ranges(calls)
     kernels = np.concatenate([np.arange(begin, begin + 100) for begin in (100, 200)])
-    assert iteration_ranges._find_by_ranges(*table, kernels) is None
+    assert find_by_ranges(*table, kernels) is None
     steps = [(100, 199, 2), (200, 299, 3)]
-    assert (
-        iteration_ranges._find_by_ranges(*make_ranges(sorted([*steps, *calls])), kernels)
-        == "step #"
-    )
+    assert find_by_ranges(*make_ranges(sorted([*steps, *calls])), kernels) == "step #"
     # The same where the number stands beside the name.
     frames, patterns = make_ranges([(begin, end, 1) for begin, end, _ in steps])
-    assert iteration_ranges._find_by_ranges(frames, patterns, kernels) is None
-    frames = [frame.with_columns(numbered=pl.lit(True)) for frame in frames]
-    assert iteration_ranges._find_by_ranges(frames, patterns, kernels) == "epoch"
+    assert find_by_ranges(frames, patterns, kernels) is None
+    frames = [frame.with_columns(number=pl.int_range(pl.len())) for frame in frames]
+    assert find_by_ranges(frames, patterns, kernels) == "epoch"
 
 
 def test_the_first_iteration_is_warm_up_and_so_are_long_ones_behind_it() -> None:
