@@ -135,7 +135,7 @@ def _find_by_ranges(
         edges = np.append(begins, ends[-1])
         counts = np.diff(np.searchsorted(kernels, edges))
         # What programs count are iterations; operations have numbers of other things.
-        counted = np.mean(np.diff(numbers) == 1) >= USUAL or row["code"] in with_numbers
+        counted = np.mean(np.diff(numbers.clip(0)) == 1) >= USUAL or row["code"] in with_numbers
         if _are_alike(counts) and (counted or may_be(edges, float(np.median(counts)))):
             return str(patterns.filter(pl.col("code") == row["code"])["pattern"][0])
     return None

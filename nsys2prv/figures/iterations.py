@@ -32,7 +32,7 @@ from nsys2prv.figures.intervals import SIDES, Spans
 from nsys2prv.figures.iteration_ranges import LAYOUTS, find_range_name, make_patterns
 from nsys2prv.figures.periods import choose_alike, find_periods
 from nsys2prv.figures.process_events import list_events, list_launches
-from nsys2prv.figures.repeats import find_signs, may_be_layers
+from nsys2prv.figures.repeats import find_signs
 from nsys2prv.figures.thresholds import LEAST_COUNT, LEAST_STEADY, MOST_APART, WARM
 from nsys2prv.table.event_reader import EventReader
 
@@ -269,8 +269,7 @@ def _find_iterations(
     patterns = make_patterns(labels)
 
     def may_be(unit: int, edges: np.ndarray, size: float) -> bool:
-        signs = find_signs(next(list_events(reader, unit)), edges, size)
-        return not may_be_layers(len(edges) - 1, size) if signs is None else signs
+        return find_signs(next(list_events(reader, unit)), edges, size) is not False
 
     if name := find_range_name(reader, patterns, launches, may_be):
         values = patterns.filter(pl.col("pattern") == name).select("value", label="pattern")

@@ -256,11 +256,6 @@ def find_signs(events: Events, edges: np.ndarray, size: float) -> bool | None:
     return False if others else None
 
 
-def may_be_layers(count: int, size: float) -> bool:
-    """Return whether so many intervals of so many kernels may be the layers of a network."""
-    return count <= MOST_LAYERS and TINY < size <= MOST_IN_LAYER
-
-
 def _choose(found: Sequence[Repeated]) -> list[Repeated]:
     """Return the intervals that are iterations, shorter ones first. Of those in which the host only
     launches the longest, unless they may be layers.
@@ -272,7 +267,11 @@ def _choose(found: Sequence[Repeated]) -> list[Repeated]:
         is_made_of_others = longest > REGULAR * min((one.size for one in found), default=0)
         chosen = [one for one in bare if REGULAR * one.size > longest]
         if not is_made_of_others:
-            chosen = [one for one in chosen if not may_be_layers(len(one.places), one.size)]
+            chosen = [
+                one
+                for one in chosen
+                if len(one.places) > MOST_LAYERS or not TINY < one.size <= MOST_IN_LAYER
+            ]
     best: list[Repeated] = []
     for one in sorted(chosen, key=lambda one: (-one.complete, -len(one.places))):
         if not any(abs(one.size - other.size) <= NEARLY_SAME * other.size for other in best):
