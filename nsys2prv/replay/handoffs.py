@@ -8,32 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import polars as pl
 
-from nsys2prv.replay.events import HANDOFF
-from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.thresholds import MOST_HANDED, MUCH_LONGER, QUICK_SHARE
-from nsys2prv.replay.unit_graph import PLACE
 from nsys2prv.replay.whatif import Changes, Replay
-
-
-def find_releases(replay: Replay, processes: Sequence[int] | None = None) -> np.ndarray:
-    """Return the edges of what processes do, from their last call or wait on, before they let others go on;
-    None: of all.
-    """
-    if HANDOFF not in replay.job.calls:
-        return np.zeros(0, np.int32)
-    edges = replay.edges
-    gaps = replay.select((Kind.GAP,), processes=processes)
-    gaps = gaps[is_before(replay, gaps, HANDOFF)]
-    return gaps[np.isin(edges.target[gaps], edges.source[replay.select((Kind.MEET,))])]
-
-
-def is_before(replay: Replay, edges: np.ndarray, call: int) -> np.ndarray:
-    """Return which edges are time between two calls of which the second is this one."""
-    places = -1 - replay.edges.key[edges].astype(np.int64)
-    return (replay.edges.kind[edges] == Kind.GAP) & (places % PLACE == call)
 
 
 def hand_off_as_usual(replay: Replay, processes: Sequence[int]) -> Changes:
@@ -56,12 +34,12 @@ def is_late_at_times(replay: Replay, processes: Sequence[int]) -> bool:
 
 def _compare_with_quick(replay: Replay, processes: Sequence[int]) -> pl.DataFrame:
     """Return what processes do before hand-offs, as `list_work` does, and how long the `quick` ones take."""
-    work = replay.list_work(find_releases(replay, processes))
+    work = replay.list_work(replay.find_releases(processes))
     quick = pl.col("lasts").quantile(QUICK_SHARE, "lower").over("key", "process")
     return work.with_columns(quick=quick)
 
 
 def hand_off_at_once(replay: Replay, processes: Sequence[int]) -> Changes:
     """Let processes take no time before hand-offs."""
-    rows = find_releases(replay, processes)
+    rows = replay.find_releases(processes)
     return [(rows, 0.0)] if len(rows) else []

@@ -12,7 +12,6 @@ from msgspec import Struct, structs
 
 from nsys2prv._util.workers import prepare_next
 from nsys2prv.replay.handoffs import (
-    find_releases,
     hand_off_as_usual,
     hand_off_at_once,
     is_late_at_times,
@@ -104,9 +103,7 @@ def list_suspects(replay: Replay) -> list[Suspect]:
     for suspect, changes in prepare_next((one, do_as_others(replay, one)) for one in suspects):
         # Of slow processes and links all gains are asked for.
         least = 0.0 if suspect.ratio or suspect.is_link else LEAST_CERTAIN
-        suspect = structs.replace(suspect, gain=replay.compute_gain(changes, least))
-        if not _is_handed(replay, suspect, changes):
-            found.append(suspect)
+        found.append(structs.replace(suspect, gain=replay.compute_gain(changes, least)))
     found += _list_handoffs(replay)
     return sorted(found, key=lambda suspect: -suspect.gain)
 
@@ -115,7 +112,7 @@ def _list_handoffs(replay: Replay) -> Iterator[Suspect]:
     """Yield processes for which others wait while they work: if they do so longer than usual at times, or
     if this fills most of the time, because some of it has to be done.
     """
-    for process in np.unique(replay.edges.process[find_releases(replay)]).tolist():
+    for process in np.unique(replay.edges.process[replay.find_releases()]).tolist():
         whole, late = (
             Suspect(replay.compute_gain(make(replay, [process])), kind, (process,))
             for kind, make in _HANDOFFS.items()
@@ -125,15 +122,6 @@ def _list_handoffs(replay: Replay) -> Iterator[Suspect]:
             yield whole
         elif is_late:
             yield late
-
-
-def _is_handed(replay: Replay, suspect: Suspect, changes: Changes) -> bool:
-    """Return whether most of what hosts do longer than others is what these wait for, and do not have."""
-    releases = find_releases(replay, suspect.processes) if suspect.kind == "host" else ()
-    if not len(releases):
-        return False
-    edges, saved = replay.list_saved(changes)
-    return bool(saved[np.isin(edges, releases)].sum() >= MOST_HANDED * saved.sum())
 
 
 def do_as_others(replay: Replay, suspect: Suspect) -> Changes:

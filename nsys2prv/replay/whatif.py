@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.native import core
-from nsys2prv.replay.events import MPI_NAMES
+from nsys2prv.replay.events import HANDOFF, MPI_NAMES, WAITED
 from nsys2prv.replay.graph import (
     LONG,
     NO_WEIGHT,
@@ -31,6 +31,7 @@ from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.pipelines import Pipeline
 from nsys2prv.replay.places import group_places, join_lines
 from nsys2prv.replay.thresholds import COPY_SPEEDS, PARTS, USUALLY
+from nsys2prv.replay.unit_graph import PLACE
 
 #: Kinds of work that a rank may do slower than others, and what people call it.
 GPU, HOST, COPIES = (Kind.KERNEL,), (Kind.GAP, Kind.CALL), (Kind.COPY,)
@@ -407,10 +408,31 @@ class Replay(Struct, frozen=True, dict=True):
         # Helpers do nothing that ranks do.
         ranks = self.processes.tolist() if self.job.helpers else None
         if Kind.CALL not in kinds or len(others) == len(self.job.calls):
-            return self.select(kinds, processes=ranks)
-        rest = [kind for kind in kinds if kind != Kind.CALL]
-        chosen = self.select(rest, processes=ranks), self.select((Kind.CALL,), others, ranks)
-        return np.concatenate(chosen)
+            rows = self.select(kinds, processes=ranks)
+        else:
+            rest = [kind for kind in kinds if kind != Kind.CALL]
+            chosen = self.select(rest, processes=ranks), self.select((Kind.CALL,), others, ranks)
+            rows = np.concatenate(chosen)
+        if Kind.GAP not in kinds or HANDOFF not in self.job.calls:
+            return rows
+        # What others wait for only one does, and a wait is no work.
+        return rows[~(np.isin(rows, self.find_releases()) | self._is_before(rows, WAITED))]
+
+    def find_releases(self, processes: Sequence[int] | None = None) -> np.ndarray:
+        """Return the edges of what processes do, from their last call or wait on, before they let others
+        go on; None: of all.
+        """
+        if HANDOFF not in self.job.calls:
+            return np.zeros(0, np.int32)
+        gaps = self.select((Kind.GAP,), processes=processes)
+        gaps = gaps[self._is_before(gaps, HANDOFF)]
+        meet = self.edges.source[self.select((Kind.MEET,))]
+        return gaps[np.isin(self.edges.target[gaps], meet)]
+
+    def _is_before(self, edges: np.ndarray, call: int) -> np.ndarray:
+        """Return which edges are time between two calls of which the second is this one."""
+        places = -1 - self.edges.key[edges].astype(np.int64)
+        return (self.edges.kind[edges] == Kind.GAP) & (places % PLACE == call)
 
     def do_as_others(self, kinds: tuple[Kind, ...], processes: Sequence[int]) -> Changes:
         """Give processes the work of the others: the median of those that did the same, the k-th

@@ -376,7 +376,7 @@ def _describe_pause(
         "hand-off" if waiters else advice or _advise_once(lasts),
         tasks=tasks,
         gain=gain,
-        is_limit=may_wait and not is_regular,
+        is_limit=(may_wait and not is_regular) or after == WAITED,
     )
 
 

@@ -30,10 +30,12 @@ def write_steps(
     waits: np.ndarray | None = None,
     known: bool = True,
     helper: bool = False,
+    requests: np.ndarray | None = None,
 ) -> list[Path]:
     """Write three ranks whose first does some work in each step (ns) before all launch a kernel; the
     others wait for that, or for so long (a column each). known: its calls of the system are recorded.
-    helper: a process without a GPU does the work, and all wait for it.
+    helper: a process without a GPU does the work, and all wait for it. requests: before its work the
+    first waits so long itself.
     """
     random = np.random.default_rng(2)
     ranks = [Rank(10 + number, names=NAMES) for number in range(3)]
@@ -53,6 +55,10 @@ def write_steps(
         end = arrival + WORK + 100_000
         for number, (rank, at) in enumerate(zip(ranks, ats, strict=True)):
             thread = {"globalTid": rank.nvtx[0]["globalTid"]}
+            if requests is not None and not number:
+                arrives = begin + int(requests[step])
+                call = make_os_call(begin + 2_000, arrives, WAIT, rank.pid, **thread)
+                rank.more["OSRT_API"].append(call)
             if number or helper:
                 woken = ends[number] + int(random.integers(8_000))
                 call = make_os_call(begin + 2_000, woken, WAIT, rank.pid, **thread)
@@ -114,6 +120,16 @@ def test_what_has_to_be_done_for_all_is_nobodys_fault(tmp_path: Path) -> None:
     findings, handoffs = list_findings(write_steps(tmp_path, make_works(300_000)))
     assert handoffs.height
     assert not [one for one in findings if one.ranks]
+
+
+def test_waiting_for_requests_is_not_who_waits_for_them(tmp_path: Path) -> None:
+    requests = np.random.default_rng(4).exponential(2e6, STEPS).astype(np.int64) + 60_000
+    works = make_works(300_000) + requests
+    findings, handoffs = list_findings(write_steps(tmp_path, works, requests=requests))
+    assert handoffs["waited"].mean() > 0.9
+    assert not [one for one in findings if one.ranks]
+    assert findings[0].is_limit
+    assert "requests" in findings[0].title
 
 
 def test_waits_for_something_else_are_no_handoffs(tmp_path: Path) -> None:
