@@ -104,6 +104,11 @@ class Question(Struct, frozen=True):
         kind = _HANDOFFS[self.said["handoffs"]]
         return do_as_others(self.replay, Suspect(0.0, kind, self.processes or ()))
 
+    def share(self) -> Changes:
+        """Let all have an equal part of what ranks have more of in some kernels."""
+        suspect = Suspect(0.0, "gpu", self.processes or (), is_shared=True)
+        return do_as_others(self.replay, suspect)
+
     def leave_out(self) -> Changes:
         """Let ranks, or those of a host, do nothing that the others do not."""
         suspect = Suspect(0.0, self.said["own"], self.processes or (), is_own=True)
@@ -162,6 +167,7 @@ _FORMS: dict[str, tuple[Callable[[Question], Changes], tuple[str, ...]]] = {
         Question.link_as_others,
         tuple(f"host NAME: {link} as others" for link in _LINKS),
     ),
+    _WHO + r"gpu(?: work)? (?P<shared>shared)": (Question.share, ("rank 3: gpu shared",)),
     _WHO + r"no own (?P<own>gpu|host|copies)(?: work)?": (
         Question.leave_out,
         ("rank 3: no own gpu work",),
@@ -240,6 +246,8 @@ def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
             return f"{who}: hand-offs {how}"
         if suspect.is_own:
             return f"{who}: no own {suspect.kind} work"
+        if suspect.is_shared:
+            return f"{who}: {suspect.kind} shared"
         how = f"x{1 / suspect.ratio:.4f}" if suspect.ratio else "as others"
         return f"{who}: {suspect.kind} {how}"
     if cause.place is not None:

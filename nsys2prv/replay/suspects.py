@@ -43,7 +43,13 @@ from nsys2prv.replay.thresholds import (
     SLOWER,
     SOME_ERRORS,
 )
-from nsys2prv.replay.unequal_work import find_work_of, leave_out, list_owners
+from nsys2prv.replay.unequal_work import (
+    find_longer_lines,
+    find_work_of,
+    leave_out,
+    list_owners,
+    share_longer,
+)
 from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay, WorkTable
 
 #: Kinds of suspects that are links of a host.
@@ -70,6 +76,8 @@ class Suspect(Struct, frozen=True):
     ratio: float = 0.0
     #: Whether it is about work that the others do not have, rather than do faster.
     is_own: bool = False
+    #: Whether it is about more work in some kernels, of which all have an equal part then.
+    is_shared: bool = False
 
     @property
     def is_link(self) -> bool:
@@ -137,8 +145,12 @@ def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
         return replay.transfer_as_others(lambda hosts: host in hosts and len(hosts) > 1)
     if suspect.is_own:
         return leave_out(replay, KINDS[kind], processes)
+    if suspect.is_shared:
+        return share_longer(replay, processes)
     if suspect.ratio:
         changes = replay.scale(KINDS[kind], 1 / suspect.ratio, processes=processes)
+    elif kind == "gpu":
+        changes = replay.compare_kernels(processes)
     else:
         changes = replay.do_as_others(KINDS[kind], processes)
     return changes + (replay.react_as_others(processes) if kind == "host" else [])
@@ -279,7 +291,9 @@ def _list_work(replay: Replay) -> Iterator[Suspect]:
         high = tuple(replay.processes[excess > most].tolist())
         if 1 < len(high) <= len(replay.processes) / 2:
             chosen.setdefault(high, "")
-        yield from (Suspect(0.0, name, *one) for one in chosen.items())
+        for members, host in chosen.items():
+            lines = find_longer_lines(replay, members) if name == "gpu" else None
+            yield Suspect(0.0, name, members, host, is_shared=lines is not None)
 
 
 def is_awaited(replay: Replay, suspect: Suspect) -> bool:

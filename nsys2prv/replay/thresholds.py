@@ -82,6 +82,9 @@ SAME_WINDOW = 0.1
 LEAST_EXCESS, LEAST_OF_SET, SHARE_OF_GREATEST = 0.004, 0.002, 0.3
 #: Ranks of a set must have at least this excess to be one by their excess.
 LEAST_HIGH = 0.02
+#: All kernels are slow, not some, if those that are longer by half as much as all together are this share of
+#: the time.
+ALL_KERNELS = 0.6
 #: Work that a process does so many times as often as at least half of all is its own.
 MORE_OFTEN = 1.05
 #: Stages of a pipeline differ by less than this share, even if all is well: they have whole layers, a few each,

@@ -1,5 +1,6 @@
 """Find work that some processes have and the others do not, and leave it out, or spread it over the stages
-of a pipeline, which have to do it between them.
+of a pipeline, which have to do it between them. And kernels in which some processes have more work, which
+all have to share.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv.replay.graph import NO_WEIGHT, Kind
-from nsys2prv.replay.thresholds import LEAST_EXCESS, MORE_OF_STAGE, MORE_OFTEN
+from nsys2prv.replay.thresholds import ALL_KERNELS, LEAST_EXCESS, MORE_OF_STAGE, MORE_OFTEN
 from nsys2prv.replay.whatif import GPU, HOST, Changes, Replay, WorkTable
 
 
@@ -35,7 +36,8 @@ def find_own_work(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[OwnWork]:
     # At least half of all have no more.
     usual = np.sort(counts, axis=1)[:, (counts.shape[1] - 1) // 2, None]
     has_more = counts > usual * MORE_OFTEN
-    share = np.where(has_more, 1 - usual / np.maximum(counts, 1), 0.0)
+    lasts = np.sort(totals, axis=1)[:, (counts.shape[1] - 1) // 2, None]
+    share = np.where(has_more, np.clip(1 - lasts / np.maximum(totals, 1), 0, 1), 0.0)
     long = totals * share > LEAST_EXCESS / 2 * replay.span
     for key, column in np.argwhere(has_more & (counts - usual == 1) & long).tolist():
         has_more[key, column] = not _is_at_edge(replay, table, key, column)
@@ -87,12 +89,17 @@ def list_owners(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[tuple[int, 
             yield owners
 
 
-def leave_out(replay: Replay, kinds: tuple[Kind, ...], processes: tuple[int, ...]) -> Changes:
-    """Let processes do nothing that the others do not do. Kernels of a stage of a pipeline are needed:
-    the stages share them equally.
+def leave_out(
+    replay: Replay,
+    kinds: tuple[Kind, ...],
+    processes: tuple[int, ...],
+    is_needed: bool = True,
+) -> Changes:
+    """Let processes do nothing that the others do not do. Kernels of a stage of a pipeline are needed, as
+    a rule: the stages share them equally.
     """
     own, table = find_work_of(replay, kinds, processes), replay.tabulate(kinds)
-    kept = _find_share_of_stage(replay, kinds, processes)
+    kept = _find_share_of_stage(replay, kinds, processes) if is_needed else 0.0
     changes: Changes = []
     calls = list[np.ndarray]()
     for column in np.flatnonzero(own.columns).tolist():
@@ -133,3 +140,48 @@ def _do_more(replay: Replay, kinds: tuple[Kind, ...], columns: np.ndarray, more:
         factor = 1 + more / max(table.by_key[1][:, column].sum(), 1)
         changes.append((edges[edges >= 0], float(factor)))
     return changes
+
+
+def find_longer_lines(replay: Replay, processes: tuple[int, ...]) -> np.ndarray | None:
+    """Return the lines of the table of kernels in which processes take longer than the others (a mask);
+    None where they do so in nearly all: then they do not have more work, but are slow.
+    """
+    table = replay.tabulate(GPU)
+    own = table.mask_columns(np.searchsorted(replay.processes, processes))
+    usual, lasts = table.find_medians(~own), table.find_medians(own)
+    known = ~(np.isnan(usual) | np.isnan(lasts))
+    known &= np.repeat(table.find_alike(own), np.diff(table.first))
+    more = np.where(known, lasts - usual, 0.0)
+    counts = np.diff(table.first)
+    # A place for each kernel of an iteration, where these are known.
+    each = np.maximum(np.round(counts / max(replay.known.iterations, 1)), 1).astype(np.int64)
+    each = np.where(replay.known.iterations > 0, each, 1)
+    place = np.arange(len(usual)) - np.repeat(table.first[:-1], counts)
+    place = np.repeat(table.first[:-1], counts) + place % np.repeat(each, counts)
+    more_by, usual_by = (
+        np.bincount(place, np.where(known, values, 0.0), len(usual)) for values in (more, usual)
+    )
+    whole = usual_by.sum()
+    if more_by.sum() < LEAST_EXCESS * replay.span:
+        return None
+    is_longer = (more_by >= more_by.sum() / max(whole, 1) / 2 * usual_by) & (usual_by > 0)
+    return None if usual_by[is_longer].sum() >= ALL_KERNELS * whole else is_longer[place] & known
+
+
+def share_longer(replay: Replay, processes: tuple[int, ...]) -> Changes:
+    """Let all processes have an equal part of what some take longer for than the others, in the kernels in
+    which they do.
+    """
+    lines = find_longer_lines(replay, processes)
+    table = replay.tabulate(GPU)
+    if lines is None:
+        return []
+    own = table.mask_columns(np.searchsorted(replay.processes, processes))
+    lines = np.flatnonzero(lines)
+    usual, edges = table.find_medians(~own)[lines], table.edges[lines]
+    lasts = np.where(edges >= 0, table.weight[np.maximum(edges, 0)], 0)
+    more = np.where(own & (edges >= 0), np.maximum(lasts - usual[:, None], 0), 0)
+    shared = more.sum(axis=1) / (edges >= 0).sum(axis=1)
+    new = np.where(own, lasts - more, lasts) + shared[:, None]
+    there = edges >= 0
+    return [(edges[there], new[there].astype(np.int64))]

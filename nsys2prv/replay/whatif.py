@@ -30,7 +30,7 @@ from nsys2prv.replay.graph import (
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.pipelines import Pipeline
 from nsys2prv.replay.places import group_places, join_lines
-from nsys2prv.replay.thresholds import COPY_SPEEDS, PARTS, USUALLY
+from nsys2prv.replay.thresholds import COPY_SPEEDS, MORE_OFTEN, PARTS, USUALLY
 from nsys2prv.replay.unit_graph import PLACE
 
 #: Kinds of work that a rank may do slower than others, and what people call it.
@@ -103,6 +103,15 @@ class WorkTable(Struct, frozen=True, dict=True):
         given = (self.edges, takers, givers, self.weight.columns, is_mean)
         count = core.share_work(*given, edges, new)
         return [(edges[:count], new[:count])] if count else []
+
+    def find_alike(self, columns: np.ndarray) -> np.ndarray:
+        """Return what work some columns (a mask) do about as often as the others, or as most do, so that each
+        time of it can be compared: a mask of the keys.
+        """
+        counts = self.by_key[2]
+        others = counts if columns.all() else counts[:, ~columns]
+        most = MORE_OFTEN * np.median(others, axis=1) + 1
+        return (counts[:, columns] <= most[:, None]).all(axis=1)
 
     def measure(self, column: int) -> np.ndarray:
         """Return the durations of a column (ns), -1 where the process does not do the work."""
@@ -180,6 +189,8 @@ class KernelFacts(Struct, frozen=True):
     copy_speed: float = COPY_SPEEDS[0]
     #: Whether the job repeats the same work: other jobs may pause because there is none.
     is_steady: bool = True
+    #: How many iterations it has, 0 where that is not known.
+    iterations: int = 0
 
 
 class Replay(Struct, frozen=True, dict=True):
@@ -471,10 +482,29 @@ class Replay(Struct, frozen=True, dict=True):
         return [(self.select((kind,), **chosen), factor) for kind in kinds]
 
     def balance(self, kinds: tuple[Kind, ...] = GPU) -> Changes:
-        """Divide the k-th work of some kinds equally among the processes that do it."""
+        """Divide the k-th work of some kinds equally among the processes that do it: of GPUs what all do
+        about as often.
+        """
         table = self.tabulate(kinds)
         every = table.mask_columns(slice(None))
-        return table.share(every, every, is_mean=True)
+        changes = table.share(every, every, is_mean=True)
+        return self._keep_alike(changes, table, every) if kinds == GPU else changes
+
+    def compare_kernels(self, processes: Sequence[int]) -> Changes:
+        """Give processes the kernels of the others, where they have about as many."""
+        table = self.tabulate(GPU)
+        own = table.mask_columns(np.searchsorted(self.processes, processes))
+        return self._keep_alike(self.do_as_others(GPU, processes), table, own)
+
+    def _keep_alike(self, changes: Changes, table: WorkTable, columns: np.ndarray) -> Changes:
+        is_alike = table.find_alike(columns)
+        if is_alike.all():
+            return changes
+        made: Changes = []
+        for edges, new in changes:
+            kept = np.isin(self.edges.key[edges], table.keys[is_alike])
+            made.append((edges[kept], new if isinstance(new, float) else new[kept]))
+        return made
 
     def transfer_as_others(self, is_wanted: Callable[[tuple[str, ...]], bool]) -> Changes:
         """Give the channels between hosts that `is_wanted` the transfers of the others: the median of the

@@ -21,7 +21,7 @@ from nsys2prv.replay.suspects import (
     LINK_WITHIN,
     Suspect,
 )
-from nsys2prv.replay.unequal_work import find_work_of
+from nsys2prv.replay.unequal_work import find_work_of, leave_out
 from nsys2prv.replay.whatif import HOST
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.job_causes import describe_copies_of
@@ -107,7 +107,7 @@ def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     """Say how many times as long as the others' the kernels of some processes take, or that these
     have more.
     """
-    saved = facts.replay.list_saved(cause.changes)
+    saved = _list_longer(cause, facts, suspect)
     worst = facts.keep_name(*saved)
     (own, usual), (own_count, count), keys = _compare(facts, suspect)
     # What the others would take for as many kernels of each name.
@@ -133,15 +133,29 @@ def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     claim = Claim("gpu", [evidence], worst, own.sum() - usual.sum())
     loss = find_loss(facts, suspect, *saved)
     more = (suspect.ratio or loss.times) - 1
-    if not loss.is_of_all:
-        one = say("slower kernel", kernel=kernel, more=more, when=loss.shape.when)
-        return replace(claim, title=one, advice="kernel_more")
+    is_stage = _find_stage(facts, suspect)[0] > 0
+    if suspect.is_shared:
+        title = say("some kernels", kernel=kernel, more=more, when=loss.shape.when)
+        advice = "stage" if is_stage else "kernel_more"
+        return replace(claim, evidence=[evidence, say("shared")], title=title, advice=advice)
     if more < SLOWER - 1:
         return replace(claim, title=say("more work"), advice="gpu_more")
-    is_stage = len(suspect.processes) > 1 and _find_stage(facts, suspect)[0]
+    is_stage &= len(suspect.processes) > 1
     advice = "stage" if is_stage else "gpu" if loss.shape.when is None else "gpu_while"
     title = say("slower", more=more, when=loss.shape.when)
     return replace(claim, title=title, advice=advice)
+
+
+def _list_longer(
+    cause: Cause, facts: CauseContext, suspect: Suspect
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the kernels that take processes longer than the others, and by how much (ns)."""
+    if not suspect.is_shared:
+        return facts.replay.list_saved(cause.changes)
+    changes = facts.replay.compare_kernels(suspect.processes)
+    edges, saved = facts.replay.list_saved(changes)
+    is_shared = np.isin(edges, cause.changes[0][0])
+    return edges[is_shared], saved[is_shared]
 
 
 def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
@@ -163,7 +177,8 @@ def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     said = [say("own work", time=time, first=named[0], second=named[1] if named[1:] else None)]
     stage, stages = _find_stage(facts, suspect)
     if stage:
-        said.append(say("spread", stages=stages))
+        gone = leave_out(replay, kinds, suspect.processes, is_needed=False)
+        said.append(say("spread", stages=stages, gain=replay.compute_gain(gone)))
     title = say("does alone", where=named[0].facts["where"], when=when)
     advice = "stage" if stage else f"own_{suspect.kind}"
     return Claim(cause.kind, said, worst, time, title, advice)

@@ -316,6 +316,7 @@ def _list_known(facts: JobFacts, names: Names) -> KernelFacts:
         kinds["pinned"],
         COPY_SPEEDS[slowest],
         facts.is_steady,
+        facts.options.steady.count if facts.options.steady else 0,
     )
 
 

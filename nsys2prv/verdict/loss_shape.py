@@ -12,7 +12,6 @@ from nsys2prv.replay.suspects import KINDS, Suspect
 from nsys2prv.replay.whatif import HOST, WorkTable
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.thresholds import (
-    ALL_KERNELS,
     FEWEST_REPEATED,
     GROWN,
     LINEAR,
@@ -118,14 +117,14 @@ class Loss(Struct, frozen=True):
 
     #: Over the iterations.
     shape: Shape
-    #: How many times as long the work, or that which is slow, takes as the others' does, where most is lost.
+    #: How many times as long the work takes as the others' does, where most is lost.
     times: float
-    #: Whether most of it, by time, takes so long, rather than that of few names.
-    is_of_all: bool
 
 
 def find_loss(facts: CauseContext, suspect: Suspect, edges: np.ndarray, saved: np.ndarray) -> Loss:
-    """Return the loss of processes in these edges, each by so much (ns)."""
+    """Return the loss of processes in these edges, each by so much (ns): of all of their work, or of that
+    alone which all could share.
+    """
     table = facts.replay.tabulate(KINDS[suspect.kind])
     is_work = np.isin(facts.edges.kind[edges], KINDS[suspect.kind])
     edges, saved = edges[is_work], saved[is_work]
@@ -136,23 +135,17 @@ def find_loss(facts: CauseContext, suspect: Suspect, edges: np.ndarray, saved: n
         number = _count_longest(table, columns, edges, saved) if len(edges) else 1
         number, unit = (number, unit) if number <= MOST_REPEATED else (10, "parts of the time")
     losses = np.zeros(number)
-    gone_by, lasts_by = np.zeros((2, len(table.keys)))
+    whole, left = 0.0, 0.0
     for column in columns.tolist():
-        _, iteration, _, gone = _list_losses(facts, column, table, edges, saved, number)
+        iteration, _, gone = _list_losses(facts, column, table, edges, saved, number)
         losses += np.bincount(iteration, gone, number)
     shape = classify_losses(losses / len(columns), unit)
     for column in columns.tolist():
-        key, iteration, lasts, gone = _list_losses(facts, column, table, edges, saved, number)
-        inside = shape.chosen[iteration]
-        for sums, values in ((gone_by, gone), (lasts_by, lasts)):
-            sums += np.bincount(key[inside], values[inside], len(sums))
-    usual_by = lasts_by - gone_by
-    usual = max(usual_by.sum(), 1.0)
-    more = gone_by.sum() / usual
-    is_slow = gone_by >= more / 2 * usual_by
-    slow = max(usual_by[is_slow].sum(), 1.0)
-    is_of_all = bool(slow >= ALL_KERNELS * usual)
-    return Loss(shape, 1 + (more if is_of_all else gone_by[is_slow].sum() / slow), is_of_all)
+        iteration, lasts, gone = _list_losses(facts, column, table, edges, saved, number)
+        inside = shape.chosen[iteration] & ((gone > 0) | (not suspect.is_shared))
+        whole += lasts[inside].sum()
+        left += (lasts - gone)[inside].sum()
+    return Loss(shape, whole / max(left, 1))
 
 
 def _count_longest(
@@ -173,7 +166,7 @@ def _list_losses(
     saved: np.ndarray,
     number: int,
 ) -> tuple[np.ndarray, ...]:
-    """Return of the work in a column the key, of which of so many iterations it is, how long it lasts,
+    """Return of the work in a column of which of so many iterations it is, how long it lasts,
     and what is lost in it (ns). Of what is done as often in each iteration the place tells which, of
     all else the time.
     """
@@ -191,7 +184,7 @@ def _list_losses(
     rare = np.flatnonzero(np.abs(count - number * np.maximum((count + 1) // number, 1)) > 1)
     begins = _list_begins(facts, column, number, facts.edges.kind[own[0]] in HOST)
     iteration[rare] = np.searchsorted(begins, facts.find_times(own[rare])[0], "right") - 1
-    return key, np.clip(iteration, 0, number - 1), table.weight[own], gone
+    return np.clip(iteration, 0, number - 1), table.weight[own], gone
 
 
 def _list_begins(facts: CauseContext, column: int, number: int, is_host: bool) -> np.ndarray:

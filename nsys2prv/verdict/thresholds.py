@@ -115,6 +115,3 @@ MOST_OF_LOSS, NEARLY_EACH = 0.75, 0.8
 LINEAR, GROWN = 0.6, 3.0
 #: One of so many iterations may be far from that line.
 MAY_DIFFER = 8
-#: All kernels are slow, not some, if those that lose half as much as all together, by their time, are this
-#: share of the time.
-ALL_KERNELS = 0.6
