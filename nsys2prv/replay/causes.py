@@ -34,11 +34,13 @@ from nsys2prv.replay.thresholds import (
     HIDDEN,
     LARGE_COPY,
     LEAST_BEYOND,
+    LEAST_CERTAIN,
     LEAST_GAIN,
     LONGEST_LAUNCH,
     MOST_CULPRITS,
     MOST_HICCUPS,
     MOST_PLACES,
+    NEARLY_ALL,
     OF_HOST_TIME,
     OF_PAUSES,
     SMALL_COPY,
@@ -143,7 +145,7 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
             for one in list_suspects(base)
             if is_awaited(base, one) and not any(_is_same(one, cause.suspect) for cause in causes)
         ]
-        culprit = choose_culprit(base, suspects)
+        culprit = choose_culprit(base, _leave_pageable(base, suspects))
         if culprit is None:
             break
         changes = do_as_others(base, culprit)
@@ -167,6 +169,20 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
         causes.append(Cause(kind, gain, changes, culprit))
         base = base.change(changes)
     return causes, base
+
+
+def _leave_pageable(replay: Replay, suspects: list[Suspect]) -> list[Suspect]:
+    """Return suspects without those whose copies are slower only because their memory is pageable, which is
+    a cause of its own.
+    """
+    if not any(one.kind == "copies" and one.gain >= LEAST_CERTAIN for one in suspects):
+        return suspects
+    pinned = replay.compute_gain(pin_copies(replay))
+
+    def is_only_pageable(one: Suspect) -> bool:
+        return one.kind == "copies" and one.gain * (1 if one.is_own else NEARLY_ALL) <= pinned
+
+    return [one for one in suspects if not is_only_pageable(one)]
 
 
 def _is_same(suspect: Suspect, other: Suspect | None) -> bool:

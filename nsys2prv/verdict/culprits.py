@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
+from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.host_time import PARTS, compare_with_others, describe_parts
 from nsys2prv.figures.stacks import label_place
 from nsys2prv.match.meetings import list_compared_kernels
@@ -26,7 +27,15 @@ from nsys2prv.replay.whatif import HOST
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.job_causes import describe_copies_of
 from nsys2prv.verdict.loss_shape import find_loss
-from nsys2prv.verdict.thresholds import EXPLAINS, FEW_MORE, LONGER, MOSTLY_LAST, OF_LONGEST, SLOWER
+from nsys2prv.verdict.thresholds import (
+    EXPLAINS,
+    FEW_MORE,
+    LONGER,
+    MOST,
+    MOSTLY_LAST,
+    OF_LONGEST,
+    SLOWER,
+)
 from nsys2prv.verdict.words import ADVICE, Claim, Said, say
 
 
@@ -181,6 +190,8 @@ def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
         said.append(say("spread", stages=stages, gain=replay.compute_gain(gone)))
     title = say("does alone", where=named[0].facts["where"], when=when)
     advice = "stage" if stage else f"own_{suspect.kind}"
+    if suspect.kind == "copies" and _are_pageable_there(facts, suspect):
+        title, advice = say("pageable there"), "pageable"
     return Claim(cause.kind, said, worst, time, title, advice)
 
 
@@ -203,7 +214,27 @@ def _compare(
 def _describe_copies(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     worst, (own, usual) = facts.replay.list_saved(cause.changes), _compare(facts, suspect)[0]
     evidence = describe_copies_of(cause, facts)
-    return Claim("copies", evidence, worst, own.sum() - usual.sum())
+    claim = Claim("copies", evidence, worst, own.sum() - usual.sum())
+    if not _are_pageable_there(facts, suspect):
+        return claim
+    return replace(claim, title=say("pageable there"), advice="pageable")
+
+
+def _are_pageable_there(facts: CauseContext, suspect: Suspect) -> bool:
+    """Return whether most of what some processes copy is of pageable memory, and not what others do."""
+    copies, kinds = facts.replay.job.copies, map_labels("memory_kind")
+    begins, ends = facts.find_times(copies["edge"].to_numpy())
+    inside = (ends > facts.replay.begin) & (begins < facts.replay.end)
+    is_own = np.isin(facts.edges.process[copies["edge"].to_numpy()], suspect.processes)
+    pageable = pl.any_horizontal(pl.col("source", "destination") == kinds["pageable"])
+    shares = [
+        copies.filter(pl.Series(inside & side)).select(
+            pl.col("bytes").filter(pageable).sum() / pl.col("bytes").sum()
+        )
+        for side in (is_own, ~is_own)
+    ]
+    own, others = (share.item() or 0.0 for share in shares)
+    return bool(own >= MOST > others)
 
 
 def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:

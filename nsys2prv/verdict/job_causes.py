@@ -5,6 +5,8 @@ between calls.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import polars as pl
 from msgspec.structs import replace
@@ -39,10 +41,37 @@ from nsys2prv.verdict.thresholds import (
 from nsys2prv.verdict.time_use import describe_copies
 from nsys2prv.verdict.words import Claim, Said, choose_advice, say
 
+#: Causes of the whole job that may be of one process; calls that wait for others.
+OF_PROCESSES = ("allocation", "module_loading", "pageable", "tensor_cores")
+WAITING = re.compile(r"Synchronize|^MPI_")
+
 
 def describe_job_cause(cause: Cause, facts: CauseContext) -> Claim:
-    """Say what a cause is that is of no rank."""
-    return _DESCRIBE.get(cause.kind, _describe_calls)(cause, facts)
+    """Say what a cause is that no comparison of ranks shows, and whose it is where one alone has it."""
+    claim = _DESCRIBE.get(cause.kind, _describe_calls)(cause, facts)
+    only = None if claim.tasks else _find_only_process(cause, facts)
+    if only is None:
+        return claim
+    does = claim.title or say(claim.key, waiting=facts.waiting)
+    title = say("only there", who=facts.name_processes([only]), does=does)
+    return replace(claim, title=title, tasks=(only + 1,))
+
+
+def _find_only_process(cause: Cause, facts: CauseContext) -> int | None:
+    """Return the process that makes nearly all calls, copies or kernels that a cause is about; None where
+    there is no such, or where calls wait for others.
+    """
+    kind, key = cause.place or (None, 0)
+    is_call = kind == Kind.CALL and not WAITING.search(facts.name_call(key))
+    if len(facts.replay.processes) < 2 or not (is_call or cause.kind in OF_PROCESSES):
+        return None
+    edges = cause.changes[0][0]
+    processes = np.maximum(facts.edges.process[edges], 0)
+    for weights in (None, facts.measure(edges)):
+        sums = np.bincount(processes, weights)
+        if sums.max(initial=0) < NEARLY_ALL * sums.sum():
+            return None
+    return int(sums.argmax())
 
 
 def _list_saved(cause: Cause, facts: CauseContext) -> tuple[tuple[np.ndarray, np.ndarray], float]:

@@ -27,6 +27,7 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "ns": format_nanoseconds,
     "size": format_size,
     "first": capitalize,
+    "lower": lambda fact: f"{fact}"[:1].lower() + f"{fact}"[1:],
     "nth": lambda fact: f"{fact}{_ENDINGS.get(fact % 10 if fact % 100 // 10 != 1 else 0, 'th')}",
     "?": lambda _: "",
 }
