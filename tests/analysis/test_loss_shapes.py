@@ -142,6 +142,13 @@ def test_code_that_one_rank_loads_once(tmp_path: Path) -> None:
     assert first.share == pytest.approx(8.0 / (8.0 + 12 * 4.243), rel=0.05)
 
 
+def test_calls_that_one_rank_makes_alone(tmp_path: Path) -> None:
+    """They are named by their kind, and not compared."""
+    found = list_findings(tmp_path, loads=lambda step: 400_000)
+    assert "cuModuleLoadData" in " ".join((found[0].title, *found[0].evidence))
+    assert get_first(found).share == pytest.approx(0.4 / 4.643, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("losses", "kind"),
     [
