@@ -27,7 +27,7 @@ class Period:
         usual = int(np.argmin(abs(sizes - np.median(sizes))))
         begin, end = marks[usual : usual + 2].tolist()
         first, last = int(marks[0]), int(marks[-1])
-        self._size, self._least = end - begin, int(sizes.min())
+        self._size, self._least, self._most = end - begin, int(sizes.min()), int(sizes.max())
         back = min(self._size, first)
         # How many events before the first mark, and from the last one on, are as in the usual iteration.
         before = _count_alike(name[first - back : first][::-1], name[end - back : end][::-1])
@@ -45,6 +45,11 @@ class Period:
         behind = int(edges[-1]) + self._size
         if lead + self._behind < self._least:
             edges, behind = edges[:-1], int(edges[-1])
+        else:
+            # What follows the last one as it follows others, such as an evaluation.
+            more = events.name[behind : int(edges[-1]) + self._most]
+            known = np.isin(more, events.name[self._marks[0] : self._marks[-1]])
+            behind += int(np.argmin(np.append(known, False)))
         begin, inner = events.begin[edges], edges > 0
         pauses = begin[inner] - np.maximum.accumulate(events.end)[edges[inner] - 1]
         self.begins = begin.copy()
