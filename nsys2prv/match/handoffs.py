@@ -46,8 +46,8 @@ FEWEST_WAITS, NEARLY_ALL, BY_CHANCE = 8, 0.9, 0.3
 #: What lies between the end of a wait and what the other thread does differs by this share of what waits
 #: differ by, at most: three quarters of their variance follow it.
 FOLLOWS = 0.5
-#: Threads that are compared with each other.
-MOST_THREADS = 256
+#: Threads that are compared with each other, and by so many waits first.
+MOST_THREADS, SAMPLE = 1024, 256
 #: Columns of hand-offs, a row for each thread that waited: number of the hand-off (from 1), the `rule`;
 #: row of the trace, begin and end of the wait (ns), the call in which it waits longest (event value of
 #: its layout); the row of the thread that ended it, the end of its last wait or call before (`since`),
@@ -276,15 +276,27 @@ def _match_threads(threads: Sequence[_Thread]) -> Iterator[pl.DataFrame]:
     while left:
         waiter = left.pop()
         waits = np.arange(len(waiter.since))
+        near = [one for one in threads if one is not waiter and _is_near(waiter, one)]
         groups = [waits]
-        if not (found := [_find_releaser(waiter, waits, threads)])[0]:
+        if not (found := [_find_releaser(waiter, waits, near)])[0]:
             groups = [waits[waiter.place == place] for place in np.unique(waiter.place)]
-            found = [_find_releaser(waiter, own, threads) for own in groups]
+            found = [_find_releaser(waiter, own, near) for own in groups]
         for one in filter(None, found):
             yield _list_rows(waiter, one)
             if one.thread.row not in seen:
                 seen.add(one.thread.row)
                 left.append(one.thread)
+
+
+def _is_near(waiter: _Thread, other: _Thread) -> bool:
+    """Return whether another thread may end some waits of a thread: it lets others go on just before, or it
+    does not wait, when these end.
+    """
+    ends = waiter.until[:: max(len(waiter.until) // SAMPLE, 1)]
+    wake = np.append(other.wakes, 0)[np.searchsorted(other.wakes, ends, "right") - 1]
+    last = np.append(other.until, 0)[other.find_last_waits(ends)]
+    fits = ((wake > 0) & (ends - wake <= WAKE_UP)) | (last < ends)
+    return bool(fits.sum() >= FEWEST_WAITS * NEARLY_ALL * len(ends) / max(len(waiter.until), 1))
 
 
 def _list_rows(waiter: _Thread, found: _Found) -> pl.DataFrame:
@@ -307,8 +319,6 @@ def _find_releaser(waiter: _Thread, waits: np.ndarray, threads: Iterable[_Thread
     ends = waiter.until[waits]
     found = []
     for one in threads:
-        if one is waiter:
-            continue
         if one.calls and one.owner == waiter.owner:
             at = np.searchsorted(one.begin, ends, "right") - 1
             just_before = (at >= 0) & (ends - one.begin[np.maximum(at, 0)] <= WAKE_UP)
