@@ -6,7 +6,7 @@ Which calls belong together :mod:`nsys2prv.match.meetings` lists.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
@@ -130,79 +130,142 @@ def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
     """Return the meetings of calls of MPI. calls: `thread`, `begin`, `end`, `node_begin`, `node_end`,
     `name` of each outermost one.
     """
-    calls = calls.select(*_KEY, "end", "node_begin", "node_end", "name")
     table = list_collectives(reader).filter(pl.col("rule").is_in(MPI_RULES))
-    members = join_first(table, calls, _KEY)
+    messages = list_messages(reader).filter(pl.col("kind") == MPI_MESSAGE)
+    if not calls.height:
+        return _group_members([])
+    index = _Calls.from_frame(calls)
     # A call that returns at once comes, and ends, with the one that completes it.
-    ends = calls.select("thread", until="end", ended="node_end")
-    comes = calls.select("thread", comes="begin", came="node_begin")
-    members = _join_left(_join_left(members, ends, "until"), comes, "comes")
-    size = pl.Series("size", classify_size(members["bytes"].to_numpy()))
-    members = members.with_columns(
-        size + pl.col("name") * 1000,
-        node_end=pl.coalesce("ended", "node_end"),
-        node_begin=pl.coalesce("came", "node_begin"),
-        meeting="collective",
+    own, comes, ends = (
+        index.find(table["thread"], table[name], name == "until")
+        for name in ("begin", "comes", "until")
     )
+    comes, ends = (np.where(other >= 0, other, own) for other in (comes, ends))
+    name = index.name[own].astype(np.int64)
+    members = table.select(
+        "thread", "awaits", "is_root", "later", meeting="collective"
+    ).with_columns(
+        node_begin=index.node_begin[comes],
+        node_end=index.node_end[ends],
+        size=classify_size(table["bytes"].to_numpy()) + name * 1000,
+    )
+    members = members.filter(pl.Series(own >= 0))
     collectives = [_choose_awaited(members, awaits) for awaits in (ROOT | OTHERS, ROOT, OTHERS)]
-    return _group_members([*collectives, *_join_mpi_messages(list_messages(reader), calls)])
-
-
-def _join_left(members: pl.DataFrame, calls: pl.DataFrame, on: str) -> pl.DataFrame:
-    """Return members with the last of the calls that begins, or ends, at a time of theirs."""
-    calls = calls.unique(("thread", on), keep="last", maintain_order=True)
-    return members.join(calls, on=("thread", on), how="left", maintain_order="left")
+    return _join_meetings([_group_members(collectives), *_find_messages(messages, index)])
 
 
 def _choose_awaited(members: pl.DataFrame, awaits: int) -> pl.DataFrame:
     """Return the members of meetings of those who wait for the root, the others, or both, and of these."""
     own = pl.col("awaits") == awaits
     is_awaited = pl.when("is_root").then(awaits & ROOT).otherwise(awaits & OTHERS) != 0
-    some = members.filter(own.any().over("collective") & (own | is_awaited))
+    some = members.filter(own.any().over("meeting") & (own | is_awaited))
     return some.with_columns(eager=~own, holds=is_awaited)
 
 
-def _join_mpi_messages(messages: pl.DataFrame, calls: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield the members of messages: the call that completes the receive waits for the send, and for
-    the call of the sender without which no data moves; that which completes the send waits for the
-    call of the receiver that lets it go on.
-    """
-    messages = messages.filter(pl.col("kind") == MPI_MESSAGE).rename({"message": "meeting"})
-    # Nobody's time counts twice.
-    is_one = pl.col("drives").is_null() & (pl.col("lets") == pl.col("takes"))
-    one, two = messages.filter(is_one), messages.filter(is_one.not_().fill_null(True))
-    yield _list_sides(one, calls, "sent", "received", "released")
-    yield _list_sides(two, calls, "sent", "received", "drives")
-    yield _list_sides(two.filter(pl.col("lets").is_not_null()), calls, "sent", "lets", "released")
+class _Calls(Struct, frozen=True):
+    """Outermost calls of MPI, by thread and begin, which is also the order of their ends."""
+
+    thread: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    node_begin: np.ndarray
+    node_end: np.ndarray
+    name: np.ndarray
+
+    @classmethod
+    def from_frame(cls, calls: pl.DataFrame) -> _Calls:
+        """Return calls of a frame with these columns."""
+        order = np.lexsort((calls["begin"].to_numpy(), calls["thread"].to_numpy()))
+        types = {"begin": np.int64, "end": np.int64}
+        return cls(
+            *(
+                calls[name].to_numpy().astype(types.get(name, np.int32))[order]
+                for name in cls.__struct_fields__
+            )
+        )
+
+    def find(self, thread: pl.Series, times: pl.Series, at_end: bool) -> np.ndarray:
+        """Return the call of each thread that begins, or ends, at a time, -1 for none."""
+        own, span = self.end if at_end else self.begin, int(self.end.max(initial=0)) + 1
+        threads, wanted = thread.to_numpy(), times.fill_null(-1).to_numpy()
+        found = np.searchsorted(self.thread * np.int64(span) + own, threads * span + wanted)
+        if not len(own):
+            return np.full(len(found), -1, np.int32)
+        found = np.minimum(found, len(own) - 1)
+        is_it = (self.thread[found] == threads) & (own[found] == wanted)
+        return np.where(is_it, found, -1).astype(np.int32)
 
 
-#: Sides of messages: columns that identify a call, what of it (:data:`_KEY` or its end), and whether it
+#: Sides of messages: the column of the row, that of the time at which its call begins, or ends, whether it
 #: waits for the others, and they for it.
 _SIDES = {
-    "sent": ("sender", "begin", False, True),
-    "received": ("thread", "end", True, True),
-    "released": ("sender", "end", True, False),
-    "lets": ("thread", "begin", False, True),
-    "drives": ("sender", "begin", False, True),
+    "sent": ("sender", False, False, True),
+    "received": ("thread", True, True, True),
+    "released": ("sender", True, True, False),
+    "lets": ("thread", False, False, True),
+    "drives": ("sender", False, False, True),
 }
 
 
-def _list_sides(messages: pl.DataFrame, calls: pl.DataFrame, *names: str) -> pl.DataFrame:
-    """Return sides of messages as members."""
-    frames = []
-    for name in names:
-        row, of, waits, holds = _SIDES[name]
-        members = join_first(messages, calls, (row, name), ("thread", of), "_call").select(
-            *("meeting", "bytes", "name", "node_begin", "node_end"),
-            thread=row,
-            eager=not waits,
-            holds=holds,
+def _find_messages(messages: pl.DataFrame, calls: _Calls) -> list[Meetings]:
+    """Return the meetings of messages: the call that completes the receive waits for the send, and for
+    the call of the sender without which no data moves; that which completes the send waits for the
+    call of the receiver that lets it go on.
+    """
+    rows = {
+        name: calls.find(messages[row], messages[name], at_end)
+        for name, (row, at_end, _, _) in _SIDES.items()
+    }
+    waits = messages["lets"].is_not_null().to_numpy()
+    # Nobody's time counts twice.
+    is_one = messages["drives"].is_null() & (messages["lets"] == messages["takes"])
+    is_one = is_one.fill_null(False).to_numpy()
+    size = classify_size(messages["bytes"].to_numpy()).astype(np.int32)
+    return [
+        _list_sides(calls, np.flatnonzero(chosen), rows, size, sides)
+        for chosen, sides in (
+            (is_one, ("sent", "received", "released")),
+            (~is_one, ("sent", "received", "drives")),
+            (~is_one & waits, ("sent", "lets", "released")),
         )
-        frames.append(members)
-    members = pl.concat(frames)
-    size = pl.Series("size", -1 - classify_size(members["bytes"].to_numpy()))
-    size -= members["name"] * 1000
-    return members.with_columns(size, pl.col("meeting").cast(pl.Int64), later=True)
+    ]
+
+
+def _list_sides(
+    calls: _Calls,
+    chosen: np.ndarray,
+    rows: dict[str, np.ndarray],
+    size: np.ndarray,
+    sides: tuple[str, ...],
+) -> Meetings:
+    """Return meetings of these sides of some messages, of which the first two are there. rows: the call of
+    each side of all messages; size: their classes.
+    """
+    found = np.stack([rows[side][chosen] for side in sides], axis=1)
+    is_there = (found[:, :2] >= 0).all(axis=1)
+    found, chosen = found[is_there], chosen[is_there]
+    meeting, place = np.nonzero(found >= 0)
+    call = found[meeting, place]
+    waits, holds = (np.array([_SIDES[side][of] for side in sides]) for of in (2, 3))
+    return Meetings(
+        meeting,
+        calls.node_begin[call],
+        calls.node_end[call],
+        calls.thread[call],
+        -1 - size[chosen][meeting] - calls.name[call] * np.int32(1000),
+        ~waits[place],
+        holds[place],
+        np.ones(len(call), bool),
+        np.full(len(call), AS_RECORDED, np.int32),
+    )
+
+
+def _join_meetings(parts: Sequence[Meetings]) -> Meetings:
+    """Return meetings one after the other."""
+    before = np.cumsum([0, *(int(part.meeting.max(initial=-1)) + 1 for part in parts)])
+    numbers = [part.meeting + first for part, first in zip(parts, before[:-1], strict=True)]
+    columns = [[getattr(part, name) for part in parts] for name in Meetings.__struct_fields__[1:]]
+    return Meetings(np.concatenate(numbers), *map(np.concatenate, columns))
 
 
 def find_handoffs(handoffs: pl.DataFrame, calls: pl.DataFrame) -> Meetings:
