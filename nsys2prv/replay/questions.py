@@ -21,6 +21,7 @@ from nsys2prv.replay.suspects import (
     HANDOFF,
     KINDS,
     LATE_HANDOFF,
+    LINK_OF,
     LINK_TO_OTHERS,
     LINK_WITHIN,
     Suspect,
@@ -115,7 +116,9 @@ class Question(Struct, frozen=True):
         return do_as_others(self.replay, suspect)
 
     def link_as_others(self) -> Changes:
-        """Give the links of a host the speed of the rest."""
+        """Give the links of a host, or of ranks, the speed of the rest."""
+        if self.said["who"] != "host":
+            return do_as_others(self.replay, Suspect(0.0, LINK_OF, self.processes))
         links = (Suspect(0.0, kind, (), self.said["names"]) for kind in _LINKS[self.said["link"]])
         return [change for link in links for change in do_as_others(self.replay, link)]
 
@@ -165,7 +168,7 @@ _FORMS: dict[str, tuple[Callable[[Question], Changes], tuple[str, ...]]] = {
     ),
     _WHO + r"(?P<link>network(?: within| outside)?) as (?:the )?others": (
         Question.link_as_others,
-        tuple(f"host NAME: {link} as others" for link in _LINKS),
+        (*(f"host NAME: {link} as others" for link in _LINKS), "ranks 1,2: network as others"),
     ),
     _WHO + r"gpu(?: work)? (?P<shared>shared)": (Question.share, ("rank 3: gpu shared",)),
     _WHO + r"no own (?P<own>gpu|host|copies)(?: work)?": (
@@ -233,7 +236,7 @@ def _find_named(wanted: str, labels: Mapping[int, str], what: str) -> list[int]:
 def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
     """Return the words for what a cause changes; nothing where there are none."""
     if suspect := cause.suspect:
-        if suspect.is_link:
+        if suspect.host and suspect.is_link:
             link = next(name for name, kinds in _LINKS.items() if kinds == (suspect.kind,))
             return f"host {suspect.host}: {link} as others"
         by_process = {process: rank for rank, own in names.ranks.items() for process in own}
@@ -249,7 +252,7 @@ def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
         if suspect.is_shared:
             return f"{who}: {suspect.kind} shared"
         how = f"x{1 / suspect.ratio:.4f}" if suspect.ratio else "as others"
-        return f"{who}: {suspect.kind} {how}"
+        return f"{who}: {'network' if suspect.is_link else suspect.kind} {how}"
     if cause.place is not None:
         calls = replay.job.calls
         kind, key = cause.place

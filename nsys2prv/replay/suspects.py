@@ -16,6 +16,7 @@ from nsys2prv.replay.handoffs import (
     hand_off_at_once,
     is_late_at_times,
 )
+from nsys2prv.replay.links import list_slow_links, send_as_others
 from nsys2prv.replay.thresholds import (
     APART,
     BY_CHANCE,
@@ -52,8 +53,8 @@ from nsys2prv.replay.unequal_work import (
 )
 from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay, WorkTable
 
-#: Kinds of suspects that are links of a host.
-LINK_WITHIN, LINK_TO_OTHERS = "link within", "link to others"
+#: Kinds of suspects that are links of a host, or between two processes, or of one.
+LINK_WITHIN, LINK_TO_OTHERS, LINK_OF = "link within", "link to others", "link of"
 #: Kinds of suspects while whose host works others wait: sometimes longer than usual, or always.
 LATE_HANDOFF, HANDOFF = "late hand-off", "hand-off"
 _HANDOFFS = {HANDOFF: hand_off_at_once, LATE_HANDOFF: hand_off_as_usual}
@@ -66,7 +67,7 @@ class Suspect(Struct, frozen=True):
 
     #: Share of the span that is gained.
     gain: float
-    #: gpu, host, copies, LINK_WITHIN, LINK_TO_OTHERS, LATE_HANDOFF, HANDOFF.
+    #: gpu, host, copies, LINK_WITHIN, LINK_TO_OTHERS, LINK_OF, LATE_HANDOFF, HANDOFF.
     kind: str
     #: Processes, ascending.
     processes: tuple[int, ...]
@@ -82,7 +83,7 @@ class Suspect(Struct, frozen=True):
     @property
     def is_link(self) -> bool:
         """True if it is a link of the processes, and not their work."""
-        return self.kind in (LINK_WITHIN, LINK_TO_OTHERS)
+        return self.kind in (LINK_WITHIN, LINK_TO_OTHERS, LINK_OF)
 
     @property
     def hands_off(self) -> bool:
@@ -106,7 +107,8 @@ def list_suspects(replay: Replay) -> list[Suspect]:
         for kind, kinds in KINDS.items()
         for owners in list_owners(replay, kinds)
     )
-    suspects = chain(_list_work(replay), *slow, links, own)
+    single = (Suspect(0.0, LINK_OF, processes) for processes in list_slow_links(replay))
+    suspects = chain(_list_work(replay), *slow, links, single, own)
     found = []
     for suspect, changes in prepare_next((one, do_as_others(replay, one)) for one in suspects):
         # Of slow processes and links all gains are asked for.
@@ -143,6 +145,8 @@ def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
         return replay.transfer_as_others(lambda hosts: hosts == (host,))
     if kind == LINK_TO_OTHERS:
         return replay.transfer_as_others(lambda hosts: host in hosts and len(hosts) > 1)
+    if kind == LINK_OF:
+        return send_as_others(replay, processes)
     if suspect.is_own:
         return leave_out(replay, KINDS[kind], processes)
     if suspect.is_shared:

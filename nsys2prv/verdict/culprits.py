@@ -18,6 +18,7 @@ from nsys2prv.replay.suspects import (
     HANDOFF,
     KINDS,
     LATE_HANDOFF,
+    LINK_OF,
     LINK_TO_OTHERS,
     LINK_WITHIN,
     Suspect,
@@ -75,7 +76,10 @@ def _describe_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
         usual=(own - saved) / len(edges),
         name=facts.name_transfers(*worst),
     )
-    return Claim(cause.kind, [evidence], worst, saved, say(cause.kind, host=suspect.host))
+    who = facts.name_processes(suspect.processes)
+    several = len(suspect.processes) > 1
+    title = say(cause.kind, host=suspect.host, who=who, pair=several, one=not several)
+    return Claim(cause.kind, [evidence], worst, saved, title)
 
 
 def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
@@ -342,6 +346,7 @@ def _count_last(facts: CauseContext, tasks: tuple[int, ...]) -> Iterator[Said]:
 _DESCRIBE = {
     LINK_WITHIN: _describe_link,
     LINK_TO_OTHERS: _describe_link,
+    LINK_OF: _describe_link,
     "hiccup": _describe_hiccup,
     "gpu": _describe_gpu,
     "copies": _describe_copies,

@@ -13,6 +13,8 @@ from tools.nccl_exports import Rank, format_payload
 import nsys2prv
 from nsys2prv._util.native import core
 from nsys2prv.replay.beside import find_beside, run_alone
+from nsys2prv.replay.links import list_slow_links, send_as_others
+from nsys2prv.replay.suspects import choose_culprit, list_suspects
 from nsys2prv.replay.whatif import GPU, Replay
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
@@ -21,15 +23,19 @@ RANKS, STEPS = 4, 12
 BEGIN, GAP, LATENCY = 1_000_000, 1_000, 10_000
 
 
-def simulate(work: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def simulate(work: np.ndarray, sizes: np.ndarray, slow: tuple[int, ...] = ()) -> np.ndarray:
     """Return begins and ends of the kernels of steps in which each rank works, then exchanges with all
-    others: (steps, ranks, 4). work: ns; sizes: ns that the data takes, (steps, from, to).
+    others: (steps, ranks, 4). work: ns; sizes: bytes, each of which takes 1 ns, (steps, from, to); slow: a
+    pair between which it takes 5 ns.
     """
+    pace = np.ones((RANKS, RANKS))
+    if slow:
+        pace[slow, slow[::-1]] = 5
     found, free = np.zeros((STEPS, RANKS, 4), np.int64), np.full(RANKS, BEGIN)
     for step in range(STEPS):
         worked = free + work[step]
         come = worked + GAP
-        both = np.maximum(sizes[step], sizes[step].T)
+        both = (np.maximum(sizes[step], sizes[step].T) * pace).astype(np.int64)
         moved = np.maximum(come, come[:, None]) + LATENCY + both
         np.fill_diagonal(moved, 0)
         done = moved.max(axis=1)
@@ -39,9 +45,11 @@ def simulate(work: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 @contextmanager
-def open_exchanges(folder: Path, work: np.ndarray, sizes: np.ndarray) -> Iterator[Replay]:
+def open_exchanges(
+    folder: Path, work: np.ndarray, sizes: np.ndarray, slow: tuple[int, ...] = ()
+) -> Iterator[Replay]:
     """Yield the replay of such a job."""
-    times, reports = simulate(work, sizes), []
+    times, reports = simulate(work, sizes, slow), []
     for number in range(RANKS):
         rank = Rank(4242 + number)
         init = format_payload(7, 0, **{"No. of ranks": RANKS, "Rank": number})
@@ -83,6 +91,20 @@ def test_data_moves_once_the_last_partner_has_come(
         none = replay.compute_gain(replay.do_as_others(GPU, [1])) * replay.span
     assert gain == pytest.approx(before - after, rel=0.03)
     assert none == pytest.approx(0, abs=0.01 * before)
+
+
+@pytest.mark.parametrize("slow", [(), (0, 3)])
+def test_a_slow_link_of_two_ranks_is_found(slow: tuple[int, ...], tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    work = (400_000 * np.exp(random.normal(0, 0.02, (STEPS, RANKS)))).astype(np.int64)
+    sizes = (90_000 * np.exp(random.normal(0, 0.3, (STEPS, RANKS, RANKS)))).astype(np.int64)
+    saved = np.ptp([simulate(work, sizes, links)[-1, :, 3].max() for links in ((), slow)])
+    with open_exchanges(tmp_path, work, sizes, slow) as replay:
+        assert list(list_slow_links(replay)) == ([slow] if slow else [])
+        gain = replay.compute_gain(send_as_others(replay, (0, 3))) * replay.span
+        assert gain == pytest.approx(saved, rel=0.15, abs=0.01 * replay.span)
+        culprit = choose_culprit(replay, list_suspects(replay))
+    assert (culprit.processes if culprit else ()) == slow
 
 
 @pytest.mark.parametrize("meets", [True, False])

@@ -1,0 +1,80 @@
+"""Find pairs of ranks, and ranks, between which messages of NCCL are slower than between others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.replay.graph import LONG, Changes, Kind, split_size
+from nsys2prv.replay.thresholds import APART, FEWEST_LINKS, SEVERAL, SLOW_LINK, SMALL_COPY
+from nsys2prv.replay.whatif import Replay
+
+
+def list_slow_links(replay: Replay) -> Iterator[tuple[int, ...]]:
+    """Yield pairs of processes with a link that is slower than all others of their sort (within a host,
+    or between two), and processes all of whose links are.
+    """
+    messages = _list_messages(replay)
+    messages = messages.filter(pl.col("bytes") >= SMALL_COPY)
+    pace = (pl.col("lasts") / pl.col("bytes")).median()
+    links = messages.group_by("a", "b", "between").agg(pace=pace).sort("a", "b")
+    pairs = list(links.select("a", "b").rows())
+    ranks = [(process,) for process in sorted({one for pair in pairs for one in pair})]
+    for processes in (*pairs, *ranks):
+        own = links.filter(_is_within(processes))
+        others = links.filter(
+            ~_is_within(processes), pl.col("between").is_in(own["between"].implode())
+        )
+        if own.height < 3 - len(processes) or others.height < FEWEST_LINKS:
+            continue
+        logs = np.log(others["pace"].to_numpy())
+        usual = float(np.median(logs))
+        # Of many others one may be slow, too.
+        apart = np.sort(np.abs(logs - usual))[-2 if len(logs) >= SEVERAL else -1]
+        longer = float(np.log(own["pace"].to_numpy()).min()) - usual
+        if longer > max(np.log(SLOW_LINK), APART * apart):
+            yield processes
+
+
+def send_as_others(replay: Replay, processes: Collection[int]) -> Changes:
+    """Let messages between these processes, or of one of them, take as long as those of others: the median
+    of one size, or by bytes where others have none.
+    """
+    messages = _list_messages(replay)
+    is_own = _is_within(processes)
+    rest = messages.filter(~is_own)
+    alike = rest.group_by("size", "between").agg(usual=pl.col("lasts").median())
+    pace = rest.group_by("between").agg(pace=(pl.col("lasts") / pl.col("bytes")).median())
+    own = messages.filter(is_own)
+    own = own.join(alike, on=("size", "between"), how="left", maintain_order="left")
+    own = own.join(pace, on="between", how="left", maintain_order="left")
+    usual = pl.coalesce("usual", pl.col("pace") * pl.col("bytes"))
+    own = own.with_columns(new=pl.min_horizontal("lasts", usual)).drop_nulls("new")
+    new = own["new"].clip(0, LONG - 1).cast(pl.Int64)
+    return [(own["edge"].to_numpy(), new.to_numpy())]
+
+
+def _is_within(processes: Collection[int]) -> pl.Expr:
+    """Return whether a message is between these processes, or is of the only one."""
+    ends = [pl.col(side).is_in([*processes]) for side in ("a", "b")]
+    return pl.any_horizontal(ends) if len(processes) == 1 else pl.all_horizontal(ends)
+
+
+def _list_messages(replay: Replay) -> pl.DataFrame:
+    """Return messages of NCCL between two processes each: `edge`, `lasts` (ns), `size` (its class), about how
+    many `bytes`, the processes `a` and `b`, and whether it is `between` hosts.
+    """
+    edges, channels = replay.edges, replay.job.channels
+    rows = replay.select((Kind.NCCL,))
+    sizes, key = edges.size[rows], edges.key[rows]
+    is_pair = np.array([len(members) == 2 for members, _ in channels])
+    kept = (sizes < 0) & is_pair[key]
+    rows, sizes, key = rows[kept], sizes[kept], key[kept]
+    ends = np.array([members if len(members) == 2 else (-1, -1) for members, _ in channels])
+    between = np.array([len(hosts) > 1 for _, hosts in channels])
+    _, of_bytes, _ = split_size(sizes)
+    columns = {"edge": rows, "lasts": replay.graph.weight[rows], "size": sizes}
+    columns |= {"a": ends[key, 0], "b": ends[key, 1], "between": between[key]}
+    return pl.DataFrame(columns).with_columns(bytes=2.0 ** (of_bytes / 4))
