@@ -44,7 +44,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     inner = window if unit.options.steady else window - before - after
     times = {"before": before, "after": after, "idle": inner}
     for device in unit.devices:
-        yield "devices", _measure_device(unit, device, window, inner)
+        yield "devices", _measure_device(unit, device, window, times)
         for row in measure_other_work(unit, device, times):
             yield "other_work", row
     yield "copies", _sum_copies(unit, window)
@@ -108,10 +108,13 @@ def _collect_hosts(
             yield "ranges", host_time.sum_ranges(unit, thread, time)[0].with_columns(one)
 
 
-def _measure_device(unit: DeviceGroup, device: int, window: Spans, inner: Spans) -> pl.DataFrame:
-    """Return what a device does in the time that counts. inner: of it, between the first and the last
-    work of GPUs.
+def _measure_device(
+    unit: DeviceGroup, device: int, window: Spans, times: Mapping[str, Spans]
+) -> pl.DataFrame:
+    """Return what a device does in the time that counts, and before and after it. times: before and after
+    the work of GPUs, or the steady state, and between (`idle`).
     """
+    inner = times["idle"]
     row = {"device": device, "length": window.length, "inner": inner.length}
     row["busy"] = unit.merge_device_work(device, COMPUTE, GRAPH, MEMORY).overlap(window)
     compute = unit.merge_device_work(device, COMPUTE, GRAPH)
@@ -123,7 +126,9 @@ def _measure_device(unit: DeviceGroup, device: int, window: Spans, inner: Spans)
     del compute
     active = unit.find_active_spans(device)
     row["active"] = active.overlap(window)
-    row["copies_begin"], row["copies_end"] = (window & (active - working)).find_longest()
+    copies = active - working
+    row["copies_begin"], row["copies_end"] = (window & copies).find_longest()
+    row |= {f"copies_{when}": copies.overlap(times[when]) for when in ("before", "after")}
     row["idle_begin"], row["idle_end"] = (inner - active).find_longest()
     row |= {"task": unit.find_main_task(device), "copies": row["active"] - row["working"]}
     return pl.DataFrame([row])

@@ -45,19 +45,26 @@ NO_FAILURES = (600, 4, 201, 709)
 
 
 def describe_edge(facts: JobFacts, when: str) -> Finding | None:
-    """Return the finding of a long time before the first work of GPUs, or after the last."""
+    """Return the finding of a long time before the first work of GPUs, or after the last; before or after
+    the steady state with what GPUs only copy then.
+    """
     # Where work is lost it is not known when it began and ended.
     use = None if facts.options.lossy_devices else facts.find_use(when)
     if use is None:
         return None
     covered, profiler = max(facts.options.covered.length, 1), use.parts["profiler"]
-    share = (use.length - sum(use.parts[part] for part in NO_CAUSE)) / covered
+    copies = float(facts.devices[f"copies_{when}"].mean() or 0.0)
+    own = use.length - sum(use.parts[part] for part in NO_CAUSE)
+    share = (own + copies) / covered
     if share < LEAST_EDGE:
         return None
-    is_told, most = profiler >= LEAST_PROFILER * covered, use.describe_most()
+    is_told, is_copied = profiler >= LEAST_PROFILER * covered, copies > own
+    most = "" if is_copied else use.describe_most()
+    advice = ADVICE["edge_copies"] if is_copied else use.advice
     title = say(
         when,
-        length=use.length,
+        length=use.length + copies,
+        copies=copies if copies >= LEAST_PROFILER * covered else None,
         steady=facts.is_steady,
         work=not facts.is_steady,
         profiler=profiler if is_told else None,
@@ -70,7 +77,7 @@ def describe_edge(facts: JobFacts, when: str) -> Finding | None:
         title,
         share,
         use.list_evidence(),
-        advice=f"{use.advice}; {ADVICE['capture']}" if is_before else use.advice,
+        advice=f"{advice}; {ADVICE['capture']}" if is_before else advice,
         views=("views/cuda_activities.cfg",),
         moments=((*use.moment, ()),),
         where=use.where,
