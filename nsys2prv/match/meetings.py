@@ -125,7 +125,7 @@ def list_messages(reader: EventReader) -> pl.DataFrame:
     matched it; when the calls begin that complete the send (`waits`) and the receive (`takes`); the
     `protocol` of the send, and whether that was `learnt` from the job's messages; when the call of the
     receiver begins that lets the sender go on (`lets`), and that of the sender without which the
-    receiver does not (`drives`), null where there is none; and how long the receiver waited for the
+    receiver does not (`drives`), null where there is none; whether a loop of tests waits for it (`polls`); and how long the receiver waited for the
     sender (`late_sender`), the sender for the receiver (`late_receiver`), and either for the other to
     be inside of MPI (`progress`), ns, null where that is not known.
     """

@@ -36,6 +36,8 @@ TIMES_USUAL, LEAST_LATE, FEWEST = 10, 20_000, 3
 NO_LIMIT = 1 << 62
 #: Share of the messages of a size whose transfer is quick.
 QUICK = 0.3
+#: A loop of tests ends so soon after a message has come, as a share of how long it lasts.
+SOON = 0.05
 #: Columns of messages beside those of lines, as :func:`nsys2prv.match.meetings.list_messages` says.
 WAITING = {
     "rule": pl.Int64,
@@ -45,6 +47,7 @@ WAITING = {
     "learnt": pl.Boolean,
     "lets": pl.Int64,
     "drives": pl.Int64,
+    "polls": pl.Boolean,
     "late_sender": pl.Int64,
     "late_receiver": pl.Int64,
     "progress": pl.Int64,
@@ -55,6 +58,8 @@ _SENDS = {
     "buffered": re.compile(r"MPI_I?bsend$"),
     "request": re.compile(r"MPI_(I\w*send\w*|Start(all)?)$"),
 }
+
+_TESTS = re.compile(r"MPI_Test(all|any|some)?$")
 
 
 class Calls(Struct, frozen=True, dict=True):
@@ -136,6 +141,11 @@ def describe_waiting(reader: EventReader, lines: pl.DataFrame) -> pl.DataFrame:
         came=_find_arrivals(lines),
         error=np.where(apart, BETWEEN_HOSTS, ON_HOST),
     )
+    is_test = np.isin(
+        calls.call[taking], [value for name, value in _list_values() if _TESTS.match(name)]
+    )
+    calls_before = calls.end[taking - 1]
+    is_test &= (taking > 0) & (calls.thread[taking - 1] == thread)
     del calls
     frame = _learn_protocols(frame)
     protocol, is_driven = frame["protocol"].to_numpy(), frame["driven"].to_numpy()
@@ -143,7 +153,9 @@ def describe_waiting(reader: EventReader, lines: pl.DataFrame) -> pl.DataFrame:
     bound = np.select([protocol == RENDEZVOUS, protocol == NEEDS_CALL], [there, frame["inside"]], 0)
     ended = np.minimum(released, bound)
     drives = np.where(is_driven, frame["drives"], 0)
+    polls = _find_polls(calls_before, both, taking, begins, is_test)
     takes_from = np.where(taking >= 0, begins[taking], received)
+    takes_from = np.where(polls, calls_before, takes_from)
     waited = {
         "late_sender": np.minimum(received, sent) - takes_from,
         "late_receiver": np.minimum(ended, posted) - since,
@@ -161,11 +173,29 @@ def describe_waiting(reader: EventReader, lines: pl.DataFrame) -> pl.DataFrame:
         "rule": np.full(len(sent), BY_CALLS),
         "protocol": protocol,
         "learnt": frame["learnt"],
+        "polls": polls,
         **times,
         **{name: np.where(known, np.clip(time, 0, None), ABSENT) for name, time in waited.items()},
     }
     made = pl.DataFrame(columns).cast(WAITING)
     return lines.with_columns(made.with_columns(_blank(name) for name in [*times, *waited]))
+
+
+def _find_polls(
+    before: np.ndarray,
+    come: np.ndarray,
+    taking: np.ndarray,
+    begins: np.ndarray,
+    is_test: np.ndarray,
+) -> np.ndarray:
+    """Return which receives a loop of tests waits for: one is complete as soon as the message has `come`,
+    so that nothing else is done since the call before (ns). Tests that say no are not recorded.
+    """
+    delay = begins[taking] - come
+    soon = np.maximum(LEAST_LATE, SOON * (begins[taking] - before))
+    found = is_test & (come > before) & (delay >= 0) & (delay <= soon)
+    candidates = is_test & (come > before)
+    return found & (found.sum() >= max(FEWEST, candidates.sum() / 2))
 
 
 def _find_arrivals(lines: pl.DataFrame) -> pl.Series:

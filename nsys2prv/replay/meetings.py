@@ -202,6 +202,8 @@ _SIDES = {
     "sent": ("sender", False, False, True),
     "received": ("thread", True, True, True),
     "released": ("sender", True, True, False),
+    # A test that ends a loop begins when the message has come.
+    "polled": ("thread", False, True, False),
     "lets": ("thread", False, False, True),
     "drives": ("sender", False, False, True),
 }
@@ -213,19 +215,20 @@ def _find_messages(messages: pl.DataFrame, calls: _Calls) -> list[Meetings]:
     call of the receiver that lets it go on.
     """
     rows = {
-        name: calls.find(messages[row], messages[name], at_end)
+        name: calls.find(messages[row], messages["takes" if name == "polled" else name], at_end)
         for name, (row, at_end, _, _) in _SIDES.items()
     }
-    waits = messages["lets"].is_not_null().to_numpy()
+    waits, polls = messages["lets"].is_not_null().to_numpy(), messages["polls"].to_numpy()
     # Nobody's time counts twice.
     is_one = messages["drives"].is_null() & (messages["lets"] == messages["takes"])
-    is_one = is_one.fill_null(False).to_numpy()
+    is_one = is_one.fill_null(False).to_numpy() & ~polls
     size = classify_size(messages["bytes"].to_numpy()).astype(np.int32)
     return [
         _list_sides(calls, np.flatnonzero(chosen), rows, size, sides)
         for chosen, sides in (
             (is_one, ("sent", "received", "released")),
-            (~is_one, ("sent", "received", "drives")),
+            (~is_one & ~polls, ("sent", "received", "drives")),
+            (polls, ("sent", "polled", "drives")),
             (~is_one & waits, ("sent", "lets", "released")),
         )
     ]
@@ -246,11 +249,12 @@ def _list_sides(
     found, chosen = found[is_there], chosen[is_there]
     meeting, place = np.nonzero(found >= 0)
     call = found[meeting, place]
+    polled = sides.index("polled") if "polled" in sides else -1
     waits, holds = (np.array([_SIDES[side][of] for side in sides]) for of in (2, 3))
     return Meetings(
         meeting,
         calls.node_begin[call],
-        calls.node_end[call],
+        np.where(place == polled, calls.node_begin[call], calls.node_end[call]),
         calls.thread[call],
         -1 - size[chosen][meeting] - calls.name[call] * np.int32(1000),
         ~waits[place],

@@ -555,7 +555,8 @@ class Replay(Struct, frozen=True, dict=True):
         ends, number = np.unique(edges.target[waits], return_inverse=True)
         takes = np.zeros(len(ends), np.int64)
         np.maximum.at(takes, number, graph.weight[waits])
-        own = self.select((Kind.CALL, Kind.MEET))
+        # Of a loop of tests the time before the last of them.
+        own = self.select((Kind.CALL, Kind.MEET, Kind.GAP))
         own = own[np.isin(edges.target[own], ends)]
         lasts = graph.weight[own] + takes[np.searchsorted(ends, edges.target[own])]
         return [(own, lasts), (waits, np.full(len(waits), NO_WEIGHT))]

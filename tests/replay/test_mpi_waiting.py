@@ -104,6 +104,12 @@ def pipeline(size: int) -> Pattern:
     return step
 
 
+def polls(rank: Rank, left: int, right: int) -> Steps:
+    receive = yield from rank.start("MPI_Irecv", left, 8)
+    yield from rank.send(right, 8)
+    yield from rank.poll(receive)
+
+
 PATTERNS: dict[str, Pattern] = {
     "barrier": lambda rank, left, right: rank.barrier(),
     "alltoall": alltoall,
@@ -119,6 +125,7 @@ PATTERNS: dict[str, Pattern] = {
     "ssend": irecv_send_wait("MPI_Ssend", 8),
     "waitall": waitall(400_000),
     "waits": waits(8000),
+    "tests in a loop": polls,
     "pipeline, much data": pipeline(8000),
     "pipeline, little data": pipeline(8),
 }

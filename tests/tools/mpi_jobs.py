@@ -109,6 +109,16 @@ class Rank:
         done = [one for _, one in requests]
         yield from self.call(name, "MPI_START_WAIT_EVENTS", lambda: latest(done), *rows)
 
+    def poll(self, request: tuple[int, Callable[[], int | None]]) -> Steps:
+        """Test a request until it is complete: only the last test is recorded."""
+        handle, done = request
+        self.inside.append([self.now, None])
+        yield done
+        self.inside[-1][1] = self.now + CALL
+        row = {"start": self.now, "end": self.now + CALL, "name": "MPI_Test"}
+        self.rows.append(("MPI_START_WAIT_EVENTS", {**row, "requestHandle": handle}))
+        yield CALL
+
     def meet(
         self, name: str, awaits: Callable[[int], bool], root: int | None = None, size: int = 8
     ) -> Steps:
