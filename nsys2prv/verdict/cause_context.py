@@ -442,7 +442,11 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         calls, by call stacks; "" where these do not tell.
         """
         kinds = set(self.edges.kind[edges].tolist())
-        if not kinds or not kinds <= {Kind.CALL, Kind.GAP} or (longest := self._find_longest(edges)) is None:
+        if (
+            not kinds
+            or not kinds <= {Kind.CALL, Kind.GAP}
+            or (longest := self._find_longest(edges)) is None
+        ):
             return ""
         unit, row, spans = longest
         places = measure_places(unit, row, spans)
