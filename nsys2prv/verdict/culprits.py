@@ -26,6 +26,7 @@ from nsys2prv.replay.suspects import (
 from nsys2prv.replay.unequal_work import find_work_of, leave_out
 from nsys2prv.replay.whatif import HOST
 from nsys2prv.verdict.cause_context import CauseContext
+from nsys2prv.verdict.host_use import OVER
 from nsys2prv.verdict.job_causes import describe_copies_of
 from nsys2prv.verdict.loss_shape import find_loss
 from nsys2prv.verdict.thresholds import (
@@ -38,6 +39,9 @@ from nsys2prv.verdict.thresholds import (
     SLOWER,
 )
 from nsys2prv.verdict.words import ADVICE, Claim, Said, say
+
+#: Parts of the time of hosts that go on: neither before the first event nor after the last.
+GOING_ON = [part for part in PARTS if part not in (*OVER, "away")]
 
 
 def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
@@ -255,7 +259,7 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
     more = saved.sum() / len(tasks)
     if len(edges):
         evidence.append(say("host more", more=more, where=facts.name_work(edges, saved)))
-    hosts = frames["hosts"].unpivot(PARTS, index="task", variable_name="part", value_name="time")
+    hosts = frames["hosts"].unpivot(GOING_ON, index="task", variable_name="part", value_name="time")
     longer = {
         part: own - usual for part, own, usual, _ in compare_with_others(hosts, "part", tasks)
     }
