@@ -15,7 +15,7 @@ from nsys2prv.replay.causes import Cause
 from nsys2prv.replay.graph import Changes, Kind
 from nsys2prv.replay.whatif import Replay
 from nsys2prv.verdict.cause_context import CauseContext
-from nsys2prv.verdict.thresholds import ALIKE, LEAST_HELD, LEAST_SHARED
+from nsys2prv.verdict.thresholds import ALIKE, LEAST_HELD, LEAST_OF_WORK, LEAST_SHARED
 from nsys2prv.verdict.words import Claim, Said, say
 
 
@@ -84,6 +84,9 @@ def find_shortage(
         .sort("lasts", "thread")
         .row(-1, named=True)
     )
+    if row["lasts"] < LEAST_OF_WORK * row["outside"]:
+        # In MPI a rank leaves its CPU to others also while it waits for a partner.
+        return None
     task, thread, waits = row["task"], row["thread"], max(row["lasts"] + row["in_mpi"], 1)
     holders = use.find_holders(thread)
     of_own, of_others = (

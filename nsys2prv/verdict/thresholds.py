@@ -97,6 +97,8 @@ LEAST_IN_MPI, LATE, FEWEST_RANKS = 0.05, 0.8, 3
 
 #: Ranks share a CPU if one has it for this share of the time in which the other waits for it.
 LEAST_HELD = 0.05
+#: CPUs are short if a rank waits for one in this share of the time outside of calls.
+LEAST_OF_WORK = 0.02
 #: Ranks wait for CPUs if they do for this share of the time of the one that waits longest.
 LEAST_SHARED = 0.2
 #: A rank is off its CPU as much in MPI, where it looks again and again, as elsewhere, if it is so for this
