@@ -141,8 +141,8 @@ def test_outputs_agree(wrapped: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     text = capsys.readouterr().out
     assert text.startswith("2 ranks on 1 host;")
     assert "<span>2 ranks on 1 host</span>" in page.read_text()
-    share = re.search(r"Ranks are in MPI for ([\d.]+)% of the time from MPI_Init", text)[1]
-    assert f"in MPI for {share} % of the time from MPI_Init to MPI_Finalize." in page.read_text()
+    share = re.search(r"Ranks are in MPI for ([\d.]+)% of the steady state", text)[1]
+    assert f"in MPI for {share} % of the steady state." in page.read_text()
     convert(sorted(wrapped.glob("*.sqlite")), tmp_path / "o.pftrace")
     trace = (tmp_path / "o.pftrace").read_bytes()
     assert b"rank 1 app 111 on node1" in trace
