@@ -105,13 +105,15 @@ class WorkTable(Struct, frozen=True, dict=True):
         return [(edges[:count], new[:count])] if count else []
 
     def find_alike(self, columns: np.ndarray) -> np.ndarray:
-        """Return what work some columns (a mask) do about as often as the others, or as most do, so that each
-        time of it can be compared: a mask of the keys.
+        """Return what work some columns (a mask) do about as often as one of the others, or all that do it,
+        so that each time of it can be compared: a mask of the keys.
         """
         counts = self.by_key[2]
-        others = counts if columns.all() else counts[:, ~columns]
-        most = MORE_OFTEN * np.median(others, axis=1) + 1
-        return (counts[:, columns] <= most[:, None]).all(axis=1)
+        if columns.all():
+            few = np.where(counts > 0, counts, counts.max(initial=0)).min(axis=1)
+        else:
+            few = counts[:, ~columns].max(axis=1)
+        return (counts[:, columns] <= MORE_OFTEN * few[:, None] + 1).all(axis=1)
 
     def measure(self, column: int) -> np.ndarray:
         """Return the durations of a column (ns), -1 where the process does not do the work."""

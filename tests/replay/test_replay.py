@@ -31,12 +31,13 @@ from nsys2prv.replay.graph import (
     Graph,
     Kind,
     Times,
+    make_durations,
 )
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
 from nsys2prv.replay.suspects import Suspect, is_awaited
 from nsys2prv.replay.unit_graph import finish_graph, mark_clear
-from nsys2prv.replay.whatif import GPU, Replay
+from nsys2prv.replay.whatif import GPU, Replay, WorkTable
 from nsys2prv.verdict.findings import _skip_unmatched
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
@@ -375,3 +376,17 @@ def test_who_waits_in_collectives_of_mpi() -> None:
     members = Counter(calls["call"].cast(str).to_list())
     for name, share in (("MPI_Bcast", 3 / 4), ("MPI_Reduce", 1 / 4), ("MPI_Barrier", 1)):
         assert names[name] == share * members[name] > 0
+
+
+def test_only_what_is_done_as_often_is_compared() -> None:
+    """Of two stages with two ranks each, the second alone has work of the first key; the last rank alone
+    does that of the second one twice.
+    """
+    edges = np.array([[-1, -1, 0, 1], [-1, -1, 2, 3], [4, 5, 6, 7], [-1, -1, -1, 8]], np.int32)
+    edges = np.concatenate([edges, np.full((2, 4), -1, np.int32)])
+    edges[4:, 3] = 9, 10
+    lasts = make_durations(np.full(11, 100, np.int32), lambda place: place)
+    table = WorkTable(edges, np.array([1, 2], np.int32), np.array([0, 2, 6], np.int64), lasts)
+    masks = [table.mask_columns(np.array([column])) for column in (2, 3)]
+    assert [table.find_alike(mask).tolist() for mask in masks] == [[True, True], [True, False]]
+    assert table.find_alike(table.mask_columns(slice(None))).tolist() == [True, False]
