@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
+import polars as pl
 import pytest
 from tools.exports import make_call, make_nvtx_range
 from tools.nccl_exports import COMM, Rank, format_payload
 
 import nsys2prv
 from nsys2prv.figures.result import Finding
+from nsys2prv.replay.pipelines import Pipeline, find_pipeline
 
 STAGES, MICRO_BATCHES, STEPS = 3, 4, 8
 WORK, LATENCY = 1_000_000, 20_000
-ALL_REDUCE, SEND_RECV, ADD, SYNCHRONIZE = 1, 3, 5, 6
-NAMES = (*Rank().names, "add_one", "cudaStreamSynchronize_v3020")
+ALL_REDUCE, SEND_RECV, ADD, SYNCHRONIZE, HEAD = 1, 3, 5, 6, 7
+NAMES = (*Rank().names, "add_one", "cudaStreamSynchronize_v3020", "output_layer")
 
 
 class Stage:
@@ -45,8 +50,10 @@ def send_on(sender: Stage, receiver: Stage) -> None:
     sender.call_nccl("ncclSend", sender.free, end, SEND_RECV, peer=number)
 
 
-def list_findings(folder: Path, work: list[int], told: bool) -> list[Finding]:
-    """Return the findings of a pipeline whose stages compute for so long (ns). told: by payloads."""
+def list_findings(folder: Path, work: list[int], told: bool, head: int = 0) -> list[Finding]:
+    """Return the findings of a pipeline whose stages compute for so long (ns). told: by payloads. head: how
+    long the last stage's output layer takes.
+    """
     stages = [Stage(number, told) for number in range(STAGES)]
     for step in range(STEPS):
         begins = [stage.launch for stage in stages]
@@ -55,6 +62,8 @@ def list_findings(folder: Path, work: list[int], told: bool) -> list[Finding]:
                 if number:
                     send_on(stages[number - 1], stage)
                 stage.run_kernel(stage.free, stage.free + work[number])
+            if head:
+                stages[-1].run_kernel(stages[-1].free, stages[-1].free + head, HEAD)
         end = max(stage.free for stage in stages) + LATENCY
         for begin, stage in zip(begins, stages, strict=True):
             stage.call_nccl("ncclAllReduce", stage.free, end, ALL_REDUCE)
@@ -113,3 +122,64 @@ def test_serialisation_is_never_worse_than_what_was_measured(tmp_path: Path) -> 
     assert row["communication_efficiency"] == pytest.approx(measured)
     assert row["serialisation_efficiency"] == pytest.approx(measured)
     assert row["transfer_efficiency"] == pytest.approx(1)
+
+
+def test_the_output_layer_of_the_last_stage_is_spread(tmp_path: Path) -> None:
+    """It is work that no other stage has; a smaller one is usual, and nobody's fault."""
+    work = [WORK] * STAGES
+    small, large = (
+        list_findings(make_folder(tmp_path / f"{head}"), work, told=True, head=head)
+        for head in (WORK // 5, WORK // 2)
+    )
+    assert not any(finding.ranks for finding in small)
+    found = next(finding for finding in large if finding.ranks)
+    assert (found.ranks, found.what_if) == ((2,), "rank 2: no own gpu work")
+    assert "stage 3 of 3: has work that the others do not have" in found.title
+    # All stages have a third of it then, and it takes the time of the pipeline's begin and end too.
+    gone = MICRO_BATCHES - (MICRO_BATCHES + STAGES - 1) / STAGES
+    whole = (MICRO_BATCHES + STAGES - 1) * WORK + MICRO_BATCHES * WORK / 2
+    assert found.share == pytest.approx(gone * WORK / 2 / whole, rel=0.15)
+
+
+def make_folder(path: Path) -> Path:
+    """Return the path of a new folder."""
+    path.mkdir()
+    return path
+
+
+def find(messages: list[tuple[int, int, int, int]], ranks: int, begins: list[int]) -> object:
+    """Return the pipeline of messages: sender, when it is sent, receiver, when it is received."""
+    columns = ["sender", "sent", "thread", "received"]
+    frame = pl.DataFrame(messages, schema=columns, orient="row")
+    rows = SimpleNamespace(get_column=lambda _: np.arange(ranks) + 1)
+    reader = SimpleNamespace(rows=rows, remember=lambda *_: frame)
+    return find_pipeline(reader, 0, 1_000_000, begins)
+
+
+def test_rings_of_stages_are_interleaved_pipelines() -> None:
+    """Each micro-batch passes all three ranks twice, and its gradients come back."""
+    messages = []
+    for begin in (0, 1000):
+        for batch in range(4):
+            path = [0, 1, 2, 0, 1, 2]
+            way = [*pairwise(path), *pairwise(path[::-1])]
+            messages += [
+                (a, begin + 10 * step + batch, b, begin + 10 * step + batch + 5)
+                for step, (a, b) in enumerate(way)
+            ]
+    found = find(messages, 3, [0, 1000])
+    assert found == Pipeline(((0,), (1,), (2,)), 4, 2)
+    assert found.bubble == pytest.approx(2 / (2 * 4 + 2))
+
+
+@pytest.mark.parametrize("is_ring", [False, True])
+def test_ranks_that_exchange_halos_are_no_pipeline(is_ring: bool) -> None:
+    pairs = [*pairwise(range(4)), *([(3, 0)] if is_ring else [])]
+    messages = [
+        (a, step * 100 + a + b, other, step * 100 + 40)
+        for step in range(5)
+        for one in pairs
+        for a, other in (one, one[::-1])
+        for b in [other]
+    ]
+    assert find(messages, 4, [100 * step for step in range(5)]) is None
