@@ -167,7 +167,8 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
     if not suspects or suspects[0].gain < LEAST_GAIN:
         return certain
     near = [one for one in suspects if one.gain >= max(LEAST_GAIN, NEARLY_ALL * suspects[0].gain)]
-    found = min(near, key=lambda one: (len(one.processes), one.is_own, -one.gain))
+    # Each time of the work compared says more than the ratio of all.
+    found = min(near, key=lambda one: (len(one.processes), one.is_own, one.ratio > 0, -one.gain))
     # A process that gains much alone is a cause of its own; the rest of the set comes after it.
     alone = [
         one

@@ -146,6 +146,13 @@ def find_longer_lines(replay: Replay, processes: tuple[int, ...]) -> np.ndarray 
     """Return the lines of the table of kernels in which processes take longer than the others (a mask);
     None where they do so in nearly all: then they do not have more work, but are slow.
     """
+    found = replay.tabulate(GPU).longer
+    if processes not in found:
+        found[processes] = _find_longer_lines(replay, processes)
+    return found[processes]
+
+
+def _find_longer_lines(replay: Replay, processes: tuple[int, ...]) -> np.ndarray | None:
     table = replay.tabulate(GPU)
     own = table.mask_columns(np.searchsorted(replay.processes, processes))
     usual, lasts = table.find_medians(~own), table.find_medians(own)

@@ -104,6 +104,11 @@ class WorkTable(Struct, frozen=True, dict=True):
         count = core.share_work(*given, edges, new)
         return [(edges[:count], new[:count])] if count else []
 
+    @cached_property
+    def longer(self) -> dict[tuple[int, ...], np.ndarray | None]:
+        """Lines in which processes take longer than the others (a mask), by these, once they are found."""
+        return {}
+
     def find_alike(self, columns: np.ndarray) -> np.ndarray:
         """Return what work some columns (a mask) do about as often as one of the others, or all that do it,
         so that each time of it can be compared: a mask of the keys.

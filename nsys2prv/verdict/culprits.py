@@ -189,7 +189,14 @@ def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
         name = facts.name_place(kind, int(table.keys[own.keys[one]]))
         if not named or lasts[one] > EXPLAINS * lasts.sum():
             named.append(say("so often", where=name, time=totals[one], count=counts[one]))
-    worst, time = replay.list_saved(cause.changes), float(own.lasts[columns].mean())
+    worst = replay.list_saved(cause.changes)
+    # Calls of hosts wait, too, in what they do alone.
+    calls = (
+        facts.measure(edges).sum() * (1 - new)
+        for edges, new in cause.changes
+        if isinstance(new, float) and new < 1
+    )
+    time = max(float(own.lasts[columns].mean()), float(sum(calls)) / len(suspect.processes))
     when = find_loss(facts, suspect, *worst).shape.when
     said = [say("own work", time=time, first=named[0], second=named[1] if named[1:] else None)]
     stage, stages = _find_stage(facts, suspect)
