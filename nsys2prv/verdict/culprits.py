@@ -180,23 +180,20 @@ def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     replay, kinds = facts.replay, KINDS[suspect.kind]
     own = find_work_of(replay, kinds, suspect.processes)
     table, columns = replay.tabulate(kinds), own.columns
-    _, totals, counts = (figures[own.keys][:, columns].mean(axis=1) for figures in table.by_key)
-    lasts = (table.by_key[1][own.keys] * own.share)[:, columns].mean(axis=1)
-    named = list[Said]()
+    counts = table.by_key[2][own.keys][:, columns].mean(axis=1)
+    share, number = own.share[:, columns].mean(axis=1), len(suspect.processes)
+    # Calls of hosts wait, too, in what they do alone.
+    lines = [table.edges[table.first[key] : table.first[key + 1], columns] for key in own.keys]
+    totals = np.array([facts.measure(line[line >= 0]).sum() / number for line in lines])
+    lasts, named = totals * share, list[Said]()
     for one in np.argsort(-lasts)[:2].tolist():
-        line = table.edges[table.first[own.keys[one]] : table.first[own.keys[one] + 1]]
-        kind = Kind(facts.edges.kind[line.max()])
+        kind = Kind(facts.edges.kind[lines[one].max()])
         name = facts.name_place(kind, int(table.keys[own.keys[one]]))
         if not named or lasts[one] > EXPLAINS * lasts.sum():
             named.append(say("so often", where=name, time=totals[one], count=counts[one]))
-    worst = replay.list_saved(cause.changes)
-    # Calls of hosts wait, too, in what they do alone.
-    calls = (
-        facts.measure(edges).sum() * (1 - new)
-        for edges, new in cause.changes
-        if isinstance(new, float) and new < 1
-    )
-    time = max(float(own.lasts[columns].mean()), float(sum(calls)) / len(suspect.processes))
+    worst, time = replay.list_saved(cause.changes), float(own.lasts[columns].mean())
+    if kinds == HOST:
+        time = max(time, float(lasts.sum()))
     when = find_loss(facts, suspect, *worst).shape.when
     said = [say("own work", time=time, first=named[0], second=named[1] if named[1:] else None)]
     stage, stages = _find_stage(facts, suspect)
