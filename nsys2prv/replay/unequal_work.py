@@ -81,6 +81,9 @@ def list_owners(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[tuple[int, 
     for own in find_own_work(replay, kinds):
         owners = tuple(replay.processes[own.columns].tolist())
         least = LEAST_EXCESS * replay.span
+        if np.median(whole[~own.columns]) < least:
+            # The others do nothing of the kind: their part is another one.
+            continue
         is_stage = _find_share_of_stage(replay, kinds, owners) > 0
         if is_stage:
             least = max(least, MORE_OF_STAGE * np.median(whole[~own.columns]))

@@ -111,7 +111,7 @@ def test_a_place_that_one_rank_has_to_itself_is_its(tmp_path: Path) -> None:
         )
     with nsys2prv.open(reports, align="none", jobs=1) as job:
         finding = next(finding for finding in job.findings() if "cudaGetDevice" in finding.title)
-    assert (finding.kind, finding.ranks) == ("host_work", (SLOW,))
+    assert (finding.kind, finding.ranks) == ("straggler", (SLOW,))
 
 
 def test_a_range_that_does_not_amount_to_the_loss_is_not_named(tmp_path: Path) -> None:
