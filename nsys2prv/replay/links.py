@@ -8,7 +8,14 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.replay.graph import LONG, Changes, Kind, split_size
-from nsys2prv.replay.thresholds import APART, FEWEST_LINKS, SEVERAL, SLOW_LINK, SMALL_COPY
+from nsys2prv.replay.thresholds import (
+    APART,
+    FEWEST_LINKS,
+    MOST_LINKS,
+    SEVERAL,
+    SLOWER_LINK,
+    SMALL_COPY,
+)
 from nsys2prv.replay.whatif import Replay
 
 
@@ -20,21 +27,26 @@ def list_slow_links(replay: Replay) -> Iterator[tuple[int, ...]]:
     messages = messages.filter(pl.col("bytes") >= SMALL_COPY)
     pace = (pl.col("lasts") / pl.col("bytes")).median()
     links = messages.group_by("a", "b", "between").agg(pace=pace).sort("a", "b")
-    pairs = list(links.select("a", "b").rows())
-    ranks = [(process,) for process in sorted({one for pair in pairs for one in pair})]
-    for processes in (*pairs, *ranks):
+    # What is slow is slower than the quickest of its sort, too.
+    quick = pl.col("pace").quantile(0.25, "lower").over("between")
+    is_slow = pl.col("pace") > SLOWER_LINK * quick
+    sides = links.with_columns(is_slow).unpivot(["a", "b"], index="pace", value_name="rank")
+    slow = sides.group_by("rank").agg(pl.col("pace").all() & (pl.len() > 1)).filter("pace")
+    pairs = links.filter(is_slow).sort("pace", descending=True).head(MOST_LINKS)
+    ranks = slow.select("rank").sort("rank").head(MOST_LINKS).rows()
+    for processes in (*pairs.select("a", "b").rows(), *ranks):
         own = links.filter(_is_within(processes))
         others = links.filter(
             ~_is_within(processes), pl.col("between").is_in(own["between"].implode())
         )
-        if own.height < 3 - len(processes) or others.height < FEWEST_LINKS:
+        if others.height < FEWEST_LINKS:
             continue
         logs = np.log(others["pace"].to_numpy())
         usual = float(np.median(logs))
         # Of many others one may be slow, too.
         apart = np.sort(np.abs(logs - usual))[-2 if len(logs) >= SEVERAL else -1]
         longer = float(np.log(own["pace"].to_numpy()).min()) - usual
-        if longer > max(np.log(SLOW_LINK), APART * apart):
+        if longer > max(np.log(SLOWER_LINK), APART * apart):
             yield processes
 
 

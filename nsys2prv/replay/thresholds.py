@@ -103,8 +103,8 @@ PARTS = 10
 #: by at most, and beyond so many of the longest of the others, in parts of the time (either number).
 MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, LONGEST = 4.0, 3.0, 4.0, 6.0, (10, 20)
 #: A link is slow if data takes so many times as long there as on others of its sort, of which there are so
-#: many at least.
-SLOW_LINK, FEWEST_LINKS = 1.5, 2
+#: many at least; so many pairs, and ranks, are looked at.
+SLOWER_LINK, FEWEST_LINKS, MOST_LINKS = 1.5, 2, 8
 #: So few repetitions have no standard error; of so many others one may be a culprit too.
 FEW, SEVERAL = 8, 4
 #: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
