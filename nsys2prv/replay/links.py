@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from math import comb
 
 import numpy as np
 import polars as pl
@@ -10,6 +11,7 @@ import polars as pl
 from nsys2prv.replay.graph import LONG, Changes, Kind, split_size
 from nsys2prv.replay.thresholds import (
     APART,
+    BY_CHANCE,
     FEWEST_LINKS,
     MOST_LINKS,
     SEVERAL,
@@ -34,6 +36,7 @@ def list_slow_links(replay: Replay) -> Iterator[tuple[int, ...]]:
     slow = sides.group_by("rank").agg(pl.col("pace").all() & (pl.len() > 1)).filter("pace")
     pairs = links.filter(is_slow).sort("pace", descending=True).head(MOST_LINKS)
     ranks = slow.select("rank").sort("rank").head(MOST_LINKS).rows()
+    count = sides["rank"].n_unique()
     for processes in (*pairs.select("a", "b").rows(), *ranks):
         own = links.filter(_is_within(processes))
         others = links.filter(
@@ -45,8 +48,12 @@ def list_slow_links(replay: Replay) -> Iterator[tuple[int, ...]]:
         usual = float(np.median(logs))
         # Of many others one may be slow, too.
         apart = np.sort(np.abs(logs - usual))[-2 if len(logs) >= SEVERAL else -1]
-        longer = float(np.log(own["pace"].to_numpy()).min()) - usual
-        if longer > max(np.log(SLOWER_LINK), APART * apart):
+        least = float(np.log(own["pace"].to_numpy()).min())
+        longer = least - usual
+        # By chance all links of one process are hardly ever slower than all of the others.
+        chance = count / comb(own.height + others.height, own.height)
+        is_certain = least > logs.max() and chance < BY_CHANCE
+        if longer > np.log(SLOWER_LINK) and (longer > APART * apart or is_certain):
             yield processes
 
 

@@ -24,7 +24,7 @@ from nsys2prv.match.meetings import (
     match_graphs,
 )
 from nsys2prv.replay.graph import AS_RECORDED, LONG
-from nsys2prv.replay.thresholds import SLACK
+from nsys2prv.replay.thresholds import FEWEST_CASES, QUICK_LINK, SLACK
 from nsys2prv.replay.unit_graph import classify_size
 from nsys2prv.table.event_reader import EventReader
 
@@ -123,7 +123,12 @@ def _divide_transfers(members: pl.DataFrame) -> pl.DataFrame:
     pace = pl.col("pace").filter("may_be_last").min().over("node_begin")
     lasts = (pace * pl.col("amount")).round().cast(pl.Int64)
     most = pl.when("may_be_last").then(lasts).otherwise("most")
-    return members.with_columns(lasts=pl.min_horizontal(lasts, most, LONG - 1))
+    # Where all end at once, their sizes tell which transfer did: it takes no longer by bytes than usual.
+    link = [getattr(pl.col("thread"), side)().over("meeting") for side in ("min", "max")]
+    quick = (pl.col("most") / pl.col("amount")).quantile(QUICK_LINK, "lower").over(link)
+    several = (pl.len() > 1).over("node_begin") & (pl.len() >= FEWEST_CASES).over(link)
+    quick = pl.when(several).then((quick * pl.col("amount")).round().cast(pl.Int64))
+    return members.with_columns(lasts=pl.min_horizontal(lasts, most, quick, LONG - 1))
 
 
 def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:

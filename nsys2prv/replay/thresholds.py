@@ -22,6 +22,10 @@ CLOCK_ERROR = 50 * US
 #: Share of the messages of one size from which the transfer alone is taken: the others also wait.
 QUICK_SHARE = 0.3
 
+#: Share of what is exchanged with one partner, of several at once, from which the transfer by bytes is
+#: taken: most of it waits for transfers with others.
+QUICK_LINK = 0.1
+
 # Figures of an ideal network.
 
 #: A latency beyond what is usual by less is nothing to explain.
