@@ -31,10 +31,10 @@ _NUMBERS = (
 )
 #: Whether it is the root's; whether it returns before it is complete (`later`): then the call that
 #: completes it lasts from `since` to `until`, else it does so itself. For whom it waits (`awaits`:
-#: nobody, ROOT, OTHERS or both), until when the call begins that these are waited for in (`comes`).
+#: nobody, ROOT, OTHERS or both), and whether until these complete it, too, which moves its data (`inside`).
 COLLECTIVES = {
-    **dict.fromkeys((*_NUMBERS, "since", "until", "comes", "awaits"), pl.Int64),
-    **dict.fromkeys(("is_root", "later"), pl.Boolean),
+    **dict.fromkeys((*_NUMBERS, "since", "until", "awaits"), pl.Int64),
+    **dict.fromkeys(("is_root", "later", "inside"), pl.Boolean),
 }
 #: Kinds of lines that are messages of ranks to each other.
 MESSAGES = ("nccl_message", "mpi_message")
@@ -73,8 +73,8 @@ def _match_collectives(reader: EventReader) -> pl.DataFrame:
 
 def _complete(found: pl.DataFrame) -> pl.DataFrame:
     """Return members with all columns."""
-    blocking = {"since": pl.col("begin"), "until": pl.col("end"), "comes": pl.col("begin")}
-    alike = {"awaits": ROOT | OTHERS, "is_root": False, "later": False}
+    blocking = {"since": pl.col("begin"), "until": pl.col("end")}
+    alike = {"awaits": ROOT | OTHERS, "is_root": False, "later": False, "inside": False}
     numbers = dict.fromkeys(("bytes", "communicator"), ABSENT)
     found = found.with_columns(
         (value if isinstance(value, pl.Expr) else pl.lit(value)).alias(name)

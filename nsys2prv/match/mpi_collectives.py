@@ -47,11 +47,13 @@ _NAMES = {
 
 def find_last(over: str) -> pl.Expr:
     """Return when the last of those has come that a member waits for. over: column of collectives."""
-    comes = pl.col("comes")
     last = (
-        pl.when(pl.col("awaits") & bit != 0).then(comes.filter(of).max().over(over))
+        pl.when(pl.col("awaits") & bit != 0).then(
+            pl.when("inside").then(pl.col("since").filter(of).max().over(over))
+            .otherwise(pl.col("begin").filter(of).max().over(over))
+        )
         for bit, of in ((ROOT, pl.col("is_root")), (OTHERS, ~pl.col("is_root")))
-    )
+    )  # fmt: skip
     return pl.max_horizontal("since", *last)
 
 
@@ -105,10 +107,11 @@ def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
 
 
 def _find_ends(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
-    """Return members with `since`, `until` and `comes`: of calls that return at once those of the first
-    wait that ends when all have come; they go on without waiting where there is none.
+    """Return members with `since`, `until` and `inside`: of calls that return at once those of the first
+    wait that ends when all have come; they go on without waiting where there is none. By their
+    algorithm some members need only the calls of the others, and some that these are inside of MPI.
     """
-    found = found.with_columns(since="begin", until="end", comes="begin")
+    found = found.with_columns(since="begin", until="end", inside=pl.lit(False))
     if not found["later"].any():
         return found
     waits = _select_mpi_calls(reader, "wait").select("thread", since="begin", until="end")
@@ -124,16 +127,16 @@ def _find_ends(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
         awaits=pl.when(is_waited | ~pl.col("later")).then("awaits").otherwise(0),
     )
     # Whether the others' data came while this one was outside of MPI.
-    entered = pl.col("since").max().over("collective")
+    waited = waited.with_columns(entered=pl.col("since").max().over("collective"))
+    entered = pl.col("entered")
     late, error = _find_lateness(entered), _find_error(reader, waited)
     waited = waited.with_columns(late=late, error=error)
     is_late = pl.col("later") & (entered - pl.col("since") > pl.col("late"))
     early = is_late & (pl.col("until") < entered - pl.col("error"))
     needs = _outnumbers(is_late & ~early, early)
     return waited.with_columns(
-        comes=pl.when(pl.col("later") & needs.over("call", "communicator")).then("since")
-        .otherwise("begin")
-    ).drop("late", "error", "come")  # fmt: skip
+        inside=pl.col("later") & needs.over("call", "communicator", "thread")
+    ).drop("late", "error", "come", "entered")
 
 
 def _find_error(reader: EventReader, found: pl.DataFrame) -> pl.Series:
@@ -166,13 +169,13 @@ def _learn_roots(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
     """
     if (found["waits"] == ALL).all():
         return found
-    comes, until = pl.col("comes"), pl.col("until")
+    begin, until = pl.col("begin"), pl.col("until")
     of = {ROOT: pl.col("is_root"), OTHERS: ~pl.col("is_root")}
-    come = {bit: comes.filter(who).max().over("collective") for bit, who in of.items()}
+    come = {bit: begin.filter(who).max().over("collective") for bit, who in of.items()}
     found = found.with_columns(
         come_root=come[ROOT],
         come_others=come[OTHERS],
-        late=_find_lateness(comes.max().over("collective")),
+        late=_find_lateness(begin.max().over("collective")),
         error=_find_error(reader, found),
     )
     alike = ("call", "communicator", "size", "is_root")

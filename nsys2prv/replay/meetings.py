@@ -140,31 +140,38 @@ def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
     if not calls.height:
         return _group_members([])
     index = _Calls.from_frame(calls)
-    # A call that returns at once comes, and ends, with the one that completes it.
-    own, comes, ends = (
+    # A call that returns at once ends with the one that completes it.
+    own, since, ends = (
         index.find(table["thread"], table[name], name == "until")
-        for name in ("begin", "comes", "until")
+        for name in ("begin", "since", "until")
     )
-    comes, ends = (np.where(other >= 0, other, own) for other in (comes, ends))
+    since, ends = (np.where(other >= 0, other, own) for other in (since, ends))
     name = index.name[own].astype(np.int64)
-    members = table.select(
-        "thread", "awaits", "is_root", "later", meeting="collective"
-    ).with_columns(
-        node_begin=index.node_begin[comes],
+    flags = ("awaits", "is_root", "later", "inside")
+    members = table.select("thread", *flags, meeting="collective").with_columns(
+        node_begin=index.node_begin[own],
+        node_since=index.node_begin[since],
         node_end=index.node_end[ends],
         size=classify_size(table["bytes"].to_numpy()) + name * 1000,
     )
     members = members.filter(pl.Series(own >= 0))
-    collectives = [_choose_awaited(members, awaits) for awaits in (ROOT | OTHERS, ROOT, OTHERS)]
+    collectives = [
+        _choose_awaited(members, awaits, inside)
+        for awaits in (ROOT | OTHERS, ROOT, OTHERS)
+        for inside in (False, True)
+    ]
     return _join_meetings([_group_members(collectives), *_find_messages(messages, index)])
 
 
-def _choose_awaited(members: pl.DataFrame, awaits: int) -> pl.DataFrame:
-    """Return the members of meetings of those who wait for the root, the others, or both, and of these."""
-    own = pl.col("awaits") == awaits
+def _choose_awaited(members: pl.DataFrame, awaits: int, inside: bool) -> pl.DataFrame:
+    """Return the members of meetings of those who wait for the root, the others, or both, and of these:
+    until they are inside of the calls that complete it, or until they have called.
+    """
+    own = (pl.col("awaits") == awaits) & (pl.col("inside") == inside)
     is_awaited = pl.when("is_root").then(awaits & ROOT).otherwise(awaits & OTHERS) != 0
     some = members.filter(own.any().over("meeting") & (own | is_awaited))
-    return some.with_columns(eager=~own, holds=is_awaited)
+    some = some.with_columns(eager=~own, holds=is_awaited)
+    return some.with_columns(node_begin="node_since") if inside else some
 
 
 class _Calls(Struct, frozen=True):
