@@ -233,9 +233,9 @@ def _find_streams_together(kernels: pl.DataFrame) -> list[pl.DataFrame]:
 
 def _link_streams(kernels: pl.DataFrame) -> Iterator[tuple[int, int]]:
     """Yield pairs of streams, the kernels of one of which end with those of the other, all of them."""
-    together = _gather_ends(kernels, "name")
+    gathered = _gather_ends(kernels, "name")
     counts = dict(kernels.group_by("stream").len().rows())
-    for own in together.partition_by("name", maintain_order=True):
+    for own in gathered.partition_by("name", maintain_order=True):
         (streams, column), (meetings, row) = (
             np.unique(own[name], return_inverse=True) for name in ("stream", "meeting")
         )
@@ -243,8 +243,13 @@ def _link_streams(kernels: pl.DataFrame) -> Iterator[tuple[int, int]]:
             is_there = np.zeros((len(meetings), len(streams)), np.float32)
             is_there[row, column] = 1
             count = np.array([counts[stream] for stream in streams.tolist()])
-            often = is_there.T @ is_there >= ALWAYS * np.minimum(count, count[:, None])
-            yield from streams[np.argwhere(often)].tolist()
+            together = is_there.T @ is_there
+            alike = together >= ALWAYS * np.maximum(count, count[:, None])
+            often = together >= ALWAYS * np.minimum(count, count[:, None])
+            # One that meets several others in turn does so with the first of them now.
+            part = often & ~alike & (count[:, None] < count)
+            part &= alike[:, part.argmax(axis=0)]
+            yield from streams[np.argwhere(alike | part | part.T)].tolist()
 
 
 def _gather_ends(kernels: pl.DataFrame, by: str) -> pl.DataFrame:
