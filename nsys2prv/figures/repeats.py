@@ -197,8 +197,9 @@ class _Sequence:
         count = len(places) - 1
         first, last = int(places[0]), int(places[-1])
         sizes, lasts = np.diff(places), np.diff(self.events.begin[places])
-        # One may be held up however long, as the first is by what is done once.
-        time, usual = lasts.sum() - lasts.max(), np.median(lasts)
+        # The first may take however long, for what is done once, and of many another one.
+        time, usual = lasts[count > LEAST_COUNT :].sum(), np.median(lasts)
+        time -= lasts[1:].max() * (count >= SAME_BY_CHANCE)
         is_usual = (lasts <= REGULAR * usual) & (REGULAR * lasts >= usual)
         # A few of about the same size may be so by chance.
         apart = NEARLY_SAME * np.median(sizes) * (count >= SAME_BY_CHANCE)
@@ -215,9 +216,9 @@ class _Sequence:
         that are several.
         """
         first, last, sizes = places[0], places[-1], np.diff(places)
-        # What happens once may take however long.
-        usual = np.median(np.diff(self.events.begin[places]))
-        name, spent = self.name[first:last], np.minimum(self.lasts[first:last], usual)
+        name, spent = self.name[first:last], self.lasts[first:last].copy()
+        # One may be held up however long.
+        spent[np.argmax(spent)] = 0
         is_first = self.before[first:last] < np.repeat(places[:-1], sizes)
         having = np.bincount(name[is_first], minlength=name.max() + 1) / len(sizes)
         times = sizes / np.median(sizes)
