@@ -168,8 +168,7 @@ def _read_facts(extraction: Extraction, columns: Columns) -> dict[str, np.ndarra
     facts = read_facts(texts)[:, codes]
     rows = np.flatnonzero((columns["textId"] != NULL) & (facts == ABSENT).all(axis=0))
     numbers, of_rows = factorize(columns["textId"][rows])
-    registered = pl.Series(extraction.read_strings(numbers), dtype=pl.String)
-    facts[:, rows] = read_facts_of(registered)[:, of_rows]
+    facts[:, rows] = read_facts_of(extraction.read_strings(numbers))[:, of_rows]
     said = (facts != ABSENT).any(axis=1)
     return {name: facts[at] for at, name in enumerate(FACTS) if said[at]}
 

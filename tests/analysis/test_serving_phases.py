@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import polars as pl
 import pytest
 from tools.exports import (
     KERNEL,
@@ -43,7 +42,7 @@ PREFILL, DECODE, MIXED = 1, 2, 3
     ],
 )
 def test_texts_of_steps(text: str, said: tuple[int, int, int]) -> None:
-    assert tuple(read_facts_of(pl.Series([text]))[1:, 0].tolist()) == said
+    assert tuple(read_facts_of([text])[1:, 0].tolist()) == said
 
 
 def test_steps_are_summed_by_phase(tmp_path: Path) -> None:
