@@ -342,15 +342,19 @@ class Progress:
         bar, left = self._bar, float(WEIGHTS[name])
         bar.set_description_str(name, refresh=False)
 
+        def fill(done: float) -> None:
+            # Sums of shares may be more than the whole by rounding.
+            bar.update(min(done, bar.total - bar.n))
+
         def advance(pieces: int) -> None:
             nonlocal left
             done = min(left, WEIGHTS[name] * pieces / max(1, total))
             left -= done
-            bar.update(done)
+            fill(done)
 
         try:
             yield advance
-            bar.update(left)
+            fill(left)
             self._ahead.remove(name)
         except BaseException:
             self._ahead.clear()

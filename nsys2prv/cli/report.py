@@ -87,7 +87,7 @@ def _import_page() -> ModuleType:
 
 def _choose(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     """Return the options with these names that were given."""
-    return {name: value for name in names if (value := vars(options)[name]) is not None}
+    return {name: value for name in names if (value := vars(options).get(name)) is not None}
 
 
 def _select_part(options: argparse.Namespace) -> dict[str, Any]:
