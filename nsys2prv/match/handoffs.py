@@ -46,6 +46,8 @@ FEWEST_WAITS, NEARLY_ALL, BY_CHANCE = 8, 0.9, 0.3
 #: What lies between the end of a wait and what the other thread does differs by this share of what waits
 #: differ by, at most: three quarters of their variance follow it.
 FOLLOWS = 0.5
+#: Waits of a timer differ by less than this share, as nothing but the time ends them.
+OF_TIMER = 0.01
 #: Threads that are compared with each other, and by so many waits first.
 MOST_THREADS, SAMPLE = 1024, 256
 #: Columns of hand-offs, a row for each thread that waited: number of the hand-off (from 1), the `rule`;
@@ -317,8 +319,12 @@ def _find_releaser(waiter: _Thread, waits: np.ndarray, threads: Iterable[_Thread
     if len(waits) < FEWEST_WAITS:
         return None
     ends = waiter.until[waits]
+    # Timers of two threads end at the same time by chance, again and again.
+    is_timer = _is_regular(ends - waiter.since[waits])
     found = []
     for one in threads:
+        if is_timer and _is_regular((one.until - one.since)[one.until > 0]):
+            continue
         if one.calls and one.owner == waiter.owner:
             at = np.searchsorted(one.begin, ends, "right") - 1
             just_before = (at >= 0) & (ends - one.begin[np.maximum(at, 0)] <= WAKE_UP)
@@ -383,6 +389,11 @@ def _make_found(
     has_waited = (at >= 0) & (waited >= since)
     since = np.minimum(np.maximum(since, waited), released)
     return _Found(differs, certain, waits[fits], since, released, has_waited, other)
+
+
+def _is_regular(lasts: np.ndarray) -> bool:
+    """Return whether waits (ns) are as equally long as those of a timer."""
+    return len(lasts) > 0 and _measure_spread(lasts) < OF_TIMER * np.median(lasts)
 
 
 def _measure_spread(values: np.ndarray) -> float:
