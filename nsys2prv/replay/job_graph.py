@@ -281,7 +281,7 @@ class _Joiner(Struct):
             go["typical"] = _find_quick_transfers(
                 end,
                 times[end] - moments[meeting],
-                moments[meeting] >= self.find_call_begins(end),
+                times[end] - self.find_call_begins(end),
                 channel,
                 size,
                 meetings.later[rows],
@@ -371,19 +371,21 @@ class _Joiner(Struct):
 def _find_quick_transfers(
     end: np.ndarray,
     lasts: np.ndarray,
-    is_awaited: np.ndarray,
+    call: np.ndarray,
     channel: np.ndarray,
     size: np.ndarray,
     later: np.ndarray,
 ) -> np.ndarray:
     """Return how long transfers of one size usually take on their channel (ns), where members may
     end later than the transfer; AS_RECORDED elsewhere. Of the transfers that a call waits for only the
-    last tells how long it takes, and only if the call began before it.
+    last tells how long it takes, and only if the call began before it; else it takes no longer than
+    the call. call: how long calls last (ns).
     """
     sizes = np.where(size < 0, (-1 - size) % 1000 - 1000, size)
     columns = {"end": end, "lasts": lasts, "channel": channel, "size": sizes, "later": later}
     frame = pl.DataFrame(columns)
-    tells = pl.Series(is_awaited) & (pl.col("lasts") == pl.col("lasts").min().over("end"))
+    is_awaited = pl.Series(lasts <= call)
+    tells = is_awaited & (pl.col("lasts") == pl.col("lasts").min().over("end"))
     frame = frame.with_columns(clear=pl.when(tells).then("lasts"))
     known = pl.coalesce(
         pl.col("clear").quantile(QUICK_SHARE, "lower").over("channel", "size", "later"),
@@ -391,7 +393,8 @@ def _find_quick_transfers(
         pl.col("lasts").min().over("channel", "size", "later"),
     )
     quick = pl.min_horizontal("lasts", known)
-    typical = frame.select(pl.when("later").then(quick).otherwise(AS_RECORDED))
+    alone = pl.when(is_awaited).then(AS_RECORDED).otherwise(pl.Series(call))
+    typical = frame.select(pl.when("later").then(quick).otherwise(alone))
     return np.minimum(typical.to_series().cast(pl.Int64).to_numpy(), LONG - 1)
 
 

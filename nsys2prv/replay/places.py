@@ -15,6 +15,8 @@ from nsys2prv.replay.unit_graph import split_place
 #: By so many times processes may differ that pass a place equally often: the first and the last time they
 #: come from, or go to, another one.
 FEW_TIMES = 2
+#: In the whole job they differ by this share of the times at most.
+OF_TIMES = 0.1
 #: A process that has this share of the most work of any at a place, or less, does its work elsewhere.
 LITTLE = 0.05
 

@@ -29,7 +29,7 @@ from nsys2prv.replay.graph import (
 )
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.pipelines import Pipeline
-from nsys2prv.replay.places import group_places, join_lines
+from nsys2prv.replay.places import FEW_TIMES, OF_TIMES, group_places, join_lines
 from nsys2prv.replay.thresholds import COPY_SPEEDS, MORE_OFTEN, PARTS, USUALLY
 from nsys2prv.replay.unit_graph import PLACE
 
@@ -43,6 +43,8 @@ CASES = 200_000
 ALWAYS = (-(1 << 62), 1 << 62)
 #: Kinds whose edges what-ifs ask for.
 _SELECTED = (*WORK, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF, Kind.MEET)
+#: What tells the work of a process.
+_OF_WORK = ("key", "process")
 #: What stays the same with changes.
 _KEPT = (
     *("counts", "processes", "span", "path", "_rows", "tables", "measured", "_latencies"),
@@ -414,6 +416,8 @@ class Replay(Struct, frozen=True, dict=True):
             column[self.processes] = np.arange(count)
             columns = column[graph.processes]
             work = self._select_work(kinds)
+            if Kind.GAP in kinds and HANDOFF not in self.job.calls:
+                work = self._keep_common(work, kinds)
             table = make_work_table(graph, columns, work, count, self.weight)
             self.tables[kinds] = table.join_places() if Kind.GAP in kinds else table
         return self.tables[kinds]
@@ -435,6 +439,43 @@ class Replay(Struct, frozen=True, dict=True):
             return rows
         # What others wait for only one does, and a wait is no work.
         return rows[~(np.isin(rows, self.find_releases()) | self._is_before(rows, WAITED))]
+
+    def _keep_common(self, work: np.ndarray, kinds: tuple[Kind, ...]) -> np.ndarray:
+        """Return work without what the span has of some processes alone, as it cuts them at other places:
+        of what several do about equally often in the whole job, the n-th times that all of these do within the span.
+        """
+        spans = (ALWAYS[0], self.begin), (self.end, ALWAYS[1])
+        before, behind = (
+            self._count_work(np.concatenate([*self.graph.select(kinds, *span).values()]))
+            for span in spans
+        )
+        own = pl.DataFrame({name: getattr(self.edges, name)[work] for name in _OF_WORK})
+        counts = self._count_work(work)
+        for name, others in (("before", before), ("behind", behind)):
+            others = others.rename({"len": name})
+            counts = counts.join(others, on=_OF_WORK, how="left").with_columns(
+                pl.col(name).fill_null(0)
+            )
+        done = pl.col("before") + pl.col("len")
+        whole = done + pl.col("behind")
+        apart = whole.max() - whole.min()
+        is_even = (pl.len() > 1) & (apart <= FEW_TIMES) & (apart <= OF_TIMES * whole.min())
+        common = counts.select(
+            *_OF_WORK, "before", even=is_even.over("key"),
+            first=pl.col("before").max().over("key"), last=done.min().over("key"),
+        )  # fmt: skip
+        own = own.join(common, on=_OF_WORK, how="left", maintain_order="left")
+        number = pl.col("before") + pl.int_range(pl.len(), dtype=pl.UInt32).over(_OF_WORK)
+        inside = (number >= pl.col("first")) & (number < pl.col("last"))
+        return work[own.select(~pl.col("even") | inside).to_series().to_numpy()]
+
+    def _count_work(self, edges: np.ndarray) -> pl.DataFrame:
+        """Return how often each process does each work: `key`, `process` and `len`."""
+        return (
+            pl.DataFrame({name: getattr(self.edges, name)[edges] for name in _OF_WORK})
+            .group_by(_OF_WORK)
+            .len()
+        )
 
     def find_releases(self, processes: Sequence[int] | None = None) -> np.ndarray:
         """Return the edges of what processes do, from their last call or wait on, before they let others
