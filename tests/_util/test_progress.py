@@ -15,12 +15,12 @@ class Terminal(io.StringIO):
 
 
 class Bar:
-    """Stands for tqdm's; notes the phase and the place after each change."""
+    """Stands for tqdm's; notes the phase and the place (`n`) after each change."""
 
     made: list[Bar]
 
     def __init__(self, total: int, delay: float, **_: object) -> None:
-        self.total, self.delay, self.place, self.closed = total, delay, 0.0, False
+        self.total, self.delay, self.n, self.closed = total, delay, 0.0, False
         self.told: list[tuple[str, float]] = []
         self.made.append(self)
 
@@ -28,8 +28,8 @@ class Bar:
         self.name = name
 
     def update(self, done: float) -> None:
-        self.place += done
-        self.told.append((self.name, self.place))
+        self.n += done
+        self.told.append((self.name, self.n))
 
     def close(self) -> None:
         self.closed = True
