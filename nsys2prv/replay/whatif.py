@@ -417,7 +417,7 @@ class Replay(Struct, frozen=True, dict=True):
             columns = column[graph.processes]
             work = self._select_work(kinds)
             if Kind.GAP in kinds and HANDOFF not in self.job.calls:
-                work = self._keep_common(work, kinds)
+                work = self._add_common(work, kinds)
             table = make_work_table(graph, columns, work, count, self.weight)
             self.tables[kinds] = table.join_places() if Kind.GAP in kinds else table
         return self.tables[kinds]
@@ -440,34 +440,44 @@ class Replay(Struct, frozen=True, dict=True):
         # What others wait for only one does, and a wait is no work.
         return rows[~(np.isin(rows, self.find_releases()) | self._is_before(rows, WAITED))]
 
-    def _keep_common(self, work: np.ndarray, kinds: tuple[Kind, ...]) -> np.ndarray:
-        """Return work without what the span has of some processes alone, as it cuts them at other places:
-        of what several do about equally often in the whole job, the n-th times that all of these do within the span.
+    def _add_common(self, work: np.ndarray, kinds: tuple[Kind, ...]) -> np.ndarray:
+        """Return work with what lies beyond the span of some processes alone, as it cuts them at other
+        places: of what several do about equally often in the whole job, the n-th times that any of
+        these does within the span.
         """
         spans = (ALWAYS[0], self.begin), (self.end, ALWAYS[1])
         before, behind = (
-            self._count_work(np.concatenate([*self.graph.select(kinds, *span).values()]))
-            for span in spans
+            np.concatenate([*self.graph.select(kinds, *span).values()]) for span in spans
         )
-        own = pl.DataFrame({name: getattr(self.edges, name)[work] for name in _OF_WORK})
         counts = self._count_work(work)
         for name, others in (("before", before), ("behind", behind)):
-            others = others.rename({"len": name})
-            counts = counts.join(others, on=_OF_WORK, how="left").with_columns(
+            of_others = self._count_work(others).rename({"len": name})
+            counts = counts.join(of_others, on=_OF_WORK, how="left").with_columns(
                 pl.col(name).fill_null(0)
             )
         done = pl.col("before") + pl.col("len")
         whole = done + pl.col("behind")
         apart = whole.max() - whole.min()
         is_even = (pl.len() > 1) & (apart <= FEW_TIMES) & (apart <= OF_TIMES * whole.min())
-        common = counts.select(
-            *_OF_WORK, "before", even=is_even.over("key"),
-            first=pl.col("before").max().over("key"), last=done.min().over("key"),
-        )  # fmt: skip
-        own = own.join(common, on=_OF_WORK, how="left", maintain_order="left")
-        number = pl.col("before") + pl.int_range(pl.len(), dtype=pl.UInt32).over(_OF_WORK)
-        inside = (number >= pl.col("first")) & (number < pl.col("last"))
-        return work[own.select(~pl.col("even") | inside).to_series().to_numpy()]
+        common = counts.filter(is_even.over("key")).select(
+            *_OF_WORK,
+            # So many of the last before, and of the first behind.
+            before=pl.col("before") - pl.col("before").min().over("key"),
+            behind=done.max().over("key") - done,
+        )
+        last = self._take(before, common.select(*_OF_WORK, most="before"), True)
+        first = self._take(behind, common.select(*_OF_WORK, most="behind"), False)
+        return np.concatenate([last, work, first])
+
+    def _take(self, edges: np.ndarray, most: pl.DataFrame, is_last: bool) -> np.ndarray:
+        """Return so many of the last, or of the first, edges of each work of a process. most: of each."""
+        own = pl.DataFrame({name: getattr(self.edges, name)[edges] for name in _OF_WORK})
+        own = own.join(
+            most.filter(pl.col("most") > 0), on=_OF_WORK, how="left", maintain_order="left"
+        )
+        number = pl.int_range(pl.len(), dtype=pl.Int64).over(_OF_WORK)
+        number = pl.len().over(_OF_WORK) - 1 - number if is_last else number
+        return edges[own.select((number < pl.col("most")).fill_null(False)).to_series().to_numpy()]
 
     def _count_work(self, edges: np.ndarray) -> pl.DataFrame:
         """Return how often each process does each work: `key`, `process` and `len`."""
