@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from nsys2prv._util.budget import LEAST_NAME
 from nsys2prv._util.native import core
 
 AnyTable = TypeVar("AnyTable", bound="Table")
+T = TypeVar("T", bound=Hashable)
 #: Stands for "this row lacks the attribute" in columns of the normal form; Paraver values are never
 #: negative.
 ABSENT = -1
@@ -172,6 +173,14 @@ def number_linked(sets: Iterable[Iterable[Hashable]]) -> list[int]:
             leaders[find_leader(other)] = find_leader(first)
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(find_leader(first), len(numbers)) for first in firsts]
+
+
+def join_linked(sets: Sequence[Collection[T]]) -> list[set[T]]:
+    """Join the sets with a common member, directly or by way of others."""
+    joined: dict[int, set[T]] = {}
+    for number, members in zip(number_linked(sets), sets, strict=True):
+        joined.setdefault(number, set()).update(members)
+    return [*joined.values()]
 
 
 def is_sorted(values: np.ndarray, strictly: bool = False) -> bool:

@@ -81,7 +81,7 @@ CONTEXT_TABLES = tuple(
 
 
 class GpuLimits(Struct, frozen=True, order=True):
-    """What a GPU can run at a time; 0 where that is not known."""
+    """Limits of what a GPU runs at a time; 0 where one is not known."""
 
     #: Its multiprocessors.
     processors: int = 0

@@ -444,6 +444,18 @@ class DeviceGroup:
         return self.iterations[slice(*np.searchsorted(tasks, (task, task + 1)))]
 
 
+def join_launch_ranges(work: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return the work that was launched within ranges, by when it was, with the other columns of its
+    range. work: with `sender` and `sent`; ranges: with `thread`, `begin` and `end` (ns), none in another.
+    """
+    work = work.cast({"sender": pl.Int64, "sent": pl.Int64}).sort("sent")
+    ranges = ranges.rename({"thread": "sender", "begin": "at", "end": "until"}).sort("at")
+    within = work.join_asof(
+        ranges, left_on="sent", right_on="at", by="sender", check_sortedness=False
+    )
+    return within.filter(pl.col("sent") <= pl.col("until"))
+
+
 def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
     """Return columns without nulls as arrays."""
     return [frame[name].to_numpy() for name in names]

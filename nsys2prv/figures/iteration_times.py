@@ -1,4 +1,4 @@
-"""How a GPU spends an iteration of the steady state (computing, communication alone, copies alone,
+"""Measure how a GPU spends an iteration of the steady state (computing, communication alone, copies alone,
 idle): median, minimum, maximum.
 """
 

@@ -18,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import number_linked
+from nsys2prv._util.columns import join_linked
 from nsys2prv._util.errors import UsageError
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.device_group import COMPUTE, GRAPH, DeviceGroup
@@ -96,7 +96,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     operation and bytes.
     """
     begin, end = unit.options.get_steady_span(unit.duration)
-    kernels = unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator", "fused"))
+    kernels = unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator"))
     kernels = kernels.filter((pl.col("begin") >= begin) & (pl.col("end") <= end))
     device = unit.device_of[kernels["thread"].to_numpy()]
     overlapped = np.zeros(kernels.height, np.int64)
@@ -114,7 +114,6 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
             count=pl.len().cast(pl.Int64),
             time_ns=time,
             overlapped_ns=pl.col("overlapped").sum(),
-            fused=pl.col("fused").max(),
         ),
     )
 
@@ -223,11 +222,7 @@ def _find_exchanges(kernels: pl.DataFrame, context: Context) -> list[Dimension]:
         stages = [[ranks[process + 1] for process in stage] for stage in pipeline.stages]
         groups = tuple(sorted(tuple(chain) for chain in zip(*stages, strict=True)))
         return [Dimension(PIPELINE, groups, f"ranks send along a chain of {len(stages)}")]
-    numbers = number_linked([[a, b] for a, b in pairs])
-    linked: dict[int, set[int]] = {}
-    for number, pair in zip(numbers, pairs, strict=True):
-        linked.setdefault(number, set()).update(pair)
-    groups = tuple(sorted(tuple(sorted(one)) for one in linked.values()))
+    groups = tuple(sorted(tuple(sorted(one)) for one in join_linked(pairs)))
     every = kernels["rank"].unique().sort().to_list()
     if len({*map(len, groups)}) > 1 or sorted(sum(groups, ())) != every:
         return []

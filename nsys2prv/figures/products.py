@@ -16,7 +16,7 @@ from functools import cache
 import polars as pl
 
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv.figures.device_group import COMPUTE, GEMM, DeviceGroup
+from nsys2prv.figures.device_group import COMPUTE, GEMM, DeviceGroup, join_launch_ranges
 from nsys2prv.figures.result import Context, Result, divide_columns
 
 GPUS = load_shipped_file(__package__, "gpus.yaml")
@@ -40,11 +40,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     if not ranges.height:
         return
     work = unit.list_launched_work(("sender", "sent", "begin", "end", "what", "name", "device"))
-    work = work.filter(inside & (pl.col("what") == COMPUTE)).sort("sent")
-    within = work.cast({"sender": pl.Int64, "sent": pl.Int64}).join_asof(
-        ranges.select("product", "range", "operations", "thread", at="begin", until="end").sort("at"),
-        left_on="sent", right_on="at", by_left="sender", by_right="thread", check_sortedness=False,
-    ).filter(pl.col("sent") <= pl.col("until"))  # fmt: skip
+    within = join_launch_ranges(work.filter(inside & (pl.col("what") == COMPUTE)), ranges)
     longest = pl.col("name").sort_by(pl.col("end") - pl.col("begin")).last()
     products = within.group_by("product", maintain_order=True).agg(
         pl.col("device", "range", "operations").first(), longest, time_ns=time

@@ -44,7 +44,7 @@ NEVER = np.zeros(0, np.int64)
 
 
 class Events(Struct, frozen=True):
-    """What a stream or a thread does, in its order."""
+    """Events of a stream or a thread, in their order."""
 
     #: Of each event its kind, begin and end (ns).
     name: np.ndarray

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from nsys2prv.figures.device_group import MEMORY, DeviceGroup, label_values
+from nsys2prv.figures.device_group import MEMORY, DeviceGroup, join_launch_ranges, label_values
 from nsys2prv.figures.result import Context, Result, divide_columns, sum_known
 
 #: Columns of steps.
@@ -25,10 +25,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         return
     steps = steps.with_columns(unit.list_tasks(steps)).with_row_index("step")
     work = unit.list_launched_work(("sender", "sent", "begin", "end", "what"))
-    within = work.cast({"sender": pl.Int64, "sent": pl.Int64}).sort("sent").join_asof(
-        steps.select("step", "thread", at="begin", until="end").sort("at"),
-        left_on="sent", right_on="at", by_left="sender", by_right="thread", check_sortedness=False,
-    ).filter(pl.col("sent") <= pl.col("until"))  # fmt: skip
+    within = join_launch_ranges(work, steps.select("step", "thread", "begin", "end"))
     time = pl.col("end") - pl.col("begin")
     sums = within.group_by("step").agg(
         gpu_ns=time.sum(), kernel_ns=time.filter(pl.col("what") != MEMORY).sum()

@@ -68,7 +68,7 @@ _PAUSES = dict.fromkeys(("thread", "begin", "end", "before", "after"), pl.Int64)
 
 
 class _Thread(Struct, frozen=True):
-    """What a thread waits for, and what it does in between. Times in ns, ascending."""
+    """Waits of a thread, and its pauses between them. Times in ns, ascending."""
 
     row: int
     #: Its task, or a number for itself in a helper.
@@ -93,7 +93,7 @@ class _Thread(Struct, frozen=True):
 
 
 class _Found(Struct, frozen=True):
-    """What ends some waits of a thread."""
+    """Work of another thread that ends some waits of a thread."""
 
     #: By how much the ends of waits differ from what it does (ns), and the share of them that it ends.
     differs: float

@@ -84,7 +84,7 @@ class Calls(Struct, frozen=True):
 
     @property
     def meets(self) -> np.ndarray:
-        """Whether it is a call of MPI or a hand-off, which may wait for other processes."""
+        """Mask of the calls that may wait for other processes: those of MPI, and hand-offs."""
         return self.name >= WAITED
 
 

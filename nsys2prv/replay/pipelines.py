@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.columns import join_linked
 from nsys2prv.match.meetings import list_messages
 from nsys2prv.replay.thresholds import PASSED_ON
 from nsys2prv.table.event_reader import EventReader
@@ -94,13 +95,8 @@ def _list_first_stages(lines: pl.DataFrame, partners: Mapping[int, set[int]]) ->
     partner if any has.
     """
     first = dict(lines.group_by("a").agg(pl.col("sent").min()).sort("a").rows())
-    left, found = set(partners), []
-    while left:
-        group, more = set(), {min(left)}
-        while more:
-            group |= more
-            more = {one for member in more for one in partners[member]} - group
-        left -= group
+    found = []
+    for group in join_linked([{one, *others} for one, others in partners.items()]):
         ends = [one for one in group if len(partners[one]) == 1] or [*group]
         found.append(min(ends, key=lambda one: (first.get(one, 1 << 62), one)))
     return sorted(found)

@@ -325,7 +325,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def weight(self) -> Durations:
-        """How long work lasts that is compared: as recorded, or without waits for CPUs."""
+        """Durations of the work that is compared: as recorded, or without waits for CPUs."""
         return self.graph.weight
 
     def skip_cpu_waits(self) -> Replay:
@@ -404,7 +404,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def measured(self) -> dict[str, Any]:
-        """What is measured once, by its name."""
+        """Results that are measured once, by name."""
         return {}
 
     def tabulate(self, kinds: tuple[Kind, ...]) -> WorkTable:
@@ -449,13 +449,15 @@ class Replay(Struct, frozen=True, dict=True):
         before, behind = (
             np.concatenate([*self.graph.select(kinds, *span).values()]) for span in spans
         )
-        counts = self._count_work(work)
+        counts = self.sum_work(work, *_OF_WORK).select(*_OF_WORK, "count")
         for name, others in (("before", before), ("behind", behind)):
-            of_others = self._count_work(others).rename({"len": name})
+            of_others = self.sum_work(others, *_OF_WORK).select(
+                *_OF_WORK, pl.col("count").alias(name)
+            )
             counts = counts.join(of_others, on=_OF_WORK, how="left").with_columns(
                 pl.col(name).fill_null(0)
             )
-        done = pl.col("before") + pl.col("len")
+        done = pl.col("before") + pl.col("count")
         whole = done + pl.col("behind")
         apart = whole.max() - whole.min()
         is_even = (pl.len() > 1) & (apart <= FEW_TIMES) & (apart <= OF_TIMES * whole.min())
@@ -478,14 +480,6 @@ class Replay(Struct, frozen=True, dict=True):
         number = pl.int_range(pl.len(), dtype=pl.Int64).over(_OF_WORK)
         number = pl.len().over(_OF_WORK) - 1 - number if is_last else number
         return edges[own.select((number < pl.col("most")).fill_null(False)).to_series().to_numpy()]
-
-    def _count_work(self, edges: np.ndarray) -> pl.DataFrame:
-        """Return how often each process does each work: `key`, `process` and `len`."""
-        return (
-            pl.DataFrame({name: getattr(self.edges, name)[edges] for name in _OF_WORK})
-            .group_by(_OF_WORK)
-            .len()
-        )
 
     def find_releases(self, processes: Sequence[int] | None = None) -> np.ndarray:
         """Return the edges of what processes do, from their last call or wait on, before they let others
