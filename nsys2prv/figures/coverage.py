@@ -28,7 +28,6 @@ from nsys2prv.conversion.quality import find_refusal, lacks_mpi
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.export.info import Gpu
-from nsys2prv.figures.intervals import EMPTY, Spans, merge_spans
 from nsys2prv.figures.reach import COLLECTIVE, Reach
 from nsys2prv.figures.result import KERNEL_NAMES, TEXTS
 from nsys2prv.figures.thresholds import (
@@ -38,6 +37,7 @@ from nsys2prv.figures.thresholds import (
 )
 from nsys2prv.match import all_relations
 from nsys2prv.table.event_reader import HELPER, SAMPLED, EventReader
+from nsys2prv.table.intervals import EMPTY, Spans, merge_spans
 
 #: Layouts of collective calls, which every member of a communicator makes.
 COLLECTIVE_LAYOUTS = ("nccl_kernel", "mpi_collective")

@@ -21,7 +21,8 @@ from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.export.info import GpuLimits
-from nsys2prv.figures.intervals import (
+from nsys2prv.table.event_reader import HOST, EventReader, make_frame
+from nsys2prv.table.intervals import (
     EMPTY,
     SIDES,
     Spans,
@@ -30,7 +31,6 @@ from nsys2prv.figures.intervals import (
     order_ranges,
     unite,
 )
-from nsys2prv.table.event_reader import HOST, EventReader, make_frame
 
 T = TypeVar("T")
 #: Layouts of calls of UCX, and of the operating system.

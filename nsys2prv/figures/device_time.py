@@ -23,8 +23,8 @@ from nsys2prv.figures.device_group import (
     to_arrays,
 )
 from nsys2prv.figures.host_time import PARTS, WAITING, find_task_parts
-from nsys2prv.figures.intervals import make_statistics, spill_durations, unite
 from nsys2prv.figures.result import DECLARED, Context, Result, divide_columns, sum_known
+from nsys2prv.table.intervals import make_statistics, spill_durations, unite
 
 #: Classes of gaps by length: names, and bounds in ns.
 LENGTHS = ("< 1 us", "1-10 us", "10-100 us", "100 us - 1 ms", "1-10 ms", "10-100 ms", ">= 100 ms")

@@ -26,7 +26,6 @@ from nsys2prv.figures.efficiency_times import (
     measure_device,
     measure_hosts,
 )
-from nsys2prv.figures.intervals import merge_spans
 from nsys2prv.figures.result import DECLARED, KERNEL_NAMES, Context, Result, divide_columns
 from nsys2prv.figures.stacks import STATES_OF_THREADS
 from nsys2prv.figures.thresholds import (
@@ -35,6 +34,7 @@ from nsys2prv.figures.thresholds import (
 from nsys2prv.replay.graph import TRANSFERS, Kind
 from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
 from nsys2prv.table.event_reader import HOST, STREAM
+from nsys2prv.table.intervals import merge_spans
 
 TERMS = DECLARED["efficiencies"].terms
 #: Useful work of devices, and which host threads count -> what people call them.

@@ -22,11 +22,11 @@ from nsys2prv.figures.device_group import (
     to_arrays,
 )
 from nsys2prv.figures.host_time import choose_thread
-from nsys2prv.figures.intervals import SIDES, Spans, merge_spans
 from nsys2prv.figures.iterations import find_longest_threads, keep_outermost, read_ranges
 from nsys2prv.figures.thresholds import (
     LEAST_COVERED,
 )
+from nsys2prv.table.intervals import SIDES, Spans, merge_spans
 
 #: Layouts of time in which threads of OpenMP wait in barriers and other synchronization, and of the
 #: whole calls of these, which count where no waiting was recorded.

@@ -26,15 +26,6 @@ from nsys2prv.figures.device_group import (
     find_io_spans,
     to_arrays,
 )
-from nsys2prv.figures.intervals import (
-    EMPTY,
-    SIDES,
-    Spans,
-    find_parents,
-    take_first,
-    take_off_inner,
-    unite,
-)
 from nsys2prv.figures.result import TEXTS, Context
 from nsys2prv.figures.stacks import (
     SAMPLES,
@@ -49,6 +40,15 @@ from nsys2prv.figures.thresholds import (
 )
 from nsys2prv.replay.graph import Kind, split_rows
 from nsys2prv.replay.whatif import Replay
+from nsys2prv.table.intervals import (
+    EMPTY,
+    SIDES,
+    Spans,
+    find_parents,
+    take_first,
+    take_off_inner,
+    unite,
+)
 
 #: Layout of calls -> part of PARTS.
 CALLS = {

@@ -12,7 +12,6 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.figures.device_group import to_arrays
-from nsys2prv.figures.intervals import SIDES
 from nsys2prv.figures.nvtx_operations import NUMBER, TAIL
 from nsys2prv.figures.thresholds import (
     AS_MANY,
@@ -23,6 +22,7 @@ from nsys2prv.figures.thresholds import (
     USUAL,
 )
 from nsys2prv.table.event_reader import EventReader
+from nsys2prv.table.intervals import SIDES
 
 #: Ranges that are pushed and popped, and those that are started and ended anywhere.
 LAYOUTS = ("nvtx_pushpop", "nvtx_startend")

@@ -28,13 +28,13 @@ from nsys2prv.figures.device_group import (
     Steady,
     to_arrays,
 )
-from nsys2prv.figures.intervals import SIDES, Spans
 from nsys2prv.figures.iteration_ranges import LAYOUTS, find_range_name, make_patterns
 from nsys2prv.figures.periods import choose_alike, find_periods
 from nsys2prv.figures.process_events import list_events, list_launches
 from nsys2prv.figures.repeats import find_signs
 from nsys2prv.figures.thresholds import LEAST_COUNT, LEAST_STEADY, MOST_APART, WARM
 from nsys2prv.table.event_reader import EventReader
+from nsys2prv.table.intervals import SIDES, Spans
 
 #: Units that are looked at.
 MOST_UNITS = 4

@@ -23,14 +23,6 @@ from nsys2prv.figures.device_group import (
     label_values,
     to_arrays,
 )
-from nsys2prv.figures.intervals import (
-    MODES,
-    Spans,
-    count_durations,
-    make_statistics,
-    merge_spans,
-    spill_durations,
-)
 from nsys2prv.figures.result import DECLARED, Context, Result, divide_columns
 from nsys2prv.figures.thresholds import (
     FEWEST_SAMPLES,
@@ -39,6 +31,14 @@ from nsys2prv.figures.thresholds import (
     SAME_PERIODS,
 )
 from nsys2prv.table.event_reader import UNKNOWN, Samples
+from nsys2prv.table.intervals import (
+    MODES,
+    Spans,
+    count_durations,
+    make_statistics,
+    merge_spans,
+    spill_durations,
+)
 
 #: Columns that identify a kernel.
 KERNEL_KEY = ["what", "name", "class", "tensor"]

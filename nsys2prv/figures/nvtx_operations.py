@@ -23,14 +23,14 @@ from nsys2prv.figures.device_group import (
     DeviceGroup,
     to_arrays,
 )
-from nsys2prv.figures.intervals import (
+from nsys2prv.figures.result import Context, Result, divide_columns
+from nsys2prv.table.intervals import (
     find_parents,
     find_points_within,
     order_ranges,
     split_ranges,
     take_off_inner,
 )
-from nsys2prv.figures.result import Context, Result, divide_columns
 
 #: Row (a number for each thread and sort of ranges), begin, end, group of the name of some ranges.
 Ranges = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from nsys2prv.figures.device_group import DeviceGroup, label_values
-from nsys2prv.figures.intervals import find_parents, order_ranges, take_off_inner
 from nsys2prv.figures.result import Context, Result
+from nsys2prv.table.intervals import find_parents, order_ranges, take_off_inner
 
 LAYOUTS = ("openacc_other", "openacc_data", "openacc_launch")
 #: What tells constructs apart; numbers and names are ABSENT where a row has none.

@@ -13,9 +13,9 @@ from nsys2prv._util.columns import factorize_together
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import WORK, to_arrays
-from nsys2prv.figures.intervals import SIDES
 from nsys2prv.figures.repeats import NEVER, Events
 from nsys2prv.table.event_reader import EventReader
+from nsys2prv.table.intervals import SIDES
 
 GRAPHS = "cuda_graph"
 KERNELS = ("cuda_kernel", GRAPHS)

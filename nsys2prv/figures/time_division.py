@@ -20,7 +20,6 @@ from nsys2prv.figures.device_group import (
     to_arrays,
 )
 from nsys2prv.figures.host_time import choose_thread, find_task_parts
-from nsys2prv.figures.intervals import EMPTY, Spans, merge_spans, take_first, unite
 from nsys2prv.figures.result import DECLARED, KERNEL_NAMES, TEXTS, Context, Result
 from nsys2prv.figures.stacks import (
     CALLS,
@@ -31,6 +30,7 @@ from nsys2prv.figures.stacks import (
 )
 from nsys2prv.match.meetings import list_compared_kernels
 from nsys2prv.replay.path import Cause
+from nsys2prv.table.intervals import EMPTY, Spans, merge_spans, take_first, unite
 
 _TERMS = DECLARED["time"].terms
 #: Parts of the time of a host, of a GPU, and of both over time: what people call each, and its colour on

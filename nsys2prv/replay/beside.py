@@ -26,6 +26,7 @@ from nsys2prv.replay.thresholds import (
     SAME_WINDOW,
 )
 from nsys2prv.replay.whatif import GPU, Replay
+from nsys2prv.table.intervals import Spans, merge_spans
 
 #: Columns of places: what the shares beside NCCL and the durations (logarithms) vary by there, and
 #: together; the medians of the durations `alone` and `beside` (ns), and of how many.
@@ -61,33 +62,6 @@ class Beside(Struct, frozen=True):
     ratio: float
 
 
-class Coverage(Struct, frozen=True):
-    """Spans of time, merged and ascending, and how much time those before each cover (ns)."""
-
-    begin: np.ndarray
-    end: np.ndarray
-    before: np.ndarray
-
-    def measure(self, times: np.ndarray) -> np.ndarray:
-        """Return how much time before these they cover (ns)."""
-        if not len(self.begin):
-            return np.zeros(len(times), np.int64)
-        at = np.searchsorted(self.begin, times, "right") - 1
-        some = np.maximum(at, 0)
-        inside = np.minimum(times, self.end[some]) - self.begin[some]
-        return np.where(at >= 0, self.before[some] + inside, 0)
-
-
-def cover(begin: np.ndarray, end: np.ndarray) -> Coverage:
-    """Return the time that spans cover."""
-    order = np.argsort(begin, kind="stable")
-    begin, end = begin[order], np.maximum.accumulate(end[order])
-    first = np.flatnonzero(np.append(True, begin[1:] > end[:-1])) if len(begin) else order
-    last = np.append(first[1:], len(begin)) - 1 if len(begin) else order
-    begin, end = begin[first], end[last]
-    return Coverage(begin, end, np.append(0, np.cumsum(end - begin))[:-1])
-
-
 class _Device(Struct, frozen=True):
     """Kernels of a device in the span, by row and time, and when NCCL has kernels there."""
 
@@ -99,11 +73,11 @@ class _Device(Struct, frozen=True):
     name: np.ndarray
     begin: np.ndarray
     lasts: np.ndarray
-    nccl: Coverage
+    nccl: Spans
 
-    def share(self, covered: Coverage) -> np.ndarray:
+    def share(self, covered: Spans) -> np.ndarray:
         """Return the share of the time of each kernel that is covered."""
-        inside = covered.measure(self.begin + self.lasts) - covered.measure(self.begin)
+        inside = covered.within(self.begin, self.begin + self.lasts)
         share: np.ndarray = (inside / np.maximum(self.lasts, 1)).astype(np.float32)
         return share
 
@@ -121,7 +95,7 @@ def _list_devices(replay: Replay) -> Iterator[_Device]:
         own = own[np.argsort(row[own], kind="stable")]
         some = rows[own]
         begin, lasts = graph.time[edges.source[some]], graph.weight[some]
-        covered = cover(nccl["begin"].to_numpy(), nccl["end"].to_numpy())
+        covered = merge_spans(nccl["begin"].to_numpy(), nccl["end"].to_numpy())
         yield _Device(number, some, row[own], edges.key[some], begin, lasts, covered)
 
 
@@ -144,7 +118,7 @@ def _measure_beside(replay: Replay) -> Beside:
             continue
         own = transfers.filter(device=device.number)
         end, lasts = (own[name].to_numpy() for name in ("end", "lasts"))
-        moving = device.share(cover(end - lasts, end))
+        moving = device.share(merge_spans(end - lasts, end))
         columns = (device.edges, device.name, device.lasts, share, moving)
         parts.append(pl.DataFrame([one[some] for one in columns], _KERNELS))
         places.append(_compare_places(device, share))
@@ -248,10 +222,10 @@ def _hide(device: _Device, own: pl.DataFrame, ratio: float) -> tuple[np.ndarray,
     order = np.argsort(device.begin, kind="stable")
     alone = order[device.share(device.nccl)[order] < 1 - MOSTLY]
     begins = device.begin[alone]
-    work = cover(begins, begins + device.lasts[alone])
+    work = merge_spans(begins, begins + device.lasts[alone])
     begin = end - lasts
     since = np.append(0, end[:-1])
-    window = np.maximum(work.measure(begin) - work.measure(since), 0)
+    window = np.maximum(work.within(since, begin), 0)
     count = np.searchsorted(begins, begin) - np.searchsorted(begins, since)
     # With hardly anything between them they have what was done before the first.
     group = np.cumsum(window >= SAME_WINDOW * lasts)

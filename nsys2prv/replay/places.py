@@ -74,7 +74,7 @@ def _list_messages() -> frozenset[int]:
 
 
 def join_lines(
-    edges: np.ndarray, first: np.ndarray, counts: np.ndarray, group: np.ndarray
+    edges: np.ndarray, first: np.ndarray, turn: np.ndarray, counts: np.ndarray, group: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return a table of work with what each process does at each key at the key of its group, the first
     line of each key that is left, and the end of the last, and which keys these are.
@@ -85,10 +85,9 @@ def join_lines(
     begins = np.zeros(len(group), np.int64)
     begins[kept] = np.cumsum(most[kept]) - most[kept]
     lines = np.diff(first)
-    offset = np.arange(len(edges)) - np.repeat(first[:-1], lines)
     joined = np.full((most.sum(), edges.shape[1]), -1, edges.dtype)
     for column in range(edges.shape[1]):
         rows = np.flatnonzero(edges[:, column] >= 0)
-        to = np.repeat(begins[group[:, column]], lines)[rows] + offset[rows]
+        to = np.repeat(begins[group[:, column]], lines)[rows] + turn[rows]
         joined[to, column] = edges[rows, column]
     return joined, np.append(begins[kept], most.sum()), kept

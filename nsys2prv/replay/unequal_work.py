@@ -58,8 +58,7 @@ def _is_at_edge(replay: Replay, table: WorkTable, key: int, column: int) -> bool
     """Return whether what a column does once more than others may lie in the span by chance: at its begin or
     end, beyond which others may do it.
     """
-    edges = table.edges[table.first[key] : table.first[key + 1], column]
-    edges = edges[edges >= 0][[0, -1]]
+    edges = table.list_edges(key, column)[[0, -1]]
     lasts, time = replay.graph.weight[edges], replay.graph.time
     begin, end = time[replay.edges.source[edges]], time[replay.edges.target[edges]]
     near = (begin - lasts < replay.begin) | (end + lasts > replay.end)
@@ -110,8 +109,7 @@ def leave_out(
         whole = (table.by_key[1][own.keys, column] * share).sum()
         gone = own.lasts[column] / max(whole, 1) * (1 - kept)
         for key, of_key in zip(own.keys.tolist(), share.tolist(), strict=True):
-            edges = table.edges[table.first[key] : table.first[key + 1], column]
-            edges = np.ascontiguousarray(edges[edges >= 0])
+            edges = table.list_edges(key, column)
             changes.append((edges, 1 - of_key * gone))
             if of_key == 1:
                 calls.append(edges)
@@ -166,8 +164,7 @@ def _find_longer_lines(replay: Replay, processes: tuple[int, ...]) -> np.ndarray
     # A place for each kernel of an iteration, where these are known.
     each = np.maximum(np.round(counts / max(replay.known.iterations, 1)), 1).astype(np.int64)
     each = np.where(replay.known.iterations > 0, each, 1)
-    place = np.arange(len(usual)) - np.repeat(table.first[:-1], counts)
-    place = np.repeat(table.first[:-1], counts) + place % np.repeat(each, counts)
+    place = np.repeat(table.first[:-1], counts) + table.turn % np.repeat(each, counts)
     more_by, usual_by = (
         np.bincount(place, np.where(known, values, 0.0), len(usual)) for values in (more, usual)
     )

@@ -127,12 +127,21 @@ class WorkTable(Struct, frozen=True, dict=True):
         edges = np.ascontiguousarray(self.edges[:, column])
         return np.where(edges >= 0, self.weight[np.maximum(edges, 0)], -1)
 
+    def list_edges(self, key: int, columns: np.ndarray | int) -> np.ndarray:
+        """Return the edges of a key in some columns (a mask), or in one, by what is done the k-th time."""
+        edges = self.edges[self.first[key] : self.first[key + 1], columns]
+        return np.ascontiguousarray(edges[edges >= 0])
+
+    @cached_property
+    def turn(self) -> np.ndarray:
+        """Which repetition of its key each line is, from 0."""
+        return np.arange(len(self.edges)) - np.repeat(self.first[:-1], np.diff(self.first))
+
     @cached_property
     def part(self) -> np.ndarray:
         """The part of the time that each line is of, below PARTS."""
         counts = np.diff(self.first)
-        place = np.arange(len(self.edges)) - np.repeat(self.first[:-1], counts)
-        return (place * PARTS // np.repeat(counts, counts)).astype(np.uint8)
+        return (self.turn * PARTS // np.repeat(counts, counts)).astype(np.uint8)
 
     @cached_property
     def excess(self) -> Excess:
@@ -162,7 +171,7 @@ class WorkTable(Struct, frozen=True, dict=True):
         group = group_places(self.keys, totals, counts)
         if (group == np.arange(len(group))[:, None]).all():
             return self
-        edges, first, kept = join_lines(self.edges, self.first, counts, group)
+        edges, first, kept = join_lines(self.edges, self.first, self.turn, counts, group)
         return WorkTable(edges, self.keys[kept], first, self.weight)
 
     @cached_property

@@ -23,7 +23,6 @@ from nsys2prv.figures.host_time import (
     list_activities,
     sum_ranges,
 )
-from nsys2prv.figures.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.figures.kernels import is_shared
 from nsys2prv.figures.nvtx_operations import NUMBER
 from nsys2prv.figures.stacks import find_place, measure_places
@@ -32,6 +31,7 @@ from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import GPU, Replay
 from nsys2prv.table.event_reader import HOST
+from nsys2prv.table.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.verdict.host_use import OVER, JobFacts, NamedTime, Pauses
 from nsys2prv.verdict.thresholds import EXPLAINS, LARGE_PART, LEAST_STATED, MOST
 from nsys2prv.verdict.words import ADVICE, TEXTS, Said, say

@@ -183,8 +183,8 @@ def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     counts = table.by_key[2][own.keys][:, columns].mean(axis=1)
     share, number = own.share[:, columns].mean(axis=1), len(suspect.processes)
     # Calls of hosts wait, too, in what they do alone.
-    lines = [table.edges[table.first[key] : table.first[key + 1], columns] for key in own.keys]
-    totals = np.array([facts.measure(line[line >= 0]).sum() / number for line in lines])
+    lines = [table.list_edges(key, columns) for key in own.keys]
+    totals = np.array([facts.measure(line).sum() / number for line in lines])
     lasts, named = totals * share, list[Said]()
     for one in np.argsort(-lasts)[:2].tolist():
         kind = Kind(facts.edges.kind[lines[one].max()])

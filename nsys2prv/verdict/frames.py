@@ -22,9 +22,9 @@ from nsys2prv.figures.device_group import (
     find_driving_threads,
     find_mpi_span,
 )
-from nsys2prv.figures.intervals import EMPTY, SIDES, Spans, unite
 from nsys2prv.figures.kernels import measure_other_work
 from nsys2prv.figures.stacks import count_mpi_samples, measure_places
+from nsys2prv.table.intervals import EMPTY, SIDES, Spans, unite
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:

@@ -179,7 +179,7 @@ def _list_losses(
     np.add.at(gone, at[is_own], saved[is_own])
     key = np.searchsorted(table.first, lines, "right") - 1
     count = table.by_key[2][key, column]
-    iteration = (lines - table.first[key]) * number // np.maximum(count, 1)
+    iteration = table.turn[lines] * number // np.maximum(count, 1)
     # Parts of an iteration at the begin and the end may be one more, or less.
     rare = np.flatnonzero(np.abs(count - number * np.maximum((count + 1) // number, 1)) > 1)
     begins = _list_begins(facts, column, number, facts.edges.kind[own[0]] in HOST)

@@ -31,13 +31,13 @@ from nsys2prv.figures.device_group import (
     to_arrays,
 )
 from nsys2prv.figures.host_time import CALLS, choose_thread
-from nsys2prv.figures.intervals import Spans, merge_spans
 from nsys2prv.figures.nvtx_operations import RANGES
 from nsys2prv.figures.result import name_communicators
 from nsys2prv.figures.time_division import NO_DEVICE, WAITS, list_lanes
 from nsys2prv.match import BY_SET_UP, MPI_RULES
 from nsys2prv.match.meetings import list_collectives
 from nsys2prv.table.event_reader import HOST
+from nsys2prv.table.intervals import Spans, merge_spans
 
 if TYPE_CHECKING:
     from nsys2prv.open_job import OpenJob
