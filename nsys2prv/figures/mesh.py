@@ -1,10 +1,10 @@
-"""Find the parallel groups of a job (tensor, data, pipeline, expert) from the members of its NCCL
-communicators and from what they do, and sum communication by them.
+"""Name the parallel groups of a job (tensor, data, pipeline, expert) by what they do, and sum communication
+by them.
 
-A *dimension* is a set of communicators that divide all ranks into groups of equal size with equal
-steps between ranks, such as 0,1 and 2,3. What it is for follows from its operations; the sentence that
-says so has its evidence, as several layouts may fit. Names and sizes that are given win
-(`--mesh tp=2,pp=4,dp=2`): ranks are numbered along the first dimension fastest.
+A *dimension* is a division of all ranks into groups (:mod:`~nsys2prv.match.groups`). What it is for
+follows from its operations; the sentence that says so has its evidence, as several layouts may fit.
+Names and sizes that are given win (`--mesh tp=2,pp=4,dp=2`): ranks are numbered along the first
+dimension fastest.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import join_linked
 from nsys2prv._util.errors import UsageError
-from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.device_group import COMPUTE, GRAPH, DeviceGroup
 from nsys2prv.figures.result import Context, Result, format_numbers
-from nsys2prv.match.meetings import MESSAGES, list_compared_kernels, list_messages
-from nsys2prv.replay.pipelines import find_pipeline
+from nsys2prv.match import groups
+from nsys2prv.match.groups import OPERATIONS, P2P, Division, find_divisions, find_pipeline
+from nsys2prv.match.meetings import list_compared_kernels
 
 #: Names of dimensions.
 TENSOR, DATA, SHARDED = "tensor", "data", "data (sharded)"
 PIPELINE, EXPERT, RING, WORLD = "pipeline", "expert", "ring", "world"
-_OPERATIONS = map_labels("nccl_operation")
-#: Operations by what they are for: those of pairs of ranks, those that gather, and those that reduce.
-P2P, GATHERING, REDUCING = (
-    [_OPERATIONS[name] for name in names]
-    for names in (
-        ("send", "recv", "sendrecv", "several operations in a group"),
-        ("allgather",),
-        ("allreduce", "reducescatter", "reduce"),
-    )
+#: What divisions by messages look like, and why.
+_BY_MESSAGES = {
+    groups.CHAIN: (PIPELINE, "ranks send along a chain of {size}"),
+    groups.EXCHANGE: (EXPERT, "each rank sends to all {others} others of its group"),
+    groups.RING: (RING, "each rank sends to the next of a ring"),
+}
+#: Operations by what they are for: those that gather, and those that reduce.
+GATHERING, REDUCING = (
+    [OPERATIONS[name] for name in names]
+    for names in (("allgather",), ("allreduce", "reducescatter", "reduce"))
 )
 #: Groups that are listed.
 MOST_GROUPS = 4
@@ -147,26 +147,30 @@ def find_dimensions(kernels: pl.DataFrame, context: Context) -> list[Dimension]:
     """Return the dimensions of a job, those between neighbouring ranks first. kernels: as
     :func:`collect` yields them, with `rank`.
     """
-    every = kernels["rank"].unique().sort().to_list()
-    known = kernels.filter((pl.col("communicator") >= 0) & ~pl.col("operation").is_in(P2P))
-    # Expert and data parallel groups may have the same members.
-    exchanges = (pl.col("operation") == _OPERATIONS["alltoall"]).any()
-    members = known.group_by("communicator").agg(pl.col("rank").unique().sort(), exchanges)
-    families: dict[object, list[tuple[int, tuple[int, ...]]]] = {}
-    for communicator, group, exchange in members.sort("communicator").rows():
-        steps = tuple(rank - group[0] for rank in group)
-        families.setdefault((steps, exchange), []).append((communicator, tuple(group)))
+    steady = context.options.steady
+    begin, end = context.options.get_steady_span(context.duration)
+    begins = steady.iteration_begins if steady else ()
+    pipeline = find_pipeline(context.reader, begin, end, begins)
+    ranks = dict(context.tasks.select("task", "rank").rows())
     found = []
-    for one in families.values():
-        groups = tuple(sorted({group for _, group in one}))
-        if len(groups[0]) < 2 or sorted(sum(groups, ())) != every:
-            continue
-        communicators = tuple(communicator for communicator, _ in one)
-        own = known.filter(pl.col("communicator").is_in(communicators))
-        name, evidence = _name_family(own, groups, context)
-        found.append(Dimension(name, groups, evidence, communicators))
-    found += _find_exchanges(kernels, context)
+    for one in find_divisions(context.reader, pipeline, begin, end):
+        own = (tuple(sorted(ranks[process + 1] for process in group)) for group in one.groups)
+        of_ranks = tuple(sorted(own))
+        name, evidence = _name_division(one, of_ranks, kernels, context)
+        found.append(Dimension(name, of_ranks, evidence, one.communicators))
     return sorted(found, key=lambda one: (one.name == WORLD, one.groups[0][1], one.size))
+
+
+def _name_division(
+    division: Division, of_ranks: Sequence[tuple[int, ...]], kernels: pl.DataFrame, context: Context
+) -> tuple[str, str]:
+    """Return what groups of ranks look like, and why."""
+    if division.communicators:
+        is_own = pl.col("communicator").is_in(division.communicators)
+        is_own &= ~pl.col("operation").is_in(P2P)
+        return _name_family(kernels.filter(is_own), of_ranks, context)
+    name, evidence = _BY_MESSAGES[division.by]
+    return name, evidence.format(size=division.size, others=division.size - 1)
 
 
 def _name_family(
@@ -178,7 +182,7 @@ def _name_family(
     if not kernels.height:
         name = WORLD if len(groups) == 1 else _name_steps(groups)
         return name, f"no collective of {SMALL:,} bytes or more"
-    if (kernels["operation"] == _OPERATIONS["alltoall"]).any():
+    if (kernels["operation"] == OPERATIONS["alltoall"]).any():
         return EXPERT, "all-to-all"
     if steady is None:
         return _name_steps(groups), "no iterations are known"
@@ -203,44 +207,6 @@ def _name_steps(groups: Sequence[tuple[int, ...]]) -> str:
     """Return a name for groups of ranks by the steps between them alone."""
     steps = {second - first for group in groups for first, second in pairwise(group)}
     return f"every {steps.pop()} ranks" if len(steps) == 1 else "groups"
-
-
-def _find_exchanges(kernels: pl.DataFrame, context: Context) -> list[Dimension]:
-    """Return the dimension along which ranks send each other messages by NCCL, none where there is
-    none.
-    """
-    steady = context.options.steady
-    begin, end = context.options.get_steady_span(context.duration)
-    begins = steady.iteration_begins if steady else ()
-    pipeline = find_pipeline(context.reader, begin, end, begins)
-    pairs = _list_partners(context, begin, end)
-    if not pairs:
-        return []
-    ranks = dict(context.tasks.select("task", "rank").rows())
-    is_one_way = kernels["operation"].is_in([_OPERATIONS["send"], _OPERATIONS["recv"]]).any()
-    if pipeline and (is_one_way or len(pipeline.stages) > 2):
-        stages = [[ranks[process + 1] for process in stage] for stage in pipeline.stages]
-        groups = tuple(sorted(tuple(chain) for chain in zip(*stages, strict=True)))
-        return [Dimension(PIPELINE, groups, f"ranks send along a chain of {len(stages)}")]
-    groups = tuple(sorted(tuple(sorted(one)) for one in join_linked(pairs)))
-    every = kernels["rank"].unique().sort().to_list()
-    if len({*map(len, groups)}) > 1 or sorted(sum(groups, ())) != every:
-        return []
-    size = len(groups[0])
-    if len(pairs) == len(every) * (size - 1):
-        return [Dimension(EXPERT, groups, f"each rank sends to all {size - 1} others of its group")]
-    if len(pairs) in (len(every), 2 * len(every)):
-        return [Dimension(RING, groups, "each rank sends to the next of a ring")]
-    return []
-
-
-def _list_partners(context: Context, begin: int, end: int) -> list[tuple[int, int]]:
-    """Return which rank sends to which by NCCL between two times (ns)."""
-    lines = list_messages(context.reader)
-    lines = lines.filter((pl.col("kind") == MESSAGES[0]) & pl.col("sent").is_between(begin, end))
-    rank = context.reader.rows.get_column("rank")
-    pairs = pl.DataFrame({name: rank[lines[name].to_numpy()] for name in ("sender", "thread")})
-    return sorted((a, b) for a, b in pairs.unique().rows() if a != b)
 
 
 def _sum_by_dimension(

@@ -99,14 +99,20 @@ def _read_nccl(reader: EventReader) -> pl.DataFrame:
     return _describe_kernels(reader, records)
 
 
+def list_nccl_kernels(reader: EventReader) -> pl.DataFrame:
+    """Return the kernels of NCCL: `thread`, `begin` (ns), `operation`, `bytes`, `communicator`."""
+    return reader.remember("nccl_kernels", lambda: _read_kernels(reader))
+
+
 def _read_kernels(reader: EventReader) -> pl.DataFrame:
-    kernels = reader.read_begins("nccl_kernel", ("bytes", "communicator")).drop("end")
+    fields = ("operation", "bytes", "communicator")
+    kernels = reader.read_begins("nccl_kernel", fields).drop("end")
     return kernels.unique(("thread", "begin"), keep="first")
 
 
 def _describe_kernels(reader: EventReader, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return kernels with the bytes and communicators of those of NCCL, ABSENT where unknown."""
-    known = reader.remember("nccl_kernels", lambda: _read_kernels(reader))
+    known = list_nccl_kernels(reader).drop("operation")
     kernels = kernels.join(known, on=("thread", "begin"), how="left", maintain_order="left")
     return kernels.with_columns(pl.col("bytes", "communicator").fill_null(ABSENT))
 

@@ -30,9 +30,6 @@ QUICK_LINK = 0.1
 
 #: A latency beyond what is usual by less is nothing to explain.
 SLACK = 10 * US
-#: Stages of a pipeline send nothing in an iteration before they receive something, but for this share
-#: of the iterations, whose messages may overlap.
-PASSED_ON = 0.6
 #: No figures are given where more of the critical path is not explained, or fewer of the kernels of
 #: NCCL, or less of the time in MPI, are known to meet others.
 MOST_UNEXPLAINED, LEAST_MET, LEAST_MPI = 0.05, 0.95, 0.9

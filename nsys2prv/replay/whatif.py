@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.native import core
+from nsys2prv.match.groups import Pipeline
 from nsys2prv.replay.events import HANDOFF, MPI_NAMES, WAITED
 from nsys2prv.replay.graph import (
     LONG,
@@ -28,7 +29,6 @@ from nsys2prv.replay.graph import (
     split_rows,
 )
 from nsys2prv.replay.job_graph import JobGraph
-from nsys2prv.replay.pipelines import Pipeline
 from nsys2prv.replay.places import FEW_TIMES, OF_TIMES, group_places, join_lines
 from nsys2prv.replay.thresholds import COPY_SPEEDS, MORE_OFTEN, PARTS, USUALLY
 from nsys2prv.replay.unit_graph import PLACE

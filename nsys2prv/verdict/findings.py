@@ -36,10 +36,10 @@ from nsys2prv.figures.result import (
     group_findings,
 )
 from nsys2prv.figures.stacks import list_places
+from nsys2prv.match.groups import find_pipeline
 from nsys2prv.replay.causes import Cause, find_causes
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.job_graph import JobGraph
-from nsys2prv.replay.pipelines import find_pipeline
 from nsys2prv.replay.questions import Names, describe_cause, parse_what_ifs, replay_what_ifs
 from nsys2prv.replay.thresholds import COPY_SPEEDS, LEAST_GAIN
 from nsys2prv.replay.whatif import KernelFacts, Replay

@@ -14,7 +14,7 @@ from tools.nccl_exports import COMM, Rank, format_payload
 
 import nsys2prv
 from nsys2prv.figures.result import Finding
-from nsys2prv.replay.pipelines import Pipeline, find_pipeline
+from nsys2prv.match.groups import Pipeline, find_pipeline
 
 STAGES, MICRO_BATCHES, STEPS = 3, 4, 8
 WORK, LATENCY = 1_000_000, 20_000

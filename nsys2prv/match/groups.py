@@ -1,8 +1,10 @@
-"""Find pipelines: ranks that pass their results on to the next stage, as their messages show."""
+"""Find the groups that the ranks of a job are divided into: by communicators of NCCL, by stages of a pipeline,
+which pass their results on to the next one, and by what else ranks send each other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -10,9 +12,35 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import join_linked
-from nsys2prv.match.meetings import list_messages
-from nsys2prv.replay.thresholds import PASSED_ON
+from nsys2prv.events.catalogue import map_labels
+from nsys2prv.match.meetings import MESSAGES, list_messages, list_nccl_kernels
 from nsys2prv.table.event_reader import EventReader
+
+#: Operations of NCCL by their names, and those of pairs of ranks.
+OPERATIONS = map_labels("nccl_operation")
+P2P = [OPERATIONS[name] for name in ("send", "recv", "sendrecv", "several operations in a group")]
+#: How ranks of a group communicate: by collectives, or by messages from each to each, along a chain of
+#: stages, or in a ring.
+COLLECTIVE, EXCHANGE, CHAIN, RING = "collective", "exchange", "chain", "ring"
+#: Stages of a pipeline send nothing in an iteration before they receive something, but for this share
+#: of the iterations, whose messages may overlap.
+PASSED_ON = 0.6
+
+
+class Division(Struct, frozen=True):
+    """A way in which the ranks of a job are divided into groups of equal size."""
+
+    #: COLLECTIVE, EXCHANGE, CHAIN, RING.
+    by: str
+    #: Processes of each group, ascending.
+    groups: tuple[tuple[int, ...], ...]
+    #: Communicators (values) of the groups; none of messages.
+    communicators: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of processes of a group."""
+        return len(self.groups[0])
 
 
 class Pipeline(Struct, frozen=True):
@@ -32,6 +60,56 @@ class Pipeline(Struct, frozen=True):
         if self.micro_batches is None:
             return None
         return others / (self.micro_batches * self.rounds + others)
+
+
+def find_divisions(
+    reader: EventReader, pipeline: Pipeline | None, begin: int, end: int
+) -> list[Division]:
+    """Return how NCCL divides all ranks that use it between two times (ns): sets of communicators whose
+    groups have equal steps between ranks, such as 0,1 and 2,3, and the groups in which ranks send each
+    other messages.
+    """
+    task_of = reader.rows.get_column("task") - 1
+    kernels = list_nccl_kernels(reader).filter(pl.col("begin").is_between(begin, end))
+    kernels = kernels.with_columns(process=pl.Series(task_of[kernels["thread"].to_numpy()]))
+    every = kernels["process"].unique().sort().to_list()
+    known = kernels.filter((pl.col("communicator") >= 0) & ~pl.col("operation").is_in(P2P))
+    # Groups of experts and of data parallelism may have the same members.
+    exchanges = (pl.col("operation") == OPERATIONS["alltoall"]).any()
+    members = known.group_by("communicator").agg(pl.col("process").unique().sort(), exchanges)
+    families: dict[object, list[tuple[int, tuple[int, ...]]]] = {}
+    for communicator, group, exchange in members.sort("communicator").rows():
+        steps = tuple(one - group[0] for one in group)
+        families.setdefault((steps, exchange), []).append((communicator, tuple(group)))
+    found = []
+    for one in families.values():
+        groups = tuple(sorted({group for _, group in one}))
+        communicators = tuple(communicator for communicator, _ in one)
+        found.append(Division(COLLECTIVE, groups, communicators))
+    lines = list_messages(reader)
+    lines = lines.filter((pl.col("kind") == MESSAGES[0]) & pl.col("sent").is_between(begin, end))
+    sides = (task_of[lines[name].to_numpy()].tolist() for name in ("sender", "thread"))
+    pairs = {(a, b) for a, b in zip(*sides, strict=True) if a != b}
+    one_way = [OPERATIONS[name] for name in ("send", "recv")]
+    # Two ranks that only exchange what they have are no stages.
+    is_chain = pipeline and (len(pipeline.stages) > 2 or kernels["operation"].is_in(one_way).any())
+    if pipeline and pairs and is_chain:
+        found.append(Division(CHAIN, tuple(sorted(zip(*pipeline.stages, strict=True)))))
+    elif pairs:
+        found += _divide_by_messages(pairs)
+    return [one for one in found if one.size > 1 and sorted(sum(one.groups, ())) == every]
+
+
+def _divide_by_messages(pairs: set[tuple[int, int]]) -> Iterator[Division]:
+    """Yield the groups in which processes send each other messages. pairs: who sends to whom."""
+    groups = tuple(sorted(tuple(sorted(one)) for one in join_linked(pairs)))
+    if len({*map(len, groups)}) > 1:
+        return
+    count, others = sum(map(len, groups)), len(groups[0]) - 1
+    if len(pairs) == count * others:
+        yield Division(EXCHANGE, groups)
+    elif len(pairs) in (count, 2 * count):
+        yield Division(RING, groups)
 
 
 def find_pipeline(
