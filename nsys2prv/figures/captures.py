@@ -8,6 +8,8 @@ the n-th node is the n-th call that launched something in it.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import polars as pl
 
@@ -20,8 +22,8 @@ _OF_NODES = ("cuda_kernel", "nccl_kernel", "memory_operation")
 #: Longest chain of copies of a node.
 _MOST_COPIES = 8
 #: Calls that end a capture, and those that add a node to it.
-_END = r"^cu(?:da)?StreamEndCapture"
-_ADDS = r"^cu(?:da)?(?:Launch(?:Cooperative)?Kernel|Mem(?:cpy|set))"
+_END = re.compile("cu(?:da)?StreamEndCapture")
+_ADDS = re.compile("cu(?:da)?(?:Launch(?:Cooperative)?Kernel|Mem(?:cpy|set))")
 
 
 def list_captures(unit: DeviceGroup) -> pl.DataFrame:
@@ -66,20 +68,16 @@ def _place_nodes(nodes: pl.DataFrame, unit: DeviceGroup) -> pl.DataFrame:
     `node`.
     """
     placed = nodes.sort("task", "thread", "node")
-    known = {
-        value: name
-        for name, value in load_catalogue().name_sets["cuda_api"].list_known_values().items()
-    }
-    call = pl.col("call").replace_strict(known, default="", return_dtype=pl.String)
-    calls = unit.api.with_columns(name=call, thread=pl.col("thread").cast(pl.Int64))
-    ends = calls.filter(pl.col("name").str.contains(_END))
+    find_values = load_catalogue().name_sets["cuda_api"].find_values
+    calls = unit.api.with_columns(pl.col("thread").cast(pl.Int64))
+    ends = calls.filter(pl.col("call").is_in(find_values(_END)))
     inside = placed.join_asof(
         ends.select("thread", at="begin", until="end").sort("at"),
         left_on="begin", right_on="at", by="thread", check_sortedness=False,
     ) if ends.height else placed.with_columns(at=None, until=None)  # fmt: skip
     late = (pl.col("begin") <= pl.col("until")).fill_null(False)
     captured = placed["begin"].to_numpy().copy()
-    adds = calls.filter(pl.col("name").str.contains(_ADDS))
+    adds = calls.filter(pl.col("call").is_in(find_values(_ADDS)))
     launched = np.isin(adds["begin"].to_numpy(), unit.launches["sent"].drop_nulls().to_numpy())
     adds = adds.filter(pl.Series(~launched)).sort("thread", "begin")
     for (thread, at), of_end in inside.with_row_index("row").filter(late).group_by("thread", "at"):

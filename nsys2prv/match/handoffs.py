@@ -17,8 +17,6 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import number_linked
-from nsys2prv._util.native import core
-from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.match import BY_WAITS
 from nsys2prv.match.meetings import list_collectives
@@ -162,16 +160,8 @@ def _match_handoffs(reader: EventReader) -> pl.DataFrame:
 
 def _read_os_calls(reader: EventReader, names: re.Pattern[str]) -> pl.DataFrame:
     """Return the calls of the system with some names: _CALLS."""
-    frames = [pl.DataFrame(schema=_CALLS)]
-    for layout in OS_LAYOUTS:
-        known = load_catalogue().name_sets[layout].list_known_values()
-        wanted = np.array([value for name, value in known.items() if names.match(name)])
-        if layout in {run.shape.name for run in reader.runs}:
-            rows = reader.read_begins(
-                layout, ("call",), keep=lambda rows, of=wanted: np.isin(rows["call"], of)
-            )
-            frames.append(rows.select(_CALLS.keys()))
-    return pl.concat(frames).sort("thread", "begin", maintain_order=True)
+    calls = reader.read_named_calls(OS_LAYOUTS, names)
+    return calls.select(_CALLS.keys()).sort("thread", "begin", maintain_order=True)
 
 
 def _merge_waits(waits: pl.DataFrame) -> pl.DataFrame:
@@ -189,23 +179,16 @@ def _merge_waits(waits: pl.DataFrame) -> pl.DataFrame:
 
 def _list_pauses(reader: EventReader, unit: int) -> pl.DataFrame:
     """Return the pauses of the threads of a unit that call CUDA or MPI: _PAUSES."""
-    layouts = [name for name in ("cuda_api", *MPI_LAYOUTS) if name in reader.layouts]
-    schema = {"begin": np.int64, "end": np.int64, "thread": np.int32, "call": np.int32}
-    columns = reader.read_joined(
-        dict.fromkeys(layouts, ("call",)), unit, schema, lambda _, rows: rows
+    calls = reader.read_outermost_calls(("cuda_api", *MPI_LAYOUTS), unit)
+    pauses = calls.select(
+        pl.when(pl.col("thread").shift() == pl.col("thread")).then("thread").alias("thread"),
+        begin=pl.col("end").shift(),
+        end="begin",
+        before=pl.col("call").shift(),
+        after="call",
     )
-    begin, end, thread, name = columns.values()
-    outer = np.empty(len(begin), np.int32)
-    end = np.maximum(end, begin)
-    count = core.find_outermost((begin, end, thread), len(reader.rows.units), outer)
-    first = np.full(count, -1, np.int64)
-    first[outer[::-1]] = np.arange(len(outer))[::-1]
-    first = first[np.argsort(thread[first], kind="stable")]
-    before, after = first[:-1], first[1:]
-    long = (begin[after] - end[before] >= SHORTEST) & (thread[before] == thread[after])
-    before, after = before[long], after[long]
-    sides = (thread[after], end[before], begin[after], name[before], name[after])
-    return pl.DataFrame(dict(zip(_PAUSES, sides, strict=True))).cast(_PAUSES)
+    long = pl.col("end") - pl.col("begin") >= SHORTEST
+    return pauses.filter(long).drop_nulls("thread").cast(_PAUSES)
 
 
 def _group_threads(

@@ -13,7 +13,6 @@ import re
 import numpy as np
 import polars as pl
 
-from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.mpi import ALL, FROM_ROOT, MPI_LAYOUTS, TO_ROOT, list_meeting_values
 from nsys2prv.match import BY_CALLS, BY_SET_UP
 from nsys2prv.match.mpi_protocols import (
@@ -36,13 +35,11 @@ SOME_EARLY = 0.1
 ALL_WAIT = 1 << 18
 #: Calls of MPI by their names: those that end when others are complete, and calls without a communicator
 #: in which every process waits for all others.
-_NAMES = {
-    "wait": re.compile(r"MPI_Wait(all|any|some)?$"),
-    "set_up": re.compile(
-        r"MPI_(Init(_thread)?|Finalize|Comm_(split(_type)?|dup|create|free)|Win_(create|allocate\w*|fence|free)"
-        r"|File_(open|close|set_\w+|sync|(read|write)(_at)?_all|(read|write)_ordered))$"
-    ),
-}
+_WAITS = re.compile(r"MPI_Wait(all|any|some)?$")
+_SET_UP = re.compile(
+    r"MPI_(Init(_thread)?|Finalize|Comm_(split(_type)?|dup|create|free)|Win_(create|allocate\w*|fence|free)"
+    r"|File_(open|close|set_\w+|sync|(read|write)(_at)?_all|(read|write)_ordered))$"
+)
 
 
 def find_last(over: str) -> pl.Expr:
@@ -114,7 +111,9 @@ def _find_ends(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
     found = found.with_columns(since="begin", until="end", inside=pl.lit(False))
     if not found["later"].any():
         return found
-    waits = _select_mpi_calls(reader, "wait").select("thread", since="begin", until="end")
+    waits = reader.read_named_calls(MPI_LAYOUTS, _WAITS).select(
+        "thread", since="begin", until="end"
+    )
     come = pl.max_horizontal("begin", pl.col("begin").max().over("collective"))
     waited = found.drop("since", "until").with_columns(come=come).sort("come").join_asof(
         waits.sort("until"), left_on="come", right_on="until", by="thread", strategy="forward",
@@ -205,7 +204,7 @@ def _learn_roots(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
 
 def match_set_up(reader: EventReader) -> pl.DataFrame:
     """Return calls of MPI without a communicator: the n-th of a name of all processes."""
-    found = _select_mpi_calls(reader, "set_up").sort("begin", maintain_order=True)
+    found = reader.read_named_calls(MPI_LAYOUTS, _SET_UP).sort("begin", maintain_order=True)
     found = found.with_columns(task=_take_of_rows(reader, "task", found))
     found = found.with_columns(number=pl.int_range(pl.len()).over("layout", "call", "task"))
     name = ("layout", "call")
@@ -214,33 +213,6 @@ def match_set_up(reader: EventReader) -> pl.DataFrame:
         rule=pl.lit(BY_SET_UP),
         collective=pl.struct(*name, "number").rank("dense"),
     )
-
-
-def _select_mpi_calls(reader: EventReader, does: str) -> pl.DataFrame:
-    """Return the calls of MPI with names of a sort (a key of _NAMES): thread, begin, end, layout, call."""
-    calls = reader.remember("mpi_calls", lambda: _read_mpi_calls(reader))
-    return calls.filter(pl.col("does") == does)
-
-
-def _read_mpi_calls(reader: EventReader) -> pl.DataFrame:
-    """Return the calls of MPI whose names are of any sort, with what each `does`."""
-    schema = dict.fromkeys(("begin", "end", "thread", "call"), pl.Int64)
-    frames = [pl.DataFrame(schema=schema | {"layout": pl.String, "does": pl.String})]
-    for layout in MPI_LAYOUTS:
-        values = {
-            value: does
-            for name, value in load_catalogue().name_sets[layout].list_known_values().items()
-            for does, names in _NAMES.items()
-            if names.match(name)
-        }
-        if values and layout in reader.layouts:
-            wanted = np.array([*values])
-            calls = reader.read_begins(
-                layout, ("call",), keep=lambda columns, of=wanted: np.isin(columns["call"], of)
-            )
-            does = pl.col("call").replace_strict(values, return_dtype=pl.String)
-            frames.append(calls.with_columns(layout=pl.lit(layout), does=does))
-    return pl.concat(frames)
 
 
 def _take_of_rows(reader: EventReader, name: str, found: pl.DataFrame) -> pl.Series:

@@ -10,7 +10,6 @@ and of requests; where none tells, usual limits count.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
@@ -21,6 +20,7 @@ from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.match import BY_CALLS
 from nsys2prv.table.event_reader import EventReader
+from nsys2prv.table.intervals import Outermost
 
 #: Protocols of sends.
 LOCAL, NEEDS_CALL, RENDEZVOUS = 1, 2, 3
@@ -52,67 +52,22 @@ WAITING = {
     "late_receiver": pl.Int64,
     "progress": pl.Int64,
 }
-#: Sends by their names: what always waits for the receive, what never does, and what returns at once.
-_SENDS = {
+#: Calls by their names: sends that always wait for the receive, that never do, and that return at once; tests.
+_NAMES = {
     "synchronous": re.compile(r"MPI_I?ssend$"),
     "buffered": re.compile(r"MPI_I?bsend$"),
     "request": re.compile(r"MPI_(I\w*send\w*|Start(all)?)$"),
+    "test": re.compile(r"MPI_Test(all|any|some)?$"),
 }
-
-_TESTS = re.compile(r"MPI_Test(all|any|some)?$")
-
-
-class Calls(Struct, frozen=True, dict=True):
-    """Outermost calls of MPI, by thread and begin."""
-
-    #: Row of the trace, begin and end (ns).
-    thread: np.ndarray
-    begin: np.ndarray
-    end: np.ndarray
-    #: The call, a value of the catalogue.
-    call: np.ndarray
-    #: Longer than the trace (ns): threads are so far from each other in the next two.
-    span: int
-
-    def find_next(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Return the call that each thread is inside of at a time, else the next one; -1 for none."""
-        keys = self.thread * np.int64(self.span) + self.end
-        found = np.searchsorted(keys, thread * np.int64(self.span) + time, "right")
-        return self._keep(found, thread)
-
-    def find_ending(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Return the call of each thread that ends at a time, -1 for none."""
-        keys = self.thread * np.int64(self.span) + self.end
-        found = self._keep(
-            np.searchsorted(keys, thread * np.int64(self.span) + time, "left"), thread
-        )
-        return np.where((found >= 0) & (self.end[found] == time), found, -1)
-
-    def _keep(self, found: np.ndarray, thread: np.ndarray) -> np.ndarray:
-        """Return those of some calls that are of these threads, else -1."""
-        last = np.minimum(found, len(self.thread) - 1)
-        return np.where((found == last) & (self.thread[last] == thread), last, -1)
-
-
-def read_mpi_calls(reader: EventReader) -> Calls:
-    """Return the outermost calls of MPI."""
-    frames = [
-        reader.read_begins(layout, ("call",), dtype=np.int32)
-        for layout in MPI_LAYOUTS
-        if layout in reader.layouts
-    ]
-    calls = pl.concat(frames).sort("thread", "begin", -pl.col("end"))
-    before = pl.col("end").cum_max().shift(1).over("thread")
-    calls = calls.filter((pl.col("end") > before).fill_null(True))
-    columns = (calls[name].to_numpy() for name in ("thread", "begin", "end", "call"))
-    return Calls(*columns, reader.duration + 1)
 
 
 def describe_waiting(reader: EventReader, lines: pl.DataFrame) -> pl.DataFrame:
     """Return messages of MPI with how they wait: the columns of WAITING. lines: `sender`, `sent`,
     `thread`, `received`, `bytes`, `posted`, `released`.
     """
-    calls = read_mpi_calls(reader)
+    names = ("thread", "begin", "end", "call")
+    *sides, call = reader.read_outermost_calls(MPI_LAYOUTS).select(names).get_columns()
+    calls, call = Outermost(*(side.to_numpy() for side in sides)), call.to_numpy()
     begins = np.append(calls.begin, 0)
     nodes = reader.rows.threads["node"].rank("dense").to_numpy()
     sender, sent, thread, received, posted, released = (
@@ -120,7 +75,7 @@ def describe_waiting(reader: EventReader, lines: pl.DataFrame) -> pl.DataFrame:
         for name in ("sender", "sent", "thread", "received", "posted", "released")
     )
     send = calls.find_next(sender, sent)
-    completing, taking = calls.find_ending(sender, released), calls.find_ending(thread, received)
+    completing, taking = calls.find(sender, released, True), calls.find(thread, received, True)
     # Of calls that were left out, as short ones may be, nothing says when they began.
     since = np.maximum(sent, np.where(completing >= 0, begins[completing], released))
     both = np.maximum(sent, posted)
@@ -130,7 +85,7 @@ def describe_waiting(reader: EventReader, lines: pl.DataFrame) -> pl.DataFrame:
     apart = nodes[sender] != nodes[thread]
     frame = lines.select("bytes").with_columns(
         apart=apart,
-        **_sort_sends(calls.call[np.maximum(send, 0)]),
+        **_sort_calls(call[np.maximum(send, 0)]),
         since=since,
         inside=_find_moment(begins, entered, sent),
         there=there,
@@ -141,9 +96,7 @@ def describe_waiting(reader: EventReader, lines: pl.DataFrame) -> pl.DataFrame:
         came=_find_arrivals(lines),
         error=np.where(apart, BETWEEN_HOSTS, ON_HOST),
     )
-    is_test = np.isin(
-        calls.call[taking], [value for name, value in _list_values() if _TESTS.match(name)]
-    )
+    is_test = _sort_calls(call[taking])["test"]
     calls_before = calls.end[taking - 1]
     is_test &= (taking > 0) & (calls.thread[taking - 1] == thread)
     del calls
@@ -215,17 +168,10 @@ def _find_moment(begins: np.ndarray, calls: np.ndarray, since: np.ndarray) -> np
     return np.where(calls >= 0, np.maximum(begins[calls], since), OPEN)
 
 
-def _sort_sends(calls: np.ndarray) -> dict[str, np.ndarray]:
-    """Return which calls are sends of a sort (a key of _SENDS)."""
-    values = {
-        name: [value for label, value in _list_values() if names.match(label)]
-        for name, names in _SENDS.items()
-    }
-    return {name: np.isin(calls, of) for name, of in values.items()}
-
-
-def _list_values() -> Iterator[tuple[str, int]]:
-    yield from load_catalogue().name_sets["mpi_point_to_point"].list_known_values().items()
+def _sort_calls(calls: np.ndarray) -> dict[str, np.ndarray]:
+    """Return which calls are of each sort (a key of _NAMES)."""
+    find_values = load_catalogue().name_sets["mpi_point_to_point"].find_values
+    return {name: np.isin(calls, find_values(names)) for name, names in _NAMES.items()}
 
 
 def _learn_protocols(frame: pl.DataFrame) -> pl.DataFrame:

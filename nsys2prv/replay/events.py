@@ -12,12 +12,12 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize
-from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.cuda import SYNCHRONISING, SYNCHRONIZATIONS
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import CLOCKS_APART, Kind
 from nsys2prv.table.event_reader import EventReader
+from nsys2prv.table.intervals import find_outermost
 
 #: Calls by their names: what waits for the device, what waits for all that its process has launched,
 #: what copies, and what only looks whether something is done.
@@ -150,22 +150,12 @@ def read_calls(reader: EventReader, unit: int, handoffs: pl.DataFrame) -> tuple[
             name: np.append(sides[name].astype(column.dtype), column)[order]
             for name, column in columns.items()
         }
-    begin, end = columns["begin"], columns["end"]
-    if ((begin[1:] == begin[:-1]) & (end[1:] > end[:-1])).any():
-        order = np.lexsort((-end, begin))
-        columns = {name: column[order] for name, column in columns.items()}
+    columns, outer, first = find_outermost(columns)
     begin, end, thread, name, correlation = columns.values()
     del columns
-    end = np.maximum(end, begin)
-    outer = np.empty(len(begin), np.int32)
-    count = core.find_outermost((begin, end, thread), len(reader.rows.units), outer)
     launches = Launches(reader.rows.get_column("task").astype(np.int32)[thread], correlation, outer)
     if not (known := correlation >= 0).all():
         launches = Launches(launches.task[known], correlation[known], outer[known])
-    if count == len(begin):
-        return Calls(begin, end, thread, name), launches
-    first = np.full(count, -1, np.int64)
-    first[outer[::-1]] = np.arange(len(outer))[::-1]
     return Calls(*(column[first] for column in (begin, end, thread, name))), launches
 
 

@@ -27,12 +27,14 @@ from nsys2prv.replay.graph import AS_RECORDED, LONG
 from nsys2prv.replay.thresholds import FEWEST_CASES, QUICK_LINK, SLACK
 from nsys2prv.replay.unit_graph import classify_size
 from nsys2prv.table.event_reader import EventReader
+from nsys2prv.table.intervals import Outermost
 
 #: What a call that meets others lasts by itself (ns).
 MEETING_CALL = 1_000
 NCCL_MESSAGE, MPI_MESSAGE = MESSAGES
-#: Columns that identify a kernel or call, and columns of members.
+#: Columns that identify a kernel or call, further ones of calls, and columns of members.
 _KEY = ("thread", "begin")
+_OF_CALLS = ("node_begin", "node_end", "name")
 _MEMBERS = ("meeting", "node_begin", "node_end", "row", "size", "eager", "holds", "later", "lasts")
 #: What holds of members that wait for all others, and others for them.
 _BLOCKING = {"eager": pl.lit(False), "holds": pl.lit(True), "later": pl.lit(False)}
@@ -139,20 +141,22 @@ def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
     messages = list_messages(reader).filter(pl.col("kind") == MPI_MESSAGE)
     if not calls.height:
         return _group_members([])
-    index = _Calls.from_frame(calls)
+    calls = calls.select("begin", "end", pl.col("thread", *_OF_CALLS).cast(pl.Int32))
+    calls = calls.sort("thread", "begin", maintain_order=True)
+    index = Outermost(*(calls[name].to_numpy() for name in ("thread", "begin", "end")))
     # A call that returns at once ends with the one that completes it.
     own, since, ends = (
-        index.find(table["thread"], table[name], name == "until")
+        index.find(table["thread"].to_numpy(), table[name].to_numpy(), name == "until")
         for name in ("begin", "since", "until")
     )
     since, ends = (np.where(other >= 0, other, own) for other in (since, ends))
-    name = index.name[own].astype(np.int64)
+    node_begin, node_end, name = (calls[column].to_numpy() for column in _OF_CALLS)
     flags = ("awaits", "is_root", "later", "inside")
     members = table.select("thread", *flags, meeting="collective").with_columns(
-        node_begin=index.node_begin[own],
-        node_since=index.node_begin[since],
-        node_end=index.node_end[ends],
-        size=classify_size(table["bytes"].to_numpy()) + name * 1000,
+        node_begin=node_begin[own],
+        node_since=node_begin[since],
+        node_end=node_end[ends],
+        size=classify_size(table["bytes"].to_numpy()) + name[own] * 1000,
     )
     members = members.filter(pl.Series(own >= 0))
     collectives = [
@@ -160,7 +164,7 @@ def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
         for awaits in (ROOT | OTHERS, ROOT, OTHERS)
         for inside in (False, True)
     ]
-    return _join_meetings([_group_members(collectives), *_find_messages(messages, index)])
+    return _join_meetings([_group_members(collectives), *_find_messages(messages, calls, index)])
 
 
 def _choose_awaited(members: pl.DataFrame, awaits: int, inside: bool) -> pl.DataFrame:
@@ -172,40 +176,6 @@ def _choose_awaited(members: pl.DataFrame, awaits: int, inside: bool) -> pl.Data
     some = members.filter(own.any().over("meeting") & (own | is_awaited))
     some = some.with_columns(eager=~own, holds=is_awaited)
     return some.with_columns(node_begin="node_since") if inside else some
-
-
-class _Calls(Struct, frozen=True):
-    """Outermost calls of MPI, by thread and begin, which is also the order of their ends."""
-
-    thread: np.ndarray
-    begin: np.ndarray
-    end: np.ndarray
-    node_begin: np.ndarray
-    node_end: np.ndarray
-    name: np.ndarray
-
-    @classmethod
-    def from_frame(cls, calls: pl.DataFrame) -> _Calls:
-        """Return calls of a frame with these columns."""
-        order = np.lexsort((calls["begin"].to_numpy(), calls["thread"].to_numpy()))
-        types = {"begin": np.int64, "end": np.int64}
-        return cls(
-            *(
-                calls[name].to_numpy().astype(types.get(name, np.int32))[order]
-                for name in cls.__struct_fields__
-            )
-        )
-
-    def find(self, thread: pl.Series, times: pl.Series, at_end: bool) -> np.ndarray:
-        """Return the call of each thread that begins, or ends, at a time, -1 for none."""
-        own, span = self.end if at_end else self.begin, int(self.end.max(initial=0)) + 1
-        threads, wanted = thread.to_numpy(), times.fill_null(-1).to_numpy()
-        found = np.searchsorted(self.thread * np.int64(span) + own, threads * span + wanted)
-        if not len(own):
-            return np.full(len(found), -1, np.int32)
-        found = np.minimum(found, len(own) - 1)
-        is_it = (self.thread[found] == threads) & (own[found] == wanted)
-        return np.where(is_it, found, -1).astype(np.int32)
 
 
 #: Sides of messages: the column of the row, that of the time at which its call begins, or ends, whether it
@@ -221,15 +191,16 @@ _SIDES = {
 }
 
 
-def _find_messages(messages: pl.DataFrame, calls: _Calls) -> list[Meetings]:
+def _find_messages(messages: pl.DataFrame, calls: pl.DataFrame, index: Outermost) -> list[Meetings]:
     """Return the meetings of messages: the call that completes the receive waits for the send, and for
     the call of the sender without which no data moves; that which completes the send waits for the
     call of the receiver that lets it go on.
     """
-    rows = {
-        name: calls.find(messages[row], messages["takes" if name == "polled" else name], at_end)
-        for name, (row, at_end, _, _) in _SIDES.items()
-    }
+    rows = {}
+    for name, (row, at_end, _, _) in _SIDES.items():
+        times = messages["takes" if name == "polled" else name].fill_null(-1)
+        found = index.find(messages[row].to_numpy(), times.to_numpy(), at_end)
+        rows[name] = found.astype(np.int32)
     waits, polls = messages["lets"].is_not_null().to_numpy(), messages["polls"].to_numpy()
     # Nobody's time counts twice.
     is_one = messages["drives"].is_null() & (messages["lets"] == messages["takes"])
@@ -247,7 +218,7 @@ def _find_messages(messages: pl.DataFrame, calls: _Calls) -> list[Meetings]:
 
 
 def _list_sides(
-    calls: _Calls,
+    calls: pl.DataFrame,
     chosen: np.ndarray,
     rows: dict[str, np.ndarray],
     size: np.ndarray,
@@ -260,19 +231,20 @@ def _list_sides(
     is_there = (found[:, :2] >= 0).all(axis=1)
     found, chosen = found[is_there], chosen[is_there]
     meeting, place = np.nonzero(found >= 0)
-    call = found[meeting, place]
+    own = calls[found[meeting, place]]
+    node_begin, node_end, name = (own[column].to_numpy() for column in _OF_CALLS)
     polled = sides.index("polled") if "polled" in sides else -1
     waits, holds = (np.array([_SIDES[side][of] for side in sides]) for of in (2, 3))
     return Meetings(
         meeting,
-        calls.node_begin[call],
-        np.where(place == polled, calls.node_begin[call], calls.node_end[call]),
-        calls.thread[call],
-        -1 - size[chosen][meeting] - calls.name[call] * np.int32(1000),
+        node_begin,
+        np.where(place == polled, node_begin, node_end),
+        own["thread"].to_numpy(),
+        -1 - size[chosen][meeting] - name * np.int32(1000),
         ~waits[place],
         holds[place],
-        np.ones(len(call), bool),
-        np.full(len(call), AS_RECORDED, np.int32),
+        np.ones(len(place), bool),
+        np.full(len(place), AS_RECORDED, np.int32),
     )
 
 

@@ -5,8 +5,9 @@ with its task, rank, node, device and stream.
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +21,7 @@ from nsys2prv._util.stored_columns import StoredFrame, read_frame
 from nsys2prv.events.catalogue import CALLERS, Metric, load_catalogue
 from nsys2prv.export.source import mask_usable
 from nsys2prv.table import windows
+from nsys2prv.table.intervals import find_outermost
 from nsys2prv.table.runs import COUNTER, LINE, RANGE, Columns, Run, SpillReader, read_run, take_rows
 from nsys2prv.table.slices import (
     GlobalIds,
@@ -219,6 +221,31 @@ class EventReader(Struct, dict=True):
 
         schema = _make_schema(("begin", "end", "thread", *fields), dtype)
         return make_frame(self.read_joined({layout: fields}, unit, schema, make))
+
+    def read_named_calls(self, layouts: Iterable[str], names: re.Pattern[str]) -> pl.DataFrame:
+        """Return the calls of some layouts whose names match a pattern, layout by layout: as
+        :meth:`read_begins` does with `call`, and the `layout`.
+        """
+        schema = dict.fromkeys(("begin", "end", "thread", "call"), pl.Int64)
+        frames = [pl.DataFrame(schema=schema | {"layout": pl.String})]
+        for layout in filter(self.layouts.__contains__, layouts):
+            values = load_catalogue().name_sets[layout].find_values(names)
+            if values:
+                keep = partial(_mask_calls, values=values)
+                calls = self.read_begins(layout, ("call",), keep=keep)
+                frames.append(calls.with_columns(layout=pl.lit(layout)))
+        return pl.concat(frames)
+
+    def read_outermost_calls(self, layouts: Iterable[str], unit: int | None = None) -> pl.DataFrame:
+        """Return the calls of some layouts that lie in no other one, by thread and begin: `begin`, `end`
+        (ns), `thread`, `call`.
+        """
+        fields = {name: ("call",) for name in layouts if name in self.layouts}
+        schema = _make_schema(("begin", "end", "thread", "call"), np.int32)
+        columns = self.read_joined(fields, unit, schema, lambda _, columns: columns)
+        columns, _, first = find_outermost(columns)
+        calls = make_frame({name: column[first] for name, column in columns.items()})
+        return calls.sort("thread", maintain_order=True)
 
     def read_joined(
         self,
@@ -462,6 +489,10 @@ class EventReader(Struct, dict=True):
             for unit in (None, *self._list_units(run)):
                 index.setdefault((run.shape.stream, run.shape.name, unit), []).append(run)
         return index
+
+
+def _mask_calls(columns: Columns, values: Sequence[int]) -> np.ndarray:
+    return np.isin(columns["call"], values)
 
 
 def _make_schema(

@@ -7,10 +7,11 @@ then read one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -205,6 +206,56 @@ def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.nda
     exclusive = np.empty(len(begin), np.int64)
     exclusive[order] = np.maximum(take_off_inner(time.within(begin, end), parent), 0)
     return exclusive
+
+
+class Outermost(Struct, frozen=True):
+    """Ranges of threads that do not overlap, by thread and begin, which is the order of their ends, too."""
+
+    #: Row of the trace, begin and end (ns).
+    thread: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+
+    def find_next(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """Return the range that each thread is inside of at a time, else the next one; -1 for none."""
+        return self._search(self.end, thread, time, "right")
+
+    def find(self, thread: np.ndarray, time: np.ndarray, at_end: bool) -> np.ndarray:
+        """Return the range of each thread that begins, or ends, at a time; -1 for none."""
+        own = self.end if at_end else self.begin
+        found = self._search(own, thread, time, "left")
+        return np.where(np.append(own, -1)[found] == time, found, -1)
+
+    def _search(
+        self, own: np.ndarray, thread: np.ndarray, time: np.ndarray, side: Literal["left", "right"]
+    ) -> np.ndarray:
+        """Return the first range of each thread from a time on, or after it; -1 for none."""
+        span = np.int64(self.end.max(initial=0) + 1)
+        keys = self.thread * span + own
+        found = np.searchsorted(keys, thread * span + np.minimum(time, span), side)
+        return np.where(np.append(self.thread, -1)[found] == thread, found, -1)
+
+
+def find_outermost(
+    columns: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | slice]:
+    """Return ranges by begin, longer first; the number of the one that each lies in and that lies in no other
+    one (int32); and the rows of these. columns: `begin`, `end` (int64 ns), `thread` (int32) and more, by
+    begin.
+    """
+    columns = {**columns, "end": np.maximum(columns["end"], columns["begin"])}
+    begin, end, thread = (columns[name] for name in ("begin", "end", "thread"))
+    if ((begin[1:] == begin[:-1]) & (end[1:] > end[:-1])).any():
+        order = np.lexsort((-end, begin))
+        columns = {name: column[order] for name, column in columns.items()}
+        begin, end, thread = (columns[name] for name in ("begin", "end", "thread"))
+    outer = np.empty(len(begin), np.int32)
+    count = core.find_outermost((begin, end, thread), int(thread.max(initial=0)) + 1, outer)
+    if count == len(begin):
+        return columns, outer, slice(None)
+    first = np.full(count, -1, np.int64)
+    first[outer[::-1]] = np.arange(len(outer))[::-1]
+    return columns, outer, first
 
 
 def split_ranges(row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> Iterator[slice]:

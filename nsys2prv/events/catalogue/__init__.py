@@ -87,6 +87,10 @@ class NameSet(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the names whose values are fixed, with these."""
         return _read_known_names(self.known) if self.known else {}
 
+    def find_values(self, names: re.Pattern[str]) -> list[int]:
+        """Return the values of those of these names that match a pattern from their begin."""
+        return [value for name, value in self.list_known_values().items() if names.match(name)]
+
 
 class Field(Struct, frozen=True):
     """One event type of a record."""
