@@ -1,15 +1,24 @@
-"""Read what the texts of NVTX ranges say beside the name: the operations of matrix products, by their
-shapes, and the phase, requests and tokens of steps of serving.
+"""Read what the texts of ranges say beside the name: the operations of matrix products, attention and
+convolutions, by their shapes, and the phase, requests and tokens of steps of serving.
 
 Shapes:
 
 * PyTorch's emit_nvtx with record_shapes: `aten::mm, seq = 5, op_id = 7, sizes = [[2, 3], [3, 4]]`, a list
-  for each argument. `addmm` and `baddbmm` have the products' operands behind what is added. Operators that call
-  these (`aten::linear`, `aten::matmul`) are not counted, so that no product counts twice.
+  for each argument. Some operators have an argument before their operands: what is added, or a gradient. Operators that
+  call these (`aten::linear`, `aten::matmul`) are not counted, so that no product counts twice.
 * Hooks of modules (vLLM, SGLang, TensorRT-LLM) put a dictionary in the place of a name: `{'Module': 'model.layers.0.mlp',
-  'TrainableParams': {'weight': [n, k]}, 'Inputs': [[m, k]]}` of a linear layer.
+  'TrainableParams': {'weight': [n, k]}, 'Inputs': [[m, k]]}` of a linear layer, and of a convolution its stride, padding
+  and dilation, too. PyProf has one of functions: `{'mod': 'torch.nn.functional', 'op': 'linear', 'args': [...]}`.
 
-A product of an m x k and a k x n matrix takes 2 m n k operations, those of a batch as many times.
+Operations:
+
+* A product of an m x k and a k x n matrix takes 2 m n k, those of a batch as many times.
+* Attention of h heads, s queries and t keys takes 2 h s t (d + v), with d and v numbers in a key and a value; its backward
+  pass 2.5 times that, as fused kernels compute the scores again. A causal mask leaves half of it where s = t, else
+  s t - s (s - 1) / 2 of s t pairs. Sequences of several lengths that are packed into one are not counted: their lengths are
+  in no text.
+* A convolution takes 2 for each output, input channel of its group and element of the kernel; the backward pass, of input
+  and weight, twice that. The operator of the forward pass has no stride: it is not counted.
 
 Steps of serving: `execute_context_2(1024)_generation_30(30)` of vLLM (requests, and their tokens, that begin and
 that go on), `[Executor] _forward_step 812: 1 ctx reqs, 2048 ctx tokens, 31 gen reqs` of TensorRT-LLM,
@@ -25,22 +34,39 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.export.source import FEW_TEXTS, DistinctTexts, Texts, decode_texts
 
-#: What is read of a text: columns (int64), ABSENT where it does not say so.
-FACTS = ("operations", "phase", "requests", "tokens")
+#: What is read of a text: columns (int64), ABSENT where it does not say so. Of a product: its operations,
+#: those with a causal mask, if it is attention, and how many numbers its operands and results are.
+FACTS = ("operations", "phase", "requests", "tokens", "masked", "elements")
+#: Operators whose shapes give a product: of matrices, attention, the backward pass of a convolution.
+_OPERATOR = (
+    r"^(?:aten|flash_attn\w*)::(_scaled_mm|addmm|baddbmm|bmm|mm|convolution_backward|_flash_attn_(?:forward|backward)"
+    r"|_scaled_dot_product_(?:flash|efficient|cudnn)_attention(?:_backward)?),"
+)
+#: Those with an argument before the operands, those of attention, and those of it with heads behind sequences.
+_LATER, _ATTENTION, _HEADS_LAST = (
+    "^b?addb?mm$|att(n|ention)_backward$",
+    "att(n|ention)",
+    "^_flash_attn",
+)
 #: Texts that may have shapes of a product, or are of a step.
-_PRODUCT = r"^aten::(?:_scaled_mm|addmm|baddbmm|bmm|mm),.*\bsizes = \[\[|^\{'Module': .*'weight': \[\d+, \d+\].*'Inputs': \["
+_PRODUCT = (
+    _OPERATOR
+    + r".*\bsizes = \[\[|^\{'Module': .*'weight': \[\d+, \d+.*'Inputs': \[|^\{'mod': '[^']*', 'op': 'linear', "
+)
 _STEP = (
     r"^(?:execute_(?:\d+_)?context_\d|\[Executor\] _forward_step|step\[(?:EXTEND|DECODE|MIXED)\b)"
 )
-#: How such texts begin, those of steps among them, and what is in all that have shapes.
-_OF_STEPS = ("execute_", "[Executor]", "step[")
-_BEGINNINGS, _SHAPES = ("aten::", "{'Module'", *_OF_STEPS), "[["
-#: The operator, and the shapes of its first three arguments.
-_OPERATOR = r"^aten::(?<op>_scaled_mm|addmm|baddbmm|bmm|mm),.*?\bsizes = \[\[(?<a>[\d, ]*)\](?:, \[(?<b>[\d, ]*)\])?(?:, \[(?<c>[\d, ]*)\])?"
-#: Weights of a linear layer, n x k, and its first input, whose last size is k.
-_LINEAR = r"'weight': \[(?<n>\d+), (?<k>\d+)\].*?'Inputs': \[\[(?<input>[\d, ]*)\]"
-#: Operators whose first argument is added to the product of the others.
-_ADDING = ("addmm", "baddbmm")
+#: How such texts begin, and what is in all that have shapes but for those that begin so.
+_WITHOUT = ("execute_", "[Executor]", "step[", "{'mod': ")
+_BEGINNINGS, _SHAPES = ("aten::", "flash_attn", "{'Module'", *_WITHOUT), "[["
+#: The shapes of all arguments; weights of a module and its first input, and the same of PyProf.
+_SIZES = r"\bsizes = \[(\[.*?\])\](?:,|$)"
+_MODULE = r"'weight': \[(?<weight>[\d, ]+)\].*?'Inputs': \[\[(?<input>[\d, ]*)\]"
+_PYPROF = r"'shape': \((?<input>[\d, ]*)\).*?'shape': \((?<weight>[\d, ]*)\)"
+#: What else is known of a convolution.
+_STEPS = ("stride", "padding", "dilation")
+#: Operations of the backward pass of attention, of those of its forward pass.
+_OF_BACKWARD = 2.5
 #: Requests and tokens of a step that begin, and that go on.
 _COUNTS = (
     r"^execute_(?:\d+_)?context_(?<begin>\d+)\((?<begin_tokens>\d+)\)_generation_(?<go_on>\d+)\((?<go_on_tokens>\d+)\)$",
@@ -81,7 +107,7 @@ def read_facts_of(texts: Texts) -> np.ndarray:
         return facts
     chosen = pl.Series("text", [texts[row] for row in rows.tolist()], dtype=pl.String)
     for pattern, places, read in (
-        (_PRODUCT, [0], _count_operations),
+        (_PRODUCT, [0, 4, 5], _count_operations),
         (_STEP, [1, 2, 3], _read_steps),
     ):
         own = np.flatnonzero(chosen.str.contains(pattern).to_numpy())
@@ -93,7 +119,7 @@ def read_facts_of(texts: Texts) -> np.ndarray:
 
 def _may_say(text: str) -> bool:
     """Return whether a text may say something, which is quicker told than by patterns."""
-    return text.startswith(_BEGINNINGS) and (_SHAPES in text or text.startswith(_OF_STEPS))
+    return text.startswith(_BEGINNINGS) and (_SHAPES in text or text.startswith(_WITHOUT))
 
 
 def _read_steps(texts: pl.Series) -> pl.DataFrame:
@@ -131,37 +157,130 @@ def _read_steps(texts: pl.Series) -> pl.DataFrame:
 
 
 def _count_operations(texts: pl.Series) -> pl.DataFrame:
-    """Return the operations of products, null where the shapes are of none."""
+    """Return `operations`, `masked` and `elements` of products, null where the shapes are of none."""
+    text = pl.col("text")
     frame = texts.to_frame().with_columns(
-        operator=pl.col("text").str.extract_groups(_OPERATOR),
-        linear=pl.col("text").str.extract_groups(_LINEAR),
+        operator=text.str.extract(_OPERATOR),
+        shapes=text.str.extract(_SIZES).str.extract_all(r"\[[\d, ]*\]"),
+        module=text.str.extract_groups(_MODULE),
+        pyprof=text.str.extract_groups(_PYPROF),
+        **{name: _parse_sizes(text.str.extract(rf"'{name}': \(([\d, ]+)\)")) for name in _STEPS},
     )
-    operator, linear = pl.col("operator").struct, pl.col("linear").struct
-    adds = operator.field("op").is_in(_ADDING)
-    first, second = (
-        pl.when(adds).then(operator.field(behind)).otherwise(operator.field(before))
-        for before, behind in (("a", "b"), ("b", "c"))
+    first = pl.col("operator").str.contains(_LATER).cast(pl.Int64)
+    both = pl.col("module").struct, pl.col("pyprof").struct
+    frame = frame.with_columns(
+        *(
+            _parse_sizes(pl.col("shapes").list.get(first + at, null_on_oob=True)).alias(name)
+            for at, name in enumerate("abc")
+        ),
+        *(
+            _parse_sizes(pl.coalesce(one.field(name) for one in both)).alias(name)
+            for name in ("weight", "input")
+        ),
     )
-    left, right, given = map(_parse_sizes, (first, second, linear.field("input")))
+    operations, masked, elements = zip(
+        _count_matrices(), _count_attention(), _count_convolutions(), *_count_modules(), strict=True
+    )
+    counts = {
+        name: pl.coalesce(one)
+        for name, one in (("operations", operations), ("masked", masked), ("elements", elements))
+    }
+    is_possible = counts["operations"] < _MOST
+    return frame.select(
+        pl.when(is_possible).then(one).cast(pl.Int64).alias(name) for name, one in counts.items()
+    )
+
+
+#: Operations of a product, those with a causal mask, and the numbers of its operands and results: null for
+#: other texts.
+_Counts = tuple[pl.Expr, pl.Expr, pl.Expr]
+
+
+def _count_matrices() -> _Counts:
+    a, b = pl.col("a"), pl.col("b")
     # The operands of a batch of products are alike but for their last two sizes.
-    fits = (left.list.len() == right.list.len()) & (
-        left.list.last() == right.list.get(-2, null_on_oob=True)
-    )
-    of_operator = pl.when(fits, left.list.len() >= 2).then(
-        _multiply(left) * right.list.last().cast(pl.Float64)
-    )
-    n, k = (linear.field(name).cast(pl.Int64, strict=False) for name in ("n", "k"))
-    of_linear = pl.when(given.list.last() == k, given.list.len() >= 2).then(
-        _multiply(given) * n.cast(pl.Float64)
-    )
-    operations = 2 * pl.coalesce(of_operator, of_linear)
-    whole = pl.when(operations < _MOST).then(operations).cast(pl.Int64)
-    return frame.select(operations=whole)
+    fits = (a.list.len() >= 2) & (a.list.len() == b.list.len())
+    fits &= ~pl.col("operator").str.contains(f"{_ATTENTION}|convolution")
+    inner, columns = a.list.last(), b.list.last()
+    fits &= inner == b.list.get(-2, null_on_oob=True)
+    results = _multiply(a) / inner * columns
+    elements = _multiply(a) + _multiply(b) + results
+    return _where(fits, 2 * results * inner, None, elements)
+
+
+def _count_attention() -> _Counts:
+    q, k, v = (pl.col(name) for name in "abc")
+    operator = pl.col("operator")
+    sequence = pl.when(operator.str.contains(_HEADS_LAST)).then(1).otherwise(2)
+    queries, keys, values = (one.list.get(sequence, null_on_oob=True) for one in (q, k, v))
+    fits = operator.str.contains(_ATTENTION) & (values == keys)
+    for one in (q, k, v):
+        fits &= (one.list.len() == 4) & (one.list.first() == q.list.first())
+    depth = q.list.last()
+    fits &= k.list.last() == depth
+    results = _multiply(q) / depth * v.list.last()
+    # Each query meets each key, as a number in q and one in the result do.
+    operations = 2 * keys * (_multiply(q) + results)
+    elements = _multiply(q) + _multiply(k) + _multiply(v) + results
+    hidden = pl.when(queries == keys).then(keys / 2).otherwise((queries - 1) / 2)
+    # Later queries than keys see none of these.
+    seen = pl.when(queries <= keys).then(1 - hidden / keys).otherwise((keys + 1) / (2 * queries))
+    is_backward = operator.str.contains("backward")
+    operations *= pl.when(is_backward).then(_OF_BACKWARD).otherwise(1.0)
+    elements *= pl.when(is_backward).then(2).otherwise(1)
+    return _where(fits, operations, operations * seen, elements)
+
+
+def _count_convolutions() -> _Counts:
+    """Count the backward pass: a is the gradient of the output, b the input, c the weight."""
+    gradient, given, weight = (pl.col(name) for name in "abc")
+    fits = pl.col("operator").str.contains("convolution") & (weight.list.len() >= 3)
+    for one in (gradient, given):
+        fits &= one.list.len() == weight.list.len()
+    outputs, inputs, kernel = map(_multiply, (gradient, given, weight))
+    filters, of_group = weight.list.first(), weight.list.get(1, null_on_oob=True)
+    ends = {
+        name: one.list.get(1, null_on_oob=True) for name, one in (("in", given), ("out", gradient))
+    }
+    is_plain = (filters == ends["out"]) & (ends["in"] % of_group == 0)
+    # A transposed one, whose weight has the input's channels first, makes more outputs than inputs.
+    is_transposed = (filters == ends["in"]) & (ends["out"] % of_group == 0)
+    is_plain &= ~is_transposed | (outputs <= inputs)
+    each = pl.when(is_plain).then(outputs).when(is_transposed).then(inputs) * kernel / filters
+    return _where(fits, 2 * 2 * each, None, outputs + 2 * inputs + 2 * kernel)
+
+
+def _count_modules() -> tuple[_Counts, _Counts]:
+    """Count linear layers and convolutions, by their weights and first inputs."""
+    weight, given = pl.col("weight"), pl.col("input")
+    inputs, numbers = _multiply(given), _multiply(weight)
+    inner = given.list.last()
+    is_linear = (weight.list.len() == 2) & (given.list.len() >= 2) & (weight.list.last() == inner)
+    results = inputs / inner * weight.list.first()
+    linear = _where(is_linear, 2 * results * inner, None, inputs + numbers + results)
+    stride, padding, dilation = (pl.col(name) for name in _STEPS)
+    reach = dilation * (weight.list.slice(2) - 1)
+    spatial = (given.list.slice(2) + 2 * padding - reach - 1) // stride + 1
+    fits = (weight.list.len() >= 3) & (given.list.len() == weight.list.len())
+    fits &= ~pl.col("text").str.contains("'transposed': True", literal=True)
+    outputs = given.list.first() * weight.list.first() * _multiply(spatial)
+    operations = 2 * outputs * numbers / weight.list.first()
+    return linear, _where(fits, operations, None, inputs + numbers + outputs)
+
+
+def _where(
+    fits: pl.Expr, operations: pl.Expr, masked: pl.Expr | None, elements: pl.Expr
+) -> _Counts:
+    """Return counts where shapes fit each other, else nulls."""
+    lacks = pl.lit(None, pl.Float64)
+    counts = (operations, lacks if masked is None else masked, elements)
+    operations, masked, elements = (pl.when(fits).then(one) for one in counts)
+    return operations, masked, elements
 
 
 def _parse_sizes(sizes: pl.Expr) -> pl.Expr:
     """Return the numbers of a list such as `2, 3`."""
-    return sizes.str.extract_all(r"\d+").cast(pl.List(pl.Int64))
+    return sizes.str.extract_all(r"\d+").cast(pl.List(pl.Float64))
 
 
 def _multiply(sizes: pl.Expr) -> pl.Expr:

@@ -90,6 +90,8 @@ class GpuLimits(Struct, frozen=True, order=True):
     blocks: int = 0
     registers: int = 0
     shared: int = 0
+    #: Bandwidth of its memory (B/s).
+    memory: int = 0
 
 
 UNKNOWN = GpuLimits()
@@ -455,8 +457,14 @@ def _read_nvtx_names(
     return domains, categories
 
 
-#: Columns of what a multiprocessor holds, in the order of GpuLimits.
-LIMITS = ("maxWarpsPerSm", "maxBlocksPerSm", "maxRegistersPerSm", "maxShmemPerSm")
+#: Columns of what a multiprocessor holds, and of the GPU's memory, in the order of GpuLimits.
+LIMITS = (
+    "maxWarpsPerSm",
+    "maxBlocksPerSm",
+    "maxRegistersPerSm",
+    "maxShmemPerSm",
+    "memoryBandwidth",
+)
 #: GPUs by number; (pid, CUDA ordinal) -> GPU, where the report ties them; and the GPU of each
 #: ordinal of all processes, as CUDA_VISIBLE_DEVICES has them, empty where it does not tell.
 GpuTable = tuple[dict[GpuNumber, Gpu], dict[tuple[int, int], GpuNumber], tuple[GpuNumber, ...]]

@@ -58,12 +58,12 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "kernels", spill_durations(kernels, ["task", *KERNEL_KEY], path)
     for samples in unit.reader.read_samples("gpu_metric", unit.number):
         on_device = kernels.filter(pl.col("device") == unit.device_of[samples.thread])
-        yield "measured", _sum_metrics(on_device, samples)
+        yield "measured", sum_metrics(on_device, samples, KERNEL_KEY)
 
 
-def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
-    """Return sums of metrics over the kernels of a device that last FEWEST_SAMPLES, and over how many
-    ns they are known.
+def sum_metrics(kernels: pl.DataFrame, samples: Samples, by: list[str]) -> pl.DataFrame:
+    """Return sums of metrics (% ns) over the kernels of a device that last FEWEST_SAMPLES, and over how many
+    ns they are known (columns of METRICS with `_sum` and `_known`), by some columns.
     """
     begin, end = to_arrays(kernels, "begin", "end")
     period = float(np.median(np.diff(samples.time))) if len(samples.time) > 1 else np.inf
@@ -75,7 +75,7 @@ def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
             steps = make_steps(samples, samples.metrics.index(label))
             values, known_time = (np.where(is_long, one, 0) for one in steps.integrate(begin, end))
         columns |= {f"{name}_sum": pl.Series(values), f"{name}_known": pl.Series(known_time)}
-    by_kernel = kernels.with_columns(**columns).group_by(KERNEL_KEY, maintain_order=True)
+    by_kernel = kernels.with_columns(**columns).group_by(by, maintain_order=True)
     return by_kernel.agg(pl.col(*columns).sum())
 
 
@@ -112,7 +112,7 @@ def _compute_figures(
     groups: pl.DataFrame, measured: pl.DataFrame, by: list[str], tasks: int
 ) -> pl.DataFrame:
     """Return statistics of spilled groups by some of their columns, greatest time first, and means
-    of the metrics over the kernels' time, as shares. measured: as :func:`_sum_metrics` has it, or
+    of the metrics over the kernels' time, as shares. measured: as :func:`sum_metrics` has it, or
     empty.
     """
     per_task = groups.group_by(*by, "task", maintain_order=True).agg(pl.col("time_ns").sum())

@@ -1,10 +1,14 @@
-"""Rate matrix products whose shapes NVTX ranges have: operations per second by product, and how much
-that is of what the GPU can do.
+"""Rate products whose shapes NVTX ranges have (matrices, attention, convolutions): operations per second by
+product, how much that is of the GPU's peak, and of what the shape allows.
 
 Operations of a product are those of its shapes (`events/range_texts.py`); its time is that of the kernels
-that were launched within its range. The GPU's peak is dense, by its model and the data type in the
-kernel's name (`gpus.yaml`); where one of these is not known no share is given. Model FLOPs utilization
-(MFU) counts the products with known shapes alone, so it is at least so much.
+that were launched within its range. Those of attention are without a mask, or with a causal one where the
+kernel's name says so. The GPU's peak is dense, by its model and the data type in the kernel's name
+(`gpus.yaml`); where one of these is not known no share is given. Model FLOPs utilization (MFU) counts the
+products with known shapes alone, so it is at least so much.
+
+A shape allows the peak or, where that is less, what the GPU's memory can deliver: its bandwidth times the
+operations for each byte, if each operand and result is moved once (the roofline).
 """
 
 from __future__ import annotations
@@ -16,37 +20,83 @@ from functools import cache
 import polars as pl
 
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv.figures.device_group import COMPUTE, GEMM, DeviceGroup, join_launch_ranges
+from nsys2prv.figures.device_group import (
+    ATTENTION,
+    COMPUTE,
+    CONVOLUTION,
+    GEMM,
+    DeviceGroup,
+    join_launch_ranges,
+    to_arrays,
+)
+from nsys2prv.figures.intervals import find_parents, order_ranges
+from nsys2prv.figures.kernels import sum_metrics
 from nsys2prv.figures.result import Context, Result, divide_columns
 
 GPUS = load_shipped_file(__package__, "gpus.yaml")
-#: Columns that tell products from others.
-_KEY = ("device", "range", "operations", "name")
+#: What the shapes of a product say, and the columns that tell products from others.
+_SHAPES = ("operations", "masked", "elements")
+KEY = ("device", "range", *_SHAPES, "name")
 #: A part of a GPU has a part of its peak, which is not known.
 _PART = re.compile(r"\bMIG\b")
+#: Whether attention has a causal mask, in names of FlashAttention 2: behind the traits and whether it drops.
+_MASK = r"flash_(?:fwd|bwd)\w*<.*>, ?\w+, ?(\w+)"
+_MASKS = {"0": "none", "false": "none", "1": "causal", "true": "causal"}
+
+
+def list_product_work(unit: DeviceGroup) -> pl.DataFrame:
+    """Return the kernels of products by when they were launched: `product` (a number), what its range and
+    shapes say (KEY), `sender`, `at` (begin of the range), `begin`, `end`, `thread`, `name`, `device`, `class` and
+    `tensor`. Of ranges within each other the outermost is the product.
+    """
+
+    def find() -> pl.DataFrame:
+        ranges = unit.read_begins("nvtx_pushpop", ("range", *_SHAPES))
+        ranges = ranges.filter(pl.col("operations") > 0)
+        places = ("thread", "begin", "end")
+        ranges = ranges[order_ranges(*to_arrays(ranges, *places))]
+        _, parent = find_parents(*to_arrays(ranges, *places))
+        ranges = ranges.filter(pl.Series(parent < 0)).with_row_index("product")
+        columns = ("sender", "sent", *places, "what", "name", "device", "class", "tensor")
+        work = unit.list_launched_work(columns) if ranges.height else unit.work.clear()
+        work = work.filter(pl.col("what") == COMPUTE)
+        return join_launch_ranges(work, ranges) if ranges.height else work
+
+    return unit.remember("products", find)
+
+
+def sum_products(work: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Return `count` and `time_ns` (ns) of products by KEY, named after their longest kernels, and further
+    columns. work: as :func:`list_product_work` returns it.
+    """
+    longest = pl.col("name").sort_by(pl.col("end") - pl.col("begin")).last()
+    products = work.group_by("product", maintain_order=True).agg(
+        pl.col("device", "range", *_SHAPES, *keys).first(),
+        longest,
+        time_ns=(pl.col("end") - pl.col("begin")).sum(),
+    )
+    sums = products.group_by(*KEY, *keys, maintain_order=True)
+    return sums.agg(count=pl.len().cast(pl.Int64), time_ns=pl.col("time_ns").sum())
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Collect products of the steady state by device, range, operations and longest kernel
-    (`products`), and the time of all matrix products of each device (`gemm`).
+    """Collect products of the steady state (`products`), metrics while their kernels run (`measured`), and
+    the time of all kernels of such classes on each device (`every`).
     """
     begin, end = unit.options.get_steady_span(unit.duration)
     inside = (pl.col("begin") >= begin) & (pl.col("end") <= end)
     time = (pl.col("end") - pl.col("begin")).sum()
-    gemm = unit.work.filter(inside & (pl.col("what") == COMPUTE) & (pl.col("class") == GEMM))
-    yield "gemm", gemm.group_by("device", maintain_order=True).agg(gemm_ns=time)
-    ranges = unit.read_begins("nvtx_pushpop", ("range", "operations"))
-    ranges = ranges.filter(pl.col("operations") > 0).with_row_index("product")
-    if not ranges.height:
+    is_product = pl.col("class").is_in((GEMM, CONVOLUTION, ATTENTION))
+    every = unit.work.filter(inside & (pl.col("what") == COMPUTE) & is_product)
+    yield "every", every.group_by("device", maintain_order=True).agg(every_ns=time)
+    work = list_product_work(unit)
+    if not work.height:
         return
-    work = unit.list_launched_work(("sender", "sent", "begin", "end", "what", "name", "device"))
-    within = join_launch_ranges(work.filter(inside & (pl.col("what") == COMPUTE)), ranges)
-    longest = pl.col("name").sort_by(pl.col("end") - pl.col("begin")).last()
-    products = within.group_by("product", maintain_order=True).agg(
-        pl.col("device", "range", "operations").first(), longest, time_ns=time
-    )
-    sums = products.group_by(_KEY, maintain_order=True)
-    yield "products", sums.agg(count=pl.len().cast(pl.Int64), time_ns=pl.col("time_ns").sum())
+    work = work.filter(inside)
+    yield "products", sum_products(work)
+    for samples in unit.reader.read_samples("gpu_metric", unit.number):
+        on_device = work.filter(pl.col("device") == unit.device_of[samples.thread])
+        yield "measured", sum_metrics(on_device, samples, ["name"])
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
@@ -54,45 +104,87 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     rows = frames["products"]
     if not rows.height:
         result.missing.append(
-            "operations per second of matrix products: no NVTX range has their shapes "
+            "operations per second of matrix products, attention and convolutions: no NVTX range has their shapes "
             "(PyTorch: torch.autograd.profiler.emit_nvtx(record_shapes=True))"
         )
         return
+    rows = rate_products(rows, context)
+    result.add("products", _label_products(rows, frames["measured"], context))
+    result.add("devices", _sum_by_device(rows, frames["every"], context))
+
+
+def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Return products (:func:`sum_products`) with what is known of them, null where it is not: `data_type`, `mask`,
+    `all` (operations of all), `peak_tflop_s`, `allowed_tflop_s` (by the shape), `flop_per_byte`, and `ideal_ns`, how
+    long they would take at what is allowed.
+    """
     models = {
         device: next(iter(names)) for device, names in context.options.gpus if len(names) == 1
     }
-    labels = context.labels["kernels"].with_columns(
-        data_type=pl.col("label").map_elements(find_data_type, return_dtype=pl.String)
+    memory = {device: limits.memory for device, limits in context.options.limits if limits.memory}
+    label = pl.col("label")
+    known = context.labels["kernels"].select(
+        name=pl.col("value").cast(pl.Int64),
+        data_type=label.map_elements(find_data_type, return_dtype=pl.String),
+        mask=label.str.extract(_MASK).replace_strict(_MASKS, default=None, return_dtype=pl.String),
     )
-    known = labels.select("data_type", name=pl.col("value").cast(pl.Int64))
     rows = rows.cast({"name": pl.Int64}).join(known, on="name", how="left", maintain_order="left")
     peak = pl.struct("device", "data_type").map_elements(
         lambda one: find_peak(models.get(one["device"], ""), one["data_type"]),
         return_dtype=pl.Float64,
     )
-    rows = rows.with_columns(peak_tflop_s=peak, all=pl.col("operations") * pl.col("count"))
-    result.add("products", _label_products(rows, context))
-    result.add("devices", _sum_by_device(rows, frames["gemm"], context))
-
-
-def _label_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
-    sums = rows.group_by(
-        "range", "operations", "name", "data_type", "peak_tflop_s", maintain_order=True
+    is_attention = pl.col("masked") >= 0
+    is_masked = is_attention & (pl.col("mask") == "causal")
+    sizes = {one["type"]: float(one["bytes"]) for one in GPUS["data_types"]}
+    moved = pl.col("elements") * pl.col("data_type").replace_strict(
+        sizes, default=None, return_dtype=pl.Float64
     )
+    bandwidth = pl.col("device").replace_strict(memory, default=None, return_dtype=pl.Float64)
+    rows = rows.with_columns(
+        peak_tflop_s=peak,
+        operations=pl.when(is_masked).then("masked").otherwise("operations"),
+        mask=pl.when(is_attention).then(pl.coalesce("mask", pl.lit("not known"))),
+    )
+    rows = rows.with_columns(
+        all=pl.col("operations") * pl.col("count"), flop_per_byte=pl.col("operations") / moved
+    )
+    delivered = pl.col("flop_per_byte") * bandwidth / 1e12
+    # Both must be known.
+    is_known = pl.col("peak_tflop_s").is_not_null() & delivered.is_not_null()
+    allowed = pl.when(is_known).then(pl.min_horizontal("peak_tflop_s", delivered))
+    rows = rows.with_columns(allowed_tflop_s=allowed)
+    return rows.with_columns(ideal_ns=pl.col("all") / pl.col("allowed_tflop_s") / 1e3)
+
+
+def _label_products(rows: pl.DataFrame, measured: pl.DataFrame, context: Context) -> pl.DataFrame:
+    given = ("data_type", "mask", "peak_tflop_s", "flop_per_byte", "allowed_tflop_s")
+    sums = rows.group_by("range", "operations", "name", *given, maintain_order=True)
     sums = sums.agg(pl.col("count", "time_ns", "all").sum())
     speed = pl.col("all") / pl.col("time_ns") / 1e3
     sums = sums.sort("time_ns", descending=True, maintain_order=True).with_columns(
-        tflop_s=speed, peak_share=speed / pl.col("peak_tflop_s")
+        tflop_s=speed,
+        peak_share=speed / pl.col("peak_tflop_s"),
+        roofline_share=speed / pl.col("allowed_tflop_s"),
     )
+    active = []
+    if measured.height:
+        known = measured.cast({"name": pl.Int64}).group_by("name").agg(pl.all().sum())
+        share = divide_columns(pl.col("tensor_active_sum") / 100, "tensor_active_known")
+        sums = sums.join(
+            known.select("name", tensor_active=share), on="name", how="left", maintain_order="left"
+        )
+        active = ["tensor_active"]
     named = context.label_names(sums, "name", "kernels")
     named = context.label_names(named, "range", "nvtx")
+    masks = ["mask"] if named["mask"].count() else []
     return named.select(
-        "range", pl.col("operations").alias("flop"), pl.col("name").alias("kernel"), "data_type",
-        "count", "time_ns", "tflop_s", "peak_tflop_s", "peak_share",
+        "range", pl.col("operations").alias("flop"), pl.col("name").alias("kernel"), "data_type", *masks,
+        "count", "time_ns", "tflop_s", "peak_tflop_s", "peak_share", "flop_per_byte", "allowed_tflop_s",
+        "roofline_share", *active,
     )  # fmt: skip
 
 
-def _sum_by_device(rows: pl.DataFrame, gemm: pl.DataFrame, context: Context) -> pl.DataFrame:
+def _sum_by_device(rows: pl.DataFrame, every: pl.DataFrame, context: Context) -> pl.DataFrame:
     """Return what each device does of what it can: in products, and of all of the steady state."""
     length = context.options.covered_steady.length
     ideal = pl.col("all") / pl.col("peak_tflop_s") / 1e3
@@ -100,13 +192,13 @@ def _sum_by_device(rows: pl.DataFrame, gemm: pl.DataFrame, context: Context) -> 
     sums = rows.group_by("device").agg(
         pl.col("time_ns", "all").sum(), ideal=pl.when(is_known).then(ideal.sum())
     )
-    sums = sums.join(gemm, on="device", how="left").sort("device")
+    sums = sums.join(every, on="device", how="left").sort("device")
     figures = sums.select(
         "device",
         tflop=pl.col("all") / 1e12,
         tflop_s=pl.col("all") / pl.col("time_ns") / 1e3,
         peak_share=pl.col("ideal") / pl.col("time_ns"),
-        of_matrix_products=divide_columns("time_ns", "gemm_ns"),
+        of_all_products=divide_columns("time_ns", "every_ns"),
         mfu_at_least=pl.col("ideal") / length,
     )
     return context.label_devices(figures)

@@ -1,9 +1,10 @@
-"""Matrix products: their operations by the shapes in NVTX texts, and what that is of the GPU's peak."""
+"""Products: their operations by the shapes in NVTX texts, and what that is of what the GPU can do."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 from tools.exports import (
     KERNEL,
@@ -36,6 +37,36 @@ PRODUCTS = {
     "{'Module': 'm.up', 'TrainableParams': {'weight': [8, 4], 'bias': [8]}, 'Inputs': [[2, 3, 4]]}": (
         2 * 2 * 3 * 4 * 8
     ),
+    # The weights of a linear layer in PyTorch are output x input.
+    "{'mod': 'torch.nn.functional', 'op': 'linear', 'args': [{'type': 'tensor', 'shape': (32, 400)}, {'type': 'tensor', 'shape': (120, 400)}]}": (
+        2 * 32 * 400 * 120
+    ),
+    # A padding of 1 and a stride of 2 make 112 x 112 outputs of 224 x 224.
+    "{'Module': 'conv', 'TrainableParams': {'weight': [8, 3, 3, 3]}, 'StaticParams': {'stride': (2, 2), 'padding': (1, 1), 'dilation': (1, 1), 'transposed': False}, 'Inputs': [[4, 3, 224, 224]]}": (
+        2 * 4 * 8 * 112 * 112 * 3 * 3 * 3
+    ),
+    # Of two groups; then a transposed one, each input of which meets 16 channels of 2 x 2.
+    "aten::convolution_backward, sizes = [[4, 8, 10, 10], [4, 6, 12, 12], [8, 3, 3, 3], [], []]": (
+        2 * 2 * 4 * 8 * 10 * 10 * 3 * 3 * 3
+    ),
+    "aten::convolution_backward, sizes = [[4, 16, 20, 20], [4, 8, 10, 10], [8, 16, 2, 2], []]": (
+        2 * 2 * 4 * 8 * 10 * 10 * 16 * 2 * 2
+    ),
+    # Grouped queries change nothing.
+    "aten::_scaled_dot_product_flash_attention, seq = 3, sizes = [[2, 8, 128, 64], [2, 2, 128, 64], [2, 2, 128, 64], [], []]": (
+        2 * 2 * 8 * 128 * 128 * (64 + 64)
+    ),
+    "aten::_scaled_dot_product_efficient_attention_backward, sizes = [[2, 8, 16, 32], [2, 8, 16, 64], [2, 8, 24, 64], [2, 8, 24, 32], []]": (
+        5 * 2 * 8 * 16 * 24 * (64 + 32)
+    ),
+    "flash_attn::_flash_attn_forward, op_id = 9, sizes = [[1, 4096, 16, 128], [1, 4096, 16, 128], [1, 4096, 16, 128], []]": (
+        2 * 16 * 4096 * 4096 * 256
+    ),
+    # Sequences that are packed into one, a composite operator, a stride that is not known.
+    "flash_attn::_flash_attn_varlen_forward, sizes = [[4096, 16, 128], [4096, 16, 128], [4096, 16, 128]]": ABSENT,
+    "aten::scaled_dot_product_attention, sizes = [[2, 8, 128, 64], [2, 8, 128, 64], [2, 8, 128, 64]]": ABSENT,
+    "aten::cudnn_convolution, sizes = [[4, 3, 12, 12], [8, 3, 3, 3], [], [], []]": ABSENT,
+    "aten::convolution_backward, sizes = [[4, 8, 10, 10], [4, 5, 12, 12], [8, 3, 3, 3]]": ABSENT,
     # No product, no shapes, or shapes that do not fit each other.
     "aten::mm": ABSENT,
     "aten::mm, seq = 3, op_id = 4": ABSENT,
@@ -52,6 +83,17 @@ PRODUCTS = {
 
 def test_operations_follow_from_shapes() -> None:
     assert read_facts_of(list(PRODUCTS))[0].tolist() == list(PRODUCTS.values())
+
+
+def test_attention_with_a_causal_mask() -> None:
+    """Half of equal lengths; else each query meets one key more than the one before it, the last one all."""
+    text = "aten::_scaled_dot_product_flash_attention, sizes = [[2, 8, {}, 64], [2, 8, {}, 64], [2, 8, {}, 64]]"
+    lengths = [(128, 128), (4, 7), (7, 4)]
+    pairs = [128 * 128 // 2, 4 + 5 + 6 + 7, 1 + 2 + 3 + 4]
+    facts = read_facts_of([text.format(one, other, other) for one, other in lengths])
+    assert facts[4].tolist() == [4 * 2 * 8 * 64 * one for one in pairs]
+    # Queries, keys, values and results.
+    assert facts[5].tolist() == [2 * 2 * 8 * 64 * (one + other) for one, other in lengths]
 
 
 @pytest.mark.parametrize(
@@ -80,36 +122,59 @@ def test_peaks_are_by_model() -> None:
     assert find_peak("NVIDIA A30 MIG 2g.12gb", "fp16") is None
 
 
-def test_products_have_speeds(tmp_path: Path) -> None:
-    """Two products of 1.1 and 0.55 * 10^12 operations, and one without a shape."""
-    shapes = ["[[8192, 8192], [8192, 8192]]", "[[4096, 8192], [8192, 8192]]"]
-    texts = [f"aten::mm, seq = {at}, op_id = {at}, sizes = {one}" for at, one in enumerate(shapes)]
+FLASH = "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<(int)128, cutlass::bfloat16_t>, (bool)0, (bool){}, (bool)0>(flash::Flash_fwd_params)"
+NAMES = ("nvjet_tst_256x128_64x4_1x2_h_bz_coopA_NTT", FLASH.format(1), FLASH.format(0))
+ATTENTION = "aten::_scaled_dot_product_flash_attention, sizes = [[2, 16, 4096, 128], [2, 16, 4096, 128], [2, 16, 4096, 128]]"
+#: Text of a range, how long its kernel lasts (ns), and the number of its name.
+RANGES = [
+    ("aten::mm, seq = 0, op_id = 0, sizes = [[8192, 8192], [8192, 8192]]", 2_000_000, 1),
+    ("aten::mm, seq = 1, op_id = 1, sizes = [[4096, 8192], [8192, 8192]]", 2_000_000, 1),
+    ("aten::mm, seq = 2, op_id = 2, sizes = [[1, 8192], [8192, 8192]]", 100_000, 1),
+    ("aten::mm", 2_000_000, 1),
+    (ATTENTION, 1_000_000, 2),
+    (ATTENTION, 1_000_000, 3),
+]
+H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "uuid": "u", "memoryBandwidth": 3_352_000_000_000}
+
+
+def make_report(folder: Path, ranges: list[tuple[str, int, int]]) -> Path:
+    """Return a report whose ranges each launch a kernel, one after another."""
     nvtx, calls, kernels = [], [], []
-    for at, text in enumerate([*texts, "aten::mm"]):
+    for at, (text, lasts, name) in enumerate(ranges):
         launch, begin = 1_000 * (at + 1), 10_000_000 * (at + 1)
         nvtx.append(make_nvtx_range(launch, launch + 500, text))
         calls.append(make_call(launch + 100, launch + 200, at + 1))
-        columns = {"demangledName": 1, "shortName": 1}
-        kernels.append(make_kernel(begin, begin + 2_000_000, correlationId=at + 1, **columns))
-    report = make_export(
-        tmp_path / "r.sqlite",
-        {
-            "StringIds": make_strings("nvjet_tst_256x128_64x4_1x2_h_bz_coopA_NTT"),
-            "NVTX_EVENTS": nvtx,
-            RUNTIME: calls,
-            KERNEL: kernels,
-            "TARGET_INFO_GPU": [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "uuid": "u"}],
-        },
-    )
-    with nsys2prv.open(report, jobs=1) as job:
+        columns = {"demangledName": name, "shortName": name}
+        kernels.append(make_kernel(begin, begin + lasts, correlationId=at + 1, **columns))
+    tables = {"NVTX_EVENTS": nvtx, RUNTIME: calls, KERNEL: kernels, "TARGET_INFO_GPU": [H100]}
+    return make_export(folder / "r.sqlite", {"StringIds": make_strings(*NAMES), **tables})
+
+
+def test_products_have_speeds(tmp_path: Path) -> None:
+    """Two products of 1.1 and 0.55 * 10^12 operations, one that reads much for few operations, one without a
+    shape, and attention with and without a mask.
+    """
+    with nsys2prv.open(make_report(tmp_path, RANGES), jobs=1) as job:
         tables = job.analyse("products", whole=True)["products"].tables
-    flop = [2 * 8192**3, 8192**3]
     products = tables["products"].frame
-    assert products["flop"].sort(descending=True).to_list() == flop
-    assert products["tflop_s"].sort().to_list() == pytest.approx(
-        [one / 2e-3 / 1e12 for one in flop[::-1]]
+    matrices = products.filter(pl.col("mask").is_null()).sort("flop", descending=True)
+    flop = [2 * 8192**3, 8192**3, 2 * 8192**2]
+    assert matrices["flop"].to_list() == flop
+    assert matrices["tflop_s"].to_list() == pytest.approx(
+        [flop[0] / 2e9, flop[1] / 2e9, flop[2] / 1e8]
     )
-    assert products["peak_share"].max() == pytest.approx(flop[0] / 2e-3 / 989e12)
+    assert matrices["peak_share"][0] == pytest.approx(flop[0] / 2e-3 / 989e12)
+    # What large ones may do is the peak; the small one is bound by the 2 bytes of each number.
+    moved = 2 * (8192**2 + 2 * 8192)
+    assert matrices["flop_per_byte"][2] == pytest.approx(flop[2] / moved)
+    assert matrices["allowed_tflop_s"].to_list() == pytest.approx(
+        [989, 989, flop[2] / moved * 3.352]
+    )
+    assert matrices["roofline_share"][2] == pytest.approx(moved / 3.352e12 / 1e-4)
+    attention = dict(products.filter(pl.col("mask").is_not_null()).select("mask", "flop").rows())
+    whole = 2 * 2 * 16 * 4096**2 * 256
+    assert attention == {"causal": whole // 2, "none": whole}
     device = tables["devices"].frame.row(0, named=True)
-    assert device["of_matrix_products"] == pytest.approx(2 / 3)
-    assert device["peak_share"] == pytest.approx(sum(flop) / 4e-3 / 989e12)
+    done, lasts = sum(flop) + 1.5 * whole, 6.1e-3
+    assert device["of_all_products"] == pytest.approx(lasts / 8.1e-3)
+    assert device["peak_share"] == pytest.approx(done / lasts / 989e12)
