@@ -99,7 +99,7 @@ def align_reports(job: Read) -> Job:
         number = 1 + max(result.task for result in (*placed.results, *related))
         related = [*find_device_states(settled(placed), number), *related]
     aligned = settled(placed, results=[*placed.results, *related])
-    return _add_critical_path(_add_states(aligned))
+    return _add_asked_for(_add_states(aligned))
 
 
 def _align_by_clock_results(
@@ -286,12 +286,13 @@ def _add_states(job: Job) -> Job:
     return settle(job, results=[*job.results, *results], notes=[*job.notes, note])
 
 
-def _add_critical_path(job: Job) -> Job:
-    """Add the critical path where it is asked for."""
-    if not any(kind.name == "critical_path" for kind in job.selection.kinds):
+def _add_asked_for(job: Job) -> Job:
+    """Add what is found out of all events where it is asked for: kinds on demand without tables."""
+    asked = [kind.name for kind in job.selection.kinds if kind.opt_in and not kind.tables]
+    if not asked:
         return job
     # Not before it is needed.
-    from nsys2prv.conversion.job_reader import make_critical_path
+    from nsys2prv.conversion.job_reader import find_asked_for
 
-    result, warnings = make_critical_path(job)
-    return settle(job, results=[*job.results, result], warnings=[*job.warnings, *warnings])
+    results, warnings = find_asked_for(job, asked)
+    return settle(job, results=[*job.results, *results], warnings=[*job.warnings, *warnings])

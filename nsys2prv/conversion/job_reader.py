@@ -1,11 +1,12 @@
-"""Read the events of an aligned job: make its :class:`EventReader`, and the critical path as
-records.
+"""Read the events of an aligned job: make its :class:`EventReader`, and the critical path and waiting in
+MPI as records.
 
 In: a job. Out: a reader of its events by device group, with its rows and GPUs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -28,6 +29,7 @@ from nsys2prv.events.extraction import (
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.stacks import STACK_TEXTS, STACKS
 from nsys2prv.match import write_result
+from nsys2prv.match.meetings import list_mpi_waits
 from nsys2prv.replay.job_graph import build_job_graph
 from nsys2prv.replay.path import Cause, PathPieces, find_pieces
 from nsys2prv.replay.whatif import Replay
@@ -219,20 +221,37 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
     return result
 
 
-def make_critical_path(job: Job) -> tuple[WorkResult, list[str]]:
-    """Return the critical path of a job, as runs in trace time, and warnings."""
-    rows, warnings = [], []
+def find_asked_for(job: Job, names: Collection[str]) -> tuple[list[WorkResult], list[str]]:
+    """Return what some kinds find out of all events of a job, as runs in trace time, and warnings. names: of
+    kinds, those of FINDERS.
+    """
+    reader = make_event_reader(job)
+    results, warnings = [], []
+    for number, name in enumerate(sorted(names), job.next_task):
+        rows = FINDERS[name](job, reader, warnings)
+        kept = [rows] if rows and len(rows.begin) else []
+        results.append(write_result(name, number, job.folder, kept))
+    return results, warnings
+
+
+def _find_critical_path(job: Job, reader: EventReader, warnings: list[str]) -> Rows | None:
+    """Return the critical path of a job. warnings: one is added where it cannot be found."""
     if core is None:
         warnings.append(f"the critical path {NEEDS_CORE}")
-    else:
-        reader = make_event_reader(job)
-        labels = {name: values.labels for name, values in job.values.items()}
-        pieces = find_pieces(Replay(build_job_graph(reader, labels), 0, job.duration))
-        cause, kernel_class = _describe_work(reader, pieces)
-        columns = {"cause": cause, "class": kernel_class}
-        rows = [Rows("critical_path", pieces.begin, pieces.end, pieces.row, columns)]
-    kept = [one for one in rows if len(one.begin)]
-    return write_result("critical_path", job.next_task, job.folder, kept), warnings
+        return None
+    labels = {name: values.labels for name, values in job.values.items()}
+    pieces = find_pieces(Replay(build_job_graph(reader, labels), 0, job.duration))
+    cause, kernel_class = _describe_work(reader, pieces)
+    columns = {"cause": cause, "class": kernel_class}
+    return Rows("critical_path", pieces.begin, pieces.end, pieces.row, columns)
+
+
+def _find_mpi_waiting(_: Job, reader: EventReader, __: list[str]) -> Rows:
+    """Return when threads wait in MPI."""
+    waits = list_mpi_waits(reader)
+    thread, begin, end, kind, other = (waits[name].to_numpy() for name in waits.columns)
+    columns = {"kind": kind, "time": end - begin, "task": reader.rows.get_column("task")[other]}
+    return Rows("mpi_waiting", begin, end, thread, columns)
 
 
 def _describe_work(reader: EventReader, pieces: PathPieces) -> tuple[np.ndarray, np.ndarray]:
@@ -257,3 +276,7 @@ def _describe_work(reader: EventReader, pieces: PathPieces) -> tuple[np.ndarray,
             else:
                 kernel_class[piece] = found["class"].to_numpy()
     return cause, kernel_class
+
+
+#: Kind of events -> what finds them in all others of a job, where they are asked for.
+FINDERS = {"critical_path": _find_critical_path, "mpi_waiting": _find_mpi_waiting}

@@ -273,7 +273,7 @@ def _choose_stored_fields(plan: CutPlan, options: Options, selection: Selection)
     """Return layout -> bits of the fields to store: those to write, and what any stage reads."""
     layouts, masks = load_catalogue().layouts, dict(plan.field_masks)
     needed = dict.fromkeys(masks, 0)
-    if options.report or any(kind.name == "critical_path" for kind in selection.kinds):
+    if options.report or any(kind.opt_in and not kind.tables for kind in selection.kinds):
         needed = {name: layout.every_mask for name, layout in layouts.items()}
     elif options.states:
         needed = {name: layout.state_mask for name, layout in layouts.items()}

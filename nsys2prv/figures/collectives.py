@@ -15,7 +15,7 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import DeviceGroup, label_values
 from nsys2prv.figures.result import Context, Result, divide_columns, name_communicators
-from nsys2prv.match.meetings import list_collectives, list_compared_kernels
+from nsys2prv.match.meetings import list_collectives, list_compared_kernels, list_mpi_waits
 from nsys2prv.table.event_reader import EventReader
 
 MPI_FIELDS = {
@@ -24,6 +24,8 @@ MPI_FIELDS = {
 }
 #: Whether the size of a kernel or call is known; how many have no size where others do.
 SIZED, UNSIZED = pl.col("bytes").fill_null(ABSENT) >= 0, "of_unknown_size"
+#: Pairs of ranks, one of which waits for the other, that are listed: those who wait longest.
+MOST_PAIRS = 1000
 #: Sums of kernels or calls.
 SUMS = {
     "count": pl.len().cast(pl.Int64),
@@ -106,6 +108,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         )
     if mpi.height:
         _add_sized("mpi", _sum_mpi_over_tasks(mpi, context), result)
+        _add_mpi_waiting(context, result)
 
 
 def _tell_sizes(known: pl.Expr, all_of_them: pl.Expr) -> dict[str, pl.Expr]:
@@ -137,6 +140,27 @@ def _sum_mpi_over_tasks(calls: pl.DataFrame, context: Context) -> pl.DataFrame:
     labelled = context.label_names(sums.drop("kind"), "call", *names)
     labelled = _label_communicators(labelled, context, "mpi_communicators")
     return labelled.sort("time_ns", descending=True, maintain_order=True)
+
+
+def _add_mpi_waiting(context: Context, result: Result) -> None:
+    """Add how long each rank waits in MPI, by why and for whom."""
+    waits, tasks = list_mpi_waits(context.reader), context.reader.rows.get_column("task")
+    own, other = (pl.Series(tasks[waits[name].to_numpy()]) for name in ("thread", "other"))
+    waits = waits.with_columns(task=own, waits_for=other, time=pl.col("end") - pl.col("begin"))
+    pairs = waits.select("task", "waits_for").unique().with_row_index("communicator")
+    met = pl.concat(pairs.select("communicator", task=side) for side in ("task", "waits_for"))
+    time = pl.col("time")
+    sums = {"waits": pl.len(), "wait_ns": time.sum(), "mean_ns": time.mean(), "max_ns": time.max()}
+    by_kind = waits.group_by("task", "kind", maintain_order=True).agg(**sums)
+    by_kind = by_kind.with_columns(compare_with_clock_error("task", "mean_ns", met, context))
+    by_pair = waits.group_by("task", "waits_for", maintain_order=True).agg(**sums)
+    names = dict(context.tasks.select("task", "who").rows())
+    by_pair = by_pair.with_columns(pl.col("waits_for").replace_strict(names))
+    for name, table in (("mpi_waiting", by_kind), ("mpi_waiting_for", by_pair)):
+        table = table.sort("wait_ns", descending=True, maintain_order=True).head(MOST_PAIRS)
+        if "kind" in table.columns:
+            table = table.with_columns(label_values("kind", "mpi_waiting", None))
+        result.add(name, context.label_tasks(table), count=f"{MOST_PAIRS:,}")
 
 
 def _label_communicators(rows: pl.DataFrame, context: Context, name_set: str) -> pl.DataFrame:

@@ -36,6 +36,9 @@ COLLECTIVES = {
     **dict.fromkeys((*_NUMBERS, "since", "until", "awaits"), pl.Int64),
     **dict.fromkeys(("is_root", "later", "inside"), pl.Boolean),
 }
+#: Kinds of waiting in MPI, values of the value set `mpi_waiting`: for the sender, for the receiver, for who
+#: comes last to a collective, and for the partner of a message to be inside of MPI.
+LATE_SENDER, LATE_RECEIVER, AT_COLLECTIVE, HELD = range(1, 5)
 #: Kinds of lines that are messages of ranks to each other.
 MESSAGES = ("nccl_message", "mpi_message")
 
@@ -132,8 +135,8 @@ def list_messages(reader: EventReader) -> pl.DataFrame:
     `protocol` of the send, and whether that was `learnt` from the job's messages; when the call of the
     receiver begins that lets the sender go on (`lets`), and that of the sender without which the
     receiver does not (`drives`), null where there is none; whether a loop of tests waits for it (`polls`); and how long the receiver waited for the
-    sender (`late_sender`), the sender for the receiver (`late_receiver`), and either for the other to
-    be inside of MPI (`progress`), ns, null where that is not known.
+    sender (`late_sender`), the sender for the receiver (`late_receiver`), and each for the other to
+    be inside of MPI (`sender_held`, `receiver_held`), ns, null where that is not known.
     """
     return reader.remember("messages", lambda: _read_messages(reader))
 
@@ -151,6 +154,51 @@ def _read_messages(reader: EventReader) -> pl.DataFrame:
     lines = pl.concat(frames, how="diagonal").with_row_index("message")
     lacking = {name: pl.lit(None, of) for name, of in WAITING.items() if name not in lines.columns}
     return lines.with_columns(**lacking)
+
+
+def list_mpi_waits(reader: EventReader) -> pl.DataFrame:
+    """Return when threads wait in MPI, a row for each span: `thread`, `begin`, `end` (ns), `kind` (a value of
+    the value set `mpi_waiting`), `other`: the thread that is waited for. Spans of one thread are
+    disjoint: a call that waits for several things at once waits for the one that comes last.
+    """
+    return reader.remember("mpi_waits", lambda: _find_mpi_waits(reader))
+
+
+def _find_mpi_waits(reader: EventReader) -> pl.DataFrame:
+    messages = list_messages(reader).filter(pl.col("kind") == MESSAGES[1])
+    sent, received, posted = map(pl.col, ("sent", "received", "posted"))
+    got = pl.min_horizontal(received, sent)
+    waits = [_find_waits_at_collectives(reader)]
+    for kind, thread, other, length, begin in (
+        (LATE_SENDER, "thread", "sender", "late_sender", got - pl.col("late_sender")),
+        (LATE_RECEIVER, "sender", "thread", "late_receiver", pl.max_horizontal(sent, "waits")),
+        (HELD, "sender", "thread", "sender_held", pl.max_horizontal(sent, "waits", posted)),
+        (HELD, "thread", "sender", "receiver_held", pl.max_horizontal(sent, "takes", posted)),
+    ):
+        own = messages.filter(pl.col(length) > 0)
+        own = own.select(thread=thread, begin=begin, length=length, other=other)
+        waits.append(own.with_columns(kind=pl.lit(kind)))
+    table = pl.concat(waits, how="diagonal").cast(pl.Int64)
+    end = pl.col("begin") + pl.col("length")
+    table = table.with_columns(end=end).sort(
+        "thread", "end", "begin", descending=[False, True, False]
+    )
+    later = pl.col("begin").cum_min().shift(1).over("thread")
+    table = table.with_columns(end=pl.min_horizontal("end", later))
+    table = table.filter(pl.col("end") > pl.col("begin")).sort("thread", "begin")
+    return table.select("thread", "begin", "end", "kind", "other")
+
+
+def _find_waits_at_collectives(reader: EventReader) -> pl.DataFrame:
+    """Return the waits of members of collectives of MPI: `thread`, `begin`, `length` (ns), `kind`, `other`."""
+    members = list_collectives(reader).filter(pl.col("rule").is_in(MPI_RULES))
+    come = [members.select("collective", last=time, other="thread") for time in ("begin", "since")]
+    come = pl.concat(come).unique(("collective", "last"), keep="first", maintain_order=True)
+    waits = members.with_columns(last=find_last("collective")).filter(pl.col("wait") > 0)
+    waits = waits.join(come, on=("collective", "last"), how="left", maintain_order="left")
+    return waits.select(
+        "thread", begin="since", length="wait", kind=pl.lit(AT_COLLECTIVE), other="other"
+    )
 
 
 #: Kernels that no rule matches surely meet if they end within one of these of each other (ns); on

@@ -50,7 +50,8 @@ WAITING = {
     "polls": pl.Boolean,
     "late_sender": pl.Int64,
     "late_receiver": pl.Int64,
-    "progress": pl.Int64,
+    "sender_held": pl.Int64,
+    "receiver_held": pl.Int64,
 }
 #: Calls by their names: sends that always wait for the receive, that never do, and that return at once; tests.
 _NAMES = {
@@ -112,8 +113,8 @@ def describe_waiting(reader: EventReader, lines: pl.DataFrame) -> pl.DataFrame:
     waited = {
         "late_sender": np.minimum(received, sent) - takes_from,
         "late_receiver": np.minimum(ended, posted) - since,
-        "progress": np.clip(ended - np.maximum(since, posted), 0, None)
-        + np.clip(np.minimum(received, drives) - frame["takes"].to_numpy(), 0, None),
+        "sender_held": ended - np.maximum(since, posted),
+        "receiver_held": np.minimum(received, drives) - frame["takes"].to_numpy(),
     }
     known = (send >= 0) & (completing >= 0) & (taking >= 0)
     times = {

@@ -40,8 +40,11 @@ COMPLAINT = re.compile(
 #: network; and those of events that are made on demand alone.
 NOT_IN_SAMPLES = {
     "analysis/critical_path_time_2dh.cfg",
+    "analysis/mpi_waiting_2dh.cfg",
+    "analysis/mpi_waiting_for_2dh.cfg",
     "analysis/nvtx_on_gpu_time_2dh.cfg",
     "views/gpu_blocks.cfg",
+    "views/mpi_waiting.cfg",
     "views/nvtx_on_gpu.cfg",
 } | {
     f"hwcounters/nic/{name}.cfg"
