@@ -81,11 +81,11 @@ class Evidence(Struct, frozen=True):
 
 
 def describe_processes(processes: int, ranks: int) -> str:
-    """Return how many processes and ranks a job has, as "4 ranks" or "6 processes of 4 ranks"."""
-    if processes == ranks:
+    """Return how many processes and ranks a job has, as "4 ranks", "1 process" or "6 processes of 4 ranks"."""
+    if processes == ranks > 1:
         return format_count(ranks, "rank")
     how_many = f"{processes:,} process{'' if processes == 1 else 'es'}"
-    return f"{how_many} of {format_count(ranks, 'rank')}" if ranks else how_many
+    return f"{how_many} of {format_count(ranks, 'rank')}" if ranks and processes > 1 else how_many
 
 
 def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:

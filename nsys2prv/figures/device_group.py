@@ -175,6 +175,12 @@ class AnalysisOptions(Struct, frozen=True):
         return (self.steady.begin, self.steady.end) if self.steady else (0, duration)
 
     @property
+    def repeats(self) -> float | None:
+        """Share of the job in the steady state; None without one."""
+        steady = self.steady
+        return (steady.end - steady.begin) / max(self.length, 1) if steady else None
+
+    @property
     def covered_steady(self) -> Spans:
         """The covered part of the steady state, or of the whole job."""
         if self.steady is None:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import choose_decimals, format_count, list_some
 from nsys2prv.figures.device_group import AnalysisOptions
+from nsys2prv.figures.thresholds import MUCH_MORE
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.table.event_reader import HELPER, EventReader
 from nsys2prv.table.intervals import Spans
@@ -301,6 +302,18 @@ def group_findings(findings: Iterable[Finding]) -> list[tuple[str, list[Finding]
     return [(group, [*own]) for group, own in groupby(findings, attrgetter("group"))]
 
 
+def comes_first(
+    findings: Sequence[Finding], others: Sequence[Finding], repeats: float | None = None
+) -> bool:
+    """Return whether some findings are read before others: their most costly one costs much more than all
+    that the others can gain. repeats: share of the job that repeats, of which a longer job has more, so that
+    others are of that; None where they are of the job, and the most costly of them counts.
+    """
+    if repeats is None:
+        repeats = max((one.share for one in others), default=0.0)
+    return max((one.share for one in findings), default=0.0) > MUCH_MORE * repeats
+
+
 class Context(Struct, frozen=True):
     """Facts of the job that `conclude` gets. Its methods replace numbers by texts."""
 
@@ -427,7 +440,11 @@ class JobRanks(Struct, frozen=True):
         return bool(self.devices["label"].is_not_null().any())
 
     def list_ranks(self, tasks: list[int]) -> tuple[int, ...]:
-        """Return the ranks of these tasks, in their order, without tasks that have none."""
+        """Return the ranks of these tasks, in their order, without tasks that have none. None of a job of
+        one process, whose number says nothing.
+        """
+        if self.tasks.height == 1:
+            return ()
         rank_of_task = dict(self.tasks.select("task", "rank").drop_nulls().rows())
         return tuple(rank_of_task[task] for task in tasks if task in rank_of_task)
 

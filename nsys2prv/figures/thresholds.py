@@ -79,6 +79,11 @@ GOOD, FAIR = 0.8, 0.6
 #: Regions of less of the elapsed time are left out where all are asked for.
 LEAST_REGION = 0.01
 
+# The order of findings.
+
+#: What is more than so many times as much as others is read before them: together they could not gain as much.
+MUCH_MORE = 2
+
 # CPUs.
 
 #: A scheduler leaves a thread on its CPU for 0.75 ms or more (Linux's smallest slice), if there are others;

@@ -29,7 +29,7 @@ from nsys2prv._util.text import (
     shorten,
 )
 from nsys2prv.figures.host_time import TEXTS
-from nsys2prv.figures.result import NOTHING, Finding, Result, group_findings
+from nsys2prv.figures.result import NOTHING, Finding, Result, comes_first, group_findings
 from nsys2prv.figures.study_model import (
     SIGNS,
     Row,
@@ -307,24 +307,25 @@ def format_findings(
     full: bool = False,
     nothing: str = NOTHING,
     span: str = "the job",
+    repeats: float | None = None,
 ) -> list[str]:
     """Return the lines of the findings by groups, in their order: of each its cost and title,
     measurements, advice, and where to look; of what happens once in a job a line, unless it comes first.
     full: all findings with all measurements. nothing: the sentence where there is no cause. span: what
-    shares are of.
+    shares are of. repeats: share of the job in its steady state, None without one.
     """
     width, lines, shown = min(width, TEXT_WIDTH), [], 0
     others = [one for one in findings if not one.happens_once]
-    if not others:
-        lines += _wrap_text(f"  {capitalize(nothing)}", width, 2)
+    said = [] if others else _wrap_text(f"  {capitalize(nothing)}", width, 2)
+    is_last = comes_first(findings, others, repeats)
+    lines += [] if is_last else said
     for number, (group, own) in enumerate(group_findings(findings)):
         is_once, left = group == "once", MOST_SHORT - shown
         own = own if full or is_once else own[:left]
         if any(one.share for one in own):
             lines += _wrap_text(f"  {GROUPS[group].format(span=span)}", width, 2)
-            span = span.partition(" (")[0]
         for finding in own:
-            in_detail = full or not is_once or (not number and finding is own[0] and bool(others))
+            in_detail = full or not is_once or (not number and finding is own[0])
             most = 1 if shown else MOST_EVIDENCE
             shown += not is_once
             lines += (
@@ -334,7 +335,7 @@ def format_findings(
             )
     if len(others) > shown:
         lines.append(f"  and {len(others) - shown} more: --full")
-    return lines
+    return lines + (said if is_last else [])
 
 
 def _format_finding(finding: Finding, width: int, full: bool, most: int) -> list[str]:
@@ -369,14 +370,13 @@ def _wrap_text(text: str, width: int, indent: int) -> list[str]:
 
 def _format_findings(result: Result, style: Style, whole: str) -> list[str]:
     width = style.text_width
-    span = whole
+    span, repeats = whole, None
     if phases := result.tables.get("phases"):
-        [steady] = phases.frame.filter(phase="steady state").rows(named=True)
-        repeats = f"{steady['iterations']:,} iterations, {steady['time_share']:.0%} of the job"
-        span = f"the steady state ({repeats})"
+        [repeats] = phases.frame.filter(phase="steady state")["time_share"]
+        span = "the steady state"
     trace = ["  job.prv: the trace that `nsys2prv REPORT... job.prv` writes, for Paraver"]
     nothing, shown = (result.missing or [NOTHING])[0], result.findings
-    lines = format_findings(shown, width, style.full, nothing, span)
+    lines = format_findings(shown, width, style.full, nothing, span, repeats)
     return [
         *style.format_title("What holds the job back"),
         *[line for note in result.notes[:1] for line in _wrap_text(f"  {note}", width, 2)],

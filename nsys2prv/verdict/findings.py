@@ -33,6 +33,7 @@ from nsys2prv.figures.result import (
     Finding,
     Gain,
     Result,
+    comes_first,
     group_findings,
 )
 from nsys2prv.figures.stacks import list_places
@@ -51,7 +52,6 @@ from nsys2prv.verdict.gpu_use import describe_unused
 from nsys2prv.verdict.host_use import JobFacts
 from nsys2prv.verdict.job_causes import describe_job_cause
 from nsys2prv.verdict.thresholds import (
-    LEAST_BESIDE_CAUSES,
     LEAST_OF_JOB,
     LEAST_OUTSIDE,
     LEAST_TOLD,
@@ -149,7 +149,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     findings += filter(None, limits)
     if not findings:
         result.missing.append(_describe_nothing(facts, bool(edges)))
-    result.findings.extend(_order_groups(findings + edges, facts.is_steady))
+    result.findings.extend(_order_groups(findings + edges, facts.options.repeats))
 
 
 def _judge_hosts(facts: JobFacts, result: Result, has_failed: bool) -> None:
@@ -167,26 +167,20 @@ def _judge_hosts(facts: JobFacts, result: Result, has_failed: bool) -> None:
         result.missing.append(f"{NO_VERDICT} without work on GPUs or calls of MPI: {absence}")
 
 
-def _order_groups(findings: list[Finding], is_steady: bool) -> list[Finding]:
-    """Return findings by groups, the most costly first in each: causes, limits, what happens once. Limits
-    that are much larger come before causes, unless these lie between ranks; and what happens once
-    before both, where nothing repeats, so that all shares are of the whole job.
+def _order_groups(findings: list[Finding], repeats: float | None) -> list[Finding]:
+    """Return findings by groups, the most costly first in each: causes, limits, what happens once. Unless
+    causes lie between ranks, limits that are much larger come before them, and what happens once before
+    both by :func:`comes_first`. repeats: share of the job in the steady state, None without one.
     """
     groups = dict(group_findings(sorted(findings, key=lambda one: (one.group, -one.share))))
     causes, limits, once = (groups.get(one, []) for one in ("causes", "limits", "once"))
     is_between = any(one.kind in AT_COLLECTIVES for one in causes)
-    first = [limits, causes] if _costs_more(limits, causes) and not is_between else [causes, limits]
-    is_long = not (is_steady or is_between) and _costs_more(once, causes + limits)
+    first = [causes, limits] if is_between or not comes_first(limits, causes) else [limits, causes]
+    is_long = not is_between and comes_first(once, causes + limits, repeats)
     ordered = [once, *first] if is_long else [*first, once]
     most = MOST_FINDINGS - len(once)
     kept = {id(one) for one in [one for group in first for one in group][:most]}
     return [one for group in ordered for one in group if one.happens_once or id(one) in kept]
-
-
-def _costs_more(findings: list[Finding], others: list[Finding]) -> bool:
-    """Return whether the most costly one costs much more than all others."""
-    share = max((one.share for one in findings), default=0.0)
-    return share > LEAST_BESIDE_CAUSES * max((one.share for one in others), default=0.0)
 
 
 def _choose_span(graph: JobGraph, facts: JobFacts) -> tuple[int, int]:

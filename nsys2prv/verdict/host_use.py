@@ -180,8 +180,9 @@ class HostUse(Struct, frozen=True):
     def list_evidence(self) -> list[Said]:
         """Return what hosts do in this time, and what is not recorded of it."""
         named = {part: self.name_most(part) for part in self.parts}
-        # Of what a job without work of GPUs does when nothing is recorded nothing is said.
-        parts = {**self.parts, "away": 0} if self.when == "all" else self.parts
+        # In a job without work of GPUs the title tells of the time in which nothing is recorded.
+        gone = dict.fromkeys(("away", *OVER), 0) if self.when == "all" else {}
+        parts = {**self.parts, **gone}
         described = describe_parts(parts, 4, named)
         said = [say("who is" if self.who else "host is", who=self.who, parts=described)]
         lines = said if described else []

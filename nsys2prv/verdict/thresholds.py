@@ -78,9 +78,8 @@ LEAST_EDGE = 0.05
 LEAST_LOSS = 0.1
 #: Least share of the job that the profiler takes of such time to be told.
 LEAST_PROFILER = 0.005
-#: The largest loss of GPUs is reported beside causes if it is more than so many times what these
-#: gain; causes explain hardly any of what is more than so many times what they gain.
-LEAST_BESIDE_CAUSES, HARDLY = 2, 10
+#: Causes explain hardly any of what is more than so many times what they gain.
+HARDLY = 10
 #: Kernels that use less of what issues a GPU's instructions leave most of it without work. They run alone
 #: if they last no longer together than so many times what GPUs compute.
 LEAST_USE, ALONE = 0.5, 1.2

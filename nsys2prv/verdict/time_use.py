@@ -18,18 +18,18 @@ from nsys2prv.figures.efficiency_times import MPI_TIME
 from nsys2prv.figures.host_time import NAMES, PARTS
 from nsys2prv.figures.kernels import is_shared, select_other_work
 from nsys2prv.figures.result import Finding
+from nsys2prv.figures.thresholds import MUCH_MORE
 from nsys2prv.replay.events import MIGRATIONS
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.suspects import list_slow_processes
 from nsys2prv.replay.thresholds import SMALL_COPY
 from nsys2prv.verdict.cause_context import CauseContext
-from nsys2prv.verdict.host_use import NO_CAUSE, JobFacts
+from nsys2prv.verdict.host_use import NO_CAUSE, OVER, JobFacts
 from nsys2prv.verdict.thresholds import (
     FEW,
     FEWEST_RANKS,
     HARDLY,
     LATE,
-    LEAST_BESIDE_CAUSES,
     LEAST_EDGE,
     LEAST_IN_MPI,
     LEAST_LOSS,
@@ -100,6 +100,8 @@ def describe_hosts(facts: JobFacts, why: str) -> Finding | None:
     if use is None:
         return None
     part, options, layouts = use.own, facts.options, facts.context.reader.layouts
+    away, exits = use.parts["away"], sum(use.parts[one] for one in OVER)
+    least = LEAST_EDGE * use.length
     is_known = part != "unknown" or options.lacks_mpi
     title = say(
         "no mpi" if options.lacks_mpi else "no gpu work" if is_known else "nothing known",
@@ -107,8 +109,10 @@ def describe_hosts(facts: JobFacts, why: str) -> Finding | None:
         who=use.who or "the host",
         part=PARTS[part],
         time=use.parts[part],
-        whole=use.length - use.parts["away"],
+        whole=use.length - away - exits,
         calls=use.name_most(part),
+        exits=exits if exits >= least else None,
+        away=away if away >= least else None,
     )
     lacks = (
         "no_mpi" if options.lacks_mpi else "lost" if options.lost_work and part == "cuda" else ""
@@ -145,15 +149,17 @@ def describe_failures(facts: JobFacts) -> str:
 
 
 def describe_devices(facts: JobFacts) -> str:
-    """Return a sentence on how GPUs spend the steady state, or the whole job; for a job without
-    GPUs, on how long ranks are in MPI. Empty where that is not known.
+    """Return sentences on what the steady state is and how GPUs spend it, or the whole job; for a job
+    without GPUs, on how long ranks are in MPI. Empty where that is not known.
     """
     frames, options, devices = facts.frames, facts.options, facts.devices
+    steady = options.steady
+    repeats = say("repeats", count=steady.count, share=options.repeats) if steady else ""
     time = "the job" if options.covered.length == facts.context.duration else "the captured time"
     time = "the steady state" if facts.is_steady else time
     if not devices.height:
         time = time if facts.is_steady else f"the time from {MPI_TIME}"
-        return f"Ranks are in MPI for {_measure_mpi(facts):.1%} of {time}."
+        return f"{repeats}Ranks are in MPI for {_measure_mpi(facts):.1%} of {time}."
     devices = devices.filter(~pl.col("device").is_in(list(options.lossy_devices)))
     length = devices["length"].sum()
     if not length:
@@ -175,7 +181,7 @@ def describe_devices(facts: JobFacts) -> str:
             parts.append(f"{does} for {share}{'' if parts else f' of {time}'}{more}")
     profiler = _measure_profiler(facts)
     own = f" Nsight Systems itself takes {profiler:.0%} of it, which is no gain."
-    said = f"GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
+    said = f"{repeats}GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
     return said + own * (profiler >= LEAST_LOSS)
 
 
@@ -293,7 +299,7 @@ def describe_loss(
         2 * graph.weight[unmatched].sum() > losses["communication"]
     )
     is_clear = name == "communication" and not is_unmatched
-    if share < LEAST_LOSS or share <= LEAST_BESIDE_CAUSES * explained or (is_clear and explained):
+    if share < LEAST_LOSS or share <= MUCH_MORE * explained or (is_clear and explained):
         return None
     tasks: list[int] = []
     does, most, where, evidence = "", "", "", list[Said | str]()

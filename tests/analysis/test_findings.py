@@ -102,11 +102,9 @@ def test_findings_as_text() -> None:
     assert format_findings([finding], full=True)[-3:] == [look, more, command]
     limit = Finding.from_dict({**finding.as_dict(), "share": 0.2, "at_most": True})
     large = replace(limit, share=0.5)
-    assert _order_groups([limit, large], is_steady=True) == [large, limit]
-    lines = format_findings([finding, limit, limit], span="the steady state (9 iterations)")
-    assert lines[0].startswith(
-        "  Causes, in % of the steady state (9 iterations): by how much it gets"
-    )
+    assert _order_groups([limit, large], 0.9) == [large, limit]
+    lines = format_findings([finding, limit, limit], span="the steady state")
+    assert lines[0].startswith("  Causes, in % of the steady state: by how much it gets")
     assert lines[7].startswith("  Limits, in % of the steady state: at most this much is gained")
     start = replace(finding, share=0.5, kind="startup")
     once = [
@@ -115,16 +113,20 @@ def test_findings_as_text() -> None:
     ]
     assert format_findings([finding, start])[7:] == once
     assert "         do: look" in format_findings([start, finding])[2:7]
-    assert format_findings([start], nothing="none")[:3] == ["  None", *once]
-    assert len(format_findings([start], full=True)) == 7 + 2
+    assert format_findings([start], nothing="none", repeats=0.3)[:3] == ["  None", *once]
+    lines = format_findings([start], nothing="none", repeats=0.2)
+    assert lines[:2] + lines[-1:] == [*once, "  None"]
+    assert len(format_findings([start], full=True)) == len(lines) + 1
     copies = Gain("exposed_copies", "Copies.", 0.1)
-    for one, is_steady, expected in (
-        (copies, False, [start, copies]),
-        (copies, True, [copies, start]),
-        (finding, False, [finding, start]),
-        (replace(copies, share=0.3), False, [replace(copies, share=0.3), start]),
+    for one, repeats, expected in (
+        (copies, None, [start, copies]),
+        (copies, 0.4, [copies, start]),
+        (copies, 0.2, [start, copies]),
+        (finding, None, [finding, start]),
+        (finding, 0.2, [finding, start]),
+        (replace(copies, share=0.3), None, [replace(copies, share=0.3), start]),
     ):
-        assert _order_groups([one, start], is_steady) == expected
+        assert _order_groups([one, start], repeats) == expected
     alone = replace(finding, share=0.0, kind="no_gpu_work")
     assert format_findings([alone])[0] == "  Rank 1 (n GPU0) is late."
     assert format_findings([limit, finding])[7].startswith("  Causes, in % of the job")
