@@ -1,5 +1,5 @@
 """Find places between calls of MPI that are one place of the program: ranks that work alike there, but
-then do different things, as one sends what another receives.
+then do different things, as one sends what another receives. And kernels of one name and several sizes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import numpy as np
 
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.replay.events import MPI_NAMES
+from nsys2prv.replay.thresholds import IN_PARTS, MOST_HICCUPS, PARTS
 from nsys2prv.replay.unit_graph import split_place
 
 #: By so many times processes may differ that pass a place equally often: the first and the last time they
@@ -91,3 +92,22 @@ def join_lines(
         to = np.repeat(begins[group[:, column]], lines)[rows] + turn[rows]
         joined[to, column] = edges[rows, column]
     return joined, np.append(begins[kept], most.sum()), kept
+
+
+def is_beside_others(larger: np.ndarray, more: int) -> bool:
+    """Return whether the larger ones of a process's repetitions of a kernel (a mask) are what it does beside
+    the work of others: again and again, at all times, and as many as others do less often.
+    """
+    at = np.flatnonzero(larger) * PARTS // max(len(larger), 1)
+    is_more = MOST_HICCUPS < len(at) <= more / IN_PARTS
+    return is_more and len(np.unique(at)) >= IN_PARTS * min(PARTS, len(at))
+
+
+def pack_lines(edges: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Return lines of a table of work with what is chosen (a mask) of each column, one after the other."""
+    counts = (chosen & (edges >= 0)).sum(axis=0)
+    packed = np.full((counts.max(initial=0), edges.shape[1]), -1, edges.dtype)
+    for column, count in enumerate(counts.tolist()):
+        own = edges[:, column]
+        packed[:count, column] = own[chosen[:, column] & (own >= 0)]
+    return packed

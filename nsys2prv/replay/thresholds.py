@@ -88,6 +88,10 @@ LEAST_HIGH = 0.02
 ALL_KERNELS = 0.6
 #: Work that a process does so many times as often as at least half of all is its own.
 MORE_OFTEN = 1.05
+#: A kernel is of a larger size if it lasts so many times as long as the longest one of its name on at least half of
+#: all processes, more than GPUs of one model differ by; and beside others if the process has so many more of the
+#: name, but for this share, in this share of the parts of the time: a GPU that is slower for a while has no more.
+LARGER, IN_PARTS = 1.5, 0.8
 #: Stages of a pipeline differ by less than this share, even if all is well: they have whole layers, a few each,
 #: and one of them has the output layer.
 MORE_OF_STAGE = 0.25

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,15 @@ from nsys2prv.replay.graph import (
     split_rows,
 )
 from nsys2prv.replay.job_graph import JobGraph
-from nsys2prv.replay.places import FEW_TIMES, OF_TIMES, group_places, join_lines
-from nsys2prv.replay.thresholds import COPY_SPEEDS, MORE_OFTEN, PARTS, USUALLY
+from nsys2prv.replay.places import (
+    FEW_TIMES,
+    OF_TIMES,
+    group_places,
+    is_beside_others,
+    join_lines,
+    pack_lines,
+)
+from nsys2prv.replay.thresholds import COPY_SPEEDS, LARGER, MORE_OFTEN, MOST_HICCUPS, PARTS, USUALLY
 from nsys2prv.replay.unit_graph import PLACE
 
 #: Kinds of work that a rank may do slower than others, and what people call it.
@@ -122,9 +130,9 @@ class WorkTable(Struct, frozen=True, dict=True):
             few = counts[:, ~columns].max(axis=1)
         return (counts[:, columns] <= MORE_OFTEN * few[:, None] + 1).all(axis=1)
 
-    def measure(self, column: int) -> np.ndarray:
-        """Return the durations of a column (ns), -1 where the process does not do the work."""
-        edges = np.ascontiguousarray(self.edges[:, column])
+    def measure(self, column: int, lines: slice = slice(None)) -> np.ndarray:
+        """Return the durations of a column in some lines (ns), -1 where the process does not do the work."""
+        edges = np.ascontiguousarray(self.edges[lines, column])
         return np.where(edges >= 0, self.weight[np.maximum(edges, 0)], -1)
 
     def list_edges(self, key: int, columns: np.ndarray | int) -> np.ndarray:
@@ -173,6 +181,42 @@ class WorkTable(Struct, frozen=True, dict=True):
             return self
         edges, first, kept = join_lines(self.edges, self.first, self.turn, counts, group)
         return WorkTable(edges, self.keys[kept], first, self.weight)
+
+    def split_sizes(self) -> WorkTable:
+        """Return the table with kernels apart that some processes have beside those that all have of one
+        name, and that are larger, as those of an output layer: a key of its own, of the same name.
+        """
+        counts, half = self.by_key[2], (self.edges.shape[1] - 1) // 2
+        more = counts - np.sort(counts, axis=1)[:, half, None]
+        if not (more > MOST_HICCUPS).any():
+            return self
+        tops = np.empty_like(counts)
+        for column in range(self.edges.shape[1]):
+            tops[:, column] = np.maximum.reduceat(self.measure(column), self.first[:-1])
+        usual = np.sort(tops, axis=1)[:, half]
+        has_larger = (usual[:, None] > 0) & (tops > LARGER * usual[:, None])
+        has_larger &= more > MOST_HICCUPS
+        blocks, keys = [], []
+        for key, (begin, end) in enumerate(pairwise(self.first.tolist())):
+            block = self.edges[begin:end]
+            is_larger = np.zeros(block.shape, bool)
+            for column in np.flatnonzero(has_larger[key]).tolist():
+                own = self.measure(column, slice(begin, end))
+                larger = own > LARGER * usual[key]
+                is_beside = is_beside_others(larger[own >= 0], int(more[key, column]))
+                is_larger[:, column] = larger & is_beside
+            for some in (~is_larger, is_larger) if is_larger.any() else (None,):
+                blocks.append(block if some is None else pack_lines(block, some))
+                keys.append(self.keys[key])
+        first = np.cumsum([0, *map(len, blocks)])
+        return WorkTable(np.concatenate(blocks), np.array(keys, np.int32), first, self.weight)
+
+    def keep(self, is_kept: np.ndarray) -> WorkTable:
+        """Return the table of some keys (a mask)."""
+        counts = np.diff(self.first)
+        first = np.cumsum([0, *counts[is_kept]])
+        edges = self.edges[np.repeat(is_kept, counts)]
+        return WorkTable(edges, self.keys[is_kept], first, self.weight)
 
     @cached_property
     def by_key(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -428,7 +472,7 @@ class Replay(Struct, frozen=True, dict=True):
             if Kind.GAP in kinds and HANDOFF not in self.job.calls:
                 work = self._add_common(work, kinds)
             table = make_work_table(graph, columns, work, count, self.weight)
-            self.tables[kinds] = table.join_places() if Kind.GAP in kinds else table
+            self.tables[kinds] = table.join_places() if Kind.GAP in kinds else table.split_sizes()
         return self.tables[kinds]
 
     def _select_work(self, kinds: tuple[Kind, ...]) -> np.ndarray:
@@ -548,24 +592,15 @@ class Replay(Struct, frozen=True, dict=True):
         """
         table = self.tabulate(kinds)
         every = table.mask_columns(slice(None))
-        changes = table.share(every, every, is_mean=True)
-        return self._keep_alike(changes, table, every) if kinds == GPU else changes
+        table = table.keep(table.find_alike(every)) if kinds == GPU else table
+        # What is equal with the changes done so far stays so.
+        return replace(table, weight=self._apply([])).share(every, every, is_mean=True)
 
     def compare_kernels(self, processes: Sequence[int]) -> Changes:
         """Give processes the kernels of the others, where they have about as many."""
         table = self.tabulate(GPU)
         own = table.mask_columns(np.searchsorted(self.processes, processes))
-        return self._keep_alike(self.do_as_others(GPU, processes), table, own)
-
-    def _keep_alike(self, changes: Changes, table: WorkTable, columns: np.ndarray) -> Changes:
-        is_alike = table.find_alike(columns)
-        if is_alike.all():
-            return changes
-        made: Changes = []
-        for edges, new in changes:
-            kept = np.isin(self.edges.key[edges], table.keys[is_alike])
-            made.append((edges[kept], new if isinstance(new, float) else new[kept]))
-        return made
+        return [] if own.all() else table.keep(table.find_alike(own)).share(own, ~own)
 
     def transfer_as_others(self, is_wanted: Callable[[tuple[str, ...]], bool]) -> Changes:
         """Give the channels between hosts that `is_wanted` the transfers of the others: the median of the
