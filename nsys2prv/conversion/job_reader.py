@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT, OPEN, group_rows, join_first, number_linked
 from nsys2prv._util.native import NEEDS_CORE, core
 from nsys2prv.conversion.job import Job
+from nsys2prv.events.captures import CAPTURES
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import (
     GPU,
@@ -38,8 +39,10 @@ from nsys2prv.table.event_reader import (
     HOST,
     NO_DAMAGE,
     NO_UNIT,
+    RANGES,
     SAMPLED,
     STREAM,
+    CaptureFile,
     EventReader,
     RowTable,
     StackFile,
@@ -58,6 +61,7 @@ def make_event_reader(job: Job, whole: bool = False) -> EventReader:
         main = _find_main_rows(job)
         damaged = _list_damaged(job, main)
         ids = replace(ids, objects=replace(ids.objects, table=main[ids.objects.table]))
+    captures = _list_captures(job)
     return EventReader(
         _split_by_unit(job, rows),
         ids,
@@ -69,7 +73,28 @@ def make_event_reader(job: Job, whole: bool = False) -> EventReader:
         ),
         job.edges,
         damaged,
+        captures,
+        _read_whole_ranges(job, rows) if captures and job.uncut else None,
     )
+
+
+def _list_captures(job: Job) -> tuple[CaptureFile, ...]:
+    """Return where nodes of graphs were captured."""
+    results = [result for result in job.ordered_results if CAPTURES in result.facts]
+    threads: dict[int, dict[int, int]] = {result.report: {} for result in results}
+    for (report, key), thread in job.model.rows.items() if results else ():
+        if isinstance(key, ThreadKey) and not key.lane and report in threads:
+            threads[report][key.tid] = thread
+    return tuple(
+        CaptureFile(one.facts[CAPTURES], one.report, threads[one.report]) for one in results
+    )
+
+
+def _read_whole_ranges(job: Job, rows: RowTable) -> EventReader:
+    """Return the reader of the NVTX ranges that the job had before it was cut, in its time."""
+    origin = job.epoch - job.uncut.epoch
+    ids = replace(job.ids, clocks=[clock.delay(-origin) for clock in job.uncut.clocks])
+    return EventReader([run for run in job.uncut.runs if run.shape.name in RANGES], ids, rows)
 
 
 def _find_main_rows(job: Job) -> np.ndarray:

@@ -31,6 +31,7 @@ from nsys2prv.events.attributes import (
     read_fields,
     select_labels,
 )
+from nsys2prv.events.captures import find_captures
 from nsys2prv.events.catalogue import Metric, load_catalogue, load_counter_tables, map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, Reason, Rows
@@ -229,6 +230,7 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
     names = np.where(full == "", shorts, full)
     of_nccl = np.fromiter(map(is_nccl_kernel, names), bool, len(names))
     objects = extraction.intern_streams(columns)
+    captures = find_captures(extraction, columns)
     fields = read_fields(extraction, "cuda_kernel", columns, wanted)
     fields |= _classify(extraction, names, codes)
     if has_configuration:
@@ -251,8 +253,8 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
         rows = Rows(layout, columns["start"], columns["end"], objects, {**fields, "kernel": label})
         own = is_own[codes]
         if is_own is of_nccl:
-            told = columns.where(own), launches[own], objects[own], names, codes[own]
-            for name, values in attach_payloads(extraction, *told).items():
+            told = columns.where(own), launches[own], captures[:, own], objects[own]
+            for name, values in attach_payloads(extraction, *told, names, codes[own]).items():
                 rows.columns[name] = np.full(columns.rows, ABSENT)
                 rows.columns[name][own] = values
         yield replace(rows, lines=lines).where(own)
@@ -307,6 +309,7 @@ def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Ro
     else:
         operation = np.full(columns.rows, MEMSET)
         columns.integers["dstKind"] = columns["memKind"]
+    find_captures(extraction, columns)
     yield make_rows(extraction, "memory_operation", columns, {"operation": operation})
 
 

@@ -9,7 +9,8 @@ advanced NCCL trace of nsys 2025.6 and later is JSON with names of its own, and 
 data type instead of bytes. Everything is done on the distinct payloads: loops are over these, their
 fields, schemas and shapes.
 
-A kernel's launch lies inside the NCCL range of its call, on the same thread. Between ncclGroupStart
+A kernel's launch lies inside the NCCL range of its call, on the same thread; that of a replayed kernel is
+the one that was captured. Between ncclGroupStart
 and ncclGroupEnd calls only queue up, and the launch lies inside ncclGroupEnd; in the advanced trace
 calls and launch lie inside an "API Group". Either way the ranges of a thread fall into *groups* that
 follow each other: an outermost range by itself, or all from a ncclGroupStart to its ncclGroupEnd.
@@ -570,15 +571,17 @@ def attach_payloads(
     extraction: Extraction,
     columns: Columns,
     launches: Launches,
+    captures: np.ndarray,
     objects: np.ndarray,
     names: Sequence[str],
     codes: np.ndarray,
 ) -> dict[str, np.ndarray]:
     """Return the payload fields of NCCL kernels, rows of the kernel table launched by the calls
-    found, named by those at `codes`; sets facts aside.
+    found, named by those at `codes`; sets facts aside. captures: of nodes of graphs, as
+    :func:`nsys2prv.events.captures.find_captures` returns them.
     """
     in_graph = columns["graphNodeId"] > 0
-    call, thread = (np.where(in_graph, NULL, one) for one in (launches.begin, launches.thread))
+    thread, call = np.where(in_graph, captures, [launches.thread, launches.begin])
     by_name = np.array([find_kernel_operation(name) for name in names], np.int64)[codes]
     facts = {
         "process": columns["globalPid"],
@@ -587,13 +590,15 @@ def attach_payloads(
         "object_kernel": objects,
         "time_begin": columns["start"],
         "time_end": columns["end"],
-        "time_call": call,
+        "time_call": launches.begin,
         "in_graph": in_graph.astype(np.int64),
         "by_ends": np.zeros(len(in_graph), np.int8),
         "by_name": by_name,
     }
     moving, groups = extraction.find_once("NCCL calls", lambda: _read_groups(extraction))
     told = match_kernels(groups, thread, call, columns["deviceId"])
+    # Each replay is an operation of its own.
+    told["sequence"] = np.where(in_graph, ABSENT, told["sequence"])
     extraction.add_fact(KERNELS, {**facts, **{name: told[name] for name in KERNEL_FACTS}})
     _save_messages(extraction, {**told, **facts}, moving)
     if not extraction.settings.nccl_calls:

@@ -37,11 +37,12 @@ SUMS = {
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect sums of NCCL kernels (`kernels`) and of calls of MPI (`mpi`) by task."""
-    kernels = unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator"))
+    fields = ("operation", "bytes", "communicator", "graph_node")
+    kernels = unit.read_begins("nccl_kernel", fields)
     by_task = kernels.with_columns(unit.list_tasks(kernels)).group_by(
         "task", "communicator", "operation", maintain_order=True
     )
-    yield "kernels", by_task.agg(**SUMS)
+    yield "kernels", by_task.agg(**SUMS, replayed=(pl.col("graph_node") > 0).sum())
     for layout in MPI_LAYOUTS:
         if unit.has(layout):
             yield "mpi", _sum_mpi_calls(unit, layout)
@@ -90,10 +91,12 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if kernels.height:
         _add_sized("nccl", _sum_by_operation(kernels, context), result)
         if not (kernels["communicator"] >= 0).any():
-            result.missing.append(
-                "communicators of NCCL kernels: no payload of NVTX ranges tells them (NCCL before 2.25.1, or exported without "
-                "--include-json or --include-blobs)"
+            why = (
+                "no payload of NVTX ranges tells them (NCCL before 2.25.1, or exported without --include-json or --include-blobs)"
+                if 2 * kernels["replayed"].sum() < kernels["count"].sum()
+                else "the reports lack the capture of their CUDA graphs"
             )
+            result.missing.append(f"communicators of NCCL kernels: {why}")
     if matched.height:
         _add_sized("across_ranks", _sum_across_ranks(matched, context), result)
         result.add("stragglers", _find_stragglers(matched, context))

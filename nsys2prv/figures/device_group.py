@@ -46,8 +46,6 @@ BUSY = {
     "memory": (MEMORY,),
     "active": (COMPUTE, GRAPH, MEMORY, *COMMUNICATING),
 }
-#: Layouts of NVTX ranges.
-RANGES = ("nvtx_pushpop", "nvtx_startend")
 #: All regions, all host threads.
 ALL = "all"
 #: The useful time that BSC's tools mean: of all kernels but NCCL's.

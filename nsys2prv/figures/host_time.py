@@ -20,7 +20,6 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import (
     NAMED_BY,
     OS,
-    RANGES,
     UCX,
     DeviceGroup,
     find_io_spans,
@@ -40,6 +39,7 @@ from nsys2prv.figures.thresholds import (
 )
 from nsys2prv.replay.graph import Kind, split_rows
 from nsys2prv.replay.whatif import Replay
+from nsys2prv.table.event_reader import RANGES
 from nsys2prv.table.intervals import (
     EMPTY,
     SIDES,

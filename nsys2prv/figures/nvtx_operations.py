@@ -9,14 +9,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.figures.captures import list_captures
+from nsys2prv._util.columns import factorize, factorize_together, mask_changes, reduce_slices
 from nsys2prv.figures.device_group import (
     COMMUNICATING,
     CONVOLUTION,
     GEMM,
     MEMORY,
-    RANGES,
     TENSOR_NO,
     TENSOR_YES,
     WORK,
@@ -24,6 +22,7 @@ from nsys2prv.figures.device_group import (
     to_arrays,
 )
 from nsys2prv.figures.result import Context, Result, divide_columns
+from nsys2prv.table.event_reader import RANGES
 from nsys2prv.table.intervals import (
     find_parents,
     find_points_within,
@@ -64,6 +63,8 @@ SUMS = {
 BETWEEN = " / "
 #: Greatest depth at which paths of nested ranges are distinguished.
 DEEPEST = 12
+#: Layouts of work that has the number of its node.
+_OF_NODES = ("cuda_kernel", "nccl_kernel", "memory_operation")
 #: Greater sums of times come from damaged reports.
 GREATEST_SUM = 1 << 62
 
@@ -94,9 +95,9 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect the sums of ranges by task and name (`names`), and by path of names (`tree`)."""
     columns = ("sender", "sent", "thread", "begin", "end", "what", "class", "tensor")
     work = unit.list_launched_work(columns).sort("sender", "sent", maintain_order=True)
-    captured = _list_captured_work(unit, work)
+    captured = _list_captured_work(unit, work.schema)
     names = []
-    for number, ranges in enumerate(_list_ranges(unit)):
+    for number, ranges in enumerate(_list_ranges(unit, captured)):
         of_names, tree = _sum_ranges(unit, work, captured, ranges)
         names.append(of_names)
         # Paths are numbered anew each time.
@@ -105,16 +106,26 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "names", sums.sort("task", "group")
 
 
-def _list_captured_work(unit: DeviceGroup, work: pl.DataFrame) -> pl.DataFrame:
-    """Return the work of replayed graphs, by the thread that captured it (`sender`), and when (`sent`). work:
-    by the thread that launched it.
+def _list_captured_work(unit: DeviceGroup, schema: pl.Schema) -> pl.DataFrame:
+    """Return the work of replayed graphs in columns of this schema, by the thread that captured it
+    (`sender`), and when (`sent`).
     """
-    captures = list_captures(unit).cast(
-        {"thread": work["thread"].dtype, "begin": work["begin"].dtype}
+    captures = unit.reader.read_captures(unit.number).rename(
+        {"captor": "sender", "captured": "sent"}
     )
-    replayed = work.drop("sender", "sent").join(captures, on=("thread", "begin"), how="inner")
-    replayed = replayed.rename({"captor": "sender", "captured": "sent"}).select(work.columns)
-    return replayed.sort("sender", "sent", maintain_order=True)
+    nodes = [
+        unit.read_begins(layout, ("graph_node",)).select("thread", "begin", node="graph_node")
+        for layout in _OF_NODES
+        if captures.height and unit.has(layout)
+    ]
+    if not nodes:
+        return schema.to_frame()
+    tasks = unit.task_of[captures["sender"].to_numpy()]
+    captures = captures.with_columns(task=pl.Series(tasks, dtype=pl.Int64))
+    replayed = pl.concat(nodes).filter(pl.col("node") > 0)
+    replayed = replayed.with_columns(unit.list_tasks(replayed)).join(captures, on=("task", "node"))
+    replayed = unit.work.cast({"thread": pl.Int64}).join(replayed, on=("thread", "begin"))
+    return replayed.select(*schema).cast(schema).sort("sender", "sent", maintain_order=True)
 
 
 def _sum_ranges(
@@ -136,13 +147,15 @@ def _sum_ranges(
     count = int(path.max(initial=-1)) + 1
     first = np.zeros(count, np.int64)
     first[path[::-1]] = np.arange(len(path))[::-1]
-    names = {"task": tasks, "group": groups, "calls": np.bincount(by_name, minlength=len(tasks))}
+    # Before a part of a job there are ranges for the work that was captured in them alone.
+    called = (begin >= unit.reader.begin).astype(np.int64)
+    names = {"task": tasks, "group": groups, "calls": _sum_groups(by_name, called, len(tasks))}
     tree = {
         "path": np.arange(count),
         "depth": np.minimum(depth[first], DEEPEST - 1).astype(np.int64),
         "group": group[first].astype(np.int64),
         "above": np.where(parent[first] >= 0, path[parent[first]], -1),
-        "calls": np.bincount(path, minlength=count),
+        "calls": _sum_groups(path, called, count),
     }
 
     def add(name: str, outer: str, inclusive: np.ndarray, exclusive: np.ndarray) -> None:
@@ -150,14 +163,15 @@ def _sum_ranges(
             names[column] = _sum_groups(by_name, values, len(tasks))
             tree[column] = _sum_groups(path, values, count)
 
-    host = end - begin
+    host = (end - begin) * called
     add("host_ns", "host_exclusive_ns", host, take_off_inner(host, parent))
     places = thread, begin, end
     launched = _sum_within(work, *places)
-    own, extra = launched, dict.fromkeys(SUMS, 0)
+    own, extra, executed = launched, dict.fromkeys(SUMS, 0), called
     if captured.height:
-        is_captor, counts = _choose_captors(work, captured, group, *places)
-        own = _sum_within(work.join(counts, on=("thread", "begin"), how="anti"), *places)
+        replays, counted = _count_replays(work, captured, group, *places)
+        is_captor, executed = replays > 0, np.where(replays > 0, replays, called)
+        own = _sum_within(work.join(counted, on=("thread", "begin"), how="anti"), *places)
         replayed = _sum_within(captured, *places).items()
         extra = {name: np.where(is_captor, values, 0) for name, values in replayed}
     for name, inclusive in launched.items():
@@ -165,10 +179,11 @@ def _sum_ranges(
         if captured.height:
             exclusive += np.where(is_captor, take_off_inner(extra[name], parent), 0)
         add(name, f"{name}_exclusive", inclusive + extra[name], exclusive)
+    names["executions"] = _sum_groups(by_name, executed, len(tasks))
     return pl.DataFrame(names), pl.DataFrame(tree)
 
 
-def _choose_captors(
+def _count_replays(
     work: pl.DataFrame,
     captured: pl.DataFrame,
     group: np.ndarray,
@@ -176,17 +191,23 @@ def _choose_captors(
     begin: np.ndarray,
     end: np.ndarray,
 ) -> tuple[np.ndarray, pl.DataFrame]:
-    """Return which ranges replayed work counts in by its capture, and that work. group: of the names of
-    ranges.
+    """Return how often what was captured in each range is replayed, 0 where such work counts elsewhere; and
+    the work that counts in ranges of its capture. group: of the names of ranges.
     """
     replays = work.join(captured, on=("thread", "begin"), how="semi", maintain_order="left")
     since, until = find_points_within(thread, begin, end, *to_arrays(replays, "sender", "sent"))
-    is_captor = ~np.isin(group, np.unique(group[until > since]))
-    since, until = find_points_within(thread, begin, end, *to_arrays(captured, "sender", "sent"))
+    replaying = np.unique(group[until > since])
+    by_call = to_arrays(captured, "sender", "sent")
+    since, until = find_points_within(thread, begin, end, *by_call)
+    rows = np.flatnonzero((until > since) & ~np.isin(group, replaying))
+    call = np.cumsum(mask_changes(*by_call)) - 1
+    times = np.bincount(call)[call]
+    count = np.zeros(len(begin), np.int64)
+    count[rows] = reduce_slices(times, since[rows], until[rows], np.maximum)
     steps = np.zeros(captured.height + 1, np.int64)
-    np.add.at(steps, since[is_captor], 1)
-    np.subtract.at(steps, until[is_captor], 1)
-    return is_captor, captured.filter(pl.Series(np.cumsum(steps)[:-1] > 0))
+    np.add.at(steps, since[rows], 1)
+    np.subtract.at(steps, until[rows], 1)
+    return count, captured.filter(pl.Series(np.cumsum(steps)[:-1] > 0))
 
 
 def _sum_within(
@@ -210,19 +231,40 @@ def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarra
     return np.bincount(groups, values, count).clip(-GREATEST_SUM, GREATEST_SUM).astype(np.int64)
 
 
-def _list_ranges(unit: DeviceGroup) -> Iterator[Ranges]:
-    """Yield ranges by row, begin, longer first, some at a time, with all that lie within each.
-    NCCL's are not operations of the program.
+def _list_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Iterator[Ranges]:
+    """Yield ranges by row, begin, longer first, some at a time, with all that lie within each; of those
+    before a part of a job the ones in which work was captured. NCCL's are not operations of the program.
     """
     rows = pl.col("thread") * len(RANGES)
-    kinds = (unit.read_begins(layout, ("range",), np.int32) for layout in RANGES)
-    ranges = pl.concat(one.with_columns(thread=rows + at) for at, one in enumerate(kinds))
+    kinds = [unit.read_begins(layout, ("range",), np.int32) for layout in RANGES]
+    if unit.reader.whole and captured.height:
+        kinds += [_list_earlier(unit, captured, layout) for layout in RANGES]
+    ranges = pl.concat(
+        one.with_columns(thread=rows + at % len(RANGES)) for at, one in enumerate(kinds)
+    )
     row, begin, end, name = to_arrays(ranges, "thread", "begin", "end", "range")
     groups = np.load(str(unit.options.groups), mmap_mode="r")
     order = order_ranges(row, begin, end).astype(np.int32)
     row, begin, end = row[order], begin[order], end[order]
     for part in split_ranges(row, begin, end):
         yield row[part], begin[part], end[part], groups[name[order[part]]]
+
+
+def _list_earlier(unit: DeviceGroup, captured: pl.DataFrame, layout: str) -> pl.DataFrame:
+    """Return what of the ranges in which work was captured lies before a part of a job."""
+    at = captured.select("sender", "sent").unique().sort("sender", "sent")
+    main, first = unit.reader.rows.main_rows, unit.reader.begin
+
+    def keep(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        thread, begin, end = (columns[name] for name in ("thread", "begin", "end"))
+        order, holds = np.argsort(main[thread], kind="stable"), np.zeros(len(thread), bool)
+        sides = main[thread][order], begin[order], end[order]
+        since, until = find_points_within(*sides, *to_arrays(at, "sender", "sent"))
+        holds[order] = until > since
+        return holds & (thread >= 0) & (begin < first)
+
+    ranges = unit.reader.whole.read_begins(layout, ("range",), unit.number, keep, np.int32)
+    return ranges.with_columns(pl.col("end").clip(None, first))
 
 
 def _number_paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> np.ndarray:
@@ -280,7 +322,7 @@ def _compare_layers(names: pl.DataFrame, context: Context) -> pl.DataFrame:
         pl.col("operation").n_unique().over("pattern") > 1,
         pl.col("gpu_ns").sum().over("pattern") > 0,
     )
-    each = divide_columns(pl.col("gpu_ns").sum(), pl.col("calls").sum())
+    each = divide_columns(pl.col("gpu_ns").sum(), pl.col("executions").sum())
 
     def find_slowest(key: str) -> pl.DataFrame:
         sums = alike.group_by("pattern", key).agg(each=each).sort("each", key)
@@ -291,7 +333,9 @@ def _compare_layers(names: pl.DataFrame, context: Context) -> pl.DataFrame:
             count=pl.len(),
         )
 
-    whole = alike.group_by("pattern").agg(pl.col("calls", "gpu_ns").sum())
+    whole = alike.group_by("pattern").agg(
+        calls=pl.col("executions").sum(), gpu_ns=pl.col("gpu_ns").sum()
+    )
     of_layers = find_slowest("operation").rename({"operation": "slowest"})
     of_ranks = find_slowest("task").select("pattern", "task", usual="median", longest="each")
     rows = whole.join(of_layers, on="pattern").join(of_ranks, on="pattern")

@@ -99,7 +99,9 @@ def _read_nccl(reader: EventReader) -> pl.DataFrame:
     """Return the kernels of NCCL that the relation matched."""
     fields = ("operation", "collective", "late", "wait", "transfer", "rule")
     records = reader.read_begins("nccl_collective", fields).rename({"operation": "call"})
-    return _describe_kernels(reader, records)
+    # Those whose capture is not recorded share what the others' tell.
+    shared = pl.col("bytes", "communicator").max().over("collective")
+    return _describe_kernels(reader, records).with_columns(shared)
 
 
 def list_nccl_kernels(reader: EventReader) -> pl.DataFrame:

@@ -102,34 +102,42 @@ def adopt_kernels(
     """
     adoption = Adoption(list(results))
     holders = [at for at, result in enumerate(results) if KERNELS in result.facts]
-    counts: dict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(3, np.int64))
+    counts: dict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(4, np.int64))
     devices: set[tuple[int, int, int]] = set()
     for at in holders:
         report, names = results[at].report, ("in_graph", "communicator", "process", "device")
         columns = read_columns(results[at].facts[KERNELS], names).values()
         in_graph, communicator, *queue = map(np.asarray, columns)
         owners, codes = factorize_together(*queue)
-        kinds = (in_graph == 0, (in_graph == 0) & (communicator != 0), in_graph > 0)
+        told = communicator != 0
+        kinds = (
+            in_graph == 0,
+            (in_graph == 0) & told,
+            (in_graph > 0) & ~told,
+            (in_graph > 0) & told,
+        )
         owners += [np.bincount(codes, of_kind).astype(np.int64) for of_kind in kinds]
         for process, device, *more in zip(*(one.tolist() for one in owners), strict=True):
             devices.add((report, process, device))
             counts[report, process] += more
-    silent = {key for key, (alone, told, _) in counts.items() if alone and not told}
-    in_graphs = sum(int(graphs) for *_, graphs in counts.values())
+    silent = {key for key, (alone, told, *_) in counts.items() if alone and not told}
+    in_graphs, told_in_graphs = (sum(int(one[at]) for one in counts.values()) for at in (2, 3))
     if len(devices) < 2 or not (silent or 0 < in_graphs < MOST_IN_GRAPHS):
         return adoption
+    named = _list_named(results)
     captured: dict[int, list[int]] = defaultdict(list)
     for at in holders:
         captured[captures[results[at].report] if captures else 0].append(at)
     found: list[pl.DataFrame] = []
     for places in captured.values():
-        queues, rows = _make_queues(results, places, placements, clocks, bool(silent))
+        wanted = None if silent else bool(told_in_graphs)
+        queues, rows = _make_queues(results, places, placements, clocks, wanted)
         for group in group_queues(queues):
             own = [
                 rows[place].with_columns(ordinal=pl.Series(ordinals))
                 for place, ordinals in zip(group.queues, group.ordinals, strict=True)
             ]
-            found += _adopt_group(pl.concat(own), group.is_one, 1 + len(found))
+            found += _adopt_group(pl.concat(own), named, group.is_one, 1 + len(found))
     matched: dict[tuple[int, int], int] = {}
     if found:
         table = pl.concat(found, how="diagonal_relaxed")
@@ -150,19 +158,20 @@ def _make_queues(
     places: Sequence[int],
     placements: Sequence[Placement],
     clocks: Sequence[int],
-    with_told: bool,
+    told_in_graphs: bool | None,
 ) -> tuple[list[Queue], list[pl.DataFrame]]:
     """Return the queues of these results, and the rows of each: KERNEL_FACTS, QUEUE, and where it
     is stored (place, row); `placed_begin` and `placed_end` as the reports' clocks place them.
-    with_told: whether those with payloads are among them.
+    told_in_graphs: whether those with payloads that graphs launched are among them, None for all with
+    payloads.
     """
     pieces = []
     for at in places:
         facts, report = read_columns(results[at].facts[KERNELS]), results[at].report
         sound = (facts["time_begin"] != NULL) & (facts["time_end"] != NULL)
         sound &= np.isin(facts["by_name"], (*ALL_WAIT, SEND_RECEIVE))
-        if not with_told:
-            sound &= facts["communicator"] == 0
+        if told_in_graphs is not None:
+            sound &= (facts["communicator"] == 0) | ((facts["in_graph"] > 0) & told_in_graphs)
         row = np.flatnonzero(sound)
         piece = {name: column[row] for name, column in facts.items()}
         for side in ("begin", "end"):
@@ -190,9 +199,23 @@ def _make_queues(
     return queues, rows
 
 
-def _adopt_group(rows: pl.DataFrame, is_one: bool, number: int) -> list[pl.DataFrame]:
+def _list_named(results: Sequence[WorkResult]) -> pl.DataFrame:
+    """Return `report`, `process` and `communicator` of the communicators that calls of processes name."""
+    pieces = [pl.DataFrame(schema=dict.fromkeys(("report", "process", "communicator"), pl.Int64))]
+    for result in results:
+        if COMMUNICATORS in result.facts:
+            rows = read_frame(result.facts[COMMUNICATORS]).filter(pl.col("communicator") != 0)
+            rows = rows.with_columns(report=pl.lit(result.report, pl.Int64))
+            pieces.append(rows.select(pieces[0].columns).unique())
+    return pl.concat(pieces)
+
+
+def _adopt_group(
+    rows: pl.DataFrame, named: pl.DataFrame, is_one: bool, number: int
+) -> list[pl.DataFrame]:
     """Return the rows of a group of queues with the communicator that the recorded ones among them
-    name, else with this number.
+    name, else with this number. named: communicators that processes have; those that name others are
+    no members.
     """
     told = rows.filter(pl.col("communicator") != 0)
     silent = rows.filter((pl.col("communicator") == 0) & (pl.col("ordinal") >= 0))
@@ -214,8 +237,14 @@ def _adopt_group(rows: pl.DataFrame, is_one: bool, number: int) -> list[pl.DataF
                 by_ends=pl.lit(1, pl.Int8),
             )
         ]
-    ranks = told["ranks"].max()
-    if told["communicator"].n_unique() > 1 or members > ranks or not (is_one or members == ranks):
+    ranks, is_own = told["ranks"].max(), pl.col("communicator") == told["communicator"][0]
+    strangers = named.filter(~is_own.any().over("report", "process"))
+    silent = silent.join(strangers, on=("report", "process"), how="anti")
+    if (
+        told["communicator"].n_unique() > 1
+        or 0 < ranks < members
+        or not (is_one or members == ranks)
+    ):
         return []
     one = told.filter((pl.col("ordinal") >= 0) & (pl.col("fused") > pl.col("messages")))
     one = one.unique("ordinal", keep="first", maintain_order=True)
@@ -231,10 +260,11 @@ def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) 
         for name in TAKEN:
             facts[name][rows["row"].to_numpy()] = rows[name].to_numpy()
         stored = {KERNELS: writer.append(facts)}
-        told = rows.filter("told").select("process", "communicator", "ranks")
+        lacking = {"rank": pl.lit(ABSENT, pl.Int64), "made": pl.lit(False)}
+        told = rows.filter("told").with_columns(**lacking)
+        told = told.select("communicator", "ranks", "rank", "process", "made")
         told = told.unique(maintain_order=True)
         if told.height:
-            told = told.with_columns(rank=pl.lit(ABSENT, pl.Int64), made=pl.lit(False))
             if COMMUNICATORS in result.facts:
                 others = read_frame(result.facts[COMMUNICATORS])
                 told = pl.concat([others, told], how="diagonal_relaxed")

@@ -40,6 +40,8 @@ HOST, STREAM, SAMPLED, HELPER = "host", "stream", "samples", "helper"
 NO_UNIT = -1
 #: Stands for the value of a time in which nothing was sampled; values are not negative.
 UNKNOWN = -1.0
+#: Layouts of NVTX ranges.
+RANGES = ("nvtx_pushpop", "nvtx_startend")
 #: Stream -> the columns that tell where and when work is.
 SIDES_OF_WORK = {RANGE: ("row", "begin", "end"), LINE: ("receiver", "receive", "until")}
 #: Columns of damaged work, and a job without any.
@@ -57,6 +59,8 @@ LINE_COLUMNS = {
 SIDES_OF_MESSAGES = {"posted": "posted", "released": "released"}
 #: Types of the columns that all ranges and lines have, threads apart; fields are as threads.
 TIMES = dict.fromkeys(("begin", "end", "sent", "bytes", "posted", "released"), np.int64)
+#: Columns of facts of captures.
+CAPTURE_COLUMNS = ("captor", "time_captured", "node")
 #: Columns of stacks.
 STACK_COLUMNS = {
     "begin": pl.Int64,
@@ -137,6 +141,17 @@ class StackFile(Struct, frozen=True):
     work: int
 
 
+class CaptureFile(Struct, frozen=True):
+    """Where nodes of graphs were captured, as :mod:`nsys2prv.events.captures` sets them aside."""
+
+    #: Of each node.
+    rows: StoredFrame
+    #: Index of the report.
+    report: int
+    #: Thread of the trace by globalTid.
+    threads: Mapping[int, int]
+
+
 class EventReader(Struct, dict=True):
     """Reads the events of a prepared job in columns, of one unit or of all.
 
@@ -155,6 +170,10 @@ class EventReader(Struct, dict=True):
     edges: CutEdges | None = None
     #: Work whose times are damaged, which is left out: `thread`, `begin`, `end` (ns).
     damaged: pl.DataFrame = NO_DAMAGE
+    #: Where nodes of graphs were captured.
+    captures: tuple[CaptureFile, ...] = ()
+    #: Of a part of a job with such: the NVTX ranges of the whole one.
+    whole: EventReader | None = None
 
     def save(self, path: Path) -> None:
         """Write the reader to a file, for :func:`load_event_reader`."""
@@ -343,6 +362,20 @@ class EventReader(Struct, dict=True):
             rows = rows.with_columns(begin, end).join(numbers, on="stack", maintain_order="left")
             frames.append(rows.select(STACK_COLUMNS.keys()).cast(STACK_COLUMNS))
         return pl.concat(frames), pl.concat(texts)
+
+    def read_captures(self, unit: int) -> pl.DataFrame:
+        """Return where the nodes of graphs were captured by threads of a unit: `captor` (thread),
+        `captured` (trace time, ns; of a part of a job also before it) and `node`.
+        """
+        frames = [pl.DataFrame(schema=dict.fromkeys(("captor", "captured", "node"), pl.Int64))]
+        for file in self.captures:
+            captor, time, node = read_frame(file.rows).select(*CAPTURE_COLUMNS).get_columns()
+            thread = captor.replace_strict(file.threads, default=-1, return_dtype=pl.Int64)
+            times = self.ids.clocks[file.report].to_global(time.to_numpy())
+            columns = {"captor": thread, "captured": times, "node": node}
+            own = (self.rows.units[thread] == unit) & (thread >= 0).to_numpy()
+            frames.append(pl.DataFrame(columns).filter(own))
+        return pl.concat(frames).unique()
 
     def read_lines(
         self,

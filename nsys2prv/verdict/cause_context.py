@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.text import shorten_name
 from nsys2prv.events.catalogue import map_labels
-from nsys2prv.figures.device_group import RANGES, DeviceGroup, to_arrays
+from nsys2prv.figures.device_group import DeviceGroup, to_arrays
 from nsys2prv.figures.host_time import (
     PARTS,
     describe_parts,
@@ -30,7 +30,7 @@ from nsys2prv.match.handoffs import list_handoffs, list_joining_handoffs
 from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import GPU, Replay
-from nsys2prv.table.event_reader import HOST
+from nsys2prv.table.event_reader import HOST, RANGES
 from nsys2prv.table.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.verdict.host_use import OVER, JobFacts, NamedTime, Pauses
 from nsys2prv.verdict.thresholds import EXPLAINS, LARGE_PART, LEAST_STATED, MOST

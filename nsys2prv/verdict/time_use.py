@@ -23,6 +23,7 @@ from nsys2prv.replay.events import MIGRATIONS
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.suspects import list_slow_processes
 from nsys2prv.replay.thresholds import SMALL_COPY
+from nsys2prv.table.event_reader import EventReader
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.host_use import NO_CAUSE, OVER, JobFacts
 from nsys2prv.verdict.thresholds import (
@@ -266,6 +267,16 @@ def make_limit(
     return make_finding(kind, title, share, evidence, advice=advice, views=(view,), **more)
 
 
+def _choose_remedy(reader: EventReader) -> str:
+    """Return the key of the advice on how NCCL kernels can be matched."""
+    kernels = reader.read_begins("nccl_kernel", ("communicator", "graph_node"))
+    unnamed = kernels.filter(pl.col("communicator") < 0)
+    if 2 * unnamed.height <= kernels.height:
+        return "reports"
+    replayed = unnamed.filter(pl.col("graph_node") > 0)
+    return "captures" if 2 * replayed.height > unnamed.height else "payloads"
+
+
 def describe_loss(
     facts: CauseContext, reason: str, outside: float, explained: float
 ) -> Finding | None:
@@ -317,7 +328,7 @@ def describe_loss(
         does, advice = _judge_copies(frames["copies"])
         evidence = [*describe_copies(frames["copies"])]
     else:
-        advice = ADVICE["payloads" if is_unmatched else "alone"]
+        advice = ADVICE[_choose_remedy(facts.context.reader) if is_unmatched else "alone"]
         if is_unmatched:
             reason = str(say("unmatched", count=len(unmatched), of=len(transfers)))
             for one in list_slow_processes(facts.replay, "gpu"):

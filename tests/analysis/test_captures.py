@@ -1,9 +1,12 @@
-"""Replayed graphs: their work counts in the NVTX ranges that were open when it was captured."""
+"""Replayed graphs: their work counts in the NVTX ranges that were open when it was captured, and NCCL's
+kernels are of the calls that were captured.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 from tools.exports import (
     KERNEL,
@@ -17,8 +20,10 @@ from tools.exports import (
     make_nvtx_range,
     make_strings,
 )
+from tools.nccl_exports import Rank, format_payload
 
 import nsys2prv
+from nsys2prv.conversion.options import CutOptions
 
 NODES = "CUDA_GRAPH_NODE_EVENTS"
 LAUNCH, END_CAPTURE, GRAPH_LAUNCH = 2, 3, 4
@@ -28,8 +33,8 @@ STEPS, FIRST_NODE, FIRST_COPY = 3, 1 << 32, 1 << 33
 LASTS = 10_000, 30_000
 
 
-def make_node(time: int, node: int, original: int | None = None) -> Row:
-    thread = make_global_tid(PID, PID)
+def make_node(time: int, node: int, original: int | None = None, pid: int = PID) -> Row:
+    thread = make_global_tid(pid, pid)
     return {
         "start": time, "end": time, "eventClass": 0, "globalTid": thread, "nameId": 1,
         "graphNodeId": node, "originalGraphNodeId": original,
@@ -60,16 +65,90 @@ def write_graph_job(path: Path, made_at_end: bool) -> Path:
 
 
 @pytest.mark.parametrize("made_at_end", [False, True])
+@pytest.mark.parametrize("steps", [STEPS, STEPS - 1])
 def test_replayed_work_counts_in_the_ranges_of_its_capture(
-    tmp_path: Path, made_at_end: bool
+    tmp_path: Path, made_at_end: bool, steps: int
 ) -> None:
     report = write_graph_job(tmp_path / "r.sqlite", made_at_end)
-    with nsys2prv.open(report, jobs=1) as job:
+    # The trace begins with the first event, of step 0.
+    cut = CutOptions(time="" if steps == STEPS else "150us:")
+    with nsys2prv.open(report, jobs=1, cut=cut) as job:
         tables = job.analyse("operations")["operations"].tables
     rows = {row["operation"]: row for row in tables["operations"].frame.iter_rows(named=True)}
     for layer, lasts in enumerate(LASTS):
-        assert rows[f"layer_{layer}"]["gpu_ns"] == STEPS * lasts
-        assert rows[f"layer_{layer}"]["kernels"] == STEPS
+        assert rows[f"layer_{layer}"]["gpu_ns"] == steps * lasts
+        assert rows[f"layer_{layer}"]["kernels"] == steps
+        assert rows[f"layer_{layer}"]["calls"] == (steps == STEPS)
     # Launched in steps, and captured within layers of one: each nanosecond is exclusive once.
-    assert rows["step"]["gpu_ns"] == STEPS * sum(LASTS)
-    assert sum(row["gpu_exclusive_ns"] for row in rows.values()) == STEPS * sum(LASTS)
+    assert rows["step"]["gpu_ns"] == steps * sum(LASTS)
+    assert sum(row["gpu_exclusive_ns"] for row in rows.values()) == steps * sum(LASTS)
+    (layers,) = tables["layers"].frame.iter_rows(named=True)
+    assert (layers["operation"], layers["calls"]) == ("layer_*", 2 * steps)
+    assert layers["median_gpu_ns"] == sum(LASTS) / 2
+
+
+#: Communicator, bytes and function of each captured call.
+CAPTURED = ((7, 4096, "ncclAllReduce"), (9, 512, "ncclAllGather"))
+REPLAYS = 10
+
+
+def make_rank(pid: int, late: int, is_recorded: bool, at_end: bool) -> Rank:
+    """Return a rank that replays two collectives, of which the second is a copy's in half of the replays,
+    and comes late to the first of each replay (ns).
+    """
+    rank, thread, nodes = Rank(pid), make_global_tid(pid, pid), []
+    rank.names += ("ncclDevKernel_AllGather_RING_LL()", "cudaStreamEndCapture_v10000")
+    for node, (communicator, size, text) in enumerate(CAPTURED):
+        begin = 1_000 * (node + 1)
+        if is_recorded:
+            made = format_payload(communicator, 0, Rank=pid - 4242, **{"No. of ranks": 2})
+            rank.add_range(100 * node, 100 * node + 50, "ncclCommInitRank", jsonText=made)
+            payload = format_payload(communicator, size)
+            rank.add_range(begin, begin + 100, text, jsonText=payload)
+        rank.calls.append(make_call(begin + 20, begin + 40, 1 + node, globalTid=thread))
+        nodes.append(
+            make_node(5_010 + node if at_end else begin + 30, FIRST_NODE + node, None, pid)
+        )
+    rank.calls.append(make_call(5_000, 5_100, 3, globalTid=thread, nameId=6))
+    # A copy of the graph, two executable ones of it.
+    for copy, of in ((2, 1), (3, 2), (4, 2)):
+        nodes += [
+            make_node(6_000, (copy << 32) + node, (of << 32) + node, pid) for node in range(2)
+        ]
+    if is_recorded:
+        rank.more[NODES] = nodes
+    rank.correlation = 100
+    for replay in range(REPLAYS):
+        begin = 1_000_000 * (replay + 1)
+        graph = 3 + (replay >= REPLAYS // 2) << 32
+        rank.add_kernel(begin, begin + 10_000 + late, begin + 90_000, graphNodeId=graph)
+        rank.add_kernel(begin, begin + 100_000, begin + 190_000 + replay, 5, graphNodeId=graph + 1)
+        rank.calls.pop()
+        rank.kernels[-1]["correlationId"] = rank.kernels[-2]["correlationId"]
+    return rank
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+@pytest.mark.parametrize("at_end", [True, False])
+def test_replayed_kernels_of_nccl_are_of_the_captured_calls(
+    tmp_path: Path, is_recorded: bool, at_end: bool
+) -> None:
+    """Also on a rank whose capture is not recorded, by what ends together."""
+    ranks = make_rank(4242, 0, True, at_end), make_rank(4243, 20_000, is_recorded, at_end)
+    reports = [
+        rank.write(tmp_path / f"r{at}" / f"rank{at}.sqlite") for at, rank in enumerate(ranks)
+    ]
+    with nsys2prv.open(reports, jobs=1) as job:
+        tables = job.analyse("collectives")["collectives"].tables
+        kernels = job.frame("nccl_kernel", "operation", "bytes", "communicator")
+        notes = job.warnings
+    found = tables["across_ranks"].frame.sort("operation")
+    wanted = {"operation": ["AllGather", "AllReduce"], "collectives": [REPLAYS] * 2}
+    wanted |= {"bytes": [2 * REPLAYS * 512, 2 * REPLAYS * 4096]}
+    wanted |= {"wait_ns": [0, REPLAYS * 20_000]}
+    assert found.select(*wanted).to_dict(as_series=False) == wanted
+    assert tables["stragglers"].frame["times_last"].to_list() == [REPLAYS, 0]
+    known = kernels.filter(pl.col("bytes") >= 0).group_by("bytes").len().sort("bytes")
+    each = REPLAYS * (1 + is_recorded)
+    assert known.rows() == [(512, each), (4096, each)]
+    assert not any("payload" in note for note in notes)

@@ -1,0 +1,154 @@
+"""Find where the work of replayed CUDA graphs was captured: the call in which each of their nodes was made.
+
+A replayed kernel has the number of its node. Nodes of an executable graph, and those of a graph within
+another, are copies of nodes of the graph that was captured; the first of such a chain was made by the
+captured call, at a time and on a thread that `CUDA_GRAPH_NODE_EVENTS` has. Where nodes were made while
+the capture was ended, the n-th of them is the n-th call since its begin that launched something in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.columns import ABSENT, find_places, group_rows
+from nsys2prv.events.extraction import GPU_TABLES, Extraction
+from nsys2prv.events.launches import Launches
+from nsys2prv.export.info import PROCESS_MASK, find_processes
+from nsys2prv.export.source import NULL, Columns
+
+#: Tables of the nodes that graphs were made of: the second is the first one's name of 2021.
+TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
+COLUMNS = ("start", "globalTid", "graphNodeId", "originalGraphNodeId")
+#: Facts of the nodes that were replayed: `process` and `node`, `captor` (globalTid) and `time_captured`.
+CAPTURES = "graph_captures"
+#: Longest chain of copies of a node.
+_MOST_COPIES = 8
+#: Calls that begin and end a capture, and those that add a node to it.
+_BEGINS, _ENDS = "StreamBeginCapture", "StreamEndCapture"
+_ADDS = r"^cu(?:da)?(?:Launch|GraphLaunch|(?:Mem|Malloc|Free)\w*Async)"
+_FOUND = ("process", "node", "captor", "captured")
+
+
+def find_captures(extraction: Extraction, columns: Columns) -> np.ndarray:
+    """Return the thread (globalTid) and the time (local ns) of the captured call that made the node of
+    each row, shape (2, rows), NULL where no such call is known; set aside those found. columns: globalPid
+    and graphNodeId.
+    """
+    captures = np.full((2, columns.rows), NULL)
+    rows = np.flatnonzero(columns["graphNodeId"] > 0)
+    if len(rows):
+        wanted = {"process": columns["globalPid"][rows], "node": columns["graphNodeId"][rows]}
+        known = extraction.find_once("captures", lambda: _list_captures(extraction))
+        found = pl.DataFrame(wanted).join(
+            known, on=("process", "node"), how="left", maintain_order="left"
+        )
+        captures[:, rows] = [found[name].fill_null(NULL) for name in _FOUND[2:]]
+        found = found.drop_nulls("captor").unique().rename({"captured": "time_captured"})
+        if found.height:
+            extraction.add_fact(CAPTURES, found.to_dict())
+    return captures
+
+
+def _list_captures(extraction: Extraction) -> pl.DataFrame:
+    """Return `captor` and `captured` of all nodes of the report whose capture it has."""
+    pieces = [pl.DataFrame(schema=dict.fromkeys(COLUMNS, pl.Int64))]
+    parts = extraction.report.parts
+    for table in filter(parts.__contains__, TABLES):
+        if extraction.database.has(table, "graphNodeId"):
+            read = extraction.read(parts[table], COLUMNS, (), "")
+            pieces.append(pl.DataFrame({name: read[name] for name in COLUMNS}))
+    names = {"node": "graphNodeId", "original": "originalGraphNodeId"}
+    nodes = pl.concat(pieces).select(**names, captor="globalTid", captured="start")
+    nodes = nodes.filter(pl.all_horizontal(pl.col("node", "captor", "captured") != NULL))
+    nodes = nodes.with_columns(process=pl.Series(find_processes(nodes["captor"].to_numpy())))
+    nodes = nodes.unique(("process", "node"), keep="first", maintain_order=True)
+    made = _place_nodes(nodes.filter(pl.col("original") <= 0).sort("process", "node"), extraction)
+    return _find_roots(nodes).join(made, on=("process", "root")).select(_FOUND)
+
+
+def _find_roots(nodes: pl.DataFrame) -> pl.DataFrame:
+    """Return `process`, `node` and `root`, the node that each was copied from first."""
+    step = nodes.select("process", root="node", before="original").filter(pl.col("before") > 0)
+    roots = nodes.select("process", "node", root="node")
+    for _ in range(_MOST_COPIES):
+        further = roots.join(step, on=("process", "root"), how="left", maintain_order="left")
+        if further["before"].null_count() == further.height:
+            break
+        roots = further.select("process", "node", root=pl.coalesce("before", "root"))
+    return roots
+
+
+def _place_nodes(nodes: pl.DataFrame, extraction: Extraction) -> pl.DataFrame:
+    """Return captured nodes with those that were made while a capture was ended at the calls that they are
+    of, `node` renamed to `root`. nodes: by process and number.
+    """
+    process, captor, captured = (
+        nodes[name].to_numpy().copy() for name in ("process", "captor", "captured")
+    )
+    for thread, rows in group_rows(captor):
+        ends = _select_calls(extraction, thread & PROCESS_MASK, _ENDS)
+        ends = ends[np.flatnonzero(ends.thread == thread)]
+        if not len(ends):
+            continue
+        at = np.searchsorted(ends.begin, captured[rows], "right") - 1
+        is_late = (at >= 0) & (captured[rows] <= ends.end[at])
+        late = np.arange(len(captor))[rows][is_late]
+        for place, own in group_rows(at[is_late]):
+            end = int(ends.begin[place])
+            calls = _find_captured(extraction, thread & PROCESS_MASK, end, len(late[own]))
+            if calls is not None:
+                captor[late[own]], captured[late[own]] = calls.thread, calls.begin
+    return pl.DataFrame(
+        {"process": process, "root": nodes["node"], "captor": captor, "captured": captured}
+    )
+
+
+def _find_captured(extraction: Extraction, process: int, end: int, count: int) -> Launches | None:
+    """Return the calls of this number that were captured until a capture was ended; None where there
+    were fewer.
+    """
+    begins = _select_calls(extraction, process, _BEGINS).begin
+    since = begins[: np.searchsorted(begins, end)][-1:]
+    adds = _select_calls(extraction, process, _ADDS)
+    first, last = (int(np.searchsorted(adds.begin, time)) for time in (since.min(initial=0), end))
+    adds = adds[first:last]
+    if len(adds) > count:
+        adds = adds[~_mask_direct(extraction, process, adds.id)]
+    return adds[-count:] if len(adds) >= count else None
+
+
+def _select_calls(extraction: Extraction, process: int, pattern: str) -> Launches:
+    """Return the calls of a process by begin whose names match."""
+
+    def select() -> Launches:
+        pieces = [Launches.make_empty(), *_read_calls(extraction, process, pattern)]
+        calls = Launches.concat(pieces)
+        return calls[np.argsort(calls.begin, kind="stable")]
+
+    return extraction.find_once(f"calls {process} {pattern}", select)
+
+
+def _read_calls(extraction: Extraction, process: int, pattern: str) -> Iterator[Launches]:
+    for segment in extraction.launches:
+        if segment.process == process:
+            texts = pl.Series(extraction.read_strings(np.array(segment.names)), dtype=pl.String)
+            wanted = np.array(segment.names)[texts.str.contains(pattern).to_numpy()]
+            if len(wanted):
+                calls = segment.read()
+                yield calls[np.flatnonzero(np.isin(calls.name, wanted))]
+
+
+def _mask_direct(extraction: Extraction, process: int, ids: np.ndarray) -> np.ndarray:
+    """Return a mask of the calls with work of their own, by their correlation ids: they are not captured."""
+    low, high = int(ids.min()), int(ids.max())
+    known = [np.zeros(0, np.int64)]
+    for table in sorted(GPU_TABLES & extraction.report.parts.keys()):
+        where = f"{{correlationId}} BETWEEN {low} AND {high}"
+        read = extraction.read(
+            extraction.report.parts[table], ("correlationId", "globalPid"), (), where
+        )
+        known.append(read["correlationId"][read["globalPid"] == process])
+    return find_places(np.unique(np.concatenate(known)), ids) != ABSENT
