@@ -29,7 +29,7 @@ from nsys2prv.figures.device_group import (
     join_launch_ranges,
     to_arrays,
 )
-from nsys2prv.figures.intervals import find_parents, order_ranges
+from nsys2prv.table.intervals import find_parents, order_ranges
 from nsys2prv.figures.kernels import sum_metrics
 from nsys2prv.figures.result import Context, Result, divide_columns
 
