@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import Table, group_rows, number_linked, sum_changes
+from nsys2prv._util.columns import Table, find_places, group_rows, number_linked, sum_changes
 from nsys2prv._util.native import core
 from nsys2prv.conversion.job import Job, group_by_report
 from nsys2prv.events.catalogue import Field, Layout, load_catalogue
@@ -226,12 +226,10 @@ def _mask_idle_threads(task: StateWork, global_ids: GlobalIds) -> np.ndarray:
 def _read_ranges(task: StateWork, ranges: RangeSlice, threads: np.ndarray) -> Ranges:
     """Return the ranges of a layout that imply states, on rows that have states."""
     begin, end, thread = ranges.begin, ranges.until, ranges.column("row")
-    object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
+    object_ = find_places(threads, thread)
     state = _find_states(task.value_states, ranges)
     is_state = ranges.layout.is_state
-    kept = np.flatnonzero(
-        (threads[object_] == thread) & (state != NOTHING) & ((begin < end) | is_state)
-    )
+    kept = np.flatnonzero((object_ >= 0) & (state != NOTHING) & ((begin < end) | is_state))
     yields = np.full(len(kept), int(ranges.layout.state.yields))
     return Ranges(object_[kept], begin[kept], end[kept], state[kept], yields)
 
@@ -244,8 +242,7 @@ def _find_states(value_states: ValueStates, ranges: RangeSlice) -> np.ndarray:
         return np.full(len(ranges), default)
     values, states = value_states[layout.name]
     column = ranges.find_field(_find_deciding_field(layout).name)
-    place = np.minimum(np.searchsorted(values, column), len(values) - 1)
-    return np.where(values[place] == column, states[place], default)
+    return np.append(states, default)[find_places(values, column)]
 
 
 class Ranges(Table, frozen=True):

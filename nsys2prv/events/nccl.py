@@ -38,6 +38,7 @@ from nsys2prv._util.columns import (
     number_rows,
 )
 from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.intervals import order_ranges
 from nsys2prv._util.stored_columns import read_columns
 from nsys2prv.events import nvtx
 from nsys2prv.events.catalogue import map_labels
@@ -414,7 +415,7 @@ def group_calls(calls: Arrays) -> tuple[Arrays, Arrays]:
     their operations share (or ABSENT), the numbers of fused operations and messages, and bytes in
     all. shared: of how many ranks the process is, 0 unknown. calls: CALL_COLUMNS.
     """
-    calls = _take(calls, np.lexsort((-calls["end"], calls["begin"], calls["thread"])))
+    calls = _take(calls, order_ranges(calls["begin"], calls["end"], calls["thread"]))
     outer, operation = _mask_outer(calls), calls["operation"]
     step = outer * ((operation == GROUP_START).astype(np.int64) - (operation == GROUP_END))
     before = np.zeros(len(step), np.int64)

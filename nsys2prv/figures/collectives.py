@@ -56,10 +56,8 @@ def _list_matched(reader: EventReader) -> pl.DataFrame:
     speeds = reader.read_begins("nccl_transfer", ("bus_bandwidth",))
     # Their transfers begin when their waits end.
     speeds = speeds.select("thread", "bus_bandwidth", ready="begin").unique(("thread", "ready"))
-    task = reader.rows.get_column("task")[table["thread"].to_numpy()]
-    table = table.with_columns(
-        task=pl.Series(task, dtype=pl.Int64), ready=pl.col("begin") + pl.col("wait")
-    )
+    task = reader.rows.find("task", table["thread"])
+    table = table.with_columns(task, ready=pl.col("begin") + pl.col("wait"))
     return table.join(speeds, on=["thread", "ready"], how="left", maintain_order="left")
 
 

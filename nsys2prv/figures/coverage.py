@@ -18,10 +18,10 @@ from functools import reduce
 from operator import and_
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.intervals import EMPTY, Spans, merge_spans
 from nsys2prv._util.text import format_nanoseconds, list_some
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.quality import find_refusal, lacks_mpi
@@ -37,7 +37,6 @@ from nsys2prv.figures.thresholds import (
 )
 from nsys2prv.match import all_relations
 from nsys2prv.table.event_reader import HELPER, SAMPLED, EventReader
-from nsys2prv.table.intervals import EMPTY, Spans, merge_spans
 
 #: Layouts of collective calls, which every member of a communicator makes.
 COLLECTIVE_LAYOUTS = ("nccl_kernel", "mpi_collective")
@@ -223,12 +222,11 @@ def _count_calls_of_others(
     begins, ends = (np.array([edge[side] for _, edge in edges]) for side in (0, 1))
     members: dict[int, set[tuple[str, int]]] = defaultdict(set)
     calls: dict[tuple[str, int], np.ndarray] = {}
-    task_of = reader.rows.get_column("task")
     units = reader.rows.unit_numbers if edges else []
     for layout in (layout for layout in COLLECTIVE_LAYOUTS if layout in reader.layouts):
         for unit in units:
             frame = reader.read_begins(layout, ("communicator",), unit)
-            frame = frame.with_columns(task=pl.Series(task_of[frame["thread"].to_numpy()]))
+            frame = frame.with_columns(reader.rows.find("task", frame["thread"]))
             for (task, communicator), of_task in frame.group_by("task", "communicator"):
                 members[task].add((layout, communicator))
                 first, last = (np.sort(of_task[one].to_numpy()) for one in ("begin", "end"))

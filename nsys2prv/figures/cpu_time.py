@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.intervals import EMPTY, SIDES, Spans, merge_spans, unite
 from nsys2prv.figures.device_group import OS, DeviceGroup, find_io_spans, to_arrays
 from nsys2prv.figures.host_time import find_host_parts, find_outside_calls, find_profiler_spans
 from nsys2prv.figures.stacks import RUNNING, STATES_OF_THREADS, find_states, read_layouts
@@ -24,7 +25,6 @@ from nsys2prv.figures.thresholds import (
     LEAST_WAITING,
     LONG_OFF,
 )
-from nsys2prv.table.intervals import EMPTY, SIDES, Spans, merge_spans, unite
 
 
 class CpuUse(Struct, frozen=True):

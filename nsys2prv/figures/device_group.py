@@ -17,12 +17,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import number_rows
-from nsys2prv.events.catalogue import load_catalogue, map_labels
-from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.events.name_rules import NamePattern
-from nsys2prv.export.info import GpuLimits
-from nsys2prv.table.event_reader import HOST, EventReader, make_frame
-from nsys2prv.table.intervals import (
+from nsys2prv._util.intervals import (
     EMPTY,
     SIDES,
     Spans,
@@ -31,6 +26,11 @@ from nsys2prv.table.intervals import (
     order_ranges,
     unite,
 )
+from nsys2prv.events.catalogue import load_catalogue, map_labels
+from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.events.name_rules import NamePattern
+from nsys2prv.export.info import GpuLimits
+from nsys2prv.table.event_reader import HOST, EventReader, make_frame
 
 T = TypeVar("T")
 #: Layouts of calls of UCX, and of the operating system.
@@ -208,7 +208,7 @@ class DeviceGroup:
 
     def list_tasks(self, events: pl.DataFrame) -> pl.Series:
         """Return the task of each event, by its thread."""
-        return pl.Series("task", self.task_of[events["thread"].to_numpy()], dtype=pl.Int64)
+        return self.reader.rows.find("task", events["thread"])
 
     def has(self, *layouts: str) -> bool:
         """Return whether the job has events of any of these layouts."""
@@ -230,7 +230,7 @@ class DeviceGroup:
         frame = self.read_begins(layout, ("range",), np.int32)
         thread, begin, end, name = to_arrays(frame, "thread", *SIDES, "range")
         thread = self.reader.rows.main_rows[thread]
-        order = order_ranges(thread, begin, end)
+        order = order_ranges(begin, end, thread)
         groups = np.load(str(self.options.groups), mmap_mode="r")
         return thread[order], begin[order], end[order], groups[name[order]]
 

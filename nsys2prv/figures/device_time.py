@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.intervals import make_statistics, spill_durations, unite
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.device_group import (
     COMMUNICATING,
@@ -24,7 +25,6 @@ from nsys2prv.figures.device_group import (
 )
 from nsys2prv.figures.host_time import PARTS, WAITING, find_task_parts
 from nsys2prv.figures.result import DECLARED, Context, Result, divide_columns, sum_known
-from nsys2prv.table.intervals import make_statistics, spill_durations, unite
 
 #: Classes of gaps by length: names, and bounds in ns.
 LENGTHS = ("< 1 us", "1-10 us", "10-100 us", "100 us - 1 ms", "1-10 ms", "10-100 ms", ">= 100 ms")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.intervals import merge_spans
 from nsys2prv._util.text import list_some
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import ALL, WORK, DeviceGroup
@@ -34,7 +35,6 @@ from nsys2prv.figures.thresholds import (
 from nsys2prv.replay.graph import TRANSFERS, Kind
 from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
 from nsys2prv.table.event_reader import HOST, STREAM
-from nsys2prv.table.intervals import merge_spans
 
 TERMS = DECLARED["efficiencies"].terms
 #: Useful work of devices, and which host threads count -> what people call them.

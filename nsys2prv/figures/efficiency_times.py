@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.intervals import SIDES, Spans, merge_spans
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.cpu_time import find_running
 from nsys2prv.figures.device_group import (
@@ -26,7 +27,6 @@ from nsys2prv.figures.iterations import find_longest_threads, keep_outermost, re
 from nsys2prv.figures.thresholds import (
     LEAST_COVERED,
 )
-from nsys2prv.table.intervals import SIDES, Spans, merge_spans
 
 #: Layouts of time in which threads of OpenMP wait in barriers and other synchronization, and of the
 #: whole calls of these, which count where no waiting was recorded.

@@ -15,6 +15,15 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.intervals import (
+    EMPTY,
+    SIDES,
+    Spans,
+    find_parents,
+    take_first,
+    take_off_inner,
+    unite,
+)
 from nsys2prv.conversion.quality import WOULD_TELL
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import (
@@ -40,15 +49,6 @@ from nsys2prv.figures.thresholds import (
 from nsys2prv.replay.graph import Kind, split_rows
 from nsys2prv.replay.whatif import Replay
 from nsys2prv.table.event_reader import RANGES
-from nsys2prv.table.intervals import (
-    EMPTY,
-    SIDES,
-    Spans,
-    find_parents,
-    take_first,
-    take_off_inner,
-    unite,
-)
 
 #: Layout of calls -> part of PARTS.
 CALLS = {

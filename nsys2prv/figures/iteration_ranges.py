@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.intervals import SIDES
 from nsys2prv.figures.device_group import to_arrays
 from nsys2prv.figures.nvtx_operations import NUMBER, TAIL
 from nsys2prv.figures.thresholds import (
@@ -22,7 +23,6 @@ from nsys2prv.figures.thresholds import (
     USUAL,
 )
 from nsys2prv.table.event_reader import EventReader
-from nsys2prv.table.intervals import SIDES
 
 #: Ranges that are pushed and popped, and those that are started and ended anywhere.
 LAYOUTS = ("nvtx_pushpop", "nvtx_startend")

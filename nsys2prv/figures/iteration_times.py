@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.intervals import Spans, take_first
 from nsys2prv.figures.device_group import BUSY, WORK, DeviceGroup, Steady
 from nsys2prv.figures.result import DECLARED, KERNEL_NAMES, Context, Result
-from nsys2prv.table.intervals import Spans, take_first
 
 #: Description of the tables; columns of what devices do -> names for people.
 ABOUT, PARTS = (DECLARED["iterations"].terms[name] for name in ("about", "parts"))

@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import UsageError
+from nsys2prv._util.intervals import SIDES, Spans
 from nsys2prv._util.text import suggest_range
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.figures.device_group import (
@@ -34,7 +35,6 @@ from nsys2prv.figures.process_events import list_events, list_launches
 from nsys2prv.figures.repeats import find_signs
 from nsys2prv.figures.thresholds import LEAST_COUNT, LEAST_STEADY, MOST_APART, WARM
 from nsys2prv.table.event_reader import EventReader
-from nsys2prv.table.intervals import SIDES, Spans
 
 #: Units that are looked at.
 MOST_UNITS = 4

@@ -13,6 +13,14 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import RULE
+from nsys2prv._util.intervals import (
+    MODES,
+    Spans,
+    count_durations,
+    make_statistics,
+    merge_spans,
+    spill_durations,
+)
 from nsys2prv._util.text import format_nanoseconds
 from nsys2prv.figures.device_group import (
     COMMUNICATING,
@@ -31,14 +39,6 @@ from nsys2prv.figures.thresholds import (
     SAME_PERIODS,
 )
 from nsys2prv.table.event_reader import UNKNOWN, Samples
-from nsys2prv.table.intervals import (
-    MODES,
-    Spans,
-    count_durations,
-    make_statistics,
-    merge_spans,
-    spill_durations,
-)
 
 #: Columns that identify a kernel.
 KERNEL_KEY = ["what", "name", "class", "tensor"]

@@ -10,6 +10,13 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together, mask_changes, reduce_slices
+from nsys2prv._util.intervals import (
+    find_parents,
+    find_points_within,
+    order_ranges,
+    split_ranges,
+    take_off_inner,
+)
 from nsys2prv.figures.device_group import (
     COMMUNICATING,
     CONVOLUTION,
@@ -23,13 +30,6 @@ from nsys2prv.figures.device_group import (
 )
 from nsys2prv.figures.result import Context, Result, divide_columns
 from nsys2prv.table.event_reader import RANGES
-from nsys2prv.table.intervals import (
-    find_parents,
-    find_points_within,
-    order_ranges,
-    split_ranges,
-    take_off_inner,
-)
 
 #: Row (a number for each thread and sort of ranges), begin, end, group of the name of some ranges.
 Ranges = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -244,7 +244,7 @@ def _list_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Iterator[Ranges]:
     )
     row, begin, end, name = to_arrays(ranges, "thread", "begin", "end", "range")
     groups = np.load(str(unit.options.groups), mmap_mode="r")
-    order = order_ranges(row, begin, end).astype(np.int32)
+    order = order_ranges(begin, end, row).astype(np.int32)
     row, begin, end = row[order], begin[order], end[order]
     for part in split_ranges(row, begin, end):
         yield row[part], begin[part], end[part], groups[name[order[part]]]

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
+from nsys2prv._util.intervals import find_parents, order_ranges, take_off_inner
 from nsys2prv.figures.device_group import DeviceGroup, label_values
 from nsys2prv.figures.result import Context, Result
-from nsys2prv.table.intervals import find_parents, order_ranges, take_off_inner
 
 LAYOUTS = ("openacc_other", "openacc_data", "openacc_launch")
 #: What tells constructs apart; numbers and names are ABSENT where a row has none.
@@ -23,7 +23,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         name = _NAMES.get(layout)
         fields = [*_KEYS, *filter(None, (name, "bytes" if layout == "openacc_data" else None))]
         rows = unit.read_begins(layout, fields)
-        rows = rows[order_ranges(*(rows[one].to_numpy() for one in ("thread", "begin", "end")))]
+        rows = rows[order_ranges(*(rows[one].to_numpy() for one in ("begin", "end", "thread")))]
         thread, begin, end = (rows[one].to_numpy() for one in ("thread", "begin", "end"))
         parent = find_parents(thread, begin, end)[1]
         rows = rows.with_columns(

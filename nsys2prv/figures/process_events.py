@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize_together
+from nsys2prv._util.intervals import SIDES
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import WORK, to_arrays
 from nsys2prv.figures.repeats import NEVER, Events
 from nsys2prv.table.event_reader import EventReader
-from nsys2prv.table.intervals import SIDES
 
 GRAPHS = "cuda_graph"
 KERNELS = ("cuda_kernel", GRAPHS)
@@ -91,9 +91,9 @@ def _read_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
         frames.append(frame)
     frames = [one for one in frames if one.height] or frames[:1]
     frame = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed")
-    device = reader.rows.get_column("device")[frame["thread"].to_numpy()]
-    of_first = device == device.min(initial=1 << 40)
-    frame = frame if of_first.all() else frame.filter(pl.Series(of_first))
+    device = reader.rows.find("device", frame["thread"])
+    of_first = device == device.min()
+    frame = frame if of_first.all() else frame.filter(of_first)
     return frame if len(frames) == 1 else frame.sort("begin", maintain_order=True)
 
 

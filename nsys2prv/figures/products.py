@@ -20,6 +20,7 @@ from functools import cache
 import polars as pl
 
 from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.intervals import find_parents, order_ranges
 from nsys2prv.figures.device_group import (
     ATTENTION,
     COMPUTE,
@@ -29,7 +30,6 @@ from nsys2prv.figures.device_group import (
     join_launch_ranges,
     to_arrays,
 )
-from nsys2prv.table.intervals import find_parents, order_ranges
 from nsys2prv.figures.kernels import sum_metrics
 from nsys2prv.figures.result import Context, Result, divide_columns
 
@@ -54,7 +54,7 @@ def list_product_work(unit: DeviceGroup) -> pl.DataFrame:
         ranges = unit.read_begins("nvtx_pushpop", ("range", *_SHAPES))
         ranges = ranges.filter(pl.col("operations") > 0)
         places = ("thread", "begin", "end")
-        ranges = ranges[order_ranges(*to_arrays(ranges, *places))]
+        ranges = ranges[order_ranges(*to_arrays(ranges, "begin", "end", "thread"))]
         _, parent = find_parents(*to_arrays(ranges, *places))
         ranges = ranges.filter(pl.Series(parent < 0)).with_row_index("product")
         columns = ("sender", "sent", *places, "what", "name", "device", "class", "tensor")

@@ -92,9 +92,8 @@ def find_reaches(unit: DeviceGroup) -> list[Reach]:
         events = unit.reader.read_begins(
             layout, fields, unit.number, keep=lambda columns: wanted[columns["thread"]]
         )
-        thread = main[events["thread"].to_numpy()]
-        task = pl.Series(unit.task_of[thread])
-        return events.with_columns(thread=pl.Series(thread), task=task).cast(pl.Int64)
+        thread = pl.Series("thread", main[events["thread"].to_numpy()])
+        return events.with_columns(thread, unit.reader.rows.find("task", thread)).cast(pl.Int64)
 
     calls, marks = read("cuda_api"), pl.concat([*_list_marks(unit, read)])
     launching = main[[sender for sender, _ in unit.launch_pairs]]
@@ -185,7 +184,7 @@ def find_mpi_reaches(reader: EventReader) -> Iterator[Reach]:
         if layout not in reader.layouts:
             return pl.DataFrame(schema=dict.fromkeys(("begin", "end", "task", field), pl.Int64))
         events = pl.concat([reader.read_begins(layout, (field,), unit) for unit in units])
-        return events.with_columns(task=pl.Series(task_of[events["thread"].to_numpy()]))
+        return events.with_columns(reader.rows.find("task", events["thread"]))
 
     others = read("mpi_other", "call")
     early[others.filter(pl.col("call") == _FINALIZE)["task"].unique().to_numpy()] = False

@@ -17,12 +17,12 @@ from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
 
 from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.intervals import Spans
 from nsys2prv._util.text import choose_decimals, format_count, list_some
 from nsys2prv.figures.device_group import AnalysisOptions
 from nsys2prv.figures.thresholds import MUCH_MORE
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.table.event_reader import HELPER, EventReader
-from nsys2prv.table.intervals import Spans
 from nsys2prv.writers.paraver.cfg import make_view_command
 from nsys2prv.writers.rows import BY_FILE_NAME
 

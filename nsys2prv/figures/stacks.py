@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.intervals import EMPTY, Spans, measure_exclusive, merge_spans
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
@@ -23,7 +24,6 @@ from nsys2prv.figures.thresholds import (
     LONGEST_SAMPLE,
     TOGETHER_AT_EXIT,
 )
-from nsys2prv.table.intervals import EMPTY, Spans, measure_exclusive, merge_spans
 
 #: Layouts of calls with stacks. Those of CUDA come first, as calls of the system lie within them.
 CALLS = ("cuda_api", "osrt", "pthread", "syscalls")

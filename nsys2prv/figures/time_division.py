@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.intervals import EMPTY, Spans, merge_spans, take_first, unite
 from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 from nsys2prv.figures.device_group import (
     BUSY,
@@ -30,7 +31,6 @@ from nsys2prv.figures.stacks import (
 )
 from nsys2prv.match.meetings import list_compared_kernels
 from nsys2prv.replay.path import Cause
-from nsys2prv.table.intervals import EMPTY, Spans, merge_spans, take_first, unite
 
 _TERMS = DECLARED["time"].terms
 #: Parts of the time of a host, of a GPU, and of both over time: what people call each, and its colour on

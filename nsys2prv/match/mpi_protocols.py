@@ -16,11 +16,11 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, OPEN
+from nsys2prv._util.intervals import Outermost
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.match import BY_CALLS
 from nsys2prv.table.event_reader import EventReader
-from nsys2prv.table.intervals import Outermost
 
 #: Protocols of sends.
 LOCAL, NEEDS_CALL, RENDEZVOUS = 1, 2, 3

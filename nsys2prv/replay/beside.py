@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.intervals import Spans, merge_spans
 from nsys2prv.replay.graph import Changes, Kind
 from nsys2prv.replay.thresholds import (
     CERTAIN_ERRORS,
@@ -26,7 +27,6 @@ from nsys2prv.replay.thresholds import (
     SAME_WINDOW,
 )
 from nsys2prv.replay.whatif import GPU, Replay
-from nsys2prv.table.intervals import Spans, merge_spans
 
 #: Columns of places: what the shares beside NCCL and the durations (logarithms) vary by there, and
 #: together; the medians of the durations `alone` and `beside` (ns), and of how many.

@@ -11,13 +11,13 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, factorize
+from nsys2prv._util.columns import ABSENT, factorize, find_places
+from nsys2prv._util.intervals import find_outermost
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.cuda import SYNCHRONISING, SYNCHRONIZATIONS
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import CLOCKS_APART, Kind
 from nsys2prv.table.event_reader import EventReader
-from nsys2prv.table.intervals import find_outermost
 
 #: Calls by their names: what waits for the device, what waits for all that its process has launched,
 #: what copies, and what only looks whether something is done.
@@ -261,9 +261,8 @@ def find_launches(launches: Launches, tasks: np.ndarray, correlations: np.ndarra
         own, wanted = np.flatnonzero(launches.task == task), np.flatnonzero(tasks == task)
         # Of several calls of an id the first.
         order = own[np.argsort(launches.correlation[own], kind="stable")]
-        keys, asked = launches.correlation[order], correlations[wanted]
-        place = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-        call[wanted] = np.where(keys[place] == asked, launches.call[order[place]], -1)
+        place = find_places(launches.correlation[order], correlations[wanted])
+        call[wanted] = np.append(launches.call[order], -1)[place]
     return call
 
 
@@ -280,13 +279,12 @@ def read_markers(reader: EventReader, unit: int) -> Markers:
             waits.select(*records.columns, says=says),
         ]
     ).sort("begin", maintain_order=True)
-    tasks = reader.rows.get_column("task")[rows["thread"].to_numpy()]
     # Of several rows of a stream the first.
     streams = reader.rows.threads.filter(pl.Series(reader.rows.units == unit)).select(
         pl.col("task", "stream").cast(pl.Int64), row=pl.col("thread").cast(pl.Int32)
     )
     streams = streams.drop_nulls().unique(("task", "stream"), keep="first", maintain_order=True)
-    rows = rows.with_columns(task=pl.Series(tasks, dtype=pl.Int64))
+    rows = rows.with_columns(reader.rows.find("task", rows["thread"]))
     rows = rows.join(streams, on=("task", "stream"), how="left", maintain_order="left")
     number = pl.struct("event", "task").rank("dense").cast(pl.Int32)
     event = pl.when(pl.col("event") >= 0).then(number - 1).otherwise(-1)

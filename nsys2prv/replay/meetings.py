@@ -13,6 +13,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import join_first
+from nsys2prv._util.intervals import Outermost
 from nsys2prv.match import MPI_RULES
 from nsys2prv.match.meetings import (
     MESSAGES,
@@ -27,7 +28,6 @@ from nsys2prv.replay.graph import AS_RECORDED, LONG
 from nsys2prv.replay.thresholds import FEWEST_CASES, QUICK_LINK, SLACK
 from nsys2prv.replay.unit_graph import classify_size
 from nsys2prv.table.event_reader import EventReader
-from nsys2prv.table.intervals import Outermost
 
 #: What a call that meets others lasts by itself (ns).
 MEETING_CALL = 1_000

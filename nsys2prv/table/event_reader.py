@@ -17,11 +17,11 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import factorize_together, is_sorted
+from nsys2prv._util.intervals import find_outermost
 from nsys2prv._util.stored_columns import StoredFrame, read_frame
 from nsys2prv.events.catalogue import CALLERS, Metric, load_catalogue
 from nsys2prv.export.source import mask_usable
 from nsys2prv.table import windows
-from nsys2prv.table.intervals import find_outermost
 from nsys2prv.table.runs import COUNTER, LINE, RANGE, Columns, Run, SpillReader, read_run, take_rows
 from nsys2prv.table.slices import (
     GlobalIds,
@@ -95,6 +95,10 @@ class RowTable(Struct, frozen=True):
     def get_column(self, name: str) -> np.ndarray:
         """Return a column of `threads`, -1 for null."""
         return self.threads[name].fill_null(-1).to_numpy()
+
+    def find(self, name: str, threads: pl.Series) -> pl.Series:
+        """Return a column of `threads` for each of these rows (int64, called as the column), -1 for null."""
+        return pl.Series(name, self.get_column(name)[threads.to_numpy()], dtype=pl.Int64)
 
 
 class Samples(Struct, frozen=True):

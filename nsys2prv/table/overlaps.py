@@ -27,6 +27,7 @@ from nsys2prv._util.columns import (
     factorize_together,
     reduce_slices,
 )
+from nsys2prv._util.intervals import order_ranges
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account, Reason
@@ -155,7 +156,7 @@ def _read_chunks(
             columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
             _, _, object_, begin, end = columns
             if len(object_):
-                order = np.lexsort((-end, begin, object_))
+                order = order_ranges(begin, end, object_)
                 yield tuple(column[order] for column in columns)
 
 
@@ -307,7 +308,7 @@ def assign_nesting_lanes(
 def _group_rows(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> list[np.ndarray]:
     """Return the rows of each group by begin, the longer first."""
     _, codes = factorize_together(*keys)
-    order = np.lexsort((-end, begin, codes))
+    order = order_ranges(begin, end, codes)
     return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
 
 

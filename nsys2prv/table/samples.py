@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, group_rows, mask_changes
+from nsys2prv._util.intervals import order_ranges
 from nsys2prv._util.notes import Note
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
@@ -362,7 +363,7 @@ def _clip_ranges(
     begin = np.clip(columns["begin"], first, max(first, last - 1))
     end = np.maximum(np.minimum(columns["end"], last), begin + 1)
     changed = np.count_nonzero((begin != columns["begin"]) | (end != columns["end"]))
-    order = np.lexsort((-end, begin))
+    order = order_ranges(begin, end)
     return take_rows({**columns, "begin": begin, "end": end}, order), int(changed)
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, is_sorted
+from nsys2prv._util.intervals import order_ranges
 from nsys2prv._util.notes import Note
 from nsys2prv._util.stored_columns import StoredFrame, read_frame
 from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, Metric, load_catalogue
@@ -132,8 +133,9 @@ def spill_rows(rows: Rows, open_ended: bool, writer: SpillWriter, account: Accou
     kept, end = repair_times(rows, open_ended, account)
     if not (isinstance(kept, slice) or len(kept)):
         return []
-    if rows.selection is not None or not is_sorted(rows.begin, strictly=True):
-        kept = _select_rows(kept, _order_outer_first(rows.begin[kept], end[kept]))
+    begin = rows.begin[kept]
+    if not is_sorted(begin, strictly=True):
+        kept = _select_rows(kept, order_ranges(begin, end[kept]))
     given = {"begin": rows.begin, "end": end, "row": rows.object, **rows.columns}
     if rows.domain is not None:
         given["domain"] = rows.domain
@@ -214,21 +216,6 @@ def repair_times(
         chosen = _select_rows(chosen, np.flatnonzero(timed))
     closed = mask_usable(rows.end)
     return chosen, np.where(closed, np.maximum(rows.end, rows.begin + 1), OPEN)
-
-
-def _order_outer_first(begin: np.ndarray, end: np.ndarray) -> slice | np.ndarray:
-    """Return the order by begin, the longer first among equals."""
-    if is_sorted(begin, strictly=True):
-        return slice(None)
-    order = np.argsort(begin, kind="stable")
-    sorted_begin = begin[order]
-    same = np.flatnonzero(sorted_begin[1:] == sorted_begin[:-1])
-    if len(same):
-        # Only rows of equal begin are in the wrong order still, and they are few.
-        places = np.union1d(same, same + 1)
-        equal = order[places]
-        order[places] = equal[np.lexsort((-end[equal], begin[equal]))]
-    return order
 
 
 def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> list[Run]:

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
+from nsys2prv._util.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv._util.text import shorten_name
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.device_group import DeviceGroup, to_arrays
@@ -31,7 +32,6 @@ from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import GPU, Replay
 from nsys2prv.table.event_reader import HOST, RANGES
-from nsys2prv.table.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.verdict.host_use import OVER, JobFacts, NamedTime, Pauses
 from nsys2prv.verdict.thresholds import EXPLAINS, LARGE_PART, LEAST_STATED, MOST
 from nsys2prv.verdict.words import ADVICE, TEXTS, Said, say
@@ -326,7 +326,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
             frame = self.context.reader.read_begins(layout, ("range",), unit)
             thread, begin, end, name = to_arrays(frame, "thread", "begin", "end", "range")
             thread = self.context.reader.rows.main_rows[thread]
-            order = order_ranges(thread, begin, end)
+            order = order_ranges(begin, end, thread)
             thread, begin, end, name = (one[order] for one in (thread, begin, end, name))
             groups = np.load(str(self.options.groups), mmap_mode="r")[name]
             parent = find_parents(thread, begin, end)[1]

@@ -341,8 +341,7 @@ def _count_last(facts: CauseContext, tasks: tuple[int, ...]) -> Iterator[Said]:
     reader = facts.context.reader
     inside = pl.col("begin").is_between(facts.replay.begin, facts.replay.end)
     records = list_compared_kernels(reader).filter(inside)
-    task_of = reader.rows.get_column("task")
-    records = records.with_columns(task=pl.Series(task_of[records["thread"].to_numpy()]))
+    records = records.with_columns(reader.rows.find("task", records["thread"]))
     is_own = pl.col("task").is_in(tasks)
     records = records.filter(is_own.any().over("collective"))
     last = records.filter(pl.col("late") == pl.col("late").max().over("collective"))

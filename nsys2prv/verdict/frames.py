@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.intervals import EMPTY, SIDES, Spans, unite
 from nsys2prv.figures import host_time
 from nsys2prv.figures.cpu_time import collect_cpu_time
 from nsys2prv.figures.device_group import (
@@ -24,7 +25,6 @@ from nsys2prv.figures.device_group import (
 )
 from nsys2prv.figures.kernels import measure_other_work
 from nsys2prv.figures.stacks import count_mpi_samples, measure_places
-from nsys2prv.table.intervals import EMPTY, SIDES, Spans, unite
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -56,8 +56,8 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     is_product &= (pl.col("tensor") == TENSOR_NO) & ~pl.col("device").is_in(lacking)
     products = unit.work.lazy().filter(is_product).select("name", "device", "thread")
     products = products.unique().collect()
-    task = pl.Series(unit.task_of[products["thread"].to_numpy()], dtype=pl.Int64)
-    yield "products", products.select("name", "device", task=task).cast(pl.Int64).unique()
+    tasks = unit.list_tasks(products)
+    yield "products", products.select("name", "device", tasks).cast(pl.Int64).unique()
     # What follows needs no more of the work than when devices are active.
     unit.forget_work()
     for task in unit.tasks:

@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from nsys2prv._util.intervals import find_parents, make_statistics, spill_durations
 from nsys2prv.figures.kernels import make_steps
 from nsys2prv.figures.nvtx_operations import MOST_APART, fold_labels
 from nsys2prv.table.event_reader import Samples
-from nsys2prv.table.intervals import find_parents, make_statistics, spill_durations
 
 
 def draw_nested_ranges(

@@ -19,9 +19,9 @@ from tools.exports import (
 )
 
 import nsys2prv
+from nsys2prv._util.intervals import merge_spans
 from nsys2prv.cli import main as main_of_cli
 from nsys2prv.figures import stacks
-from nsys2prv.table.intervals import merge_spans
 
 MS = 1_000_000
 NAMES = (

@@ -1,4 +1,4 @@
-/* The inner loops of nsys2prv.table.intervals: how much of a set of times lies before each of many times, what two sets have in common, and
+/* The inner loops of nsys2prv._util.intervals: how much of a set of times lies before each of many times, what two sets have in common, and
  * which ranges lie within which.
  *
  * An installation without a C compiler does without: intervals.py has the same by numpy, and the tests compare the two.

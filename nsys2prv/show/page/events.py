@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.intervals import Spans, merge_spans
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
 from nsys2prv.events.host import select_io_calls
@@ -37,7 +38,6 @@ from nsys2prv.figures.time_division import NO_DEVICE, WAITS, list_lanes
 from nsys2prv.match import BY_SET_UP, MPI_RULES
 from nsys2prv.match.meetings import list_collectives
 from nsys2prv.table.event_reader import HOST
-from nsys2prv.table.intervals import Spans, merge_spans
 
 if TYPE_CHECKING:
     from nsys2prv.open_job import OpenJob
@@ -266,7 +266,7 @@ def _order_columns(kind: str, frame: pl.DataFrame) -> pl.DataFrame:
 
 def _name_communicators(job: OpenJob) -> dict[int, str]:
     kernels, rows = job.reader.read_begins("nccl_kernel", ("communicator",)), job.reader.rows
-    kernels = kernels.with_columns(task=pl.Series(rows.get_column("task")[kernels["thread"]]))
+    kernels = kernels.with_columns(rows.find("task", kernels["thread"]))
     tasks = rows.threads.select("task", "rank", "who", "node").unique("task")
     return name_communicators(kernels.unique(["communicator", "task"]), tasks)
 

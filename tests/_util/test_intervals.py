@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsys2prv.table import intervals as intervals_module
-from nsys2prv.table.intervals import Spans, merge_spans, unite
+from nsys2prv._util import intervals as intervals_module
+from nsys2prv._util.intervals import Spans, merge_spans, unite
 
 LATEST = 60
 intervals = st.lists(

@@ -18,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.budget import EXECUTIONS, INTERVAL_ROWS
-from nsys2prv._util.columns import find_modes, is_sorted
+from nsys2prv._util.columns import find_modes, is_sorted, mask_changes
 from nsys2prv._util.files import create_temporary_file
 from nsys2prv._util.native import core
 
@@ -158,11 +158,17 @@ def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
     return np.argsort(thread.astype(np.uint16), kind="stable")
 
 
-def order_ranges(thread: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return the order of ranges by thread, begin, longer first."""
-    order = order_by_thread(thread, begin)
-    same = (np.diff(thread[order]) == 0) & (np.diff(begin[order]) == 0)
-    return np.lexsort((-end, begin, thread)) if (same & (np.diff(end[order]) > 0)).any() else order
+def order_ranges(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndarray:
+    """Return the order of ranges by some keys, such as their threads, then by begin, the longer first."""
+    order = order_by_thread(*keys, begin) if len(keys) == 1 else np.lexsort((begin, *keys[::-1]))
+    same = ~mask_changes(begin[order], *(key[order] for key in keys))[1:]
+    if (same & (np.diff(end[order]) > 0)).any():
+        # Only those that begin together are in the wrong order still, and they are few.
+        places = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        alike = order[places]
+        columns = (-end[alike], begin[alike], *(key[alike] for key in keys[::-1]))
+        order[places] = alike[np.lexsort(columns)]
+    return order
 
 
 def _find_thread_edges(thread: np.ndarray) -> np.ndarray:
@@ -200,7 +206,7 @@ def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.nda
     ranges are by begin.
     """
     row = np.zeros(len(begin), np.int32)
-    order = order_ranges(row, begin, end)
+    order = order_ranges(begin, end, row)
     begin, end = begin[order], end[order]
     _, parent = find_parents(row, begin, end)
     exclusive = np.empty(len(begin), np.int64)
@@ -246,7 +252,7 @@ def find_outermost(
     columns = {**columns, "end": np.maximum(columns["end"], columns["begin"])}
     begin, end, thread = (columns[name] for name in ("begin", "end", "thread"))
     if ((begin[1:] == begin[:-1]) & (end[1:] > end[:-1])).any():
-        order = np.lexsort((-end, begin))
+        order = order_ranges(begin, end)
         columns = {name: column[order] for name, column in columns.items()}
         begin, end, thread = (columns[name] for name in ("begin", "end", "thread"))
     outer = np.empty(len(begin), np.int32)
