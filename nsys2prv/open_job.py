@@ -42,6 +42,7 @@ from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.export.report_files import find_reports
+from nsys2prv.export.roles import find_program
 from nsys2prv.figures.coverage import Coverage, find_coverage
 from nsys2prv.figures.device_group import DEFAULTS, AnalysisOptions, DeviceGroup, Steady
 from nsys2prv.figures.efficiencies import HOST_THREADS, USEFUL
@@ -176,6 +177,11 @@ class OpenJob(Closable):
         }
         recorders = sorted({info.recorder for info in infos})
         rows = self.rows.filter(~pl.col("kind").is_in([SAMPLED, HELPER]))
+        programs = {
+            find_program(infos[one.report], one.pid)
+            for one in self.prepared.model.processes
+            if not one.is_helper and not self.prepared.plan.options.anonymous
+        }
         more = f" and {len(reports) - 1} more" if len(reports) > 1 else ""
         return {
             "name": name or f"{reports[0]}{more}",
@@ -186,6 +192,7 @@ class OpenJob(Closable):
             "processes": rows["paraver_task"].n_unique(),
             "ranks": rows["rank"].drop_nulls().n_unique(),
             "ranks_by": self.prepared.model.rank_sources,
+            "programs": sorted(filter(None, programs)),
             "devices": self.devices.height,
             "nodes": self.rows["node"].unique(maintain_order=True).to_list(),
             "records": self.layouts,

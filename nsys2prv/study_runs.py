@@ -35,7 +35,8 @@ from nsys2prv.show.finished_job import JSON, FinishedJob
 from nsys2prv.show.page.excerpts import choose_excerpts
 from nsys2prv.show.study.formats import Study
 
-#: Where all regions are asked for, those of at least this share of the time of a run are shown.
+#: Where all regions are asked for, those of at least this share of the time of a run, or of the time that
+#: it loses, are shown: what is smaller explains nothing that a study is about.
 LARGE_REGION = 0.05
 #: The work of an iteration grows with this power of the number of devices: less is strong scaling;
 #: between these two it is not clear.
@@ -108,7 +109,8 @@ def make_study(
                 drawn[name] = replace(finished, excerpts=excerpts)
         read.append(run)
     _label_runs(read, labels or {})
-    names = _choose_regions(read, regions)
+    study = compare_runs(read, scaling, reference)
+    names = _choose_regions(study.runs, regions)
     if unknown := [one for one in regions if one not in (*names, ALL)]:
         raise UsageError(
             f"--regions {unknown[0]}: no run has NVTX ranges of this name; --regions {ALL} shows those there are"
@@ -118,7 +120,8 @@ def make_study(
         line = f"regions: not measured of {lacking} in its JSON: give its reports"
         if lacking and line not in run.missing:
             run.missing.append(line)
-    return compare_runs(read, scaling, reference, names)
+    study.regions = names
+    return study
 
 
 def _distinguish_runs(given: Sequence[str], earlier: Mapping[str, Sequence[Run]]) -> None:
@@ -139,13 +142,15 @@ def _distinguish_runs(given: Sequence[str], earlier: Mapping[str, Sequence[Run]]
 
 
 def _choose_regions(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
-    """Return the regions to show: those asked for, then of all those that are large in some run, the
-    largest of the last run first.
+    """Return the regions to show: those asked for, then of all those that are large in some run, or
+    lose much of what it loses, the largest of the last run first.
     """
     largest: dict[str, float] = {}
     for run in reversed(runs):
         for name, figures in run.regions.items():
-            largest[name] = max(largest.get(name, 0.0), figures.get("share") or 0.0)
+            lost = (figures.get("lost_ns") or 0.0) / max(run.lost_ns or 0.0, 1.0)
+            share = max(figures.get("share") or 0.0, lost)
+            largest[name] = max(largest.get(name, 0.0), share)
     others = [
         name for name, share in largest.items() if name not in asked and share >= LARGE_REGION
     ]
@@ -233,6 +238,7 @@ def _make_run(name: str, job: FinishedJob) -> Run:
         devices=focus["devices"],
         nodes=focus["nodes"],
         gpu_models=dict(job.description.get("gpu_models", {})),
+        programs=list(job.description.get("programs", ())),
         interval=Interval(focus["begin_ns"], focus["end_ns"], focus["iterations"], focus["what"]),
         threads=HOST_THREADS[focus["host_threads"]],
         useful=USEFUL[focus["useful"]],
@@ -240,14 +246,23 @@ def _make_run(name: str, job: FinishedJob) -> Run:
         iteration_ns=iterations["elapsed_ns"].to_list(),
         regions=regions,
         missing=[*result.missing],
-        sums={**sums, "found_by": focus["found_by"], "recorded": focus["recorded"].split(", ")},
+        sums={
+            **sums,
+            "found_by": focus["found_by"],
+            "iterations_of_job": focus["iterations_of_job"],
+            "recorded": focus["recorded"].split(", "),
+        },
     )
 
 
 def _sum_work(device: Mapping[str, Any], host: Mapping[str, Any], count: int) -> dict[str, Any]:
     """Return what scalabilities are made of, of an iteration."""
     sums = {"elapsed_ns": device.get("elapsed_ns"), "useful_ns": device.get("useful_ns")}
-    sums["host_useful_ns"] = host.get("useful_ns")
+    useful, on_cpu = host.get("useful_ns"), host.get("cpu_efficiency")
+    sums["host_useful_ns"] = useful
+    # Thread states are measured of main threads, and the useful time of OpenMP is that of all threads.
+    if useful and on_cpu and host.get("openmp_parallel_efficiency") is None:
+        sums["host_cpu_ns"] = useful * on_cpu
     sums = {name: value / count for name, value in sums.items() if value is not None}
     return {**sums, "hosts": host.get("hosts", 0)}
 
@@ -266,10 +281,14 @@ def compare_runs(
     """
     runs = sorted(runs, key=lambda run: (run.devices, run.nodes, run.ranks))
     first = _choose_reference(runs, reference)
-    detected, why, is_clear = _detect_scaling(runs, first)
+    powers, why = _measure_growth(runs, first)
+    power = sum(powers) / len(powers) if powers else None
+    detected = None if power is None else "strong" if power < MIDDLE else "weak"
+    is_mixed = bool(powers) and min(powers) < UNCLEAR[0] and max(powers) > UNCLEAR[1]
+    is_clear = power is None or not UNCLEAR[0] < power < UNCLEAR[1]
     used = scaling or detected or "strong"
     for run in runs:
-        _add_scalability(run, first, used)
+        _add_scalability(run, first, used, is_alone=len(runs) == 1)
     warnings = [
         *_compare_machines(runs),
         *_compare_intervals(runs),
@@ -278,12 +297,15 @@ def compare_runs(
     ]
     if not (why or scaling) and len({run.units for run in runs}) > 1:
         warnings.append(WARNINGS["unknown_scaling"])
-    if not (is_clear or scaling):
+    if is_mixed:
+        warnings.append(WARNINGS["mixed_scaling"])
+    elif not (is_clear or scaling):
         warnings.append(WARNINGS["unclear_scaling"].format(why=why))
     if scaling and detected and scaling != detected:
         said = WARNINGS["other_scaling"]
         warnings.append(said.format(given=scaling, detected=detected, why=why))
-    return Study(Scaling(detected, used, why), first.name, warnings, runs, list(regions))
+    found = Scaling(detected, used, why, is_mixed)
+    return Study(found, first.name, warnings, runs, list(regions))
 
 
 def _choose_reference(runs: Sequence[Run], name: str | None) -> Run:
@@ -297,11 +319,14 @@ def _choose_reference(runs: Sequence[Run], name: str | None) -> Run:
     return chosen[0]
 
 
-def _detect_scaling(runs: Sequence[Run], first: Run) -> tuple[str | None, str, bool]:
-    """Return how the work of an iteration grows with every run of another size, None where that is not
-    known, by what it was found, and whether it is clear.
+def _measure_growth(runs: Sequence[Run], first: Run) -> tuple[list[float], str]:
+    """Return with which power of the number of devices the work of an iteration grows, for every run of
+    another size of which it is known; and the mean of these for people.
     """
     key = "useful_ns" if first.devices else "host_useful_ns"
+    if not first.devices and all(run.sums.get("host_cpu_ns") for run in runs):
+        # Threads that wait for CPUs are no more work.
+        key = "host_cpu_ns"
     powers = [
         math.log(run.sums[key] / first.sums[key]) / math.log(run.units / first.units)
         for run in runs
@@ -311,28 +336,35 @@ def _detect_scaling(runs: Sequence[Run], first: Run) -> tuple[str | None, str, b
         and run.sums.get(key)
         and first.sums.get(key)
     ]
-    if not powers:
-        return None, "", True
-    power = sum(powers) / len(powers)
     units = "GPUs" if first.devices else "ranks"
-    why = f"the work of an iteration grows as {units}^{power:.2f}"
-    is_clear = not UNCLEAR[0] < power < UNCLEAR[1]
-    return "strong" if power < MIDDLE else "weak", why, is_clear
+    mean = sum(powers) / max(len(powers), 1)
+    why = f"the work of an iteration grows as {units}^{round(mean, 2) + 0.0:.2f}"
+    return powers, why if powers else ""
 
 
 def _are_alike(run: Run, first: Run) -> bool:
-    """Return whether both are of iterations or neither is, and of GPUs or of ranks without."""
-    return bool(run.interval.iterations) == bool(first.interval.iterations) and bool(
-        run.devices
-    ) == bool(first.devices)
+    """Return whether both are of the same iterations or neither has any, and of GPUs or of ranks
+    without.
+    """
+    by, counts = (
+        {one.sums.get(key) for one in (run, first)} for key in ("found_by", "iterations_of_job")
+    )
+    return (
+        bool(run.interval.iterations) == bool(first.interval.iterations)
+        and bool(run.devices) == bool(first.devices)
+        # The same loop is found by other events, but executed as often.
+        and (len(by) == 1 or len(counts) == 1)
+    )
 
 
 #: Ends of names of figures that are relative to a reference.
 _RELATIVE = ("speedup", "efficiency", "global", "scalability")
 
 
-def _add_scalability(run: Run, first: Run, used: str) -> None:
-    """Add the figures of a run, and of its regions, that are relative to the reference."""
+def _add_scalability(run: Run, first: Run, used: str, is_alone: bool) -> None:
+    """Add the figures of a run, and of its regions, that are relative to the reference; is_alone: there
+    is no other run, and no scalability.
+    """
     grown = run.units / max(first.units, 1)
     of_regions, of_first = (one.sums.get("regions", {}) for one in (run, first))
     parts = [(run.metrics, run.sums, first.sums)]
@@ -343,7 +375,7 @@ def _add_scalability(run: Run, first: Run, used: str) -> None:
     ]
     for metrics, sums, reference in parts:
         _forget_scalability(metrics)
-        if _are_alike(run, first):
+        if _are_alike(run, first) and not is_alone:
             _relate(metrics, sums, reference, grown, used == "weak")
     for name, sums in of_regions.items():
         device = run.regions.get(name, {}).get("device", {})
@@ -372,9 +404,16 @@ def _relate(
     hosts = sums.get("hosts", 0) / max(reference.get("hosts", 0), 1)
     for part, key, by in (("device", "useful_ns", grown), ("host", "host_useful_ns", hosts)):
         figures, scalability = metrics.get(part, {}), divide(key, by)
-        if scalability is not None and figures.get("parallel") is not None:
+        parallel = figures.get("parallel")
+        if parallel is None and not metrics.get("device"):
+            parallel = metrics.get("mpi", {}).get("parallel")
+        if scalability is not None and parallel is not None:
             figures["computation_scalability"] = scalability
-            figures["global"] = scalability * figures["parallel"]
+            figures["global"] = scalability * parallel
+            on_cpu = divide("host_cpu_ns", by)
+            if part == "host" and on_cpu and not metrics.get("device"):
+                figures["cpu_time_scalability"] = on_cpu
+                figures["cpu_scalability"] = scalability / on_cpu
     instructions, useful = divide("instructions", grown), divide("useful_ns", grown)
     if instructions and useful:
         clock = sums["clock_hertz"] / reference["clock_hertz"]
@@ -390,7 +429,7 @@ def _list_differing(runs: Sequence[Run], describe: Callable[[Run], str]) -> str:
     found: dict[str, list[str]] = {}
     for run in runs:
         found.setdefault(describe(run), []).append(run.label)
-    if len(found) == 1:
+    if len(found) < 2:
         return ""
     return "; ".join(f"{list_some(labels)}: {text}" for text, labels in found.items())
 
@@ -446,6 +485,9 @@ def _compare_work(runs: Sequence[Run]) -> Iterator[str]:
 def _compare_recordings(runs: Sequence[Run]) -> list[str]:
     """Return what else keeps figures from being compared."""
     warnings = []
+    named = [run for run in runs if run.programs]
+    if differing := _list_differing(named, lambda run: ", ".join(run.programs)):
+        warnings.append(WARNINGS["programs"].format(differing=differing))
     for what, describe in (
         ("useful work of devices is not the same", lambda run: run.useful),
         ("host threads are not the same", lambda run: run.threads),

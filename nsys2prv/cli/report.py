@@ -274,8 +274,6 @@ def run_study(options: argparse.Namespace) -> Answer:
         drawn=drawn,
         **_choose(options, *chosen, *RUNNING),
     )
-    if len(study.runs) < 2:
-        refuse("one_run", path=options.runs[0])
     paths = [run.name for run in study.runs]
     if options.anonymous:
         drawn = _hide_given(study, drawn, regions)
@@ -297,8 +295,6 @@ def run_study(options: argparse.Namespace) -> Answer:
 def _check_runs(options: argparse.Namespace) -> None:
     """Raise UsageError where runs or folders to write cannot be used as given."""
     paths = [Path(run) for run in options.runs]
-    if len(paths) == 1 and paths[0].suffix != JSON:
-        refuse("one_run", path=options.runs[0])
     if options.whole and options.iterations:
         refuse("whole_and_iterations")
     for name in ("talp", "cut"):

@@ -219,7 +219,9 @@ def _add_host_tables(
 ) -> pl.DataFrame:
     layouts, options = context.reader.layouts, context.options
     has_mpi, has_api = bool(layouts & set(MPI_LAYOUTS)), "cuda_api" in layouts
-    kinds = ["mpi"] * has_mpi + ["api"] * has_api + ["openmp"] * ("openmp_all" in hosts.columns)
+    kinds = ["mpi"] * has_mpi + ["api"] * has_api
+    if "openmp_all" in hosts.columns:
+        kinds += ["openmp"] if has_api or layouts & set(WORK) else ["hybrid", "openmp"]
     if "known_ns" not in hosts.columns:
         hosts = hosts.with_columns(running_ns=None, known_ns=None)
         result.missing.append(f"CPU efficiency: {context.explain_absence(STATES_OF_THREADS)}")
@@ -228,7 +230,8 @@ def _add_host_tables(
     of_job = _select_parts(rated)
     name = "MPI serialisation and transfer efficiency"
     if ideal := _replay_ideal_network(name, (Kind.MPI,), span, context, result):
-        most = min(ideal.mpi.get(row, 0.0) for row in hosts["thread"].unique().to_list())
+        counted = hosts.filter(pl.col("part") == WHOLE_JOB)["thread"].unique()
+        most = min(ideal.mpi.get(row, 0.0) for row in counted.to_list())
         of_job = _split_communication(of_job, "mpi_", 1 - most)
     is_of_mpi = has_mpi and not layouts & set(WORK)
     named = pl.col("part").replace(WHOLE_JOB, MPI_TIME) if is_of_mpi else pl.col("part")
@@ -336,12 +339,15 @@ def _rate_groups(rows: pl.DataFrame, by: Sequence[str], members: str, *kinds: st
     )
     if "openmp" in kinds:
         sums = sums.with_columns(
+            openmp_whole=pl.col("openmp_all") * (pl.col("whole") / pl.col("total")),
             openmp_with_serial=pl.col("openmp_useful") + pl.col("openmp_serial"),
             openmp_without_syncs=pl.col("openmp_all") - pl.col("openmp_syncs"),
             openmp_without_waits=pl.col("openmp_all")
             - pl.col("openmp_syncs")
             - pl.col("openmp_locks"),
         )
+    if "hybrid" in kinds:
+        sums = sums.with_columns(useful_ns=pl.col("openmp_useful"))
     pairs = {name: pair for kind in kinds for name, pair in TERMS[kind].items()}
     ratios = (divide_columns(*pair).alias(name) for name, pair in pairs.items())
     return sums.select(*by, members, "elapsed_ns", "useful_ns", *ratios)

@@ -133,23 +133,31 @@ def count_instructions(unit: DeviceGroup, device: int) -> Iterator[pl.DataFrame]
 def measure_hosts(
     unit: DeviceGroup, task: int, regions: Sequence[Region]
 ) -> Iterator[pl.DataFrame]:
-    """Yield the times of each host thread of a task that counts: rows of PART, elapsed_ns,
-    outside_mpi_ns and useful_ns, running_ns (on a CPU) of known_ns of that, begin_ns and end_ns of the
-    part, and times of OpenMP.
+    """Yield the times of each host thread of a task that counts, and of the thread that executes each
+    region in it: rows of PART, elapsed_ns, outside_mpi_ns and useful_ns, running_ns (on a CPU) of
+    known_ns of that, begin_ns and end_ns of the part, and times of OpenMP.
     """
     own = unit.list_iterations(task)
     main = int(own["thread"][0]) if own.height else choose_thread(unit, task)
     whole = unit.covered
     if not unit.has(*WORK) and (span := find_mpi_span(unit, main)):
         whole = whole.clip(*span)
-    windows = _list_windows(unit, whole)
-    for region in regions:
-        executions = region.executions.filter(pl.col("task") == task)
-        if executions.height:
-            windows[REGION, region.key] = unit.merge_rows(executions)
     threads = unit.list_threads(task)
     takes_part = own.height or len(unit.find_thread_spans(threads, "cuda_api", *MPI_LAYOUTS))
-    for thread in threads if unit.options.host_threads == ALL else [main]:
+    counts_all = unit.options.host_threads == ALL
+    windows_of = {
+        thread: _list_windows(unit, whole) for thread in (threads if counts_all else [main])
+    }
+    for region in regions:
+        executions = region.executions.filter(pl.col("task") == task)
+        executing = threads
+        if not counts_all:
+            # That of PyTorch's backward pass is not the thread with the iterations.
+            executing = find_longest_threads(executions)["thread"].to_list()
+            executions = executions.filter(pl.col("thread").is_in(executing))
+        for thread in executing if executions.height else []:
+            windows_of.setdefault(thread, {})[REGION, region.key] = unit.merge_rows(executions)
+    for thread, windows in windows_of.items():
         outside = unit.covered - unit.find_mpi_spans([thread])
         useful = outside - unit.find_thread_spans([thread], "cuda_api")
         sets = {"elapsed_ns": unit.covered, "outside_mpi_ns": outside, "useful_ns": useful}

@@ -31,6 +31,8 @@ PARTS, EFFICIENCY = ("mpi", "openmp", "host"), "_efficiency"
 Metrics = dict[str, Any]
 #: Ends of paths of load balance within nodes, and between them.
 BETWEEN_NODES = ("_in", "_out")
+#: The efficiency of hosts that leave work to GPUs.
+OFFLOAD = "host.offload"
 #: What the first row is called of regions, of those of runs without GPUs, and of runs without
 #: iterations.
 GPU_TIME, HOST_TIME = "GPU time of an iteration", "Time of an iteration"
@@ -99,6 +101,15 @@ def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> Figures:
     within and between nodes where there are several nodes.
     """
     found = [(row, [row.find_value(one) for one in figures]) for row in ROWS]
+    if any(row.path == OFFLOAD and any(values) for row, values in found):
+        # The threads of OpenMP are no factor of what the main threads offload.
+        own = [row.path.startswith("openmp.") for row, _ in found]
+        apart = [
+            (replace(row, depth=row.depth - 2), values)
+            for (row, values), is_own in zip(found, own, strict=True)
+            if is_own
+        ]
+        found = [one for one, is_own in zip(found, own, strict=True) if not is_own] + apart
     between = [values for row, values in found if row.path.endswith(BETWEEN_NODES[1])]
     if not any(value not in (None, 1.0) for values in between for value in values):
         found = [(row, values) for row, values in found if not row.path.endswith(BETWEEN_NODES)]
@@ -140,6 +151,8 @@ class Run(Struct, kw_only=True):
     nodes: int
     #: How many GPUs of each model there are.
     gpu_models: dict[str, int] = field(default_factory=dict)
+    #: Names of the programs that its ranks run.
+    programs: list[str] = field(default_factory=list)
     #: The focus of analysis.
     interval: Interval
     #: Which host threads count, and what is useful on devices.
@@ -185,6 +198,13 @@ class Run(Struct, kw_only=True):
         """The time that its figures are of (ns)."""
         return self.metrics["elapsed_ns"] * max(1, self.interval.iterations)
 
+    @property
+    def lost_ns(self) -> float | None:
+        """What an iteration loses on its devices (ns), None where that is not known."""
+        device = self.metrics.get("device", {})
+        efficiency = device.get("global", device.get("parallel"))
+        return None if efficiency is None else self.metrics["elapsed_ns"] * max(1 - efficiency, 0.0)
+
     def find_value(self, path: str) -> float | None:
         """Return a figure, None where it is not known."""
         return ROW_OF[path].find_value(self.metrics)
@@ -221,6 +241,8 @@ class Scaling(Struct, frozen=True):
     used: str
     #: By what it was found, for people.
     why: str = ""
+    #: The work of some runs grows with the devices, and that of others does not.
+    is_mixed: bool = False
 
 
 T = TypeVar("T", bound="ComparedRuns")
@@ -322,6 +344,8 @@ class ComparedRuns(Struct):
     def comparison(self) -> str:
         """Say which run the others are compared with, and how their work grows."""
         reference = f"reference: {self.reference_run.title}"
+        if len(self.runs) == 1:
+            return "one run: its efficiencies, without scalability"
         if len({run.units for run in self.runs}) == 1:
             return reference
         why = f" ({self.scaling.why})" if self.scaling.why else ""
@@ -358,7 +382,15 @@ class ComparedRuns(Struct):
         """Return the name of a row below what it is a factor of."""
         if row.path == "elapsed_ns" and not any(run.interval.iterations for run in self.runs):
             return ELAPSED_TIME
-        return row.label
+        return self.name_row(row, row.label)
+
+    def name_row(self, row: Row, name: str = "") -> str:
+        """Return the name of a row: without GPUs there are hosts alone."""
+        name = name or row.name
+        if self.has_devices or not row.path.startswith("host."):
+            return name
+        bare = name.removeprefix("Host ")
+        return bare[0].upper() + bare[1:] if bare != name else name
 
     def list_figures(self) -> Figures:
         """Return the figures of the runs. One without iterations has no time beside those that have."""
@@ -382,15 +414,18 @@ class ComparedRuns(Struct):
         """Return the figures of regions by row, then by run that has any: row, its name (of the first
         of its runs), run, a figure for each region.
         """
-        regions = [(head, dict(figures)) for head, figures in self.list_region_figures()]
+        regions = [
+            (head, {row.path: values for row, values in figures})
+            for head, figures in self.list_region_figures()
+        ]
         lines = []
         for row in ROWS:
-            name = row.name
+            name = self.name_row(row)
             if row.path == "elapsed_ns":
                 name = GPU_TIME if self.has_devices else HOST_TIME
-            for head, rows in regions:
-                if row in rows:
-                    lines.append((row, name, head, rows[row]))
+            for head, values_of in regions:
+                if row.path in values_of:
+                    lines.append((row, name, head, values_of[row.path]))
                     name = ""
         return lines
 

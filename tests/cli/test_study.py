@@ -47,7 +47,6 @@ def test_everything_of_an_earlier_study(earlier: str, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([str(GRAPHS)], "is one run, and a study compares several"),
         (["study.json", "study.json"], "study.json: runs/job_4 is given twice"),
         (["study.json", "page.html"], "to write it, give --html page.html"),
         (["study.json", "--label", "old=a"], "give a text and one of the runs"),

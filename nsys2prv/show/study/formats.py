@@ -30,6 +30,7 @@ from nsys2prv.figures.study_model import (
     BETWEEN_NODES,
     FAIR,
     GOOD,
+    OFFLOAD,
     ROW_OF,
     ComparedRuns,
     Metrics,
@@ -92,7 +93,7 @@ def _list_runs(study: ComparedRuns, style: Style) -> list[str]:
     runs = study.runs
     columns = [
         Column("run", [run.title for run in runs]),
-        Column("GPUs", [f"{run.devices:,}" for run in runs], False),
+        *([Column("GPUs", [f"{run.devices:,}" for run in runs], False)] * study.has_devices),
         Column("nodes", [f"{run.nodes:,}" for run in runs], False),
         Column("ranks", [f"{run.ranks:,}" for run in runs], False),
         Column("focus", [format_nanoseconds(run.focus_ns) for run in runs], False),
@@ -115,7 +116,7 @@ def _list_efficiencies(study: ComparedRuns, style: Style) -> list[str]:
         names.cells.append("  " * row.depth + study.find_label(row))
         shown.append((row, values))
     legend = f"  -: below {100 * GOOD:.0f} %, worth a look (POP); !: below {100 * FAIR:.0f} %"
-    if any(row and row.path.startswith("host") for row, _ in shown):
+    if any(row and row.path == OFFLOAD for row, _ in shown):
         legend += "; hosts: no fault where they wait for GPUs"
     table = _lay_out_figures([names], heads, shown, style)
     return [*table, "", *_wrap([legend], style, 0)]
@@ -209,12 +210,14 @@ def format_csv(study: ComparedRuns) -> str:
         lines.writerow([key, *(getattr(run, key) for run in study.runs)])
     for row, values in study.list_figures():
         lines.writerow([row.path, *map(_write_number, values)])
-    by_run = [dict(figures) for _, figures in study.list_region_figures()]
+    by_run = [
+        {row.path: values for row, values in figures} for _, figures in study.list_region_figures()
+    ]
     for number, name in enumerate(study.regions):
-        for row in ROW_OF.values():
-            of_runs = [rows[row][number] if row in rows else None for rows in by_run]
+        for path in ROW_OF:
+            of_runs = [values[path][number] if path in values else None for values in by_run]
             if any(shown := [_write_number(one) for one in of_runs]):
-                lines.writerow([_write_text(f"region {name}: {row.path}"), *shown])
+                lines.writerow([_write_text(f"region {name}: {path}"), *shown])
     return text.getvalue()
 
 

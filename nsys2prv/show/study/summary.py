@@ -25,8 +25,11 @@ Pair = tuple[Run, Run]
 def write_title(study: ComparedRuns) -> str:
     """Return the title of a study."""
     first, last = study.runs[0], study.runs[-1]
-    if len({run.units for run in study.runs}) == 1:
-        return f"POP study of {format_count(len(study.runs), 'run')} on {first.size}"
+    if len(study.runs) == 1:
+        return f"POP assessment of one run on {first.size}"
+    compared = [run for run in study.runs if run.find_value("speedup") is not None]
+    if len({run.units for run in compared}) < 2 or study.scaling.is_mixed:
+        return f"POP study of {format_count(len(study.runs), 'run')} on {first.size if first.units == last.units else f'{first.units:,} to {last.size}'}"
     return f"POP study: {study.scaling.used} scaling from {first.units:,} to {last.size}"
 
 
@@ -38,12 +41,13 @@ def summarise_study(study: ComparedRuns) -> str:
     last = max((at for at in range(len(study.runs)) if at != first), default=first)
     pair, heads = (study.runs[first], study.runs[last]), study.name_runs(False)
     names = heads[first], heads[last]
+    if len(study.runs) == 1:
+        return " ".join(_describe_one_run(study))
     if pair[1].find_value("speedup") is None:
         return f"{names[1]} is not compared with {names[0]}: see the warnings."
     sentences = [
         _describe_time(study, pair, names),
-        *_describe_factors(pair, "device.global", "device.parallel"),
-        *_describe_factors(pair, "mpi.parallel", "mpi.parallel"),
+        *(line for whole in _list_wholes(study, pair) for line in _describe_factors(pair, whole)),
         *_describe_regions(study, pair, names),
     ]
     return " ".join(filter(None, sentences))
@@ -67,23 +71,52 @@ def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> s
         whole = f"speed-up {speed:.2f} of {grown:g}, {efficiency}"
         return f"{scale}, with work that grows with them, {unit} {longer} ({times}; {whole})."
     how = f"becomes {speed:.2f} × faster" if speed >= 1 else longer
-    return f"{scale} {unit} {how} ({times}; ideal {grown:g} ×, {efficiency})."
+    return f"{scale} {unit} {how} ({times}; speed-up {speed:.2f} of {grown:g}, {efficiency})."
 
 
-def _describe_factors(pair: Pair, whole: str, parallel: str) -> Iterator[str]:
-    """Say how an efficiency changes and by which factors: those of parallel efficiency, which is named
-    where the whole is not known, and its own others.
+def _describe_one_run(study: ComparedRuns) -> Iterator[str]:
+    """Say how long an iteration takes, and what most is lost in."""
+    run = study.runs[0]
+    unit = "An iteration" if run.interval.iterations else "The run"
+    yield f"{unit} takes {format_nanoseconds(run.metrics['elapsed_ns'])} on {run.size}."
+    for whole in _list_wholes(study, (run, run)):
+        yield from _describe_factors((run, run), whole)
+
+
+def _list_wholes(study: ComparedRuns, pair: Pair) -> Iterator[str]:
+    """Yield the efficiencies that are explained: the global ones, or the parallel ones where these
+    are not known.
     """
+    wholes = ("device.global", "device.parallel"), ("mpi.parallel",)
+    if not study.has_devices:
+        wholes = (("host.global", "host.parallel", "mpi.parallel"),)
+    for known in wholes:
+        yield from [one for one in known if pair[1].find_value(one) is not None][:1]
+
+
+def _list_known_factors(path: str, pair: Pair) -> list[str]:
+    """Return the factors of an efficiency that are known of both runs; in the place of one that is not,
+    or that is a parallel efficiency of devices or of MPI, its own.
+    """
+    found = []
+    for one in list_factors(path):
+        inner = _list_known_factors(one, pair)
+        is_known = None not in (run.find_value(one) for run in pair)
+        if not is_known or (inner and one in ("device.parallel", "host.parallel", "mpi.parallel")):
+            found += inner
+        else:
+            found.append(one)
+    return found
+
+
+def _describe_factors(pair: Pair, whole: str) -> Iterator[str]:
+    """Say how an efficiency changes and by which factors, and in which most is lost."""
     last = pair[1]
-    others = [one for one in list_factors(whole) if one != parallel]
-    factors = list_factors(parallel) + (others if whole != parallel else [])
-    whole = whole if last.find_value(whole) is not None else parallel
-    if last.find_value(whole) is None:
-        return
-    known = [one for one in factors if None not in (run.find_value(one) for run in pair)]
+    known = _list_known_factors(whole, pair)
     known.sort(key=lambda one: -abs(_change(pair, one)))
     changed = [one for one in known if abs(_change(pair, one)) >= MENTIONED]
-    text = f"{ROW_OF[whole].name} {_describe_change(whole, pair)}"
+    name = _name(whole)
+    text = f"{name[0].upper()}{name[1:]} {_describe_change(whole, pair)}"
     if changed:
         text += f": {_join([_describe_factor(one, pair) for one in changed])}"
         if len(changed) < len(known):
@@ -112,7 +145,7 @@ def _change(pair: Pair, path: str) -> float:
 
 def _describe_change(path: str, pair: Pair) -> str:
     first, last = (_format(run, path) for run in pair)
-    if first == "-":
+    if first == "-" or pair[0] is pair[1]:
         return f"is {last}"
     if first == last:
         return f"stays at {last}"
@@ -128,8 +161,9 @@ def _format(run: Run, path: str) -> str:
 
 
 def _name(path: str) -> str:
-    name = ROW_OF[path].name
-    return name if name.startswith("MPI") else name[0].lower() + name[1:]
+    """Return the name of an efficiency within a sentence; of hosts only runs without GPUs are described."""
+    name = ROW_OF[path].name.removeprefix("Host ")
+    return name if name.startswith(("MPI", "OpenMP", "CPU")) else name[0].lower() + name[1:]
 
 
 def _join(parts: list[str]) -> str:
@@ -154,6 +188,9 @@ def _describe_regions(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -
     if "-" not in both:
         text += f"; device global efficiency {' → '.join(both)}"
     yield f"{text}."
+    whole, shown = pair[1].lost_ns, sum(one or 0.0 for one in lost.values())
+    if whole and shown < whole:
+        yield f"The regions lose {format_nanoseconds(shown)} of the {format_nanoseconds(whole)} that an iteration loses."
     row = ROW_OF["device.computation_scalability"]
     values = {name: row.find_value(last) for name, (_, last) in regions.items() if name != worst}
     poor = [
