@@ -2,13 +2,11 @@
 
 A replayed kernel has the number of its node. Nodes of an executable graph, and those of a graph within
 another, are copies of nodes of the graph that was captured; the first of such a chain was made by the
-captured call, at a time and on a thread that `CUDA_GRAPH_NODE_EVENTS` has. Where nodes were made while
+captured call, at a time and on a thread that `CUDA_GRAPH_NODE_EVENTS` has. Where nodes were made once
 the capture was ended, the n-th of them is the n-th call since its begin that launched something in it.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
@@ -26,9 +24,9 @@ COLUMNS = ("start", "globalTid", "graphNodeId", "originalGraphNodeId")
 CAPTURES = "graph_captures"
 #: Longest chain of copies of a node.
 _MOST_COPIES = 8
-#: Calls that begin and end a capture, and those that add a node to it.
+#: Calls that begin and end a capture, and those that add a node to it or to a graph.
 _BEGINS, _ENDS = "StreamBeginCapture", "StreamEndCapture"
-_ADDS = r"^cu(?:da)?(?:Launch|GraphLaunch|(?:Mem|Malloc|Free)\w*Async)"
+_ADDS = r"^cu(?:da)?(?:Launch|Graph(?:Launch|Add)|(?:Mem|Malloc|Free)\w*Async)"
 _FOUND = ("process", "node", "captor", "captured")
 
 
@@ -82,63 +80,76 @@ def _find_roots(nodes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _place_nodes(nodes: pl.DataFrame, extraction: Extraction) -> pl.DataFrame:
-    """Return captured nodes with those that were made while a capture was ended at the calls that they are
+    """Return captured nodes with those that were made once a capture was ended at the calls that they are
     of, `node` renamed to `root`. nodes: by process and number.
     """
     process, captor, captured = (
         nodes[name].to_numpy().copy() for name in ("process", "captor", "captured")
     )
-    for thread, rows in group_rows(captor):
-        ends = _select_calls(extraction, thread & PROCESS_MASK, _ENDS)
-        ends = ends[np.flatnonzero(ends.thread == thread)]
+    for pid, of_process in group_rows(process):
+        rows = np.arange(len(process))[of_process]
+        begins, ends = (_select_calls(extraction, pid, one) for one in (_BEGINS, _ENDS))
         if not len(ends):
             continue
-        at = np.searchsorted(ends.begin, captured[rows], "right") - 1
-        is_late = (at >= 0) & (captured[rows] <= ends.end[at])
-        late = np.arange(len(captor))[rows][is_late]
-        for place, own in group_rows(at[is_late]):
-            end = int(ends.begin[place])
-            calls = _find_captured(extraction, thread & PROCESS_MASK, end, len(late[own]))
-            if calls is not None:
-                captor[late[own]], captured[late[own]] = calls.thread, calls.begin
-    return pl.DataFrame(
-        {"process": process, "root": nodes["node"], "captor": captor, "captured": captured}
-    )
+        # A profile may start within a capture.
+        first = min(begins.begin[0], captured[rows].min()) if len(begins) else 0
+        adds = _select_calls(extraction, pid, _ADDS, first, captured[rows].max())
+        for thread, of_thread in group_rows(captor[rows]):
+            own = rows[of_thread]
+            in_call = _find_last(adds, thread, captured[own])[1] >= captured[own]
+            place, _ = _find_last(ends, thread, captured[own])
+            is_late = ~in_call & (place >= 0)
+            for at, late in group_rows(place[is_late]):
+                late_rows = own[is_late][late]
+                end = int(ends.begin[ends.thread == thread][at])
+                since = begins.begin[begins.begin < end].max(initial=first)
+                inside = slice(*np.searchsorted(adds.begin, (since, end)))
+                calls = _choose_captured(extraction, thread, adds[inside], len(late_rows))
+                if calls is not None:
+                    captor[late_rows], captured[late_rows] = calls.thread, calls.begin
+    columns = {"process": process, "root": nodes["node"], "captor": captor, "captured": captured}
+    return pl.DataFrame(columns)
 
 
-def _find_captured(extraction: Extraction, process: int, end: int, count: int) -> Launches | None:
-    """Return the calls of this number that were captured until a capture was ended; None where there
-    were fewer.
+def _find_last(calls: Launches, thread: int, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return of a thread's calls the place of the last that had begun at each time, -1 for none, and when
+    the last of those that had begun ends, -1 for none. calls: by begin.
     """
-    begins = _select_calls(extraction, process, _BEGINS).begin
-    since = begins[: np.searchsorted(begins, end)][-1:]
-    adds = _select_calls(extraction, process, _ADDS)
-    first, last = (int(np.searchsorted(adds.begin, time)) for time in (since.min(initial=0), end))
-    adds = adds[first:last]
-    if len(adds) > count:
-        adds = adds[~_mask_direct(extraction, process, adds.id)]
-    return adds[-count:] if len(adds) >= count else None
+    own = calls.thread == thread
+    place = np.searchsorted(calls.begin[own], times, "right") - 1
+    return place, np.append(np.maximum.accumulate(calls.end[own]), -1)[place]
 
 
-def _select_calls(extraction: Extraction, process: int, pattern: str) -> Launches:
-    """Return the calls of a process by begin whose names match."""
-
-    def select() -> Launches:
-        pieces = [Launches.make_empty(), *_read_calls(extraction, process, pattern)]
-        calls = Launches.concat(pieces)
-        return calls[np.argsort(calls.begin, kind="stable")]
-
-    return extraction.find_once(f"calls {process} {pattern}", select)
-
-
-def _read_calls(extraction: Extraction, process: int, pattern: str) -> Iterator[Launches]:
+def _select_calls(
+    extraction: Extraction, process: int, pattern: str, first: int = 0, last: int | None = None
+) -> Launches:
+    """Return the calls of a process by begin whose names match, of some time (first <= begin <= last)."""
+    found = [Launches.make_empty()]
     for segment in extraction.launches:
         if segment.process == process:
-            texts = pl.Series(extraction.read_strings(np.array(segment.names)), dtype=pl.String)
-            wanted = np.array(segment.names)[texts.str.contains(pattern).to_numpy()]
-            if len(wanted):
-                calls = segment.read()
-                yield calls[np.flatnonzero(np.isin(calls.name, wanted))]
+            names = np.array(segment.names)
+            texts = pl.Series(extraction.read_strings(names), dtype=pl.String)
+            wanted = names[texts.str.contains(pattern).to_numpy()]
+            calls = segment.read() if len(wanted) else found[0]
+            inside = np.isin(calls.name, wanted) & (calls.begin >= first)
+            if last is not None:
+                inside &= calls.begin <= last
+            found.append(calls[np.flatnonzero(inside)])
+    joined = Launches.concat(found)
+    return joined[np.argsort(joined.begin, kind="stable")]
+
+
+def _choose_captured(
+    extraction: Extraction, thread: int, calls: Launches, count: int
+) -> Launches | None:
+    """Return the calls that were captured, None where it is not clear which: all of the process, those
+    without work of their own, or of these the ones of the thread that ended the capture.
+    """
+    if len(calls) > count:
+        calls = calls[~_mask_direct(extraction, thread & PROCESS_MASK, calls.id)]
+    if len(calls) > count:
+        calls = calls[calls.thread == thread]
+    return calls if len(calls) == count else None
 
 
 def _mask_direct(extraction: Extraction, process: int, ids: np.ndarray) -> np.ndarray:

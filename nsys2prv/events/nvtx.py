@@ -5,7 +5,8 @@ launched work on.
 The last are defined as in nsys's own report ``nvtx_gpu_proj_trace``: a range encloses an operation of a GPU (kernel, memory copy, memory set) if the CUDA API call that launched it lies
 within the range, on its thread; the projected range goes from the begin of the first operation to
 the end of the last. There each range has one projection; here it has one on every stream, as in
-Nsight's timeline. Graphs that were traced as a whole count as operations, too.
+Nsight's timeline. Graphs that were traced as a whole count as operations, too. What was captured within a
+range has one projection more for each replay, unless graphs are replayed in ranges of its name.
 
 The call that launched an operation is found as for lines (:class:`nsys2prv.events.launches.Launches`).
 Ranges of no length last 1 ns, and those without an end last to the end of the trace, as everywhere.
@@ -49,6 +50,7 @@ from nsys2prv.events.attributes import (
     mask_most_frequent,
     query_json,
 )
+from nsys2prv.events.captures import find_captures
 from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric, load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction, Numbering
 from nsys2prv.events.kind import NEVER, Counters, Reason, Rows
@@ -79,6 +81,7 @@ MARK, PUSHPOP = (load_catalogue().kinds[name]["where"] for name in ("nvtx_marks"
 STARTEND = "{eventType} IN (60, 71)"
 MARK_TYPES = tuple(map(int, re.findall(r"\d+", MARK)))
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
+REPLAYS = "nvtx_on_gpu_replays"
 #: Columns of projected ranges.
 PROJECTED = dict.fromkeys(("range", "object", "begin", "end"), pl.Int64)
 PAYLOAD_LAYOUT = "nvtx_payload"
@@ -298,30 +301,34 @@ def _save_ranges(extraction: Extraction, part: Part) -> None:
 
 
 def _save_operations(extraction: Extraction, part: Part) -> None:
-    wanted = ("start", "end", "correlationId", *STREAM_COLUMNS)
+    wanted = ("start", "end", "correlationId", "graphNodeId", *STREAM_COLUMNS)
     columns = extraction.read(part, wanted, where="", short=True)
-    launches = extraction.find_launches(columns)
-    usable = mask_usable(columns["start"]) & mask_usable(columns["end"])
-    usable &= launches.hit & (launches.thread != NULL)
-    calls, columns = launches[usable], columns.where(usable)
-    if not columns.rows:
-        return
-    facts = {
+    calls, captures = extraction.find_launches(columns), find_captures(extraction, columns)
+    found = (calls.thread != NULL) | (captures[0] != NULL)
+    found &= mask_usable(columns["start"]) & mask_usable(columns["end"])
+    calls, (captor, captured), columns = calls[found], captures[:, found], columns.where(found)
+    objects = extraction.intern_streams(columns)
+    spans = {"begin": columns["start"], "end": np.maximum(columns["end"], columns["start"] + 1)}
+    launched = {
         "thread": calls.thread,
         "call_begin": calls.begin,
         "call_end": np.maximum(calls.end, calls.begin + 1),
-        "object_stream": extraction.intern_streams(columns),
-        "begin": columns["start"],
-        "end": np.maximum(columns["end"], columns["start"] + 1),
+        "is_replay": captor != NULL,
     }
-    # A graph traced by node has many operations of one call.
-    operations = _join_spans(pl.DataFrame(facts), *list(facts)[:4])
-    extraction.add_fact(OPERATIONS, dict(operations.to_dict()))
+    replayed = {"thread": captor, "captured": captured, "launch": columns["correlationId"]}
+    for name, facts in ((OPERATIONS, launched), (REPLAYS, replayed)):
+        operations = pl.DataFrame({**facts, "object_stream": objects, **spans})
+        # A graph traced by node has many operations of one call.
+        operations = _join_spans(
+            operations.filter(pl.col("thread") != NULL), *facts, "object_stream"
+        )
+        if operations.height:
+            extraction.add_fact(name, dict(operations.to_dict()))
 
 
 def derive_ranges(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
     """Yield the projected ranges of one report."""
-    ranges, operations = facts[RANGES], facts[OPERATIONS]
+    ranges, operations, replays = (facts[name] for name in (RANGES, OPERATIONS, REPLAYS))
     if not ranges.height or not operations.height:
         return
     # Outer ranges first: where ranges enclose the same work, only the order shows which one is
@@ -329,6 +336,13 @@ def derive_ranges(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
     outer_first = {"descending": [False, False, True], "maintain_order": True}
     ranges = ranges.sort("thread", "begin", "end", **outer_first)
     projected = project_ranges(ranges, operations).sort("range", "object")
+    if replays.height:
+        replaying = project_ranges(ranges, operations.filter("is_replay"))["range"]
+        names = ranges["name_nvtx"].gather(replaying)
+        is_captor = ~ranges["name_nvtx"].is_in(names.implode())
+        projected.extend(
+            _project_replays(ranges.with_row_index("range").filter(is_captor), replays)
+        )
     place = projected["range"].to_numpy()
     name, number, domain, thread = (
         ranges[column].to_numpy()[place] for column in ("name_nvtx", "number", "domain", "thread")
@@ -363,6 +377,35 @@ def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFra
                 piece = chosen[place], np.full(len(place), object_), first, last
                 pieces.append(pl.DataFrame(piece, schema=PROJECTED))
     return _join_spans(pl.concat(pieces), "range", "object")
+
+
+def _project_replays(ranges: pl.DataFrame, replays: pl.DataFrame) -> pl.DataFrame:
+    """Return what :func:`project_ranges` does, of the work that was captured within each range, for each
+    launch of it.
+    """
+    nodes = replays.select("thread", "captured").unique().sort("thread", "captured")
+    pairs = [pl.DataFrame(schema={"range": pl.UInt32, "node": pl.Int64})]
+    of_thread = dict(group_rows(ranges["thread"].to_numpy()))
+    for thread, own in group_rows(nodes["thread"].to_numpy()):
+        if thread in of_thread:
+            chosen, rows = ranges[of_thread[thread]], np.arange(nodes.height)[own]
+            at = nodes["captured"].to_numpy()[rows]
+            begin, end = chosen["begin"].to_numpy(), chosen["end"].to_numpy()
+            first, last = np.searchsorted(at, begin, "left"), np.searchsorted(at, end, "right")
+            spans = chosen.select("range", first=pl.Series(first), last=pl.Series(last))
+            spans = spans.filter(pl.col("first") < pl.col("last"))
+            of_range = spans.select("range", node=pl.int_ranges("first", "last")).explode("node")
+            pairs.append(of_range.with_columns(pl.col("node") + int(rows[0])))
+    nodes = nodes.with_columns(node=pl.int_range(pl.len()))
+    replays = replays.join(nodes, on=("thread", "captured")).sort("launch")
+    within, pieces = pl.concat(pairs), [pl.DataFrame(schema={"launch": pl.Int64, **PROJECTED})]
+    deepest = max(1, within["node"].unique_counts().max() or 1)
+    for piece in replays.iter_slices(max(1, RANGE_PAIRS // deepest)):
+        spans = piece.join(within, on="node").rename({"object_stream": "object"})
+        spans = spans.cast({"range": pl.Int64})
+        pieces.append(_join_spans(spans, "launch", "range", "object"))
+    found = _join_spans(pl.concat(pieces), "launch", "range", "object")
+    return found.sort("launch", "range", "object").select(*PROJECTED)
 
 
 def _join_spans(spans: pl.DataFrame, *by: str) -> pl.DataFrame:

@@ -23,7 +23,7 @@ from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import NAMED_BY, OS, DeviceGroup, to_arrays
 from nsys2prv.figures.stacks import SAMPLES
-from nsys2prv.table.event_reader import EventReader
+from nsys2prv.table.event_reader import RANGES, EventReader
 
 #: Threads are looked at whose last call is so much of the trace before its end: less changes figures little.
 LEAST_LEFT = 0.05
@@ -33,7 +33,6 @@ ALIKE, FEWEST, FEWEST_RANGES = 0.9, 10, 3
 #: Those after last as long as those before if their medians differ by less than this factor: the
 #: iterations of a program differ less, and what it does at its end is much shorter or longer.
 SAME_LENGTH = 2.0
-RANGES = ("nvtx_pushpop", "nvtx_startend")
 #: Layout of collective MPI calls, which all members of a communicator make; so many of others show that a
 #: rank's are missing: one may be cut off by the end of the capture.
 COLLECTIVE, LEAST_MPI_CALLS = "mpi_collective", 2

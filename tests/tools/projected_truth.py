@@ -27,6 +27,25 @@ CROSS JOIN launched AS work ON work.process = range.process AND work.caller = ra
 GROUP BY number, work.row
 """
 
+#: What nodes of graphs do in each launch counts in the ranges in which they were captured, but in those
+#: of names in which graphs are launched.
+REPLAYED = """
+WITH range AS (SELECT rowid AS number, * FROM event WHERE kind = 'pushpop'),
+  made AS (SELECT globalTid, graphNodeId AS node, coalesce(originalGraphNodeId, graphNodeId) AS root, start FROM CUDA_GRAPH_NODE_EVENTS),
+  replay AS (
+    SELECT work.*, 'thread ' || (first.globalTid & 0xFFFFFF) AS caller, first.start AS captured
+    FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel JOIN made AS copy ON copy.node = graphNodeId JOIN made AS first ON first.node = copy.root
+    JOIN event AS work ON work.process = globalPid AND work.correlation = correlationId AND work.start = kernel.start
+      AND work.kind IN ('kernel', 'nccl_kernel'))
+SELECT range.process >> 24 & 0xFFFFFF, replay.row, range.domain, range.name, min(replay.start) - :base, max(replay.end) - :base,
+       replay.caller, range.start, range.end
+FROM range JOIN replay ON replay.process = range.process AND replay.caller = range.row AND captured BETWEEN range.start AND range.end
+WHERE range.name NOT IN (
+  SELECT range.name FROM range JOIN first_call AS call ON call.process = range.process AND 'thread ' || call.thread = range.row
+    AND call.start BETWEEN range.start AND range.end AND call.name GLOB 'cudaGraphLaunch*')
+GROUP BY number, replay.row, replay.correlation
+"""
+
 
 class ProjectedRange(NamedTuple):
     """A range on a stream (begin, end in trace time), and on its thread (pushed, popped in the
@@ -51,7 +70,8 @@ def project_ranges_by_sql(truth: Truth, base: int = 0) -> list[ProjectedRange]:
     """
     for statement in (LAUNCHED, BY_CALL):
         truth.query(statement)
-    return [ProjectedRange(*row) for row in truth.query(SQL, base=base)]
+    queries = [SQL, REPLAYED] if truth.list_columns("CUDA_GRAPH_NODE_EVENTS") else [SQL]
+    return [ProjectedRange(*row) for query in queries for row in truth.query(query, base=base)]
 
 
 def find_innermost_stretches(
