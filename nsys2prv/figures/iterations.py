@@ -1,12 +1,12 @@
 """Find the steady state: the time in which a job repeats itself, its iterations without the first, from
 the moment that all ranks take part. It is the focus of efficiencies and findings.
 
-Iterations are NVTX ranges that are asked for, or those of one name that repeat (iteration_ranges.py).
+Iterations are NVTX ranges that are asked for, or those of one name that repeat (process_events.py).
 A few tasks are looked at to find that name, for all do the same; of every task the thread that is
 longest in such ranges has the iterations. Hosts run ahead of their devices: an iteration begins
 when what was launched before it has ended on the devices, and ends when what was launched in it
 has. Where there are no such ranges, iterations are periods of the sequence of kernels of a device, or
-of MPI calls (periods.py), that a few tasks have alike.
+of MPI calls (repeats.py), that a few tasks have alike.
 """
 
 from __future__ import annotations
@@ -29,10 +29,14 @@ from nsys2prv.figures.device_group import (
     Steady,
     to_arrays,
 )
-from nsys2prv.figures.iteration_ranges import LAYOUTS, find_range_name, make_patterns
-from nsys2prv.figures.periods import choose_alike, find_periods
-from nsys2prv.figures.process_events import list_events, list_launches
-from nsys2prv.figures.repeats import find_signs
+from nsys2prv.figures.process_events import (
+    LAYOUTS,
+    find_range_name,
+    list_events,
+    list_launches,
+    make_patterns,
+)
+from nsys2prv.figures.repeats import choose_alike, find_periods, find_signs
 from nsys2prv.figures.thresholds import LEAST_COUNT, LEAST_STEADY, MOST_APART, WARM
 from nsys2prv.table.event_reader import EventReader
 

@@ -11,12 +11,13 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nsys2prv._util.workers import prepare_next
-from nsys2prv.replay.handoffs import (
+from nsys2prv.replay.links import (
     hand_off_as_usual,
     hand_off_at_once,
     is_late_at_times,
+    list_slow_links,
+    send_as_others,
 )
-from nsys2prv.replay.links import list_slow_links, send_as_others
 from nsys2prv.replay.thresholds import (
     APART,
     BY_CHANCE,

@@ -30,16 +30,16 @@ from nsys2prv.replay.graph import (
     split_rows,
 )
 from nsys2prv.replay.job_graph import JobGraph
-from nsys2prv.replay.places import (
+from nsys2prv.replay.thresholds import COPY_SPEEDS, LARGER, MORE_OFTEN, MOST_HICCUPS, PARTS, USUALLY
+from nsys2prv.replay.unit_graph import (
     FEW_TIMES,
     OF_TIMES,
+    PLACE,
     group_places,
     is_beside_others,
     join_lines,
     pack_lines,
 )
-from nsys2prv.replay.thresholds import COPY_SPEEDS, LARGER, MORE_OFTEN, MOST_HICCUPS, PARTS, USUALLY
-from nsys2prv.replay.unit_graph import PLACE
 
 #: Kinds of work that a rank may do slower than others, and what people call it.
 GPU, HOST, COPIES = (Kind.KERNEL,), (Kind.GAP, Kind.CALL), (Kind.COPY,)

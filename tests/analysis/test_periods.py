@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsys2prv.figures.periods import Period, choose_alike, find_periods
-from nsys2prv.figures.repeats import Events
+from nsys2prv.figures.repeats import Events, Period, choose_alike, find_periods
 
 RNG = np.random.default_rng(5)
 LAYER, BACK = [1, 2, 3, 2, 4, 5], [6, 2, 7, 2, 8]

@@ -14,7 +14,7 @@ from tools.view_answers import SAMPLES
 import nsys2prv
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.cli import main
-from nsys2prv.figures import iteration_ranges, iterations
+from nsys2prv.figures import iterations, process_events
 
 TRAINING = list(map(str, SAMPLES["training"]))
 
@@ -25,14 +25,14 @@ def make_ranges(rows: list[tuple[int, int, int]]) -> tuple[list[pl.DataFrame], p
     frame = pl.DataFrame(
         rows, schema={"begin": pl.Int64, "end": pl.Int64, "range": pl.Int64}, orient="row"
     )
-    patterns = iteration_ranges.make_patterns(labels)
+    patterns = process_events.make_patterns(labels)
     frame = frame.join(patterns.select("code", range="value"), on="range", maintain_order="left")
     frame = frame.with_columns(thread=pl.lit(0), number=pl.lit(ABSENT))
     return [frame[:5], frame[5:]], patterns
 
 
 def find_by_ranges(*args: object) -> str | None:
-    return iteration_ranges._find_by_ranges(*args, lambda *_: True)
+    return process_events._find_by_ranges(*args, lambda *_: True)
 
 
 def test_iterations_are_ranges_whose_names_differ_in_numbers() -> None:
