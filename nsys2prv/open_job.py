@@ -41,6 +41,7 @@ from nsys2prv.events.catalogue import Layout, NameSet, ValueSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.name_rules import NamePattern
+from nsys2prv.export.info import MACHINE
 from nsys2prv.export.report_files import find_reports
 from nsys2prv.export.roles import find_program
 from nsys2prv.figures.coverage import Coverage, find_coverage
@@ -198,6 +199,10 @@ class OpenJob(Closable):
             "records": self.layouts,
             "begins_utc": f"{begin:%Y-%m-%d %H:%M:%S}" if begin else "",
             "gpu_models": dict(Counter(filter(None, gpus.values())).most_common()),
+            "machine": {
+                part: sorted({info.machine[part] for info in infos if part in info.machine})
+                for part in MACHINE
+            },
             "drivers": sorted({info.driver for info in infos if info.driver}),
             "recorded_by": recorders if all(recorders) else [],
             "exported_by": sorted({info.exporter for info in infos if info.exporter}),

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.text import list_some
+from nsys2prv._util.text import format_nanoseconds, list_some
 from nsys2prv.conversion.options import Options
-from nsys2prv.export.report_files import find_reports
 from nsys2prv.figures.device_group import ALL
 from nsys2prv.figures.efficiencies import HOST_THREADS, USEFUL
 from nsys2prv.figures.study_model import (
@@ -85,7 +84,6 @@ def make_study(
     given = [[one] if isinstance(one, str | Path) else [*one] for one in runs]
     if not all(given):
         raise UsageError("a run has no reports")
-    largest = max(given, key=_measure_reports)
     names = [str(paths[0]) for paths in given]
     earlier = {name: _read_earlier(Path(name)) for name in names if Path(name).suffix == JSON}
     _distinguish_runs(names, earlier)
@@ -95,8 +93,7 @@ def make_study(
             read += earlier[name]
             continue
         with open_job(paths, options, **fields) as job:
-            wanted = ["efficiencies"] + ["findings"] * (paths is largest)
-            wanted += ["time"] * (drawn is not None)
+            wanted = ["efficiencies", "findings"] + ["time"] * (drawn is not None)
             try:
                 results = job.analyse(*wanted, **asked)
             except UsageError as error:
@@ -155,14 +152,6 @@ def _choose_regions(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
         name for name, share in largest.items() if name not in asked and share >= LARGE_REGION
     ]
     return [*(name for name in asked if name in largest), *others]
-
-
-def _measure_reports(paths: Sequence[str | Path]) -> tuple[int, int]:
-    """Return how many reports a run has, and their size (bytes)."""
-    if Path(paths[0]).suffix == JSON:
-        return 0, 0
-    reports = find_reports(paths)
-    return len(reports), sum(one.stat().st_size for one in reports if one.exists())
 
 
 def _label_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> None:
@@ -231,7 +220,13 @@ def _make_run(name: str, job: FinishedJob) -> Run:
             figures["host"]["elapsed_ns"] = on_hosts["elapsed_ns"]
         regions[region] = {**figures, "share": (on_devices or on_hosts)["share_of_elapsed"]}
         sums.setdefault("regions", {})[region] = _sum_work(on_devices, on_hosts, count)
-    iterations = tables.get("iterations", tables.get("host_iterations", NO_ROWS))
+    iterations = tables.get("iterations", tables.get("host_iterations", NO_ROWS))["elapsed_ns"]
+    environment = _describe_environment(job, focus)
+    if len(iterations) > 1:
+        middle, *ends = map(
+            format_nanoseconds, (iterations.median(), iterations.min(), iterations.max())
+        )
+        environment["time of an iteration"] = f"median {middle}, {' to '.join(ends)}"
     return Run(
         name=name,
         ranks=focus["ranks"],
@@ -239,11 +234,12 @@ def _make_run(name: str, job: FinishedJob) -> Run:
         nodes=focus["nodes"],
         gpu_models=dict(job.description.get("gpu_models", {})),
         programs=list(job.description.get("programs", ())),
+        environment=environment,
         interval=Interval(focus["begin_ns"], focus["end_ns"], focus["iterations"], focus["what"]),
         threads=HOST_THREADS[focus["host_threads"]],
         useful=USEFUL[focus["useful"]],
         metrics=metrics,
-        iteration_ns=iterations["elapsed_ns"].to_list(),
+        iteration_ns=iterations.to_list(),
         regions=regions,
         missing=[*result.missing],
         sums={
@@ -253,6 +249,32 @@ def _make_run(name: str, job: FinishedJob) -> Run:
             "recorded": focus["recorded"].split(", "),
         },
     )
+
+
+def _describe_environment(job: FinishedJob, focus: Mapping[str, Any]) -> dict[str, str]:
+    """Return where and how a run ran and was recorded, and which part of it the figures are of."""
+    facts = job.description
+    models = (facts.get("gpu_models") or {}).items()
+    lists = {
+        "program": facts.get("programs", ()),
+        "nodes": facts["nodes"],
+        "GPUs": [f"{count:,} x {name}" for name, count in models],
+        **facts.get("machine", {}),
+        "driver": facts.get("drivers", ()),
+        "recorded by nsys": facts.get("recorded_by", ()),
+        "exported by nsys": facts.get("exported_by", ()),
+    }
+    made = {name: list_some([*texts]) for name, texts in lists.items() if texts}
+    length = max(job.length, 1)
+    made["recorded"] = focus["recorded"]
+    made["begin (UTC)"] = facts.get("begins_utc", "")
+    made["captured"] = format_nanoseconds(job.length)
+    for name, time in (
+        ("before the focus", focus["begin_ns"]),
+        ("focus of analysis", focus["end_ns"] - focus["begin_ns"]),
+    ):
+        made[name] = f"{format_nanoseconds(time)}, {time / length:.0%} of it".replace("%", " %")
+    return {name: text for name, text in made.items() if text}
 
 
 def _sum_work(device: Mapping[str, Any], host: Mapping[str, Any], count: int) -> dict[str, Any]:
@@ -477,6 +499,12 @@ def _compare_work(runs: Sequence[Run]) -> Iterator[str]:
             continue
         known = sorted((run for run in alike if run.sums.get(key)), key=lambda run: run.sums[key])
         if not known or (times := known[-1].sums[key] / known[0].sums[key]) < OTHER_WORK:
+            if len(alike) > 1:
+                lasts = sorted(run.metrics["elapsed_ns"] for run in alike)
+                ends = " to ".join(map(format_nanoseconds, (lasts[0], lasts[-1])))
+                said, apart = WARNINGS["repeats"], f"{lasts[-1] / lasts[0] - 1:.1%}"
+                apart = apart.replace("%", " %")
+                yield said.format(count=len(alike), units=size, ends=ends, apart=apart)
             continue
         said = WARNINGS["execute" if key == "instructions" else "compute"]
         yield said.format(units=size, times=times, most=known[-1].label, least=known[0].label)

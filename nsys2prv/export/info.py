@@ -50,6 +50,13 @@ JOB_VARIABLES = (
     *("SLURM_HET_JOB_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"),
     *("FLUX_JOB_ID", "PJM_JOBID", "COBALT_JOBID"),
 )
+#: Part of a machine, for people -> its name in TARGET_INFO_SYSTEM_ENV.
+MACHINE = {
+    "CPU": "CpuDescription",
+    "CPUs of a node": "CpuCores",
+    "operating system": "OsDescription",
+    "kernel": "SoftwareReleaseVersion",
+}
 #: A version: nothing else of a report's environment may get into an output.
 _VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){1,3}", re.ASCII)
 PROCESS_MASK = ~0xFFFFFF
@@ -235,6 +242,8 @@ class ReportInfo(Struct, frozen=True):
     launcher_sizes: dict[str, int] = field(default_factory=dict)
     #: Version of NVIDIA's driver, empty if unknown.
     driver: str = ""
+    #: Parts of the machine (MACHINE) -> what the report says of them.
+    machine: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -329,7 +338,7 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
     )
     system: dict[str, str] = {}
     for name, value in read("TARGET_INFO_SYSTEM_ENV", "name", "value"):
-        if value and name in ("Hostname", "NvDriverVersion", "TargetInstallDir"):
+        if value and name in ("Hostname", "NvDriverVersion", "TargetInstallDir", *MACHINE.values()):
             system.setdefault(name, str(value))
     details = read("ANALYSIS_DETAILS", "duration")
     normalized = str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower()
@@ -353,6 +362,7 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
         recorder=_find_recorder(system.get("TargetInstallDir", "")),
         host=system.get("Hostname", ""),
         driver=parse_driver_version(system.get("NvDriverVersion", "")),
+        machine={part: system[name] for part, name in MACHINE.items() if name in system},
         utc_ns=utc_ns,
         system_ns=system_ns,
         absolute=is_absolute,

@@ -111,7 +111,7 @@ def _read_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
     frames = [one for one in frames if one.height] or frames[:1]
     frame = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed")
     device = reader.rows.find("device", frame["thread"])
-    of_first = device == device.min()
+    of_first = device == (device.min() if frame.height else 0)
     frame = frame if of_first.all() else frame.filter(of_first)
     return frame if len(frames) == 1 else frame.sort("begin", maintain_order=True)
 

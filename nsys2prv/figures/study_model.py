@@ -153,6 +153,8 @@ class Run(Struct, kw_only=True):
     gpu_models: dict[str, int] = field(default_factory=dict)
     #: Names of the programs that its ranks run.
     programs: list[str] = field(default_factory=list)
+    #: Where and how it ran and was recorded: figure -> text for people.
+    environment: dict[str, str] = field(default_factory=dict)
     #: The focus of analysis.
     interval: Interval
     #: Which host threads count, and what is useful on devices.
@@ -170,7 +172,7 @@ class Run(Struct, kw_only=True):
     missing: list[str] = field(default_factory=list)
     #: Times (ns) and counts of an iteration that scalabilities are made of, and by region.
     sums: dict[str, Any] = field(default_factory=dict)
-    #: Findings of the run, as Finding.as_dict returns them; of the largest run alone.
+    #: Findings of the run, as Finding.as_dict returns them.
     findings: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -350,6 +352,25 @@ class ComparedRuns(Struct):
             return reference
         why = f" ({self.scaling.why})" if self.scaling.why else ""
         return f"{self.scaling.used} scaling{why}; {reference}"
+
+    def list_environment(self) -> list[tuple[str, list[str]]]:
+        """Return where and how the runs ran and were recorded: a name, and a text for each run, empty
+        where it is not known.
+        """
+        names = dict.fromkeys(name for run in self.runs for name in run.environment)
+        return [(name, [run.environment.get(name, "") for run in self.runs]) for name in names]
+
+    def list_shares(self, finding: Finding) -> list[float | None]:
+        """Return the share of a finding of the largest run in each run, None where it has none."""
+        shares = []
+        for run in self.runs:
+            alike = [
+                one["share"]
+                for one in run.findings
+                if (one["kind"], one["what_if"]) == (finding.kind, finding.what_if)
+            ]
+            shares.append(alike[0] if len(alike) == 1 else None)
+        return shares
 
     @property
     def region_heads(self) -> list[str]:

@@ -26,16 +26,19 @@ from nsys2prv._util.text import (
     measure_table,
     shorten,
 )
+from nsys2prv.figures.result import Finding
 from nsys2prv.figures.study_model import (
     BETWEEN_NODES,
     FAIR,
     GOOD,
     OFFLOAD,
     ROW_OF,
+    SIGNS,
     ComparedRuns,
     Metrics,
     Row,
     Run,
+    rate_efficiency,
 )
 from nsys2prv.show.page import Frame, make_study_page
 from nsys2prv.show.study.summary import summarise_study, write_title
@@ -173,12 +176,27 @@ def _list_findings(study: ComparedRuns, style: Style) -> list[str]:
         return []
     # A run of the JSON of an earlier study may be named after it too.
     path = shlex.quote(run.name.rpartition(".json: ")[2])
-    short = [replace(one, evidence=(), moments=(), views=(), where="") for one in study.findings]
+    short = [
+        replace(one, evidence=_compare_shares(study, one), moments=(), views=(), where="")
+        for one in study.findings
+    ]
     return [
         *style.format_title(f"What to do: findings of {shorten(head, 2 * WIDEST)}"),
         *format_findings(short, style.text_width, span=f"its {run.focus}"),
         *_wrap([f"  `nsys2prv report {path}` has what was measured"], style),
     ]
+
+
+def _compare_shares(study: ComparedRuns, finding: Finding) -> tuple[str, ...]:
+    """Return a sentence on what each run gains without the cause of a finding; none where one run alone
+    has it.
+    """
+    shares = study.list_shares(finding)
+    if sum(one is not None for one in shares) < 2:
+        return ()
+    each = zip(study.name_runs(False), shares, strict=True)
+    said = [f"{head} {'-' if share is None else f'{100 * share:.1f} %'}" for head, share in each]
+    return (f"Over the runs: {', '.join(said)}",)
 
 
 def format_markdown(study: ComparedRuns) -> str:
@@ -187,12 +205,26 @@ def format_markdown(study: ComparedRuns) -> str:
     environment.filters |= {
         "row": lambda cells: f"| {' | '.join(cells)} |",
         "md": escape_markdown,
-        "figure": lambda value, row: format_figure(row, value),
+        "figure": _mark_figure,
     }
     template, title = environment.get_template("study.md"), write_title(study)
     summary = summarise_study(study)
-    texts = {"title": title, "summary": summary, "indent": INDENT, "groups": GROUPS}
+    over_runs = {one.title: _compare_shares(study, one) for one in study.findings}
+    texts = {
+        "title": title,
+        "summary": summary,
+        "over_runs": over_runs,
+        "indent": INDENT,
+        "groups": GROUPS,
+    }
+    texts |= {"good": f"{100 * GOOD:.0f}", "fair": f"{100 * FAIR:.0f}"}
     return use_micro_sign(template.render(study=study, **texts))
+
+
+def _mark_figure(value: float | None, row: Row) -> str:
+    """Return a figure for people; an efficiency with its sign."""
+    is_rated = value is not None and row.is_efficiency
+    return format_figure(row, value) + (SIGNS[rate_efficiency(value)] if is_rated else "")
 
 
 def escape_markdown(text: str) -> str:
