@@ -103,21 +103,23 @@ def leave_out(
     own, table = find_work_of(replay, kinds, processes), replay.tabulate(kinds)
     kept = _find_share_of_stage(replay, kinds, processes) if is_needed else 0.0
     changes: Changes = []
-    calls = list[np.ndarray]()
+    more = [np.zeros(0, np.int32)]
     for column in np.flatnonzero(own.columns).tolist():
         share = own.share[:, column]
         whole = (table.by_key[1][own.keys, column] * share).sum()
         gone = own.lasts[column] / max(whole, 1) * (1 - kept)
-        for key, of_key in zip(own.keys.tolist(), share.tolist(), strict=True):
+        usual = np.sort(table.by_key[2][own.keys], axis=1)[:, (len(own.columns) - 1) // 2]
+        for key, of_key, count in zip(own.keys.tolist(), share.tolist(), usual.tolist(), strict=True):
             edges = table.list_edges(key, column)
             changes.append((edges, 1 - of_key * gone))
-            if of_key == 1:
-                calls.append(edges)
-    if kinds == HOST and calls:
-        # Nor do they wait for what is done nowhere else.
-        returns = replay.select((Kind.RETURN,), processes=processes)
-        edges = replay.edges
-        returns = returns[np.isin(edges.target[returns], edges.target[np.concatenate(calls)])]
+            if of_key:
+                # As many stay as others have, the last of parts of equal numbers.
+                stay = np.arange(1, count + 1) * len(edges) // max(count, 1) - 1
+                more.append(np.delete(edges, stay))
+    if kinds == HOST:
+        # Nor do they wait in calls that the others do not make, or not as often.
+        edges, returns = replay.edges, replay.select((Kind.RETURN,), processes=processes)
+        returns = returns[np.isin(edges.target[returns], edges.target[np.concatenate(more)])]
         changes.append((returns, np.full(len(returns), NO_WEIGHT)))
     if kept:
         changes += _do_more(replay, kinds, ~own.columns, kept * own.lasts[own.columns].mean())

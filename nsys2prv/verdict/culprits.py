@@ -186,7 +186,9 @@ def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     lines = [table.list_edges(key, columns) for key in own.keys]
     totals = np.array([facts.measure(line).sum() / number for line in lines])
     lasts, named = totals * share, list[Said]()
-    for one in np.argsort(-lasts)[:2].tolist():
+    order = np.argsort(-lasts)
+    is_alone = bool(share[order[0]] == 1)
+    for one in order[:2].tolist():
         kind = Kind(facts.edges.kind[lines[one].max()])
         name = facts.name_place(kind, int(table.keys[own.keys[one]]))
         if not named or lasts[one] > EXPLAINS * lasts.sum():
@@ -200,7 +202,8 @@ def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     if stage:
         gone = leave_out(replay, kinds, suspect.processes, is_needed=False)
         said.append(say("spread", stages=stages, gain=replay.compute_gain(gone)))
-    title = say("does alone", where=named[0].facts["where"], when=when)
+    where = named[0].facts["where"]
+    title = say("does alone", alone=is_alone, often=not is_alone, where=where, when=when)
     advice = "stage" if stage else f"own_{suspect.kind}"
     if suspect.kind == "copies" and _are_pageable_there(facts, suspect):
         title, advice = say("pageable there"), "pageable"

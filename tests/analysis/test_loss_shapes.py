@@ -37,9 +37,10 @@ def list_findings(
     pauses: Pauses = lambda step: PAUSE,
     own: Pauses = lambda step: 0,
     loads: Pauses = lambda step: 0,
+    waits: int = 0,
 ) -> list[Finding]:
     """Return the findings of a job whose rank 2 is different. own: how long a kernel lasts that only it
-    has, loads: how long it loads code; ns by step.
+    has, loads: how long it loads code; ns by step. waits: it waits for each kernel, and goes on so long after.
     """
     ranks, free, random = [], np.zeros(RANKS), np.random.default_rng(1)
     for number in range(RANKS):
@@ -62,6 +63,10 @@ def list_findings(
                 end = free[number] + long * random.normal(1, 0.001)
                 rank.add_kernel(at, int(free[number]), int(end), name)
                 free[number], at = end + 1_000, at + 1_000
+                if is_late and waits:
+                    until = int(end) + waits
+                    rank.calls.append(make_call(at, until, 0, nameId=SYNCHRONIZE, **thread))
+                    at, free[number] = until + 1_000, until + 11_000
             launches.append(at)
         end = int(free.max()) + LATENCY
         for number, rank in enumerate(ranks):
@@ -147,6 +152,13 @@ def test_calls_that_one_rank_makes_alone(tmp_path: Path) -> None:
     found = list_findings(tmp_path, loads=lambda step: 400_000)
     assert "cuModuleLoadData" in " ".join((found[0].title, *found[0].evidence))
     assert get_first(found).share == pytest.approx(0.4 / 4.643, rel=0.05)
+
+
+def test_a_rank_that_waits_for_each_of_its_kernels(tmp_path: Path) -> None:
+    """All wait at the end of a step, in the same call."""
+    first = get_first(list_findings(tmp_path, waits=40_000))
+    assert "more often than the others, most of it in cudaStreamSynchronize" in first.title
+    assert first.share == pytest.approx(0.4 / 4.643, rel=0.05)
 
 
 @pytest.mark.parametrize(
