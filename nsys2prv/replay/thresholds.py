@@ -110,6 +110,8 @@ MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, LONGEST = 4.0, 3.0, 4.0, 6.0, (10, 
 #: A link is slow if data takes so many times as long there as on others of its sort, of which there are so
 #: many at least; so many pairs, and ranks, are looked at.
 SLOWER_LINK, FEWEST_LINKS, MOST_LINKS = 1.5, 2, 8
+#: How quick a link is is not known if this share of its transfers ends with others that take as long.
+NOT_KNOWN = 0.9
 #: So few repetitions have no standard error; of so many others one may be a culprit too.
 FEW, SEVERAL = 8, 4
 #: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this

@@ -109,7 +109,9 @@ def leave_out(
         whole = (table.by_key[1][own.keys, column] * share).sum()
         gone = own.lasts[column] / max(whole, 1) * (1 - kept)
         usual = np.sort(table.by_key[2][own.keys], axis=1)[:, (len(own.columns) - 1) // 2]
-        for key, of_key, count in zip(own.keys.tolist(), share.tolist(), usual.tolist(), strict=True):
+        for key, of_key, count in zip(
+            own.keys.tolist(), share.tolist(), usual.tolist(), strict=True
+        ):
             edges = table.list_edges(key, column)
             changes.append((edges, 1 - of_key * gone))
             if of_key:

@@ -30,7 +30,15 @@ from nsys2prv.replay.graph import (
     split_rows,
 )
 from nsys2prv.replay.job_graph import JobGraph
-from nsys2prv.replay.thresholds import COPY_SPEEDS, LARGER, MORE_OFTEN, MOST_HICCUPS, PARTS, USUALLY
+from nsys2prv.replay.thresholds import (
+    COPY_SPEEDS,
+    LARGER,
+    MORE_OFTEN,
+    MOST_HICCUPS,
+    NOT_KNOWN,
+    PARTS,
+    USUALLY,
+)
 from nsys2prv.replay.unit_graph import (
     FEW_TIMES,
     OF_TIMES,
@@ -604,7 +612,8 @@ class Replay(Struct, frozen=True, dict=True):
 
     def transfer_as_others(self, is_wanted: Callable[[tuple[str, ...]], bool]) -> Changes:
         """Give the channels between hosts that `is_wanted` the transfers of the others: the median of the
-        same operation, size, and number of members and hosts.
+        same operation, size, and number of members and hosts. So with channels of which nothing else is known
+        as their transfers end with longer ones of these.
         """
         edges = self.edges
         rows = self.select(TRANSFERS)
@@ -619,6 +628,12 @@ class Replay(Struct, frozen=True, dict=True):
         own = np.array(wanted)[channel]
         if not own.any() or own.all():
             return []
+        targets, number = np.unique(edges.target[rows], return_inverse=True)
+        longest = np.zeros(len(targets), lasts.dtype)
+        np.maximum.at(longest, number[own], lasts[own])
+        ends_with = np.bincount(channel, longest[number] >= lasts, len(shapes))
+        is_hidden = ends_with >= NOT_KNOWN * np.bincount(channel, minlength=len(shapes))
+        is_wanted, own = own, is_hidden[channel]
         work = pl.DataFrame(
             {"size": edges.size[rows], "shape": np.array(shapes)[channel], "own": own}
         )
@@ -626,7 +641,8 @@ class Replay(Struct, frozen=True, dict=True):
         usual = work.with_columns(lasts=lasts).select(alike).to_series().to_numpy()
         # Of others there may be none.
         own &= ~np.isnan(usual)
-        return [(rows[own], np.minimum(usual, lasts)[own].astype(np.int64))]
+        new = np.fmin(usual, lasts).astype(np.int64)
+        return [(rows[some], new[some]) for some in (own & is_wanted, own & ~is_wanted)]
 
     # What the whole job could do.
 

@@ -72,7 +72,8 @@ def _find_stage(facts: CauseContext, suspect: Suspect) -> tuple[int, int]:
 
 def _describe_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     edges, worst = cause.changes[0][0], facts.replay.list_saved(cause.changes)
-    own, saved = facts.graph.weight[edges].sum(), worst[1].sum()
+    own = facts.graph.weight[edges].sum()
+    saved = facts.replay.list_saved(cause.changes[:1])[1].sum()
     evidence = say(
         "elsewhere",
         count=len(edges),
@@ -83,7 +84,7 @@ def _describe_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
     who = facts.name_processes(suspect.processes)
     several = len(suspect.processes) > 1
     title = say(cause.kind, host=suspect.host, who=who, pair=several, one=not several)
-    return Claim(cause.kind, [evidence], worst, saved, title)
+    return Claim(cause.kind, [evidence], worst, worst[1].sum(), title)
 
 
 def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:

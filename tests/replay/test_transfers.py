@@ -24,20 +24,21 @@ BEGIN, GAP, LATENCY = 1_000_000, 1_000, 10_000
 
 
 def simulate(work: np.ndarray, sizes: np.ndarray, slow: tuple[int, ...] = ()) -> np.ndarray:
-    """Return begins and ends of the kernels of steps in which each rank works, then exchanges with all
-    others: (steps, ranks, 4). work: ns; sizes: bytes, each of which takes 1 ns, (steps, from, to); slow: a
-    pair between which it takes 5 ns.
+    """Return begins and ends of the kernels of steps in which each rank works, then exchanges with those
+    others to which it sends: (steps, ranks, 4). work: ns; sizes: bytes, each of which takes 1 ns,
+    (steps, from, to); slow: pairs between which it takes 5 ns, one behind the other.
     """
-    pace = np.ones((RANKS, RANKS))
-    if slow:
-        pace[slow, slow[::-1]] = 5
-    found, free = np.zeros((STEPS, RANKS, 4), np.int64), np.full(RANKS, BEGIN)
+    ranks = work.shape[1]
+    pace = np.ones((ranks, ranks))
+    for one, other in zip(slow[::2], slow[1::2], strict=True):
+        pace[[one, other], [other, one]] = 5
+    found, free = np.zeros((STEPS, ranks, 4), np.int64), np.full(ranks, BEGIN)
     for step in range(STEPS):
         worked = free + work[step]
         come = worked + GAP
         both = (np.maximum(sizes[step], sizes[step].T) * pace).astype(np.int64)
         moved = np.maximum(come, come[:, None]) + LATENCY + both
-        np.fill_diagonal(moved, 0)
+        moved[both == 0] = 0
         done = moved.max(axis=1)
         found[step] = np.stack([free, worked, come, done], axis=1)
         free = done + GAP
@@ -46,24 +47,24 @@ def simulate(work: np.ndarray, sizes: np.ndarray, slow: tuple[int, ...] = ()) ->
 
 @contextmanager
 def open_exchanges(
-    folder: Path, work: np.ndarray, sizes: np.ndarray, slow: tuple[int, ...] = ()
+    folder: Path, work: np.ndarray, sizes: np.ndarray, slow: tuple[int, ...] = (), of_host: int = 8
 ) -> Iterator[Replay]:
-    """Yield the replay of such a job."""
-    times, reports = simulate(work, sizes, slow), []
-    for number in range(RANKS):
-        rank = Rank(4242 + number)
-        init = format_payload(7, 0, **{"No. of ranks": RANKS, "Rank": number})
+    """Yield the replay of such a job. of_host: ranks of a host."""
+    times, reports, ranks = simulate(work, sizes, slow), [], work.shape[1]
+    for number in range(ranks):
+        rank = Rank(4242 + number, f"node{number // of_host}")
+        init = format_payload(7, 0, **{"No. of ranks": ranks, "Rank": number})
         rank.add_range(10, 20, "ncclCommInitRankConfig", jsonText=init)
         at = 1_000
         for step in range(STEPS):
             begin, worked, come, done = times[step, number].tolist()
             rank.add_kernel(at, begin, worked, 5)
             rank.add_range(at + 10, at + 11, "ncclGroupStart")
-            for place, peer in enumerate({*range(RANKS)} - {number}):
+            for place, peer in enumerate(np.flatnonzero(sizes[0, number])):
                 for name, way in (("ncclSend", (number, peer)), ("ncclRecv", (peer, number))):
                     begin_call = at + 20 + 4 * place + 2 * (name == "ncclRecv")
                     size = int(sizes[step][way])
-                    payload = format_payload(7, size, **{"Peer rank": peer})
+                    payload = format_payload(7, size, **{"Peer rank": int(peer)})
                     rank.add_range(begin_call, begin_call + 1, name, jsonText=payload)
             rank.add_range(at + 50, at + 90, "ncclGroupEnd").add_kernel(at + 60, come, done, 3)
             at += 1_000
@@ -83,6 +84,7 @@ def test_data_moves_once_the_last_partner_has_come(
     work = (400_000 * np.exp(random.normal(0, 0.02, (STEPS, RANKS)))).astype(np.int64)
     shape = STEPS, RANKS, RANKS
     sizes = (90_000 * np.exp(random.normal(0, spread, shape))).astype(np.int64)
+    sizes *= 1 - np.eye(RANKS, dtype=np.int64)
     slow = work.copy()
     slow[:, 2] *= 2
     before, after = (simulate(some, sizes)[-1, :, 3].max() - BEGIN for some in (slow, work))
@@ -98,6 +100,7 @@ def test_a_slow_link_of_two_ranks_is_found(slow: tuple[int, ...], tmp_path: Path
     random = np.random.default_rng(5)
     work = (400_000 * np.exp(random.normal(0, 0.02, (STEPS, RANKS)))).astype(np.int64)
     sizes = (90_000 * np.exp(random.normal(0, 0.3, (STEPS, RANKS, RANKS)))).astype(np.int64)
+    sizes *= 1 - np.eye(RANKS, dtype=np.int64)
     saved = np.ptp([simulate(work, sizes, links)[-1, :, 3].max() for links in ((), slow)])
     with open_exchanges(tmp_path, work, sizes, slow) as replay:
         assert list(list_slow_links(replay)) == ([slow] if slow else [])
@@ -105,6 +108,21 @@ def test_a_slow_link_of_two_ranks_is_found(slow: tuple[int, ...], tmp_path: Path
         assert gain == pytest.approx(saved, rel=0.15, abs=0.01 * replay.span)
         culprit = choose_culprit(replay, list_suspects(replay))
     assert (culprit.processes if culprit else ()) == slow
+
+
+def test_a_slow_network_of_a_host_is_found_though_it_hides_the_link_within(tmp_path: Path) -> None:
+    """A ring of two ranks on each host: all messages within that host end with slow ones of others."""
+    ranks = 8
+    work = np.random.default_rng(6).integers(390_000, 410_000, (STEPS, ranks))
+    ring = np.roll(np.eye(ranks, dtype=np.int64), 1, axis=1)
+    sizes = np.stack([90_000 * (ring + ring.T)] * STEPS)
+    slow = (3, 4, 5, 6)
+    saved = np.ptp([simulate(work, sizes, links)[-1, :, 3].max() for links in ((), slow)])
+    with open_exchanges(tmp_path, work, sizes, slow, of_host=2) as replay:
+        culprit = choose_culprit(replay, list_suspects(replay))
+        gain = culprit.gain * replay.span
+    assert (culprit.kind, culprit.host) == ("link to others", "node2")
+    assert gain == pytest.approx(saved, rel=0.05)
 
 
 @pytest.mark.parametrize("meets", [True, False])
