@@ -168,6 +168,19 @@ class AnalysisOptions(Struct, frozen=True):
     #: Reports whose NCCL kernels could not be matched with those of the other ranks.
     unmatched: tuple[str, ...] = ()
 
+    def find_groups(self, names: np.ndarray) -> np.ndarray:
+        """Return the groups of NVTX names, by their values; -1 for none."""
+        found: np.ndarray = np.load(str(self.groups), mmap_mode="r")[names]
+        return found
+
+    def read_iterations(self, of: str, number: int) -> pl.DataFrame:
+        """Return the iterations of the steady state of a `unit` or a `task` (of): ITERATION_COLUMNS."""
+        if self.iterations is None:
+            return pl.DataFrame(schema=ITERATION_COLUMNS)
+        rows = np.load(str(self.iterations), mmap_mode="r")
+        own = rows[rows[:, [*ITERATION_COLUMNS].index(of)] == number]
+        return pl.DataFrame(own, schema=ITERATION_COLUMNS, orient="row")
+
     def get_steady_span(self, duration: int) -> tuple[int, int]:
         """Return when the steady state, or the whole job, begins and ends (ns)."""
         return (self.steady.begin, self.steady.end) if self.steady else (0, duration)
@@ -224,15 +237,8 @@ class DeviceGroup:
         return self.reader.read_begins(layout, fields, self.number, dtype=dtype)
 
     def read_ordered_ranges(self, layout: str) -> tuple[np.ndarray, ...]:
-        """Return thread, begin, end and group of the name (-1 for none) of the NVTX ranges of a layout, by
-        thread, begin, longer first.
-        """
-        frame = self.read_begins(layout, ("range",), np.int32)
-        thread, begin, end, name = to_arrays(frame, "thread", *SIDES, "range")
-        thread = self.reader.rows.main_rows[thread]
-        order = order_ranges(begin, end, thread)
-        groups = np.load(str(self.options.groups), mmap_mode="r")
-        return thread[order], begin[order], end[order], groups[name[order]]
+        """Return the NVTX ranges of a layout, as :func:`read_ordered_ranges` does."""
+        return read_ordered_ranges(self.reader, self.options, layout, self.number)
 
     @property
     def is_alone(self) -> bool:
@@ -436,16 +442,25 @@ class DeviceGroup:
     @cached_property
     def iterations(self) -> pl.DataFrame:
         """The iterations of the steady state of each task, by task: ITERATION_COLUMNS."""
-        if self.options.iterations is None:
-            return pl.DataFrame(schema=ITERATION_COLUMNS)
-        rows = np.load(str(self.options.iterations), mmap_mode="r")
-        edges = np.searchsorted(rows[:, 0], (self.number, self.number + 1))
-        return pl.DataFrame(rows[slice(*edges)], schema=ITERATION_COLUMNS, orient="row")
+        return self.options.read_iterations("unit", self.number)
 
     def list_iterations(self, task: int) -> pl.DataFrame:
         """Return the iterations of the steady state of a task: ITERATION_COLUMNS."""
         tasks = self.iterations["task"].to_numpy()
         return self.iterations[slice(*np.searchsorted(tasks, (task, task + 1)))]
+
+
+def read_ordered_ranges(
+    reader: EventReader, options: AnalysisOptions, layout: str, unit: int
+) -> tuple[np.ndarray, ...]:
+    """Return thread, begin, end and group of the name (-1 for none) of the NVTX ranges of a layout in a
+    unit, by thread, begin, longer first.
+    """
+    frame = reader.read_begins(layout, ("range",), unit, dtype=np.int32)
+    thread, begin, end, name = to_arrays(frame, "thread", *SIDES, "range")
+    thread = reader.rows.main_rows[thread]
+    order = order_ranges(begin, end, thread)
+    return thread[order], begin[order], end[order], options.find_groups(name[order])
 
 
 def join_launch_ranges(work: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:

@@ -262,7 +262,7 @@ def list_regions(unit: DeviceGroup) -> Iterator[Region]:
         # What lies directly within iterations.
         ranges = ranges.join(unit.iterations, on=["task", "thread", "begin", "end"], how="anti")
         ranges = keep_outermost(ranges)
-        groups = np.load(str(unit.options.groups), mmap_mode="r")[ranges["range"].to_numpy()]
+        groups = unit.options.find_groups(ranges["range"].to_numpy())
         ranges = ranges.with_columns(group=pl.Series(groups))
         chosen = {
             key: ranges.filter(pl.col("group") == key)

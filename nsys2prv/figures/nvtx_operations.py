@@ -243,11 +243,10 @@ def _list_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Iterator[Ranges]:
         one.with_columns(thread=rows + at % len(RANGES)) for at, one in enumerate(kinds)
     )
     row, begin, end, name = to_arrays(ranges, "thread", "begin", "end", "range")
-    groups = np.load(str(unit.options.groups), mmap_mode="r")
     order = order_ranges(begin, end, row).astype(np.int32)
     row, begin, end = row[order], begin[order], end[order]
     for part in split_ranges(row, begin, end):
-        yield row[part], begin[part], end[part], groups[name[order[part]]]
+        yield row[part], begin[part], end[part], unit.options.find_groups(name[order[part]])
 
 
 def _list_earlier(unit: DeviceGroup, captured: pl.DataFrame, layout: str) -> pl.DataFrame:

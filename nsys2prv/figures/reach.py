@@ -109,8 +109,7 @@ def _list_marks(unit: DeviceGroup, read: Callable[..., pl.DataFrame]) -> Iterato
     yield read("cuda_api").clear().select(*keys, layout=pl.lit(""), name=pl.lit(0, pl.Int64))
     for layout in filter(unit.has, RANGES):
         ranges = read(layout, "range")
-        groups = np.load(str(unit.options.groups), mmap_mode="r")
-        name = pl.Series(groups[ranges["range"].to_numpy()], dtype=pl.Int64)
+        name = pl.Series(unit.options.find_groups(ranges["range"].to_numpy()), dtype=pl.Int64)
         yield ranges.select(*keys, layout=pl.lit(layout), name=name)
     for layout in filter(unit.has, OS):
         # From one call to the next of the same name.

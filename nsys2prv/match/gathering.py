@@ -20,7 +20,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import factorize
+from nsys2prv._util.columns import factorize, join_linked
 from nsys2prv.clock import (
     CALLS,
     HOLD_BACK,
@@ -285,11 +285,12 @@ def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
     """Return the lowest host that each host is connected to by collectives in which all wait for
     all.
     """
-    root = np.arange(hosts)
     used = rows.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
-    for clocks in used.group_by("key").agg(pl.col("clock").unique())["clock"]:
-        roots = np.unique(root[clocks.to_numpy()])
-        root[np.isin(root, roots)] = roots[0]
+    root = np.arange(hosts)
+    for linked in join_linked(
+        used.group_by("key").agg(pl.col("clock").unique())["clock"].to_list()
+    ):
+        root[[*linked]] = min(linked)
     return root
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.intervals import Spans, find_parents, merge_spans, order_ranges
+from nsys2prv._util.intervals import Spans, find_parents, merge_spans
 from nsys2prv._util.text import shorten_name
 from nsys2prv.events.catalogue import map_labels
-from nsys2prv.figures.device_group import DeviceGroup, to_arrays
+from nsys2prv.figures.device_group import DeviceGroup, read_ordered_ranges, to_arrays
 from nsys2prv.figures.host_time import (
     PARTS,
     describe_parts,
@@ -323,14 +323,12 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     ) -> np.ndarray:
         """Return the group of the innermost range of each row at each time; -1 for none."""
         if (layout, unit) not in self._ranges:
-            frame = self.context.reader.read_begins(layout, ("range",), unit)
-            thread, begin, end, name = to_arrays(frame, "thread", "begin", "end", "range")
-            thread = self.context.reader.rows.main_rows[thread]
-            order = order_ranges(begin, end, thread)
-            thread, begin, end, name = (one[order] for one in (thread, begin, end, name))
-            groups = np.load(str(self.options.groups), mmap_mode="r")[name]
+            given = self.context.reader, self.options, layout, unit
+            thread, begin, end, groups = read_ordered_ranges(*given)
             parent = find_parents(thread, begin, end)[1]
-            starts = pl.DataFrame({"thread": thread, "begin": begin, "at": np.arange(len(begin))})
+            starts = pl.DataFrame(
+                {"thread": thread.astype(np.int64), "begin": begin, "at": np.arange(len(begin))}
+            )
             columns = (np.append(one, -1) for one in (end, groups, parent))
             self._ranges[layout, unit] = starts, *columns
         starts, end, groups, parent = self._ranges[layout, unit]

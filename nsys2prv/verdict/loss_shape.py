@@ -7,7 +7,6 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.figures.device_group import ITERATION_COLUMNS
 from nsys2prv.replay.suspects import KINDS, Suspect
 from nsys2prv.replay.whatif import HOST, WorkTable
 from nsys2prv.verdict.cause_context import CauseContext
@@ -192,10 +191,8 @@ def _list_begins(facts: CauseContext, column: int, number: int, is_host: bool) -
     options, replay = facts.options, facts.replay
     if not options.steady:
         return np.linspace(replay.begin, replay.end, number, endpoint=False)
-    if is_host and options.iterations:
-        rows = np.load(str(options.iterations), mmap_mode="r")
-        names = list(ITERATION_COLUMNS)
-        own = rows[rows[:, names.index("task")] == replay.processes[column] + 1]
-        if len(own) == number:
-            return np.sort(own[:, names.index("begin")])
+    if is_host:
+        own = options.read_iterations("task", replay.processes[column] + 1)
+        if own.height == number:
+            return own["begin"].sort().to_numpy()
     return np.array(options.steady.iteration_begins)
