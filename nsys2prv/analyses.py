@@ -80,6 +80,7 @@ def run_analyses(
         no_profiler=select_named(plain["profiler_overhead"], "no_profiler"),
         writing_out=select_named(plain["profiler_overhead"], "writes_out"),
         groups=opened.group_table,
+        modules=opened.module_table if "modules" in wanted else None,
         steady=steady,
         covered=opened.coverage.common,
         length=opened.coverage.job.length,

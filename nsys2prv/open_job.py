@@ -48,6 +48,7 @@ from nsys2prv.figures.coverage import Coverage, find_coverage
 from nsys2prv.figures.device_group import DEFAULTS, AnalysisOptions, DeviceGroup, Steady
 from nsys2prv.figures.efficiencies import HOST_THREADS, USEFUL
 from nsys2prv.figures.iterations import find_steady_state, list_task_iterations
+from nsys2prv.figures.modules import classify_names, make_name_table
 from nsys2prv.figures.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.figures.reach import (
     COLLECTIVE,
@@ -399,6 +400,14 @@ class OpenJob(Closable):
         path = self.prepared.folder / "groups.npy"
         with create_temporary_file(path) as file:
             np.save(file, make_group_table(self.folded))
+        return path
+
+    @cached_property
+    def module_table(self) -> Path:
+        """The file of what NVTX names say of modules, for workers."""
+        path = self.prepared.folder / "modules.npy"
+        with create_temporary_file(path) as file:
+            np.save(file, make_name_table(classify_names(self.labels["nvtx"])))
         return path
 
     @cached_property

@@ -138,6 +138,8 @@ class AnalysisOptions(Struct, frozen=True):
     writing_out: tuple[int, ...] = ()
     #: File of the groups of NVTX names by value (nvtx_operations.py).
     groups: Path | None = None
+    #: File of what NVTX names say of modules (modules.py).
+    modules: Path | None = None
     #: The job's steady state (iterations.py), None where it has none.
     steady: Steady | None = None
     #: Whether figures are of the whole job, though it may have a steady state.

@@ -4,12 +4,12 @@ and by rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import factorize, factorize_together, mask_changes, reduce_slices
+from nsys2prv._util.columns import factorize, factorize_together
 from nsys2prv._util.intervals import (
     find_parents,
     find_points_within,
@@ -95,7 +95,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect the sums of ranges by task and name (`names`), and by path of names (`tree`)."""
     columns = ("sender", "sent", "thread", "begin", "end", "what", "class", "tensor")
     work = unit.list_launched_work(columns).sort("sender", "sent", maintain_order=True)
-    captured = _list_captured_work(unit, work.schema)
+    captured = list_captured_work(unit, work.schema)
     names = []
     for number, ranges in enumerate(_list_ranges(unit, captured)):
         of_names, tree = _sum_ranges(unit, work, captured, ranges)
@@ -106,7 +106,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "names", sums.sort("task", "group")
 
 
-def _list_captured_work(unit: DeviceGroup, schema: pl.Schema) -> pl.DataFrame:
+def list_captured_work(unit: DeviceGroup, schema: pl.Schema) -> pl.DataFrame:
     """Return the work of replayed graphs in columns of this schema, by the thread that captured it
     (`sender`), and when (`sent`).
     """
@@ -167,10 +167,9 @@ def _sum_ranges(
     add("host_ns", "host_exclusive_ns", host, take_off_inner(host, parent))
     places = thread, begin, end
     launched = _sum_within(work, *places)
-    own, extra, executed = launched, dict.fromkeys(SUMS, 0), called
+    own, extra = launched, dict.fromkeys(SUMS, 0)
     if captured.height:
-        replays, counted = _count_replays(work, captured, group, *places)
-        is_captor, executed = replays > 0, np.where(replays > 0, replays, called)
+        is_captor, counted = _choose_captors(work, captured, group, *places)
         own = _sum_within(work.join(counted, on=("thread", "begin"), how="anti"), *places)
         replayed = _sum_within(captured, *places).items()
         extra = {name: np.where(is_captor, values, 0) for name, values in replayed}
@@ -179,11 +178,10 @@ def _sum_ranges(
         if captured.height:
             exclusive += np.where(is_captor, take_off_inner(extra[name], parent), 0)
         add(name, f"{name}_exclusive", inclusive + extra[name], exclusive)
-    names["executions"] = _sum_groups(by_name, executed, len(tasks))
     return pl.DataFrame(names), pl.DataFrame(tree)
 
 
-def _count_replays(
+def _choose_captors(
     work: pl.DataFrame,
     captured: pl.DataFrame,
     group: np.ndarray,
@@ -191,23 +189,18 @@ def _count_replays(
     begin: np.ndarray,
     end: np.ndarray,
 ) -> tuple[np.ndarray, pl.DataFrame]:
-    """Return how often what was captured in each range is replayed, 0 where such work counts elsewhere; and
-    the work that counts in ranges of its capture. group: of the names of ranges.
+    """Return which ranges replayed work counts in by its capture, and that work. group: of the names of
+    ranges.
     """
     replays = work.join(captured, on=("thread", "begin"), how="semi", maintain_order="left")
     since, until = find_points_within(thread, begin, end, *to_arrays(replays, "sender", "sent"))
     replaying = np.unique(group[until > since])
-    by_call = to_arrays(captured, "sender", "sent")
-    since, until = find_points_within(thread, begin, end, *by_call)
-    rows = np.flatnonzero((until > since) & ~np.isin(group, replaying))
-    call = np.cumsum(mask_changes(*by_call)) - 1
-    times = np.bincount(call)[call]
-    count = np.zeros(len(begin), np.int64)
-    count[rows] = reduce_slices(times, since[rows], until[rows], np.maximum)
+    since, until = find_points_within(thread, begin, end, *to_arrays(captured, "sender", "sent"))
+    is_captor = (until > since) & ~np.isin(group, replaying)
     steps = np.zeros(captured.height + 1, np.int64)
-    np.add.at(steps, since[rows], 1)
-    np.subtract.at(steps, until[rows], 1)
-    return count, captured.filter(pl.Series(np.cumsum(steps)[:-1] > 0))
+    np.add.at(steps, since[is_captor], 1)
+    np.subtract.at(steps, until[is_captor], 1)
+    return is_captor, captured.filter(pl.Series(np.cumsum(steps)[:-1] > 0))
 
 
 def _sum_within(
@@ -236,12 +229,8 @@ def _list_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Iterator[Ranges]:
     before a part of a job the ones in which work was captured. NCCL's are not operations of the program.
     """
     rows = pl.col("thread") * len(RANGES)
-    kinds = [unit.read_begins(layout, ("range",), np.int32) for layout in RANGES]
-    if unit.reader.whole and captured.height:
-        kinds += [_list_earlier(unit, captured, layout) for layout in RANGES]
-    ranges = pl.concat(
-        one.with_columns(thread=rows + at % len(RANGES)) for at, one in enumerate(kinds)
-    )
+    kinds = (read_ranges(unit, captured, layout, ("range",), np.int32) for layout in RANGES)
+    ranges = pl.concat(one.with_columns(thread=rows + at) for at, one in enumerate(kinds))
     row, begin, end, name = to_arrays(ranges, "thread", "begin", "end", "range")
     order = order_ranges(begin, end, row).astype(np.int32)
     row, begin, end = row[order], begin[order], end[order]
@@ -249,8 +238,19 @@ def _list_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Iterator[Ranges]:
         yield row[part], begin[part], end[part], unit.options.find_groups(name[order[part]])
 
 
-def _list_earlier(unit: DeviceGroup, captured: pl.DataFrame, layout: str) -> pl.DataFrame:
-    """Return what of the ranges in which work was captured lies before a part of a job."""
+def read_ranges(
+    unit: DeviceGroup,
+    captured: pl.DataFrame,
+    layout: str,
+    fields: Sequence[str],
+    dtype: type[np.signedinteger] = np.int64,
+) -> pl.DataFrame:
+    """Return the ranges of a layout, as `read_begins` of device groups does, and what of those in which work
+    was captured (:func:`list_captured_work`) lies before a part of a job.
+    """
+    ranges = unit.read_begins(layout, fields, dtype)
+    if not unit.reader.whole or not captured.height:
+        return ranges
     at = captured.select("sender", "sent").unique().sort("sender", "sent")
     main, first = unit.reader.rows.main_rows, unit.reader.begin
 
@@ -262,8 +262,8 @@ def _list_earlier(unit: DeviceGroup, captured: pl.DataFrame, layout: str) -> pl.
         holds[order] = until > since
         return holds & (thread >= 0) & (begin < first)
 
-    ranges = unit.reader.whole.read_begins(layout, ("range",), unit.number, keep, np.int32)
-    return ranges.with_columns(pl.col("end").clip(None, first))
+    earlier = unit.reader.whole.read_begins(layout, fields, unit.number, keep, dtype)
+    return pl.concat([ranges, earlier.with_columns(pl.col("end").clip(None, first))])
 
 
 def _number_paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> np.ndarray:
@@ -300,8 +300,6 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     # In the order of a tree, whatever characters are in names.
     path = pl.col("path").str.replace_all("\0", BETWEEN, literal=True)
     result.add("tree", tree.sort("path").with_columns(path))
-    if has_work:
-        result.add("layers", _compare_layers(names, context))
     per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
     by_rank = context.label_tasks(_compute_figures(per_rank, ["task", "operation"], has_work))
     result.add("by_rank", by_rank)
@@ -310,46 +308,6 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         result.missing.append(
             f"GPU time of operations: {absent}, or no work that its calls launched"
         )
-
-
-def _compare_layers(names: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return how the GPU time of an execution differs between ranges whose names differ in numbers
-    alone, such as layers, and between ranks: medians, and the slowest of each.
-    """
-    pattern = pl.col("operation").str.replace_all(NUMBER, "*")
-    alike = names.with_columns(pattern=pattern).filter(
-        pl.col("operation").n_unique().over("pattern") > 1,
-        pl.col("gpu_ns").sum().over("pattern") > 0,
-    )
-    each = divide_columns(pl.col("gpu_ns").sum(), pl.col("executions").sum())
-
-    def find_slowest(key: str) -> pl.DataFrame:
-        sums = alike.group_by("pattern", key).agg(each=each).sort("each", key)
-        return sums.group_by("pattern").agg(
-            pl.col(key).last(),
-            median=pl.col("each").median(),
-            each=pl.col("each").last(),
-            count=pl.len(),
-        )
-
-    whole = alike.group_by("pattern").agg(
-        calls=pl.col("executions").sum(), gpu_ns=pl.col("gpu_ns").sum()
-    )
-    of_layers = find_slowest("operation").rename({"operation": "slowest"})
-    of_ranks = find_slowest("task").select("pattern", "task", usual="median", longest="each")
-    rows = whole.join(of_layers, on="pattern").join(of_ranks, on="pattern")
-    rows = rows.sort("gpu_ns", "pattern", descending=[True, False]).select(
-        "task",
-        pl.col("pattern").alias("operation"),
-        layers=pl.col("count").cast(pl.Int64),
-        calls="calls",
-        gpu_ns="gpu_ns",
-        median_gpu_ns="median",
-        slowest="slowest",
-        slowest_share=divide_columns("each", "median"),
-        slowest_rank_share=divide_columns("longest", "usual"),
-    )
-    return context.label_tasks(rows).select(pl.exclude("rank"), slowest_rank="rank")
 
 
 def _compute_figures(rows: pl.DataFrame, keys: list[str], has_work: bool) -> pl.DataFrame:

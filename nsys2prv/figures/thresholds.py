@@ -95,3 +95,9 @@ LEAST_OF_CPU = 0.02
 LEAST_OF_THREAD = 0.2
 #: Waiting for CPUs is looked at from this share of the time on.
 LEAST_WAITING = 0.01
+
+# Modules.
+
+#: Parts of a module whose names differ in a number alone are layers, or experts, if there are more than so many:
+#: fewer are parts of a block, as in T5 (attention, cross-attention, MLP).
+MOST_PARTS = 4

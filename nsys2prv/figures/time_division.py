@@ -382,14 +382,20 @@ def conclude_stacks(frames: Mapping[str, pl.DataFrame], context: Context, result
     columns = ("rank", "thread", "drives_gpus", "stack", "time_ns", "idle_ns", "count")
     result.add("stacks", labelled.select(columns))
     driving = labelled.filter("drives_gpus").select("rank", "stack", time_ns=by_time)
-    flames = [lay_out_flame(driving).with_columns(rank=pl.lit("all"))]
-    if (ranks := driving["rank"].unique(maintain_order=True).to_list())[1:]:
+    result.add("flame", lay_out_flames(driving))
+
+
+def lay_out_flames(stacks: pl.DataFrame) -> pl.DataFrame:
+    """Return the flame graphs (:func:`lay_out_flame`) of all ranks together, and of each of several: `rank`,
+    "all" of the first. stacks: `rank`, `stack`, `time_ns`.
+    """
+    flames = [lay_out_flame(stacks).with_columns(rank=pl.lit("all"))]
+    if (ranks := stacks["rank"].unique(maintain_order=True).to_list())[1:]:
         flames += [
-            lay_out_flame(driving.filter(rank=rank)).with_columns(rank=pl.lit(rank))
+            lay_out_flame(stacks.filter(rank=rank)).with_columns(rank=pl.lit(rank))
             for rank in ranks[:MOST_RANKS]
         ]
-    flame = pl.concat(flames).select("rank", *FLAME_SCHEMA)
-    result.add("flame", flame)
+    return pl.concat(flames).select("rank", *FLAME_SCHEMA)
 
 
 def lay_out_flame(stacks: pl.DataFrame) -> pl.DataFrame:

@@ -4,6 +4,7 @@ samples, and on a folder of real exports.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import statistics
 from collections import Counter, defaultdict
@@ -328,6 +329,53 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
         assert [row["calls"], row["host_ns"], row["gpu_ns"], row["kernels"]] == expected[name], name
 
 
+#: Number of an export, and globalTid.
+Thread = tuple[int, int]
+FSDP = re.compile(r"FSDP::(pre|post)_forward \((.+?)\)")
+
+
+def check_modules(job: OpenJob, exports: Sequence[Export]) -> None:
+    """Check the work between FSDP's hooks, by module; else all that was launched in push/pop ranges."""
+    hooks: dict[Thread, list[tuple[int, int, str, str]]] = defaultdict(list)
+    ranges: dict[Thread, list[tuple[int, int]]] = defaultdict(list)
+    launched: dict[Thread, list[tuple[int, int, bool]]] = defaultdict(list)
+    for number, export in enumerate(exports):
+        if "NVTX_EVENTS" not in export.tables or "textId" not in export.list_columns("NVTX_EVENTS"):
+            continue
+        text = "COALESCE(text, (SELECT value FROM StringIds WHERE id = textId))"
+        query = f"SELECT globalTid, start, end, {text} FROM NVTX_EVENTS WHERE eventType = 59 AND end IS NOT NULL ORDER BY start"
+        for tid, start, end, name in export.query("NVTX_EVENTS", query):
+            ranges[number, tid].append((start, end))
+            if found := FSDP.match(name or ""):
+                hooks[number, tid].append((start, end, *found.groups()))
+        launched |= {(number, tid): calls for tid, calls in read_launches(export).items()}
+    tables = job.analyse("modules")["modules"].tables
+    if not any("aten" in one for one in job.labels["nvtx"]["label"]):
+        return
+    tree = tables["modules"].frame
+    whole = sum(
+        time
+        for tid, calls in launched.items()
+        for sent, time, _ in calls
+        if any(start <= sent <= end for start, end in ranges[tid])
+    )
+    assert tree.filter(pl.col("depth") == 0)["gpu_ns"].sum() == whole
+    expected: dict[str, int] = defaultdict(int)
+    for tid, own in hooks.items():
+        opened: dict[str, int] = {}
+        for start, end, when, name in own:
+            if when == "pre":
+                opened[name] = start
+            elif name in opened:
+                since = opened.pop(name)
+                name = name.replace("._checkpoint_wrapped_module", "")
+                name = re.sub(r"(blocks?)\.\d+", r"\1.*", name)
+                times = (time for sent, time, _ in launched[tid] if since <= sent <= end)
+                expected[re.sub(r"\.(?![\d*])", " / ", name)] += sum(times)
+    sums = dict(tree.select("path", "gpu_ns").rows())
+    assert {name: sums.get(name, 0) for name in expected} == expected
+
+
 def read_captures(
     export: Export,
 ) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[int]]]:
@@ -396,7 +444,7 @@ def sample(request: pytest.FixtureRequest) -> Iterator[tuple[OpenJob, list[Expor
 
 @pytest.mark.parametrize(
     "check",
-    [check_summaries, check_efficiencies, check_operations],
+    [check_summaries, check_efficiencies, check_operations, check_modules],
     ids=lambda check: check.__name__,
 )
 def test_samples(sample: tuple[OpenJob, list[Export]], check) -> None:
@@ -414,6 +462,7 @@ def test_real_exports(path: Path) -> None:
             check_summaries(job, [export])
             check_efficiencies(job, [export])
             check_operations(job, [export])
+            check_modules(job, [export])
     except NothingToWrite:
         assert not any(
             export.query(table, f"SELECT 1 FROM {table} LIMIT 1")

@@ -73,7 +73,8 @@ def test_replayed_work_counts_in_the_ranges_of_its_capture(
     # The trace begins with the first event, of step 0.
     cut = CutOptions(time="" if steps == STEPS else "150us:")
     with nsys2prv.open(report, jobs=1, cut=cut) as job:
-        tables = job.analyse("operations")["operations"].tables
+        found = job.analyse("operations", "modules")
+    tables, modules = (found[name].tables for name in ("operations", "modules"))
     rows = {row["operation"]: row for row in tables["operations"].frame.iter_rows(named=True)}
     for layer, lasts in enumerate(LASTS):
         assert rows[f"layer_{layer}"]["gpu_ns"] == steps * lasts
@@ -82,8 +83,8 @@ def test_replayed_work_counts_in_the_ranges_of_its_capture(
     # Launched in steps, and captured within layers of one: each nanosecond is exclusive once.
     assert rows["step"]["gpu_ns"] == steps * sum(LASTS)
     assert sum(row["gpu_exclusive_ns"] for row in rows.values()) == steps * sum(LASTS)
-    (layers,) = tables["layers"].frame.iter_rows(named=True)
-    assert (layers["operation"], layers["calls"]) == ("layer_*", 2 * steps)
+    (layers,) = modules["layers"].frame.iter_rows(named=True)
+    assert (layers["operation"], layers["calls"]) == ("step / layer_*", 2 * steps)
     assert layers["median_gpu_ns"] == sum(LASTS) / 2
 
 

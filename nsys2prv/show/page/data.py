@@ -33,6 +33,8 @@ MOST_CELLS = 60_000
 MOST_MAPS, MOST_MAP_ROWS = 48, 128
 #: Bytes of the longest number as a varint: 8 x 7 bits hold more than a year in ns.
 MOST_BYTES = 8
+#: Analyses with flame graphs.
+FLAMES = ("stacks", "modules")
 #: Greatest number of a grid: the greatest of its values.
 GRID_TOP = 65535
 
@@ -103,9 +105,17 @@ def pack_data(job: FinishedJob, whole: bool = True) -> str:
         "group": 1,
         **_pack_events(pack, job.excerpts, lanes.height),
     }
-    if whole and (flame := job.find_frame("stacks", "flame")) is not None:
-        frames = flame.partition_by("rank", as_dict=True, maintain_order=True, include_key=False)
-        facts["flames"] = [(rank, frame.rows()) for (rank,), frame in frames.items()]
+    flames = {name: job.find_frame(name, "flame") for name in FLAMES if whole}
+    facts["flames"] = {
+        name: [
+            (rank, frame.rows())
+            for (rank,), frame in flame.partition_by(
+                "rank", as_dict=True, maintain_order=True, include_key=False
+            ).items()
+        ]
+        for name, flame in flames.items()
+        if flame is not None
+    }
     if job.iterations and (frame := job.find_frame("time", "by_iteration")) is not None:
         facts["group"], facts["grids"] = _pack_iterations(pack, frame, lanes.height)
     return pack.finish(facts)

@@ -40,7 +40,7 @@ def test_the_page_has_what_the_json_has(page_and_json: tuple[str, dict]) -> None
     text, data = page_and_json
     page = Page(text)
     (job,) = page.jobs
-    drawn = {"metrics.map", "time.over_time", "time.by_iteration", "stacks.flame"}
+    drawn = {"metrics.map", "time.over_time", "time.by_iteration", "stacks.flame", "modules.flame"}
     known = {
         f"{analysis}.{name}": table["columns"]
         for analysis, one in data["analyses"].items()

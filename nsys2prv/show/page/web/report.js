@@ -20,7 +20,8 @@ const drawCards = showCards(data, moment => {
 });
 if (Object.keys(data.grids).length) showIterations(data);
 showKernels();
-if (data.flames) showFlames();
+for (const [name, flames] of Object.entries(data.flames)) showFlames(name, flames);
+showModules();
 showMetrics();
 showTables(data);
 prepareForPrint(() => {
@@ -87,15 +88,20 @@ function drawDistribution(bins) {
   return canvas;
 }
 
-// ---- call stacks ----------------------------------------------------------------------------------
-function showFlames() {
-  const select = find("#flame-of"), search = find("#flame-search");
+// ---- call stacks, modules ----------------------------------------------------------------------------
+function showFlames(name, flames) {
+  const select = find(`#${name}-of`), search = find(`#${name}-search`);
   let graph = null;
-  const draw = () => { graph = new FlameGraph(find("#flame"), data.flames[Number(select.value)][1]); graph.search(search.value); };
-  select.append(...data.flames.map(([rank], at) => make("option", { value: String(at) }, rank === "all" ? "all ranks" : rank)));
+  const draw = () => { graph = new FlameGraph(find(`#${name}-flame`), flames[Number(select.value)][1]); graph.search(search.value); };
+  select.append(...flames.map(([rank], at) => make("option", { value: String(at) }, rank === "all" ? "all ranks" : rank)));
   select.addEventListener("change", draw);
   search.addEventListener("input", () => graph.search(search.value));
   draw();
+}
+/** The modules of a model as a tree. */
+function showModules() {
+  const modules = data.tables.flatMap(analysis => analysis.tables).find(one => one.name === "modules.modules");
+  if (modules) find("#module-table").append(makeTable(modules.columns));
 }
 
 // ---- sampled metrics ------------------------------------------------------------------------------

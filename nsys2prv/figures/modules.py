@@ -1,0 +1,627 @@
+"""Sum the work of GPUs by the modules that launched it, as a tree: model, block, attention, projection.
+
+Modules are what frameworks and people put into NVTX push/pop ranges: dotted names (hooks of vLLM, SGLang and
+TensorRT-LLM, `torch.cuda.nvtx`), FSDP's ranges before and after a module's forward pass, between which the module
+runs, modules of XLA, and any other nested ranges. Ranges around whole models, such as those of steps, are left
+out. Numbers are taken out of names, so that the layers of a model are one branch; they are compared with each other
+and over ranks.
+
+Work belongs to the innermost range that was open when it was launched, or captured into a graph. Operators
+(PyTorch's emit_nvtx) are the leaves of modules; what runs within one counts for it. An operator of the backward
+pass has the sequence number of the operator whose gradient it computes, and the module of that: of the operators
+of its process that had this number before it, the last one. Those that run forward within it compute
+activations again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv._util.columns import factorize, factorize_together, sum_changes
+from nsys2prv._util.intervals import Spans, find_parents, merge_spans, order_ranges
+from nsys2prv.events.stacks import SEPARATOR
+from nsys2prv.figures.device_group import MEMORY, DeviceGroup, to_arrays
+from nsys2prv.figures.nvtx_operations import (
+    BETWEEN,
+    NUMBER,
+    fold_labels,
+    list_captured_work,
+    read_ranges,
+)
+from nsys2prv.figures.products import list_product_work, rate_products, sum_products
+from nsys2prv.figures.result import Context, Result, divide_columns
+from nsys2prv.figures.thresholds import MOST_PARTS
+from nsys2prv.figures.time_division import lay_out_flames
+
+#: Sorts of ranges: operators, those of the backward pass, modules by their whole name, other ranges; what
+#: comes before and after a module.
+OPERATOR, BACKWARD, MODULE, OTHER, BEFORE, AFTER = range(1, 7)
+#: Greatest depth at which modules are told apart.
+DEEPEST = 32
+#: Passes of a model.
+FORWARD, IN_BACKWARD, AGAIN = range(3)
+_PASSES = {IN_BACKWARD: "backward_gpu_ns", AGAIN: "recomputed_gpu_ns"}
+#: Names -> their sort, and what is kept of them, by the first pattern that fits.
+_XLA = r"^(?:XlaModule:#(?:.*?,)?hlo_module=|Thunk:#(?:.*?,)?hlo_op=)(?<name>[^,#]+?)(?:\.\d+)?[,#]"
+_FSDP = r"^FSDP::(?<when>pre|post)_(?<pass>forward|backward)\w* \((?<name>[^)]+)\)"
+_OF_BACKWARD = r"^(?:autograd::engine::evaluate_function: )?(?<name>\w*Backward\d*)$|^autograd::engine::evaluate_function: (.*)$"
+_OPERATORS = r"^\w+::|^nccl|^record_param_comms$"
+_LIBRARY = r"^(?:megatron|nemo)\.core\."
+_DOTTED = r"^[A-Za-z_]\w*(?:\.\w+)+$"
+#: Words for the backward pass, in names of ranges that are of it.
+_IN_BACKWARD = r"(?i)(?:^|[\W_])(?:backward|bwd)(?:$|[\W_])|^layer_\d+b$"
+#: Words for passes at the end of a name, which are none of its parts.
+_PASS = r"(?i)[ ._](?:forward|fwd|backward|bwd)$|^MFSDP "
+_OF_LAYER = r"^(layer_\d+)[fb]$"
+#: Names of what models have many of, alike, with their numbers.
+_LAYERS = r"(?i)(?:^|_)(?:layers?|blocks?|h)\.\d+$"
+#: Wrappers that FSDP and others put between a module and its parent.
+_WRAPPER = r"\.(?:_\w*wrapped_module|_orig_mod|module)\b|^(?:module|_orig_mod)\."
+
+
+def classify_names(labels: pl.DataFrame) -> pl.DataFrame:
+    """Return for each name (`value`, `label`) its `sort`, whether it is `backward`, its `text` and
+    `part`, a number from 0 for each text.
+    """
+    label = pl.col("label")
+    has_operators = labels["label"].str.starts_with("aten::").any()
+    of_fsdp = label.str.extract_groups(_FSDP).struct
+    names = (
+        fold_labels(labels)
+        .join(labels, on="value", maintain_order="left")
+        .with_columns(
+            xla=label.str.extract(_XLA, 1),
+            fsdp=of_fsdp.field("name"),
+            when=of_fsdp.field("when"),
+            node=pl.coalesce(
+                label.str.extract(_OF_BACKWARD, 1), label.str.extract(_OF_BACKWARD, 2)
+            ),
+            bare=label.str.replace_all(_PASS, ""),
+        )
+    )
+    # A function of the program has its name, and that of its backward pass the same before Backward.
+    gradients = labels["label"].str.extract(r"^(\w+)Backward\d*$").drop_nulls()
+    has_gradient = label.is_in(gradients.to_list())
+    is_operator = has_gradient | label.str.contains(_OPERATORS)
+    is_dotted = pl.col("bare").str.contains(_DOTTED) & ~label.str.contains(_LIBRARY + r"|\.py$")
+    sort = (
+        pl.when(pl.col("fsdp").is_not_null())
+        .then(pl.when(pl.col("when") == "pre").then(BEFORE).otherwise(AFTER))
+        .when(pl.col("node").is_not_null() & has_operators).then(BACKWARD)
+        .when(is_operator & has_operators).then(OPERATOR)
+        .when(is_dotted).then(MODULE)
+        .otherwise(OTHER)
+    )  # fmt: skip
+    # What is left of a name without its pass may be nothing.
+    other = pl.col("operation").str.replace(_LIBRARY, "").str.replace_all(_PASS, "")
+    other = other.str.replace(_OF_LAYER, "$1")
+    text = (
+        pl.when(pl.col("fsdp").is_not_null()).then(pl.col("fsdp").str.replace_all(_WRAPPER, ""))
+        .when(sort == BACKWARD).then("node")
+        .when(sort == OPERATOR).then("label")
+        .when(sort == MODULE).then(pl.col("bare").str.replace_all(_WRAPPER, ""))
+        .otherwise(pl.coalesce("xla", pl.when(other != "").then(other), "operation"))
+    )  # fmt: skip
+    is_backward = (sort == BACKWARD) | label.str.contains(_IN_BACKWARD)
+    names = names.select("value", sort=sort, backward=is_backward, text=text)
+    number = pl.col("text").rank("dense").cast(pl.Int64) - 1
+    return names.with_columns(part=number)
+
+
+def make_name_table(names: pl.DataFrame) -> np.ndarray:
+    """Return the sort, whether it is of the backward pass, and the part of each value (int32: 3, values). names:
+    as :func:`classify_names` returns them.
+    """
+    values = names["value"].to_numpy()
+    table = np.zeros((3, int(values.max(initial=-1)) + 1), np.int32)
+    table[:, values] = names.select("sort", "backward", "part").cast(pl.Int32).to_numpy().T
+    return table
+
+
+# ---- ranges, and the work within them ------------------------------------------------------------
+
+
+class Ranges(Struct, frozen=True):
+    """Push/pop ranges by thread, begin, longer first."""
+
+    thread: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    #: Of their names; numbers: of operators that of their gradient.
+    sort: np.ndarray
+    backward: np.ndarray
+    part: np.ndarray
+    number: np.ndarray
+    #: The range around each, -1 for none; rows of each depth, the outermost first.
+    parent: np.ndarray
+    levels: Sequence[np.ndarray]
+
+    def take_above(self, rows: np.ndarray, values: np.ndarray, default: int = -1) -> np.ndarray:
+        """Return a value of the ranges around some."""
+        above = self.parent[rows]
+        return np.where(above >= 0, values[above], default)
+
+    def find_innermost(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """Return the innermost range that is open on each thread at a time, -1 for none."""
+        found = np.full(len(time), -1)
+        edges = np.append(np.flatnonzero(np.diff(self.thread, prepend=-1)), len(self.thread))
+        for first, last in pairwise(edges.tolist()):
+            own = np.flatnonzero(thread == self.thread[first])
+            places = np.searchsorted(self.begin[first:last], time[own], "right")
+            found[own] = np.where(places > 0, first + places - 1, -1)
+        while (over := (found >= 0) & (self.end[found] < time)).any():
+            found[over] = self.parent[found[over]]
+        return found
+
+
+class Places(Struct, frozen=True):
+    """Where each range is in the model: rows of ranges, -1 for none."""
+
+    #: The module, the outermost operator within that, and the operator of the backward pass.
+    module: np.ndarray
+    operator: np.ndarray
+    node: np.ndarray
+    #: FORWARD, IN_BACKWARD or AGAIN.
+    passes: np.ndarray
+
+
+def _read_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Ranges:
+    frame = read_ranges(unit, captured, "nvtx_pushpop", ("range", "number"))
+    sort, backward, part = np.load(str(unit.options.modules), mmap_mode="r")[:, frame["range"]]
+    thread = unit.reader.rows.main_rows[frame["thread"].to_numpy()]
+    columns = {"thread": thread, "sort": sort, "backward": backward, "part": part}
+    frame = frame.with_columns(pl.Series(name, one) for name, one in columns.items())
+    is_hook = pl.col("sort").is_in((BEFORE, AFTER))
+    by = ("thread", "part", "backward")
+    hooks = (
+        frame.filter(is_hook)
+        .sort(*by, "begin")
+        .with_columns(next=pl.col("sort").shift(-1).over(by), end=pl.col("end").shift(-1).over(by))
+    )
+    hooks = hooks.filter(pl.col("sort") == BEFORE, pl.col("next") == AFTER).drop("next")
+    hooks = hooks.with_columns(sort=pl.lit(MODULE, hooks.schema["sort"]))
+    frame = pl.concat([frame.filter(~is_hook), hooks])
+    frame = frame[order_ranges(*to_arrays(frame, "begin", "end", "thread"))]
+    depth, parent = find_parents(*to_arrays(frame, "thread", "begin", "end"))
+    rows = np.argsort(depth, kind="stable")
+    levels = np.split(rows, np.flatnonzero(np.diff(depth[rows])) + 1)
+    names = ("thread", "begin", "end", "sort", "backward", "part", "number")
+    return Ranges(*to_arrays(frame, *names), parent, levels)
+
+
+def _find_modules(ranges: Ranges) -> np.ndarray:
+    """Return which ranges are modules: of those that have no dotted name, such as would contain others that
+    have are the step or the whole model.
+    """
+    is_named = ranges.sort == MODULE
+    contains = np.zeros(len(is_named), bool)
+    for rows in reversed(ranges.levels):
+        rows = rows[(ranges.parent[rows] >= 0) & (is_named[rows] | contains[rows])]
+        contains[ranges.parent[rows]] = True
+    is_other = ranges.sort == OTHER
+    around = np.unique(ranges.part[contains & is_other])
+    return is_named | (is_other & ~np.isin(ranges.part, around))
+
+
+def _place(ranges: Ranges, is_module: np.ndarray, linked: np.ndarray) -> Places:
+    """Return where ranges are. linked: of operators of the backward pass the module of the forward pass."""
+    count = len(is_module)
+    module, operator, node = np.full((3, count), -1)
+    passes = np.zeros(count, np.int8)
+    is_backward = ranges.sort == BACKWARD
+    for rows in ranges.levels:
+        of_module, of_operator, of_node, of_pass = (
+            ranges.take_above(rows, one, default)
+            for one, default in ((module, -1), (operator, -1), (node, -1), (passes, FORWARD))
+        )
+        # The function of an operator lies in what the engine makes of it, by the same name.
+        around = ranges.take_above(rows, np.where(is_backward, ranges.part, -1))
+        is_node = is_backward[rows] & (around != ranges.part[rows])
+        node[rows] = np.where(is_node, rows, of_node)
+        known = np.where(linked[rows] >= 0, linked[rows], of_module)
+        module[rows] = np.where(is_module[rows], rows, known)
+        first = is_node | ((ranges.sort[rows] == OPERATOR) & (of_operator < 0))
+        within = np.where(first, rows, of_operator)
+        operator[rows] = np.where(is_module[rows], -1, within)
+        # Operators have a number where a gradient will be asked for.
+        is_forward = (ranges.sort[rows] == OPERATOR) & (ranges.number[rows] > 0)
+        is_forward |= is_module[rows] & (ranges.backward[rows] == 0)
+        again = (of_pass == AGAIN) | ((of_node >= 0) & is_forward)
+        backward = (of_pass == IN_BACKWARD) | (ranges.backward[rows] > 0)
+        passes[rows] = np.where(again, AGAIN, np.where(backward, IN_BACKWARD, FORWARD))
+    return Places(module, operator, node, passes)
+
+
+def _link(ranges: Ranges, places: Places, of_thread: np.ndarray) -> np.ndarray:
+    """Return the module of the forward pass of each operator of the backward pass, -1 for other ranges.
+    of_thread: a number for each range of what shares sequence numbers.
+    """
+    has_number = ranges.number > 0
+    forward = np.flatnonzero(
+        has_number & (ranges.sort == OPERATOR) & (places.passes != IN_BACKWARD)
+    )
+    backward = np.flatnonzero(has_number & (ranges.sort == BACKWARD))
+    made, asked = (
+        pl.DataFrame(
+            {"of": of_thread[rows], "number": ranges.number[rows], "begin": ranges.begin[rows]}
+        ).with_columns(row=rows).sort("begin")
+        for rows in (forward, backward)
+    )  # fmt: skip
+    by = ["of", "number"]
+    found = asked.join_asof(made, on="begin", by=by, check_sortedness=False).drop_nulls()
+    linked = np.full(len(ranges.thread), -1)
+    rows, operators = to_arrays(found, "row", "row_right")
+    linked[places.node[rows]] = places.module[operators]
+    return linked
+
+
+def _number_counters(ranges: Ranges, unit: DeviceGroup, work: pl.DataFrame) -> np.ndarray:
+    """Return a number for each range of the sequence numbers that it shares: its process, and where several
+    threads of that have such operators the GPU that its thread uses most.
+    """
+    task = unit.task_of[ranges.thread].astype(np.int64)
+    counts = work.group_by("sender", "device").len().sort("len", "device")
+    used = np.full(len(unit.task_of), -1)
+    used[counts["sender"].to_numpy()] = counts["device"].to_numpy()
+    counting = (ranges.number > 0) & (ranges.sort == OPERATOR)
+    threads = np.unique(ranges.thread[counting])
+    tasks, counted = np.unique(unit.task_of[threads], return_counts=True)
+    several = np.isin(task, tasks[counted > 1])
+    return factorize_together(task, np.where(several, used[ranges.thread], -1))[1]
+
+
+def _number_paths(
+    ranges: Ranges, is_module: np.ndarray, places: Places
+) -> tuple[np.ndarray, list[str]]:
+    """Return the path of each module, -1 of other ranges, and the paths: parts from the outermost, each behind
+    a comma. Modules deeper than DEEPEST share the path of the one around them.
+    """
+    up = ranges.take_above(np.arange(len(is_module)), places.module)
+    # A dotted name is a whole path.
+    up = np.where(ranges.sort == MODULE, -1, up)
+    path, texts = np.full(len(is_module), -1), [""]
+    rest = np.flatnonzero(is_module)
+    size = int(ranges.part.max(initial=0)) + 1
+    for _ in range(DEEPEST):
+        above = np.where(up[rest] < 0, 0, path[up[rest]])
+        ready = above >= 0
+        keys, codes = factorize(above[ready] * size + ranges.part[rest[ready]])
+        path[rest[ready]] = len(texts) + codes
+        texts += [f"{texts[key // size]},{key % size}" for key in keys.tolist()]
+        rest = rest[~ready]
+        if not len(rest):
+            break
+    while len(rest) and (path[rest] < 0).any():
+        path[rest] = path[up[rest]]
+    return path, texts
+
+
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect the work of modules and operators by place, task and pass (`work`), how often these were executed
+    (`calls`), and products by place (`products`).
+    """
+    columns = ("sender", "sent", "thread", "begin", "end", "what", "device")
+    work = unit.list_launched_work(columns) if unit.has("nvtx_pushpop") else unit.work.clear()
+    if not work.height:
+        return
+    captured = list_captured_work(unit, work.schema)
+    ranges = _read_ranges(unit, captured)
+    if not len(ranges.thread):
+        return
+    is_module = _find_modules(ranges)
+    linked = np.full(len(is_module), -1)
+    places = _place(ranges, is_module, linked)
+    if (ranges.sort == BACKWARD).any():
+        counters = _number_counters(ranges, unit, work)
+        # The second time those within what is computed again.
+        for _ in range(2):
+            linked = _link(ranges, places, counters)
+            places = _place(ranges, is_module, linked)
+    path, texts = _number_paths(ranges, is_module, places)
+
+    def name_places(rows: np.ndarray) -> dict[str, pl.Series]:
+        """Return the place and the pass of each range; of none where nothing is known."""
+        module, operator = places.module[rows], places.operator[rows]
+        keys = (
+            np.where(module < 0, 0, path[module]),
+            np.where(operator < 0, -1, ranges.part[operator]),
+        )
+        (paths, parts), codes = factorize_together(*keys)
+        names = [
+            texts[one] + (f";{part}" if part >= 0 else "")
+            for one, part in zip(paths.tolist(), parts.tolist(), strict=True)
+        ]
+        place = pl.Series(names, dtype=pl.String).gather(codes)
+        return {"place": place, "pass": pl.Series(places.passes[rows])}
+
+    rows, replays = _find_ranges(work, captured, ranges, places)
+    overlapped = np.zeros(work.height, np.int64)
+    begin, end, device = to_arrays(work, "begin", "end", "device")
+    for one in unit.devices:
+        own = device == one
+        overlapped[own] = _find_overlaps(begin[own], end[own]).within(begin[own], end[own])
+    inside = rows >= 0
+    sums = work.with_columns(overlapped_ns=overlapped, task=unit.list_tasks(work)).filter(inside)
+    sums = sums.with_columns(**name_places(rows[inside])).group_by("place", "pass", "task")
+    lasts = pl.col("end") - pl.col("begin")
+    kernels = (pl.col("what") != MEMORY).sum().cast(pl.Int64)
+    yield (
+        "work",
+        sums.agg(gpu_ns=lasts.sum(), overlapped_ns=pl.col("overlapped_ns").sum(), kernels=kernels),
+    )
+    # Hooks push a further range for what a module returns, in which nothing runs.
+    works = np.zeros(len(is_module), bool)
+    works[rows[inside]] = True
+    for of_level in reversed(ranges.levels):
+        of_level = of_level[(ranges.parent[of_level] >= 0) & works[of_level]]
+        works[ranges.parent[of_level]] = True
+    entered = np.flatnonzero(works & (is_module | (places.operator == np.arange(len(works)))))
+    # Before a part of a job there are ranges for the work that was captured in them alone.
+    called = (ranges.begin[entered] >= unit.reader.begin).astype(np.int64)
+    called = np.where(replays[entered] > 0, replays[entered], called)
+    task = unit.task_of[ranges.thread[entered]].astype(np.int64)
+    calls = pl.DataFrame({"task": task, "calls": called, **name_places(entered)})
+    yield "calls", calls.group_by("place", "pass", "task").agg(pl.col("calls").sum())
+    products = list_product_work(unit)
+    if products.height:
+        at = ranges.find_innermost(*to_arrays(products, "sender", "at"))
+        products = products.with_columns(**name_places(at)).filter(pl.Series(at >= 0))
+        yield "products", sum_products(products, "place", "pass")
+
+
+def _find_ranges(
+    work: pl.DataFrame, captured: pl.DataFrame, ranges: Ranges, places: Places
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the innermost range in which each work was launched, or captured if that is in a module, -1 for
+    none; and how often what was captured in each range is replayed, 0 where graphs are replayed in ranges of
+    its name.
+    """
+    rows = ranges.find_innermost(*to_arrays(work, "sender", "sent"))
+    replays = np.zeros(len(ranges.thread), np.int64)
+    if not captured.height:
+        return rows, replays
+    key = ("thread", "begin")
+    made = captured.select(*key, "sender", "sent").unique(key)
+    made = made.with_columns(times=pl.len().over("sender", "sent"))
+    made = work.select(*key).join(made, on=key, how="left", maintain_order="left")
+    within = ranges.find_innermost(*to_arrays(made.fill_null(-1), "sender", "sent"))
+    is_better = (within >= 0) & (places.module[within] >= 0)
+    launched = np.zeros(len(replays), bool)
+    launched[rows[is_better & (rows >= 0)]] = True
+    np.maximum.at(
+        replays,
+        within[is_better],
+        made["times"].fill_null(0).to_numpy()[is_better].astype(np.int64),
+    )
+    for of_level in reversed(ranges.levels):
+        of_level = of_level[ranges.parent[of_level] >= 0]
+        above = ranges.parent[of_level]
+        np.logical_or.at(launched, above, launched[of_level])
+        np.maximum.at(replays, above, replays[of_level])
+    replays[np.isin(ranges.part, np.unique(ranges.part[launched]))] = 0
+    return np.where(is_better, within, rows), replays
+
+
+def _find_overlaps(begin: np.ndarray, end: np.ndarray) -> Spans:
+    """Return when several of these intervals hold."""
+    time, count = sum_changes(
+        np.concatenate([begin, end]), np.repeat([1, -1], [len(begin), len(end)])
+    )
+    several = np.flatnonzero(count[:-1] > 1)
+    return merge_spans(time[several], time[several + 1])
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add modules as a tree and as a flame graph, and how layers differ."""
+    if not frames["work"].height:
+        result.missing.append(
+            "modules: no NVTX push/pop range launches work of a GPU (PyTorch: torch.cuda.nvtx.range_push, emit_nvtx; vLLM: "
+            "--enable-layerwise-nvtx-tracing; SGLang: --enable-layerwise-nvtx-marker; Megatron-LM: --profile --nvtx-ranges)"
+        )
+        return
+    names = classify_names(context.labels["nvtx"])
+    places = pl.concat([frames[one].select("place") for one in ("work", "calls")]).unique()
+    found = _fold_places(places["place"].sort(), names)
+    if found["path"].list.len().max() < 2 and not found["layer"].count():
+        result.missing.append("modules: no NVTX range with work of a GPU is within another one")
+        return
+    everything = [frames["work"], frames["calls"]]
+    if frames["products"].height:
+        rated = rate_products(frames["products"], context)
+        ideal = pl.col("all") / pl.col("peak_tflop_s") / 1e3
+        everything.append(
+            rated.group_by("place", "pass").agg(
+                flop=pl.col("all").sum(),
+                product_ns=pl.col("time_ns").sum(),
+                ideal_ns=pl.when(pl.col("peak_tflop_s").is_not_null().all()).then(ideal.sum()),
+            )
+        )
+    rows = pl.concat(everything, how="diagonal_relaxed").join(found, on="place", how="inner")
+    sums = _roll_up(rows)
+    result.add("modules", _make_tree(sums))
+    result.add("layers", _compare_layers(sums, context))
+    stack = pl.col("path").list.eval(pl.element().str.replace_all(SEPARATOR, ":", literal=True))
+    own = context.label_tasks(rows.filter(pl.col("gpu_ns") > 0)).sort("rank", nulls_last=True)
+    own = own.select("rank", stack=stack.list.join(SEPARATOR), time_ns="gpu_ns")
+    result.add("flame", lay_out_flames(own))
+
+
+def _fold_places(places: pl.Series, names: pl.DataFrame) -> pl.DataFrame:
+    """Return the `path` of each place: names of modules from the outermost, without numbers, and that of an
+    operator (`operator`: whether it ends in one); and the number of the layer that was taken out (`layer`, null for none), of
+    which `name`, at which depth (`since`).
+    """
+    known = names.group_by("part").agg(
+        pl.col("text").first(), dotted=pl.col("sort").is_in((MODULE, BEFORE, AFTER)).any()
+    )
+    texts = {part: (text, dotted) for part, text, dotted in known.rows()}
+    paths: list[tuple[list[str], bool]] = []
+    variants: dict[str, set[str]] = defaultdict(set)
+    for place in places.to_list():
+        parts = [texts[int(part)] for part in place.partition(";")[0].split(",")[1:]]
+        is_dotted = any(dotted for _, dotted in parts)
+        # A number belongs to the name before it.
+        split = (
+            re.split(r"\.(?!\d+(?:\.|$))", text) if dotted else [text] for text, dotted in parts
+        )
+        path = [one for own in split for one in own]
+        paths.append((path, is_dotted))
+        for depth, one in enumerate(path):
+            variants[_fold(path[: depth + 1])].add(one)
+    rows = []
+    for place, (path, is_dotted) in zip(places.to_list(), paths, strict=True):
+        _, _, operator = place.partition(";")
+        # A few numbered parts of a block are different modules; layers, and experts, are alike.
+        counted = [
+            depth
+            for depth, one in enumerate(path)
+            if len(variants[_fold(path[: depth + 1])]) > (MOST_PARTS if is_dotted else 1)
+        ]
+        named = [depth for depth, one in enumerate(path) if re.search(_LAYERS, one)]
+        since = next(iter((named or counted) if is_dotted else counted[-1:]), -1)
+        shown = [
+            re.sub(NUMBER, "*", one) if depth in (since, *counted) else one
+            for depth, one in enumerate(path)
+        ]
+        layer = int(re.findall(NUMBER, path[since])[-1][-18:]) if since >= 0 else None
+        shown += [texts[int(operator)][0]] if operator else []
+        rows.append(
+            (place, shown, bool(operator), layer, path[since] if since >= 0 else None, since)
+        )
+    schema = {"place": pl.String, "path": pl.List(pl.String), "operator": pl.Boolean}
+    schema |= {"layer": pl.Int64, "name": pl.String, "since": pl.Int64}
+    return pl.DataFrame(rows, schema, orient="row")
+
+
+def _fold(path: Sequence[str]) -> str:
+    return BETWEEN.join(re.sub(NUMBER, "*", one) for one in path)
+
+
+def _roll_up(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows for every module that they are within: `path` (one text), `depth`, and whether they are
+    its `own`. The layer is null where the path has none yet.
+    """
+    length, pieces = pl.col("path").list.len(), []
+    for depth in range(int(rows["path"].list.len().max() or 0)):
+        is_last = length == depth + 1
+        piece = rows.filter(length > depth).with_columns(
+            path=pl.col("path").list.head(depth + 1).list.join("\0"),
+            depth=pl.lit(depth, pl.Int64),
+            own=is_last,
+            operator=pl.col("operator") & is_last,
+            layer=pl.when(pl.col("since").is_between(0, depth)).then("layer"),
+        )
+        pieces.append(piece)
+    return pl.concat(pieces)
+
+
+def _count_calls() -> pl.Expr:
+    """Count executions of the forward pass; of what is in no such pass all; null where none is known."""
+    own = pl.col("calls").filter("own")
+    forward = own.filter(pl.col("pass").filter("own") == FORWARD).sum()
+    return pl.when(forward > 0).then(forward).when(own.sum() > 0).then(own.sum())
+
+
+def _make_tree(sums: pl.DataFrame) -> pl.DataFrame:
+    """Return the figures of modules and operators."""
+    gpu, flop, ideal = (pl.col(name) for name in ("gpu_ns", "flop", "ideal_ns"))
+    layers = pl.col("layer").n_unique() - pl.col("layer").is_null().any()
+    figures = {
+        "layers": pl.when(layers > 0).then(layers).cast(pl.Int64),
+        "calls": _count_calls(),
+        "gpu_ns": gpu.sum(),
+        "gpu_exclusive_ns": gpu.filter("own").sum(),
+        "overlapped_ns": pl.col("overlapped_ns").sum(),
+        "kernels": pl.col("kernels").sum(),
+    }
+    for one, name in _PASSES.items():
+        if (sums["pass"] == one).any():
+            figures[name] = gpu.filter(pl.col("pass") == one).sum()
+    if "flop" in sums.columns:
+        is_known = ideal.count() == flop.count()
+        figures |= {
+            "tflop": pl.when(flop.count() > 0).then(flop.sum() / 1e12),
+            "tflop_s": divide_columns(flop.sum() / 1e3, pl.col("product_ns").sum()),
+            "peak_share": pl.when(is_known).then(
+                divide_columns(ideal.sum(), pl.col("product_ns").sum())
+            ),
+        }
+    tree = sums.group_by("path", "depth").agg(**figures).filter(pl.col("gpu_ns") > 0)
+    # Of modules beside each other the longest comes first.
+    lasts, order = dict(tree.select("path", "gpu_ns").rows()), []
+    for path in tree["path"].to_list():
+        ends = [at for at, letter in enumerate(path) if letter == "\0"]
+        above = (path[:end] for end in (*ends, None))
+        order.append([(-lasts[one], one) for one in above])
+    rows = sorted(range(len(order)), key=order.__getitem__)
+    return tree[rows].with_columns(_join_names())
+
+
+def _join_names() -> pl.Expr:
+    """Return paths as people see them."""
+    return pl.col("path").str.replace_all("\0", BETWEEN, literal=True)
+
+
+def _compare_layers(sums: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Return how the GPU time of an execution differs between layers and between ranks: medians, and the
+    slowest of each; and the layer that takes longer on a rank than on the usual one by most.
+    """
+    of_layers = sums.filter(pl.col("layer").is_not_null() & ~pl.col("operator"))
+    figures = {"gpu_ns": pl.col("gpu_ns").sum(), "calls": _count_calls()}
+    each = pl.col("each")
+
+    def measure(*by: str) -> pl.DataFrame:
+        found = of_layers.group_by("path", *by).agg(**figures, name=pl.col("name").min())
+        return found.with_columns(each=divide_columns("gpu_ns", "calls")).drop_nulls("each")
+
+    def find_slowest(rows: pl.DataFrame, *keys: str) -> pl.DataFrame:
+        return (
+            rows.sort("each", *keys)
+            .group_by("path")
+            .agg(
+                pl.col("name", *keys).last(),
+                count=pl.len().cast(pl.Int64),
+                median=each.median(),
+                share=divide_columns(each.last(), each.median()),
+            )
+        )
+
+    layers, ranks = find_slowest(measure("layer"), "layer"), find_slowest(measure("task"), "task")
+    cells = measure("layer", "task")
+    cells = cells.with_columns(each=divide_columns("each", each.median().over("path", "layer")))
+    cells = cells.filter(pl.col("task").n_unique().over("path") > 1)
+    rows = (
+        of_layers.group_by("path")
+        .agg(**figures)
+        .join(layers.filter(pl.col("count") > 1), on="path")
+    )
+    rows = context.label_tasks(rows.join(ranks, on="path", suffix="_rank"))
+    rows = rows.rename({"rank": "slowest_rank"})
+    worst = context.label_tasks(find_slowest(cells, "layer", "task"))
+    worst = worst.select("path", worst_layer="name", worst_rank="rank", worst_share="share")
+    rows = rows.join(worst, on="path", how="left").sort("gpu_ns", "path", descending=[True, False])
+    rows = rows.select(
+        operation=_join_names(),
+        layers="count",
+        calls="calls",
+        gpu_ns="gpu_ns",
+        median_gpu_ns="median",
+        slowest="name",
+        slowest_share="share",
+        slowest_rank="slowest_rank",
+        slowest_rank_share="share_rank",
+        worst_layer="worst_layer",
+        worst_rank="worst_rank",
+        worst_share="worst_share",
+    )
+    return rows if worst.height else rows.select(pl.exclude("^worst_.*$"))
