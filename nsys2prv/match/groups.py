@@ -27,6 +27,10 @@ COLLECTIVE, EXCHANGE, CHAIN, RING = "collective", "exchange", "chain", "ring"
 PASSED_ON = 0.6
 
 
+#: What sets of ranks are called: a stage of a pipeline, ranks that work on the same data, ranks that communicate.
+STAGE, REPLICA, GROUP = "stage", "replica", "group"
+
+
 class Division(Struct, frozen=True):
     """A way in which the ranks of a job are divided into groups of equal size."""
 
@@ -98,6 +102,28 @@ def find_divisions(
     elif pairs:
         found += _divide_by_messages(pairs)
     return [one for one in found if one.size > 1 and sorted(sum(one.groups, ())) == every]
+
+
+def name_groups(
+    divisions: Sequence[Division], pipeline: Pipeline | None
+) -> dict[tuple[int, ...], tuple[str, int, int]]:
+    """Return sets of processes -> what such a set is (STAGE, REPLICA, GROUP), its number from 1, and how many
+    there are. Replicas are what all other divisions link, where the one with the widest steps is left
+    out, of several: it holds ranks that do the same with other data.
+    """
+    divisions = [one for one in divisions if len(one.groups) > 1]
+    sets = [(STAGE, pipeline.stages)] if pipeline else []
+    collective = [one for one in divisions if one.by == COLLECTIVE]
+    if len(divisions) > 1 and collective:
+        widest = max(collective, key=lambda one: one.groups[0][1] - one.groups[0][0])
+        linked = join_linked(sum((one.groups for one in divisions if one is not widest), ()))
+        sets.append((REPLICA, tuple(sorted(tuple(sorted(one)) for one in linked))))
+    sets += [(GROUP, one.groups) for one in divisions]
+    named: dict[tuple[int, ...], tuple[str, int, int]] = {}
+    for kind, groups in sets:
+        for number, group in enumerate(groups if len(groups) > 1 else (), 1):
+            named.setdefault(group, (kind, number, len(groups)))
+    return named
 
 
 def _divide_by_messages(pairs: set[tuple[int, int]]) -> Iterator[Division]:

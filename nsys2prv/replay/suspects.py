@@ -178,11 +178,33 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
         and {*one.processes} < {*found.processes}
         and one.gain >= max(LEAST_GAIN, MUCH_ALONE * found.gain)
     ]
-    found = max(alone, key=lambda one: one.gain, default=found)
+    found = _widen(replay, max(alone, key=lambda one: one.gain, default=found), suspects)
     is_gpu = found.kind == "gpu" and not found.ratio
     if is_gpu and found.gain < OF_BALANCED * replay.compute_gain(replay.balance()):
         return certain
     return found
+
+
+def _widen(replay: Replay, found: Suspect, suspects: list[Suspect]) -> Suspect:
+    """Return the largest of the suspects with these processes, and others of one host or group, of which each
+    does as much more: what holds for all of these has one cause.
+    """
+    if found.is_link or found.hands_off or found.is_own or found.is_shared or found.ratio:
+        return found
+    mean, sets = replay.tabulate(KINDS[found.kind]).excess.mean, list_sets(replay)
+
+    def find_least(processes: tuple[int, ...]) -> float:
+        return float(mean[np.searchsorted(replay.processes, processes)].min())
+
+    wider = [
+        one
+        for one in suspects
+        if (one.kind, one.is_own, one.is_shared, one.ratio) == (found.kind, False, False, 0.0)
+        and one.processes in sets
+        and {*found.processes} <= {*one.processes}
+        and find_least(one.processes) >= NEARLY_ALL * find_least(found.processes)
+    ]
+    return max(wider, key=lambda one: len(one.processes), default=found)
 
 
 def _stands_out(replay: Replay, suspect: Suspect) -> bool:
@@ -322,7 +344,7 @@ def list_sets(replay: Replay) -> dict[tuple[int, ...], str]:
     hosts = group_by_host(replay)
     sets: dict[tuple[int, ...], str] = {members: host for host, members in hosts.items()}
     count = len(replay.processes)
-    for members, _ in replay.job.channels:
+    for members in (*replay.groups, *(members for members, _ in replay.job.channels)):
         if 1 < len(members) <= count / 2:
             sets.setdefault(members, "")
     for parts in (2, 4, 8):
@@ -341,9 +363,9 @@ def group_by_host(replay: Replay) -> dict[str, tuple[int, ...]]:
 
 
 def list_slow_processes(replay: Replay, kind: str) -> Iterator[Suspect]:
-    """Yield processes that are slower than the others in nearly all that they do, however their
-    work is numbered: by the medians of the durations of each kernel, or at each place. Their gain is
-    not known.
+    """Yield processes, and sets of them, that are slower than the others in nearly all that they do,
+    however their work is numbered: by the medians of the durations of each kernel, or at each place.
+    Their gain is not known.
     """
     usual, total, _ = replay.tabulate(KINDS[kind]).by_key
     if not len(usual):
@@ -361,3 +383,7 @@ def list_slow_processes(replay: Replay, kind: str) -> Iterator[Suspect]:
     is_slow = is_far & (ratio > SLOWER) & (slower >= NEARLY_ALL_KERNELS)
     for process, slow in zip(replay.processes[is_slow], ratio[is_slow], strict=True):
         yield Suspect(0.0, kind, (int(process),), "", float(slow))
+    for members, host in list_sets(replay).items():
+        columns = np.searchsorted(replay.processes, members)
+        if is_slow[columns].all():
+            yield Suspect(0.0, kind, members, host, float(np.median(ratio[columns])))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -280,8 +280,9 @@ class Replay(Struct, frozen=True, dict=True):
     known: KernelFacts = KernelFacts()
     #: What changes if no thread waits for a CPU.
     cpu_waits: Changes = []
-    #: The stages of the job, if it is a pipeline.
+    #: The stages of the job, if it is a pipeline; sets of processes, and what they are.
     pipeline: Pipeline | None = None
+    groups: Mapping[tuple[int, ...], tuple[str, int, int]] = {}
 
     @property
     def graph(self) -> Graph:

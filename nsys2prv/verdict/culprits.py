@@ -52,10 +52,12 @@ def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
     claim = replace(describe(cause, facts, suspect), tasks=tasks)
     if suspect.is_link:
         return claim
-    stage, stages = _find_stage(facts, suspect)
+    group, number, count = facts.replay.groups.get(suspect.processes, ("", 0, 0))
     who, does = facts.name_processes(suspect.processes), claim.title or say(claim.key)
-    title = say("culprit", who=who, stage=stage, stages=stages, does=does)
-    of_host = len(tasks) > 1 and facts.job.find_host([*tasks]) and not stage
+    title = say("culprit", who=who, group=group, number=number, count=count, does=does)
+    of_host = (
+        len(tasks) > 1 and facts.job.find_host([*tasks]) and not _find_stage(facts, suspect)[0]
+    )
     kind = "slow_host" if of_host and claim.key != "hiccup" else ""
     evidence = [*claim.evidence, *_count_last(facts, tasks)]
     return replace(claim, title=title, evidence=evidence, kind=kind)

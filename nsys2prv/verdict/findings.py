@@ -37,7 +37,7 @@ from nsys2prv.figures.result import (
     group_findings,
 )
 from nsys2prv.figures.stacks import list_places
-from nsys2prv.match.groups import find_pipeline
+from nsys2prv.match.groups import find_divisions, find_pipeline, name_groups
 from nsys2prv.replay.causes import Cause, find_causes
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.job_graph import JobGraph
@@ -102,10 +102,13 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     names = _list_names(context)
     replay = Replay(graph, *_choose_span(graph, facts), known=_list_known(facts, names))
     begins = options.steady.iteration_begins if options.steady else ()
+    span = replay.begin, replay.end
+    pipeline = find_pipeline(context.reader, *span, begins)
     replay = structs.replace(
         replay,
         kept=host_time.find_overhead(replay, frames["overhead"]),
-        pipeline=find_pipeline(context.reader, replay.begin, replay.end, begins),
+        pipeline=pipeline,
+        groups=name_groups(find_divisions(context.reader, pipeline, *span), pipeline),
     )
     if shortage := find_shortage(frames, dict(context.tasks.select("task", "node").rows())):
         replay = structs.replace(replay, cpu_waits=skip_cpu_waits(replay, shortage.waits))

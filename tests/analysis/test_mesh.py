@@ -12,6 +12,7 @@ from tools.nccl_exports import COMM, Rank, format_payload
 import nsys2prv
 from nsys2prv._util.errors import UsageError
 from nsys2prv.figures.mesh import parse_mesh
+from nsys2prv.match.groups import find_divisions, find_pipeline, name_groups
 
 RANKS, STEPS, LAYERS = 8, 5, 12
 TENSOR, DATA, WORLD = 100, 200, 300
@@ -94,6 +95,17 @@ def test_groups_are_named_by_what_they_do(tmp_path: Path) -> None:
     assert places.filter(rank=6).row(0, named=True) == {
         "rank": 6, "tensor": 0, "data": 1, "pipeline": 1
     }  # fmt: skip
+
+
+def test_stages_replicas_and_groups_have_names(tmp_path: Path) -> None:
+    with nsys2prv.open(write_mesh(tmp_path), align="none", jobs=1) as job:
+        span = 0, job.duration
+        pipeline = find_pipeline(job.reader, *span, ())
+        named = name_groups(find_divisions(job.reader, pipeline, *span), pipeline)
+    assert named[0, 1, 2, 3] == ("stage", 1, 2)
+    assert named[2, 3, 6, 7] == ("replica", 2, 2)
+    assert named[4, 5] == ("group", 3, 4)
+    assert (0, 2, 4, 6) not in named
 
 
 def test_reductions_beside_computation_are_not_of_tensor_parallelism(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from nsys2prv.replay.graph import (
 )
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
-from nsys2prv.replay.suspects import Suspect, is_awaited
+from nsys2prv.replay.suspects import Suspect, choose_culprit, is_awaited, list_slow_processes
 from nsys2prv.replay.unit_graph import finish_graph, mark_clear
 from nsys2prv.replay.whatif import GPU, Replay, WorkTable
 from nsys2prv.verdict.findings import _skip_unmatched
@@ -255,6 +255,30 @@ def test_what_others_hide_says_what_it_gains_by_itself() -> None:
     durations[[2, 5]] = [[1_120_000], [1_500_000]]
     first, second = (one for one in find_causes(make_job(durations)) if one.suspect)
     assert (first.alone, second.alone, second.gain > 0.05) == (None, 0.0, True)
+
+
+@pytest.mark.parametrize(("longer", "named"), [(1.2, (0, 1)), (1.01, (0, 1)), (1.19, (0, 1, 4, 5))])
+def test_a_whole_group_is_named_where_each_of_it_is_as_slow(
+    longer: float, named: tuple[int, ...]
+) -> None:
+    """Others hide what two of them do. Where the two others are of no group these are not named."""
+    durations = np.random.default_rng(2).integers(990_000, 1_010_000, (8, 40)) * 1.0
+    durations[[0, 1]] *= 1.2
+    durations[[4, 5]] *= longer
+    suspects = [Suspect(0.101, "gpu", (0, 1, 4, 5)), Suspect(0.1, "gpu", (0, 1))]
+    groups = {} if longer == 1.2 else {(0, 1, 4, 5): ("replica", 1, 2)}
+    job = make_job(durations.astype(np.int64))
+    found = choose_culprit(replace(job, groups=groups), suspects)
+    assert found and found.processes == named
+
+
+def test_groups_are_slow_if_all_of_them_are() -> None:
+    durations = np.random.default_rng(2).integers(999_000, 1_001_000, (8, 40)) * 1.0
+    durations[[0, 1, 2]] *= 1.2
+    groups = {(0, 1): ("group", 1, 4), (2, 3): ("group", 2, 4)}
+    job = replace(make_job(durations.astype(np.int64)), groups=groups)
+    slow = [one.processes for one in list_slow_processes(job, "gpu")]
+    assert slow == [(0,), (1,), (2,), (0, 1)]
 
 
 @pytest.mark.parametrize(("times", "kind"), [(3, "hiccup"), (4, "gpu")])
