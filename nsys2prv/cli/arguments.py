@@ -34,6 +34,7 @@ from nsys2prv.export.report_files import is_report
 
 if TYPE_CHECKING:
     from nsys2prv.conversion.options import CutOptions, Options
+    from nsys2prv.show.difference import Limit
 
 #: Complaints of argparse that are put into other words. Groups: 1: the option, or the argument; 2 and 3: its
 #: value, and the values that it may have.
@@ -253,12 +254,24 @@ def _parse_count(text: str) -> int:
     return int(text[:9])
 
 
-def _parse_share(text: str) -> float:
-    """Return a share as in 5% or 0.05."""
-    share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    if not 0 <= share < float("inf"):
+#: What may have a limit.
+LIMITED = ("", "job", "iteration", "communication", "region", "kernel", "efficiency")
+
+
+def _parse_limit(text: str) -> Limit:
+    """Return the limit that [WHAT=]SHARE is, as in 5% or kernel:gemm=0.05."""
+    from nsys2prv.show.difference import Limit
+
+    wanted, _, number = text.rpartition("=")
+    what, _, name = wanted.partition(":")
+    share = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    if (
+        what not in LIMITED
+        or bool(name) < (what in ("region", "kernel"))
+        or not 0 <= share < float("inf")
+    ):
         raise ValueError(text)
-    return share
+    return Limit(what, name, share)
 
 
 def _parse_list(text: str) -> list[str]:
@@ -277,7 +290,7 @@ VALUES: dict[str, Callable[[str], Any]] = {
     "[KIND=]NS": _parse_min_duration,
     "KIND=NAMES": _parse_fields,
     "KIND=N": _parse_rate,
-    "SHARE": _parse_share,
+    "[WHAT=]SHARE": _parse_limit,
     "LIST": _parse_list,
 }
 
@@ -304,7 +317,8 @@ def parse_analysis(command: str, arguments: Sequence[str]) -> argparse.Namespace
         vars(options).setdefault(name, [])
     options.only = [name for names in options.only for name in names.split(",") if name]
     given = options.reports or options.runs
-    for path in map(Path, given[1:]):
+    # Two runs that are compared may be such files.
+    for path in map(Path, given[1 + (command == "diff") :]):
         if path.suffix[1:] in OUTPUTS and not path.exists():
             refuse("output_among_inputs", path=path, option=path.suffix[1:])
     written = {name: path for name in OUTPUTS if (path := vars(options).get(name))}
@@ -315,7 +329,7 @@ def parse_analysis(command: str, arguments: Sequence[str]) -> argparse.Namespace
             refuse("output_is_folder", option=name, path=path, example=path / f"job.{name}")
         check_folder(path.parent)
     further = filter(None, (options.kernel_rules, options.nvtx_rules, options.align))
-    check_not_read(written.values(), [*(given or (options.A, options.B)), *further])
+    check_not_read(written.values(), [*given, *vars(options).get("versus", ()), *further])
     if len(written) > len({path.absolute() for path in written.values()}):
         refuse("same_outputs", options=" and ".join(f"--{name}" for name in written))
     errors.raise_on_signal()

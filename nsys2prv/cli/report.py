@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import check_folder, write_complete_files
@@ -30,22 +30,19 @@ from nsys2prv.export.roles import FILE_NAMES, describe_processes
 from nsys2prv.figures.result import Result
 from nsys2prv.open_job import OpenJob, open_job
 from nsys2prv.replay.questions import parse_what_ifs
-from nsys2prv.show.finished_job import (
-    JSON,
-    FinishedJob,
-    compare_jobs,
-    describe_change,
-    warn_of_differences,
-)
+from nsys2prv.show.difference import NOT_COMPARABLE, check_limits, compare_sides, find_jump
+from nsys2prv.show.finished_job import JSON, FinishedJob
 from nsys2prv.show.study.formats import Study
 from nsys2prv.show.text import Style, count_lines_left, format_machine_line, format_results
 
 #: Analyses that a terminal shows first; others follow while at least this number of lines is free.
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
+#: What options select where they select no part of the job.
+WHOLE_JOB = {"kinds": (), "cut": CutOptions()}
 #: Options of all that reads reports.
 RUNNING = ("kernel_rules", "nvtx_rules", "align", "jobs", "tmp", "quiet", "anonymous")
-#: Exit status of a difference where the second job is slower by more than is allowed.
-SLOWER = 4
+#: Exit status of a difference that exceeds a limit, and of limits of runs that cannot be compared.
+SLOWER, INCOMPARABLE = 4, 5
 
 
 #: What a command prints: its text, warnings, and its exit status.
@@ -91,7 +88,7 @@ def _choose(options: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def _select_part(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that select a part of the job; `diff` has none of them."""
+    """Return the options that select a part of the job; `study` has none of them."""
     if "region" not in options:
         return {}
     return {"kinds": parse_kinds(options.trace), "cut": make_cut_options(options)}
@@ -121,14 +118,16 @@ def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[Finishe
         or options.what_if
         or options.mesh
         or options.useful not in (None, "compute")
-        or _select_part(options) != {"kinds": (), "cut": CutOptions()}
+        or _select_part(options) != WHOLE_JOB
     ):
         refuse("options_for_finished_report", path=first)
     job = _load_job_file(first)
     if unknown := set(names) - set(job.results):
         absent, known = ", ".join(sorted(unknown)), ", ".join(job.results)
         refuse("not_in_finished_report", names=absent, path=first, known=known)
-    return replace(job, results={name: job.results[name] for name in names or job.results}), []
+    return structs.replace(
+        job, results={name: job.results[name] for name in names or job.results}
+    ), []
 
 
 def _load_job_file(path: Path) -> FinishedJob:
@@ -157,24 +156,46 @@ def _finish_job(
 
 def run_diff(options: argparse.Namespace) -> Answer:
     """Run `diff`."""
-    jobs = first, second = [load_job(one, options) for one in (options.A, options.B)]
-    difference = compare_jobs(first, second)
-    more, headline = describe_change(difference, first, second)
-    name = ", ".join(_name_run(one, options) for one in (options.A, options.B))
-    compared = FinishedJob({"name": name}, {"difference": difference})
+    given = [options.runs, options.versus] if options.versus else [[one] for one in options.runs]
+    if len(given) < 2:
+        refuse("one_side", path=options.runs[0])
+    sides = [[load_job(one, options) for one in side] for side in given]
+    shown, names, series = [sides[0], sides[-1]], ("A", "B"), None
+    if len(sides) > 2:
+        at, series = find_jump([side[0] for side in sides])
+        shown = sides[at - 1], sides[at]
+        names = tuple(side[0].description["name"] for side in shown)
+    comparison, difference, jobs = compare_sides(shown, names)
+    # Of a series the last run is compared with the first.
+    checked = check_limits([sides[0], sides[-1]], comparison, options.fail_above)
+    comparison = structs.replace(comparison, checked=checked)
+    headline = comparison.headline
+    if series is not None:
+        result = Result(difference.name, difference.title, notes=difference.notes)
+        result.add("series", series)
+        difference = structs.replace(result, tables=result.tables | difference.tables)
+        headline = (
+            f"Of {len(sides)} runs, {names[1]} differs most from the one before it. {headline}"
+        )
+    name = ", ".join(_name_run(one, options) for side in given for one in side)
+    described = {"name": name, "comparison": comparison.to_dict() | {"headline": headline}}
+    compared = FinishedJob(described, {"difference": difference})
     _write_files(
         options,
         json=compared.to_json,
         html=lambda: _import_page().make_difference_page(name, headline, difference, jobs),
     )
-    status = SLOWER if options.fail_above is not None and more > options.fail_above else 0
+    status = SLOWER if any(one.is_exceeded for one in checked) else 0
+    if options.fail_above and comparison.verdict == NOT_COMPARABLE:
+        status = INCOMPARABLE
     warnings = [
-        f"{name}: {line}"
-        for name, job in (("A", first), ("B", second))
+        f"{job.description['name'] if len(sides) > 2 else letter}: {line}"
+        for letter, side in zip("AB", shown, strict=True)
+        for job in side
         for line in job.description.get("warnings", ())
     ]
-    warnings += warn_of_differences(first, second)
-    text = format_results([difference], [headline], Style.for_output(options.full, options.rows))
+    head = [headline, *map(str, checked)]
+    text = format_results([difference], head, Style.for_output(options.full, options.rows))
     return text, warnings, status
 
 
@@ -217,6 +238,8 @@ def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
     """Return the job that an argument of `diff` names, analysed."""
     path = Path(name)
     if path.suffix == JSON:
+        if options.iterations or _select_part(options) != WHOLE_JOB:
+            refuse("options_for_finished_report", path=path)
         return _load_job_file(path)
     reports = find_reports([name])
     with _open_reports([name], options) as job:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 import numpy as np
+import polars as pl
 from msgspec import Struct
 
 from nsys2prv.replay.events import CALL_NAMES, MPI_NAMES, SYNCHRONISES
@@ -57,13 +58,15 @@ class PathPieces(Struct, frozen=True):
     row: np.ndarray
     #: What the time went to, of `Cause`.
     cause: np.ndarray
+    #: Edge of the path, -1 before the first and after the last.
+    edge: np.ndarray
 
 
 def find_pieces(replay: Replay) -> PathPieces:
     """Return the pieces of the critical path of the span."""
     path = replay.path
     if not len(path):
-        return PathPieces(*np.zeros((4, 0), np.int64))
+        return PathPieces(*np.zeros((5, 0), np.int64))
     graph, edges = replay.graph, replay.edges
     source, target, kind, key = (
         column[path] for column in (edges.source, edges.target, edges.kind, edges.key)
@@ -92,17 +95,73 @@ def find_pieces(replay: Replay) -> PathPieces:
     explained = np.clip(returned + beyond, returned, ends)
     first, last = begins[-1:], ends[:1]
     parts = (
-        (begins, returned, called, np.full(len(path), Cause.CALL)),
-        (returned, explained, rows, np.full(len(path), Cause.UNEXPLAINED)),
-        (explained, ends, rows, cause),
-        ([replay.begin], first, rows[-1:], [Cause.OUTSIDE]),
-        (last, [replay.end], rows[:1], [Cause.OUTSIDE]),
+        (begins, returned, called, np.full(len(path), Cause.CALL), path),
+        (returned, explained, rows, np.full(len(path), Cause.UNEXPLAINED), path),
+        (explained, ends, rows, cause, path),
+        ([replay.begin], first, rows[-1:], [Cause.OUTSIDE], [-1]),
+        (last, [replay.end], rows[:1], [Cause.OUTSIDE], [-1]),
     )
-    begin, end, row, cause = map(np.concatenate, zip(*parts, strict=True))
+    begin, end, row, cause, edge = map(np.concatenate, zip(*parts, strict=True))
     begin = np.maximum(begin, replay.begin)
     order = np.argsort(-end, kind="stable")
     order = order[end[order] > begin[order]]
-    return PathPieces(*(column[order] for column in (begin, end, row, cause)))
+    return PathPieces(*(column[order] for column in (begin, end, row, cause, edge)))
+
+
+#: Kinds of work of GPUs: while one runs on the rank that the path is on, time counts for the first of these.
+_ON_GPUS = {Kind.KERNEL: Cause.COMPUTATION, Kind.NCCL: Cause.NCCL, Kind.COPY: Cause.MEMORY}
+
+
+def divide_path(replay: Replay) -> pl.DataFrame:
+    """Divide the span among what the GPUs of the rank do that the critical path is on, and where these do
+    nothing, what the path waits for: `edge` (-1: not known), `cause` (of `Cause`), `process` and `time`
+    (ns) of each piece. They add up to the span. What hosts do while a GPU works does not make a job
+    longer, so that two runs of a program differ in what makes one of them longer alone.
+    """
+    pieces, graph = find_pieces(replay), replay.graph
+    width = replay.end - replay.begin + 1
+
+    def place(time: np.ndarray, process: np.ndarray) -> np.ndarray:
+        """Return times of all processes as places on one line."""
+        return np.clip(time, replay.begin, replay.end) - replay.begin + (process + 1) * width
+
+    process = graph.processes[pieces.row].astype(np.int64)
+    own = pl.DataFrame(
+        {"edge": pieces.edge, "cause": pieces.cause, "process": process}
+        | {"begin": place(pieces.begin, process), "end": place(pieces.end, process)}
+    ).sort("begin")
+    begin, end = (own[name].to_numpy() for name in ("begin", "end"))
+    layers = []
+    for kind, cause in _ON_GPUS.items():
+        edges = replay.select((kind,))
+        of_work = replay.edges.process[edges].astype(np.int64)
+        source, target = (
+            place(graph.time[side[edges]], of_work)
+            for side in (replay.edges.source, replay.edges.target)
+        )
+        near = np.append(begin, 1 << 62)[np.searchsorted(end, source, "right")] < target
+        edges, source, target = (one[near] for one in (edges, source, target))
+        order = np.argsort(source, kind="stable")
+        edges, source, target = (one[order] for one in (edges, source, target))
+        # Of several at a time the one that began first.
+        source = np.maximum(source, np.append(0, np.maximum.accumulate(target)[:-1])[: len(edges)])
+        layers.append((cause, edges, source, np.maximum(target, source)))
+    cuts = np.unique(np.concatenate([begin, end, *(one for layer in layers for one in layer[2:])]))
+    cuts = cuts[:-1][np.diff(cuts) > 0] if len(cuts) else cuts
+    at = np.searchsorted(begin, cuts, "right") - 1
+    cuts, at = (one[(at >= 0) & (cuts < end[at])] for one in (cuts, at))
+    lasts = np.minimum(np.append(cuts[1:], 1 << 62), end[at]) - cuts
+    found = own[at].with_columns(time=lasts)
+    edge, cause = (found[name].to_numpy().copy() for name in ("edge", "cause"))
+    is_left = ~np.isin(cause, (Cause.COMPUTATION, Cause.GRAPH))
+    for of_layer, edges, source, target in layers:
+        where = np.searchsorted(source, cuts, "right") - 1
+        inside = is_left & (where >= 0) & (cuts < np.append(target, 0)[where])
+        # The path's own piece of a kind keeps its name.
+        new = inside & (cause != of_layer)
+        edge[new], cause[new] = edges[where[new]], of_layer
+        is_left &= ~inside
+    return found.select("process", "time", edge=edge, cause=cause)
 
 
 #: Calls that set things up, where little of the time is for data; and calls that only begin a transfer.

@@ -1,5 +1,5 @@
 """A job whose analyses are done: what pages show, what comparisons and studies compare, and what a JSON
-file holds; and the comparison of two such jobs of the same size: what got faster or slower.
+file holds.
 """
 
 from __future__ import annotations
@@ -14,19 +14,10 @@ import polars as pl
 from msgspec import Struct, ValidationError, convert, to_builtins
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.text import format_count, format_nanoseconds, list_some
 from nsys2prv.export.report_files import explain_foreign_file
 from nsys2prv.figures.efficiency_times import MPI_TIME
-from nsys2prv.figures.iteration_times import PARTS
-from nsys2prv.figures.result import (
-    DECLARED,
-    Finding,
-    Result,
-    Table,
-    divide_columns,
-    group_findings,
-)
-from nsys2prv.figures.study_model import Metrics, list_known_rows, name_metrics
+from nsys2prv.figures.result import Finding, Result, group_findings
+from nsys2prv.figures.study_model import Metrics, name_metrics
 
 if TYPE_CHECKING:
     from nsys2prv.show.page.excerpts import Excerpts
@@ -35,20 +26,6 @@ if TYPE_CHECKING:
 FORMAT = "nsys2prv report 1"
 #: Ending of files that hold a report or a study.
 JSON = ".json"
-#: Times that differ by a smaller share are alike; iterations that take longer than this multiple of the
-#: median are outliers.
-ALIKE, OUTLIER = 0.005, 1.5
-#: What the whole iteration is called beside its parts.
-WHOLE = "whole iteration"
-#: Columns of the iterations that are compared one by one.
-ITERATION_VALUES = ("time_ns", "exposed_nccl_ns")
-#: The change from `a_ns` to `b_ns`.
-CHANGE = (
-    (pl.col("b_ns") - pl.col("a_ns")).alias("change_ns"),
-    (divide_columns("b_ns", "a_ns") - 1).alias("change_share"),
-)
-#: Tables of two jobs that are compared, and those of them with a row for each device or rank.
-COMPARED, PLACES = (DECLARED["difference"].terms[name] for name in ("compared", "places"))
 
 
 class FinishedJob(Struct, frozen=True):
@@ -199,200 +176,3 @@ class FinishedJob(Struct, frozen=True):
     def typical_length(self) -> int:
         """Time of the median iteration, or of the job (ns)."""
         return int(np.median(np.diff(self.iterations or self.span)))
-
-
-# ---- comparing two jobs ---------------------------------------------------------------------------
-
-
-def describe_change(
-    difference: Result, first: FinishedJob, second: FinishedJob
-) -> tuple[float, str]:
-    """Return by how much longer the second job takes (0.22: by 22 %; negative: shorter), and a
-    sentence that says so, which iterations are far from the median, and what changed most. Jobs that
-    both have a steady state are compared by its median iteration. difference: as :func:`compare_jobs`
-    returns it.
-    """
-    jobs = first, second
-    tables = {name: table.frame for name, table in difference.tables.items()}
-    each = _find_frames(jobs, "iterations", "each")
-    unit, where = ("the median iteration", "per GPU") if each else ("the job", "over all GPUs")
-    before, after = (job.length for job in jobs)
-    if each:
-        before, after = (frame["time_ns"].median() for frame in each)
-    change = after / before - 1 if before else 0.0
-    how = f"{100 * abs(change):.1f} % {'longer' if change > 0 else 'less time'} than"
-    if abs(change) < ALIKE:
-        how = "as long as"
-    head = f"B takes {how} A: {unit} takes {format_nanoseconds(after)} (A: {format_nanoseconds(before)})"
-    parts = []
-    if each:
-        if each[0].height != each[1].height:
-            head += f"; B has {each[1].height:,} iterations, A has {each[0].height:,}"
-        outliers = [*_list_outliers(each[0], "A"), *_list_outliers(each[1], "B")]
-        if outliers:
-            head += f"; more than {OUTLIER:g} times the median: {', '.join(outliers)}"
-        medians = tables["iteration"].filter(pl.col("part") != WHOLE)
-        parts = medians.select("part", "change_ns").fill_null(0).rows()
-    elif "overlap_operations" in tables:
-        parts.append(("exposed communication", tables["overlap_operations"]["change_ns"].sum()))
-    if not each and "kernels_classes" in tables:
-        classes = tables["kernels_classes"].filter(pl.col("class") != "Communication")
-        parts += classes.select(pl.format("{} kernels", "class"), "change_ns").rows()
-    changes = [
-        f"{name} {'+' if change > 0 else '-'}{format_nanoseconds(abs(change))}"
-        for name, change in sorted(parts, key=lambda item: -abs(item[1]))[:3]
-        if change
-    ]
-    return change, head + (f"; {where}: {', '.join(changes)}" if changes else "")
-
-
-def warn_of_differences(first: FinishedJob, second: FinishedJob) -> list[str]:
-    """Return what keeps figures of two jobs from being compared: other numbers of ranks or GPUs, or
-    other GPUs, a line each.
-    """
-    jobs = (first.description, second.description)
-    warnings = []
-    for name, noun in (("ranks", "rank"), ("devices", "GPU")):
-        a, b = (format_count(int(job[name]), noun) for job in jobs)
-        if a != b:
-            warnings.append(f"A has {a}, B has {b}: times over all of them do not compare")
-    a, b = (", ".join(sorted(job.get("gpu_models") or {})) for job in jobs)
-    if a and b and a != b:
-        warnings.append(f"A ran on {a}, B on {b}: not the same GPUs")
-    return warnings
-
-
-def _find_frames(
-    jobs: Sequence[FinishedJob], analysis: str, table: str
-) -> list[pl.DataFrame] | None:
-    """Return a table of several jobs, None where one of them has none."""
-    frames = [job.find_frame(analysis, table) for job in jobs]
-    return None if any(one is None for one in frames) else frames
-
-
-def _list_outliers(each: pl.DataFrame, name: str) -> list[str]:
-    """Return the iterations that take far longer than the median, the longest first."""
-    far = each.filter(pl.col("time_ns") > OUTLIER * pl.col("time_ns").median())
-    far = far.sort("time_ns", descending=True, maintain_order=True).select("iteration", "time_ns")
-    named = [f"{number} ({format_nanoseconds(time)})" for number, time in far.rows()]
-    return [f"{name}'s iteration {list_some(named)}"] if named else []
-
-
-def compare_jobs(first: FinishedJob, second: FinishedJob) -> Result:
-    """Compare two jobs in tables: times and counts by kernel, class, operation and NVTX range.
-    Changes are of the second from the first.
-    """
-    jobs = first, second
-    result = Result("difference", "Difference of two jobs", notes=warn_of_differences(*jobs))
-    a, b = (job.description["name"] for job in jobs)
-    result.add("job", _describe_jobs(jobs), a=a, b=b)
-    each, steps = _find_frames(jobs, "iterations", "each"), [0, 0]
-    if each:
-        # Tables are of the whole job, with warm-up.
-        focus = _find_frames(jobs, "efficiencies", "focus")
-        steps = [one["iterations_of_job"][0] for one in focus or ()] or [one.height for one in each]
-        result.add("iteration", _compare_medians(each))
-        result.add("by_iteration", _join_places(each, "iteration", ITERATION_VALUES))
-    for analysis, name, keys, count, values in COMPARED:
-        if frames := _find_frames(jobs, analysis, name):
-            value = next(one for one in values if all(one in frame.columns for frame in frames))
-            title = first.results[analysis].tables[name].title
-            if (joined := _join_by_key(frames, keys, count, value, steps)).height:
-                result.tables[f"{analysis}_{name}"] = Table(title, joined)
-            continue
-        lacking = [job.find_frame(analysis, name) is None for job in jobs]
-        if not all(lacking):
-            has_none = "AB"[lacking.index(True)]
-            result.notes.append(f"{analysis}, {name}: {has_none} has none, not compared")
-    for analysis, name, key, values in PLACES:
-        if frames := _find_frames(jobs, analysis, name):
-            a, b = (frame.height for frame in frames)
-            if a == b:
-                result.add(f"by_{key}", _join_places(frames, key, values))
-            else:
-                note = f"{analysis}, {name}: {a:,} in A, {b:,} in B, not compared one by one"
-                result.notes.append(note)
-    return result
-
-
-def _compare_medians(each: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return the median iteration of both jobs, part by part. each: their iterations."""
-    shared = {*each[0].columns} & {*each[1].columns}
-    columns = {one: name for one, name in {"time_ns": WHOLE, **PARTS}.items() if one in shared}
-    medians = {
-        f"{job}_ns": [frame[column].median() for column in columns]
-        for job, frame in zip("ab", each, strict=True)
-    }
-    return pl.DataFrame({"part": columns.values(), **medians}).with_columns(CHANGE)
-
-
-def _describe_jobs(jobs: Sequence[FinishedJob]) -> pl.DataFrame:
-    rows = [("elapsed (s)", *(job.length / 1e9 for job in jobs))]
-    rows += [(name, *(job.description[name] for job in jobs)) for name in ("ranks", "devices")]
-    rows += [
-        (f"{row.name} (%)", *(None if one is None else 100 * one for one in values))
-        for row, values in list_known_rows([job.metrics for job in jobs])
-    ]
-    schema = {"figure": pl.String, "a": pl.Float64, "b": pl.Float64}
-    frame = pl.DataFrame(rows, schema=schema, orient="row", strict=False)
-    return frame.with_columns(change_share=divide_columns("b", "a") - 1)
-
-
-def _join_places(frames: Sequence[pl.DataFrame], key: str, values: Sequence[str]) -> pl.DataFrame:
-    """Return each value of both jobs' devices, ranks or iterations, with its change, largest change
-    of the first value first: those of the same name beside each other or, where as many have other
-    names, in their order.
-    """
-    values = [name for name in values if all(name in frame.columns for frame in frames)]
-    first, second = (
-        frame.select(key, pl.col(values).name.prefix(f"{job}_"))
-        for job, frame in zip("ab", frames, strict=True)
-    )
-    keys = [key]
-    if first.height != second.height or set(first[key]) == set(second[key]):
-        joined = first.join(second, on=key, maintain_order="left")
-    else:
-        keys = [f"{key}_a", f"{key}_b"]
-        named = (
-            frame.rename({key: name}) for frame, name in zip((first, second), keys, strict=True)
-        )
-        joined = pl.concat(named, how="horizontal")
-    changes = {f"change_of_{name}": pl.col(f"b_{name}") - pl.col(f"a_{name}") for name in values}
-    columns = [f"{job}{name}" for name in values for job in ("a_", "b_", "change_of_")]
-    largest = pl.col(f"change_of_{values[0]}").abs()
-    joined = joined.with_columns(**changes).select(*keys, *columns)
-    return joined.sort(largest, descending=True, maintain_order=True)
-
-
-def _join_by_key(
-    frames: Sequence[pl.DataFrame],
-    keys: Sequence[str],
-    count: str,
-    value: str,
-    steps: Sequence[int],
-) -> pl.DataFrame:
-    """Return both jobs' rows by key, largest change first; what one job lacks counts as 0. steps:
-    how many iterations they have, 0 for unknown; where these differ, the change is that of an
-    iteration.
-    """
-    first, second = (
-        frame.group_by(keys, maintain_order=True).agg(
-            pl.col(count).sum().cast(pl.Int64).alias(f"count_{job}"),
-            pl.col(value).sum().alias(f"{job}_ns"),
-        )
-        for job, frame in zip("ab", frames, strict=True)
-    )
-    joined = first.join(
-        second, on=keys, how="full", coalesce=True, nulls_equal=True, maintain_order="left_right"
-    )
-    sums = pl.col("count_a", "count_b", "a_ns", "b_ns").fill_null(0)
-    joined = joined.with_columns(sums).with_columns(CHANGE)
-    change = "change_ns"
-    if 0 < steps[0] != steps[1] > 0:
-        change = "change_of_iteration_ns"
-        joined = joined.with_columns(
-            a_of_iteration_ns=pl.col("a_ns") / steps[0], b_of_iteration_ns=pl.col("b_ns") / steps[1]
-        ).with_columns(
-            change_of_iteration_ns=pl.col("b_of_iteration_ns") - pl.col("a_of_iteration_ns")
-        )
-    return joined.sort(pl.col(change).abs(), descending=True, maintain_order=True)

@@ -237,13 +237,13 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     def name_range(self, group: int) -> str:
         """Return the label of a group of NVTX ranges; empty for none."""
         if group >= ALIKE:
-            return str(self._alike["pattern"][self.list_groups(group)[0]])
+            return str(self.alike["pattern"][self.list_groups(group)[0]])
         return self.context.find_label(group, "range") if group >= 0 else ""
 
     # NVTX ranges.
 
     @cached_property
-    def _alike(self) -> pl.DataFrame:
+    def alike(self) -> pl.DataFrame:
         """Of each group of NVTX names what all are called that differ in numbers alone (`pattern`), and
         their number (`code`).
         """
@@ -253,7 +253,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     def list_groups(self, group: int) -> list[int]:
         """Return the groups of NVTX names that one stands for, as :meth:`find_range` returns it."""
-        alike = self._alike.filter(code=group - ALIKE)
+        alike = self.alike.filter(code=group - ALIKE)
         return alike["group"].to_list() if group >= ALIKE else [group]
 
     def find_range(self, edges: np.ndarray, weights: np.ndarray) -> tuple[int, float]:
@@ -268,7 +268,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         if not inside.any():
             return -1, 0.0
         of_single = np.bincount(found[inside], weights[own][inside])
-        codes = self._alike["code"].to_numpy()
+        codes = self.alike["code"].to_numpy()
         of_alike = np.bincount(codes[: len(of_single)], of_single)
         single, alike = int(of_single.argmax()), int(of_alike.argmax())
         is_single = of_single[single] >= MOST * of_alike[codes[single]]
@@ -316,7 +316,9 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     def _step_back(self, nodes: np.ndarray, others: np.ndarray, *kinds: Kind) -> np.ndarray:
         """Return from where edges of these kinds, of one row, lead to nodes; where none does the others."""
         steps = self.graph.find_edges(nodes, kinds)
-        return np.where(steps >= 0, self.edges.source[steps], others)
+        found, has_step = others.copy(), steps >= 0
+        found[has_step] = self.edges.source[steps[has_step]]
+        return found
 
     def _find_innermost(
         self, layout: str, unit: int, row: np.ndarray, time: np.ndarray

@@ -44,7 +44,7 @@ from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.questions import Names, describe_cause, parse_what_ifs, replay_what_ifs
 from nsys2prv.replay.thresholds import COPY_SPEEDS, LEAST_GAIN
 from nsys2prv.replay.whatif import KernelFacts, Replay
-from nsys2prv.verdict import time_use
+from nsys2prv.verdict import path_parts, time_use
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.cpu_waits import CpuShortage, describe_cpu, find_shortage, skip_cpu_waits
 from nsys2prv.verdict.culprits import describe_culprit
@@ -86,6 +86,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     if failed := time_use.describe_failures(facts):
         result.notes.append(failed)
     if not context.reader.layouts & {*WORK, *MPI_LAYOUTS}:
+        result.add("path", path_parts.list_host_path(facts))
         _judge_hosts(facts, result, bool(failed))
         return
     graph = context.get_graph()
@@ -117,6 +118,8 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         span = "the work of GPUs" if devices.height else f"the time from {MPI_TIME}"
         result.add("what_if", answers, span="the steady state" if facts.is_steady else span)
     facts = CauseContext(frames, context, replay)
+    result.add("path", path_parts.list_path(facts))
+    result.add("work", path_parts.list_work(facts))
     outside = replay.measure_outside()
     of_all = outside * replay.span / options.covered_steady.length
     if summary and of_all >= LEAST_OUTSIDE:

@@ -12,6 +12,9 @@ MOST_UNEXPLAINED, LEAST_TOLD = 0.05, 0.0005
 #: Waiting for what comes from outside of the job is told of from this share of the time on.
 LEAST_OUTSIDE = 0.02
 
+#: What takes less than this share of the time is not listed by itself: a thousand such rows are a tenth of it.
+LEAST_LISTED = 0.0001
+
 # The span that is replayed.
 
 #: At most this share of the steady state is left out as its collectives are not known.

@@ -131,7 +131,7 @@ def test_a_report_beside_a_conversion(tmp_path: Path, capsys: pytest.CaptureFixt
         (["report", "--json", *GRAPHS], 2, "rank0.sqlite: is a report"),
         (["report", *GRAPHS, "--html", GRAPHS[1]], 2, "rank1.sqlite: is a report"),
         (["diff", *GRAPHS, "--json", GRAPHS[1]], 2, "rank1.sqlite: is a report"),
-        (["diff", GRAPHS[0]], 2, "B is missing; write `nsys2prv diff A B`"),
+        (["diff", GRAPHS[0]], 2, "is one run; write `nsys2prv diff A B`"),
         (["diff", "a.json", "b.json"], 1, "a.json: No such file"),
         (["diff", "pyproject.toml", "b.json"], 1, "pyproject.toml: "),
     ],

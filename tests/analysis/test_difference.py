@@ -1,71 +1,210 @@
-"""The difference of two jobs by rank and device, and as a page."""
+"""Two runs of a program: whether they compare, what one has more of, in the terminal, as JSON and as a page."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from tools.pages import Page
 from tools.view_answers import SAMPLES
 
+from nsys2prv._util.errors import UsageError
 from nsys2prv.cli import main
 from nsys2prv.figures.result import Result, Table
-from nsys2prv.show.finished_job import FinishedJob, compare_jobs
+from nsys2prv.show.difference import (
+    NOT_COMPARABLE,
+    Limit,
+    check_limits,
+    compare_jobs,
+    compare_sides,
+    find_jump,
+)
+from nsys2prv.show.finished_job import FinishedJob
+
+US, STEPS = 1_000, 10
+#: What a rank of the job does in an iteration: part, name, kernel before, count, ns; and what is on the path.
+WORK = (
+    ("kernel", "gemm_128x128<float>(int)", "norm", 4, 400 * US),
+    ("kernel", "norm", "gemm_128x128<float>(int)", 2, 20 * US),
+    ("nccl", "AllReduce", None, 1, 50 * US),
+    ("host", "between a and b", None, 1, 30 * US),
+)
 
 
-def run_job(devices: dict[str, int]) -> FinishedJob:
-    """Convert a job whose devices are useful for so long (ns)."""
-    frame = pl.DataFrame({"device": list(devices), "useful_ns": list(devices.values())})
-    return FinishedJob(
-        {"name": "job", "duration_ns": 100, "ranks": 1, "devices": len(devices)},
-        {"efficiencies": Result("efficiencies", "", {"devices": Table("", frame)})},
-    )
+def make_run(
+    work: Mapping[str, Any] | None = None,
+    spread: int = 0,
+    steps: int = STEPS,
+    start: int = 500 * US,
+    **described: Any,
+) -> FinishedJob:
+    """Return a run of two ranks. work: name, or rank and name -> other ns, count and name; the path is on the
+    second rank, whose host is exposed for 5 us less than it does.
+    """
+    rows, path = [], [("", "start", "in calls of CUDA", "", start)]
+    for rank in ("rank 0", "rank 1"):
+        for part, name, follows, count, time in WORK:
+            more = {**(work or {}).get(name, {}), **(work or {}).get(f"{rank} {name}", {})}
+            named, time = more.get("name", name), more.get("time", time)
+            rows.append(
+                (rank, part, named, follows, time * steps, more.get("count", count) * steps)
+            )
+            if rank == "rank 1":
+                on_path = (time - 5 * US if part == "host" else time) * steps
+                path.append((rank, part, named, "load" if part == "host" else "", on_path))
+    length = sum(row[4] for row in path[1:])
+    each = [length // steps + (spread if at % 2 else -spread) for at in range(steps)]
+    begins = start + pl.Series([0, *each]).cum_sum()
+    frames = {
+        ("findings", "path"): pl.DataFrame(
+            path, ["rank", "part", "name", "range", "time_ns"], orient="row"
+        ),
+        ("findings", "work"): pl.DataFrame(
+            rows, ["rank", "part", "name", "follows", "time_ns", "count"], orient="row"
+        ),
+        ("findings", "phases"): pl.DataFrame(
+            {
+                "phase": ["steady state"],
+                "begin_ns": [start],
+                "time_ns": [length],
+                "iterations": [steps],
+                "activity": ["NVTX ranges step"],
+            }
+        ),
+        ("time", "by_iteration"): pl.DataFrame({"lane": 0, "begin_ns": begins[:-1]}),
+        ("operations", "operations"): pl.DataFrame(
+            {"operation": ["load"], "calls": [2 * steps], "host_ns": [60 * US * steps]}
+        ),
+    }
+    results: dict[str, Result] = {}
+    for (analysis, name), frame in frames.items():
+        result = results.setdefault(analysis, Result(analysis, ""))
+        result.tables[name] = Table("", frame)
+    facts = {"name": "run", "duration_ns": start + length, "ranks": 2, "devices": 2}
+    return FinishedJob({**facts, "gpu_models": {"H100": 2}, **described}, results)
 
 
-def test_devices_of_the_same_names_are_compared() -> None:
-    result = compare_jobs(
-        run_job({"n1 GPU0": 10, "n1 GPU1": 20}), run_job({"n1 GPU1": 50, "n1 GPU0": 11})
-    )
-    assert result.tables["by_device"].frame.rows(named=True) == [
-        {"device": "n1 GPU1", "a_useful_ns": 20, "b_useful_ns": 50, "change_of_useful_ns": 30},
-        {"device": "n1 GPU0", "a_useful_ns": 10, "b_useful_ns": 11, "change_of_useful_ns": 1},
-    ]
+GEMM = WORK[0][1]
 
 
-def test_as_many_devices_are_needed() -> None:
-    result = compare_jobs(run_job({"n1 GPU0": 10}), run_job({"n1 GPU0": 10, "n1 GPU1": 20}))
-    assert "by_device" not in result.tables
-    assert "efficiencies, devices: 1 in A, 2 in B, not compared one by one" in result.notes
-    assert "A has 1 GPU, B has 2 GPUs: times over all of them do not compare" in result.notes
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        ({GEMM: {"time": 600 * US}}, "kernel gemm_128x128<float>(int) takes 200.00 us longer (each 50 % longer), 100 %"),
+        (
+            {GEMM: {"time": 500 * US, "count": 5}},
+            "kernel gemm_128x128<float>(int) takes 100.00 us longer (5 instead of 4), 100 %",
+        ),
+        ({"rank 1 between a and b": {"time": 330 * US}}, "rank 1 takes 300.00 us longer in load, 100 %"),
+        ({"between a and b": {"time": 330 * US}}, ": hosts take 300.00 us longer in load, 100 %"),
+        ({"AllReduce": {"time": 100 * US}}, "moving data takes 50.00 us longer in AllReduce (each 100 % longer), 100 %"),
+        (
+            {f"rank 1 {GEMM}": {"time": 500 * US}, "rank 1 norm": {"time": 120 * US}},
+            "kernels of rank 1 take 200.00 us longer (each 48 % longer), most of it in gemm_128x128<float>(int), 100 %",
+        ),
+        (
+            {"norm": {"time": 120 * US}, "rank 1 between a and b": {"time": 330 * US}},
+            "rank 1 takes 300.00 us longer in load, 75 % of the difference; then kernel norm takes 100.00 us longer"
+            " (each 500 % longer), 25 %",
+        ),
+        # Other names of the same kernel.
+        ({GEMM: {"name": "gemm_64x256<double>(long)", "time": 600 * US}}, "kernel gemm_64x256<double>(long) takes 200.00"),
+        ({GEMM: {"name": "other", "time": 600 * US}}, "kernel gemm_128x128<float>(int) → other takes 200.00 us longer"),
+    ],
+)  # fmt: skip
+def test_causes(work: Mapping[str, Any], said: str) -> None:
+    """They are told from each other, and all parts add up."""
+    first, second = make_run(), make_run(work)
+    comparison, result = compare_jobs(first, second)
+    assert comparison.unit == "iteration"
+    assert said in comparison.headline
+    difference = comparison.unit_ns[1] - comparison.unit_ns[0]
+    for name in ("reasons", "parts"):
+        assert result.tables[name].frame["change_ns"].sum() == pytest.approx(difference)
+    rest = result.tables["parts"].frame.filter(family="rest")
+    assert rest["change_ns"].to_list() == pytest.approx([0], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("second", "verdict", "said"),
+    [
+        (make_run(devices=4), "with reserve", "With reserve (A has 2 GPUs, B has 4 GPUs): B takes as long as A"),
+        (make_run(gpu_models={"A100": 2}), "with reserve", "A ran on H100, B on A100"),
+        (make_run(devices=0), NOT_COMPARABLE, "A and B cannot be compared: B has no work on GPUs"),
+        (make_run({GEMM: {"name": "a"}, "norm": {"name": "b"}}), NOT_COMPARABLE, "other programs, kernels that both"),
+        (make_run({GEMM: {"count": 40}}), "with reserve", "(other work, 14 % of its kernels are the same): B takes as long as A (job"),
+        # Iterations are equal, but there are more of them.
+        (make_run(steps=40), "comparable", "B takes as long as A (iteration 495.00 us → 495.00 us, by chance up to 0.0 %)."
+            " The job takes 272.5 % longer (5.45 ms → 20.30 ms): there are 40 instead of 10 iterations"),
+        (make_run(start=5_500 * US), "comparable", "start-up takes 5.00 ms longer, most of it in calls of CUDA"),
+    ],
+)  # fmt: skip
+def test_what_compares(second: FinishedJob, verdict: str, said: str) -> None:
+    comparison, _ = compare_jobs(make_run(), second)
+    assert comparison.verdict == verdict
+    assert said in comparison.headline
+
+
+def test_limits() -> None:
+    """A change that may be chance exceeds none."""
+    slow = make_run({GEMM: {"time": 440 * US}})
+    first, second = make_run(spread=50 * US), make_run({GEMM: {"time": 440 * US}}, 50 * US)
+    for sides, found in (
+        ([[make_run()], [slow]], [True, True, True, True, False, False]),
+        # Two standard errors of iterations that differ by so much are more than 8 %.
+        ([[first], [second]], [False, False, True, True, False, False]),
+        # So are those of runs.
+        ([[make_run(), slow, make_run()], [slow, slow]], [False] * 6),
+    ):
+        limits = [
+            Limit("", "", 0.05),
+            Limit("iteration", "", 0.05),
+            Limit("job", "", 0.05),
+            Limit("kernel", "gemm", 0.05),
+            Limit("region", "lo*", 0.05),
+            Limit("communication", "", 0.05),
+        ]
+        comparison, *_ = compare_sides(sides)
+        checked = check_limits(sides, comparison, limits)
+        assert [one.is_exceeded for one in checked] == found
+    with pytest.raises(UsageError, match="kernel none: a run has no such figure"):
+        check_limits(sides, comparison, [Limit("kernel", "none", 0.05)])
+
+
+def test_a_series() -> None:
+    runs = [make_run({GEMM: {"time": time * US}}) for time in (400, 401, 402, 600, 590)]
+    at, series = find_jump(runs)
+    assert at == 3
+    assert series["time_ns"].to_list() == [495 * US + one * US for one in (0, 1, 2, 200, 190)]
+    assert series["since_first_share"][-1] == pytest.approx(190 / 495)
 
 
 def test_ranges_of_jobs_without_work_on_gpus_are_compared() -> None:
     """By the time of hosts: there is none of GPUs."""
-    frame = pl.DataFrame({"operation": ["step"], "calls": [2], "host_ns": [30]})
-    job = run_job({"n1 GPU0": 10})
-    job.results["operations"] = Result("operations", "", {"operations": Table("", frame)})
-    compared = compare_jobs(job, job).tables["operations_operations"].frame
-    assert compared.row(0)[:5] == ("step", 2, 30, 2, 30)
+    compared = compare_jobs(make_run(), make_run())[1].tables["operations_operations"].frame
+    assert compared.row(0)[:5] == ("load", 20, 600 * US, 20, 600 * US)
 
 
 def test_a_difference_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has the headline and every table."""
+    """It has the sentence of the terminal and of JSON, and every table."""
     json_file, page = tmp_path / "graphs.json", tmp_path / "diff.html"
     assert main(["report", *map(str, SAMPLES["graphs"]), "-q", "--json", str(json_file)]) == 0
     capsys.readouterr()
     both = tmp_path / "diff.json"
-    assert (
-        main(["diff", str(json_file), str(json_file), "--html", str(page), "--json", str(both)])
-        == 0
-    )
-    headline = capsys.readouterr().out.splitlines()[0]
+    options = ["--fail-above", "kernel:e=1%", "--html", str(page), "--json", str(both)]
+    assert main(["diff", *[str(json_file)] * 3, *options]) == 0
+    content = json.loads(both.read_text())
+    headline = content["job"]["comparison"]["headline"]
+    assert headline in " ".join(capsys.readouterr().out.split())
     result = Page(page.read_text(encoding="utf-8"))
     assert headline in result.text
-    assert headline.startswith("B takes as long as A")
-    tables = json.loads(both.read_text())["analyses"]["difference"]["tables"]
-    assert {"by_device", "job", "kernels_kernels"} <= set(tables)
+    assert "takes as long as" in headline
+    tables = content["analyses"]["difference"]["tables"]
+    assert {"series", "parts", "reasons", "job", "kernels_kernels"} <= set(tables)
     for name, table in tables.items():
         if table["columns"] and any(table["columns"].values()):
             assert f"difference.{name}" in result.jobs[0].tables

@@ -1,11 +1,9 @@
-"""Iterations of the steady state: times and parts of each, and two jobs compared by them."""
+"""Iterations of the steady state: times and parts of each."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import polars as pl
-import pytest
 from tools.exports import (
     KERNEL,
     MEMCPY,
@@ -18,9 +16,6 @@ from tools.exports import (
 )
 
 import nsys2prv
-from nsys2prv.figures.iteration_times import PARTS
-from nsys2prv.figures.result import Result, Table
-from nsys2prv.show.finished_job import FinishedJob, compare_jobs, describe_change
 
 US = 1_000
 
@@ -67,64 +62,3 @@ def test_a_job_without_iterations_says_so(tmp_path: Path) -> None:
         result = job.analyse("iterations")["iterations"]
     assert not result.tables
     assert "does not repeat itself" in result.missing[0]
-
-
-def run_iterations(steps: int, time: int, exposed: int) -> FinishedJob:
-    """Convert a job of so many iterations, of so much time each, of which so much is exposed NCCL
-    (ns).
-    """
-    each = pl.DataFrame({"iteration": range(1, steps + 1), "time_ns": [time] * steps}).with_columns(
-        pl.lit(0).alias(name) for name in PARTS
-    )
-    each = each.with_columns(pl.lit(exposed).alias("exposed_nccl_ns"))
-    phases = pl.DataFrame(
-        {"phase": ["steady state"], "time_ns": [steps * time], "iterations": [steps]}
-    )
-    classes = pl.DataFrame({"class": ["GEMM"], "count": [steps], "time_ns": [steps * 50]})
-    tables = {
-        "findings": {"phases": phases},
-        "iterations": {"each": each},
-        "kernels": {"classes": classes},
-    }
-    results = {
-        name: Result(name, "", {key: Table("", frame) for key, frame in item.items()})
-        for name, item in tables.items()
-    }
-    return FinishedJob({"name": "job", "duration_ns": 1, "ranks": 1, "devices": 1}, results)
-
-
-def test_an_outlier_is_named_and_leaves_the_headline_alone() -> None:
-    first, second = run_iterations(9, 1_000, 100), run_iterations(9, 1_000, 100)
-    each = second.results["iterations"].tables["each"]
-    slow = pl.when(pl.col("iteration") == 4).then(9_000).otherwise("time_ns").alias("time_ns")
-    second.results["iterations"].tables["each"] = Table("", each.frame.with_columns(slow))
-    more, headline = describe_change(compare_jobs(first, second), first, second)
-    assert more == 0
-    assert headline == (
-        "B takes as long as A: the median iteration takes 1.00 us (A: 1.00 us); "
-        "more than 1.5 times the median: B's iteration 4 (9.00 us)"
-    )
-
-
-def test_jobs_of_different_numbers_of_iterations_compare() -> None:
-    first, second = run_iterations(4, 1_000, 100), run_iterations(10, 1_200, 300)
-    more, headline = describe_change(compare_jobs(first, second), first, second)
-    assert more == pytest.approx(0.2)
-    assert headline.startswith(
-        "B takes 20.0 % longer than A: the median iteration takes 1.20 us (A: 1.00 us); "
-        "B has 10 iterations, A has 4; per GPU: "
-    )
-    assert "per GPU: communication alone (exposed) +200 ns" in headline
-    result = compare_jobs(first, second)
-    each = result.tables["by_iteration"].frame
-    assert each["iteration"].to_list() == [1, 2, 3, 4]
-    assert set(each["change_of_time_ns"]) == {200}
-    assert set(each["change_of_exposed_nccl_ns"]) == {200}
-    median = result.tables["iteration"].frame.row(0, named=True)
-    assert (median["a_ns"], median["b_ns"]) == (1_000, 1_200)
-    assert median["change_share"] == pytest.approx(0.2)
-    # Ten iterations take more than four, but not one of them.
-    assert result.tables["kernels_classes"].frame["change_ns"].to_list() == [300]
-    assert result.tables["kernels_classes"].frame["change_of_iteration_ns"].to_list() == [0]
-    same = compare_jobs(first, run_iterations(4, 1_200, 300))
-    assert "change_of_iteration_ns" not in same.tables["kernels_classes"].frame.columns

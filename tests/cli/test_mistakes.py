@@ -75,7 +75,7 @@ MISTAKES = [
     (["-x", REPORT, "o"], ["-x is not an option of nsys2prv"]),
     (["--kernel-names", "long", REPORT, "o"], ["--kernel-names long: give short or full"]),
     (["--engine", "fast", REPORT, "o"], ["no such engine; give one of local"]),
-    (["diff", REPORT, REPORT, REPORT], ["one argument too many", "nsys2prv diff A B"]),
+    (["diff", REPORT, "--fail-above", "kernel=5%"], ["--fail-above kernel=5%", "kernel:NAME=5%"]),
     (["diff", REPORT, REPORT, "--html", str(GRAPHS)], ["--html", "is a folder", "job.html"]),
     (["open", "job.prv"], ["write `wxparaver out.prv`"]),
     (["cfgs", "nccl_wiat"], ["the view views/nccl_wait.cfg", "`nsys2prv cfgs views`"]),

@@ -11,6 +11,7 @@ from tools.conversions import convert_and_read
 from tools.exports import make_call, make_export, make_global_pid, make_kernel, make_strings
 from tools.trace_reader import Trace
 
+import nsys2prv
 from nsys2prv._util.native import NEEDS_CORE, core
 from nsys2prv.conversion import job_reader
 
@@ -53,6 +54,39 @@ def test_the_path_of_a_report(tmp_path: Path) -> None:
         (2_900, 3_000, "Return from synchronisation"),
     ]
     assert Counter(summary.events)["critical_path"] == 4
+
+
+def test_time_counts_for_the_gpu_while_it_works(tmp_path: Path) -> None:
+    """The second kernel waits for its host alone; but until the first one ends, a GPU works."""
+    names = make_strings("k", "cudaLaunchKernel_v7000", "other")
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(1_000, 1_200, 7), make_call(7_000, 7_200, 8)],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [
+                make_kernel(1_400, 5_000, correlationId=7),
+                make_kernel(7_500, 9_000, correlationId=8, demangledName=3, shortName=3),
+            ],
+            "StringIds": names,
+        },
+    )
+    with nsys2prv.open([report], quiet=True) as job:
+        result = job.analyse("findings")["findings"]
+        assert result.tables["path"].frame["time_ns"].sum() == job.duration
+    path = result.tables["path"].frame.select("part", "name", "time_ns").rows()
+    assert sorted(path) == [
+        ("call", "cudaLaunchKernel", 200),
+        ("exit", "", 0),
+        ("host", "between calls of cudaLaunchKernel", 2_000),
+        ("kernel", "k", 3_600),
+        ("kernel", "other", 1_500),
+        ("latency", "cudaLaunchKernel", 300),
+        ("start", "in calls of CUDA", 200),
+        ("start", "in no recorded call", 200),
+    ]
+    work = result.tables["work"].frame.select("part", "name", "follows", "count", "time_ns").rows()
+    assert ("kernel", "other", "k", 1, 1_500) in work
+    assert ("kernel", "k", None, 1, 3_600) in work
 
 
 def list_causes(trace: Trace) -> list[tuple[int, int, str]]:

@@ -27,6 +27,7 @@ from nsys2prv.figures.study_model import (
     rate_efficiency,
 )
 from nsys2prv.figures.time_division import HOST_PARTS, PARTS
+from nsys2prv.show.difference import APART
 from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.page.excerpts import Moment
 
@@ -123,18 +124,27 @@ def list_cards(job: FinishedJob) -> Iterator[tuple[Finding, str, Moment | None]]
 
 def compare_findings(first: FinishedJob, second: FinishedJob) -> list[dict[str, Any]]:
     """Return the findings of two jobs, those of the second first: title, shares, and whether they are
-    new or gone. Findings of one kind and of the same ranks are the same.
+    new or gone, or have changed. Findings of one kind and of the same ranks are the same.
     """
     before, after = (
         {(one.kind, one.ranks): one for one in job.findings} for job in (first, second)
     )
+
+    def describe(old: Finding | None, new: Finding | None) -> str:
+        if not (old and new):
+            return "gone" if old else "new"
+        if abs(new.share - old.share) < APART:
+            return "as before"
+        return "grew" if new.share > old.share else "shrank"
+
+    pairs = [(before.get(key), after.get(key)) for key in {**after, **before}]
     return [
         {
-            "title": (after.get(key) or before[key]).title,
-            "shares": [one[key].share if key in one else None for one in (before, after)],
-            "state": "new" if key not in before else "gone" if key not in after else "still there",
+            "title": (new or old).title,
+            "shares": [one and one.share for one in (old, new)],
+            "state": describe(old, new),
         }
-        for key in {**after, **before}
+        for old, new in pairs
     ]
 
 

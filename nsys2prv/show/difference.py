@@ -1,0 +1,913 @@
+"""Compare two runs of a program: whether they can be compared, by how much one takes longer, and why, in parts
+that add up to the difference.
+
+What is compared is an iteration, where both runs repeat the same work, else the whole job. Its time goes along
+the critical path (`path` of findings, :mod:`nsys2prv.verdict.path_parts`), so that the parts of two runs add
+up to their difference; what each rank does (`work`) says which of them do more, more often or slower. Facts
+first, then sentences; no code reads these.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import polars as pl
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+
+from nsys2prv._util.errors import UsageError
+from nsys2prv._util.text import format_count, format_nanoseconds, list_some, shorten
+from nsys2prv.figures.result import DECLARED, Result, Table, divide_columns
+from nsys2prv.figures.study_model import list_known_rows
+from nsys2prv.show.finished_job import FinishedJob
+from nsys2prv.verdict.words import TEXTS, say
+
+#: Families of parts of the path, in the order of sentences.
+FAMILIES = {
+    "kernel": "kernels",
+    "nccl": "communication",
+    "mpi": "communication",
+    "copy": "copies",
+    "host": "hosts",
+    "call": "hosts",
+    "latency": "hosts",
+    "start": "start-up",
+    "exit": "shutdown",
+    "unexplained": "unexplained",
+    "outside": "unexplained",
+}
+REST, NOT_COMPARABLE = "rest", "not comparable"
+#: Runs that differ by a smaller share are alike where their spread is not known: so much do repeated runs of
+#: one program on one machine differ.
+ALIKE = 0.005
+#: Iterations are compared if so much of their kernels (calls) is the same, by number; programs are others if
+#: kernels that both have take less of the time of one.
+LEAST_ALIKE, LEAST_COMMON = 0.8, 0.5
+#: A single reason that has so much of what its family differs by is named alone; further causes are named from
+#: this share of the difference on.
+MOSTLY, LEAST_NAMED = 0.6, 0.2
+#: Iterations that take longer than this multiple of the median are named.
+OUTLIER = 1.5
+#: Causes that are named at most.
+MOST_CAUSES = 2
+#: Families whose reasons have names of their own.
+OF_MANY = ("kernels", "communication", "copies", "hosts")
+#: Ranks are named whose own change is this share of the largest, and that makes up as much of the difference.
+OWN = 0.5
+#: Shares that people are told of a difference twice: of the job and of an iteration, if they are so far apart.
+APART = 0.02
+#: Numbers of kernels that are the same, by place in the program, differ by at most this.
+SAME_COUNT = 0.2
+#: Characters of a name in a sentence.
+WIDEST = 50
+#: What of a kernel's name is of one build or GPU alone.
+_ARGUMENTS = re.compile(r"<.*>|\(.*\)")
+_GPU = re.compile(r"(?i)sm_?\d+|maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell")
+#: Tables of two jobs that are compared.
+COMPARED = DECLARED["difference"].terms["compared"]
+#: The change from `a_ns` to `b_ns`.
+CHANGE = (
+    (pl.col("b_ns") - pl.col("a_ns")).alias("change_ns"),
+    (divide_columns("b_ns", "a_ns") - 1).alias("change_share"),
+)
+
+
+#: What tells reasons apart, and columns of what a change is by.
+KEY = ["part", "name", "range"]
+BY = ("by_count_ns", "by_duration_ns", "by_place_ns")
+
+
+class Reason(Struct, frozen=True):
+    """A part of the difference. Times are ns of the unit that is compared."""
+
+    #: Of FAMILIES' values, and of its keys.
+    family: str
+    part: str
+    #: Kernel, call, NVTX range or place; "" for several.
+    name: str
+    change_ns: float
+    #: Of the whole difference.
+    share: float
+    #: The ranks that it is of, where it is not of all.
+    ranks: tuple[str, ...] = ()
+    #: How often it happens on a rank, in A and B; how many times as long each lasts.
+    counts: tuple[float, float] | None = None
+    times: float | None = None
+    #: NVTX range, or the longest of several.
+    inside: str = ""
+
+    def __str__(self) -> str:
+        """Return the reason for people: `rank 2 takes 2.0 ms longer in load_batch`."""
+        who, name = list_some([*self.ranks]), _shorten(self.name)
+        inside = _shorten(self.inside) if self.inside != self.name else ""
+        is_place = self.part == "host" and name.startswith("between ")
+        facts = {
+            "who": who,
+            "name": name,
+            "time": abs(self.change_ns),
+            "more": "longer" if self.change_ns > 0 else "less",
+            "each": self._say_each(),
+            "hosts": f"{who} take{'s' * (len(self.ranks) == 1)}" if who else "hosts take",
+            "where": name if is_place or not name else f"in {name}",
+            "inside": inside if name or self.family != "hosts" else "",
+            "most": inside if not name else "",
+            "family": self.family,
+        }
+        is_one = self.family == "kernels" and bool(name)
+        key = f"more {'kernel' if is_one else self.family}"
+        return str(say(key if key in TEXTS["says"] else "more", **facts))
+
+    def _say_each(self) -> str:
+        if self.counts and abs(self.counts[1] - self.counts[0]) > SAME_COUNT * self.counts[0]:
+            return f"{self.counts[1]:,.4g} instead of {self.counts[0]:,.4g}"
+        if self.times and abs(self.times - 1) >= APART:
+            return f"each {100 * abs(self.times - 1):.0f} % {'longer' if self.times > 1 else 'shorter'}"
+        return ""
+
+
+class Limit(Struct, frozen=True):
+    """By how much something of B may exceed that of A: `job`, `iteration`, `communication`, `region`, `kernel`,
+    `efficiency` (by how much it may be lower); "" for the unit that is compared.
+    """
+
+    what: str
+    #: Of the region, kernel or efficiency, as a pattern or a part of it.
+    name: str
+    share: float
+
+
+class Checked(Struct, frozen=True):
+    """A limit, and what was found. Times are ns, efficiencies fractions of 1."""
+
+    limit: Limit
+    before: float
+    after: float
+    change: float
+    #: What the change may be by chance.
+    noise: float
+    is_exceeded: bool
+
+    def __str__(self) -> str:
+        what = " ".join(filter(None, (self.limit.what, self.limit.name)))
+        how = "lower by" if self.limit.what == "efficiency" else "longer by"
+        state = "exceeds" if self.is_exceeded else "is within"
+        return (
+            f"{what}: {how} {100 * self.change:.1f} %, which {state} {100 * self.limit.share:g} % "
+            f"(by chance up to {100 * self.noise:.1f} %)"
+        )
+
+
+class Comparison(Struct, frozen=True):
+    """What is found of two runs A and B, in facts; JSON has them as they are."""
+
+    #: What the runs are called.
+    names: tuple[str, str]
+    #: `comparable`, `with reserve` or `not comparable`, and why not.
+    verdict: str
+    reserves: list[str]
+    #: What is compared: `iteration` or `job`; how alike that of both runs is (None: not known).
+    unit: str
+    likeness: float | None
+    #: Time of the unit on average and of the job in both runs (ns).
+    unit_ns: tuple[float, float]
+    job_ns: tuple[float, float]
+    #: Numbers of iterations, 0 for none.
+    iterations: tuple[int, int]
+    #: The share of A's unit by which two runs may differ by chance; None where no spread is known.
+    noise: float | None
+    #: Iterations that take far longer than the median: name of the run, number, time (ns).
+    outliers: list[tuple[str, int, float]]
+    #: Causes of the difference, the first one first.
+    causes: list[Reason]
+    #: Causes of the job's difference, where it is another one.
+    job_causes: list[Reason]
+    #: Numbers of runs, of which these have the median times.
+    runs: tuple[int, int] = (1, 1)
+    #: What was found of limits.
+    checked: list[Checked] = []
+
+    @property
+    def change(self) -> float:
+        """By how much B takes longer than A (0.22: by 22 %)."""
+        return _compute_change(*self.unit_ns)
+
+    @property
+    def job_change(self) -> float:
+        """The same of the whole job."""
+        return _compute_change(*self.job_ns)
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether the unit takes as long in both runs, as far as can be told."""
+        return abs(self.change) < max(ALIKE, self.noise or 0.0)
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether the job changes in another way than the iteration that is compared."""
+        if self.unit == "job":
+            return False
+        of_job = 0 if abs(self.job_change) < ALIKE else np.sign(self.job_change)
+        other = of_job != (0 if self.is_alike else np.sign(self.change))
+        is_apart = abs(self.job_change - self.change) >= APART
+        return is_apart and bool(other or self.job_causes)
+
+    @property
+    def headline(self) -> str:
+        """A sentence that says what changed and why."""
+        a, b = self.names
+        reserves = "; ".join(self.reserves)
+        if self.verdict == NOT_COMPARABLE:
+            return f"{a} and {b} cannot be compared: {reserves}. The job takes {_say_times(*self.job_ns)}"
+        reserve = f"With reserve ({reserves}): " if reserves else ""
+        is_small = abs(self.change) < ALIKE
+        how = "as long as" if is_small else f"{_say_change(self.change)} than"
+        chance = f"by chance up to {100 * self.noise:.1f} %" if self.noise is not None else ""
+        if self.is_alike and not is_small:
+            how = f"{_say_change(self.change)}, which may be chance, than"
+        times = ", ".join(filter(None, (_say_times(*self.unit_ns), chance)))
+        said = f"{b} takes {how} {a} ({self.unit} {times})"
+        if self.causes and not is_small:
+            causes = (f"{one}, {100 * one.share:.0f} % of the difference" for one in self.causes)
+            said += f": {'; then '.join(causes)}"
+        if self.outliers:
+            far = [
+                f"{job}'s {number} ({format_nanoseconds(time)})"
+                for job, number, time in self.outliers
+            ]
+            said += f". Iterations of more than {OUTLIER:g} times the median: {list_some(far)}"
+        if self.disagrees:
+            said += f". The job takes {_say_change(self.job_change)} ({_say_times(*self.job_ns)})"
+            if self.job_causes:
+                said += f": {'; then '.join(map(str, self.job_causes))}"
+        return reserve + said
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts and the sentence, for JSON."""
+        derived = ("change", "job_change", "is_alike", "disagrees", "headline")
+        return {**to_builtins(self), **{name: getattr(self, name) for name in derived}}
+
+
+def _shorten(name: str) -> str:
+    """Return the name of a kernel or call for a sentence: a long one without its arguments."""
+    return name if len(name) <= WIDEST else shorten(_ARGUMENTS.sub("", name), WIDEST)
+
+
+def _compute_change(before: float, after: float) -> float:
+    return after / before - 1 if before else 0.0
+
+
+def _say_change(change: float) -> str:
+    return f"{100 * abs(change):.1f} % {'longer' if change > 0 else 'less time'}"
+
+
+def _say_times(before: float, after: float) -> str:
+    return f"{format_nanoseconds(before)} → {format_nanoseconds(after)}"
+
+
+class Run(Struct, frozen=True):
+    """A side of the comparison."""
+
+    job: FinishedJob
+    #: Iterations of the steady state, 0 for none.
+    iterations: int
+    #: As `path` and `work` of findings, with the names of both runs in the place of kernels' own.
+    path: pl.DataFrame
+    work: pl.DataFrame
+    ranks: int
+
+    @property
+    def steady(self) -> tuple[int, int]:
+        """Begin and end of the steady state, or of the job (ns)."""
+        return self.job.span
+
+    def count(self, unit: str) -> int:
+        """Return how many units the run is."""
+        return self.iterations if unit == "iteration" else 1
+
+    def measure(self, unit: str) -> float:
+        """Return how long a unit takes on average (ns)."""
+        begin, end = self.steady
+        return (end - begin) / self.iterations if unit == "iteration" else self.job.length
+
+    @property
+    def lasts(self) -> np.ndarray:
+        """How long each iteration takes (ns), empty where that is not known."""
+        return np.diff(self.job.iterations or [0])
+
+
+PATH = {
+    "rank": pl.String,
+    "part": pl.String,
+    "name": pl.String,
+    "range": pl.String,
+    "time_ns": pl.Int64,
+}
+WORK = {name: PATH.get(name, pl.String) for name in ("rank", "part", "name", "follows")}
+WORK |= {"time_ns": pl.Int64, "count": pl.Int64}
+
+
+def _open(job: FinishedJob) -> Run:
+    frames = [
+        pl.DataFrame(schema=schema) if frame is None else frame.cast(schema)
+        for name, schema in (("path", PATH), ("work", WORK))
+        for frame in (job.find_frame("findings", name),)
+    ]
+    steady = job.steady
+    ranks = max(int(job.description.get("ranks") or 0), 1)
+    return Run(job, int(steady["iterations"]) if steady else 0, *frames, ranks)
+
+
+# ---- the same kernel under other names ------------------------------------------------------------
+
+
+def _simplify(name: str) -> str:
+    """Return what of a kernel's name is the same in each build and on each GPU."""
+    return re.sub(r"\d+", "#", _GPU.sub("", _ARGUMENTS.sub("", name)))
+
+
+def _pair_names(runs: Sequence[Run], unit: str) -> list[dict[str, str]]:
+    """Return of each run name of a kernel -> what both are called. Those of other names are paired where these
+    differ by numbers, arguments and GPUs alone, then where they follow the same kernel about as often.
+    """
+    tables = []
+    for run in runs:
+        kernels = run.work.filter(pl.col("part") == "kernel", pl.col("name") != "")
+        tables.append(
+            {
+                name: (follows or "", number / run.count(unit) / run.ranks)
+                for name, follows, number in kernels.group_by("name")
+                .agg(pl.col("follows").drop_nulls().first(), pl.col("count").sum())
+                .rows()
+            }
+        )
+    both = tables[0].keys() & tables[1].keys()
+    names = [{name: name for name in both} for _ in runs]
+    left = [[name for name in table if name not in both] for table in tables]
+    simple: dict[str, list[list[str]]] = {}
+    for side, own in enumerate(left):
+        for name in own:
+            simple.setdefault(_simplify(name), [[], []])[side].append(name)
+    for first, second in simple.values():
+        if first and second:
+            for side, own in enumerate((first, second)):
+                names[side] |= dict.fromkeys(own, second[0])
+
+    def place(side: int, name: str) -> tuple[str, float]:
+        follows, count = tables[side][name]
+        return names[side].get(follows, ""), count
+
+    for first in [one for one in left[0] if one not in names[0]]:
+        follows, count = place(0, first)
+        alike = [
+            second
+            for second in left[1]
+            if second not in names[1]
+            and follows
+            and place(1, second)[0] == follows
+            and abs(place(1, second)[1] - count) <= SAME_COUNT * count
+        ]
+        if len(alike) == 1:
+            label = f"{shorten(first, 40)} → {shorten(alike[0], 40)}"
+            names[0][first] = names[1][alike[0]] = label
+    return names
+
+
+def _rename(run: Run, names: dict[str, str]) -> Run:
+    is_kernel = pl.col("part") == "kernel"
+    named = pl.when(is_kernel).then(pl.col("name").replace(names)).otherwise("name").alias("name")
+    return Run(
+        run.job,
+        run.iterations,
+        run.path.with_columns(named),
+        run.work.with_columns(named),
+        run.ranks,
+    )
+
+
+# ---- can they be compared -------------------------------------------------------------------------
+
+
+def _count_work(run: Run, unit: str) -> pl.DataFrame:
+    """Return how often a rank runs each kernel in a unit, or where there is none makes each call of MPI."""
+    part = "kernel" if (run.work["part"] == "kernel").any() else "mpi"
+    rows = run.work.filter(pl.col("part") == part, pl.col("name") != "").group_by("name")
+    return rows.agg(
+        count=pl.col("count").sum() / (run.count(unit) * run.ranks), time=pl.col("time_ns").sum()
+    )
+
+
+def _compare_work(runs: Sequence[Run], unit: str) -> tuple[float | None, float | None]:
+    """Return how alike the work of a unit is, by its number, and the least share of the time of a run that is
+    work that the other has, too; None where nothing is known of one.
+    """
+    first, second = (_count_work(run, unit) for run in runs)
+    if not (first.height and second.height):
+        return None, None
+    both = first.join(second, on="name", how="full", coalesce=True).fill_null(0)
+    least, most = (
+        both.select(one("count", "count_right").sum()).item()
+        for one in (pl.min_horizontal, pl.max_horizontal)
+    )
+    common = both.filter((pl.col("count") > 0) & (pl.col("count_right") > 0))
+    shares = [common[name].sum() / max(both[name].sum(), 1) for name in ("time", "time_right")]
+    return float(least / most), float(min(shares))
+
+
+def _list_reserves(
+    runs: Sequence[Run], likeness: float | None, common: float | None
+) -> tuple[str, list[str]]:
+    """Return the verdict on two runs, and why they compare with reserve, or not."""
+    jobs = [run.job.description for run in runs]
+    what = "kernels" if (runs[0].work["part"] == "kernel").any() else "calls of MPI"
+    reserves, others = [], []
+    programs = [", ".join(PurePath(one).name for one in job.get("programs") or ()) for job in jobs]
+    if bool(jobs[0]["devices"]) != bool(jobs[1]["devices"]):
+        others.append(f"{'AB'[not jobs[1]['devices']]} has no work on GPUs")
+    elif common is not None and common < LEAST_COMMON:
+        others.append(
+            f"other programs, {what} that both have are {100 * common:.0f} % of the time of one's"
+        )
+    elif common is None and all(programs) and programs[0] != programs[1]:
+        others.append("other programs")
+    elif likeness is not None and likeness < LEAST_ALIKE:
+        reserves.append(f"other work, {100 * likeness:.0f} % of its {what} are the same")
+    if all(programs) and programs[0] != programs[1]:
+        reserves.append(f"A runs {programs[0]}, B {programs[1]}")
+    models = [", ".join(sorted(job.get("gpu_models") or {})) for job in jobs]
+    if all(models) and models[0] != models[1]:
+        reserves.append(f"A ran on {models[0]}, B on {models[1]}")
+    for name, noun in (("ranks", "rank"), ("devices", "GPU")):
+        a, b = (format_count(int(job[name]), noun) for job in jobs)
+        if a != b:
+            reserves.append(f"A has {a}, B has {b}")
+    if others:
+        return NOT_COMPARABLE, others + reserves
+    return "with reserve" if reserves else "comparable", reserves
+
+
+# ---- why ------------------------------------------------------------------------------------------
+
+
+def _list_reasons(runs: Sequence[Run], unit: str, whole: Sequence[float]) -> pl.DataFrame:
+    """Return the parts of the difference of a unit, the largest first: `family`, `part`, `name`, `range`, `a_ns`,
+    `b_ns`, `change_ns`, of that what is by numbers (`by_count_ns`), by how long each takes on most ranks
+    (`by_duration_ns`) and else, as on single ranks or where other work hides it (`by_place_ns`); and how
+    often a rank does it (`a_count`, `b_count`). The parts add up to the difference; what no row has is
+    the row `rest`. whole: the unit's times (ns).
+    """
+    sides = []
+    for job, run in zip("ab", runs, strict=True):
+        path = run.path
+        if unit == "iteration":
+            path = path.filter(~pl.col("part").is_in(["start", "exit"]))
+        has_range = pl.col("part").is_in(["host", "call"])
+        is_host = (pl.col("part") == "host") & (pl.col("range") != "")
+        name = pl.when(is_host).then("range").otherwise("name")
+        named = path.with_columns(
+            name=pl.when(pl.col("part") == "latency").then(pl.lit("")).otherwise(name),
+            range=pl.when(has_range).then("range").otherwise(pl.lit("")),
+        )
+        time = (pl.col("time_ns").sum() / run.count(unit)).alias(f"{job}_ns")
+        sides.append(named.group_by(KEY).agg(time))
+    joined = sides[0].join(sides[1], on=KEY, how="full", coalesce=True)
+    joined = joined.join(_compare_durations(runs, unit), on=["part", "name"], how="left")
+    joined = joined.with_columns(pl.col("a_ns", "b_ns").fill_null(0.0))
+    left = [time - joined[f"{job}_ns"].sum() for job, time in zip("ab", whole, strict=True)]
+    rest = {"part": REST, "name": "", "range": "", "a_ns": left[0], "b_ns": left[1]}
+    joined = pl.concat([joined, pl.DataFrame(rest)], how="diagonal")
+    change, often = pl.col("b_ns") - pl.col("a_ns"), pl.col("b_count") / pl.col("a_count")
+    is_new = pl.col("a_ns") * pl.col("b_ns") == 0
+    by_count = (often.fill_null(1.0) - 1) * pl.col("a_ns")
+    by_duration = (pl.col("times").fill_null(1.0) - 1) * (pl.col("a_ns") + by_count)
+    joined = joined.with_columns(
+        family=pl.col("part").replace_strict({**FAMILIES, REST: REST}),
+        change_ns=change,
+        by_count_ns=pl.when(is_new).then(change).otherwise(by_count),
+        by_duration_ns=pl.when(is_new).then(0.0).otherwise(by_duration),
+    ).with_columns(by_place_ns=change - pl.col("by_count_ns") - pl.col("by_duration_ns"))
+    columns = ("family", *KEY, "a_ns", "b_ns", "change_ns", *BY, "a_count", "b_count", "times")
+    return joined.select(columns).sort(-pl.col("change_ns").abs(), *KEY)
+
+
+def _compare_durations(runs: Sequence[Run], unit: str) -> pl.DataFrame:
+    """Return how often a rank does each work in a unit, and how many times as long each takes in B, on most
+    ranks: `part`, `name`, `a_count`, `b_count`, `times`.
+    """
+    sides = []
+    for job, run in zip("ab", runs, strict=True):
+        per = run.count(unit)
+        rows = (
+            run.work.filter(pl.col("name") != "")
+            .group_by("rank", "part", "name")
+            .agg(
+                (pl.col("time_ns").sum() / pl.col("count").sum()).alias(f"{job}_each"),
+                (pl.col("count").sum() / per).alias(f"{job}_count"),
+            )
+        )
+        sides.append(rows)
+    by = ["part", "name"]
+    counts = [
+        side.group_by(by).agg(pl.col(f"{job}_count").sum() / run.ranks)
+        for job, side, run in zip("ab", sides, runs, strict=True)
+    ]
+    times = sides[0].join(sides[1], on=["rank", *by])
+    # Of two in the middle the one that changes less.
+    middle = [
+        (pl.col("b_each") / pl.col("a_each")).quantile(0.5, one) for one in ("lower", "higher")
+    ]
+    least = pl.when(middle[0].log().abs() <= middle[1].log().abs()).then(middle[0])
+    times = times.group_by(by).agg(times=least.otherwise(middle[1]))
+    both = counts[0].join(counts[1], on=by, how="full", coalesce=True)
+    return both.join(times, on=by, how="left")
+
+
+def _choose_causes(reasons: pl.DataFrame, runs: Sequence[Run], unit: str) -> list[Reason]:
+    """Return what makes most of the difference, the first cause first."""
+    whole = float(reasons["change_ns"].sum())
+    if not (whole and all(run.path.height for run in runs)):
+        return []
+    sign, causes = np.sign(whole), []
+    for family in reasons["family"].unique(maintain_order=True):
+        rows = reasons.filter(family=family)
+        place = float(rows["by_place_ns"].sum())
+        on_ranks: tuple[str, ...] = ()
+        if place * sign >= LEAST_NAMED * abs(whole):
+            on_ranks, _ = _find_ranks(runs, unit, rows, place)
+        columns = (
+            [["by_place_ns"], ["by_count_ns", "by_duration_ns"]] if on_ranks else [["change_ns"]]
+        )
+        for number, names in enumerate(columns):
+            grown = rows.with_columns(own=pl.sum_horizontal(names) * sign)
+            change = float(grown["own"].sum())
+            if change >= LEAST_NAMED * abs(whole):
+                own = grown.filter(pl.col("own") > 0).sort("own", descending=True)
+                is_of_ranks = bool(on_ranks) and not number
+                causes.append(
+                    _make_reason(own, float(change * sign), whole, runs, unit, is_of_ranks)
+                )
+    return sorted(causes, key=lambda one: -one.share)[:MOST_CAUSES]
+
+
+def _make_reason(
+    rows: pl.DataFrame,
+    change: float,
+    whole: float,
+    runs: Sequence[Run],
+    unit: str,
+    is_of_ranks: bool,
+) -> Reason:
+    """Return a cause: the first of these rows of one family if it has most of the change, else all."""
+    first = rows.row(0, named=True)
+    is_single = first["own"] >= MOSTLY * abs(change) or first["family"] not in OF_MANY
+    if is_single and first["family"] in OF_MANY:
+        rows, change = rows[:1], float(np.copysign(first["own"], change))
+    ranks, times = _find_ranks(runs, unit, rows, change) if is_of_ranks else ((), None)
+    if times is None:
+        expected = rows.filter(pl.col("a_ns") > 0)
+        known = expected.select(pl.col("a_ns") * (pl.col("times").fill_null(1.0) - 1)).sum().item()
+        times = 1 + known / max(float(expected["a_ns"].sum()), 1.0)
+    counts = (first["a_count"] or 0.0, first["b_count"] or 0.0) if is_single else None
+    return Reason(
+        first["family"],
+        first["part"],
+        first["name"] if is_single else "",
+        change,
+        change / whole,
+        ranks,
+        counts,
+        times,
+        first["range"] if is_single else first["name"],
+    )
+
+
+def _find_ranks(
+    runs: Sequence[Run], unit: str, reasons: pl.DataFrame, change: float
+) -> tuple[tuple[str, ...], float | None]:
+    """Return the ranks that have a change (ns) to themselves, beyond what is longer on most ranks, empty for
+    none; and how many times as long each piece of that work lasts there as it does on most.
+    """
+    if runs[0].ranks != runs[1].ranks:
+        return (), None
+    # Of a range the work of ranks is known by the places between calls that the path has in it.
+    places = (
+        pl.concat([run.path for run in runs]).filter(part="host").select("part", "name", "range")
+    )
+    wanted = reasons.select("part", "name", "range", "times")
+    inside = wanted.filter(part="host").join(places.unique(), on=["part", "range"])
+    inside = inside.select("part", name="name_right", times="times")
+    wanted = pl.concat([wanted.select("part", "name", "times"), inside]).unique(["part", "name"])
+    sides = [
+        run.work.join(wanted, on=["part", "name"])
+        .group_by("rank", "part", "name")
+        .agg(
+            (pl.col("time_ns").sum() / run.count(unit)).alias(job),
+            (pl.col("count").sum() / run.count(unit)).alias(f"{job}_count"),
+            pl.col("times").first().alias(f"{job}_times"),
+        )
+        for job, run in zip("ab", runs, strict=True)
+    ]
+    both = sides[0].join(sides[1], on=["rank", "part", "name"], how="full", coalesce=True)
+    usual = (
+        pl.col("a") * pl.col("a_times").fill_null(1.0) * pl.col("b_count") / pl.col("a_count")
+    ).fill_null(0.0)
+    own = both.group_by("rank").agg(usual=usual.sum(), now=pl.col("b").fill_null(0.0).sum())
+    own = own.with_columns(change=(pl.col("now") - pl.col("usual")) * np.sign(change))
+    if not own.height:
+        return (), None
+    most = float(own["change"].max())
+    longest = own.filter(pl.col("change") >= OWN * most).sort("rank")
+    if longest.height > own.height / 2 or most < OWN * abs(change):
+        return (), None
+    before = longest["usual"].sum()
+    return tuple(longest["rank"]), longest["now"].sum() / before if before else None
+
+
+# ---- the comparison -------------------------------------------------------------------------------
+
+
+def compare_jobs(
+    first: FinishedJob, second: FinishedJob, names: tuple[str, str] = ("A", "B")
+) -> tuple[Comparison, Result]:
+    """Compare two runs: the facts, and the tables that belong to them. Changes are of the second from the
+    first. names: of both for people.
+    """
+    runs = [_open(job) for job in (first, second)]
+    unit = "iteration" if all(run.iterations for run in runs) else "job"
+    named = _pair_names(runs, unit)
+    runs = [_rename(run, own) for run, own in zip(runs, named, strict=True)]
+    likeness, common = _compare_work(runs, unit)
+    if likeness is not None and likeness < LEAST_ALIKE:
+        unit = "job"
+    verdict, reserves = _list_reserves(runs, likeness, common)
+    times = tuple(run.measure(unit) for run in runs)
+    lengths = tuple(run.measure("job") for run in runs)
+    reasons = _list_reasons(runs, unit, times)
+    is_of_iterations = unit == "iteration"
+    comparison = Comparison(
+        names,
+        verdict,
+        reserves,
+        unit,
+        likeness,
+        times,
+        lengths,
+        (runs[0].iterations, runs[1].iterations),
+        _estimate_noise(runs, times) if is_of_iterations else None,
+        _list_outliers(runs, names) if is_of_iterations else [],
+        _choose_causes(reasons, runs, unit),
+        _explain_job(runs, times, _list_reasons(runs, "job", lengths)) if is_of_iterations else [],
+    )
+    return comparison, _make_tables(first, second, comparison, reasons)
+
+
+def _estimate_noise(runs: Sequence[Run], times: Sequence[float]) -> float | None:
+    """Return by which share of A's iteration the means of both may differ by chance: two standard errors."""
+    lasts = [run.lasts for run in runs]
+    if min(map(len, lasts)) < 2:
+        return None
+    return float(2 * sum(one.var(ddof=1) / len(one) for one in lasts) ** 0.5 / times[0])
+
+
+def _list_outliers(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, int, float]]:
+    """Return the iterations that take far longer than the median of their run, the longest first."""
+    far = [
+        (name, int(number) + 1, float(run.lasts[number]))
+        for name, run in zip(names, runs, strict=True)
+        for number in np.flatnonzero(run.lasts > OUTLIER * np.median(run.lasts))
+    ]
+    return sorted(far, key=lambda one: -one[2])
+
+
+def _explain_job(runs: Sequence[Run], times: Sequence[float], of_job: pl.DataFrame) -> list[Reason]:
+    """Return what the difference of jobs that repeat iterations is made of: their number and length, and what
+    is before and after.
+    """
+    whole = runs[1].job.length - runs[0].job.length
+    if not whole:
+        return []
+    numbers = [run.iterations for run in runs]
+    causes = [
+        Reason(
+            "iterations", "", "", (numbers[1] - numbers[0]) * times[0], 0.0, counts=tuple(numbers)
+        ),
+        Reason("length", "", "", numbers[1] * (times[1] - times[0]), 0.0),
+    ]
+    for family in ("start-up", "shutdown"):
+        rows = of_job.filter(family=family)
+        change = float(rows["change_ns"].sum())
+        name = rows["name"][0] if rows.height else ""
+        causes.append(Reason(family, "", name or "", change, 0.0))
+    found = [
+        one for one in causes if one.change_ns / whole >= LEAST_NAMED and one.family != "length"
+    ]
+    found = [
+        Reason(
+            one.family, one.part, one.name, one.change_ns, one.change_ns / whole, counts=one.counts
+        )
+        for one in found
+    ]
+    return sorted(found, key=lambda one: -one.share)[:2]
+
+
+def _make_tables(
+    first: FinishedJob, second: FinishedJob, comparison: Comparison, reasons: pl.DataFrame
+) -> Result:
+    """Return the tables of a comparison."""
+    jobs = first, second
+    result = Result("difference", "Difference of two jobs", notes=list(comparison.reserves))
+    a, b = (job.description["name"] for job in jobs)
+    whole = comparison.unit_ns[1] - comparison.unit_ns[0]
+    families = reasons.group_by("family").agg(pl.col("a_ns", "b_ns", "change_ns").sum())
+    share = (pl.col("change_ns") / (whole or 1)).alias("difference_share")
+    said = {"unit": comparison.unit}
+    result.add(
+        "parts", families.with_columns(share).sort(-pl.col("change_ns").abs(), "family"), **said
+    )
+    result.add("reasons", reasons.with_columns(share), **said)
+    result.add("job", _describe_jobs(jobs), a=a, b=b)
+    # Tables are of the whole job, with warm-up.
+    steps = [
+        int(job.find_row("efficiencies", "focus").get("iterations_of_job") or count)
+        for job, count in zip(jobs, comparison.iterations, strict=True)
+    ]
+    for analysis, name, keys, count, values in COMPARED:
+        frames = [job.find_frame(analysis, name) for job in jobs]
+        if all(frame is not None for frame in frames):
+            value = next(one for one in values if all(one in frame.columns for frame in frames))
+            title = first.results[analysis].tables[name].title
+            if (joined := _join_by_key(frames, keys, count, value, steps)).height:
+                result.tables[f"{analysis}_{name}"] = Table(title, joined)
+        elif any(frame is not None for frame in frames):
+            has_none = "AB"[[frame is None for frame in frames].index(True)]
+            result.notes.append(f"{analysis}, {name}: {has_none} has none, not compared")
+    return result
+
+
+# ---- several runs, and limits ---------------------------------------------------------------------
+
+
+def measure_run(job: FinishedJob, what: str, name: str) -> float | None:
+    """Return a figure of a run that is limited (:class:`Limit`), None where the run has none: ns of an iteration
+    (`job`: of the job; `region`: of an execution), or an efficiency.
+    """
+    run = _open(job)
+    unit = "iteration" if run.iterations else "job"
+    if what in ("job", "iteration"):
+        return run.measure(what) if what == "job" or run.iterations else None
+    if what == "efficiency":
+        for row, (value,) in list_known_rows([job.metrics]):
+            if row.is_efficiency and name.lower() in (
+                "",
+                row.path,
+                row.name.lower(),
+                row.bare_name.lower(),
+            ):
+                return value
+        return None
+    if what == "region":
+        regions = job.find_frame("operations", "operations")
+        if regions is None:
+            return None
+        rows = regions.filter([fnmatch.fnmatchcase(one, name) for one in regions["operation"]])
+        time = next((one for one in ("gpu_ns", "host_ns") if one in rows.columns), "")
+        return float(rows[time].sum() / rows["calls"].sum()) if time and rows.height else None
+    rows = run.path.filter(pl.col("part").is_in(["nccl", "mpi"]))
+    if what == "kernel":
+        is_named = pl.col("name").str.contains(name, literal=True)
+        rows = run.work.filter(pl.col("part") == "kernel", is_named)
+        if not rows.height:
+            return None
+    return float(rows["time_ns"].sum() / run.count(unit))
+
+
+def check_limits(
+    sides: Sequence[Sequence[FinishedJob]], comparison: Comparison, limits: Sequence[Limit]
+) -> list[Checked]:
+    """Return what was found of each limit, of the means of the runs of both sides. A change that may be chance, by
+    the spread over runs or over iterations, exceeds none. Raises UsageError where a run lacks a figure.
+    """
+    checked = []
+    for limit in limits:
+        what = limit.what or comparison.unit
+        found = [[measure_run(job, what, limit.name) for job in side] for side in sides]
+        if any(one is None for side in found for one in side):
+            raise UsageError(f"--fail-above {what} {limit.name}: a run has no such figure")
+        (before, after), noise = _average(found)
+        change = before - after if what == "efficiency" else _compute_change(before, after)
+        if what == comparison.unit:
+            noise = max(noise, comparison.noise or 0.0)
+        noise = max(noise, ALIKE)
+        checked.append(
+            Checked(
+                Limit(what, limit.name, limit.share),
+                before,
+                after,
+                change,
+                noise,
+                change > max(limit.share, noise),
+            )
+        )
+    return checked
+
+
+def _average(sides: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], float]:
+    """Return the means of both sides, and the share of the first by which these may differ by chance: two standard
+    errors, by the spread of the runs of each side; 0 where each side is one run.
+    """
+    means = tuple(float(np.mean(side)) for side in sides)
+    free = sum(len(side) - 1 for side in sides)
+    squares = sum(float(np.var(side) * len(side)) for side in sides)
+    error = (squares / free * sum(1 / len(side) for side in sides)) ** 0.5 if free > 0 else 0.0
+    return means, 2 * error / means[0] if means[0] else 0.0
+
+
+def compare_sides(
+    sides: Sequence[Sequence[FinishedJob]], names: tuple[str, str] = ("A", "B")
+) -> tuple[Comparison, Result, tuple[FinishedJob, FinishedJob]]:
+    """Compare several runs of each side by that with the median time, and what may be chance by all; returns these
+    two runs, too.
+    """
+    every = [job for side in sides for job in side]
+    unit = "iteration" if all(job.steady for job in every) else "job"
+    times = [[_open(job).measure(unit) for job in side] for side in sides]
+    first, second = (
+        side[int(np.argsort(own)[(len(own) - 1) // 2])]
+        for side, own in zip(sides, times, strict=True)
+    )
+    comparison, result = compare_jobs(first, second, names)
+    if len(every) > len(sides):
+        times = [[_open(job).measure(comparison.unit) for job in side] for side in sides]
+        noise = max(comparison.noise or 0.0, _average(times)[1])
+        comparison = replace(comparison, noise=noise, runs=(len(sides[0]), len(sides[1])))
+    return comparison, result, (first, second)
+
+
+def find_jump(jobs: Sequence[FinishedJob]) -> tuple[int, pl.DataFrame]:
+    """Return where a series of runs jumps: the place of the run that differs most from that before it; and the
+    series: `run`, `time_ns` (of an iteration, without these of the job), `change_share` from the run before and
+    `since_first_share`.
+    """
+    runs = [_open(job) for job in jobs]
+    unit = "iteration" if all(run.iterations for run in runs) else "job"
+    times = np.array([run.measure(unit) for run in runs])
+    changes = times[1:] / times[:-1] - 1
+    series = pl.DataFrame(
+        {
+            "run": [job.description["name"] for job in jobs],
+            "time_ns": times,
+            "change_share": [None, *changes],
+            "since_first_share": times / times[0] - 1,
+        }
+    )
+    return int(np.argmax(np.abs(np.log(times[1:] / times[:-1])))) + 1, series
+
+
+def _describe_jobs(jobs: Sequence[FinishedJob]) -> pl.DataFrame:
+    rows = [("elapsed (s)", *(job.length / 1e9 for job in jobs))]
+    rows += [(name, *(job.description[name] for job in jobs)) for name in ("ranks", "devices")]
+    rows += [
+        (f"{row.name} (%)", *(None if one is None else 100 * one for one in values))
+        for row, values in list_known_rows([job.metrics for job in jobs])
+    ]
+    schema = {"figure": pl.String, "a": pl.Float64, "b": pl.Float64}
+    frame = pl.DataFrame(rows, schema=schema, orient="row", strict=False)
+    return frame.with_columns(change_share=divide_columns("b", "a") - 1)
+
+
+def _join_by_key(
+    frames: Sequence[pl.DataFrame],
+    keys: Sequence[str],
+    count: str,
+    value: str,
+    steps: Sequence[int],
+) -> pl.DataFrame:
+    """Return both jobs' rows by key, largest change first; what one job lacks counts as 0. steps:
+    how many iterations they have, 0 for unknown; where these differ, the change is that of an
+    iteration.
+    """
+    first, second = (
+        frame.group_by(keys, maintain_order=True).agg(
+            pl.col(count).sum().cast(pl.Int64).alias(f"count_{job}"),
+            pl.col(value).sum().alias(f"{job}_ns"),
+        )
+        for job, frame in zip("ab", frames, strict=True)
+    )
+    joined = first.join(
+        second, on=keys, how="full", coalesce=True, nulls_equal=True, maintain_order="left_right"
+    )
+    sums = pl.col("count_a", "count_b", "a_ns", "b_ns").fill_null(0)
+    joined = joined.with_columns(sums).with_columns(CHANGE)
+    change = "change_ns"
+    if 0 < steps[0] != steps[1] > 0:
+        change = "change_of_iteration_ns"
+        joined = joined.with_columns(
+            a_of_iteration_ns=pl.col("a_ns") / steps[0], b_of_iteration_ns=pl.col("b_ns") / steps[1]
+        ).with_columns(
+            change_of_iteration_ns=pl.col("b_of_iteration_ns") - pl.col("a_of_iteration_ns")
+        )
+    return joined.sort(pl.col(change).abs(), descending=True, maintain_order=True)

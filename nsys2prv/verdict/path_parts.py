@@ -1,0 +1,211 @@
+"""Say where the time of a job goes along its critical path, and what each rank does, in tables that two runs
+of a program are compared by (:mod:`nsys2prv.show.difference`): facts with names, which add up.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.figures.device_group import list_labels
+from nsys2prv.figures.host_time import PARTS
+from nsys2prv.replay.graph import TRANSFERS, Kind, split_rows, split_size
+from nsys2prv.replay.path import Cause, divide_path
+from nsys2prv.verdict.cause_context import CauseContext
+from nsys2prv.verdict.host_use import JobFacts
+from nsys2prv.verdict.thresholds import LEAST_LISTED
+
+#: What the path waits for -> the part of its time.
+OF_CAUSES = {
+    Cause.COMPUTATION: "kernel",
+    Cause.GRAPH: "kernel",
+    Cause.NCCL: "nccl",
+    Cause.MEMORY: "copy",
+    Cause.LATENCY: "latency",
+    Cause.QUEUED: "latency",
+    Cause.CALL: "call",
+    Cause.RETURN: "call",
+    Cause.MPI: "mpi",
+    Cause.HOST: "host",
+    Cause.WAIT: "call",
+    Cause.OUTSIDE: "outside",
+    Cause.HANDOFF: "latency",
+    Cause.FULL_QUEUE: "call",
+    Cause.UNEXPLAINED: "unexplained",
+}
+#: Kinds of work -> the part of the time that it is.
+OF_KINDS = {
+    Kind.KERNEL: "kernel",
+    Kind.COPY: "copy",
+    Kind.GAP: "host",
+    Kind.CALL: "call",
+    Kind.NCCL: "nccl",
+    Kind.MPI: "mpi",
+}
+#: Columns that tell rows apart.
+KEYS = ("process", "part", "name", "range")
+
+
+def list_path(facts: CauseContext) -> pl.DataFrame:
+    """Return where the time of the job goes: `rank`, `part` (of OF_CAUSES, `start` before what is replayed and
+    `exit` after it), `name` (kernel, call, or place between two), `range` (NVTX) and `time_ns`.
+    """
+    pieces = divide_path(facts.replay)
+    sums = pieces.group_by("process", "edge", "cause").agg(time_ns=pl.col("time").sum())
+    edges = sums["edge"].to_numpy()
+    known = edges >= 0
+    groups, kinds, keys = np.full((3, len(edges)), -1)
+    groups[known] = facts.find_groups(edges[known])
+    kinds[known], keys[known] = _find_work(facts, edges[known])
+    frame = sums.with_columns(
+        part=pl.col("cause").replace_strict(
+            {int(cause): part for cause, part in OF_CAUSES.items()}, return_dtype=pl.String
+        ),
+        kind=pl.Series(kinds),
+        key=pl.Series(keys),
+        range=_name_ranges(facts, groups),
+    )
+    named = _join_short(_name(facts, frame), facts.replay.span)
+    return _label(facts, pl.concat([named, _list_ends(facts)]), "range")
+
+
+def list_work(facts: CauseContext) -> pl.DataFrame:
+    """Return what each rank does within what is replayed: `rank`, `part` (of OF_KINDS), `name`, `follows` (the
+    kernel that most often runs before), `count` and `time_ns`, without what it waits.
+    """
+    replay = facts.replay
+    sums = []
+    for kind in OF_KINDS:
+        edges = replay.select((kind,))
+        for rows in split_rows(len(edges)):
+            some = edges[rows]
+            kinds, keys = _find_work(facts, some)
+            columns = {"process": replay.edges.process[some], "kind": kinds, "key": keys}
+            work = pl.DataFrame({**columns, "time_ns": facts.graph.weight[some]})
+            sums.append(
+                work.group_by("process", "kind", "key").agg(
+                    pl.col("time_ns").sum(), count=pl.len().cast(pl.Int64)
+                )
+            )
+    frame = pl.concat(sums).with_columns(
+        part=pl.col("kind").replace_strict({int(kind): part for kind, part in OF_KINDS.items()}),
+        range=pl.lit(""),
+    )
+    named = _join_short(_name(facts, frame), replay.span)
+    follows = pl.DataFrame(
+        [
+            (facts.name_kernel(key), facts.name_kernel(before))
+            for key, before in _find_orders(facts)
+        ],
+        {"name": pl.String, "follows": pl.String},
+        orient="row",
+    ).unique("name", keep="first")
+    return _label(facts, named.join(follows, on="name", how="left").drop("range"), "follows")
+
+
+def _find_work(facts: CauseContext, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the kinds of edges, and numbers of what they do, the same on all ranks: of transfers the name,
+    of copies 1000 x the kind of memory from and that to, of other edges their keys.
+    """
+    kind = facts.edges.kind[edges].astype(np.int64)
+    key = facts.edges.key[edges].astype(np.int64)
+    is_transfer = np.isin(kind, TRANSFERS)
+    key[is_transfer] = split_size(facts.edges.size[edges[is_transfer]])[0]
+    copies = facts.replay.job.copies.sort("edge")
+    if copies.height and (own := np.flatnonzero(kind == Kind.COPY)).size:
+        at = np.minimum(np.searchsorted(copies["edge"], edges[own]), copies.height - 1)
+        places = (copies["source"] * 1000 + copies["destination"]).to_numpy()[at]
+        key[own] = np.where(copies["edge"].to_numpy()[at] == edges[own], places, -1)
+    return kind, key
+
+
+def _find_orders(facts: CauseContext) -> list[tuple[int, int]]:
+    """Return each kernel, and that which most often begins before it, on the first process with kernels."""
+    edges = facts.replay.select((Kind.KERNEL,), processes=facts.replay.processes[:1].tolist())
+    order = np.argsort(facts.find_times(edges)[0], kind="stable")
+    key = pl.Series("key", facts.edges.key[edges[order]].astype(np.int64))
+    pairs = pl.DataFrame({"key": key, "before": key.shift()}).drop_nulls()
+    counts = pairs.group_by("key", "before").len().sort("key", "len", "before", descending=True)
+    return counts.unique("key", keep="first", maintain_order=True).select("key", "before").rows()
+
+
+def _name(facts: CauseContext, work: pl.DataFrame) -> pl.DataFrame:
+    """Return the sums of work by KEYS. work: `process`, `part`, `kind`, `key`, `range`, and what is summed."""
+    kinds = work.select("kind", "key").unique()
+    labels = list_labels("memory_kind")
+
+    def name(kind: int, key: int) -> str:
+        if kind == Kind.KERNEL:
+            return facts.name_kernel(key)
+        if kind == Kind.COPY:
+            return " to ".join(filter(None, map(labels.get, divmod(key, 1000))))
+        if kind in TRANSFERS:
+            return facts.name_transfer(Kind(kind), key)
+        if kind in (Kind.CALL, Kind.RETURN, Kind.LAUNCH):
+            return facts.name_call(key // 2 if kind == Kind.LAUNCH else key)
+        return facts.name_place(Kind.GAP, key) if kind == Kind.GAP else ""
+
+    names = [name(*row) for row in kinds.rows()]
+    named = work.join(kinds.with_columns(name=pl.Series(names, dtype=pl.String)), ["kind", "key"])
+    is_mpi = pl.col("part").eq("call") & pl.col("name").str.starts_with("MPI_")
+    named = named.with_columns(part=pl.when(is_mpi).then(pl.lit("mpi")).otherwise("part"))
+    return named.group_by(KEYS).agg(pl.col("^time_ns|count$").sum())
+
+
+def _join_short(frame: pl.DataFrame, span: int) -> pl.DataFrame:
+    """Return rows of which those that take little of a span (ns) are one of each rank and part."""
+    is_short = pl.col("time_ns") < LEAST_LISTED * span
+    short = frame.with_columns(
+        pl.when(is_short).then(pl.lit("")).otherwise(name).alias(name) for name in ("name", "range")
+    )
+    return (
+        short.group_by(KEYS).agg(pl.exclude(KEYS).sum().cast(pl.Int64)).cast({"process": pl.Int64})
+    )
+
+
+def list_host_path(facts: JobFacts) -> pl.DataFrame:
+    """Return where the time of a job goes that has no work of GPUs or calls of MPI, as :func:`list_path` does:
+    what its host does.
+    """
+    covered = facts.options.covered.find_hull()
+    return _label(facts, _divide_host_time(facts, "host", "all", covered[1] - covered[0]), "range")
+
+
+def _list_ends(facts: CauseContext) -> pl.DataFrame:
+    """Return the time before and after what is replayed, by what hosts do then."""
+    begin, end = facts.options.covered.find_hull()
+    before = _divide_host_time(facts, "start", "before", facts.replay.begin - begin)
+    return pl.concat([before, _divide_host_time(facts, "exit", "after", end - facts.replay.end)])
+
+
+def _divide_host_time(facts: JobFacts, part: str, when: str, time: int) -> pl.DataFrame:
+    """Return rows of a time (ns) by what hosts do then. when: as :meth:`JobFacts.find_use` has it."""
+    use = facts.find_use(when)
+    parts = {PARTS[one]: own for one, own in use.parts.items() if own} if use else {}
+    edges = np.cumsum([0, *(parts.values() or [1])]) / (sum(parts.values()) or 1) * time
+    names = [*parts] or [""]
+    return pl.DataFrame(
+        {
+            "process": np.full(len(names), -1),
+            "part": [part] * len(names),
+            "name": names,
+            "range": [""] * len(names),
+            "time_ns": np.diff(np.round(edges).astype(np.int64)),
+        }
+    )
+
+
+def _name_ranges(facts: CauseContext, groups: np.ndarray) -> pl.Series:
+    """Return what NVTX ranges are called without the numbers in which they differ; "" for none."""
+    return pl.Series(groups).replace_strict(
+        {-1: "", **dict(facts.alike.select("group", "pattern").rows())}, return_dtype=pl.String
+    )
+
+
+def _label(facts: JobFacts, frame: pl.DataFrame, *more: str) -> pl.DataFrame:
+    """Return rows with the names of processes, the longest first. more: columns behind `name`."""
+    tasks = facts.context.tasks.select(process=pl.col("task").cast(pl.Int64) - 1, rank="who")
+    order = ("rank", "part", "name", *more)
+    joined = frame.join(tasks, on="process", how="left").with_columns(pl.col("rank").fill_null(""))
+    rows = joined.select(*order, pl.exclude("process", *order))
+    return rows.sort(-pl.col("time_ns"), *order)
