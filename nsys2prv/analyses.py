@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.memory import keep_freed_memory, return_freed_memory, return_large_blocks
+from nsys2prv._util.budget import keep_freed_memory, return_freed_memory, return_large_blocks
 from nsys2prv.conversion.quality import lacks_mpi
 from nsys2prv.events.attributes import select_labels
 from nsys2prv.events.cuda import select_synchronising_calls

@@ -18,7 +18,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from nsys2prv._util import workers
-from nsys2prv._util.budget import check_processes
+from nsys2prv._util.budget import check_processes, return_freed_memory
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import (
     Closable,
@@ -26,9 +26,7 @@ from nsys2prv._util.files import (
     create_temporary_file,
     make_temporary_folder,
 )
-from nsys2prv._util.memory import return_freed_memory
-from nsys2prv._util.notes import Note
-from nsys2prv._util.text import format_count
+from nsys2prv._util.text import Note, format_count
 from nsys2prv.analyses import ANALYSES, ON_DEMAND, call_on_group, run_analyses
 from nsys2prv.conversion.anonymous import make_pseudonym
 from nsys2prv.conversion.convert import prepare

@@ -373,3 +373,13 @@ def shorten_name(name: str) -> str:
 def format_nanoseconds(value: float) -> str:
     """Return nanoseconds for people."""
     return format_scaled(value, ("ns", "us", "ms", "s"))
+
+
+class Note(Struct, frozen=True):
+    """A note on what was found or left out."""
+
+    text: str
+    #: True for one that needs no action: shown with --verbose and in the file beside the trace.
+    is_routine: bool = False
+    #: True for one on clocks that do not agree, shown with the hosts' clocks.
+    is_on_clocks: bool = False

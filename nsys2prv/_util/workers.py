@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
+from nsys2prv._util.budget import keep_freed_memory
 from nsys2prv._util.errors import Nsys2prvError, UsageError, delay_signals
-from nsys2prv._util.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 
 from nsys2prv._util import errors
+from nsys2prv._util.budget import check_address_space, keep_freed_memory, pause_garbage_collection
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import FULL, has_report_name
-from nsys2prv._util.memory import check_address_space, keep_freed_memory, pause_garbage_collection
 from nsys2prv._util.text import escape_to_one_line, print_text
 from nsys2prv.cli.arguments import (
     CONVERSION,

@@ -15,8 +15,8 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import NothingToWrite
-from nsys2prv._util.notes import Note
 from nsys2prv._util.stored_columns import StoredFrame, read_columns
+from nsys2prv._util.text import Note
 from nsys2prv.clock.maps import UNPLACED, ClockRecord
 from nsys2prv.conversion.clocks import (
     find_clock_corrections,

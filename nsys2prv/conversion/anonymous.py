@@ -18,8 +18,8 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.notes import Note
 from nsys2prv._util.stored_columns import FrameWriter, read_columns
+from nsys2prv._util.text import Note
 from nsys2prv.clock.maps import ClockRecord
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import find_known_label, load_catalogue

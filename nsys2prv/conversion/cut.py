@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
-from nsys2prv._util.notes import Note
-from nsys2prv._util.text import format_seconds, list_some, suggest_range
+from nsys2prv._util.text import Note, format_seconds, list_some, suggest_range
 from nsys2prv.conversion.cut_runs import CutWindow, CutWork, cut_task
 from nsys2prv.conversion.job import Job, group_by_report, sum_counters
 from nsys2prv.conversion.options import MOST_LISTED, CutPlan, Region, choose_reports, make_error

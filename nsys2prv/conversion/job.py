@@ -21,8 +21,7 @@ from msgspec.structs import asdict, replace
 
 from nsys2prv._util import files
 from nsys2prv._util.columns import ABSENT, factorize_together
-from nsys2prv._util.notes import Note
-from nsys2prv._util.text import Progress
+from nsys2prv._util.text import Note, Progress
 from nsys2prv._util.workers import Pool, make_pool
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, Placement
 from nsys2prv.conversion.damaged_work import DamagedWork

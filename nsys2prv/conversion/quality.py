@@ -20,9 +20,8 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.notes import Note
 from nsys2prv._util.stored_columns import read_frame
-from nsys2prv._util.text import choose_decimals, format_scaled, list_some
+from nsys2prv._util.text import Note, choose_decimals, format_scaled, list_some
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job
 from nsys2prv.events import all_kinds

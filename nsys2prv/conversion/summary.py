@@ -13,8 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from nsys2prv._util.notes import Note
-from nsys2prv._util.text import format_count, format_size
+from nsys2prv._util.text import Note, format_count, format_size
 from nsys2prv.conversion.clocks import describe_clocks, describe_hosts, find_host_clocks
 from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.quality import (

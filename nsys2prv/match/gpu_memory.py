@@ -17,7 +17,7 @@ import polars as pl
 
 from nsys2prv._util.budget import ALLOCATION_ROWS
 from nsys2prv._util.columns import sum_changes
-from nsys2prv._util.notes import Note
+from nsys2prv._util.text import Note
 from nsys2prv.events.catalogue import Metric, load_counter_tables
 from nsys2prv.events.cuda import ALLOCATION, GPU_MEMORY, RELEASE
 from nsys2prv.events.kind import Counters

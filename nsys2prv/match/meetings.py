@@ -19,6 +19,7 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.match import MPI_RULES
 from nsys2prv.match.mpi_collectives import OTHERS, ROOT, find_last, match_mpi_calls, match_set_up
 from nsys2prv.match.mpi_protocols import WAITING, describe_waiting
+from nsys2prv.match.nccl_collectives import measure_waits
 from nsys2prv.table.event_reader import LINE_COLUMNS, SIDES_OF_MESSAGES, EventReader
 
 #: Columns of collectives, a row for each member: its number (from 1), the `rule`, a value of the value
@@ -86,13 +87,9 @@ def _complete(found: pl.DataFrame) -> pl.DataFrame:
     )
     if "late" in found.columns:
         return found
-    begin, since, until = map(pl.col, ("begin", "since", "until"))
-    last = find_last("collective")
-    return found.with_columns(
-        late=begin - begin.min().over("collective"),
-        wait=(pl.min_horizontal(until, last) - since).clip(0),
-        transfer=(until - pl.max_horizontal(last, since)).clip(0),
-    )
+    first, last = pl.col("begin").min().over("collective"), find_last("collective")
+    found = found.with_columns(first=first, last=last, comparable=pl.lit(True))
+    return measure_waits(found, "since", "until")
 
 
 def _read_nccl(reader: EventReader) -> pl.DataFrame:

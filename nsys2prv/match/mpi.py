@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.notes import Note
+from nsys2prv._util.text import Note
 from nsys2prv.clock import NoiseKind
 from nsys2prv.events import mpi
 from nsys2prv.events.host import TRANSFERS

@@ -23,7 +23,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.budget import MOST_IN_GRAPHS
-from nsys2prv._util.columns import ABSENT, factorize_together, number_linked, number_rows
+from nsys2prv._util.columns import (
+    ABSENT,
+    factorize_together,
+    find_places,
+    number_linked,
+    number_rows,
+)
 from nsys2prv._util.stored_columns import FrameWriter, read_columns, read_frame
 from nsys2prv.clock import (
     NOISE,
@@ -605,7 +611,7 @@ def _line_up(
     numbers = numbers[choose_evenly(len(numbers), MOST_COLLECTIVES)]
     begin, end = np.full((2, len(numbers), len(queues)), np.nan)
     for column, (queue, own) in enumerate(zip(queues, ordinals, strict=True)):
-        row = np.clip(np.searchsorted(numbers, own), 0, len(numbers) - 1)
-        fits = numbers[row] == own
+        row = find_places(numbers, own)
+        fits = row >= 0
         begin[row[fits], column], end[row[fits], column] = queue.begin[fits], queue.end[fits]
     return begin, end

@@ -32,8 +32,7 @@ from msgspec.structs import replace
 from nsys2prv._util.budget import STEP_ROWS
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.notes import Note
-from nsys2prv._util.text import format_count, list_some
+from nsys2prv._util.text import Note, format_count, list_some
 from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind, Role
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Rows
@@ -349,17 +348,18 @@ def keep_sound_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     return kernels.filter(has_times).with_columns(time_end=pl.max_horizontal(end, begin + 1))
 
 
-def measure_waits(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return kernels with `late`, `wait` and `transfer` (ns), ABSENT where not `comparable`. They have
-    `begin`, `end`, and of the kernels that they meet the `first` and the `last` begin.
+def measure_waits(members: pl.DataFrame, since: str = "begin", until: str = "end") -> pl.DataFrame:
+    """Return members with `late`, `wait` and `transfer` (ns), ABSENT where not `comparable`. They have
+    `begin`, when they wait at most (`since`, `until`), the `first` begin of those that they meet, and when
+    the `last` of these has come.
     """
-    begin, end, last = (pl.col(name) for name in ("begin", "end", "last"))
+    last = pl.col("last")
     times = {
-        "late": begin - pl.col("first"),
-        "wait": pl.min_horizontal(last, end) - begin,
-        "transfer": pl.max_horizontal(end - last, 0),
+        "late": pl.col("begin") - pl.col("first"),
+        "wait": (pl.min_horizontal(last, until) - pl.col(since)).clip(0),
+        "transfer": (pl.col(until) - pl.max_horizontal(last, since)).clip(0),
     }
-    return kernels.with_columns(
+    return members.with_columns(
         pl.when("comparable").then(time).otherwise(ABSENT).alias(name)
         for name, time in times.items()
     )

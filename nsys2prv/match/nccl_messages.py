@@ -24,7 +24,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv._util.notes import Note
+from nsys2prv._util.text import Note
 from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR_KINDS, UTC_ERROR, FindingKind, NoiseKind, Role
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import MESSAGES, RECEIVE, SEND, SEND_RECEIVE

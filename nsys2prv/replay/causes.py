@@ -14,7 +14,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.workers import prepare_next
-from nsys2prv.replay.beside import overlap_transfers, run_alone, transfer_at_once
 from nsys2prv.replay.graph import NO_WEIGHT, Kind
 from nsys2prv.replay.suspects import (
     Suspect,
@@ -47,6 +46,7 @@ from nsys2prv.replay.thresholds import (
     TENSOR_SPEED_UP,
     WORSE,
 )
+from nsys2prv.replay.transfers import overlap_transfers, run_alone, transfer_at_once
 from nsys2prv.replay.unit_graph import make_place
 from nsys2prv.replay.whatif import GPU, HOST, HOST_TIME, Changes, Replay, sum_lasts
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
-from nsys2prv._util.memory import return_freed_memory
+from nsys2prv._util.budget import return_freed_memory
 from nsys2prv._util.native import core
 from nsys2prv.match import DEVICES
 from nsys2prv.match.handoffs import list_joining_handoffs

@@ -11,13 +11,6 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nsys2prv._util.workers import prepare_next
-from nsys2prv.replay.links import (
-    hand_off_as_usual,
-    hand_off_at_once,
-    is_late_at_times,
-    list_slow_links,
-    send_as_others,
-)
 from nsys2prv.replay.thresholds import (
     APART,
     BY_CHANCE,
@@ -44,6 +37,13 @@ from nsys2prv.replay.thresholds import (
     SHARE_OF_GREATEST,
     SLOWER,
     SOME_ERRORS,
+)
+from nsys2prv.replay.transfers import (
+    hand_off_as_usual,
+    hand_off_at_once,
+    is_late_at_times,
+    list_slow_links,
+    send_as_others,
 )
 from nsys2prv.replay.unequal_work import (
     find_longer_lines,

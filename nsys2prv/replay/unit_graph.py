@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.memory import return_freed_memory
+from nsys2prv._util.budget import return_freed_memory
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.replay.events import (

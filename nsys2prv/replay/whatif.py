@@ -12,7 +12,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.memory import return_freed_memory
+from nsys2prv._util.budget import return_freed_memory
 from nsys2prv._util.native import core
 from nsys2prv.match.groups import Pipeline
 from nsys2prv.replay.events import HANDOFF, MPI_NAMES, WAITED

@@ -16,10 +16,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from nsys2prv._util.budget import REMEMBERED_SHAPES
+from nsys2prv._util.budget import REMEMBERED_SHAPES, find_limit
 from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv._util.files import Closable
-from nsys2prv._util.memory import find_limit
 from nsys2prv._util.stored_columns import (
     NO_BITS,
     Packed,

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, group_rows, mask_changes
 from nsys2prv._util.intervals import order_ranges
-from nsys2prv._util.notes import Note
+from nsys2prv._util.text import Note
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.events.attributes import GREATEST

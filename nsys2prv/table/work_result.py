@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, is_sorted
 from nsys2prv._util.intervals import order_ranges
-from nsys2prv._util.notes import Note
 from nsys2prv._util.stored_columns import StoredFrame, read_frame
+from nsys2prv._util.text import Note
 from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, Metric, load_catalogue
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows

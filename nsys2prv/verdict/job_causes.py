@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from nsys2prv._util.text import list_some
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.host_time import describe_parts, select_gpus, sum_parts
-from nsys2prv.replay.beside import find_beside, overlap_transfers
 from nsys2prv.replay.causes import Cause, find_copy_speed
 from nsys2prv.replay.events import HANDOFF, WAITED
 from nsys2prv.replay.graph import Kind, split_size
 from nsys2prv.replay.thresholds import TENSOR_SPEED_UP, TOGETHER
+from nsys2prv.replay.transfers import find_beside, overlap_transfers
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import GPU, HOST, Replay
 from nsys2prv.verdict.cause_context import CauseContext

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tools.commands import SAMPLES, read_error, read_folder, run_command
 
-from nsys2prv._util.memory import NEEDED_BYTES
+from nsys2prv._util.budget import NEEDED_BYTES
 
 resource = pytest.importorskip("resource")
 

@@ -12,9 +12,8 @@ from tools.nccl_exports import Rank, format_payload
 
 import nsys2prv
 from nsys2prv._util.native import core
-from nsys2prv.replay.beside import find_beside, run_alone
-from nsys2prv.replay.links import list_slow_links, send_as_others
 from nsys2prv.replay.suspects import choose_culprit, list_suspects
+from nsys2prv.replay.transfers import find_beside, list_slow_links, run_alone, send_as_others
 from nsys2prv.replay.whatif import GPU, Replay
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
