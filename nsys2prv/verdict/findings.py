@@ -52,6 +52,7 @@ from nsys2prv.verdict.gpu_use import describe_unused
 from nsys2prv.verdict.host_use import JobFacts
 from nsys2prv.verdict.job_causes import describe_job_cause
 from nsys2prv.verdict.thresholds import (
+    LEAST_LOSS,
     LEAST_OF_JOB,
     LEAST_OUTSIDE,
     LEAST_TOLD,
@@ -120,16 +121,19 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     facts = CauseContext(frames, context, replay)
     result.add("path", path_parts.list_path(facts))
     result.add("work", path_parts.list_work(facts))
+    replayed = replay.span / options.covered_steady.length
     outside = replay.measure_outside()
-    of_all = outside * replay.span / options.covered_steady.length
-    if summary and of_all >= LEAST_OUTSIDE:
+    if summary and outside * replayed >= LEAST_OUTSIDE:
         result.notes[-1] += (
-            f" For {of_all:.0%} of the time the job waits for what comes from "
+            f" For {outside * replayed:.0%} of the time the job waits for what comes from "
             "outside of it, such as requests: long pauses of several ranks that end together."
         )
-    unexplained = replay.measure_unexplained()
+    # As all shares, of the steady state or the job.
+    unexplained = replayed * replay.measure_unexplained()
+    time = "the steady state" if facts.is_steady else "the job"
     trust = (
-        f"{unexplained:.1%} of the critical path waits for something that the reports do not show"
+        f"For {unexplained:.1%} of {time} the critical path waits for something that the reports "
+        "do not show"
     )
     if summary and unexplained > MOST_UNEXPLAINED:
         result.notes[-1] += f" {trust}."
@@ -332,10 +336,14 @@ def _find_generation(model: str) -> int:
 
 def _describe_nothing(facts: JobFacts, is_beside: bool) -> str:
     """Return what is said where no cause gains enough. is_beside: beside what happens once."""
-    devices, hosts, edges, is_busy = facts.devices, "", 0.0, False
-    if devices.height and devices["compute"].sum() > MOSTLY * devices["length"].sum():
-        is_busy, edges = True, 1 - devices["inner"].sum() / devices["length"].sum()
+    devices, hosts, edges = facts.devices, "", 0.0
+    compute, inner, length = (
+        devices[one].sum() if devices.height else 0 for one in ("compute", "inner", "length")
+    )
+    is_busy = compute > max(MOSTLY * inner, LEAST_LOSS * length)
+    if is_busy:
+        edges = 1 - inner / length
     elif not is_beside:
         hosts = host_time.describe_parts(host_time.sum_parts(facts.frames["hosts"]))
-    edges = edges if edges >= LEAST_GAIN else 0.0
+    edges = edges if edges >= LEAST_GAIN and not is_beside else 0.0
     return str(say("nothing", once=is_beside, busy=is_busy, edges=edges, hosts=hosts))
