@@ -10,6 +10,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from nsys2prv.export.info import MACHINE
+
 ROOT = Path(__file__).resolve().parents[2]
 #: Stands in every row of an environment; nothing that is written may have it.
 SECRET = "s3cr3t0f7h3env"
@@ -74,7 +76,7 @@ def plant_secrets(connection: sqlite3.Connection, secret: str = SECRET) -> None:
         if not {"name", "value"} <= set(columns):
             continue
         environment = (
-            "name != 'Hostname'"
+            f"name NOT IN {('Hostname', *MACHINE.values())}"
             if table == "TARGET_INFO_SYSTEM_ENV"
             else "name LIKE '%ENVIRONMENT_VARIABLE'"
         )
