@@ -155,7 +155,7 @@ class OpenJob(Closable):
         stream, samples, helper), paraver_task (from 1, as Paraver counts), rank (from 0), who (the rank, or
         the process that has none), node, device, stream.
         """
-        return self.reader.rows.threads.rename({"task": "paraver_task"})
+        return self.reader.rows.threads.drop("task").rename({"process": "paraver_task"})
 
     @property
     def devices(self) -> pl.DataFrame:
@@ -226,7 +226,7 @@ class OpenJob(Closable):
     def _describe_reach(self, reach: Reach) -> str:
         """Return how far calls of a thread or process are recorded, for people."""
         rows = self.reader.rows.threads
-        who = str(rows.filter(pl.col("task") == reach.task)["who"][0])
+        who = str(rows.filter(process=reach.task)["who"][0])
         if reach.thread >= 0:
             who = f"thread {rows['name'][reach.thread]} of {who}"
         return reach.describe(who, self.find_label)

@@ -6,7 +6,7 @@ In: a job. Out: a reader of its events by device group, with its rows and GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, group_rows, join_first, number_linked
 from nsys2prv._util.native import NEEDS_CORE, core
+from nsys2prv._util.stored_columns import read_columns
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.captures import CAPTURES
 from nsys2prv.events.catalogue import load_catalogue
@@ -28,6 +29,7 @@ from nsys2prv.events.extraction import (
     identify_gpu,
 )
 from nsys2prv.events.kind import Rows
+from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.events.stacks import STACK_TEXTS, STACKS
 from nsys2prv.match import write_result
 from nsys2prv.match.meetings import list_mpi_waits
@@ -50,12 +52,17 @@ from nsys2prv.table.event_reader import (
 from nsys2prv.table.runs import TRACE, Run, SpillReader, SpillWriter, take_rows
 from nsys2prv.table.slices import to_begin_times, to_trace_times
 from nsys2prv.table.work_result import WorkResult
-from nsys2prv.writers.rows import GPU_ROW_NAMES
+from nsys2prv.writers.rows import BY_FILE_NAME, GPU_ROW_NAMES
+
+#: A thread drives a GPU alone if so much of what it launches is on it: other GPUs it sets up, or copies to.
+DRIVES = 0.9
+#: What facts of NCCL say of ranks.
+_OF_RANKS = ("communicator", "ranks", "rank")
 
 
 def make_event_reader(job: Job, whole: bool = False) -> EventReader:
     """Return the reader of a prepared job, without damaged work. whole: with it, as the trace has it."""
-    rows, ids = make_row_table(job), job.ids
+    rows, ids = _split_by_gpu(job, make_row_table(job)), job.ids
     damaged = NO_DAMAGE
     if job.damaged and not whole:
         main = _find_main_rows(job)
@@ -155,7 +162,7 @@ def make_row_table(job: Job) -> RowTable:
         "name",
         "gpu",
         "kind",
-        "task",
+        "process",
         "rank",
         "by_name",
         "who",
@@ -171,6 +178,8 @@ def make_row_table(job: Job) -> RowTable:
         schema=dict.fromkeys(columns, pl.Int64)
         | dict.fromkeys(("row", "name", "kind", "who", "node"), pl.String)
         | {"by_name": pl.Boolean},
+    ).with_columns(
+        task="process", is_gpu=pl.lit(False), process_rank="rank", nccl_rank=pl.lit(None, pl.Int64)
     )
     main_rows = np.arange(count)
     for (report, key), thread in model.rows.items():
@@ -179,6 +188,147 @@ def make_row_table(job: Job) -> RowTable:
     return RowTable(
         threads, _number_devices(threads), _number_units(reports, tasks, devices, kinds), main_rows
     )
+
+
+def _split_by_gpu(job: Job, rows: RowTable) -> RowTable:
+    """Return the rows of a job in which each GPU that runs kernels of NCCL beside others of its process is a
+    task of its own, with the threads that drive it alone. What is left of the process is a task in front of
+    these; where these threads drive nearly all, its threads are helpers.
+    """
+    threads = rows.threads
+    pairs = threads.filter(kind=STREAM).select("process", "device").unique()
+    if (pairs["process"].value_counts()["count"].max() or 0) < 2:
+        return rows
+    reader = EventReader(job.runs, job.ids, rows)
+    work = ("launch", "memory")
+    launches = (
+        reader.read_lines(work, names=("sender", "thread")).group_by("sender", "thread").len()
+    )
+    sender = pl.Series(rows.main_rows[launches["sender"].to_numpy()])
+    streams = threads.select("process", "device", thread=pl.col("thread").cast(pl.Int64))
+    launches = launches.with_columns(sender=sender).join(streams, on="thread")
+    communicates = (
+        reader.read_begins("nccl_kernel").select("thread").unique().join(streams, "thread")
+    )
+    members = communicates.select("process", "device").unique()
+    members = members.filter(pl.len().over("process") > 1).with_columns(is_member=True)
+    if not members.height:
+        return rows
+    count = pl.col("len").sum()
+    by_device = launches.group_by("process", "sender", "device").agg(count=count)
+    by_device = by_device.join(members, ["process", "device"])
+    of_thread = pl.col("count").sum().over("process", "sender")
+    alone = by_device.filter(pl.col("count") >= DRIVES * of_thread)
+    shared = (
+        by_device.join(alone, "sender", how="anti").group_by("process").agg(pl.col("count").sum())
+    )
+    whole = by_device.group_by("process").agg(whole=pl.col("count").sum())
+    shared = whole.join(shared, "process").filter(pl.col("count") >= (1 - DRIVES) * pl.col("whole"))
+    # Threads of MPI count, whatever they drive.
+    of_mpi = [
+        number
+        for number, one in enumerate(job.model.processes, 1)
+        if one.pid in job.infos[one.report].ranks
+    ]
+    driven = dict(alone.select("sender", "device").rows())
+    return _make_tasks(job, rows, members, driven, {*shared["process"], *of_mpi})
+
+
+def _make_tasks(
+    job: Job,
+    rows: RowTable,
+    members: pl.DataFrame,
+    driven: Mapping[int, int],
+    with_hosts: Collection[int],
+) -> RowTable:
+    """Return the rows with the GPUs of members (`process`, `device`) as tasks. driven: thread -> device that
+    it alone drives; with_hosts: processes whose other threads are no helpers.
+    """
+    threads = rows.threads
+    main = pl.Series(rows.main_rows)
+    of_threads = pl.Series([driven.get(row) for row in rows.main_rows.tolist()], dtype=pl.Int64)
+    is_host = pl.col("kind") == HOST
+    own = pl.when(is_host).then(of_threads).otherwise("device")
+    threads = threads.with_columns(main=main, own=own).join(
+        members.rename({"device": "own"}), ["process", "own"], how="left", maintain_order="left"
+    )
+    own = pl.when("is_member").then("own").otherwise(-1)
+    key = pl.struct("process", own.alias("own"))
+    ranks = pl.DataFrame(
+        _find_nccl_ranks(job, rows, members),
+        schema=dict.fromkeys(("process", "own", "nccl_rank"), pl.Int64),
+        orient="row",
+    )
+    ranks = ranks if ranks.height == members.height else ranks.clear()
+    threads = threads.with_columns(own=own, task=key.rank("dense").cast(pl.Int64))
+    threads = threads.drop("nccl_rank").join(
+        ranks, ["process", "own"], how="left", maintain_order="left"
+    )
+    is_gpu, split = pl.col("own") >= 0, members["process"].unique().to_list()
+    numbers = dict(rows.devices.select("device", "gpu").rows())
+    gpu = pl.format("GPU{}", pl.col("own").replace_strict(numbers, default=None))
+    is_only = threads.filter(is_host)["process"].n_unique() == 1
+    process = pl.col("who").str.strip_suffix(BY_FILE_NAME)
+    who = gpu if is_only else pl.format("{} {}", process, gpu)
+    is_left = is_host & ~is_gpu & pl.col("process").is_in([*{*split} - {*with_hosts}])
+    threads = threads.with_columns(
+        who=pl.when(is_gpu).then(who).otherwise("who"),
+        rank=pl.when(is_gpu).then(None).otherwise("rank"),
+        is_gpu=is_gpu,
+        kind=pl.when(is_left).then(pl.lit(HELPER)).otherwise("kind"),
+    )
+    peopled = threads.filter(is_host).select("process", "task", is_gpu=is_gpu).unique()
+    hosts = dict(peopled.filter(~pl.col("is_gpu")).select("process", "task").rows())
+    lacking = threads.filter(is_gpu & ~pl.col("task").is_in(peopled["task"].implode()))
+    tasks = lacking.select("task", "process").unique("task").rows()
+    units = np.where((threads["kind"] == HELPER).to_numpy(), NO_UNIT, rows.units)
+    threads = threads.drop("main", "own", "is_member")
+    return RowTable(
+        threads,
+        _number_devices(threads),
+        units,
+        rows.main_rows,
+        {task: hosts[process] for task, process in tasks if process in hosts},
+    )
+
+
+def _find_nccl_ranks(job: Job, rows: RowTable, members: pl.DataFrame) -> list[tuple[int, int, int]]:
+    """Return the process, the device and the rank of members of NCCL in the largest communicator that gives
+    each a rank of its own, by what calls and kernels say; none where there is no such.
+    """
+    frames = []
+    for result in job.ordered_results:
+        for name in (COMMUNICATORS, KERNELS):
+            if name in result.facts:
+                told = pl.DataFrame(
+                    read_columns(result.facts[name], ("process", "device", *_OF_RANKS))
+                )
+                told = told.filter(pl.col("rank") >= 0, pl.col("device") >= 0).unique()
+                frames.append(told.with_columns(report=pl.lit(result.report, pl.Int64)))
+    if not frames:
+        return []
+    device_of = rows.get_column("device")
+    places = [
+        (report, key.pid, key.device, int(device_of[thread]))
+        for (report, key), thread in job.model.rows.items()
+        if isinstance(key, StreamKey)
+    ]
+    number = ("report", "process", "device")
+    devices = pl.DataFrame(places, (*number, "own"), orient="row").unique(number)
+    told = pl.concat(frame.cast(pl.Int64) for frame in frames).join(devices, number)
+    tasks = pl.DataFrame(
+        [(*key, task + 1) for key, task in job.model.tasks.items()],
+        ("report", "process", "task"),
+        orient="row",
+    )
+    told = told.join(tasks, ["report", "process"]).select("own", *_OF_RANKS, process="task")
+    told = told.unique().join(members.rename({"device": "own"}), ["process", "own"])
+    for _, found in told.sort("ranks", "communicator", descending=True).group_by(
+        "communicator", "ranks", maintain_order=True
+    ):
+        if found.height == members.height == found["rank"].n_unique():
+            return found.select("process", "own", "rank").rows()
+    return []
 
 
 def _identify_gpus(job: Job) -> dict[int, tuple]:

@@ -102,8 +102,8 @@ DYNAMIC_TABLE = re.compile(r"DYNAMIC_NVTXPAYLOAD_DATATYPE_(-?\d+)_(\d+)_(\d+)")
 #: Tables of payloads with fewer rows are read whole from their pages: to have SQLite pick the rows
 #: of a part takes longer.
 SMALL_TABLE = 100_000
-#: Facts of communicators (0: without a recorded one): the process, its rank, and whether the call
-#: that created it says so.
+#: Facts of communicators (0: without a recorded one): the process, its rank, on which of its GPUs, and
+#: whether the call that created it says so.
 COMMUNICATORS = "nccl_communicators"
 #: Columns of ranges that are read.
 COLUMNS, TEXTS = (*nvtx.NAME_COLUMNS, "jsonTextId", "eventId"), ("text", "jsonText", "binaryData")
@@ -397,6 +397,7 @@ def _index_calls(
     extraction.found_nccl_calls.append(calls)
     made, communicator = _mask_making(calls["operation"]), calls["communicator"]
     facts = {name: calls[name] for name in ("communicator", "ranks", "rank")}
+    facts["device"] = told["device"][usable]
     facts = _take(
         {**facts, "process": calls["thread"] & PROCESS_MASK, "made": made},
         np.flatnonzero(made | (communicator != 0)),
@@ -444,8 +445,24 @@ def _list_operations(calls: Arrays) -> Arrays:
     # Ranks as stated by the calls that made communicators.
     is_making = _mask_making(operation) & (calls["communicator"] != 0) & (calls["ranks"] > 0)
     making = _take(calls, is_making)
+    # A thread that made its own rank has just that, whatever others of the process made.
+    of_process, of_thread = (_find_made(making, moving, mask) for mask in (PROCESS_MASK, -1))
+    made = {
+        name: np.where(of_thread["shared"] > 0, own, of_process[name])
+        for name, own in of_thread.items()
+    }
+    ranks, rank = moving["ranks"], moving["rank"]
+    moving["ranks"] = np.where(ranks > 0, ranks, made["ranks"])
+    moving["rank"] = np.where(rank >= 0, rank, made["rank"])
+    return moving | {"shared": made["shared"]}
+
+
+def _find_made(making: Arrays, moving: Arrays, mask: int) -> Arrays:
+    """Return `ranks` and `rank` of operations, and in how many ranks of the communicator they share
+    (`shared`, 0 unknown), by the calls that made it in the process or thread (mask: of globalTid).
+    """
     both = [np.append(making[name], moving[name]) for name in ("thread", "communicator")]
-    _, code = number_rows(both[0] & PROCESS_MASK, both[1])
+    _, code = number_rows(both[0] & mask, both[1])
     made, code = np.split(code, [len(making["thread"])])
     count = int(max(made.max(initial=-1), code.max(initial=-1))) + 1
     made_ranks, made_rank = np.full(count, ABSENT), np.full(count, np.iinfo(np.int64).max)
@@ -454,10 +471,7 @@ def _list_operations(calls: Arrays) -> Arrays:
     (distinct, _), _ = factorize_together(made, making["rank"])
     shared = np.bincount(distinct, minlength=count)
     made_rank = np.where(shared == 1, made_rank, ABSENT)
-    ranks, rank = moving["ranks"], moving["rank"]
-    moving["ranks"] = np.where(ranks > 0, ranks, made_ranks[code])
-    moving["rank"] = np.where(rank >= 0, rank, made_rank[code])
-    return moving | {"shared": shared[code]}
+    return {"ranks": made_ranks[code], "rank": made_rank[code], "shared": shared[code]}
 
 
 def _sum_groups(operations: Arrays) -> Arrays:

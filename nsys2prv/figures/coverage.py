@@ -130,7 +130,7 @@ def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) 
     tasks_of: dict[int, set[int]] = defaultdict(set)
     for (report, _), thread in job.model.rows.items():
         if rows["kind"][thread] not in (SAMPLED, HELPER):
-            tasks_of[report].add(int(rows["task"][thread]))
+            tasks_of[report].add(int(rows["process"][thread]))
     spans = _find_report_spans(job, reader, tasks_of)
     by_task: dict[int, Spans] = {}
     # The first end of each counts.
@@ -149,7 +149,7 @@ def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) 
     common = reduce(and_, by_task.values(), whole)
     if common.length >= (1 - NEGLIGIBLE) * whole.length:
         common = whole
-    names = dict(rows.unique("task").select("task", "who").rows())
+    names = dict(rows.unique("process").select("process", "who").rows())
     # Where a trace is cut it begins after the first event.
     first, stated = [0], [0]
     for report in spans:
@@ -226,7 +226,7 @@ def _count_calls_of_others(
     for layout in (layout for layout in COLLECTIVE_LAYOUTS if layout in reader.layouts):
         for unit in units:
             frame = reader.read_begins(layout, ("communicator",), unit)
-            frame = frame.with_columns(reader.rows.find("task", frame["thread"]))
+            frame = frame.with_columns(reader.rows.find("process", frame["thread"]).alias("task"))
             for (task, communicator), of_task in frame.group_by("task", "communicator"):
                 members[task].add((layout, communicator))
                 first, last = (np.sort(of_task[one].to_numpy()) for one in ("begin", "end"))

@@ -307,9 +307,14 @@ class DeviceGroup:
         """When the first work begins (ns), None where there is none."""
         return self.work["begin"].min()
 
+    def find_host(self, task: int) -> int:
+        """Return the task whose threads drive the GPUs of a task."""
+        return self.reader.rows.hosts.get(task, task)
+
     def list_device_tasks(self, device: int) -> list[int]:
-        """Return the tasks that a device works for, ascending."""
-        return self.work_counts.filter(device=device)["task"].to_list()
+        """Return the tasks that a device works for, those whose threads drive it, ascending."""
+        tasks = self.work_counts.filter(device=device)["task"].to_list()
+        return sorted({*map(self.find_host, tasks)})
 
     def find_main_task(self, device: int) -> int:
         """Return the task that has most work on a device, the first of equal ones."""

@@ -137,7 +137,7 @@ def _add_focus(
 def _count_processes(context: Context) -> int:
     """Return the number of processes that are no helpers."""
     rows = context.reader.rows.threads.filter(pl.col("kind").is_in([HOST, STREAM]))
-    return rows["task"].n_unique()
+    return rows["process"].n_unique()
 
 
 def _replay_ideal_network(

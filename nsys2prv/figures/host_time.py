@@ -118,6 +118,7 @@ def find_task_parts(unit: DeviceGroup, task: int, time: Spans) -> Iterator[tuple
     """Yield when the thread of a task that matters is in each of PARTS within some time, and of the calls
     of CUDA in those that wait for GPUs (WAITING).
     """
+    task = unit.find_host(task)
     if task not in unit.tasks:
         yield "unknown", time
         return

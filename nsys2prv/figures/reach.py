@@ -79,20 +79,22 @@ def find_reaches(unit: DeviceGroup) -> list[Reach]:
     if not unit.has("cuda_api"):
         return []
     main, limit = unit.reader.rows.main_rows, (1 - LEAST_LEFT) * unit.duration
-    last = np.full(len(main), -1)
+    last, process_of = np.full(len(main), -1), unit.reader.rows.get_column("process")
     np.maximum.at(last, main, unit.reader.find_last_ends("cuda_api", unit.number))
-    early, late = (last >= 0) & (last < limit), np.unique(unit.task_of[last >= limit])
+    early, late = (last >= 0) & (last < limit), np.unique(process_of[last >= limit])
     if not early.any():
         return []
-    tasks = np.setdiff1d(np.unique(unit.task_of[early]), late)
-    wanted = early[main] | np.isin(unit.task_of, tasks)
+    tasks = np.setdiff1d(np.unique(process_of[early]), late)
+    wanted = early[main] | np.isin(process_of, tasks)
 
     def read(layout: str, *fields: str) -> pl.DataFrame:
         events = unit.reader.read_begins(
             layout, fields, unit.number, keep=lambda columns: wanted[columns["thread"]]
         )
         thread = pl.Series("thread", main[events["thread"].to_numpy()])
-        return events.with_columns(thread, unit.reader.rows.find("task", thread)).cast(pl.Int64)
+        return events.with_columns(
+            thread, unit.reader.rows.find("process", thread).alias("task")
+        ).cast(pl.Int64)
 
     calls, marks = read("cuda_api"), pl.concat([*_list_marks(unit, read)])
     launching = main[[sender for sender, _ in unit.launch_pairs]]
@@ -169,7 +171,7 @@ def find_mpi_reaches(reader: EventReader) -> Iterator[Reach]:
     """
     if COLLECTIVE not in reader.layouts:
         return
-    task_of, units = reader.rows.get_column("task"), reader.rows.unit_numbers
+    task_of, units = reader.rows.get_column("process"), reader.rows.unit_numbers
     last = np.full(task_of.max(initial=0) + 1, -1)
     for layout in reader.layouts.intersection(MPI_LAYOUTS):
         for unit in units:
@@ -182,7 +184,7 @@ def find_mpi_reaches(reader: EventReader) -> Iterator[Reach]:
         if layout not in reader.layouts:
             return pl.DataFrame(schema=dict.fromkeys(("begin", "end", "task", field), pl.Int64))
         events = pl.concat([reader.read_begins(layout, (field,), unit) for unit in units])
-        return events.with_columns(reader.rows.find("task", events["thread"]))
+        return events.with_columns(reader.rows.find("process", events["thread"]).alias("task"))
 
     others = read("mpi_other", "call")
     early[others.filter(pl.col("call") == _FINALIZE)["task"].unique().to_numpy()] = False

@@ -38,6 +38,8 @@ KERNEL_NAMES = "kernel names"
 MOST_FINDINGS = 10
 #: Ranks, or members of a communicator, that are named one by one.
 MOST_NAMED = 8
+#: GPUs of one process that are named.
+MOST_DEVICES = 2
 #: Said where there are no findings.
 NOTHING = "Nothing found: no rank is persistently late, and nothing else costs much."
 
@@ -168,6 +170,8 @@ class Finding(Struct, frozen=True):
             parts = [f"{begin / 1e9:.{digits}f} s to {end / 1e9:.{digits}f} s"]
             if ranks:
                 parts.append(f"rank{'s' * (len(ranks) > 1)} {format_numbers(sorted(ranks))}")
+            elif not self.ranks:
+                parts += self.devices[:1]
         return ", ".join(parts)
 
     @property
@@ -359,11 +363,12 @@ class Context(Struct, frozen=True):
 
     @property
     def tasks(self) -> pl.DataFrame:
-        """`task`, `rank` (null for none, `by_name`: told by file names), `who` (its name in tables) and
-        `node` of every task but those of helpers, and `device`, its first GPU with work, null for none.
+        """`task`, `rank` (null for none, `by_name`: told by file names), `who` (its name in tables),
+        `node`, `is_gpu` and `nccl_rank` of every task but those of helpers, and `device`, its first GPU with
+        work, null for none.
         """
         rows = self.reader.rows.threads.filter(pl.col("kind") != HELPER)
-        rows = rows.select("task", "rank", "by_name", "who", "node")
+        rows = rows.select("task", "rank", "by_name", "who", "node", "is_gpu", "nccl_rank")
         devices = self.devices.unique("task", keep="first").select("task", device="label")
         rows = rows.unique("task").sort("task")
         return rows.join(devices, "task", how="left", maintain_order="left")
@@ -431,7 +436,9 @@ class JobRanks(Struct, frozen=True):
         if devices.height:
             devices = devices.join(labels, on="device", how="left", maintain_order="left")
         else:
-            devices = labels.with_columns(task=pl.lit(0, pl.Int64)).clear()
+            devices = labels.with_columns(
+                task=pl.lit(0, pl.Int64), host=pl.lit(0, pl.Int64)
+            ).clear()
         return cls(tasks, devices)
 
     @property
@@ -456,8 +463,9 @@ class JobRanks(Struct, frozen=True):
     def list_devices(self, tasks: list[int]) -> tuple[str, ...]:
         """Return the devices of tasks, in their order."""
         by_task: dict[int, list[str]] = {}
-        for task, label in self.devices.select("task", "label").drop_nulls().rows():
-            by_task.setdefault(task, []).append(label)
+        for *owners, label in self.devices.select("task", "host", "label").drop_nulls().rows():
+            for task in {*owners}:
+                by_task.setdefault(task, []).append(label)
         return tuple(label for task in tasks for label in by_task.get(task, ()))
 
     def find_host(self, tasks: list[int]) -> str:
@@ -475,7 +483,7 @@ class JobRanks(Struct, frozen=True):
         """
         rows = self.tasks.filter(pl.col("task").is_in(tasks))
         if len(tasks) == 1:
-            return f"{rows['who'][0]} ({', '.join(self.list_devices(tasks)) or rows['node'][0]})"
+            return self._describe_one(tasks[0])
         ranks = sorted(self.list_ranks(tasks))
         nodes = rows["node"].unique(maintain_order=True).to_list()
         more = f" and {format_count(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""
@@ -485,6 +493,20 @@ class JobRanks(Struct, frozen=True):
             return f"{list_some([*(f'rank {rank}' for rank in ranks), *unnamed])} ({where})"
         by_name = BY_FILE_NAME if rows["by_name"].all() else ""
         return f"ranks {format_numbers(ranks)}{by_name} ({where})"
+
+    def _describe_one(self, task: int) -> str:
+        """Return a rank with its GPUs or host; a GPU that is a rank of NCCL with that one, and its host where
+        there are several, or nothing else is known.
+        """
+        (row,) = self.tasks.filter(task=task).rows(named=True)
+        where, number = [*self.list_devices([task])], row["nccl_rank"]
+        if len(where) > MOST_DEVICES:
+            where = [row["node"], format_count(len(where), "GPU")]
+        if row["is_gpu"]:
+            is_alone = number is not None and self.tasks["node"].n_unique() == 1
+            where = [] if is_alone else [row["node"]]
+            where += [f"NCCL rank {number}"] if number is not None else []
+        return f"{row['who']} ({', '.join(where) or row['node']})"
 
 
 def format_numbers(numbers: list[int], separator: str = ", ") -> str:
@@ -501,25 +523,37 @@ def format_numbers(numbers: list[int], separator: str = ", ") -> str:
 def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, str]:
     """Return the name of every communicator by its value. kernels: a row at least for each
     communicator (its value, negative where unknown) and task. tasks: task, rank (null for none),
-    who, node.
+    who, node, is_gpu.
 
     Several communicators of the same members are numbered: `world (0-15)`, `world (0-15) #2`.
     """
     places = {task: place for task, *place in tasks.select("task", "rank", "who", "node").rows()}
-    all_ranks = tasks["rank"].drop_nulls().n_unique()
+    all_ranks, gpus = tasks["rank"].drop_nulls().n_unique(), {*tasks.filter("is_gpu")["task"]}
     known = kernels.filter(pl.col("communicator") >= 0)
     members = known.group_by("communicator").agg(pl.col("task").unique().sort())
     used: Counter[str] = Counter()
     names = {}
     for value, of_tasks in members.sort("communicator").rows():
         ranks, who, hosts = zip(*(places[task] for task in of_tasks), strict=True)
-        if None in ranks:
+        if {*of_tasks} <= gpus:
+            name = f"world ({_name_gpus(who)})" if len(of_tasks) == len(gpus) else _name_gpus(who)
+        elif None in ranks:
             name = list_some(who)
         else:
             name = _name_ranks(sorted(ranks), sorted(set(hosts)), all_ranks)
         used[name] += 1
         names[value] = f"{name} #{used[name]}" if used[name] > 1 else name
     return names
+
+
+def _name_gpus(names: Sequence[str]) -> str:
+    """Return GPUs by their processes, of names such as `rank 0 GPU1`: `rank 0 GPU0-3, rank 1 GPU0-3`."""
+    numbers: dict[str, list[int]] = {}
+    for name in names:
+        process, _, number = name.rpartition("GPU")
+        numbers.setdefault(process, []).append(int(number))
+    parts = (f"{process}GPU{format_numbers(sorted(own), ',')}" for process, own in numbers.items())
+    return list_some([*parts])
 
 
 def _name_ranks(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> str:

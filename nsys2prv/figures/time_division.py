@@ -64,7 +64,7 @@ def list_lanes(group: DeviceGroup) -> list[tuple[int, int]]:
     """
     tasks = group.list_tasks(group.work).to_numpy()
     lanes = set(zip(tasks.tolist(), group.work["device"].to_list(), strict=True))
-    busy = {task for task, _ in lanes}
+    busy = {one for task, _ in lanes for one in (task, group.find_host(task))}
     rows = group.reader.rows.threads.filter(pl.col("task").is_in(group.tasks))
     if group.has(*WORK):
         rows = rows.filter(pl.col("rank").is_not_null())
@@ -157,7 +157,9 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     numbers = lanes.select("lane", "task", "device")
     devices = context.reader.rows.devices.select(pl.col("device").cast(pl.Int64), gpu="label")
     named = lanes.join(devices, "device", "left", maintain_order="left")
-    named = context.label_tasks(named.with_columns(paraver_task="task"), "node")
+    processes = dict(context.reader.rows.threads.select("task", "process").unique().rows())
+    named = named.with_columns(paraver_task=pl.col("task").replace_strict(processes))
+    named = context.label_tasks(named, "node")
     parts = _list_parts(lanes, (*PARTS, *HOST_PARTS))
     if KERNEL_NAMES not in context.available and "compute" in parts:
         result.notes.append(
@@ -351,8 +353,7 @@ def _find_idle(group: DeviceGroup, task: int) -> tuple[Spans | None, set[int]]:
     """Return when all GPUs of a process are idle, None where that is not known, and the threads that
     drive them.
     """
-    work = group.work.filter(group.list_tasks(group.work) == task)
-    devices = work["device"].unique().to_list()
+    devices = [one for one in group.devices if task in group.list_device_tasks(one)]
     drivers = {one for device in devices for one in find_driving_threads(group, device)}
     drivers.add(choose_thread(group, task))
     if not devices or set(devices) & set(group.options.lossy_devices):

@@ -65,7 +65,7 @@ def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
     # Where no communicator is recorded, calls that match in order are taken for those of one.
     if not (found["communicator"] < 0).all():
         found = found.filter(pl.col("communicator") >= 0)
-    rank, task = (reader.rows.find(name, found["thread"]) for name in ("rank", "task"))
+    rank, task = (reader.rows.find(name, found["thread"]) for name in ("process_rank", "process"))
     found = found.with_columns(
         task=task,
         waits=pl.col("call").replace_strict(blocking | at_once, return_dtype=pl.Int64),
@@ -205,7 +205,7 @@ def _learn_roots(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
 def match_set_up(reader: EventReader) -> pl.DataFrame:
     """Return calls of MPI without a communicator: the n-th of a name of all processes."""
     found = reader.read_named_calls(MPI_LAYOUTS, _SET_UP).sort("begin", maintain_order=True)
-    found = found.with_columns(reader.rows.find("task", found["thread"]))
+    found = found.with_columns(reader.rows.find("process", found["thread"]).alias("task"))
     found = found.with_columns(number=pl.int_range(pl.len()).over("layout", "call", "task"))
     name = ("layout", "call")
     whole = pl.len().over(*name, "number") == pl.col("task").n_unique().over(name)

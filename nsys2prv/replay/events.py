@@ -153,7 +153,9 @@ def read_calls(reader: EventReader, unit: int, handoffs: pl.DataFrame) -> tuple[
     columns, outer, first = find_outermost(columns)
     begin, end, thread, name, correlation = columns.values()
     del columns
-    launches = Launches(reader.rows.get_column("task").astype(np.int32)[thread], correlation, outer)
+    launches = Launches(
+        reader.rows.get_column("process").astype(np.int32)[thread], correlation, outer
+    )
     if not (known := correlation >= 0).all():
         launches = Launches(launches.task[known], correlation[known], outer[known])
     return Calls(*(column[first] for column in (begin, end, thread, name))), launches
@@ -204,7 +206,7 @@ def read_operations(reader: EventReader, unit: int, calls: Calls, launches: Laun
     }
     columns = reader.read_joined(fields, unit, _OPERATION_COLUMNS, _make_operations)
     begin, stream = columns["begin"], columns["thread"]
-    tasks = reader.rows.get_column("task").astype(np.int32)[stream]
+    tasks = reader.rows.get_column("process").astype(np.int32)[stream]
     call = find_launches(launches, tasks, columns.pop("correlation"))
     known = np.flatnonzero(call >= 0)
     call[known[calls.begin[call[known]] > begin[known] + CLOCKS_APART]] = -1
@@ -281,10 +283,10 @@ def read_markers(reader: EventReader, unit: int) -> Markers:
     ).sort("begin", maintain_order=True)
     # Of several rows of a stream the first.
     streams = reader.rows.threads.filter(pl.Series(reader.rows.units == unit)).select(
-        pl.col("task", "stream").cast(pl.Int64), row=pl.col("thread").cast(pl.Int32)
+        pl.col("stream").cast(pl.Int64), task=pl.col("process"), row=pl.col("thread").cast(pl.Int32)
     )
     streams = streams.drop_nulls().unique(("task", "stream"), keep="first", maintain_order=True)
-    rows = rows.with_columns(reader.rows.find("task", rows["thread"]))
+    rows = rows.with_columns(reader.rows.find("process", rows["thread"]).alias("task"))
     rows = rows.join(streams, on=("task", "stream"), how="left", maintain_order="left")
     number = pl.struct("event", "task").rank("dense").cast(pl.Int32)
     event = pl.when(pl.col("event") >= 0).then(number - 1).otherwise(-1)

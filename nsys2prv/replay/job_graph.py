@@ -91,6 +91,9 @@ class JobGraph(Struct, frozen=True, dict=True):
     devices: np.ndarray
     #: Row of each thread of a helper that ranks wait for, by a process of its own.
     helpers: Mapping[int, int] = {}
+    #: Where GPUs of a process are ranks of NCCL: process of each GPU -> that whose threads drive it. Processes
+    #: that are neither drive none.
+    drivers: Mapping[int, int] = {}
 
     @property
     def rows(self) -> Column:
@@ -188,7 +191,17 @@ def join_units(
         kernels.select("begin", "end", device=pl.Series(devices[kernels["thread"].to_numpy()])),
         devices,
         {process: row for row, process in helpers.items()},
+        _list_drivers(reader),
     )
+
+
+def _list_drivers(reader: EventReader) -> dict[int, int]:
+    """Return `drivers` of :class:`JobGraph`."""
+    rows = reader.rows.threads
+    if not rows["is_gpu"].any():
+        return {}
+    tasks = rows.filter(pl.col("stream").is_not_null())["task"].unique().to_list()
+    return {task - 1: reader.rows.hosts.get(task, task) - 1 for task in tasks}
 
 
 def _list_helpers(reader: EventReader, handoffs: pl.DataFrame) -> dict[int, int]:

@@ -31,7 +31,7 @@ from nsys2prv.replay.unit_graph import make_place, split_place
 from nsys2prv.replay.whatif import GPU, Changes, Replay
 
 _WORDS = [words for words, _ in JOB_CHANGES.values() if words]
-_WHO, _FACTOR = r"(?P<who>ranks?|host) (?P<names>[^:]+): ?", r" x ?(?P<factor>[\d.]+)"
+_WHO, _FACTOR = r"(?P<who>ranks?|host|gpus?) (?P<names>[^:]+): ?", r" x ?(?P<factor>[\d.]+)"
 _SCALED = {**KINDS, "network": TRANSFERS}
 _HANDOFFS = {"as usual": LATE_HANDOFF, "at once": HANDOFF}
 _LINKS = {
@@ -46,6 +46,8 @@ class Names(Struct, frozen=True):
 
     #: Rank -> its processes.
     ranks: Mapping[int, tuple[int, ...]]
+    #: Name of each GPU in lower case, as `gpu3` (where it is the only one), `node01 gpu3` -> the process.
+    gpus: Mapping[str, int]
     #: Label of each kernel, by event value.
     kernels: Mapping[int, str]
 
@@ -64,6 +66,8 @@ class Question(Struct, frozen=True):
         if not self.said["who"]:
             return None
         wanted, known, hosts = self.said["names"], self.names.ranks, self.replay.job.hosts
+        if self.said["who"].startswith("gpu"):
+            return self._find_gpus(wanted)
         if self.said["who"] == "host":
             found = [one for one in self.replay.processes.tolist() if hosts[one] == wanted]
             if not found:
@@ -71,16 +75,37 @@ class Question(Struct, frozen=True):
                 raise UsageError(f"--what-if host {wanted}: no such host; there are {there}")
             return tuple(found)
         try:
-            ends = [part.partition("-")[::2] for part in wanted.split(",")]
-            ranks = [
-                one for first, last in ends for one in range(int(first), int(last or first) + 1)
-            ]
+            ranks = _parse_numbers(wanted)
         except ValueError:
             raise UsageError(f"--what-if rank {wanted}: give ranks as in 3,5-7") from None
         if unknown := [rank for rank in ranks if rank not in known]:
             there = list_some([str(rank) for rank in sorted(known)], 8) or "none"
             raise UsageError(f"--what-if rank {unknown[0]}: no such rank; there are {there}")
         return tuple(sorted({process for rank in ranks for process in known[rank]}))
+
+    def find_workers(self, work: str) -> tuple[int, ...] | None:
+        """Return the processes that do the work of some sort of those that are named: of GPUs, or the hosts
+        that drive them. work: what says so, or what is meant.
+        """
+        drivers, named = self.replay.job.drivers, self.processes
+        if named is None or not drivers:
+            return named
+        if self.said.get(work, work) == "host":
+            return tuple(sorted({drivers.get(one, one) for one in named}))
+        gpus = (gpu for gpu, driver in drivers.items() if {gpu, driver} & {*named})
+        return tuple(sorted(gpus))
+
+    def _find_gpus(self, wanted: str) -> tuple[int, ...]:
+        """Return the processes of GPUs: of numbers, or of one with its host or process."""
+        known = self.names.gpus
+        try:
+            names = [f"gpu{number}" for number in _parse_numbers(wanted)]
+        except ValueError:
+            names = [wanted.lower()]
+        if unknown := [name for name in names if name not in known]:
+            there = list_some(sorted(known), 8) or "none"
+            raise UsageError(f"--what-if {unknown[0]}: no such GPU; there are {there}")
+        return tuple(sorted({known[name] for name in names}))
 
     @property
     def factor(self) -> float:
@@ -97,7 +122,7 @@ class Question(Struct, frozen=True):
 
     def work_as_others(self) -> Changes:
         """Give ranks, or those of a host, the work of the others."""
-        suspect = Suspect(0.0, self.said["work"], self.processes or ())
+        suspect = Suspect(0.0, self.said["work"], self.find_workers("work") or ())
         return do_as_others(self.replay, suspect)
 
     def hand_off(self) -> Changes:
@@ -107,12 +132,12 @@ class Question(Struct, frozen=True):
 
     def share(self) -> Changes:
         """Let all have an equal part of what ranks have more of in some kernels."""
-        suspect = Suspect(0.0, "gpu", self.processes or (), is_shared=True)
+        suspect = Suspect(0.0, "gpu", self.find_workers("gpu") or (), is_shared=True)
         return do_as_others(self.replay, suspect)
 
     def leave_out(self) -> Changes:
         """Let ranks, or those of a host, do nothing that the others do not."""
-        suspect = Suspect(0.0, self.said["own"], self.processes or (), is_own=True)
+        suspect = Suspect(0.0, self.said["own"], self.find_workers("own") or (), is_own=True)
         return do_as_others(self.replay, suspect)
 
     def link_as_others(self) -> Changes:
@@ -125,7 +150,7 @@ class Question(Struct, frozen=True):
     def scale_work(self) -> Changes:
         """Let some work take this share of its time."""
         kinds = _SCALED[self.said["scaled"]]
-        return self.replay.scale(kinds, self.factor, processes=self.processes)
+        return self.replay.scale(kinds, self.factor, processes=self.find_workers("scaled"))
 
     def scale_kernels(self) -> Changes:
         """Let kernels of a name take this share of their time."""
@@ -160,6 +185,7 @@ _FORMS: dict[str, tuple[Callable[[Question], Changes], tuple[str, ...]]] = {
             "rank 3: host as others",
             "rank 3: copies as others",
             "host NAME: gpu as others",
+            "gpu 3: host as others",
         ),
     ),
     _WHO + rf"hand-?offs (?P<handoffs>{'|'.join(_HANDOFFS)})": (
@@ -192,6 +218,12 @@ _FORMS: dict[str, tuple[Callable[[Question], Changes], tuple[str, ...]]] = {
     r"no (?P<call>\S+)": (Question.remove_calls, ("no CALL",)),
 }
 EXAMPLES = [one for _, examples in _FORMS.values() for one in examples]
+
+
+def _parse_numbers(text: str) -> list[int]:
+    """Return the numbers of a text such as `3,5-7`. Raises ValueError for others."""
+    ends = [part.partition("-")[::2] for part in text.split(",")]
+    return [one for first, last in ends for one in range(int(first), int(last or first) + 1)]
 
 
 def parse_what_ifs(texts: Sequence[str]) -> list[re.Match[str]]:
@@ -239,11 +271,8 @@ def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
         if suspect.host and suspect.is_link:
             link = next(name for name, kinds in _LINKS.items() if kinds == (suspect.kind,))
             return f"host {suspect.host}: {link} as others"
-        by_process = {process: rank for rank, own in names.ranks.items() for process in own}
-        ranks = [by_process.get(process) for process in suspect.processes]
-        if None in ranks:
+        if not (who := _name_workers(suspect.processes, replay, names)):
             return ""
-        who = f"rank{'s' if len(ranks) > 1 else ''} {','.join(map(str, ranks))}"
         if suspect.hands_off:
             how = next(how for how, kind in _HANDOFFS.items() if kind == suspect.kind)
             return f"{who}: hand-offs {how}"
@@ -263,3 +292,20 @@ def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
     if cause.kind == "imbalance":
         return f"{'gpu' if has_gpu_work(replay) else 'host'} balanced"
     return JOB_CHANGES["host_time" if cause.kind == "launching" else cause.kind][0]
+
+
+def _name_workers(processes: Sequence[int], replay: Replay, names: Names) -> str:
+    """Return the words for processes, "" where there are none: GPUs that are ranks of NCCL, or ranks."""
+    drivers = replay.job.drivers
+    if drivers.keys() & {*processes}:
+        found = {process: name for name, process in names.gpus.items()}
+        gpus = [found.get(process, "") for process in processes]
+        numbers = [one.removeprefix("gpu") for one in gpus]
+        if all(map(str.isdecimal, numbers)):
+            return f"gpu{'s' if len(gpus) > 1 else ''} {','.join(numbers)}"
+        return f"gpu {gpus[0]}" if gpus[0] and not gpus[1:] else ""
+    by_process = {process: rank for rank, own in names.ranks.items() for process in own}
+    ranks = [by_process.get(process) for process in processes]
+    if None in ranks:
+        return ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {','.join(map(str, ranks))}"

@@ -191,10 +191,11 @@ def _widen(replay: Replay, found: Suspect, suspects: list[Suspect]) -> Suspect:
     """
     if found.is_link or found.hands_off or found.is_own or found.is_shared or found.ratio:
         return found
-    mean, sets = replay.tabulate(KINDS[found.kind]).excess.mean, list_sets(replay)
+    table = replay.tabulate(KINDS[found.kind])
+    mean, sets = table.excess.mean, list_sets(replay, table.processes)
 
     def find_least(processes: tuple[int, ...]) -> float:
-        return float(mean[np.searchsorted(replay.processes, processes)].min())
+        return float(mean[table.find_columns(processes)].min())
 
     wider = [
         one
@@ -213,9 +214,10 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     """
     if suspect.is_link or suspect.hands_off:
         return True
-    table, count = replay.tabulate(KINDS[suspect.kind]), len(replay.processes)
+    table = replay.tabulate(KINDS[suspect.kind])
+    count = len(table.processes)
     mean, error = table.excess.mean, table.excess.error
-    own = np.searchsorted(replay.processes, suspect.processes)
+    own = table.find_columns(suspect.processes)
     if suspect.ratio:
         return _count_errors(table, int(own[0]), own) > SOME_ERRORS
     others = np.delete(np.arange(count), own)
@@ -241,8 +243,8 @@ def is_long_for_a_while(replay: Replay, suspect: Suspect) -> bool:
     """Return whether each of some processes takes longer than all others ever do in more parts of the
     time than it would by chance, or by far, as a GPU does while it is throttled.
     """
-    sums = replay.tabulate(KINDS[suspect.kind]).excess.sums
-    own = np.searchsorted(replay.processes, suspect.processes)
+    table = replay.tabulate(KINDS[suspect.kind])
+    sums, own = table.excess.sums, table.find_columns(suspect.processes)
     others = np.delete(sums, own, axis=0)
     most, fewest = others.max(initial=0), FEWEST_PARTS[suspect.kind]
     longer = np.arange((sums[own] > most).sum(axis=1).min())
@@ -257,8 +259,8 @@ def is_far_beyond(replay: Replay, suspect: Suspect) -> bool:
     """Return whether some work of each of some processes, in the same part of the time, is so much
     longer than usual that it is no chance: no more of the random pauses of all processes.
     """
-    excess = replay.tabulate(KINDS[suspect.kind]).excess
-    own = np.searchsorted(replay.processes, suspect.processes)
+    table = replay.tabulate(KINDS[suspect.kind])
+    excess, own = table.excess, table.find_columns(suspect.processes)
     longest = excess.longest[own]
     if np.ptp(longest.argmax(axis=1)):
         return False
@@ -303,21 +305,21 @@ def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:
 
 def _list_work(replay: Replay) -> Iterator[Suspect]:
     """Yield processes with more work than others, whose gain is not known."""
-    sets = list_sets(replay)
     for name, kinds in KINDS.items():
-        excess = replay.tabulate(kinds).excess.total
+        table = replay.tabulate(kinds)
+        excess, processes = table.excess.total, table.processes
         # Only who has more work than others can gain anything.
         chosen = {
-            (int(replay.processes[column]),): ""
+            (int(processes[column]),): ""
             for column in np.flatnonzero(excess > LEAST_EXCESS * replay.span)
         }
-        for members, host in sets.items():
-            columns = np.searchsorted(replay.processes, members)
+        for members, host in list_sets(replay, processes).items():
+            columns = table.find_columns(members)
             if excess[columns].min() > LEAST_OF_SET * replay.span:
                 chosen.setdefault(members, host)
         most = max(LEAST_HIGH * replay.span, SHARE_OF_GREATEST * excess.max(initial=0))
-        high = tuple(replay.processes[excess > most].tolist())
-        if 1 < len(high) <= len(replay.processes) / 2:
+        high = tuple(processes[excess > most].tolist())
+        if 1 < len(high) <= len(processes) / 2:
             chosen.setdefault(high, "")
         for members, host in chosen.items():
             lines = find_longer_lines(replay, members) if name == "gpu" else None
@@ -331,25 +333,28 @@ def is_awaited(replay: Replay, suspect: Suspect) -> bool:
     if suspect.hands_off:
         return True
     own = {*suspect.processes}
+    own |= {gpu for gpu, driver in replay.job.drivers.items() if driver in own}
     meet = [{*members} for members, _ in replay.job.channels if members]
     if not meet:
         return suspect.kind != "host" or replay.job.kernels > 0
     return suspect.is_link or any(own & one and one - own for one in meet)
 
 
-def list_sets(replay: Replay) -> dict[tuple[int, ...], str]:
-    """Return sets of processes that may share a cause: hosts (with their names), members of
+def list_sets(replay: Replay, processes: np.ndarray) -> dict[tuple[int, ...], str]:
+    """Return sets of some processes that may share a cause: hosts (with their names), members of
     communicators, equal blocks.
     """
-    hosts = group_by_host(replay)
-    sets: dict[tuple[int, ...], str] = {members: host for host, members in hosts.items()}
-    count = len(replay.processes)
+    hosts, known = group_by_host(replay), {*processes.tolist()}
+    sets: dict[tuple[int, ...], str] = {
+        tuple(one for one in members if one in known): host for host, members in hosts.items()
+    }
+    count = len(processes)
     for members in (*replay.groups, *(members for members, _ in replay.job.channels)):
-        if 1 < len(members) <= count / 2:
+        if 1 < len(members) <= count / 2 and known.issuperset(members):
             sets.setdefault(members, "")
     for parts in (2, 4, 8):
         if count % parts == 0 and count // parts > 1:
-            for block in np.split(replay.processes, parts):
+            for block in np.split(processes, parts):
                 sets.setdefault(tuple(block.tolist()), "")
     return {members: host for members, host in sets.items() if 1 < len(members) < count}
 
@@ -367,7 +372,8 @@ def list_slow_processes(replay: Replay, kind: str) -> Iterator[Suspect]:
     however their work is numbered: by the medians of the durations of each kernel, or at each place.
     Their gain is not known.
     """
-    usual, total, _ = replay.tabulate(KINDS[kind]).by_key
+    table = replay.tabulate(KINDS[kind])
+    usual, total, _ = table.by_key
     if not len(usual):
         return
     ratios = usual / np.maximum(np.nanmedian(usual, axis=1, keepdims=True), 1)
@@ -381,9 +387,9 @@ def list_slow_processes(replay: Replay, kind: str) -> Iterator[Suspect]:
     apart = logs - np.nanmedian(logs)
     is_far = apart > FAR_OUT * max(float(np.nanmedian(np.abs(apart))), 1e-4)
     is_slow = is_far & (ratio > SLOWER) & (slower >= NEARLY_ALL_KERNELS)
-    for process, slow in zip(replay.processes[is_slow], ratio[is_slow], strict=True):
+    for process, slow in zip(table.processes[is_slow], ratio[is_slow], strict=True):
         yield Suspect(0.0, kind, (int(process),), "", float(slow))
-    for members, host in list_sets(replay).items():
-        columns = np.searchsorted(replay.processes, members)
+    for members, host in list_sets(replay, table.processes).items():
+        columns = table.find_columns(members)
         if is_slow[columns].all():
             yield Suspect(0.0, kind, members, host, float(np.median(ratio[columns])))

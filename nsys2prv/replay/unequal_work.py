@@ -68,7 +68,7 @@ def _is_at_edge(replay: Replay, table: WorkTable, key: int, column: int) -> bool
 def find_work_of(replay: Replay, kinds: tuple[Kind, ...], processes: tuple[int, ...]) -> OwnWork:
     """Return the work that these processes alone have."""
     table = replay.tabulate(kinds)
-    wanted = table.mask_columns(np.searchsorted(replay.processes, processes))
+    wanted = table.mask_processes(processes)
     same = (one for one in find_own_work(replay, kinds) if (one.columns == wanted).all())
     none = OwnWork(wanted, np.zeros(0, np.int64), np.zeros((0, len(wanted))), np.zeros(len(wanted)))
     return next(same, none)
@@ -76,9 +76,10 @@ def find_work_of(replay: Replay, kinds: tuple[Kind, ...], processes: tuple[int, 
 
 def list_owners(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[tuple[int, ...]]:
     """Yield processes that have so much work of their own that the job may gain without it."""
-    whole = replay.tabulate(kinds).by_key[1].sum(axis=0)
+    table = replay.tabulate(kinds)
+    whole = table.by_key[1].sum(axis=0)
     for own in find_own_work(replay, kinds):
-        owners = tuple(replay.processes[own.columns].tolist())
+        owners = tuple(table.processes[own.columns].tolist())
         least = LEAST_EXCESS * replay.span
         if np.median(whole[~own.columns]) < least:
             # The others do nothing of the kind: their part is another one.
@@ -159,7 +160,7 @@ def find_longer_lines(replay: Replay, processes: tuple[int, ...]) -> np.ndarray 
 
 def _find_longer_lines(replay: Replay, processes: tuple[int, ...]) -> np.ndarray | None:
     table = replay.tabulate(GPU)
-    own = table.mask_columns(np.searchsorted(replay.processes, processes))
+    own = table.mask_processes(processes)
     usual, lasts = table.find_medians(~own), table.find_medians(own)
     known = ~(np.isnan(usual) | np.isnan(lasts))
     known &= np.repeat(table.find_alike(own), np.diff(table.first))
@@ -187,7 +188,7 @@ def share_longer(replay: Replay, processes: tuple[int, ...]) -> Changes:
     table = replay.tabulate(GPU)
     if lines is None:
         return []
-    own = table.mask_columns(np.searchsorted(replay.processes, processes))
+    own = table.mask_processes(processes)
     lines = np.flatnonzero(lines)
     usual, edges = table.find_medians(~own)[lines], table.edges[lines]
     lasts = np.where(edges >= 0, table.weight[np.maximum(edges, 0)], 0)

@@ -111,6 +111,9 @@ def build_unit_graph(
     task_of, device_of = (
         reader.rows.get_column(name).astype(np.int32) for name in ("task", "device")
     )
+    # Threads wait for what they drive, and for each other.
+    host_of = np.array([reader.rows.hosts.get(one, one) for one in task_of.tolist()], np.int32)
+
     does = describe_calls(calls, labels, operations)
     is_copy, work = operations.kind == Kind.COPY, operations.name
     if is_copy.any():
@@ -142,7 +145,7 @@ def build_unit_graph(
     del calls, operations, markers, is_copy, work, does
     return_freed_memory()
     arranged, _ = core.build_unit(
-        of_calls, of_operations, of_markers, (np.maximum(task_of - 1, 0), device_of), nodes_of
+        of_calls, of_operations, of_markers, (np.maximum(host_of - 1, 0), device_of), nodes_of
     )
     del of_calls, of_operations, of_markers
     columns = Columns(zip(_COLUMNS, (*arranged[0], *arranged[1]), strict=True))

@@ -94,6 +94,8 @@ class WorkTable(Struct, frozen=True, dict=True):
     first: np.ndarray
     #: How long each edge lasts (ns).
     weight: Durations
+    #: Process of each column, ascending.
+    processes: np.ndarray
 
     @cached_property
     def usual(self) -> np.ndarray:
@@ -105,6 +107,14 @@ class WorkTable(Struct, frozen=True, dict=True):
         mask = np.zeros(self.edges.shape[1], bool)
         mask[columns] = True
         return mask
+
+    def find_columns(self, processes: Sequence[int]) -> np.ndarray:
+        """Return the columns of these processes."""
+        return np.flatnonzero(np.isin(self.processes, processes))
+
+    def mask_processes(self, processes: Sequence[int]) -> np.ndarray:
+        """Return a mask of the columns of these processes."""
+        return self.mask_columns(self.find_columns(processes))
 
     def find_medians(self, columns: np.ndarray) -> np.ndarray:
         """Return the medians of some columns (a mask) in each line (ns), NaN of none."""
@@ -188,7 +198,7 @@ class WorkTable(Struct, frozen=True, dict=True):
         if (group == np.arange(len(group))[:, None]).all():
             return self
         edges, first, kept = join_lines(self.edges, self.first, self.turn, counts, group)
-        return WorkTable(edges, self.keys[kept], first, self.weight)
+        return WorkTable(edges, self.keys[kept], first, self.weight, self.processes)
 
     def split_sizes(self) -> WorkTable:
         """Return the table with kernels apart that some processes have beside those that all have of one
@@ -217,14 +227,16 @@ class WorkTable(Struct, frozen=True, dict=True):
                 blocks.append(block if some is None else pack_lines(block, some))
                 keys.append(self.keys[key])
         first = np.cumsum([0, *map(len, blocks)])
-        return WorkTable(np.concatenate(blocks), np.array(keys, np.int32), first, self.weight)
+        return WorkTable(
+            np.concatenate(blocks), np.array(keys, np.int32), first, self.weight, self.processes
+        )
 
     def keep(self, is_kept: np.ndarray) -> WorkTable:
         """Return the table of some keys (a mask)."""
         counts = np.diff(self.first)
         first = np.cumsum([0, *counts[is_kept]])
         edges = self.edges[np.repeat(is_kept, counts)]
-        return WorkTable(edges, self.keys[is_kept], first, self.weight)
+        return WorkTable(edges, self.keys[is_kept], first, self.weight, self.processes)
 
     @cached_property
     def by_key(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -238,13 +250,18 @@ class WorkTable(Struct, frozen=True, dict=True):
 
 
 def make_work_table(
-    graph: Graph, columns: np.ndarray, rows: np.ndarray, processes: int, weight: Durations
+    graph: Graph, rows: np.ndarray, processes: np.ndarray, weight: Durations
 ) -> WorkTable:
-    """Return the table of work of some edges. columns: of each row of the trace; weight: of edges."""
-    table, keys, first = core.tabulate_work(graph.core, graph.row, columns, rows, processes)
-    edges = np.frombuffer(table, np.int32).reshape(-1, max(processes, 1))
+    """Return the table of work of some edges, of some processes. weight: of edges."""
+    count = len(processes)
+    # Of each process, and last of meetings.
+    column = np.full(graph.processes.max(initial=0) + 2, -1, np.int32)
+    column[processes] = np.arange(count)
+    columns = column[graph.processes]
+    table, keys, first = core.tabulate_work(graph.core, graph.row, columns, rows, count)
+    edges = np.frombuffer(table, np.int32).reshape(-1, max(count, 1))
     keys, first = np.frombuffer(keys, np.int32), np.frombuffer(first, np.int64)
-    return WorkTable(edges, keys, first, weight)
+    return WorkTable(edges, keys, first, weight, processes)
 
 
 class KernelFacts(Struct, frozen=True):
@@ -469,18 +486,24 @@ class Replay(Struct, frozen=True, dict=True):
         """Results that are measured once, by name."""
         return {}
 
+    def list_compared(self, kinds: tuple[Kind, ...]) -> np.ndarray:
+        """Return the processes whose work of some kinds is compared, ascending: where GPUs of a process are
+        ranks these, and the hosts that drive them.
+        """
+        drivers = self.job.drivers
+        if not drivers:
+            return self.processes
+        workers = {*drivers.values()} if Kind.GAP in kinds else {*drivers}
+        return self.processes[np.isin(self.processes, [*workers])]
+
     def tabulate(self, kinds: tuple[Kind, ...]) -> WorkTable:
         """Return the work of some kinds, by process."""
         if kinds not in self.tables:
-            graph, count = self.graph, len(self.processes)
-            # Of each process, and last of meetings.
-            column = np.full(len(self.job.hosts) + 1, -1, np.int32)
-            column[self.processes] = np.arange(count)
-            columns = column[graph.processes]
             work = self._select_work(kinds)
             if Kind.GAP in kinds and HANDOFF not in self.job.calls:
                 work = self._add_common(work, kinds)
-            table = make_work_table(graph, columns, work, count, self.weight)
+            processes = self.list_compared(kinds)
+            table = make_work_table(self.graph, work, processes, self.weight)
             self.tables[kinds] = table.join_places() if Kind.GAP in kinds else table.split_sizes()
         return self.tables[kinds]
 
@@ -490,7 +513,8 @@ class Replay(Struct, frozen=True, dict=True):
         """
         others = [name for name in self.job.calls if name < MPI_NAMES]
         # Helpers do nothing that ranks do.
-        ranks = self.processes.tolist() if self.job.helpers else None
+        is_whole = not (self.job.helpers or self.job.drivers)
+        ranks = None if is_whole else self.list_compared(kinds).tolist()
         if Kind.CALL not in kinds or len(others) == len(self.job.calls):
             rows = self.select(kinds, processes=ranks)
         else:
@@ -564,7 +588,7 @@ class Replay(Struct, frozen=True, dict=True):
         time. Work that no other process did gets shorter by the same ratio as the rest.
         """
         table = self.tabulate(kinds)
-        members = table.mask_columns(np.searchsorted(self.processes, processes))
+        members = table.mask_processes(processes)
         return [] if members.all() else table.share(members, ~members)
 
     def react_as_others(self, processes: Sequence[int]) -> Changes:
@@ -608,7 +632,7 @@ class Replay(Struct, frozen=True, dict=True):
     def compare_kernels(self, processes: Sequence[int]) -> Changes:
         """Give processes the kernels of the others, where they have about as many."""
         table = self.tabulate(GPU)
-        own = table.mask_columns(np.searchsorted(self.processes, processes))
+        own = table.mask_processes(processes)
         return [] if own.all() else table.keep(table.find_alike(own)).share(own, ~own)
 
     def transfer_as_others(self, is_wanted: Callable[[tuple[str, ...]], bool]) -> Changes:

@@ -75,8 +75,9 @@ class RowTable(Struct, frozen=True):
     """Rows of a job, its devices, and the units that analyses look at one at a time."""
 
     #: A row for each thread of the trace, in their order: `thread` (from 0), `row` (its label), `name`
-    #: (that without its address), `gpu` (number of its GPU on its machine, null for none), `kind` (host, stream, samples, helper), `task` (from 1, as Paraver numbers them), `rank` (null where
-    #: unknown), `node`, `device` (index into devices, null for none), `stream`.
+    #: (that without its address), `gpu` (number of its GPU on its machine, null for none), `kind` (host, stream, samples, helper), `process` (from 1, as Paraver numbers tasks), `task` (from 1: the process, or
+    #: its GPU that is a rank of NCCL beside others of it, which `is_gpu` says), `who` (name of the task), `rank` (null where unknown, and of
+    #: such GPUs, which have a `nccl_rank`; of the process `process_rank`), `node`, `device` (index into devices, null for none), `stream`.
     threads: pl.DataFrame
     #: A row for each physical GPU: `device` (from 0), `node`, `gpu` (its number in row names),
     #: `label`, `task` (the first with work).
@@ -86,6 +87,8 @@ class RowTable(Struct, frozen=True):
     units: np.ndarray
     #: Of each thread the one whose further row it is, else itself.
     main_rows: np.ndarray
+    #: GPUs that are tasks, and that no thread drives alone -> the task of the threads that drive several.
+    hosts: Mapping[int, int] = {}
 
     @property
     def unit_numbers(self) -> list[int]:

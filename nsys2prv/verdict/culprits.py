@@ -220,7 +220,7 @@ def _compare(
     average (ns), how often both do so, and the keys of the work.
     """
     table = facts.replay.tabulate(KINDS[suspect.kind])
-    is_own = table.mask_columns(np.searchsorted(facts.replay.processes, suspect.processes))
+    is_own = table.mask_processes(suspect.processes)
     _, totals, counts = table.by_key
     lasts, often = (
         tuple(figures[:, side].mean(axis=1) for side in (is_own, ~is_own))

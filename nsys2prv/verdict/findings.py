@@ -44,6 +44,7 @@ from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.questions import Names, describe_cause, parse_what_ifs, replay_what_ifs
 from nsys2prv.replay.thresholds import COPY_SPEEDS, LEAST_GAIN
 from nsys2prv.replay.whatif import KernelFacts, Replay
+from nsys2prv.table.event_reader import HELPER
 from nsys2prv.verdict import path_parts, time_use
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.cpu_waits import CpuShortage, describe_cpu, find_shortage, skip_cpu_waits
@@ -294,11 +295,21 @@ def _skip_unmatched(graph: JobGraph, begin: int, end: int) -> int:
 def _list_names(context: Context) -> Names:
     """Return what words of what-ifs stand for."""
     ranks: dict[int, tuple[int, ...]] = {}
-    for rank, task in context.tasks.select("rank", "task").drop_nulls().rows():
+    rows = context.reader.rows.threads.filter(pl.col("kind") != HELPER)
+    # Of a process whose GPUs are ranks of NCCL all of these; of the only one these ranks.
+    is_only = rows["process"].n_unique() == 1 and rows["is_gpu"].any()
+    number = "nccl_rank" if is_only else "process_rank"
+    for rank, task in rows.select(number, "task").drop_nulls().unique().sort("task").rows():
         ranks[rank] = (*ranks.get(rank, ()), task - 1)
+    gpus = {}
+    devices = rows.filter(pl.col("stream").is_not_null()).unique("device").sort("device")
+    for task, who, node, gpu in devices.select("task", "who", "node", "gpu").drop_nulls().rows():
+        is_alone = (devices["gpu"] == gpu).sum() == 1
+        names = f"{node} GPU{gpu}", who, f"GPU{gpu}"
+        gpus |= {name.lower(): task - 1 for name in names[: 3 if is_alone else 2] if "GPU" in name}
     labels = (context.labels[name] for name in ("kernels", "graphs") if name in context.labels)
     kernels = dict(pair for one in labels for pair in one.select("value", "label").rows())
-    return Names(ranks, kernels)
+    return Names(ranks, gpus, kernels)
 
 
 def _list_known(facts: JobFacts, names: Names) -> KernelFacts:

@@ -130,7 +130,8 @@ def _measure_device(
     row["copies_begin"], row["copies_end"] = (window & copies).find_longest()
     row |= {f"copies_{when}": copies.overlap(times[when]) for when in ("before", "after")}
     row["idle_begin"], row["idle_end"] = (inner - active).find_longest()
-    row |= {"task": unit.find_main_task(device), "copies": row["active"] - row["working"]}
+    task = unit.find_main_task(device)
+    row |= {"task": task, "host": unit.find_host(task), "copies": row["active"] - row["working"]}
     return pl.DataFrame([row])
 
 

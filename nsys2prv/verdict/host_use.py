@@ -233,7 +233,7 @@ class JobFacts(Struct, frozen=True, dict=True):
         rows = rows.filter((pl.col("when") == when) & (pl.col("length") > 0))
         if self.devices.height:
             # Processes that use GPUs, without those that only start them.
-            rows = rows.filter(pl.col("task").is_in(self.devices["task"].to_list()))
+            rows = rows.filter(pl.col("task").is_in(self.devices["host"].to_list()))
         if when in ("before", "after"):
             # All GPUs do nothing until the first one works.
             rows = rows.filter(pl.col("length") == pl.col("length").min())

@@ -63,7 +63,7 @@ def _find_only_process(cause: Cause, facts: CauseContext) -> int | None:
     """
     kind, key = cause.place or (None, 0)
     is_call = kind == Kind.CALL and not WAITING.search(facts.name_call(key))
-    if len(facts.replay.processes) < 2 or not (is_call or cause.kind in OF_PROCESSES):
+    if len(facts.replay.list_compared(HOST)) < 2 or not (is_call or cause.kind in OF_PROCESSES):
         return None
     edges = cause.changes[0][0]
     processes = np.maximum(facts.edges.process[edges], 0)
@@ -205,7 +205,7 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
         pl.col("lasts").sum(), count=pl.len(), bytes=pl.col("bytes").mean()
     )
     sums = sums.sort(-pl.col("lasts"), "kind", "name")
-    ranks, evidence, of_names = max(len(facts.replay.processes), 1), list[Said | str](), []
+    ranks, evidence, of_names = max(len(facts.replay.list_compared(GPU)), 1), list[Said | str](), []
     whole = float(sums["lasts"].sum())
     for kind, value, lasts, count, _ in sums.head(2).rows():
         own = work.filter(kind=kind, name=value)
@@ -248,7 +248,7 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
 def _describe_contention(cause: Cause, facts: CauseContext) -> Claim:
     """Say how much longer kernels last beside those of NCCL, and that of which most is lost."""
     edges, saved = facts.replay.list_saved(cause.changes)
-    ranks = max(len(facts.replay.processes), 1)
+    ranks = max(len(facts.replay.list_compared(GPU)), 1)
     time = facts.measure(edges).sum() / ranks
     each = {"count": len(edges) / ranks, "saved": saved.sum() / ranks, "time": time}
     evidence: list[Said | str] = [say("slowed", **each)]
@@ -274,7 +274,7 @@ def _describe_messages(cause: Cause, facts: CauseContext) -> Claim:
     met, _ = facts.find_times(waits)
     lasts = np.clip(met - begin, 0, None)
     longest = int(np.argmax(lasts))
-    mean = lasts.sum() / len(facts.replay.processes)
+    mean = lasts.sum() / len(facts.replay.list_compared(GPU))
     gained = _find_gained(cause, facts, mean)
     name = facts.name_transfers(waits, lasts)
     evidence = [say("late messages", name=name, mean=mean, gained=gained)]
@@ -306,7 +306,7 @@ def _describe_place(cause: Cause, facts: CauseContext) -> Claim:
     kind, key = cause.place or (Kind.GAP, int(facts.edges.key[most[0]]))
     gained, whole = cause.gain * facts.replay.span, lasts.sum()
     several = len(edges) > 1
-    is_less = len(facts.replay.processes) == 1 and gained < MOST_IN_FIRST * whole
+    is_less = len(facts.replay.list_compared(HOST)) == 1 and gained < MOST_IN_FIRST * whole
     measured = say(
         "times" if several else "once for",
         count=len(edges),
@@ -370,7 +370,9 @@ def _describe_pause(
     waits = pauses.call if advice == "waits" or after == WAITED else None
     # A place that hardly any other rank has cannot be compared with the others'.
     by_process = np.bincount(np.maximum(facts.edges.process[edges], 0), lasts)
-    is_own = len(facts.replay.processes) > 2 and by_process.max() >= NEARLY_ALL * lasts.sum()
+    is_own = (
+        len(facts.replay.list_compared(HOST)) > 2 and by_process.max() >= NEARLY_ALL * lasts.sum()
+    )
     longest = int(by_process.argmax())
     # Who hands work to others has places that they do not have, and is not at fault for that.
     waiters = [*facts.describe_waiters([longest])] if after == HANDOFF else []

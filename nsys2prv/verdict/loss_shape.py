@@ -127,7 +127,7 @@ def find_loss(facts: CauseContext, suspect: Suspect, edges: np.ndarray, saved: n
     table = facts.replay.tabulate(KINDS[suspect.kind])
     is_work = np.isin(facts.edges.kind[edges], KINDS[suspect.kind])
     edges, saved = edges[is_work], saved[is_work]
-    columns = np.searchsorted(facts.replay.processes, suspect.processes)
+    columns = table.find_columns(suspect.processes)
     steady = facts.options.steady
     number, unit = (steady.count, "iterations") if steady else (0, "times")
     if not number:
@@ -181,18 +181,19 @@ def _list_losses(
     iteration = table.turn[lines] * number // np.maximum(count, 1)
     # Parts of an iteration at the begin and the end may be one more, or less.
     rare = np.flatnonzero(np.abs(count - number * np.maximum((count + 1) // number, 1)) > 1)
-    begins = _list_begins(facts, column, number, facts.edges.kind[own[0]] in HOST)
+    process = int(table.processes[column])
+    begins = _list_begins(facts, process, number, facts.edges.kind[own[0]] in HOST)
     iteration[rare] = np.searchsorted(begins, facts.find_times(own[rare])[0], "right") - 1
     return np.clip(iteration, 0, number - 1), table.weight[own], gone
 
 
-def _list_begins(facts: CauseContext, column: int, number: int, is_host: bool) -> np.ndarray:
+def _list_begins(facts: CauseContext, process: int, number: int, is_host: bool) -> np.ndarray:
     """Return when so many iterations begin (ns): of a host its own, where its ranges show them."""
     options, replay = facts.options, facts.replay
     if not options.steady:
         return np.linspace(replay.begin, replay.end, number, endpoint=False)
     if is_host:
-        own = options.read_iterations("task", replay.processes[column] + 1)
+        own = options.read_iterations("task", process + 1)
         if own.height == number:
             return own["begin"].sort().to_numpy()
     return np.array(options.steady.iteration_begins)

@@ -194,7 +194,7 @@ def _measure_profiler(facts: JobFacts) -> float:
     if not uses.height:
         return 0.0
     when = ["idle"] if facts.is_steady else ["before", "idle", "after"]
-    own = uses.filter(pl.col("when").is_in(when) & pl.col("task").is_in(devices["task"].to_list()))
+    own = uses.filter(pl.col("when").is_in(when) & pl.col("task").is_in(devices["host"].to_list()))
     of_task = own.group_by("task").agg(pl.col("profiler").sum())["profiler"]
     return float(of_task.mean() or 0.0) / max(float(devices["length"].mean() or 0.0), 1.0)
 

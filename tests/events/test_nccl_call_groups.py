@@ -112,7 +112,8 @@ def _build(ranges: list[Range]) -> dict[tuple[int, int], list[Range]]:
     made = defaultdict(list)
     for item in ranges:
         if item["communicator"] and 30 <= item["operation"] <= 36 and item["ranks"] > 0:
-            made[item["thread"] & PROCESS_MASK, item["communicator"]].append(item)
+            for owner in {item["thread"], item["thread"] & PROCESS_MASK}:
+                made[owner, item["communicator"]].append(item)
     return made
 
 
@@ -121,7 +122,16 @@ def _tell(
 ) -> dict[str, int]:
     ranks, rank, shared = [], [], []
     for item in calls:
-        makers = made.get((item["thread"] & PROCESS_MASK, item["communicator"]), [])
+        # What the thread made itself counts before what its process did.
+        owners = item["thread"], item["thread"] & PROCESS_MASK
+        makers = next(
+            (
+                made[one, item["communicator"]]
+                for one in owners
+                if (one, item["communicator"]) in made
+            ),
+            [],
+        )
         of_process = {maker["rank"] for maker in makers}
         shared.append(len(of_process))
         ranks.append(

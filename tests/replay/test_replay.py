@@ -269,7 +269,8 @@ def test_a_whole_group_is_named_where_each_of_it_is_as_slow(
     groups = {} if longer == 1.2 else {(0, 1, 4, 5): ("replica", 1, 2)}
     job = make_job(durations.astype(np.int64))
     found = choose_culprit(replace(job, groups=groups), suspects)
-    assert found and found.processes == named
+    assert found
+    assert found.processes == named
 
 
 def test_groups_are_slow_if_all_of_them_are() -> None:
@@ -410,7 +411,9 @@ def test_only_what_is_done_as_often_is_compared() -> None:
     edges = np.concatenate([edges, np.full((2, 4), -1, np.int32)])
     edges[4:, 3] = 9, 10
     lasts = make_durations(np.full(11, 100, np.int32), lambda place: place)
-    table = WorkTable(edges, np.array([1, 2], np.int32), np.array([0, 2, 6], np.int64), lasts)
+    table = WorkTable(
+        edges, np.array([1, 2], np.int32), np.array([0, 2, 6], np.int64), lasts, np.arange(4)
+    )
     masks = [table.mask_columns(np.array([column])) for column in (2, 3)]
     assert [table.find_alike(mask).tolist() for mask in masks] == [[True, True], [True, False]]
     assert table.find_alike(table.mask_columns(slice(None))).tolist() == [True, False]

@@ -137,7 +137,8 @@ def _read_group(
         of_lane = (group.task_of == task) & (group.device_of == device)
         lane_of_row[of_lane] = lane
         threads = find_driving_threads(group, device)
-        drivers[lane] = [one for one in threads if group.task_of[one] == task]
+        host = group.find_host(task)
+        drivers[lane] = [one for one in threads if group.task_of[one] == host]
     frames = [*_list_work(group, lane_of_row, windows)]
     for lane, threads in drivers.items():
         if lane >= 0:
@@ -267,7 +268,7 @@ def _order_columns(kind: str, frame: pl.DataFrame) -> pl.DataFrame:
 def _name_communicators(job: OpenJob) -> dict[int, str]:
     kernels, rows = job.reader.read_begins("nccl_kernel", ("communicator",)), job.reader.rows
     kernels = kernels.with_columns(rows.find("task", kernels["thread"]))
-    tasks = rows.threads.select("task", "rank", "who", "node").unique("task")
+    tasks = rows.threads.select("task", "rank", "who", "node", "is_gpu").unique("task")
     return name_communicators(kernels.unique(["communicator", "task"]), tasks)
 
 
@@ -275,6 +276,7 @@ def map_rows(job: OpenJob, lanes: Mapping[tuple[int, int], int]) -> np.ndarray:
     """Return the lane of each row of the trace, of a host thread the first of its task; -1 for none."""
     rows = job.reader.rows.threads.select("kind", "task", pl.col("device").fill_null(NO_DEVICE))
     first = {task: lane for (task, _), lane in reversed(lanes.items())}
+    first |= {host: first.get(task, -1) for task, host in reversed(job.reader.rows.hosts.items())}
     return np.array(
         [
             first.get(task, -1) if kind == HOST else lanes.get((task, device), -1)

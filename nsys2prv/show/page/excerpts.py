@@ -120,10 +120,16 @@ def _count(events: Events) -> int:
 def _number_lanes(job: OpenJob, table: pl.DataFrame) -> dict[tuple[int, int], int]:
     """Return task and device -> number of a lane. table: `lanes` of time_division.py."""
     devices = dict(job.devices.select("label", "device").rows())
+    rows = job.reader.rows.threads.unique(["process", "device"], keep="first")
+    tasks = {
+        (process, device): task
+        for process, device, task in rows.select("process", "device", "task").rows()
+    }
     pairs = table.select("paraver_task", "device").rows()
+    places = [(process, devices.get(label)) for process, label in pairs]
     return {
-        (task, NO_DEVICE if label is None else devices[label]): number
-        for number, (task, label) in enumerate(pairs)
+        (tasks[place], NO_DEVICE if place[1] is None else place[1]): number
+        for number, place in enumerate(places)
     }
 
 
@@ -138,6 +144,7 @@ class _Places:
         tasks = rows.threads.select("task", "rank", "node").unique("task")
         self._rank = {task: rank for task, rank, _ in tasks.rows()}
         self._node = {task: node for task, _, node in tasks.rows()}
+        self._labels = dict(rows.devices.select("device", "label").rows())
         lane = pl.Series(map_rows(job, lanes)[collectives["thread"]], dtype=pl.Int64)
         self._collectives = collectives.with_columns(
             lane=lane, last=pl.col("late").max().over("collective")
@@ -150,7 +157,12 @@ class _Places:
         begin, end, ranks = finding.moments[0]
         end = max(end, begin + 1)
         wanted = finding.ranks or ranks
-        own = [lane for (task, _), lane in self._lanes.items() if self._rank[task] in wanted]
+        own = [
+            lane
+            for (task, device), lane in self._lanes.items()
+            if self._rank[task] in wanted
+            or (not wanted and self._labels.get(device) in finding.devices)
+        ]
         culprits = tuple(own[:MOST_CULPRITS])
         collective, members = 0, pl.DataFrame()
         if finding.kind in AT_COLLECTIVES and self._collectives.height and own:
