@@ -192,6 +192,25 @@ def find_parents(
     return depths, parents
 
 
+def find_innermost(
+    ranges: Sequence[np.ndarray], parent: np.ndarray, at_thread: np.ndarray, at: np.ndarray
+) -> np.ndarray:
+    """Return for each moment of a thread the innermost range that is open then (row index), -1 for none.
+    ranges: thread, begin and end, as for :func:`find_parents`, which returns their parents.
+    """
+    thread, begin, end = ranges
+    found = np.full(len(at), -1)
+    order = np.argsort(at_thread, kind="stable")
+    ordered = at_thread[order]
+    for first, last in pairwise(_find_thread_edges(thread).tolist()):
+        own = order[slice(*np.searchsorted(ordered, (thread[first], thread[first] + 1)))]
+        places = np.searchsorted(begin[first:last], at[own], "right")
+        found[own] = np.where(places > 0, first + places - 1, -1)
+    while (over := (found >= 0) & (end[found] < at)).any():
+        found[over] = parent[found[over]]
+    return found
+
+
 def take_off_inner(values: np.ndarray, parent: np.ndarray) -> np.ndarray:
     """Return what ranges have of a value (int64) without what the ranges within them have. parent: as
     :func:`find_parents` returns it.

@@ -18,14 +18,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import factorize, factorize_together, sum_changes
-from nsys2prv._util.intervals import Spans, find_parents, merge_spans, order_ranges
+from nsys2prv._util.intervals import Spans, find_innermost, find_parents, merge_spans, order_ranges
 from nsys2prv.events.stacks import SEPARATOR
 from nsys2prv.figures.device_group import MEMORY, DeviceGroup, to_arrays
 from nsys2prv.figures.nvtx_operations import (
@@ -150,15 +149,7 @@ class Ranges(Struct, frozen=True):
 
     def find_innermost(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
         """Return the innermost range that is open on each thread at a time, -1 for none."""
-        found = np.full(len(time), -1)
-        edges = np.append(np.flatnonzero(np.diff(self.thread, prepend=-1)), len(self.thread))
-        for first, last in pairwise(edges.tolist()):
-            own = np.flatnonzero(thread == self.thread[first])
-            places = np.searchsorted(self.begin[first:last], time[own], "right")
-            found[own] = np.where(places > 0, first + places - 1, -1)
-        while (over := (found >= 0) & (self.end[found] < time)).any():
-            found[over] = self.parent[found[over]]
-        return found
+        return find_innermost((self.thread, self.begin, self.end), self.parent, thread, time)
 
 
 class Places(Struct, frozen=True):

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.intervals import Spans, find_parents, merge_spans
+from nsys2prv._util.intervals import Spans, find_innermost, find_parents, merge_spans
 from nsys2prv._util.text import shorten_name
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.device_group import DeviceGroup, read_ordered_ranges, to_arrays
@@ -326,24 +326,11 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """Return the group of the innermost range of each row at each time; -1 for none."""
         if (layout, unit) not in self._ranges:
             given = self.context.reader, self.options, layout, unit
-            thread, begin, end, groups = read_ordered_ranges(*given)
-            parent = find_parents(thread, begin, end)[1]
-            starts = pl.DataFrame(
-                {"thread": thread.astype(np.int64), "begin": begin, "at": np.arange(len(begin))}
-            )
-            columns = (np.append(one, -1) for one in (end, groups, parent))
-            self._ranges[layout, unit] = starts, *columns
-        starts, end, groups, parent = self._ranges[layout, unit]
-        moments = (
-            pl.DataFrame({"thread": row.astype(np.int64), "begin": time})
-            .with_row_index()
-            .sort("begin")
-        )
-        before = moments.join_asof(starts, on="begin", by="thread", check_sortedness=False)
-        at = before.sort("index")["at"].fill_null(-1).to_numpy().copy()
-        while (over := (at >= 0) & (end[at] < time)).any():
-            at[over] = parent[at[over]]
-        return groups[at]
+            *sides, groups = read_ordered_ranges(*given)
+            parent = find_parents(*sides)[1]
+            self._ranges[layout, unit] = sides, parent, np.append(groups, -1)
+        sides, parent, groups = self._ranges[layout, unit]
+        return groups[find_innermost(sides, parent, row, time)]
 
     # What hosts do.
 
