@@ -32,6 +32,7 @@ from nsys2prv.figures.device_group import (
 )
 from nsys2prv.figures.kernels import sum_metrics
 from nsys2prv.figures.result import Context, Result, divide_columns
+from nsys2prv.figures.thresholds import FAR_BELOW, MOST_BELOW, SHORTEST_KERNEL
 
 GPUS = load_shipped_file(__package__, "gpus.yaml")
 #: What the shapes of a product say, and the columns that tell products from others.
@@ -154,6 +155,22 @@ def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
     allowed = pl.when(is_known).then(pl.min_horizontal("peak_tflop_s", delivered))
     rows = rows.with_columns(allowed_tflop_s=allowed)
     return rows.with_columns(ideal_ns=pl.col("all") / pl.col("allowed_tflop_s") / 1e3)
+
+
+def find_slow_products(rows: pl.DataFrame, context: Context) -> tuple[pl.DataFrame, float]:
+    """Return products that are far below what their shapes allow, with how long they would take at the share of
+    that which others reach (`target_ns`), and this share; none where what is allowed is not known. rows: as
+    :func:`sum_products` returns them.
+    """
+    rated = rate_products(rows, context).with_columns(
+        reached=pl.col("ideal_ns") / pl.col("time_ns")
+    )
+    rated = rated.drop_nulls("reached").sort("reached")
+    below = pl.col("ideal_ns").cum_sum() >= MOST_BELOW * pl.col("ideal_ns").sum()
+    share = min(float(rated.filter(below)["reached"].min() or 0.0), 1.0)
+    target = pl.max_horizontal(pl.col("ideal_ns") / share, pl.col("count") * SHORTEST_KERNEL)
+    slow = rated.filter(pl.col("reached") < FAR_BELOW * share).with_columns(target_ns=target)
+    return slow.filter(pl.col("target_ns") < pl.col("time_ns")), share
 
 
 def _label_products(rows: pl.DataFrame, measured: pl.DataFrame, context: Context) -> pl.DataFrame:

@@ -101,3 +101,11 @@ LEAST_WAITING = 0.01
 #: Parts of a module whose names differ in a number alone are layers, or experts, if there are more than so many:
 #: fewer are parts of a block, as in T5 (attention, cross-attention, MLP).
 MOST_PARTS = 4
+
+# Products.
+
+#: Products are far below what their shapes allow if they reach less than this share of what others of the job do:
+#: those that would take a quarter of the time if all were ideal, so that no single one sets it.
+FAR_BELOW, MOST_BELOW = 0.5, 0.75
+#: No kernel gets shorter than this (ns): to begin and to end it takes some us, whatever it computes.
+SHORTEST_KERNEL = 5_000

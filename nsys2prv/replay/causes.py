@@ -71,7 +71,7 @@ class Cause(Struct, frozen=True):
 
     #: gpu, host, copies, link within, link to others, late hand-off, hand-off (of some processes); hiccup; cpu, imbalance,
     #: messages, transfers, host_time, launching (all of that too, most of it to launch), place, pauses (at
-    #: several places), allocation, module_loading, pageable, tensor_cores (of the whole job).
+    #: several places), allocation, module_loading, pageable, tensor_cores, slow_products (of the whole job).
     kind: str
     #: Share of the span that it gains: beyond the culprits before it or, if that is more, by itself.
     gain: float
@@ -328,6 +328,17 @@ def use_tensor_cores(replay: Replay) -> Changes:
     return replay.scale(GPU, 1 / TENSOR_SPEED_UP, keys=names, processes=processes)
 
 
+def speed_up_products(replay: Replay) -> Changes:
+    """Let products that are far below what their shapes allow reach what others of the job do."""
+    weight = replay.graph.weight
+    chosen = [
+        (replay.select(GPU, (name,), (process,)), share)
+        for name, process, share in replay.known.slow_products
+    ]
+    new = [(weight[edges] * share).astype(np.int64) for edges, share in chosen]
+    return [(np.concatenate([edges for edges, _ in chosen]), np.concatenate(new))] if new else []
+
+
 def balance_work(replay: Replay) -> Changes:
     """Divide work equally among ranks, that of GPUs if they do something."""
     return replay.balance(GPU if has_gpu_work(replay) else HOST)
@@ -345,6 +356,7 @@ JOB_CHANGES: dict[str, tuple[str, Callable[[Replay], Changes]]] = {
     "pauses": ("no long pauses", remove_long_pauses),
     "pageable": ("copies pinned", pin_copies),
     "tensor_cores": ("tensor cores", use_tensor_cores),
+    "slow_products": ("products as others", speed_up_products),
     **{
         family: (f"no {family.replace('_', ' ')}", partial(_remove_family, family))
         for family in FAMILIES

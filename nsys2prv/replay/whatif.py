@@ -269,6 +269,9 @@ class KernelFacts(Struct, frozen=True):
 
     #: Kernels that are matrix products without tensor cores, and processes whose GPUs have some.
     products: tuple[Collection[int], Collection[int]] = ((), ())
+    #: Kernels of products far below what their shapes allow, with their process and the share of their time
+    #: that they would take as others of the job do.
+    slow_products: Sequence[tuple[int, int, float]] = ()
     #: Kinds of memory: pageable and pinned memory of the host.
     pageable: int = -2
     pinned: int = -2

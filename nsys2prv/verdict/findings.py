@@ -26,6 +26,7 @@ from nsys2prv.figures.device_group import WORK
 from nsys2prv.figures.efficiency_times import MPI_TIME
 from nsys2prv.figures.iteration_times import find_phases
 from nsys2prv.figures.kernels import describe_other_work, is_shared
+from nsys2prv.figures.products import find_slow_products
 from nsys2prv.figures.result import (
     AT_COLLECTIVES,
     MOST_FINDINGS,
@@ -327,12 +328,25 @@ def _list_known(facts: JobFacts, names: Names) -> KernelFacts:
     slowest = min((_find_generation(model) for model in models), default=0)
     return KernelFacts(
         (values, processes),
+        _list_slow_products(facts),
         kinds["pageable"],
         kinds["pinned"],
         COPY_SPEEDS[slowest],
         facts.is_steady,
         facts.options.steady.count if facts.options.steady else 0,
     )
+
+
+def _list_slow_products(facts: JobFacts) -> list[tuple[int, int, float]]:
+    """Return kernels of products that are far below what their shapes allow, as KernelFacts has them."""
+    shapes = facts.frames["shapes"]
+    if not shapes.height:
+        return []
+    slow, _ = find_slow_products(shapes, facts.context)
+    saved = (pl.col("time_ns") - pl.col("target_ns")).sum()
+    sums = slow.group_by("name", "task").agg(saved=saved, whole=pl.col("name_ns").first())
+    share = (1 - pl.col("saved") / pl.col("whole")).clip(0, 1)
+    return sums.select("name", pl.col("task") - 1, share).sort("name", "task").rows()
 
 
 def _find_generation(model: str) -> int:

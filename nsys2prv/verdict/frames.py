@@ -24,6 +24,7 @@ from nsys2prv.figures.device_group import (
     find_mpi_span,
 )
 from nsys2prv.figures.kernels import measure_other_work
+from nsys2prv.figures.products import list_product_work, sum_products
 from nsys2prv.figures.stacks import count_mpi_samples, measure_places
 
 
@@ -35,7 +36,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     the GPUs does before their first work, after their last, and while they are idle; without such
     work, all the time, of MPI from MPI_Init to MPI_Finalize. `devices`, `kernels`, `copies`: what
     GPUs do, in all, by kernel and launch configuration, and by kind of copy. `products`: kernels that are matrix products
-    without tensor cores, on devices that have some. `mpi_samples`: CPU samples of main
+    without tensor cores, on devices that have some. `shapes`: products with known shapes. `mpi_samples`: CPU samples of main
     threads by MPI call, where MPI was not traced. `mpi`: the time in MPI. `failed`: calls of CUDA that failed. `unrecorded`: what
     the reports do not record. `cpu_waits`, `cpu_runs`: cpu_time.py.
     """
@@ -58,6 +59,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     products = products.unique().collect()
     tasks = unit.list_tasks(products)
     yield "products", products.select("name", "device", tasks).cast(pl.Int64).unique()
+    yield from _collect_shapes(unit)
     # What follows needs no more of the work than when devices are active.
     unit.forget_work()
     for task in unit.tasks:
@@ -67,6 +69,23 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     failed = unit.api.filter(pl.col("error") > 0).group_by("call", "error")
     yield "failed", failed.agg(count=pl.len()).cast(pl.Int64)
     yield "unrecorded", pl.Series("what", host_time.list_unrecorded(unit), pl.String).to_frame()
+
+
+def _collect_shapes(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect products whose shapes are known, by task, and how long the kernels that they are named after run in
+    all.
+    """
+    begin, end = unit.options.get_steady_span(unit.duration)
+    inside = (pl.col("begin") >= begin) & (pl.col("end") <= end)
+    work = list_product_work(unit)
+    if not work.height:
+        return
+    work = work.with_columns(unit.list_tasks(work)).filter(inside)
+    products = sum_products(work, "task")
+    every = unit.work.with_columns(unit.list_tasks(unit.work)).filter(inside)
+    every = every.filter(pl.col("what") == COMPUTE).group_by("task", "name")
+    sums = every.agg(name_ns=(pl.col("end") - pl.col("begin")).sum())
+    yield "shapes", products.join(sums, on=("task", "name"), how="left", maintain_order="left")
 
 
 def _collect_hosts(

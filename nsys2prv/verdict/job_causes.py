@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from nsys2prv._util.text import list_some
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.host_time import describe_parts, select_gpus, sum_parts
+from nsys2prv.figures.products import find_slow_products
 from nsys2prv.replay.causes import Cause, find_copy_speed
 from nsys2prv.replay.events import HANDOFF, WAITED
 from nsys2prv.replay.graph import Kind, split_size
@@ -42,7 +43,7 @@ from nsys2prv.verdict.time_use import describe_copies
 from nsys2prv.verdict.words import Claim, Said, choose_advice, say
 
 #: Causes of the whole job that may be of one process; calls that wait for others.
-OF_PROCESSES = ("allocation", "module_loading", "pageable", "tensor_cores")
+OF_PROCESSES = ("allocation", "module_loading", "pageable", "tensor_cores", "slow_products")
 WAITING = re.compile(r"Synchronize|^MPI_")
 
 
@@ -178,6 +179,30 @@ def _describe_calls(cause: Cause, facts: CauseContext) -> Claim:
         evidence += _list_busy(facts, edges)
     worst, _ = _list_saved(cause, facts)
     return Claim(cause.kind, evidence, worst, lasts.sum(), advice=advice)
+
+
+def _describe_slow_products(cause: Cause, facts: CauseContext) -> Claim:
+    """Say which products are far below what their shapes allow, and what others reach."""
+    slow, reached = find_slow_products(facts.frames["shapes"], facts.context)
+    by = ("range", "name", "operations", "allowed_tflop_s", "mask")
+    sums = slow.group_by(by).agg(pl.col("count", "time_ns", "target_ns", "all").sum())
+    sums = sums.sort(pl.col("time_ns") - pl.col("target_ns"), "operations", descending=True)
+    most = sums.row(0, named=True)
+    measured = say(
+        "slow product",
+        range=facts.context.find_label(most["range"], "nvtx"),
+        kernel=facts.name_kernel(most["name"]),
+        operations=most["operations"] / 1e9,
+        count=most["count"],
+        time=most["time_ns"],
+        speed=most["all"] / most["time_ns"] / 1e3,
+        allowed=most["allowed_tflop_s"],
+        reached=reached,
+        unmasked=most["mask"] == "not known",
+    )
+    worst, _ = _list_saved(cause, facts)
+    saved = float((sums["time_ns"] - sums["target_ns"]).sum())
+    return Claim("slow_products", [measured], worst, saved)
 
 
 def _advise_products(facts: CauseContext) -> str:
@@ -486,4 +511,5 @@ _DESCRIBE = {
     "messages": _describe_messages,
     "transfers": _describe_transfers,
     "contention": _describe_contention,
+    "slow_products": _describe_slow_products,
 }

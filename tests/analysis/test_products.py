@@ -178,3 +178,31 @@ def test_products_have_speeds(tmp_path: Path) -> None:
     done, lasts = sum(flop) + 1.5 * whole, 6.1e-3
     assert device["of_all_products"] == pytest.approx(lasts / 8.1e-3)
     assert device["peak_share"] == pytest.approx(done / lasts / 989e12)
+
+
+def test_a_product_far_below_its_shape_is_a_finding(tmp_path: Path) -> None:
+    """A product takes 10 times what its shape allows, the others 1.25 times: the gain is with that."""
+    ideal = [flop / 989e3 for flop in (2 * 8192**3, 8192**3)]
+    texts = [text for text, _, _ in RANGES[:2]]
+    lasts = [int(1.25 * ideal[0]), int(10 * ideal[1])]
+    nvtx, calls, kernels, time = [], [], [], 1_000_000
+    for at in range(24):
+        launch = 10_000 * (at + 1)
+        nvtx.append(make_nvtx_range(launch, launch + 5_000, texts[at % 2]))
+        calls.append(make_call(launch + 100, launch + 2_000, at + 1))
+        names = {"demangledName": 1 + 3 * (at % 2), "shortName": 1 + 3 * (at % 2)}
+        kernels.append(make_kernel(time, time + lasts[at % 2], correlationId=at + 1, **names))
+        time += lasts[at % 2] + 1_000
+    strings = make_strings(*NAMES, NAMES[0].replace("256x128", "64x32"))
+    tables = {"NVTX_EVENTS": nvtx, RUNTIME: calls, KERNEL: kernels, "TARGET_INFO_GPU": [H100]}
+    report = make_export(tmp_path / "r.sqlite", {"StringIds": strings, **tables})
+    with nsys2prv.open(report, jobs=1) as job:
+        (finding,) = (one for one in job.findings() if one.kind == "slow_products")
+        gained = job.analyse("findings", what_if=("products as others",), whole=True)
+    saved = 12 * (10 - 1.25) * ideal[1]
+    assert finding.share == pytest.approx(saved / (time - 1_000_000), rel=0.02)
+    assert gained["findings"].tables["what_if"].frame["gain_share"].max() == pytest.approx(
+        finding.share, rel=0.02
+    )
+    assert "98.9 of 989.0 TFLOP/s" in finding.evidence[0]
+    assert "others reach 80%" in finding.evidence[0]
