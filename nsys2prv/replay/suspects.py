@@ -26,6 +26,8 @@ from nsys2prv.replay.thresholds import (
     LONGEST,
     MANY_ERRORS,
     MOST_HANDED,
+    MOST_IN_A_ROW,
+    MOST_LOOKED_AT,
     MOST_OF_SPAN,
     MUCH_ALONE,
     NEARLY_ALL,
@@ -37,6 +39,7 @@ from nsys2prv.replay.thresholds import (
     SHARE_OF_GREATEST,
     SLOWER,
     SOME_ERRORS,
+    UNLIKE,
 )
 from nsys2prv.replay.transfers import (
     hand_off_as_usual,
@@ -285,7 +288,7 @@ def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:
     key = np.repeat(table.keys, np.diff(table.first))
     own = table.measure(column)
     rows = pl.DataFrame({"key": key, "part": table.part, "own": own, "others": others})
-    rows = rows.filter((pl.col("own") >= 0) & ~pl.col("others").is_nan())
+    rows = rows.with_row_index("line").filter((pl.col("own") >= 0) & ~pl.col("others").is_nan())
     # One long repetition is no long work.
     places = (
         rows.group_by("key")
@@ -294,13 +297,37 @@ def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:
     )
     before = pl.col("lasts").cum_sum() - pl.col("lasts")
     longest = places.filter(before < NEARLY_ALL_TIME * pl.col("lasts").sum())
-    chosen = rows.join(longest, on="key", how="semi")
+    chosen = rows.join(longest, on="key", how="semi", maintain_order="left")
     above = chosen.select("part", above=pl.col("own") > pl.col("others"))
     shares = above.group_by("part").agg(pl.col("above").mean())["above"].to_numpy()
     if not len(shares):
         return 0.0
-    error = max(shares.var() / len(shares), 0.25 / chosen.height)
+    rest = np.delete(np.arange(table.edges.shape[1]), columns)
+    error = max(
+        shares.var() / len(shares), 0.25 * _count_in_a_row(table, chosen, rest) / chosen.height
+    )
     return float(shares.mean() - 0.5) / error**0.5
+
+
+def _count_in_a_row(table: WorkTable, rows: pl.DataFrame, columns: np.ndarray) -> float:
+    """Return how many repetitions tell as much as one by itself, where what makes a process slow for a while
+    goes on in the next ones: one and twice the sum of the correlations of these columns with themselves
+    later. rows: repetitions, with `line`, `key`, and the median of `others` (ns).
+    """
+    line, others = rows["line"].to_numpy(), rows["others"].to_numpy()
+    key = rows["key"].rank("dense").to_numpy() - 1
+    length = min(np.bincount(key).max(initial=0) // 3, MOST_IN_A_ROW)
+    products = np.zeros(length + 1)
+    for column in columns[:: max(len(columns) // MOST_LOOKED_AT, 1)].tolist():
+        own = table.measure(column)[line]
+        above, keys = (own > others)[own >= 0].astype(float), key[own >= 0]
+        above -= (np.bincount(keys, above) / np.maximum(np.bincount(keys), 1))[keys]
+        power = np.abs(np.fft.rfft(above, 2 * len(above) + 1)) ** 2
+        found = np.fft.irfft(power, 2 * len(above) + 1)[: length + 1]
+        products[: len(found)] += found
+    alike = products[1:] / max(products[0], 1.0)
+    unlike = np.flatnonzero(alike < UNLIKE)
+    return 1 + 2 * float(alike[: unlike[0] if len(unlike) else None].sum())
 
 
 def _list_work(replay: Replay) -> Iterator[Suspect]:

@@ -117,6 +117,9 @@ FEW, SEVERAL = 8, 4
 #: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
 #: share of the time.
 NEARLY_ALL_TIME = 0.8
+#: How long what makes a process slow goes on: in at most so many repetitions, as far as so many of the other
+#: processes tell, and until repetitions are as unlike as chance makes some hundred (their correlation).
+MOST_IN_A_ROW, MOST_LOOKED_AT, UNLIKE = 1000, 8, 0.05
 #: How likely some process may seem to be longer in nearly all repetitions, or by one moment, where none
 #: is.
 BY_CHANCE, ONCE_BY_CHANCE = 0.02, 0.03
