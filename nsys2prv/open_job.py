@@ -395,17 +395,18 @@ class OpenJob(Closable):
     @cached_property
     def group_table(self) -> Path:
         """The file of the group of each NVTX name, for workers."""
-        path = self.prepared.folder / "groups.npy"
-        with create_temporary_file(path) as file:
-            np.save(file, make_group_table(self.folded))
-        return path
+        return self._store("groups", make_group_table(self.folded))
 
     @cached_property
     def module_table(self) -> Path:
         """The file of what NVTX names say of modules, for workers."""
-        path = self.prepared.folder / "modules.npy"
+        return self._store("modules", make_name_table(classify_names(self.labels["nvtx"])))
+
+    def _store(self, name: str, table: np.ndarray) -> Path:
+        """Store a table in a file, for workers."""
+        path = self.prepared.folder / f"{name}.npy"
         with create_temporary_file(path) as file:
-            np.save(file, make_name_table(classify_names(self.labels["nvtx"])))
+            np.save(file, table)
         return path
 
     @cached_property
@@ -534,11 +535,9 @@ class OpenJob(Closable):
             found = find_steady_state(
                 self.reader, labels, pattern, covered, self._list_iterations, show
             )
-            path = self.prepared.folder / f"iterations-{len(self._steady)}.npy"
-            self._steady[pattern] = (found[0], path) if found else (None, None)
+            name, self._steady[pattern] = f"iterations-{len(self._steady)}", (None, None)
             if found:
-                with create_temporary_file(path) as file:
-                    np.save(file, found[1].to_numpy())
+                self._steady[pattern] = found[0], self._store(name, found[1].to_numpy())
         return self._steady[pattern]
 
     def _list_iterations(self, names: NamePattern) -> pl.DataFrame:

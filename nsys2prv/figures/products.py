@@ -20,7 +20,6 @@ from functools import cache
 import polars as pl
 
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.intervals import find_parents, order_ranges
 from nsys2prv.figures.device_group import (
     ATTENTION,
     COMPUTE,
@@ -28,8 +27,8 @@ from nsys2prv.figures.device_group import (
     GEMM,
     DeviceGroup,
     join_launch_ranges,
-    to_arrays,
 )
+from nsys2prv.figures.iterations import keep_outermost
 from nsys2prv.figures.kernels import sum_metrics
 from nsys2prv.figures.result import Context, Result, divide_columns
 from nsys2prv.figures.thresholds import FAR_BELOW, MOST_BELOW, SHORTEST_KERNEL
@@ -55,9 +54,7 @@ def list_product_work(unit: DeviceGroup) -> pl.DataFrame:
         ranges = unit.read_begins("nvtx_pushpop", ("range", *_SHAPES))
         ranges = ranges.filter(pl.col("operations") > 0)
         places = ("thread", "begin", "end")
-        ranges = ranges[order_ranges(*to_arrays(ranges, "begin", "end", "thread"))]
-        _, parent = find_parents(*to_arrays(ranges, *places))
-        ranges = ranges.filter(pl.Series(parent < 0)).with_row_index("product")
+        ranges = keep_outermost(ranges).with_row_index("product")
         columns = ("sender", "sent", *places, "what", "name", "device", "class", "tensor")
         work = unit.list_launched_work(columns) if ranges.height else unit.work.clear()
         work = work.filter(pl.col("what") == COMPUTE)
