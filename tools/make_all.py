@@ -1,6 +1,6 @@
 """Make everything anew that is made from declarations: ``python tools/make_all.py``.
 
-These are views, the page of analyses, the man page, and the golden traces of the tests. ``git diff`` then shows
+These are views, the page of analyses, the man page, the schemas of JSON, and the golden traces of the tests. ``git diff`` then shows
 what a change of a declaration comes to.
 """
 
@@ -15,6 +15,7 @@ MAKERS = (
     "tools/make_views.py",
     "tools/make_analysis.py",
     "tools/make_command_line.py",
+    "tools/make_schemas.py",
     "tests/test_golden.py",
 )
 

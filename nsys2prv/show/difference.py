@@ -85,18 +85,21 @@ BY = ("by_count_ns", "by_duration_ns", "by_place_ns")
 class Reason(Struct, frozen=True):
     """A part of the difference. Times are ns of the unit that is compared."""
 
-    #: Of FAMILIES' values, and of its keys.
+    #: What the time is of: kernels, communication, copies, hosts, start-up, shutdown, unexplained.
     family: str
+    #: The part of the path, as in `path` of findings.
     part: str
     #: Kernel, call, NVTX range or place; "" for several.
     name: str
+    #: By how much it takes longer in B (ns).
     change_ns: float
     #: Of the whole difference.
     share: float
     #: The ranks that it is of, where it is not of all.
     ranks: tuple[str, ...] = ()
-    #: How often it happens on a rank, in A and B; how many times as long each lasts.
+    #: How often it happens on a rank, in A and B.
     counts: tuple[float, float] | None = None
+    #: How many times as long each lasts.
     times: float | None = None
     #: NVTX range, or the longest of several.
     inside: str = ""
@@ -138,6 +141,7 @@ class Limit(Struct, frozen=True):
     what: str
     #: Of the region, kernel or efficiency, as a pattern or a part of it.
     name: str
+    #: What is allowed (0.05: 5 %).
     share: float
 
 
@@ -145,11 +149,15 @@ class Checked(Struct, frozen=True):
     """A limit, and what was found. Times are ns, efficiencies fractions of 1."""
 
     limit: Limit
+    #: In A.
     before: float
+    #: In B.
     after: float
+    #: By how much B is worse (0.22: by 22 %).
     change: float
     #: What the change may be by chance.
     noise: float
+    #: The change is greater than the limit and what may be by chance.
     is_exceeded: bool
 
     def __str__(self) -> str:
@@ -167,14 +175,17 @@ class Comparison(Struct, frozen=True):
 
     #: What the runs are called.
     names: tuple[str, str]
-    #: `comparable`, `with reserve` or `not comparable`, and why not.
+    #: `comparable`, `with reserve` or `not comparable`.
     verdict: str
+    #: Why not.
     reserves: list[str]
-    #: What is compared: `iteration` or `job`; how alike that of both runs is (None: not known).
+    #: What is compared: `iteration` or `job`.
     unit: str
+    #: How alike that of both runs is, None where it is not known.
     likeness: float | None
-    #: Time of the unit on average and of the job in both runs (ns).
+    #: Mean time of the unit in both runs (ns).
     unit_ns: tuple[float, float]
+    #: Time of the job in both runs (ns).
     job_ns: tuple[float, float]
     #: Numbers of iterations, 0 for none.
     iterations: tuple[int, int]

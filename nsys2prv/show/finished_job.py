@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import polars as pl
@@ -28,10 +28,59 @@ FORMAT = "nsys2prv report 1"
 JSON = ".json"
 
 
+class JobFacts(TypedDict, total=False):
+    """What a job is; in JSON `job`."""
+
+    #: What it is called: its first report, and how many others there are.
+    name: str
+    #: What the user calls it (`--title`).
+    title: str
+    #: Paths of the reports.
+    reports: list[str]
+    #: Length of the trace (ns).
+    duration_ns: int
+    #: Length of the job, without what only helpers have (ns).
+    job_ns: int
+    #: The time that the reports of all processes cover (ns).
+    covered_ns: int
+    #: Number of processes without helpers.
+    processes: int
+    #: Number of ranks.
+    ranks: int
+    #: Where the numbers of ranks are from.
+    ranks_by: list[str]
+    #: Number of GPUs with work.
+    devices: int
+    #: Names of the programs that ranks run.
+    programs: list[str]
+    #: Names of the hosts.
+    nodes: list[str]
+    #: Layout of records -> their number.
+    records: dict[str, int]
+    #: When the trace begins (UTC), empty where not recorded.
+    begins_utc: str
+    #: GPU model -> number of these GPUs in the hosts.
+    gpu_models: dict[str, int]
+    #: Part of the machine -> what reports say of it.
+    machine: dict[str, list[str]]
+    #: Versions of NVIDIA's driver.
+    drivers: list[str]
+    #: Versions of the Nsight Systems that recorded the reports.
+    recorded_by: list[str]
+    #: Versions of the Nsight Systems that exported them.
+    exported_by: list[str]
+    #: What reports lack or have lost: `kind`, `text`, `advice`.
+    quality: list[dict[str, Any]]
+    #: What was found by comparing ranks, a line each.
+    notes: list[str]
+    #: Warnings about the reports and their clocks, a line each.
+    warnings: list[str]
+
+
 class FinishedJob(Struct, frozen=True):
     """A job, of reports or of a file that `report --json` wrote, with its results."""
 
-    #: What it is: `name`, `duration_ns`, `devices`, `ranks`, ... as `OpenJob.describe` has it.
+    #: What it is: JobFacts, as `OpenJob.describe` has them, or the comparison of two jobs.
     description: dict[str, Any]
     #: Results by the name of their analysis.
     results: Mapping[str, Result]
