@@ -33,10 +33,13 @@ def find_own_work(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[OwnWork]:
     _, totals, counts = table.by_key
     if not counts.size:
         return
-    # At least half of all have no more.
-    usual = np.sort(counts, axis=1)[:, (counts.shape[1] - 1) // 2, None]
-    has_more = counts > usual * MORE_OFTEN
-    lasts = np.sort(totals, axis=1)[:, (counts.shape[1] - 1) // 2, None]
+    # At least half of all have no more, or as many more as they have more partners.
+    half = (counts.shape[1] - 1) // 2
+    usual = np.sort(counts, axis=1)[:, half, None]
+    partners = _count_partners(replay)
+    more_partners = np.maximum(partners / max(int(np.sort(partners)[half]), 1), 1)
+    has_more = counts > usual * MORE_OFTEN * more_partners
+    lasts = np.sort(totals, axis=1)[:, half, None]
     share = np.where(has_more, np.clip(1 - lasts / np.maximum(totals, 1), 0, 1), 0.0)
     long = totals * share > LEAST_EXCESS / 2 * replay.span
     for key, column in np.argwhere(has_more & (counts - usual == 1) & long).tolist():
@@ -52,6 +55,13 @@ def find_own_work(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[OwnWork]:
         more = whole - np.median(whole[~columns])
         lasts = np.where(columns, np.clip(more, 0, own), 0.0)
         yield OwnWork(columns, keys, share[keys], lasts)
+
+
+def _count_partners(replay: Replay) -> np.ndarray:
+    """Return with how many others each process exchanges messages, in their order (int64)."""
+    pairs = {members for members, _ in replay.job.channels if len(members) == 2}
+    ends = np.array([end for pair in pairs for end in pair], np.int64)
+    return (ends[:, None] == replay.processes).sum(axis=0)
 
 
 def _is_at_edge(replay: Replay, table: WorkTable, key: int, column: int) -> bool:

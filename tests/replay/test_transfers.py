@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import nsys2prv
 from nsys2prv._util.native import core
 from nsys2prv.replay.suspects import choose_culprit, list_suspects
 from nsys2prv.replay.transfers import find_beside, list_slow_links, run_alone, send_as_others
+from nsys2prv.replay.unequal_work import list_owners
 from nsys2prv.replay.whatif import GPU, Replay
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
@@ -46,9 +48,14 @@ def simulate(work: np.ndarray, sizes: np.ndarray, slow: tuple[int, ...] = ()) ->
 
 @contextmanager
 def open_exchanges(
-    folder: Path, work: np.ndarray, sizes: np.ndarray, slow: tuple[int, ...] = (), of_host: int = 8
+    folder: Path,
+    work: np.ndarray,
+    sizes: np.ndarray,
+    slow: tuple[int, ...] = (),
+    of_host: int = 8,
+    kernels: tuple[int, ...] = (),
 ) -> Iterator[Replay]:
-    """Yield the replay of such a job. of_host: ranks of a host."""
+    """Yield the replay of such a job. of_host: ranks of a host; kernels: in how many each rank works."""
     times, reports, ranks = simulate(work, sizes, slow), [], work.shape[1]
     for number in range(ranks):
         rank = Rank(4242 + number, f"node{number // of_host}")
@@ -57,7 +64,9 @@ def open_exchanges(
         at = 1_000
         for step in range(STEPS):
             begin, worked, come, done = times[step, number].tolist()
-            rank.add_kernel(at, begin, worked, 5)
+            edges = np.linspace(begin, worked, (kernels or [1] * ranks)[number] + 1, dtype=int)
+            for part, (since, until) in enumerate(pairwise(edges.tolist())):
+                rank.add_kernel(at + part, since, until, 5)
             rank.add_range(at + 10, at + 11, "ncclGroupStart")
             for place, peer in enumerate(np.flatnonzero(sizes[0, number])):
                 for name, way in (("ncclSend", (number, peer)), ("ncclRecv", (peer, number))):
@@ -122,6 +131,18 @@ def test_a_slow_network_of_a_host_is_found_though_it_hides_the_link_within(tmp_p
         gain = culprit.gain * replay.span
     assert (culprit.kind, culprit.host) == ("link to others", "node2")
     assert gain == pytest.approx(saved, rel=0.05)
+
+
+@pytest.mark.parametrize(("ends_meet", "owners"), [(0, []), (1, [(1,)])])
+def test_more_work_is_nobodys_own_where_it_is_for_more_partners(
+    ends_meet: int, owners: list[tuple[int, ...]], tmp_path: Path
+) -> None:
+    """The middle one of three ranks has twice the work, and twice the partners if the ends have one each."""
+    work = np.tile([200_000, 400_000, 200_000], (STEPS, 1))
+    meet = np.array([[0, 1, ends_meet], [1, 0, 1], [ends_meet, 1, 0]])
+    sizes = np.stack([90_000 * meet] * STEPS)
+    with open_exchanges(tmp_path, work, sizes, kernels=(1, 2, 1)) as replay:
+        assert list(list_owners(replay, GPU)) == owners
 
 
 @pytest.mark.parametrize("meets", [True, False])
