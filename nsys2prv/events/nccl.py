@@ -606,7 +606,7 @@ def attach_payloads(
         "time_begin": columns["start"],
         "time_end": columns["end"],
         "time_call": launches.begin,
-        "in_graph": in_graph.astype(np.int64),
+        "node": np.where(in_graph, columns["graphNodeId"], 0),
         "by_ends": np.zeros(len(in_graph), np.int8),
         "by_name": by_name,
     }

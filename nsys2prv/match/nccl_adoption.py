@@ -1,5 +1,7 @@
 """Find communicators of NCCL kernels that no payload names, as those that CUDA graphs launch, from the
-names and ends of the other ranks' kernels: queues of kernels whose n-th ends lie on a line.
+names and ends of the other ranks' kernels: queues of kernels whose n-th ends lie on a line. Such a queue is what
+is on one stream, or what a node of graphs does again and again: nodes are the same if the ranks' graphs do the
+same of NCCL, in the order of their nodes.
 
 All members leave a collective at nearly the same moment. So the differences of the n-th ends of two
 queues of one communicator lie on a line, the offset and the drift of two clocks, however these
@@ -13,7 +15,7 @@ shows where one comes last, alone and clearly: whoever ends with it has waited f
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -42,7 +44,14 @@ from nsys2prv.clock import (
     take_median,
 )
 from nsys2prv.clock.maps import Placement
-from nsys2prv.events.nccl import ALL_WAIT, COMMUNICATORS, KERNEL_FACTS, KERNELS, SEND_RECEIVE
+from nsys2prv.events.nccl import (
+    ALL_WAIT,
+    COMMUNICATORS,
+    KERNEL_FACTS,
+    KERNELS,
+    SEND_RECEIVE,
+    SEVERAL_OPERATIONS,
+)
 from nsys2prv.export.source import NULL
 from nsys2prv.match import ends as matching
 from nsys2prv.match.sequences import CallSequence, pair_calls
@@ -81,6 +90,8 @@ LEAST_RATIO, RATIO_OF_FEW, CORRELATED = 1.5, 6.0, 0.8
 ENOUGH_ALIKE, ALIKE = 200, 1.3
 #: A communicator of fewer members cannot be several.
 INDIVISIBLE = 4
+#: Kinds of queues of nodes are greater, others are operations.
+FIRST_OF_NODES = SEVERAL_OPERATIONS
 #: First ordinal of a queue; leaves room for earlier collectives of other queues.
 MIDDLE = 1 << 40
 #: Largest number of collectives by which a group is divided into communicators.
@@ -111,16 +122,16 @@ def adopt_kernels(
     counts: dict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(4, np.int64))
     devices: set[tuple[int, int, int]] = set()
     for at in holders:
-        report, names = results[at].report, ("in_graph", "communicator", "process", "device")
+        report, names = results[at].report, ("node", "communicator", "process", "device")
         columns = read_columns(results[at].facts[KERNELS], names).values()
-        in_graph, communicator, *queue = map(np.asarray, columns)
+        node, communicator, *queue = map(np.asarray, columns)
         owners, codes = factorize_together(*queue)
         told = communicator != 0
         kinds = (
-            in_graph == 0,
-            (in_graph == 0) & told,
-            (in_graph > 0) & ~told,
-            (in_graph > 0) & told,
+            node == 0,
+            (node == 0) & told,
+            (node > 0) & ~told,
+            (node > 0) & told,
         )
         owners += [np.bincount(codes, of_kind).astype(np.int64) for of_kind in kinds]
         for process, device, *more in zip(*(one.tolist() for one in owners), strict=True):
@@ -135,7 +146,9 @@ def adopt_kernels(
     for at in holders:
         captured[captures[results[at].report] if captures else 0].append(at)
     found: list[pl.DataFrame] = []
+    number = 0
     for places in captured.values():
+        of_capture: list[pl.DataFrame] = []
         wanted = None if silent else bool(told_in_graphs)
         queues, rows = _make_queues(results, places, placements, clocks, wanted)
         for group in group_queues(queues):
@@ -143,13 +156,16 @@ def adopt_kernels(
                 rows[place].with_columns(ordinal=pl.Series(ordinals))
                 for place, ordinals in zip(group.queues, group.ordinals, strict=True)
             ]
-            found += _adopt_group(pl.concat(own), named, group.is_one, 1 + len(found))
+            number += 1
+            of_capture += _adopt_group(pl.concat(own), named, group.is_one, number)
+        if of_capture:
+            found.append(_join_nodes(pl.concat(of_capture, how="diagonal_relaxed")))
     matched: dict[tuple[int, int], int] = {}
     if found:
         table = pl.concat(found, how="diagonal_relaxed")
         with FrameWriter(folder / "adopted.arrows") as writer:
             _store(adoption.results, table, writer)
-        sure = table.filter((pl.col("ranks") != IN_STEP) & (pl.col("in_graph") == 0))
+        sure = table.filter((pl.col("ranks") != IN_STEP) & (pl.col("node") == 0))
         sure = sure.group_by("report", "process").len()
         matched = {(report, process): count for report, process, count in sure.iter_rows()}
     if found or len(silent) < sum(alone > 0 for alone, *_ in counts.values()):
@@ -177,7 +193,7 @@ def _make_queues(
         sound = (facts["time_begin"] != NULL) & (facts["time_end"] != NULL)
         sound &= np.isin(facts["by_name"], (*ALL_WAIT, SEND_RECEIVE))
         if told_in_graphs is not None:
-            sound &= (facts["communicator"] == 0) | ((facts["in_graph"] > 0) & told_in_graphs)
+            sound &= (facts["communicator"] == 0) | ((facts["node"] > 0) & told_in_graphs)
         row = np.flatnonzero(sound)
         piece = {name: column[row] for name, column in facts.items()}
         for side in ("begin", "end"):
@@ -186,10 +202,12 @@ def _make_queues(
         pieces.append({**piece, **of_all, "row": row})
     names = pieces[0]
     table = pl.DataFrame({one: np.concatenate([piece[one] for piece in pieces]) for one in names})
-    told = pl.col("communicator") != 0
-    # The calls of a communicator are one queue, on all streams.
-    table = table.with_columns(stream=pl.when(told).then(-1).otherwise("stream"))
-    table = table.filter(told | (pl.col("fused") <= 1))
+    told, place = pl.col("communicator") != 0, pl.col("node_place")
+    table = _number_nodes(table)
+    # The calls of a communicator are one queue, on all streams; of nodes, those of a place are.
+    stream = pl.when(place > 0).then(-1 - place).when(told).then(-1).otherwise("stream")
+    kind = pl.when(place > 0).then(place + FIRST_OF_NODES).otherwise("by_name")
+    table = table.with_columns(stream=stream, kind=kind).filter(told | (pl.col("fused") <= 1))
     _, member = number_rows(*(table[name].to_numpy() for name in QUEUE[:3]))
     pivot = table["placed_end"].min() or 0
     queues, rows = [], []
@@ -198,11 +216,32 @@ def _make_queues(
         times = (own[f"placed_{side}"] - pivot for side in ("begin", "end"))
         begin, end = (column.to_numpy().astype(np.float64) for column in times)
         report, member, kind, told = (
-            own[name][0] for name in ("report", "member", "by_name", "communicator")
+            own[name][0] for name in ("report", "member", "kind", "communicator")
         )
         queues.append(Queue(clocks[report], member, kind, begin, end, told))
         rows.append(own)
     return queues, rows
+
+
+def _number_nodes(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return kernels with `node_place`: of those that graphs launch a number for what NCCL does in the
+    graph and the node's place in it, as all graphs of one capture and the other ranks' have it; 0 for
+    others, and for too few to be compared.
+    """
+    owner = ["report", "process", "device"]
+    nodes = kernels.filter(pl.col("node") > 0).group_by(*owner, "node")
+    nodes = nodes.agg(pl.col("by_name").first(), calls=pl.len()).sort(*owner, "node")
+    # CUDA numbers nodes within their graph in the low half.
+    graph = [*owner, "graph"]
+    nodes = nodes.with_columns(graph=pl.col("node") // (1 << 32))
+    does = pl.col("by_name").cast(pl.String).str.join(" ").over(graph)
+    nodes = nodes.with_columns(does=does, at=pl.int_range(pl.len()).over(graph))
+    place = pl.struct(pl.col("does").rank("dense"), "at").rank("dense").cast(pl.Int64)
+    nodes = nodes.with_columns(node_place=place)
+    enough = pl.col("calls").sum().over(*owner, "node_place") >= FEWEST
+    nodes = nodes.filter(enough).select(*owner, "node", "node_place")
+    kernels = kernels.join(nodes, on=[*owner, "node"], how="left", maintain_order="left")
+    return kernels.with_columns(pl.col("node_place").fill_null(0))
 
 
 def _list_named(results: Sequence[WorkResult]) -> pl.DataFrame:
@@ -256,6 +295,23 @@ def _adopt_group(
     one = one.unique("ordinal", keep="first", maintain_order=True)
     adopted = silent.drop(TAKEN).join(one.select("ordinal", *TAKEN), on="ordinal")
     return [adopted.with_columns(told=pl.lit(True), by_ends=pl.lit(1, pl.Int8))]
+
+
+def _join_nodes(found: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with the nodes of the same members and of one function as one communicator, whose
+    collectives are numbered by their ends.
+    """
+    is_alone = ~pl.col("told") & (pl.col("ranks") != IN_STEP) & (pl.col("node_place") > 0)
+    alone = found.filter(is_alone)
+    if not alone.height:
+        return found
+    members = pl.col("member").unique().sort().cast(pl.String).str.join(" ").over("communicator")
+    alone = alone.with_columns(last=pl.col("placed_end").max().over("communicator", "sequence"))
+    one = pl.col("communicator").min().over("by_name", members)
+    alone = alone.with_columns(joined=one)
+    order = pl.struct("last", "communicator", "sequence").rank("dense").over("joined")
+    alone = alone.with_columns(sequence=order.cast(pl.Int64), communicator="joined")
+    return pl.concat([found.filter(~is_alone), alone.select(found.columns)])
 
 
 def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) -> None:
@@ -325,7 +381,7 @@ def group_queues(queues: Sequence[Queue]) -> list[QueueGroup]:
         host: [queues[group.queues[0]] for group in _gather(queues, places)]
         for host, places in by_host.items()
     }
-    groups = []
+    found: list[_LinedUp] = []
     for lines in _tie_hosts(heads):
         placed = {
             place: queues[place].move(*line)
@@ -333,27 +389,72 @@ def group_queues(queues: Sequence[Queue]) -> list[QueueGroup]:
             for place in by_host[host]
         }
         elsewhere = {queue.kind for queue in queues if queue.clock not in lines}
+        of_kind = _list_by_kind(placed, placed)
         for group in _gather(placed, sorted(placed)):
             if len(group.queues) > 1:
                 members = [placed[place] for place in group.queues]
                 kind = members[0].kind
-                strangers = [
-                    queue
-                    for place, queue in placed.items()
-                    if place not in group.queues and queue.kind == kind
-                ]
+                strangers = [placed[place] for place in of_kind[kind] if place not in group.queues]
                 is_sure = (
                     group.is_one
                     and kind not in elsewhere
                     and not any(_may_follow(queue, members[0]) for queue in strangers)
                 )
-                for part, is_one in _divide(
-                    *_line_up(members, group.ordinals), [queue.recorded for queue in members]
-                ):
-                    places = tuple(group.queues[at] for at in part)
-                    ordinals = tuple(group.ordinals[at] for at in part)
-                    groups.append(QueueGroup(places, ordinals, is_sure and is_one))
-    return groups
+                order = sorted(range(len(members)), key=lambda at: members[at].member)
+                chosen = [members[at] for at in order]
+                ordinals = [group.ordinals[at] for at in order]
+                places = tuple(group.queues[at] for at in order)
+                sides = _line_up(chosen, ordinals)
+                found.append(_LinedUp(places, tuple(ordinals), is_sure, chosen, *sides))
+    return _divide_all(found)
+
+
+class _LinedUp(Struct, frozen=True):
+    """Queues whose ends follow each other, by member: as `QueueGroup` has them, and lined up."""
+
+    places: tuple[int, ...]
+    ordinals: tuple[np.ndarray, ...]
+    is_sure: bool
+    queues: list[Queue]
+    begin: np.ndarray
+    end: np.ndarray
+
+    def divide(self, alike: Sequence[_LinedUp]) -> list[tuple[list[int], bool]]:
+        """Return the communicators among the queues, as :func:`_divide` does, by the collectives of those
+        that are alike, with the same members.
+        """
+        begin, end = (
+            np.concatenate([getattr(one, side) for one in alike]) for side in ("begin", "end")
+        )
+        rows = choose_evenly(len(begin), MOST_COLLECTIVES)
+        return _divide(begin[rows], end[rows], [queue.recorded for queue in self.queues])
+
+
+def _divide_all(found: Sequence[_LinedUp]) -> list[QueueGroup]:
+    """Return the communicators among queues. Nodes that are divided alike tell more together."""
+    divided = [one.divide([one]) for one in found]
+    alike: dict[tuple, list[int]] = defaultdict(list)
+    for number, (one, parts) in enumerate(zip(found, divided, strict=True)):
+        members = tuple((queue.member, queue.recorded) for queue in one.queues)
+        is_node = one.queues[0].kind > FIRST_OF_NODES
+        alike[members, _list_parts(parts), -1 if is_node else number].append(number)
+    for (_, parts, _), numbers in alike.items():
+        together = found[numbers[0]].divide([found[number] for number in numbers])
+        for number in numbers if _list_parts(together) == parts else ():
+            divided[number] = together
+    return [
+        QueueGroup(
+            tuple(one.places[at] for at in part),
+            tuple(one.ordinals[at] for at in part),
+            one.is_sure and is_one,
+        )
+        for one, parts in zip(found, divided, strict=True)
+        for part, is_one in parts
+    ]
+
+
+def _list_parts(divided: Sequence[tuple[list[int], bool]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(part) for part, _ in divided)
 
 
 def _may_follow(own: Queue, other: Queue) -> bool:
@@ -373,23 +474,34 @@ def _gather(queues: Sequence[Queue] | dict[int, Queue], places: Sequence[int]) -
     most calls is the first of its group and numbers the collectives.
     """
     groups = []
-    left = sorted(places, key=lambda place: -len(queues[place].end))
-    while left:
-        first, *others = left
-        head = queues[first]
-        chosen, ordinals, left = [first], [np.arange(len(head.end)) + MIDDLE], []
-        for place in others:
-            found = None
-            if queues[place].kind == head.kind and queues[place].member != head.member:
-                found = _follow(queues[place].calls.ends, head.calls.ends)
-            if found is None:
-                left.append(place)
-            else:
-                chosen.append(place)
-                ordinals.append(found)
-        members = {queues[place].member for place in chosen}
-        groups.append(QueueGroup(tuple(chosen), tuple(ordinals), len(members) == len(chosen)))
+    for of_kind in _list_by_kind(queues, places).values():
+        left = sorted(of_kind, key=lambda place: -len(queues[place].end))
+        while left:
+            first, *others = left
+            head = queues[first]
+            chosen, ordinals, left = [first], [np.arange(len(head.end)) + MIDDLE], []
+            for place in others:
+                found = None
+                if queues[place].member != head.member:
+                    found = _follow(queues[place].calls.ends, head.calls.ends)
+                if found is None:
+                    left.append(place)
+                else:
+                    chosen.append(place)
+                    ordinals.append(found)
+            members = {queues[place].member for place in chosen}
+            groups.append(QueueGroup(tuple(chosen), tuple(ordinals), len(members) == len(chosen)))
     return groups
+
+
+def _list_by_kind(
+    queues: Sequence[Queue] | dict[int, Queue], places: Iterable[int]
+) -> dict[int, list[int]]:
+    """Return kind -> the places of its queues."""
+    of_kind: dict[int, list[int]] = defaultdict(list)
+    for place in places:
+        of_kind[queues[place].kind].append(place)
+    return of_kind
 
 
 def _follow(own: matching.Ends, other: matching.Ends) -> np.ndarray | None:
@@ -456,7 +568,8 @@ def _find_line(own: Sequence[Queue], others: Sequence[Queue]) -> tuple[float, fl
     tries: Counter[tuple[int, int]] = Counter()
     chosen = []
     for queue, other in pairs:
-        alike = queue.kind, len(queue.end)
+        # Nodes of graphs are many, and tell the same.
+        alike = min(queue.kind, FIRST_OF_NODES), len(queue.end)
         tries[alike] += 1
         chosen += [(queue, other)] if tries[alike] <= MOST_PAIRS else []
     for in_order in (False, True):

@@ -109,7 +109,7 @@ def order_kernels(
     """
     kernels = keep_sound_kernels(read_fact(files, tasks, COLUMNS["nccl_kernel_facts"]))
     in_step, unknown = pl.col("ranks") == IN_STEP, pl.col("communicator") == 0
-    in_graph = pl.col("in_graph") != 0
+    in_graph = pl.col("node") != 0
     doubtful = kernels.filter(in_step & (pl.col("by_name") != SEND_RECEIVE)).height
     kernels = kernels.filter(~in_step)
     left = {

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from tools.exports import (
@@ -15,6 +16,7 @@ from tools.exports import (
     Row,
     make_call,
     make_export,
+    make_global_pid,
     make_global_tid,
     make_kernel,
     make_nvtx_range,
@@ -153,3 +155,32 @@ def test_replayed_kernels_of_nccl_are_of_the_captured_calls(
     each = REPLAYS * (1 + is_recorded)
     assert known.rows() == [(512, each), (4096, each)]
     assert not any("payload" in note for note in notes)
+
+
+def test_nodes_without_a_capture_are_matched_by_their_places_in_the_graphs(tmp_path: Path) -> None:
+    """On one stream collectives of all ranks and of pairs of them take turns."""
+    rng, free = np.random.default_rng(3), np.zeros(4)
+    ranks, truth = [Rank(4242 + rank) for rank in range(4)], []
+    for step in range(30):
+        free += rng.uniform(300_000, 800_000)
+        for node, groups in enumerate([[[0, 1, 2, 3]], [[0, 1], [2, 3]]] * 2):
+            for group in groups:
+                begin = free[group] + 20_000 + np.abs(rng.normal(0, 40_000, len(group)))
+                end = begin.max() + 15_000 + np.abs(rng.normal(0, 2_000, len(group)))
+                truth.append(begin.astype(int).tolist())
+                free[group] = end
+                for rank, first, last in zip(group, begin, end, strict=True):
+                    columns = {"graphNodeId": FIRST_COPY + node, "correlationId": 1 + step}
+                    times = int(first), int(last)
+                    kernel = make_kernel(*times, demangledName=1, shortName=1, **columns)
+                    ranks[rank].kernels.append(
+                        {**kernel, "globalPid": make_global_pid(4242 + rank)}
+                    )
+    reports = [
+        rank.write(tmp_path / f"r{at}" / f"rank{at}.sqlite") for at, rank in enumerate(ranks)
+    ]
+    with nsys2prv.open(reports, jobs=1) as job:
+        found = job.frame("nccl_collective", "collective").group_by("collective").agg("begin")
+    first = min(map(min, truth))
+    wanted = sorted(sorted(time - first for time in begins) for begins in truth)
+    assert sorted(map(sorted, found["begin"].to_list())) == wanted
