@@ -4,6 +4,7 @@ bound what can be said of waits between ranks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 import polars as pl
@@ -14,7 +15,9 @@ from nsys2prv.conversion.clocks import is_aligned
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import DeviceGroup, label_values
+from nsys2prv.figures.products import GPUS
 from nsys2prv.figures.result import Context, Result, divide_columns, name_communicators
+from nsys2prv.figures.thresholds import FEWEST_SIZES, FITS, SIZES_APART
 from nsys2prv.match.meetings import list_collectives, list_compared_kernels, list_mpi_waits
 from nsys2prv.table.event_reader import EventReader
 
@@ -26,6 +29,8 @@ MPI_FIELDS = {
 SIZED, UNSIZED = pl.col("bytes").fill_null(ABSENT) >= 0, "of_unknown_size"
 #: Pairs of ranks, one of which waits for the other, that are listed: those who wait longest.
 MOST_PAIRS = 1000
+#: Blocks of a kernel, of which each channel of NCCL has one; whether it uses a tree, which few names tell.
+_CHANNELS, _ALGORITHM = r"^grid (\d+)x1x1\b", r"_(TREE|RING)_"
 #: Sums of kernels or calls.
 SUMS = {
     "count": pl.len().cast(pl.Int64),
@@ -37,10 +42,10 @@ SUMS = {
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect sums of NCCL kernels (`kernels`) and of calls of MPI (`mpi`) by task."""
-    fields = ("operation", "bytes", "communicator", "graph_node")
+    fields = ("operation", "bytes", "communicator", "graph_node", "kernel", "launch")
     kernels = unit.read_begins("nccl_kernel", fields)
     by_task = kernels.with_columns(unit.list_tasks(kernels)).group_by(
-        "task", "communicator", "operation", maintain_order=True
+        "task", "communicator", "operation", "kernel", "launch", maintain_order=True
     )
     yield "kernels", by_task.agg(**SUMS, replayed=(pl.col("graph_node") > 0).sum())
     for layout in MPI_LAYOUTS:
@@ -97,6 +102,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             result.missing.append(f"communicators of NCCL kernels: {why}")
     if matched.height:
         _add_sized("across_ranks", _sum_across_ranks(matched, context), result)
+        _add_sizes(matched, context, result)
         result.add("stragglers", _find_stragglers(matched, context))
     elif kernels.height and not unplaced:
         result.missing.append(
@@ -186,16 +192,121 @@ def _label_operations(rows: pl.DataFrame, kernels: pl.DataFrame, context: Contex
 
 
 def _sum_by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return figures per communicator and operation of all kernels of NCCL."""
+    """Return figures per communicator and operation of all kernels of NCCL, and if they are known most kernels'
+    `channels`, each of which has a block, and how many use a tree: their names tell that alone of algorithms.
+    """
+    unknown = pl.lit(None, pl.String)
+    kernels = context.label_names(kernels, "launch", "launch_configuration", unknown=unknown)
+    kernels = context.label_names(kernels, "kernel", "nccl_kernels", unknown=unknown)
+    channels = pl.col("launch").str.extract(_CHANNELS).cast(pl.Int64).sort_by("count")
+    is_tree = pl.col("kernel").str.extract(_ALGORITHM) == "TREE"
+    more = {
+        "channels": channels.drop_nulls().last(),
+        "tree_kernels": pl.when(is_tree.any()).then(pl.col("count").filter(is_tree).sum()),
+    }
     rows = kernels.group_by("communicator", "operation", maintain_order=True).agg(
         ranks=pl.col("task").n_unique().cast(pl.Int64),
         kernels=pl.col("count").sum(),
         **_tell_sizes(pl.col("sized").sum(), pl.col("count").sum()),
         time_ns=pl.col("time_ns").sum(),
         mean_ns=pl.col("time_ns").sum() / pl.col("count").sum(),
+        **more,
     )
+    rows = rows.drop(name for name in more if not rows[name].count())
     rows = rows.sort("time_ns", descending=True, maintain_order=True)
     return _label_operations(rows, kernels, context)
+
+
+def _add_sizes(matched: pl.DataFrame, context: Context, result: Result) -> None:
+    """Add transfers by size: whether latency or bandwidth takes most of each, and what is that of what links do.
+
+    Where an operation has enough sizes, its times are fitted by a latency and a time for each byte, of all sizes
+    with the same relative error.
+    """
+    keys = ("communicator", "operation")
+    measured = matched.filter(SIZED & (pl.col("bytes") > 0) & (pl.col("transfer") > 0))
+    each = measured.group_by(*keys, "collective").agg(
+        pl.col("bytes").max(), pl.col("transfer", "bus_bandwidth").median()
+    )
+    size = (2 ** pl.col("bytes").log(2).ceil()).cast(pl.Int64)
+    rows = each.group_by(*keys, up_to_bytes=size).agg(
+        collectives=pl.len().cast(pl.Int64),
+        x=pl.col("bytes").median(),
+        median_transfer_ns=pl.col("transfer").median(),
+        median_bus_gb_s=pl.col("bus_bandwidth").median() / 1e9,
+    )
+    x, y = pl.col("x"), pl.col("median_transfer_ns")
+    weight = 1 / y**2
+    of_x, of_y, of_xx, of_xy, of_all = (
+        (weight * one).sum().over(keys) for one in (x, y, x * x, x * y, 1)
+    )
+    slope = (of_all * of_xy - of_x * of_y) / (of_all * of_xx - of_x * of_x)
+    # Neither can be below zero.
+    slope = pl.when(of_y < slope * of_x).then(of_xy / of_xx).otherwise(slope.clip(0))
+    rows = rows.with_columns(slope=slope)
+    latency = ((of_y - pl.col("slope") * of_x) / of_all).clip(0)
+    rows = rows.with_columns(latency_ns=latency)
+    fitted = pl.col("latency_ns") + pl.col("slope") * x
+    fits = (pl.len().over(keys) >= FEWEST_SIZES) & (
+        x.max().over(keys) >= SIZES_APART * x.min().over(keys)
+    )
+    fits &= (fitted / y - 1).abs().max().over(keys) <= FITS
+    share = pl.col("latency_ns") / fitted
+    bound = pl.when(share > 0.5).then(pl.lit("latency")).otherwise(pl.lit("bandwidth"))
+    rows = rows.with_columns(
+        pl.when(fits).then(one).alias(name)
+        for name, one in (
+            ("latency_ns", pl.col("latency_ns")),
+            ("latency_share", share),
+            ("bound", bound),
+        )
+    )
+    links = _find_links(matched, context)
+    link = pl.col("communicator").replace_strict(links, default=None, return_dtype=pl.Float64)
+    rows = rows.with_columns(link_gb_s=link, link_share=pl.col("median_bus_gb_s") / link)
+    link_is_unknown = rows["link_gb_s"].null_count() > 0
+    whole = (pl.col("collectives") * pl.col("median_transfer_ns")).sum().over(keys)
+    rows = rows.sort(-whole, *keys, "up_to_bytes")
+    shown = (
+        "up_to_bytes",
+        "collectives",
+        "median_transfer_ns",
+        "latency_ns",
+        "latency_share",
+        "bound",
+        "median_bus_gb_s",
+        "link_gb_s",
+        "link_share",
+    )
+    rows = rows.select(*keys, *(name for name in shown if rows[name].count()))
+    result.add("sizes", _label_operations(rows, matched, context))
+    if link_is_unknown:
+        result.notes.append(
+            "what links can do is known of GPUs of one host whose model has NVLink alone: reports have it of no network"
+        )
+
+
+def _find_links(matched: pl.DataFrame, context: Context) -> dict[int, float]:
+    """Return what the GPUs of each communicator can send each other by NVLink (GB/s, one direction), of those of one
+    host whose model says so.
+    """
+    models = {device: "/".join(sorted(names)) for device, names in context.options.gpus}
+    devices = context.devices.select(pl.col("device", "task").cast(pl.Int64), "node")
+    devices = devices.with_columns(
+        model=pl.col("device").replace_strict(models, default="", return_dtype=pl.String)
+    )
+    members = matched.select("communicator", pl.col("task").cast(pl.Int64)).unique()
+    members = members.join(devices, on="task").group_by("communicator")
+    found = members.agg(pl.col("node").n_unique(), pl.col("model").unique())
+    links = {}
+    for communicator, nodes, own in found.rows():
+        speeds = {
+            next((one["gb_s"] / 2 for one in GPUS["links"] if re.search(one["model"], model)), None)
+            for model in own
+        }
+        if nodes == 1 and len(speeds) == 1 and (speed := speeds.pop()):
+            links[communicator] = float(speed)
+    return links
 
 
 def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:

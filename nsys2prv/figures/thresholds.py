@@ -109,3 +109,9 @@ MOST_PARTS = 4
 FAR_BELOW, MOST_BELOW = 0.5, 0.75
 #: No kernel gets shorter than this (ns): to begin and to end it takes some us, whatever it computes.
 SHORTEST_KERNEL = 5_000
+
+# Sizes of transfers.
+
+#: Latency and bandwidth are told apart by so many classes of sizes (a line fits any two), the largest so many
+#: times the smallest, whose times a line of both gives within this share: protocols change with the size.
+FEWEST_SIZES, SIZES_APART, FITS = 3, 16, 0.5
