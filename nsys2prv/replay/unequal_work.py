@@ -23,6 +23,8 @@ class OwnWork(Struct, frozen=True):
     #: Lines of `keys` of the table with such work, and the share of each that is not the others' too.
     keys: np.ndarray
     share: np.ndarray
+    #: How often they do it beyond the others, of each line and column.
+    more: np.ndarray
     #: How long it lasts (ns) in each column, without what others do instead of it.
     lasts: np.ndarray
 
@@ -54,7 +56,7 @@ def find_own_work(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[OwnWork]:
         # Others may do other work instead.
         more = whole - np.median(whole[~columns])
         lasts = np.where(columns, np.clip(more, 0, own), 0.0)
-        yield OwnWork(columns, keys, share[keys], lasts)
+        yield OwnWork(columns, keys, share[keys], (counts - usual)[keys], lasts)
 
 
 def _count_partners(replay: Replay) -> np.ndarray:
@@ -80,7 +82,8 @@ def find_work_of(replay: Replay, kinds: tuple[Kind, ...], processes: tuple[int, 
     table = replay.tabulate(kinds)
     wanted = table.mask_processes(processes)
     same = (one for one in find_own_work(replay, kinds) if (one.columns == wanted).all())
-    none = OwnWork(wanted, np.zeros(0, np.int64), np.zeros((0, len(wanted))), np.zeros(len(wanted)))
+    nothing = np.zeros((0, len(wanted)))
+    none = OwnWork(wanted, np.zeros(0, np.int64), nothing, nothing, np.zeros(len(wanted)))
     return next(same, none)
 
 
@@ -119,14 +122,12 @@ def leave_out(
         share = own.share[:, column]
         whole = (table.by_key[1][own.keys, column] * share).sum()
         gone = own.lasts[column] / max(whole, 1) * (1 - kept)
-        usual = np.sort(table.by_key[2][own.keys], axis=1)[:, (len(own.columns) - 1) // 2]
-        for key, of_key, count in zip(
-            own.keys.tolist(), share.tolist(), usual.tolist(), strict=True
-        ):
+        for key, of_key, beyond in zip(own.keys, share, own.more[:, column], strict=True):
             edges = table.list_edges(key, column)
             changes.append((edges, 1 - of_key * gone))
             if of_key:
                 # As many stay as others have, the last of parts of equal numbers.
+                count = len(edges) - int(beyond)
                 stay = np.arange(1, count + 1) * len(edges) // max(count, 1) - 1
                 more.append(np.delete(edges, stay))
     if kinds == HOST:

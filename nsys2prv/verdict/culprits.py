@@ -183,7 +183,7 @@ def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     replay, kinds = facts.replay, KINDS[suspect.kind]
     own = find_work_of(replay, kinds, suspect.processes)
     table, columns = replay.tabulate(kinds), own.columns
-    counts = table.by_key[2][own.keys][:, columns].mean(axis=1)
+    counts = own.more[:, columns].mean(axis=1)
     share, number = own.share[:, columns].mean(axis=1), len(suspect.processes)
     # Calls of hosts wait, too, in what they do alone.
     lines = [table.list_edges(key, columns) for key in own.keys]
@@ -195,7 +195,7 @@ def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
         kind = Kind(facts.edges.kind[lines[one].max()])
         name = facts.name_place(kind, int(table.keys[own.keys[one]]))
         if not named or lasts[one] > EXPLAINS * lasts.sum():
-            named.append(say("so often", where=name, time=totals[one], count=counts[one]))
+            named.append(say("so often", where=name, time=lasts[one], count=counts[one]))
     worst, time = replay.list_saved(cause.changes), float(own.lasts[columns].mean())
     if kinds == HOST:
         time = max(time, float(lasts.sum()))
