@@ -27,6 +27,7 @@ from nsys2prv.figures.study_model import (
     Metrics,
     Run,
     Scaling,
+    Work,
     name_metrics,
 )
 from nsys2prv.open_job import open_job
@@ -38,11 +39,16 @@ from nsys2prv.show.study.formats import Study
 #: it loses, are shown: what is smaller explains nothing that a study is about.
 LARGE_REGION = 0.05
 #: The work of an iteration grows with this power of the number of devices: less is strong scaling;
-#: between these two it is not clear.
-MIDDLE, UNCLEAR = 0.5, (0.25, 0.75)
+#: further than this from 0 (strong) and from 1 (weak) it is not clear.
+MIDDLE, UNCLEAR = 0.5, 0.25
 #: Runs on equally many devices of one model do different work if an iteration computes longer by this
 #: factor: clocks and instructions per cycle differ by less.
 OTHER_WORK = 1.5
+#: What a study shows of each run.
+WANTED = ("efficiencies", "findings", "kernels", "collectives")
+#: What is not counted as work of iterations: kernels that communicate are counted by operation, and some
+#: calls happen once in a job.
+NO_WORK = ("Communication", "MPI_Init", "MPI_Init_thread", "MPI_Finalize")
 #: A table that a run lacks.
 NO_ROWS = pl.DataFrame(schema={"elapsed_ns": pl.Int64})
 #: What is said of runs that do not compare.
@@ -93,7 +99,7 @@ def make_study(
             read += earlier[name]
             continue
         with open_job(paths, options, **fields) as job:
-            wanted = ["efficiencies", "findings"] + ["time"] * (drawn is not None)
+            wanted = [*WANTED] + ["time"] * (drawn is not None)
             try:
                 results = job.analyse(*wanted, **asked)
             except UsageError as error:
@@ -242,6 +248,7 @@ def _make_run(name: str, job: FinishedJob) -> Run:
         iteration_ns=iterations.to_list(),
         regions=regions,
         missing=[*result.missing],
+        work=_measure_work(job, focus),
         sums={
             **sums,
             "found_by": focus["found_by"],
@@ -249,6 +256,33 @@ def _make_run(name: str, job: FinishedJob) -> Run:
             "recorded": focus["recorded"].split(", "),
         },
     )
+
+
+def _measure_work(job: FinishedJob, focus: Mapping[str, Any]) -> dict[str, dict[str, Work]]:
+    """Return the kernels by class and the communication by operation, on all ranks, divided by the
+    iterations of the job; none of these without iterations.
+    """
+    found: dict[str, dict[str, Work]] = {}
+    for sort, analysis, table, names in (
+        ("kernels", "kernels", "classes", ("class", "count")),
+        ("communication", "collectives", "nccl", ("operation", "kernels")),
+        ("communication", "collectives", "mpi", ("call", "count")),
+    ):
+        frame, iterations = job.find_frame(analysis, table), focus["iterations_of_job"]
+        if frame is None or not iterations:
+            continue
+        name, count = names
+        size = pl.col("bytes").sum() if "bytes" in frame.columns else pl.lit(None)
+        sums = frame.group_by(name).agg(pl.col(count).sum(), pl.col("time_ns").sum(), size=size)
+        found.setdefault(sort, {}).update(
+            (
+                f"NCCL {key}" if table == "nccl" else key,
+                Work(number / iterations, time / iterations, sent and sent / iterations),
+            )
+            for key, number, time, sent in sums.rows()
+            if key not in NO_WORK
+        )
+    return found
 
 
 def _describe_environment(job: FinishedJob, focus: Mapping[str, Any]) -> dict[str, str]:
@@ -306,8 +340,8 @@ def compare_runs(
     powers, why = _measure_growth(runs, first)
     power = sum(powers) / len(powers) if powers else None
     detected = None if power is None else "strong" if power < MIDDLE else "weak"
-    is_mixed = bool(powers) and min(powers) < UNCLEAR[0] and max(powers) > UNCLEAR[1]
-    is_clear = power is None or not UNCLEAR[0] < power < UNCLEAR[1]
+    is_mixed = bool(powers) and min(powers) < UNCLEAR and max(powers) > 1 - UNCLEAR
+    is_clear = power is None or min(abs(power), abs(power - 1)) < UNCLEAR
     used = scaling or detected or "strong"
     for run in runs:
         _add_scalability(run, first, used, is_alone=len(runs) == 1)

@@ -16,7 +16,7 @@ import msgspec
 
 from nsys2prv.figures import study_model
 from nsys2prv.figures.result import MOMENT, Finding, Result, Table
-from nsys2prv.figures.study_model import ComparedRuns, Interval, Run, Scaling
+from nsys2prv.figures.study_model import ComparedRuns, Interval, Run, Scaling, Work
 from nsys2prv.show import finished_job
 from nsys2prv.show.difference import Checked, Comparison, Limit, Reason
 from nsys2prv.show.finished_job import JobFacts
@@ -138,7 +138,7 @@ def make_schemas() -> dict[str, dict[str, Any]]:
     for name in ("name", "findings"):
         of_result["properties"].pop(name)
     of_result["required"].remove("name")
-    parts = [Scaling, Run, Interval]
+    parts = [Scaling, Run, Interval, Work]
     _, defined = msgspec.json.schema_components(
         [ComparedRuns, *parts], ref_template="#/$defs/{name}"
     )

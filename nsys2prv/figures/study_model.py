@@ -138,6 +138,17 @@ class Interval(Struct, frozen=True):
     what: str
 
 
+class Work(Struct, frozen=True):
+    """Kernels of a class, or communication of a sort, of an iteration on all ranks."""
+
+    #: Kernels, operations or calls of an iteration.
+    count: float
+    #: Their time (ns).
+    time_ns: float
+    #: What they send, None where it is not known.
+    bytes: float | None = None
+
+
 class Run(Struct, kw_only=True):
     """A run of the program."""
 
@@ -170,6 +181,8 @@ class Run(Struct, kw_only=True):
     regions: dict[str, Metrics] = field(default_factory=dict)
     #: Which figures are not known, and why.
     missing: list[str] = field(default_factory=list)
+    #: `kernels` by class and `communication` by operation: what an iteration has of each on all ranks.
+    work: dict[str, dict[str, Work]] = field(default_factory=dict)
     #: Times (ns) and counts of an iteration that scalabilities are made of, and by region.
     sums: dict[str, Any] = field(default_factory=dict)
     #: Findings of the run, as Finding.as_dict returns them.
@@ -359,6 +372,18 @@ class ComparedRuns(Struct):
         """
         names = dict.fromkeys(name for run in self.runs for name in run.environment)
         return [(name, [run.environment.get(name, "") for run in self.runs]) for name in names]
+
+    def list_work(self, sort: str) -> list[tuple[str, list[Work | None]]]:
+        """Return the `kernels` by class, or `communication` by operation, of an iteration of each run, by
+        what takes most time in one of them.
+        """
+        each = [run.work.get(sort, {}) for run in self.runs]
+        most: dict[str, float] = {}
+        for own in each:
+            for name, work in own.items():
+                most[name] = max(most.get(name, 0.0), work.time_ns)
+        names = sorted(most, key=lambda name: -most[name])
+        return [(name, [own.get(name) for own in each]) for name in names]
 
     def list_shares(self, finding: Finding) -> list[float | None]:
         """Return the share of a finding of the largest run in each run, None where it has none."""

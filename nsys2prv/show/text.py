@@ -24,6 +24,7 @@ from nsys2prv._util.text import (
     fold_lines,
     format_nanoseconds,
     format_scaled,
+    format_size,
     lay_out_table,
     list_some,
     shorten,
@@ -33,6 +34,7 @@ from nsys2prv.figures.result import NOTHING, Finding, Result, comes_first, group
 from nsys2prv.figures.study_model import (
     SIGNS,
     Row,
+    Work,
     list_known_rows,
     name_metrics,
     nest_rows,
@@ -146,6 +148,15 @@ def join_units(text: str) -> str:
     return re.sub(r"(?<=\d) (?=[%×a-z])", NO_BREAK, text)
 
 
+def format_work(work: Work | None) -> str:
+    """Return the time of an iteration for people, with how many there are and what they send."""
+    if work is None:
+        return "-"
+    size = format_size(work.bytes) if work.bytes else ""
+    parts = format_nanoseconds(work.time_ns), f"{work.count:,.4g} ×", size
+    return ", ".join(filter(None, parts))
+
+
 def format_figure(row: Row, value: float | None) -> str:
     """Return a figure of a run for people."""
     if value is None:
@@ -195,6 +206,13 @@ def format_machine_line(facts: dict[str, object]) -> str:
         _describe_versions(facts.get("recorded_by") or (), facts.get("exported_by") or ()),
     ]
     return "; ".join(filter(None, parts))
+
+
+#: What is said of the work of an iteration.
+WORKS = {
+    "kernels": "Kernels of an iteration, by class: time and number on all GPUs",
+    "communication": "Communication of an iteration: time, number and bytes on all ranks",
+}
 
 
 class Style(Struct, frozen=True):

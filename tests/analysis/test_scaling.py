@@ -13,7 +13,7 @@ from tools.studies import make_run
 from nsys2prv import study
 from nsys2prv.figures.study_model import Run
 from nsys2prv.show.study.formats import Style, format_study
-from nsys2prv.show.study.summary import write_title
+from nsys2prv.show.study.summary import summarise_study, write_title
 from nsys2prv.study_runs import compare_runs
 
 
@@ -76,6 +76,33 @@ def test_unlike_periods_are_not_compared(count: int, compared: bool) -> None:
     other = {"found_by": "kernel k once in each", "iterations_of_job": count}
     made = compare_runs(make_runs({}, {"sums": other}))
     assert ("speedup" in made.runs[1].metrics) == compared
+
+
+def test_kernels_and_communication_of_an_iteration() -> None:
+    made = study([SAMPLES / "graphs"])
+    iterations, count, lasts = 2, 0, 0
+    for report in sorted((SAMPLES / "graphs").glob("*.sqlite")):
+        with sqlite3.connect(report) as database:
+            (own,) = database.execute(
+                "SELECT count(*), sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds"
+                " ON id = shortName WHERE value LIKE '%ReduceScatter%'"
+            )
+            count, lasts = count + own[0], lasts + own[1]
+    work = dict(made.list_work("communication"))["NCCL ReduceScatter"][0]
+    assert work is not None
+    assert (work.count, work.time_ns) == (count / iterations, lasts / iterations)
+    assert "Communication" not in dict(made.list_work("kernels"))
+    assert "| NCCL ReduceScatter | " in made.markdown()
+
+
+def test_computation_that_does_not_scale_is_told_by_class() -> None:
+    slow = {"kernels": {"GEMM": {"count": 4, "time_ns": 4e5}, "Copy": {"count": 1, "time_ns": 2e5}}}
+    quick = {
+        "kernels": {"GEMM": {"count": 4, "time_ns": 2e5}, "Copy": {"count": 1, "time_ns": 2e5}}
+    }
+    runs = make_runs({"work": quick}, {"work": slow, "sums": {"useful_ns": 12e6}})
+    text = summarise_study(compare_runs(runs, "strong"))
+    assert "Kernels of the class GEMM take most of that: 200.00 us, 4 × → 400.00 us, 4 ×" in text
 
 
 def test_two_programs_are_not_compared_without_a_word() -> None:

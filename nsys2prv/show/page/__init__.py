@@ -32,7 +32,14 @@ from nsys2prv.show.page import sections
 from nsys2prv.show.page.data import pack_data
 from nsys2prv.show.page.excerpts import BUDGET, choose_excerpts
 from nsys2prv.show.study.summary import summarise_study, write_title
-from nsys2prv.show.text import format_figure, format_machine_line, join_units, use_micro_sign
+from nsys2prv.show.text import (
+    WORKS,
+    format_figure,
+    format_machine_line,
+    format_work,
+    join_units,
+    use_micro_sign,
+)
 
 if TYPE_CHECKING:
     from nsys2prv.open_job import OpenJob
@@ -111,6 +118,8 @@ def make_study_page(
         rate=rate_efficiency,
         format=format_figure,
         limits=(GOOD, FAIR),
+        works=WORKS,
+        format_work=format_work,
     )
 
 

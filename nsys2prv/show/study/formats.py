@@ -45,9 +45,11 @@ from nsys2prv.show.study.summary import summarise_study, write_title
 from nsys2prv.show.text import (
     GROUPS,
     NO_BREAK,
+    WORKS,
     Style,
     format_figure,
     format_findings,
+    format_work,
     join_units,
     make_figure_column,
     use_micro_sign,
@@ -206,6 +208,7 @@ def format_markdown(study: ComparedRuns) -> str:
         "row": lambda cells: f"| {' | '.join(cells)} |",
         "md": escape_markdown,
         "figure": _mark_figure,
+        "work": format_work,
     }
     template, title = environment.get_template("study.md"), write_title(study)
     summary = summarise_study(study)
@@ -217,7 +220,7 @@ def format_markdown(study: ComparedRuns) -> str:
         "indent": INDENT,
         "groups": GROUPS,
     }
-    texts |= {"good": f"{100 * GOOD:.0f}", "fair": f"{100 * FAIR:.0f}"}
+    texts |= {"works": WORKS, "good": f"{100 * GOOD:.0f}", "fair": f"{100 * FAIR:.0f}"}
     return use_micro_sign(template.render(study=study, **texts))
 
 

@@ -14,7 +14,7 @@ from nsys2prv.figures.study_model import (
     list_factors,
     rate_efficiency,
 )
-from nsys2prv.show.text import format_figure
+from nsys2prv.show.text import format_figure, format_work
 
 #: Smallest change of a factor that is mentioned; times that differ by a smaller share are alike.
 MENTIONED, ALIKE = 0.02, 0.005
@@ -48,6 +48,7 @@ def summarise_study(study: ComparedRuns) -> str:
     sentences = [
         _describe_time(study, pair, names),
         *(line for whole in _list_wholes(study, pair) for line in _describe_factors(pair, whole)),
+        _describe_computation(study, pair),
         *_describe_regions(study, pair, names),
     ]
     return " ".join(filter(None, sentences))
@@ -125,6 +126,27 @@ def _describe_factors(pair: Pair, whole: str) -> Iterator[str]:
     low = min(known, key=lambda one: last.find_value(one) or 0.0, default=None)
     if low and low not in changed[:1] and rate_efficiency(last.find_value(low) or 0) != "good":
         yield f"Most is lost in {_name(low)} ({_format(last, low)})."
+
+
+def _describe_computation(study: ComparedRuns, pair: Pair) -> str:
+    """Say which class of kernels takes most of the time that an iteration computes longer, where computation
+    does not scale; "" where it does, or where that is not known.
+    """
+    scalability = pair[1].find_value("device.computation_scalability")
+    if scalability is None or rate_efficiency(scalability) == "good":
+        return ""
+    grown = pair[1].units / pair[0].units if study.scaling.used == "weak" else 1
+    first, last = (run.work.get("kernels", {}) for run in pair)
+    longer = {
+        name: work.time_ns - grown * first[name].time_ns
+        for name, work in last.items()
+        if name in first
+    }
+    worst = max(longer, key=lambda name: longer[name], default=None)
+    if worst is None or longer[worst] <= 0:
+        return ""
+    both = " → ".join(format_work(work[worst]) for work in (first, last))
+    return f"Kernels of the class {worst} take most of that: {both} on all GPUs."
 
 
 def _describe_factor(path: str, pair: Pair) -> str:
