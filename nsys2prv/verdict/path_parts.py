@@ -42,21 +42,24 @@ OF_KINDS = {
     Kind.NCCL: "nccl",
     Kind.MPI: "mpi",
 }
+#: Kinds of work of GPUs, whose names say enough.
+OF_GPUS = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
 #: Columns that tell rows apart.
 KEYS = ("process", "part", "name", "range")
 
 
 def list_path(facts: CauseContext) -> pl.DataFrame:
     """Return where the time of the job goes: `rank`, `part` (of OF_CAUSES, `start` before what is replayed and
-    `exit` after it), `name` (kernel, call, or place between two), `range` (NVTX) and `time_ns`.
+    `exit` after it), `name` (kernel, call, or place between two), `range` (NVTX, of hosts) and `time_ns`.
     """
     pieces = divide_path(facts.replay)
     sums = pieces.group_by("process", "edge", "cause").agg(time_ns=pl.col("time").sum())
     edges = sums["edge"].to_numpy()
     known = edges >= 0
     groups, kinds, keys = np.full((3, len(edges)), -1)
-    groups[known] = facts.find_groups(edges[known])
     kinds[known], keys[known] = _find_work(facts, edges[known])
+    of_host = known & ~np.isin(kinds, OF_GPUS)
+    groups[of_host] = facts.find_groups(edges[of_host])
     frame = sums.with_columns(
         part=pl.col("cause").replace_strict(
             {int(cause): part for cause, part in OF_CAUSES.items()}, return_dtype=pl.String
