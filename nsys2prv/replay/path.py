@@ -146,8 +146,8 @@ def divide_path(replay: Replay) -> pl.DataFrame:
         # Of several at a time the one that began first.
         source = np.maximum(source, np.append(0, np.maximum.accumulate(target)[:-1])[: len(edges)])
         layers.append((cause, edges, source, np.maximum(target, source)))
-    cuts = np.unique(np.concatenate([begin, end, *(one for layer in layers for one in layer[2:])]))
-    cuts = cuts[:-1][np.diff(cuts) > 0] if len(cuts) else cuts
+    cuts = np.sort(np.concatenate([begin, end, *(one for layer in layers for one in layer[2:])]))
+    cuts = cuts[np.diff(cuts, append=cuts[-1:]) > 0]
     at = np.searchsorted(begin, cuts, "right") - 1
     cuts, at = (one[(at >= 0) & (cuts < end[at])] for one in (cuts, at))
     lasts = np.minimum(np.append(cuts[1:], 1 << 62), end[at]) - cuts

@@ -307,10 +307,11 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         rows, at, kind = self.replay.job.rows, self.graph.time, self.edges.kind[edges]
         source, target = self.edges.source[edges], self.edges.target[edges]
         # Transfers follow a meeting: what counts is the begin of what was there.
-        own = self._step_back(target, source, Kind.MEET, Kind.CALL)
-        node = np.where(np.isin(kind, TRANSFERS), own, source)
-        is_launched = np.isin(kind, (Kind.KERNEL, Kind.COPY, Kind.NCCL))
-        node = np.where(is_launched, self._step_back(node, node, Kind.LAUNCH), node)
+        node, transfers = source.copy(), np.flatnonzero(np.isin(kind, TRANSFERS))
+        own = target[transfers], source[transfers], Kind.MEET, Kind.CALL
+        node[transfers] = self._step_back(*own)
+        launched = np.flatnonzero(np.isin(kind, (Kind.KERNEL, Kind.COPY, Kind.NCCL)))
+        node[launched] = self._step_back(node[launched], node[launched], Kind.LAUNCH)
         return rows[node], np.where(kind == Kind.GAP, (at[source] + at[target]) // 2, at[node])
 
     def _step_back(self, nodes: np.ndarray, others: np.ndarray, *kinds: Kind) -> np.ndarray:

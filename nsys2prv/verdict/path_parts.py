@@ -53,20 +53,21 @@ def list_path(facts: CauseContext) -> pl.DataFrame:
     `exit` after it), `name` (kernel, call, or place between two), `range` (NVTX, of hosts) and `time_ns`.
     """
     pieces = divide_path(facts.replay)
-    sums = pieces.group_by("process", "edge", "cause").agg(time_ns=pl.col("time").sum())
-    edges = sums["edge"].to_numpy()
+    edges = pieces["edge"].to_numpy()
     known = edges >= 0
     groups, kinds, keys = np.full((3, len(edges)), -1)
     kinds[known], keys[known] = _find_work(facts, edges[known])
     of_host = known & ~np.isin(kinds, OF_GPUS)
     groups[of_host] = facts.find_groups(edges[of_host])
-    frame = sums.with_columns(
+    frame = pieces.with_columns(kind=pl.Series(kinds), key=pl.Series(keys), group=pl.Series(groups))
+    frame = frame.group_by("process", "cause", "kind", "key", "group").agg(
+        time_ns=pl.col("time").sum()
+    )
+    frame = frame.with_columns(
         part=pl.col("cause").replace_strict(
             {int(cause): part for cause, part in OF_CAUSES.items()}, return_dtype=pl.String
         ),
-        kind=pl.Series(kinds),
-        key=pl.Series(keys),
-        range=_name_ranges(facts, groups),
+        range=_name_ranges(facts, frame["group"]),
     )
     named = _join_short(_name(facts, frame), facts.replay.span)
     return _label(facts, pl.concat([named, _list_ends(facts)]), "range")
@@ -82,12 +83,13 @@ def list_work(facts: CauseContext) -> pl.DataFrame:
         edges = replay.select((kind,))
         for rows in split_rows(len(edges)):
             some = edges[rows]
-            kinds, keys = _find_work(facts, some)
-            columns = {"process": replay.edges.process[some], "kind": kinds, "key": keys}
+            columns = {"process": replay.edges.process[some], "key": _find_work(facts, some)[1]}
             work = pl.DataFrame({**columns, "time_ns": facts.graph.weight[some]})
             sums.append(
-                work.group_by("process", "kind", "key").agg(
-                    pl.col("time_ns").sum(), count=pl.len().cast(pl.Int64)
+                work.group_by("process", "key").agg(
+                    pl.col("time_ns").sum(),
+                    count=pl.len().cast(pl.Int64),
+                    kind=pl.lit(int(kind), pl.Int64),
                 )
             )
     frame = pl.concat(sums).with_columns(
@@ -198,9 +200,9 @@ def _divide_host_time(facts: JobFacts, part: str, when: str, time: int) -> pl.Da
     )
 
 
-def _name_ranges(facts: CauseContext, groups: np.ndarray) -> pl.Series:
+def _name_ranges(facts: CauseContext, groups: pl.Series) -> pl.Series:
     """Return what NVTX ranges are called without the numbers in which they differ; "" for none."""
-    return pl.Series(groups).replace_strict(
+    return groups.replace_strict(
         {-1: "", **dict(facts.alike.select("group", "pattern").rows())}, return_dtype=pl.String
     )
 
