@@ -53,8 +53,8 @@ LEAST_ALIKE, LEAST_COMMON = 0.8, 0.5
 MOSTLY, LEAST_NAMED = 0.6, 0.2
 #: Iterations that take longer than this multiple of the median are named.
 OUTLIER = 1.5
-#: Causes that are named at most.
-MOST_CAUSES = 2
+#: Causes, and regions, that are named at most.
+MOST_CAUSES, MOST_REGIONS = 2, 3
 #: Families whose reasons have names of their own.
 OF_MANY = ("kernels", "communication", "copies", "hosts")
 #: Ranks are named whose own change is this share of the largest, and that makes up as much of the difference.
@@ -108,7 +108,11 @@ class Reason(Struct, frozen=True):
         """Return the reason for people: `rank 2 takes 2.0 ms longer in load_batch`."""
         who, name = list_some([*self.ranks]), _shorten(self.name)
         inside = _shorten(self.inside) if self.inside != self.name else ""
-        is_place = self.part == "host" and name.startswith("between ")
+
+        def place(name: str) -> str:
+            """Return where hosts are: in a call or range, or between two calls."""
+            return name if name.startswith("between ") or not name else f"in {name}"
+
         facts = {
             "who": who,
             "name": name,
@@ -116,9 +120,9 @@ class Reason(Struct, frozen=True):
             "more": "longer" if self.change_ns > 0 else "less",
             "each": self._say_each(),
             "hosts": f"{who} take{'s' * (len(self.ranks) == 1)}" if who else "hosts take",
-            "where": name if is_place or not name else f"in {name}",
+            "where": place(name),
             "inside": inside if name or self.family != "hosts" else "",
-            "most": inside if not name else "",
+            "most": "" if name else place(inside),
             "family": self.family,
         }
         is_one = self.family == "kernels" and bool(name)
@@ -197,6 +201,8 @@ class Comparison(Struct, frozen=True):
     causes: list[Reason]
     #: Causes of the job's difference, where it is another one.
     job_causes: list[Reason]
+    #: NVTX ranges of both, where no iterations are compared: name, and time of each in A and B (ns).
+    regions: list[tuple[str, float, float]] = []
     #: Numbers of runs, of which these have the median times.
     runs: tuple[int, int] = (1, 1)
     #: What was found of limits.
@@ -255,6 +261,9 @@ class Comparison(Struct, frozen=True):
             said += f". The job takes {_say_change(self.job_change)} ({_say_times(*self.job_ns)})"
             if self.job_causes:
                 said += f": {'; then '.join(map(str, self.job_causes))}"
+        if self.regions:
+            regions = (f"{name} {_say_times(*times)} each" for name, *times in self.regions)
+            said += f". Regions of both: {', '.join(regions)}"
         return reserve + said
 
     def to_dict(self) -> dict[str, Any]:
@@ -291,18 +300,13 @@ class Run(Struct, frozen=True):
     work: pl.DataFrame
     ranks: int
 
-    @property
-    def steady(self) -> tuple[int, int]:
-        """Begin and end of the steady state, or of the job (ns)."""
-        return self.job.span
-
     def count(self, unit: str) -> int:
         """Return how many units the run is."""
         return self.iterations if unit == "iteration" else 1
 
     def measure(self, unit: str) -> float:
         """Return how long a unit takes on average (ns)."""
-        begin, end = self.steady
+        begin, end = self.job.span
         return (end - begin) / self.iterations if unit == "iteration" else self.job.length
 
     @property
@@ -413,8 +417,8 @@ def _count_work(run: Run, unit: str) -> pl.DataFrame:
 
 
 def _compare_work(runs: Sequence[Run], unit: str) -> tuple[float | None, float | None]:
-    """Return how alike the work of a unit is, by its number, and the least share of the time of a run that is
-    work that the other has, too; None where nothing is known of one.
+    """Return how alike the work of a unit is, by its number, and the least share of the time of kernels of a run
+    that the other has, too; None where nothing is known of one.
     """
     first, second = (_count_work(run, unit) for run in runs)
     if not (first.height and second.height):
@@ -426,7 +430,8 @@ def _compare_work(runs: Sequence[Run], unit: str) -> tuple[float | None, float |
     )
     common = both.filter((pl.col("count") > 0) & (pl.col("count_right") > 0))
     shares = [common[name].sum() / max(both[name].sum(), 1) for name in ("time", "time_right")]
-    return float(least / most), float(min(shares))
+    has_kernels = all((run.work["part"] == "kernel").any() for run in runs)
+    return float(least / most), float(min(shares)) if has_kernels else None
 
 
 def _list_reserves(
@@ -441,7 +446,7 @@ def _list_reserves(
         others.append(f"{'AB'[not jobs[1]['devices']]} has no work on GPUs")
     elif common is not None and common < LEAST_COMMON:
         others.append(
-            f"other programs, {what} that both have are {100 * common:.0f} % of the time of one's"
+            f"other programs, kernels that both have take {100 * common:.0f} % of the time of one's"
         )
     elif common is None and all(programs) and programs[0] != programs[1]:
         others.append("other programs")
@@ -574,7 +579,9 @@ def _make_reason(
 ) -> Reason:
     """Return a cause: the first of these rows of one family if it has most of the change, else all."""
     first = rows.row(0, named=True)
-    is_single = first["own"] >= MOSTLY * abs(change) or first["family"] not in OF_MANY
+    # What others of the family make up for is no cause by itself.
+    is_single = MOSTLY * abs(change) <= first["own"] <= abs(change) / MOSTLY
+    is_single = is_single or first["family"] not in OF_MANY
     if is_single and first["family"] in OF_MANY:
         rows, change = rows[:1], float(np.copysign(first["own"], change))
     ranks, times = _find_ranks(runs, unit, rows, change) if is_of_ranks else ((), None)
@@ -672,6 +679,7 @@ def compare_jobs(
         _list_outliers(runs, names) if is_of_iterations else [],
         _choose_causes(reasons, runs, unit),
         _explain_job(runs, times, _list_reasons(runs, "job", lengths)) if is_of_iterations else [],
+        [] if is_of_iterations else _compare_regions(first, second),
     )
     return comparison, _make_tables(first, second, comparison, reasons)
 
@@ -692,6 +700,26 @@ def _list_outliers(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str,
         for number in np.flatnonzero(run.lasts > OUTLIER * np.median(run.lasts))
     ]
     return sorted(far, key=lambda one: -one[2])
+
+
+def _compare_regions(first: FinishedJob, second: FinishedJob) -> list[tuple[str, float, float]]:
+    """Return the NVTX ranges that both jobs have and that change most, and the time of each in both (ns)."""
+    frames = [job.find_frame("operations", "operations") for job in (first, second)]
+    if any(frame is None for frame in frames):
+        return []
+    time = next(
+        one for one in ("gpu_ns", "host_ns") if all(one in frame.columns for frame in frames)
+    )
+    a, b = (
+        frame.filter(pl.col(time) > 0).select(
+            "operation", "calls", each=pl.col(time) / pl.col("calls")
+        )
+        for frame in frames
+    )
+    both = a.join(b, on="operation")
+    change = (pl.col("each_right") - pl.col("each")) * pl.min_horizontal("calls", "calls_right")
+    most = both.sort(-change.abs(), "operation").head(MOST_REGIONS)
+    return most.select("operation", "each", "each_right").rows()
 
 
 def _explain_job(runs: Sequence[Run], times: Sequence[float], of_job: pl.DataFrame) -> list[Reason]:
@@ -734,7 +762,9 @@ def _make_tables(
     a, b = (job.description["name"] for job in jobs)
     whole = comparison.unit_ns[1] - comparison.unit_ns[0]
     families = reasons.group_by("family").agg(pl.col("a_ns", "b_ns", "change_ns").sum())
-    share = (pl.col("change_ns") / (whole or 1)).alias("difference_share")
+    is_small = abs(comparison.change) < ALIKE
+    share = pl.lit(None) if is_small else pl.col("change_ns") / whole
+    share = share.cast(pl.Float64).alias("difference_share")
     said = {"unit": comparison.unit}
     result.add(
         "parts", families.with_columns(share).sort(-pl.col("change_ns").abs(), "family"), **said

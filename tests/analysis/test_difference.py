@@ -136,7 +136,8 @@ def test_causes(work: Mapping[str, Any], said: str) -> None:
         (make_run(gpu_models={"A100": 2}), "with reserve", "A ran on H100, B on A100"),
         (make_run(devices=0), NOT_COMPARABLE, "A and B cannot be compared: B has no work on GPUs"),
         (make_run({GEMM: {"name": "a"}, "norm": {"name": "b"}}), NOT_COMPARABLE, "other programs, kernels that both"),
-        (make_run({GEMM: {"count": 40}}), "with reserve", "(other work, 14 % of its kernels are the same): B takes as long as A (job"),
+        (make_run({GEMM: {"count": 40}}), "with reserve", "(other work, 14 % of its kernels are the same): B takes as long as A (job 5.45 ms → 5.45 ms)."
+            " Regions of both: load 30.00 us → 30.00 us each"),
         # Iterations are equal, but there are more of them.
         (make_run(steps=40), "comparable", "B takes as long as A (iteration 495.00 us → 495.00 us, by chance up to 0.0 %)."
             " The job takes 272.5 % longer (5.45 ms → 20.30 ms): there are 40 instead of 10 iterations"),
