@@ -219,7 +219,7 @@ def _number_rows(
             firsts = [find_first(result.report, one) for one in columns["process"]]
             frames.append(pl.DataFrame({**columns, "report": [report for report, _ in firsts]}))
     told = {
-        "nccl": pl.concat(frames) if frames else None,
+        "nccl": pl.concat(frames, how="diagonal") if frames else None,
         "silent": {find_first(*one) for one in silent},
         "launching": {find_first(one.report, one.process) for one in job.lost},
         "is_one_job": len(captures.runs) < 2,

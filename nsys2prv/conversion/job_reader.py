@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, group_rows, join_first, number_linked
 from nsys2prv._util.native import NEEDS_CORE, core
-from nsys2prv._util.stored_columns import read_columns
+from nsys2prv._util.stored_columns import read_frame
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.captures import CAPTURES
 from nsys2prv.events.catalogue import load_catalogue
@@ -299,10 +299,10 @@ def _find_nccl_ranks(job: Job, rows: RowTable, members: pl.DataFrame) -> list[tu
     frames = []
     for result in job.ordered_results:
         for name in (COMMUNICATORS, KERNELS):
-            if name in result.facts:
-                told = pl.DataFrame(
-                    read_columns(result.facts[name], ("process", "device", *_OF_RANKS))
-                )
+            told = read_frame(result.facts[name]) if name in result.facts else pl.DataFrame()
+            # Those of captured calls say nothing of devices.
+            if "device" in told.columns:
+                told = told.select("process", "device", *_OF_RANKS)
                 told = told.filter(pl.col("rank") >= 0, pl.col("device") >= 0).unique()
                 frames.append(told.with_columns(report=pl.lit(result.report, pl.Int64)))
     if not frames:

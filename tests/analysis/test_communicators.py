@@ -14,6 +14,7 @@ def test_communicators_by_their_members() -> None:
             "task": range(1, 17),
             "rank": range(16),
             "who": [f"rank {rank}" for rank in range(16)],
+            "is_gpu": False,
             "node": [f"node0{1 + rank // 4}" for rank in range(16)],
         }
     )
@@ -48,7 +49,26 @@ def test_communicators_by_their_members() -> None:
 
 def test_processes_without_a_rank_are_named() -> None:
     tasks = pl.DataFrame(
-        {"task": [1, 2], "rank": [None, 3], "who": ["app 41", "rank 3"], "node": ["a", "b"]}
+        {
+            "task": [1, 2],
+            "rank": [None, 3],
+            "who": ["app 41", "rank 3"],
+            "node": ["a", "b"],
+            "is_gpu": False,
+        }
     )
     kernels = pl.DataFrame({"communicator": [5, 5], "task": [1, 2]})
     assert name_communicators(kernels, tasks) == {5: "app 41, rank 3"}
+
+
+def test_gpus_are_named_by_their_processes() -> None:
+    who = [f"rank {number // 4} GPU{number % 4}" for number in range(8)]
+    nodes = ["a"] * 4 + ["b"] * 4
+    tasks = pl.DataFrame(
+        {"task": range(8), "rank": None, "who": who, "node": nodes, "is_gpu": True}
+    )
+    kernels = pl.DataFrame({"communicator": [1] * 8 + [2] * 2, "task": [*range(8), 1, 5]})
+    assert name_communicators(kernels, tasks) == {
+        1: "world (rank 0 GPU0-3, rank 1 GPU0-3)",
+        2: "rank 0 GPU1, rank 1 GPU1",
+    }
