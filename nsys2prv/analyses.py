@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 from msgspec.structs import replace
@@ -47,6 +47,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "OpenACC": OPENACC,
     ON_DEMAND: (ON_DEMAND,),
 }
+#: The analysis of parallel groups, which others ask, too.
+MESH = "groups"
 #: All analyses, in the order of their tables.
 ANALYSES = [analysis for analysis in DECLARED.values() if analysis.conclude]
 
@@ -105,6 +107,11 @@ def run_analyses(
         is_lost = lost_work and set(layouts) & set(WORK) & opened.reader.layouts
         return context.explain_loss() if is_lost else coverage.explain_absence(job, layouts)
 
+    @cache
+    def find_mesh() -> Any:
+        find = find_function("figures.mesh.find_mesh", __package__)
+        return find(join(MESH)["kernels"], context)
+
     context = Context(
         opened.reader,
         options,
@@ -114,6 +121,7 @@ def run_analyses(
         explain,
         make_clock_table(job),
         lambda: opened.graph,
+        find_mesh,
     )
     results, able = {}, []
     for analysis in (one for one in ANALYSES if one.name in wanted):
@@ -124,22 +132,30 @@ def run_analyses(
             missing.insert(0, opened.coverage.describe())
         results[analysis.name] = Result(analysis.name, analysis.title, missing=missing)
         able += [] if missing else [analysis]
+    # Collectives are named by the dimensions that they are of.
+    collecting = [*able]
+    if any(one.name == "collectives" for one in able) and MESH not in wanted:
+        collecting.append(DECLARED[MESH])
     collected: dict[str, dict[str, list[pl.DataFrame]]] = defaultdict(lambda: defaultdict(list))
     units = len(opened.units)
-    parts = units if units > 1 else sum(bool(one.collect) for one in able)
+    parts = units if units > 1 else sum(bool(one.collect) for one in collecting)
+
+    def join(name: str) -> dict[str, pl.DataFrame]:
+        joined: dict[str, pl.DataFrame] = defaultdict(pl.DataFrame)
+        for key, parts in collected[name].items():
+            kept = [part for part in parts if part.height] or parts[:1]
+            joined[key] = pl.concat(kept, how="diagonal_relaxed")
+        return joined
+
     with job.progress.show_phase("analysing", parts + len(able)) as advance:
-        for frames in _collect_units(opened, able, options):
+        for frames in _collect_units(opened, collecting, options):
             for name, key, frame in frames:
                 collected[name][key].append(frame)
             advance(1)
         for analysis in able:
-            joined: dict[str, pl.DataFrame] = defaultdict(pl.DataFrame)
-            for key, parts in collected[analysis.name].items():
-                kept = [part for part in parts if part.height] or parts[:1]
-                joined[key] = pl.concat(kept, how="diagonal_relaxed")
             result = results[analysis.name]
             context.said.clear()
-            find_function(analysis.conclude, __package__)(joined, context, result)
+            find_function(analysis.conclude, __package__)(join(analysis.name), context, result)
             result.findings[:] = [one.confine(options.covered) for one in result.findings]
             for table, (said, group) in analysis.absent.items():
                 if table not in result.tables:

@@ -175,9 +175,12 @@ def _label_communicators(rows: pl.DataFrame, context: Context, name_set: str) ->
 
 
 def _label_operations(rows: pl.DataFrame, kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return operations by their names, and NCCL communicators by their members, and last
-    (`communicator_hash`) as NCCL numbers them. kernels: communicator and task.
+    """Return operations by their names, and NCCL communicators by their members, with the dimension of
+    parallel groups that they are of, and last (`communicator_hash`) as NCCL numbers them. kernels:
+    communicator and task.
     """
+    if mesh := context.get_mesh():
+        rows = mesh.add_dimensions(rows)
     members = name_communicators(kernels, context.tasks)
     communicator = pl.col("communicator")
     rows = rows.with_columns(
@@ -351,6 +354,8 @@ def _find_stragglers(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
         waited_ns=pl.col("wait").sum(),
     )
     by_task = by_task.sort("others_waited_ns", "task", descending=[True, False])
+    if mesh := context.get_mesh():
+        by_task = mesh.add_places(by_task)
     unsure = compare_with_clock_error("task", "max_late_ns", matched, context)
     return context.label_tasks(by_task.with_columns(unsure), "node", "device")
 

@@ -337,6 +337,8 @@ class Context(Struct, frozen=True):
     clocks: pl.DataFrame
     #: Returns the graph of the job for replays.
     get_graph: Callable[[], JobGraph]
+    #: Returns the parallel groups of the job (`Mesh` of mesh.py), None where ranks are not known.
+    get_mesh: Callable[[], Any] = lambda: None
     #: Reasons that the analysis under way has given.
     said: set[str] = field(default_factory=set)
 
@@ -569,11 +571,12 @@ def _name_ranks(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> s
     if len(ranks) > 2 and len(steps) == 1 and steps != {1}:
         if len(ranks) <= MOST_NAMED:
             shown = ",".join(map(str, ranks))
-        return f"every {_format_ordinal(*steps)} ({shown})"
+        return f"every {format_ordinal(*steps)} ({shown})"
     return f"ranks {shown}, across hosts"
 
 
-def _format_ordinal(number: int) -> str:
+def format_ordinal(number: int) -> str:
+    """Return `1st`, `2nd`, `11th`."""
     if number % 100 in (11, 12, 13):
         return f"{number}th"
     return f"{number}{dict(enumerate(('st', 'nd', 'rd'), 1)).get(number % 10, 'th')}"

@@ -76,6 +76,19 @@ def write_mesh(folder: Path, is_overlapped: bool = False) -> list[Path]:
     return reports
 
 
+def test_ranks_have_places_and_waits_of_dimensions(tmp_path: Path) -> None:
+    with nsys2prv.open(write_mesh(tmp_path), align="none", jobs=1) as job:
+        results = job.analyse("groups", "collectives")
+    by_rank = results["groups"].tables["by_rank"].frame
+    assert by_rank.filter(rank="rank 6")["place"].item() == "tp 0 dp 1 pp 1"
+    assert {"tensor_ns", "tensor_waiting_ns", "pipeline_waiting_ns"} <= {*by_rank.columns}
+    tables = results["collectives"].tables
+    named = tables["nccl"].frame.select("dimension", "operation").unique().rows()
+    assert {("tensor", "AllReduce"), ("pipeline", "Send"), ("world", "AllReduce")} <= {*named}
+    stragglers = tables["stragglers"].frame
+    assert {*stragglers["place"]} == {*by_rank["place"]}
+
+
 def list_dimensions(reports: list[Path], mesh: str = "") -> tuple[dict[str, str], pl.DataFrame]:
     """Return the names of dimensions with their groups, and where ranks are in them."""
     with nsys2prv.open(reports, align="none", jobs=1) as job:
