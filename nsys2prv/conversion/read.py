@@ -47,7 +47,7 @@ from nsys2prv.events.kind import (
 from nsys2prv.events.launches import Segment, save_launches
 from nsys2prv.events.stacks import set_stacks_aside
 from nsys2prv.export.info import ReportInfo
-from nsys2prv.export.source import Part, Shared
+from nsys2prv.export.source import Part, Shared, Wanted
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.overlaps import TOO_MANY, assign_nesting_lanes
 from nsys2prv.table.runs import SpillWriter
@@ -335,7 +335,9 @@ def _read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) -
     integers = dict.fromkeys(name for kind in kinds for name in kind.columns)
     texts = dict.fromkeys(name for kind in kinds for name in kind.texts)
     conditions = [kind.make_condition(extraction.report) for kind in kinds]
-    return extraction.database.read_once(part, tuple(integers), tuple(texts), conditions)
+    return extraction.database.read_once(
+        part, Wanted(tuple(integers), tuple(texts), (), conditions)
+    )
 
 
 def group_kinds(selected: Sequence[EventKind], alone: Sequence[EventKind]) -> list[Group]:

@@ -22,7 +22,7 @@ from msgspec.structs import astuple
 from nsys2prv._util.budget import TABLE_ROWS
 from nsys2prv._util.columns import factorize_together
 from nsys2prv._util.files import Closable
-from nsys2prv.export.source import NULL, Columns, Part, Shared, SomeRows, StackRows
+from nsys2prv.export.source import NULL, Columns, Part, Shared, SomeRows, StackRows, Wanted
 
 #: A column in a condition, of which the type counts, or whether it is NULL, or its value.
 _COLUMN = re.compile(r"typeof\(\{(\w+)\}\)|\{(\w+)\} IS (?:NOT )?NULL|\{(\w+)\}")
@@ -167,14 +167,7 @@ class Database(Closable):
         """Check all tables. Raises one clear line where one is damaged."""
         raise NotImplementedError
 
-    def _read_part(
-        self,
-        part: Part,
-        integers: tuple[str, ...],
-        texts: tuple[str, ...],
-        conditions: Sequence[str],
-        reals: tuple[str, ...] = (),
-    ) -> tuple[Columns, np.ndarray]:
+    def _read_part(self, part: Part, wanted: Wanted) -> tuple[Columns, np.ndarray]:
         """Return columns of all rows of a part, and which conditions each row meets, as bits."""
         raise NotImplementedError
 
@@ -239,8 +232,8 @@ class Database(Closable):
         """Return the number of rows of a part, or of those that meet a condition (as in
         :meth:`make_condition`).
         """
-        conditions = [where] if where else []
-        pieces = (self._read_part(piece, (), (), conditions) for piece in part.split(TABLE_ROWS))
+        wanted = Wanted(conditions=[where] if where else [])
+        pieces = (self._read_part(piece, wanted) for piece in part.split(TABLE_ROWS))
         return sum(int(np.count_nonzero(met)) if where else rows.rows for rows, met in pieces)
 
     def read_small_table(
@@ -300,8 +293,8 @@ class Database(Closable):
 
         A column that the export lacks reads as NULL throughout.
         """
-        conditions = [where] if where else []
-        columns, met = self._read_part(part, integers, texts, conditions, reals)
+        wanted = Wanted(integers, texts, reals, [where] if where else [])
+        columns, met = self._read_part(part, wanted)
         return columns.where(met != 0) if where else columns
 
     def read_pieces(self, table: str, integers: tuple[str, ...]) -> Iterator[Columns]:
@@ -309,18 +302,12 @@ class Database(Closable):
         for piece in self.tables[table].whole.split(TABLE_ROWS):
             yield self.read(piece, integers)
 
-    def read_once(
-        self,
-        part: Part,
-        integers: tuple[str, ...],
-        texts: tuple[str, ...],
-        conditions: Sequence[str],
-    ) -> Shared | None:
+    def read_once(self, part: Part, wanted: Wanted) -> Shared | None:
         """Return columns of all rows of a part, and which of some conditions (as in
         :meth:`make_condition`) each row meets; None where damage forbids it: :meth:`read` tells what is
         damaged.
         """
-        columns, met = self._read_part(part, integers, texts, conditions)
+        columns, met = self._read_part(part, wanted)
         return None if columns.damaged else Shared(part, columns, met)
 
 

@@ -41,6 +41,7 @@ from nsys2prv.export.source import (
     Part,
     SomeRows,
     StackRows,
+    Wanted,
     decode_texts,
     make_columns,
     number_distinct,
@@ -177,21 +178,15 @@ class ParquetFolder(Database):
                 budget.take("bytes when unpacked", size.unpacked)
                 table.whole = Part(table.name, 1, size.rows)
 
-    def _read_part(
-        self,
-        part: Part,
-        integers: tuple[str, ...],
-        texts: tuple[str, ...],
-        conditions: Sequence[str],
-        reals: tuple[str, ...] = (),
-    ) -> tuple[Columns, np.ndarray]:
+    def _read_part(self, part: Part, wanted: Wanted) -> tuple[Columns, np.ndarray]:
         table = self.tables[part.table]
         with table.explain_damage():
-            known, looked_at = table.columns, find_condition_columns(tuple(conditions))
-            names = (*integers, *texts, *reals, *looked_at.values, *looked_at.types)
-            wanted = [name for name in dict.fromkeys(names) if name in known]
-            frame = table.read(part, wanted) if wanted else pl.DataFrame()
-            rows = frame.height if wanted else _count_rows(part, table.whole)
+            looked_at = find_condition_columns(tuple(wanted.conditions))
+            names = (*wanted.integers, *wanted.texts, *wanted.reals)
+            names = dict.fromkeys((*names, *looked_at.values, *looked_at.types))
+            present = [name for name in names if name in table.columns]
+            frame = table.read(part, present) if present else pl.DataFrame()
+            rows = frame.height if present else _count_rows(part, table.whole)
             read = frame.to_dict()
             seen = [_look_at(read[name]) for name in looked_at.values if name in read]
             types = [name for name in looked_at.types if name in read]
@@ -202,17 +197,17 @@ class ParquetFolder(Database):
                 packed = sum(one << TYPE_BITS * place for place, one in enumerate(numbers))
                 seen.append((packed, write_types(types)))
         met = np.zeros(0, np.int64)
-        if conditions:
-            in_sql = [self.make_condition(part.table, where) for where in conditions]
+        if wanted.conditions:
+            in_sql = [self.make_condition(part.table, where) for where in wanted.conditions]
             met = evaluate_conditions(self._evaluate, seen, rows, in_sql)
-        return make_columns(rows, read, integers, texts, reals), met
+        return make_columns(rows, read, wanted), met
 
     def _read_rows(self, table: str, columns: Sequence[str], where: str) -> list[tuple]:
         found: list[tuple] = []
         source, budget = self.tables[table], FolderBudget(self.packed)
         present = [name for name in columns if name in source]
         for piece in source.whole.split(TABLE_ROWS):
-            met = self._read_part(piece, (), (), [where])[1] if where else None
+            met = self._read_part(piece, Wanted(conditions=[where]))[1] if where else None
             if met is not None and not met.any():
                 continue
             with source.explain_damage():
@@ -249,7 +244,7 @@ class ParquetFolder(Database):
         source = self.tables[table]
         with source.explain_damage():
             frame = source.scan(FRAME_COLUMNS).filter(pl.col("id").is_between(low, high)).collect()
-        rows = make_columns(frame.height, frame.to_dict(), FRAME_COLUMNS, (), ())
+        rows = make_columns(frame.height, frame.to_dict(), Wanted(FRAME_COLUMNS))
         return StackRows.from_frames(rows)
 
 

@@ -251,31 +251,36 @@ def to_bytes(column: pl.Series) -> pl.Series:
     return texts.fill_null(b"")
 
 
-def make_columns(
-    rows: int,
-    read: Mapping[str, pl.Series],
-    integers: Sequence[str],
-    texts: Sequence[str],
-    reals: Sequence[str],
-) -> Columns:
+class Wanted(Struct, frozen=True):
+    """What is wanted of some rows."""
+
+    #: Columns by what they are to be; reals: float64, NaN for what is no number.
+    integers: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    reals: tuple[str, ...] = ()
+    #: Which of these conditions each row meets, as in :meth:`Database.make_condition`.
+    conditions: Sequence[str] = ()
+
+
+def make_columns(rows: int, read: Mapping[str, pl.Series], wanted: Wanted) -> Columns:
     """Return what was read, by what it is to be. Integers where others belong are numbers and texts, too."""
     numbers: dict[str, np.ndarray] = {}
     odd = np.zeros(rows, np.int64)
-    for name in integers:
+    for name in wanted.integers:
         column = read.get(name)
         if column is not None and column.dtype == pl.Int64:
             numbers[name] = column.fill_null(NULL).to_numpy()
         else:
             numbers[name] = np.full(rows, NULL)
             odd += 0 if column is None else column.is_not_null().to_numpy()
-    for name in reals:
+    for name in wanted.reals:
         column = read.get(name)
         if column is not None and column.dtype.is_numeric():
             numbers[name] = column.cast(pl.Float64).fill_null(np.nan).to_numpy()
         else:
             numbers[name] = np.full(rows, np.nan)
     words = {}
-    for name in texts:
+    for name in wanted.texts:
         column = to_bytes(read[name]) if name in read else pl.Series([b""] * rows, dtype=pl.Binary)
         distinct, codes = number_distinct(column)
         words[name] = codes, DistinctTexts.from_distinct(distinct)

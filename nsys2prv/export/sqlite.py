@@ -48,6 +48,7 @@ from nsys2prv.export.source import (
     Shared,
     SomeRows,
     StackRows,
+    Wanted,
     make_columns,
 )
 from nsys2prv.export.sqlite_pages import (
@@ -202,7 +203,7 @@ class SqliteDatabase(Database):
         if rows is not None:
             if not where or not rows:
                 return rows
-            if from_pages := self._read_pages(source.everything, (), (), [where]):
+            if from_pages := self._read_pages(source.everything, Wanted(conditions=[where])):
                 return list(compress(rows, from_pages[1].tolist()))
         names = [quote_name(one) if one in source.columns else "NULL" for one in columns]
         pieces = source.whole.split(TABLE_ROWS)
@@ -210,7 +211,7 @@ class SqliteDatabase(Database):
 
     def _read_by_names(self, part: Part, names: Sequence[str], where: str) -> list[tuple]:
         """Return columns, named in SQL, of the rows of a part that meet a condition."""
-        if where and (from_pages := self._read_pages(part, (), (), [where])):
+        if where and (from_pages := self._read_pages(part, Wanted(conditions=[where]))):
             if not from_pages[1].any():
                 return []
             part = Shared(part, *from_pages).narrow(0)
@@ -231,63 +232,42 @@ class SqliteDatabase(Database):
         rows = f"{name_rows(STRINGS)} WHERE value GLOB '{begin}*'"
         return [number for (number,) in self._query(f"SELECT id FROM {rows}")]
 
-    def _read_part(
-        self,
-        part: Part,
-        integers: tuple[str, ...],
-        texts: tuple[str, ...],
-        conditions: Sequence[str],
-        reals: tuple[str, ...] = (),
-    ) -> tuple[Columns, np.ndarray]:
-        read = self._read_pages(part, integers, texts, conditions, reals)
-        return read or self._read_by_sql(part, integers, texts, conditions, reals)
+    def _read_part(self, part: Part, wanted: Wanted) -> tuple[Columns, np.ndarray]:
+        return self._read_pages(part, wanted) or self._read_by_sql(part, wanted)
 
-    def _read_pages(
-        self,
-        part: Part,
-        integers: tuple[str, ...],
-        texts: tuple[str, ...],
-        conditions: Sequence[str],
-        reals: tuple[str, ...] = (),
-    ) -> tuple[Columns, np.ndarray] | None:
+    def _read_pages(self, part: Part, wanted: Wanted) -> tuple[Columns, np.ndarray] | None:
         """Return what :meth:`_read_part` does; None where SQLite has to read it."""
         if not part.rowid:
             return None
         with self._explain_damage(part.table):
-            looked_at = find_condition_columns(tuple(conditions))
-            read = self.tables[part.table].read(part, integers, texts, looked_at, reals)
-            if read is None or not conditions:
+            looked_at = find_condition_columns(tuple(wanted.conditions))
+            read = self.tables[part.table].read(part, wanted, looked_at)
+            if read is None or not wanted.conditions:
                 return read and (read[0], np.zeros(0, np.int64))
             columns, seen = read
-            in_sql = [self.make_condition(part.table, where) for where in conditions]
+            in_sql = [self.make_condition(part.table, where) for where in wanted.conditions]
             most = max(FEW_COMBINATIONS, columns.rows // ROWS_PER_COMBINATION)
             met = evaluate_conditions(self._evaluate, seen, columns.rows, in_sql, most)
         return None if met is None else (columns, met)
 
     def _read_by_sql(
-        self,
-        part: Part,
-        integers: tuple[str, ...],
-        texts: tuple[str, ...],
-        conditions: Sequence[str],
-        reals: tuple[str, ...] = (),
-        where: str = "",
+        self, part: Part, wanted: Wanted, where: str = ""
     ) -> tuple[Columns, np.ndarray]:
         """Return what :meth:`_read_part` does, by SQLite, of the rows that meet one more condition."""
         have = self.tables[part.table].columns
-        present = [name for name in integers if name in have]
+        present = [name for name in wanted.integers if name in have]
         odd = [f"(typeof({quote_name(name)}) NOT IN ('integer', 'null'))" for name in present]
-        met = [self.make_condition(part.table, condition) for condition in conditions]
+        met = [self.make_condition(part.table, condition) for condition in wanted.conditions]
         expressions = [
             f"{' + '.join(odd) or 0} AS {quote_name(DAMAGED_VALUES)}",
             f"{select_condition_bits(met) or 0} AS {quote_name(MET)}",
             *map(_AS_INTEGER.format, map(quote_name, present)),
-            *map(_AS_REAL.format, (quote_name(name) for name in reals if name in have)),
-            *(_AS_TEXT.format(quote_name(name)) for name in texts if name in have),
+            *map(_AS_REAL.format, (quote_name(name) for name in wanted.reals if name in have)),
+            *(_AS_TEXT.format(quote_name(name)) for name in wanted.texts if name in have),
         ]
         rows = f"{_select_rows(part)} WHERE {self.make_condition(part.table, where)}"
         frame = self._select(f"SELECT {', '.join(expressions)} FROM {rows}")
-        columns = make_columns(frame.height, frame.to_dict(), integers, texts, reals)
+        columns = make_columns(frame.height, frame.to_dict(), wanted)
         odd = frame[DAMAGED_VALUES]
         columns.odd = odd.to_numpy() if odd.sum() else None
         return columns, frame[MET].to_numpy()
@@ -301,7 +281,7 @@ class SqliteDatabase(Database):
                 source.check_rows()
         if stacks is None:
             where = f"{{id}} BETWEEN {low} AND {high}"
-            rows = self._read_by_sql(source.whole, FRAME_COLUMNS, (), (), where=where)[0]
+            rows = self._read_by_sql(source.whole, Wanted(FRAME_COLUMNS), where)[0]
             stacks = StackRows.from_frames(rows)
         return stacks
 

@@ -38,6 +38,7 @@ from nsys2prv.export.source import (
     Part,
     SomeRows,
     StackRows,
+    Wanted,
 )
 
 #: Kinds of columns, as in native/records.h.
@@ -193,7 +194,7 @@ def list_tables(schema: SqliteTable, query: Query) -> tuple[dict[str, SqliteTabl
     """
     file, size = schema.file, schema.size
     texts = ("type", "name", "sql")
-    read = schema.read(schema.everything, ("rootpage",), texts, ConditionColumns((), ()))
+    read = schema.read(schema.everything, Wanted(("rootpage",), texts), ConditionColumns((), ()))
     if read is None:
         in_sql = query(f"SELECT {', '.join(texts)}, rootpage FROM {SCHEMA}")
         rows = [(*(str(text or "").encode() for text in row[:3]), row[3]) for row in in_sql]
@@ -341,12 +342,7 @@ class SqliteTable(SourceTable):
         return ask_core(self.file.table, self.root) if self.file and self.declared.fields else None
 
     def read(
-        self,
-        part: Part,
-        integers: Sequence[str],
-        texts: Sequence[str],
-        looked_at: ConditionColumns,
-        reals: Sequence[str] = (),
+        self, part: Part, wanted: Wanted, looked_at: ConditionColumns
     ) -> tuple[Columns, list[LookedAt]] | None:
         """Return columns of a part that goes by rowids, and what conditions look at. None where SQLite
         has to read them: also where one of the columns, or what conditions look at, has other values
@@ -355,10 +351,10 @@ class SqliteTable(SourceTable):
         table, fields = self._pages, self.declared.fields
         if table is None or len(looked_at.types) > MOST_TYPES:
             return None
-        wanted = (
-            *((name, INTEGERS) for name in dict.fromkeys([*integers, *looked_at.values])),
-            *((name, TEXTS) for name in texts),
-            *((name, REALS) for name in reals),
+        kinds = (
+            *((name, INTEGERS) for name in dict.fromkeys([*wanted.integers, *looked_at.values])),
+            *((name, TEXTS) for name in wanted.texts),
+            *((name, REALS) for name in wanted.reals),
         )
         leaves = table.between(part.first, part.last)
         chosen = (np.array(part.rowids, np.int64),) if isinstance(part, SomeRows) else ()
@@ -369,7 +365,7 @@ class SqliteTable(SourceTable):
                 *(name, kind, np.empty(room, np.float64 if kind == REALS else np.int64)),
                 core.Texts() if kind == TEXTS else None,
             )
-            for name, kind in wanted
+            for name, kind in kinds
             if name in fields
         ]
         described = [
@@ -396,9 +392,9 @@ class SqliteTable(SourceTable):
         lacking, no_texts = np.full(rows, NULL), (np.zeros(rows, np.int64), NO_TEXTS)
         columns = Columns(
             rows,
-            {name: numbers.get(name, lacking) for name in integers}
-            | {name: numbers.get(name, np.full(rows, np.nan)) for name in reals},
-            {name: words.get(name, no_texts) for name in texts},
+            {name: numbers.get(name, lacking) for name in wanted.integers}
+            | {name: numbers.get(name, np.full(rows, np.nan)) for name in wanted.reals},
+            {name: words.get(name, no_texts) for name in wanted.texts},
         )
         seen = [
             (numbers[name], {name: write_integer}) for name in looked_at.values if name in fields

@@ -13,7 +13,7 @@ from tools.folders import convert_export_folder
 
 from nsys2prv.export import database, parquet, sqlite
 from nsys2prv.export.database import Database
-from nsys2prv.export.source import NULL, Part, SomeRows
+from nsys2prv.export.source import NULL, Part, SomeRows, Wanted
 from nsys2prv.export.sqlite import open_database
 
 ROWS = 1000
@@ -80,7 +80,7 @@ def test_columns_and_conditions(part: Part, forms: list[Database]) -> None:
     met = []
     for one in forms:
         columns = one.read(part, integers, texts, reals=reals)
-        shared = one.read_once(part, integers, texts, CONDITIONS)
+        shared = one.read_once(part, Wanted(integers, texts, (), CONDITIONS))
         counts = [one.count_rows(part, where) for where in ("", *CONDITIONS)]
         codes, distinct = columns.texts["text"]
         words = [distinct.as_list()[code] for code in codes.tolist()]
@@ -99,7 +99,7 @@ def test_values_of_other_types_are_counted(forms: list[Database]) -> None:
         columns = one.read(Part(TABLE, 1, 100), ("text", "real", "number"))
         assert columns.damaged == 75 + 100
         assert (columns["text"] == NULL).all()
-        assert one.read_once(Part(TABLE, 1, 100), ("real",), (), CONDITIONS) is None
+        assert one.read_once(Part(TABLE, 1, 100), Wanted(("real",), (), (), CONDITIONS)) is None
         few = one.read(Part(TABLE, 1, 100), ("real",), (), "{few} IS NOT NULL")
         assert (few.rows, few.damaged) == (33, 33)
 

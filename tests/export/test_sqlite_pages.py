@@ -22,7 +22,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.native import core
 from nsys2prv.export.database import find_condition_columns
 from nsys2prv.export.report_files import prepare_export
-from nsys2prv.export.source import NULL, Part
+from nsys2prv.export.source import NULL, Part, Wanted
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.export.sqlite_pages import INTEGERS, REALS, TEXTS, VALUES
 
@@ -213,7 +213,7 @@ def test_a_log_with_data_and_reserved_bytes(tmp_path: Path) -> None:
         copy, given = prepare_export(path, tmp_path / "copy")
         assert given == path
         with open_database(copy) as source:
-            assert source._read_pages(source.tables["t"].whole, ("a",), (), ())[0].rows == 101
+            assert source._read_pages(source.tables["t"].whole, Wanted(("a",)))[0].rows == 101
     data = bytearray(path.read_bytes())
     data[20] = 8
     path.write_bytes(data)
@@ -258,8 +258,7 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
     with open_database(gaps) as source:
         columns, ((numbers, of_n), (types, of_types)) = source.tables["t"].read(
             Part("t", first, last),
-            ("a", "n", "lacking"),
-            ("b", "other"),
+            Wanted(("a", "n", "lacking"), ("b", "other")),
             find_condition_columns(("{n} > 3 AND typeof({c}) = 'real' AND {b} IS NULL",)),
         )
     assert columns.rows == len(expected)

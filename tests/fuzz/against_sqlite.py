@@ -17,7 +17,7 @@ from msgspec import Struct
 from tools.core_rows import compare_tables, connect
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.export.source import FRAME_COLUMNS
+from nsys2prv.export.source import FRAME_COLUMNS, Wanted
 from nsys2prv.export.sqlite import open_database
 
 from . import pages
@@ -279,16 +279,16 @@ def compare_reading(path: Path, has_pointer_maps: bool = False) -> list[str]:
             columns = tuple(column for column in table.columns if "\ufffd" not in column)
             part = table.whole
             for kinds in ((columns, (), ()), ((), columns, ()), ((), (), columns)):
-                integers, texts, reals = kinds
-                one = source._read_pages(part, integers, texts, (), reals)
+                wanted = Wanted(*kinds)
+                one = source._read_pages(part, wanted)
                 if one is None or has_pointer_maps:
                     continue
-                two = source._read_by_sql(part, integers, texts, (), reals)
+                two = source._read_by_sql(part, wanted)
                 wrong += [f"{name}: {what}" for what in _compare(one[0], two[0])]
             for column in columns:
                 conditions = [condition.format(f"{{{column}}}") for condition in CONDITIONS]
-                one = source._read_pages(part, (), (), conditions)
-                two = source._read_by_sql(part, (), (), conditions)
+                wanted = Wanted(conditions=conditions)
+                one, two = source._read_pages(part, wanted), source._read_by_sql(part, wanted)
                 if one is not None and not has_pointer_maps and not np.array_equal(one[1], two[1]):
                     wrong.append(f"{name}: conditions on {column}")
             if not set(FRAME_COLUMNS).difference(columns):
