@@ -328,6 +328,7 @@ def describe_loss(
         does, advice = _judge_copies(frames["copies"])
         evidence = [*describe_copies(frames["copies"])]
     else:
+        does = "communicate"
         advice = ADVICE[_choose_remedy(facts.context.reader) if is_unmatched else "alone"]
         if is_unmatched:
             reason = str(say("unmatched", count=len(unmatched), of=len(transfers)))
@@ -336,7 +337,7 @@ def describe_loss(
                 tasks += own
                 evidence.append(say("slow", who=job.describe_ranks(own), more=one.ratio - 1))
     title = say(
-        f"loss {name}",
+        "loss idle" if name == "idle" else "loss",
         does=does,
         outside=outside,
         mean=lost / devices.height,
