@@ -90,6 +90,11 @@ class Suspect(Struct, frozen=True):
         return self.kind in (LINK_WITHIN, LINK_TO_OTHERS, LINK_OF)
 
     @property
+    def is_pair(self) -> bool:
+        """True if it is the link between two processes."""
+        return self.kind == LINK_OF and len(self.processes) == 2
+
+    @property
     def hands_off(self) -> bool:
         """True if it is what the host of processes does while others wait for it."""
         return self.kind in (LATE_HANDOFF, HANDOFF)
@@ -182,6 +187,10 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
         and one.gain >= max(LEAST_GAIN, MUCH_ALONE * found.gain)
     ]
     found = _widen(replay, max(alone, key=lambda one: one.gain, default=found), suspects)
+    if found.is_link:
+        # One pair that gains nearly as much as all links of a host or a process is what is slow.
+        pairs = (one for one in near if one.is_pair and {*one.processes} & {*found.processes})
+        found = max(pairs, key=lambda one: one.gain, default=found)
     is_gpu = found.kind == "gpu" and not found.ratio
     if is_gpu and found.gain < OF_BALANCED * replay.compute_gain(replay.balance()):
         return certain

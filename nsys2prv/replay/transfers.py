@@ -20,7 +20,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.intervals import Spans, merge_spans
-from nsys2prv.replay.graph import LONG, Changes, Kind, split_size
+from nsys2prv.replay.graph import LONG, TRANSFERS, Changes, Kind, split_size
 from nsys2prv.replay.thresholds import (
     APART,
     BY_CHANCE,
@@ -28,6 +28,7 @@ from nsys2prv.replay.thresholds import (
     FEWEST_LINKS,
     FEWEST_NAMED,
     LEAST_LONGER,
+    MANY_ERRORS,
     MOST_CASES,
     MOST_HANDED,
     MOST_LINKS,
@@ -35,6 +36,7 @@ from nsys2prv.replay.thresholds import (
     MOSTLY,
     MUCH_LONGER,
     NEIGHBOURS,
+    QUICK_LINK,
     QUICK_SHARE,
     SAME_WINDOW,
     SEVERAL,
@@ -253,14 +255,28 @@ def _hide(device: _Device, own: pl.DataFrame, ratio: float) -> tuple[np.ndarray,
     return own["edge"].to_numpy(), (made["lasts"] * made["left"]).cast(pl.Int64).to_numpy()
 
 
+#: What sorts of messages of MPI are greater by than those of NCCL.
+OF_MPI = 2
+
+
 def list_slow_links(replay: Replay) -> Iterator[tuple[int, ...]]:
     """Yield pairs of processes with a link that is slower than all others of their sort (within a host,
     or between two), and processes all of whose links are.
     """
     messages = _list_messages(replay)
     messages = messages.filter(pl.col("bytes") >= SMALL_COPY)
-    pace = (pl.col("lasts") / pl.col("bytes")).median()
-    links = messages.group_by("a", "b", "between").agg(pace=pace).sort("a", "b")
+    # Of a message of MPI either side may be complete when its call begins.
+    is_of_mpi, longest = pl.col("between") >= OF_MPI, pl.col("lasts").max().over("source")
+    messages = messages.with_columns(pl.when(is_of_mpi).then(longest).otherwise("lasts"))
+    pace = pl.col("lasts") / pl.col("bytes")
+    spread = pace.clip(1e-9).log().quantile(0.75) - pace.clip(1e-9).log().quantile(0.25)
+    links = messages.group_by("a", "b", "between").agg(
+        pace=pace.median(),
+        quick=pace.quantile(QUICK_LINK, "lower"),
+        # The square of the standard error of the median's logarithm.
+        error=(0.93 * spread) ** 2 / pl.col("source").n_unique(),
+    )
+    links = links.sort("a", "b")
     # What is slow is slower than the quickest of its sort, too.
     quick = pl.col("pace").quantile(0.25, "lower").over("between")
     is_slow = pl.col("pace") > SLOWER_LINK * quick
@@ -285,7 +301,11 @@ def list_slow_links(replay: Replay) -> Iterator[tuple[int, ...]]:
         # By chance all links of one process are hardly ever slower than all of the others.
         chance = count / comb(own.height + others.height, own.height)
         is_certain = least > logs.max() and chance < BY_CHANCE
-        if longer > np.log(SLOWER_LINK) and (longer > APART * apart or is_certain):
+        # A slow link is so for its quickest messages, too; others wait for a CPU at times.
+        is_always = own["quick"].min() > SLOWER_LINK * others["quick"].median()
+        least_certain = MANY_ERRORS * np.sqrt(own["error"].max() + others["error"].median())
+        stands_out = longer > max(np.log(SLOWER_LINK), least_certain)
+        if is_always and stands_out and (longer > APART * apart or is_certain):
             yield processes
 
 
@@ -314,11 +334,12 @@ def _is_within(processes: Collection[int]) -> pl.Expr:
 
 
 def _list_messages(replay: Replay) -> pl.DataFrame:
-    """Return messages of NCCL between two processes each: `edge`, `lasts` (ns), `size` (its class), about how
-    many `bytes`, the processes `a` and `b`, and whether it is `between` hosts.
+    """Return the sides of messages between two processes each: `edge`, `source` (equal of one message), `lasts`
+    (ns), `size` (its class), about how many `bytes`, the processes `a` and `b`, and its sort (`between`): 1 for
+    those between hosts, OF_MPI more for those of MPI.
     """
     edges, channels = replay.edges, replay.job.channels
-    rows = replay.select((Kind.NCCL,))
+    rows = replay.select(TRANSFERS)
     sizes, key = edges.size[rows], edges.key[rows]
     is_pair = np.array([len(members) == 2 for members, _ in channels])
     kept = (sizes < 0) & is_pair[key]
@@ -327,7 +348,8 @@ def _list_messages(replay: Replay) -> pl.DataFrame:
     between = np.array([len(hosts) > 1 for _, hosts in channels])
     _, of_bytes, _ = split_size(sizes)
     columns = {"edge": rows, "lasts": replay.graph.weight[rows], "size": sizes}
-    columns |= {"a": ends[key, 0], "b": ends[key, 1], "between": between[key]}
+    columns |= {"a": ends[key, 0], "b": ends[key, 1], "source": edges.source[rows]}
+    columns["between"] = between[key] + OF_MPI * (edges.kind[rows] == Kind.MPI)
     return pl.DataFrame(columns).with_columns(bytes=2.0 ** (of_bytes / 4))
 
 

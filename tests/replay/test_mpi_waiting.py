@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -133,9 +134,13 @@ PATTERNS: dict[str, Pattern] = {
 
 
 def run_job(
-    pattern: Pattern, work: Callable[[int, int], float], ranks: int = RANKS, steps: int = STEPS
+    pattern: Pattern,
+    work: Callable[[int, int], float],
+    ranks: int = RANKS,
+    steps: int = STEPS,
+    **network: Any,
 ) -> Job:
-    """Run a job. work: of a rank in a step (ms)."""
+    """Run a job. work: of a rank in a step (ms); network: as of Job."""
 
     def program(rank: Rank) -> Steps:
         left, right = (rank.number - 1) % ranks, (rank.number + 1) % ranks
@@ -145,7 +150,7 @@ def run_job(
             )
             yield from pattern(rank, left, right)
 
-    return Job(ranks, Protocols(), program)
+    return Job(ranks, Protocols(), program, **network)
 
 
 def list_gains(job: Job, folder: Path) -> list[Gain]:
@@ -227,3 +232,31 @@ def test_the_size_from_which_sends_wait_is_learnt(tmp_path: Path) -> None:
     )
     assert (waits["late_receiver"] / MS).round(1).to_list() == [0.0, 2.0, 5.0]
     assert waits["late_sender"].to_list() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("slow", "per_host"), [((2, 3), 1), ((3, 4), 2), ((1, 2), RANKS), ((2,), 1), ((), 1)]
+)
+def test_a_slow_link_is_named_by_its_pair_or_rank(
+    slow: tuple[int, ...], per_host: int, tmp_path: Path
+) -> None:
+    """Neighbours of a stencil exchange data; between two ranks, or to and from one, they move six times as slowly."""
+
+    def is_slow(source: int, to: int) -> bool:
+        return {source, to} == {*slow} if len(slow) > 1 else bool({source, to} & {*slow})
+
+    def exchange(rank: Rank, left: int, right: int) -> Steps:
+        requests = []
+        for name in ("MPI_Irecv", "MPI_Isend"):
+            for other in (left, right):
+                requests.append((yield from rank.start(name, other, 10_000_000)))
+        yield from rank.wait(*requests)
+
+    def run(slower: Callable[[int, int], float]) -> Job:
+        return run_job(exchange, lambda *_: 2, slower=slower, per_host=per_host)
+
+    job, usual = run(lambda *ends: 6 if is_slow(*ends) else 1), run(lambda *_: 1)
+    found = [one for one in list_gains(job, tmp_path) if one.ranks]
+    assert [(one.kind, one.ranks) for one in found] == [("slow_link", slow)] * bool(slow)
+    for one in found:
+        assert one.share == pytest.approx(1 - usual.length / job.length, rel=0.1)

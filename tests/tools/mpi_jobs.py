@@ -159,7 +159,16 @@ def latest(conditions: list | tuple) -> int | None:
 class Job:
     """Ranks that run a program, one of which may be late."""
 
-    def __init__(self, ranks: int, protocols: Protocols, program: Callable[[Rank], Steps]) -> None:
+    def __init__(
+        self,
+        ranks: int,
+        protocols: Protocols,
+        program: Callable[[Rank], Steps],
+        slower: Callable[[int, int], float] = lambda source, to: 1,
+        per_host: int = 1 << 20,
+    ) -> None:
+        """slower: how many times as long a byte takes from one rank to another."""
+        self.slower, self.per_host = slower, per_host
         self.ranks = [Rank(self, number) for number in range(ranks)]
         self.protocols = protocols
         self.sent: dict[tuple[int, int], list[Message]] = {}
@@ -217,7 +226,7 @@ class Job:
                 return None
             since = max(since, posted[message.place])
         there = self.ranks[to].enter_after(since)
-        return None if there is None else there + LATENCY + int(message.size * BYTE)
+        return None if there is None else there + self.measure(message, to)
 
     def find_arrived(self, source: int, to: int, place: int) -> int | None:
         """Return when a receive is complete."""
@@ -226,7 +235,11 @@ class Job:
             return None
         since = max(sent[place].sent, self.posted[source, to][place])
         there = self.ranks[to].enter_after(since)
-        return None if there is None else there + LATENCY + int(sent[place].size * BYTE)
+        return None if there is None else there + self.measure(sent[place], to)
+
+    def measure(self, message: Message, to: int) -> int:
+        """Return how long the data of a message move."""
+        return LATENCY + int(message.size * BYTE * self.slower(message.source, to))
 
     def meet(self, rank: Rank) -> dict[int, int]:
         if rank.collectives == len(self.come):
@@ -253,7 +266,9 @@ class Job:
                 tables.setdefault(table, []).append({**rest, "globalTid": thread, "textId": text})
             own = {"rank": rank.number, "timestamp": 0, "commHandle": WORLD, "members": members}
             tables |= {
-                "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node1"}],
+                "TARGET_INFO_SYSTEM_ENV": [
+                    {"name": "Hostname", "value": f"node{1 + rank.number // self.per_host}"}
+                ],
                 "StringIds": make_strings(*names),
                 "MPI_RANKS": [{"globalTid": thread, "rank": rank.number}],
                 "MPI_COMMUNICATORS": [{**own, "localRank": rank.number, "size": len(self.ranks)}],
