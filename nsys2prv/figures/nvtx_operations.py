@@ -63,8 +63,6 @@ SUMS = {
 BETWEEN = " / "
 #: Greatest depth at which paths of nested ranges are distinguished.
 DEEPEST = 12
-#: Layouts of work that has the number of its node.
-_OF_NODES = ("cuda_kernel", "nccl_kernel", "memory_operation")
 #: Greater sums of times come from damaged reports.
 GREATEST_SUM = 1 << 62
 
@@ -110,20 +108,10 @@ def list_captured_work(unit: DeviceGroup, schema: pl.Schema) -> pl.DataFrame:
     """Return the work of replayed graphs in columns of this schema, by the thread that captured it
     (`sender`), and when (`sent`).
     """
-    captures = unit.reader.read_captures(unit.number).rename(
-        {"captor": "sender", "captured": "sent"}
-    )
-    nodes = [
-        unit.read_begins(layout, ("graph_node",)).select("thread", "begin", node="graph_node")
-        for layout in _OF_NODES
-        if captures.height and unit.has(layout)
-    ]
-    if not nodes:
+    if not unit.reader.captures:
         return schema.to_frame()
-    tasks = unit.task_of[captures["sender"].to_numpy()]
-    captures = captures.with_columns(task=pl.Series(tasks, dtype=pl.Int64))
-    replayed = pl.concat(nodes).filter(pl.col("node") > 0)
-    replayed = replayed.with_columns(unit.list_tasks(replayed)).join(captures, on=("task", "node"))
+    replayed = unit.reader.read_replays(unit.number)
+    replayed = replayed.rename({"captor": "sender", "captured": "sent"})
     replayed = unit.work.cast({"thread": pl.Int64}).join(replayed, on=("thread", "begin"))
     return replayed.select(*schema).cast(schema).sort("sender", "sent", maintain_order=True)
 

@@ -322,9 +322,12 @@ def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) 
         for name in TAKEN:
             facts[name][rows["row"].to_numpy()] = rows[name].to_numpy()
         stored = {KERNELS: writer.append(facts)}
-        lacking = {"rank": pl.lit(ABSENT, pl.Int64), "made": pl.lit(False)}
+        lacking = {
+            **dict.fromkeys(("rank", "device"), pl.lit(ABSENT, pl.Int64)),
+            "made": pl.lit(False),
+        }
         told = rows.filter("told").with_columns(**lacking)
-        told = told.select("communicator", "ranks", "rank", "process", "made")
+        told = told.select("communicator", "ranks", "rank", "device", "process", "made")
         told = told.unique(maintain_order=True)
         if told.height:
             if COMMUNICATORS in result.facts:

@@ -59,8 +59,11 @@ LINE_COLUMNS = {
 SIDES_OF_MESSAGES = {"posted": "posted", "released": "released"}
 #: Types of the columns that all ranges and lines have, threads apart; fields are as threads.
 TIMES = dict.fromkeys(("begin", "end", "sent", "bytes", "posted", "released"), np.int64)
-#: Columns of facts of captures.
-CAPTURE_COLUMNS = ("captor", "time_captured", "node")
+#: Layouts of work that has the number of its node of a graph; columns of facts of captures, and of replayed
+#: work.
+OF_NODES = ("cuda_kernel", "nccl_kernel", "memory_operation")
+CAPTURE_COLUMNS, CAPTURED = ("captor", "time_captured", "node"), ("captor", "captured")
+REPLAY_COLUMNS = dict.fromkeys(("thread", "begin", *CAPTURED), pl.Int64)
 #: Columns of stacks.
 STACK_COLUMNS = {
     "begin": pl.Int64,
@@ -370,19 +373,27 @@ class EventReader(Struct, dict=True):
             frames.append(rows.select(STACK_COLUMNS.keys()).cast(STACK_COLUMNS))
         return pl.concat(frames), pl.concat(texts)
 
-    def read_captures(self, unit: int) -> pl.DataFrame:
-        """Return where the nodes of graphs were captured by threads of a unit: `captor` (thread),
-        `captured` (trace time, ns; of a part of a job also before it) and `node`.
+    def read_replays(self, unit: int) -> pl.DataFrame:
+        """Return the replayed work of graphs of a unit whose capture is known: `thread` and `begin`, the
+        thread that captured it (`captor`), and when (`captured`, ns; of a part of a job also before it).
         """
-        frames = [pl.DataFrame(schema=dict.fromkeys(("captor", "captured", "node"), pl.Int64))]
+        task, replays = self.rows.get_column("task"), [pl.DataFrame(schema=REPLAY_COLUMNS)]
+        frames = [pl.DataFrame(schema=dict.fromkeys(("task", "node", *CAPTURED), pl.Int64))]
         for file in self.captures:
             captor, time, node = read_frame(file.rows).select(*CAPTURE_COLUMNS).get_columns()
             thread = captor.replace_strict(file.threads, default=-1, return_dtype=pl.Int64)
             times = self.ids.clocks[file.report].to_global(time.to_numpy())
-            columns = {"captor": thread, "captured": times, "node": node}
+            columns = {"task": task[thread], "node": node, "captor": thread, "captured": times}
             own = (self.rows.units[thread] == unit) & (thread >= 0).to_numpy()
             frames.append(pl.DataFrame(columns).filter(own))
-        return pl.concat(frames).unique()
+        captures = pl.concat(frames).unique(("task", "node"))
+        for layout in filter(self.layouts.__contains__, OF_NODES if captures.height else ()):
+            work = self.read_begins(layout, ("graph_node",), unit)
+            work = work.filter(pl.col("graph_node") > 0)
+            work = work.with_columns(task=pl.Series(task[work["thread"]], dtype=pl.Int64))
+            work = work.join(captures, left_on=("task", "graph_node"), right_on=("task", "node"))
+            replays.append(work.select(*REPLAY_COLUMNS))
+        return pl.concat(replays)
 
     def read_lines(
         self,

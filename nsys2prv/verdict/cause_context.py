@@ -16,7 +16,12 @@ from msgspec.structs import replace
 from nsys2prv._util.intervals import Spans, find_innermost, find_parents, merge_spans
 from nsys2prv._util.text import shorten_name
 from nsys2prv.events.catalogue import map_labels
-from nsys2prv.figures.device_group import DeviceGroup, read_ordered_ranges, to_arrays
+from nsys2prv.figures.device_group import (
+    DeviceGroup,
+    find_rows,
+    read_ordered_ranges,
+    to_arrays,
+)
 from nsys2prv.figures.host_time import (
     PARTS,
     describe_parts,
@@ -31,7 +36,7 @@ from nsys2prv.match.handoffs import list_handoffs, list_joining_handoffs
 from nsys2prv.replay.graph import TRANSFERS, Edges, Graph, Kind, split_size
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import GPU, Replay
-from nsys2prv.table.event_reader import HOST, RANGES
+from nsys2prv.table.event_reader import CAPTURED, HOST, RANGES
 from nsys2prv.verdict.host_use import OVER, JobFacts, NamedTime, Pauses
 from nsys2prv.verdict.thresholds import EXPLAINS, LARGE_PART, LEAST_STATED, MOST
 from nsys2prv.verdict.words import ADVICE, TEXTS, Said, say
@@ -288,21 +293,36 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """Return the group of the innermost NVTX range in which the host did each of these, or
         launched it: of its thread, else of the first of its process; -1 for none.
         """
-        row, time = self._find_host_times(edges)
+        work, row, time = self._find_host_times(edges)
         groups, rows = np.full(len(edges), -1, np.int64), self.context.reader.rows
         hosts = pl.col("thread").filter(pl.col("kind") == HOST).min().over("task")
         first = rows.threads.select(hosts.fill_null(-1)).to_series().to_numpy()
         for layout in filter(self.context.reader.layouts.__contains__, RANGES):
-            for at in (row, first[row]):
+            for at, when in (self._find_captures(*work), (row, time), (first[row], time)):
                 units = rows.units[at]
                 for unit in np.unique(units).tolist():
                     own = np.flatnonzero((units == unit) & (groups < 0) & (at >= 0))
-                    groups[own] = self._find_innermost(layout, unit, at[own], time[own])
+                    groups[own] = self._find_innermost(layout, unit, at[own], when[own])
         return groups
 
-    def _find_host_times(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row of the host thread, and when it was there (ns): of work of a device, at its
-        launch.
+    def _find_captures(self, row: np.ndarray, begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which thread captured work of graphs, and when (ns), by its row and begin; -1 for other work."""
+        captor, captured, reader = *np.full((2, len(row)), -1), self.context.reader
+        units = reader.rows.units[row]
+        for unit in np.unique(units).tolist() if reader.captures else ():
+            key = f"replays {unit}"
+            replays = reader.remember(key, lambda unit=unit: reader.read_replays(unit))
+            own = np.flatnonzero(units == unit)
+            found = find_rows(*to_arrays(replays, "thread", "begin"), row[own], begin[own])
+            own, found = own[found >= 0], found[found >= 0]
+            captor[own], captured[own] = (replays[name].to_numpy()[found] for name in CAPTURED)
+        return captor, captured
+
+    def _find_host_times(
+        self, edges: np.ndarray
+    ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
+        """Return the row and the begin (ns) of what it is, then the row of the host thread, and when it was there
+        (ns): of work of a device, at its launch.
         """
         rows, at, kind = self.replay.job.rows, self.graph.time, self.edges.kind[edges]
         source, target = self.edges.source[edges], self.edges.target[edges]
@@ -311,8 +331,10 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         own = target[transfers], source[transfers], Kind.MEET, Kind.CALL
         node[transfers] = self._step_back(*own)
         launched = np.flatnonzero(np.isin(kind, (Kind.KERNEL, Kind.COPY, Kind.NCCL)))
+        work = rows[node], at[node]
         node[launched] = self._step_back(node[launched], node[launched], Kind.LAUNCH)
-        return rows[node], np.where(kind == Kind.GAP, (at[source] + at[target]) // 2, at[node])
+        time = np.where(kind == Kind.GAP, (at[source] + at[target]) // 2, at[node])
+        return work, rows[node], time
 
     def _step_back(self, nodes: np.ndarray, others: np.ndarray, *kinds: Kind) -> np.ndarray:
         """Return from where edges of these kinds, of one row, lead to nodes; where none does the others."""
