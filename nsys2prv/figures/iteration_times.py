@@ -21,6 +21,7 @@ from nsys2prv.figures.device_group import (
     join_launch_ranges,
     label_values,
 )
+from nsys2prv.figures.products import list_product_work, rate_products, sum_products, sum_rates
 from nsys2prv.figures.result import (
     DECLARED,
     KERNEL_NAMES,
@@ -140,6 +141,12 @@ def collect_serving(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     sums = within.group_by("step").agg(
         gpu_ns=time.sum(), kernel_ns=time.filter(pl.col("what") != MEMORY).sum()
     )
+    products = list_product_work(unit)
+    if products.height:
+        launched = products.drop("sent", "until").rename({"at": "sent"})
+        places = steps.select("thread", "begin", "end", "phase", step_range="range")
+        products = sum_products(join_launch_ranges(launched, places), "step_range", "phase")
+        yield "products", products
     of_steps = steps.join(sums, on="step", how="left", maintain_order="left")
     yield (
         "steps",
@@ -173,6 +180,15 @@ def conclude_serving(frames: Mapping[str, pl.DataFrame], context: Context, resul
     }
     phases = steps.group_by("range", "phase").agg(**figures)
     phases = phases.sort("kernel_ns", "phase", descending=[True, False])
+    if frames["products"].height:
+        rated = rate_products(frames["products"], context)
+        rated = rated.with_columns(label_values("phase", "serving_phase", "unknown"))
+        rates = sum_rates(rated, "step_range", "phase").rename({"step_range": "range"})
+        phases = phases.join(rates, on=["range", "phase"], how="left", maintain_order="left")
+        phases = phases.with_columns(
+            tflop_s=divide_columns(pl.col("flop") / 1e3, "product_ns"),
+            peak_share=divide_columns("ideal_ns", "product_ns"),
+        ).drop("flop", "product_ns", "ideal_ns")
     result.add("phases", context.label_names(phases, "range", "nvtx"))
     # Batches of up to 1, 2, 4 and so on requests.
     least = (2 ** pl.col("requests").clip(1).log(2).ceil()).cast(pl.Int64)

@@ -34,7 +34,7 @@ from nsys2prv.figures.nvtx_operations import (
     list_captured_work,
     read_ranges,
 )
-from nsys2prv.figures.products import list_product_work, rate_products, sum_products
+from nsys2prv.figures.products import list_product_work, rate_products, sum_products, sum_rates
 from nsys2prv.figures.result import Context, Result, divide_columns
 from nsys2prv.figures.thresholds import MOST_PARTS
 from nsys2prv.figures.time_division import lay_out_flames
@@ -429,14 +429,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     everything = [frames["work"], frames["calls"]]
     if frames["products"].height:
         rated = rate_products(frames["products"], context)
-        ideal = pl.col("all") / pl.col("peak_tflop_s") / 1e3
-        everything.append(
-            rated.group_by("place", "pass").agg(
-                flop=pl.col("all").sum(),
-                product_ns=pl.col("time_ns").sum(),
-                ideal_ns=pl.when(pl.col("peak_tflop_s").is_not_null().all()).then(ideal.sum()),
-            )
-        )
+        everything.append(sum_rates(rated, "place", "pass"))
     rows = pl.concat(everything, how="diagonal_relaxed").join(found, on="place", how="inner")
     sums = _roll_up(rows)
     result.add("modules", _make_tree(sums))

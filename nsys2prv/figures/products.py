@@ -113,7 +113,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
 
 def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
     """Return products (:func:`sum_products`) with what is known of them, null where it is not: `data_type`, `mask`,
-    `all` (operations of all), `peak_tflop_s`, `allowed_tflop_s` (by the shape), `flop_per_byte`, and `ideal_ns`, how
+    `all` (operations of all), `peak_tflop_s`, `memory_gb_s`, `allowed_tflop_s` (by the shape), `flop_per_byte`, and `ideal_ns`, how
     long they would take at what is allowed.
     """
     models = {
@@ -139,6 +139,7 @@ def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
     )
     bandwidth = pl.col("device").replace_strict(memory, default=None, return_dtype=pl.Float64)
     rows = rows.with_columns(
+        memory_gb_s=bandwidth / 1e9,
         peak_tflop_s=peak,
         operations=pl.when(is_masked).then("masked").otherwise("operations"),
         mask=pl.when(is_attention).then(pl.coalesce("mask", pl.lit("not known"))),
@@ -146,7 +147,7 @@ def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
     rows = rows.with_columns(
         all=pl.col("operations") * pl.col("count"), flop_per_byte=pl.col("operations") / moved
     )
-    delivered = pl.col("flop_per_byte") * bandwidth / 1e12
+    delivered = pl.col("flop_per_byte") * pl.col("memory_gb_s") / 1e3
     # Both must be known.
     is_known = pl.col("peak_tflop_s").is_not_null() & delivered.is_not_null()
     allowed = pl.when(is_known).then(pl.min_horizontal("peak_tflop_s", delivered))
@@ -154,24 +155,41 @@ def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
     return rows.with_columns(ideal_ns=pl.col("all") / pl.col("allowed_tflop_s") / 1e3)
 
 
-def find_slow_products(rows: pl.DataFrame, context: Context) -> tuple[pl.DataFrame, float]:
-    """Return products that are far below what their shapes allow, with how long they would take at the share of
-    that which others reach (`target_ns`), and this share; none where what is allowed is not known. rows: as
-    :func:`sum_products` returns them.
+def sum_rates(rated: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """Return `flop`, `product_ns`, and how long they would take at the GPUs' peaks (`ideal_ns`, null where one is
+    not known) of products (:func:`rate_products`) by some columns.
+    """
+    peak = pl.col("peak_tflop_s")
+    ideal = (pl.col("all") / peak / 1e3).sum()
+    return rated.group_by(by, maintain_order=True).agg(
+        flop=pl.col("all").sum(),
+        product_ns=pl.col("time_ns").sum(),
+        ideal_ns=pl.when(peak.is_not_null().all()).then(ideal),
+    )
+
+
+def find_slow_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Return products that are far below what their shapes allow, with the share of that which others of their sort
+    reach (`usual`), and how long they would take at that (`target_ns`); none where what is allowed is not known.
+    Attention is one sort, products that memory bounds another. rows: as :func:`sum_products` returns them.
     """
     rated = rate_products(rows, context).with_columns(
-        reached=pl.col("ideal_ns") / pl.col("time_ns")
+        reached=pl.col("ideal_ns") / pl.col("time_ns"),
+        is_attention=pl.col("masked") >= 0,
+        is_bound_by_memory=pl.col("allowed_tflop_s") < pl.col("peak_tflop_s"),
     )
+    sort, ideal = ("is_attention", "is_bound_by_memory"), pl.col("ideal_ns")
     rated = rated.drop_nulls("reached").sort("reached")
-    below = pl.col("ideal_ns").cum_sum() >= MOST_BELOW * pl.col("ideal_ns").sum()
-    share = min(float(rated.filter(below)["reached"].min() or 0.0), 1.0)
-    target = pl.max_horizontal(pl.col("ideal_ns") / share, pl.col("count") * SHORTEST_KERNEL)
-    slow = rated.filter(pl.col("reached") < FAR_BELOW * share).with_columns(target_ns=target)
-    return slow.filter(pl.col("target_ns") < pl.col("time_ns")), share
+    is_above = ideal.cum_sum().over(sort) >= MOST_BELOW * ideal.sum().over(sort)
+    usual = pl.col("reached").filter(is_above).min().over(sort).clip(0, 1)
+    rated = rated.with_columns(usual=usual)
+    target = pl.max_horizontal(ideal / pl.col("usual"), pl.col("count") * SHORTEST_KERNEL)
+    slow = rated.filter(pl.col("reached") < FAR_BELOW * pl.col("usual"))
+    return slow.with_columns(target_ns=target).filter(pl.col("target_ns") < pl.col("time_ns"))
 
 
 def _label_products(rows: pl.DataFrame, measured: pl.DataFrame, context: Context) -> pl.DataFrame:
-    given = ("data_type", "mask", "peak_tflop_s", "flop_per_byte", "allowed_tflop_s")
+    given = ("data_type", "mask", "peak_tflop_s", "memory_gb_s", "flop_per_byte", "allowed_tflop_s")
     sums = rows.group_by("range", "operations", "name", *given, maintain_order=True)
     sums = sums.agg(pl.col("count", "time_ns", "all").sum())
     speed = pl.col("all") / pl.col("time_ns") / 1e3
@@ -193,7 +211,7 @@ def _label_products(rows: pl.DataFrame, measured: pl.DataFrame, context: Context
     masks = ["mask"] if named["mask"].count() else []
     return named.select(
         "range", pl.col("operations").alias("flop"), pl.col("name").alias("kernel"), "data_type", *masks,
-        "count", "time_ns", "tflop_s", "peak_tflop_s", "peak_share", "flop_per_byte", "allowed_tflop_s",
+        "count", "time_ns", "tflop_s", "peak_tflop_s", "peak_share", "memory_gb_s", "flop_per_byte", "allowed_tflop_s",
         "roofline_share", *active,
     )  # fmt: skip
 

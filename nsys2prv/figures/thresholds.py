@@ -104,7 +104,7 @@ MOST_PARTS = 4
 
 # Products.
 
-#: Products are far below what their shapes allow if they reach less than this share of what others of the job do:
+#: Products are far below what their shapes allow if they reach less than this share of what others of their sort do:
 #: those that would take a quarter of the time if all were ideal, so that no single one sets it.
 FAR_BELOW, MOST_BELOW = 0.5, 0.75
 #: No kernel gets shorter than this (ns): to begin and to end it takes some us, whatever it computes.

@@ -342,7 +342,7 @@ def _list_slow_products(facts: JobFacts) -> list[tuple[int, int, float]]:
     shapes = facts.frames["shapes"]
     if not shapes.height:
         return []
-    slow, _ = find_slow_products(shapes, facts.context)
+    slow = find_slow_products(shapes, facts.context)
     saved = (pl.col("time_ns") - pl.col("target_ns")).sum()
     sums = slow.group_by("name", "task").agg(saved=saved, whole=pl.col("name_ns").first())
     share = (1 - pl.col("saved") / pl.col("whole")).clip(0, 1)

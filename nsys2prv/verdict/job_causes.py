@@ -183,8 +183,8 @@ def _describe_calls(cause: Cause, facts: CauseContext) -> Claim:
 
 def _describe_slow_products(cause: Cause, facts: CauseContext) -> Claim:
     """Say which products are far below what their shapes allow, and what others reach."""
-    slow, reached = find_slow_products(facts.frames["shapes"], facts.context)
-    by = ("range", "name", "operations", "allowed_tflop_s", "mask")
+    slow = find_slow_products(facts.frames["shapes"], facts.context)
+    by = ("range", "name", "operations", "allowed_tflop_s", "mask", "usual")
     sums = slow.group_by(by).agg(pl.col("count", "time_ns", "target_ns", "all").sum())
     sums = sums.sort(pl.col("time_ns") - pl.col("target_ns"), "operations", descending=True)
     most = sums.row(0, named=True)
@@ -197,7 +197,7 @@ def _describe_slow_products(cause: Cause, facts: CauseContext) -> Claim:
         time=most["time_ns"],
         speed=most["all"] / most["time_ns"] / 1e3,
         allowed=most["allowed_tflop_s"],
-        reached=reached,
+        reached=most["usual"],
         unmasked=most["mask"] == "not known",
     )
     worst, _ = _list_saved(cause, facts)

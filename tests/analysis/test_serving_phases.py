@@ -54,6 +54,9 @@ def test_steps_are_summed_by_phase(tmp_path: Path) -> None:
         nvtx.append(
             make_nvtx_range(launch, launch + 5_000_000, f"[Executor] _forward_step {at}: {step}")
         )
+        nvtx.append(
+            make_nvtx_range(launch + 50, launch + 500, "aten::mm, sizes = [[512, 512], [512, 512]]")
+        )
         calls.append(make_call(launch + 100, launch + 200, at + 1))
         names = {"demangledName": 1, "shortName": 1}
         kernels.append(
@@ -68,4 +71,7 @@ def test_steps_are_summed_by_phase(tmp_path: Path) -> None:
     assert (rows["prefill"]["steps"], rows["prefill"]["kernel_ns"]) == (2, 6_000_000)
     assert (rows["decode"]["steps"], rows["decode"]["kernel_ns"]) == (4, 4_000_000)
     assert (rows["prefill"]["tokens"], rows["decode"]["tokens"]) == (128, 8)
+    # A product of 512 x 512 x 512 in each step.
+    assert rows["prefill"]["tflop_s"] == pytest.approx(2 * 512**3 / 3e9)
+    assert rows["decode"]["tflop_s"] == pytest.approx(2 * 512**3 / 1e9)
     assert found["batches"].frame["up_to_requests"].to_list() == [2, 2]

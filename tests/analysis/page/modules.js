@@ -6,6 +6,7 @@ import { getRampColour } from "./heatmap.js";
 import { findEvent, layOut, locateEvent } from "./layout.js";
 import { chooseTicks, spreadNames } from "./lines.js";
 import { listPlots } from "./plots.js";
+import { findDecades, listRoofs } from "./roofline.js";
 import { makeFilterable, makeTable } from "./tables.js";
 
 const failures = window.failures = [];
@@ -40,6 +41,9 @@ const study = { names: ["a", "b"], counts: [4, 8], unit: "GPUs", reference: 4, g
 check("plots", listPlots(study).map(({ title, lines, x }) => [title, lines, x]), [["Speed-up", { measured: [1, 1.5] }, [2, 3]], ["Factors of devices", { Parallel: [.9, null] }, [2, 3]],
   ["Regions: Time", { forward: [5, null] }, [2, 3]], ["Time of each iteration", { a: [7, 8], b: [9] }, [0, 1]]]);
 check("runs of equal sizes", listPlots({ ...study, counts: [4, 4] })[0].names, ["a", "b"]);
+check("decades", [[3, 250], [10, 100], [.02, .02]].map(findDecades), [[0, 1, 2, 3], [1, 2], [-2, -1]]);
+const bf16 = { data_type: "bf16", peak_tflop_s: 989, memory_gb_s: 3352 };
+check("roofs", listRoofs([bf16, { ...bf16, tflop_s: 5 }, { ...bf16, data_type: "fp8", peak_tflop_s: 1979 }]).map(({ name, peak }) => [name, peak]), [["bf16", 989], ["fp8", 1979]]);
 
 // ---- data -------------------------------------------------------------------------------------
 /** A number as data.py writes it. */

@@ -38,7 +38,7 @@ const writeTick = (unit, value) => unit === "time" ? formatTime(value, value % 1
 
 const parsed = make("div");
 parsed.innerHTML = "<svg></svg>";
-const makeShape = (tag, properties, ...children) => {
+export const makeShape = (tag, properties, ...children) => {
   const shape = document.createElementNS(parsed.firstChild.namespaceURI, tag);
   for (const [name, value] of Object.entries(properties)) shape.setAttribute(name, value);
   shape.append(...children);

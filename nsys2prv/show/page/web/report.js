@@ -6,6 +6,7 @@ import { FlameGraph } from "./flame.js";
 import { formatCount, formatShare, formatTime } from "./format.js";
 import { HeatMap } from "./heatmap.js";
 import { showIterations } from "./iterations.js";
+import { drawRoofline } from "./roofline.js";
 import { makeFilterable, makeTable } from "./tables.js";
 import { showWhole } from "./whole.js";
 
@@ -98,10 +99,12 @@ function showFlames(name, flames) {
   search.addEventListener("input", () => graph.search(search.value));
   draw();
 }
-/** The modules of a model as a tree. */
+/** The modules of a model as a tree, and the roofline of products. */
 function showModules() {
-  const modules = data.tables.flatMap(analysis => analysis.tables).find(one => one.name === "modules.modules");
-  if (modules) find("#module-table").append(makeTable(modules.columns));
+  const places = { "#module-table": ["modules.modules", makeTable], "#roofline": ["products.products", drawRoofline] };
+  for (const [place, [name, draw]] of Object.entries(places)) {
+    find(place)?.append(draw(data.tables.flatMap(analysis => analysis.tables).find(one => one.name === name).columns));
+  }
 }
 
 // ---- sampled metrics ------------------------------------------------------------------------------
