@@ -145,6 +145,11 @@ def mask_changes(*columns: np.ndarray) -> np.ndarray:
     return changes
 
 
+def find_edges(column: np.ndarray) -> np.ndarray:
+    """Return where each run of equal values begins, and behind the last one where that ends."""
+    return np.append(np.flatnonzero(mask_changes(column)), len(column))
+
+
 def sum_changes(time: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct times, ascending, and the sum of the changes up to each of them."""
     order = np.argsort(time, kind="stable")

@@ -18,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.budget import EXECUTIONS, INTERVAL_ROWS
-from nsys2prv._util.columns import find_modes, is_sorted, mask_changes
+from nsys2prv._util.columns import find_edges, find_modes, is_sorted, mask_changes
 from nsys2prv._util.files import create_temporary_file
 from nsys2prv._util.native import core
 
@@ -171,11 +171,6 @@ def order_ranges(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.nd
     return order
 
 
-def _find_thread_edges(thread: np.ndarray) -> np.ndarray:
-    """Return where the rows of each thread begin, and where the last ones end; rows by thread."""
-    return np.append(np.flatnonzero(np.diff(thread, prepend=-1)), len(thread))
-
-
 def find_parents(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -202,7 +197,7 @@ def find_innermost(
     found = np.full(len(at), -1)
     order = np.argsort(at_thread, kind="stable")
     ordered = at_thread[order]
-    for first, last in pairwise(_find_thread_edges(thread).tolist()):
+    for first, last in pairwise(find_edges(thread).tolist()):
         own = order[slice(*np.searchsorted(ordered, (thread[first], thread[first] + 1)))]
         places = np.searchsorted(begin[first:last], at[own], "right")
         found[own] = np.where(places > 0, first + places - 1, -1)
@@ -313,7 +308,7 @@ def find_points_within(
     at_thread, at: of the points, ascending by thread and time.
     """
     since, until = np.zeros((2, len(begin)), np.int64)
-    for first, last in pairwise(_find_thread_edges(thread).tolist()):
+    for first, last in pairwise(find_edges(thread).tolist()):
         low, high = np.searchsorted(at_thread, (thread[first], thread[first] + 1))
         points = at[low:high]
         since[first:last] = low + np.searchsorted(points, begin[first:last], "left")

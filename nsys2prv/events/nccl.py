@@ -32,6 +32,7 @@ from nsys2prv._util.columns import (
     count_occurrences,
     factorize,
     factorize_together,
+    find_edges,
     find_places,
     group_rows,
     mask_changes,
@@ -527,8 +528,8 @@ def _mask_making(operation: np.ndarray) -> np.ndarray:
 
 def _slice_threads(threads: np.ndarray) -> Iterator[slice]:
     """Yield the rows of each thread, which follow each other."""
-    cuts = np.flatnonzero(mask_changes(threads)).tolist()
-    return map(slice, cuts, [*cuts[1:], len(threads)])
+    edges = find_edges(threads).tolist()
+    return map(slice, edges, edges[1:])
 
 
 def _mask_outer(calls: Arrays) -> np.ndarray:

@@ -37,6 +37,7 @@ from nsys2prv._util.columns import (
     count_occurrences,
     factorize,
     factorize_together,
+    find_edges,
     group_rows,
     join_pieces,
     number_rows,
@@ -646,7 +647,7 @@ def _read_values(payloads: Sequence[bytes]) -> tuple[pl.DataFrame, list[str]]:
     fitting = np.flatnonzero(sizes <= PAYLOAD_BYTES)
     # A path is as long as half of the payload where the other half is values of five characters.
     group = np.cumsum(sizes[fitting] * (sizes[fitting] + 512) // 16) // PATH_BYTES
-    for numbers in np.split(fitting, np.flatnonzero(np.diff(group)) + 1):
+    for numbers in np.split(fitting, find_edges(group)[1:-1]):
         own = ((number, payloads[number]) for number in numbers.tolist())
         frame = query_json("nvtx_payload_values", own)
         distinct, path = number_distinct(frame["path"].cast(pl.Binary))

@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize, factorize_together, sum_changes
+from nsys2prv._util.columns import factorize, factorize_together, find_edges, sum_changes
 from nsys2prv._util.intervals import Spans, find_innermost, find_parents, merge_spans, order_ranges
 from nsys2prv.events.stacks import SEPARATOR
 from nsys2prv.figures.device_group import MEMORY, DeviceGroup, to_arrays
@@ -182,7 +182,7 @@ def _read_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Ranges:
     frame = frame[order_ranges(*to_arrays(frame, "begin", "end", "thread"))]
     depth, parent = find_parents(*to_arrays(frame, "thread", "begin", "end"))
     rows = np.argsort(depth, kind="stable")
-    levels = np.split(rows, np.flatnonzero(np.diff(depth[rows])) + 1)
+    levels = np.split(rows, find_edges(depth[rows])[1:-1])
     names = ("thread", "begin", "end", "sort", "backward", "part", "number")
     return Ranges(*to_arrays(frame, *names), parent, levels)
 

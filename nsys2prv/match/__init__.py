@@ -24,7 +24,7 @@ from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from nsys2prv._util.budget import BATCH_BYTES, BUCKET_BYTES, LINE_ROWS
-from nsys2prv._util.columns import OPEN, factorize, join_pieces
+from nsys2prv._util.columns import OPEN, factorize, find_edges, join_pieces
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.stored_columns import StoredFrame, read_columns
 from nsys2prv.clock import ALIGNED_ERROR
@@ -349,10 +349,10 @@ def write_blocks(path: Path, groups: np.ndarray, rows: pl.DataFrame) -> tuple[Bl
         return ()
     # By Python: numpy's errors do not say that the disk is full.
     path.write_bytes(np.ascontiguousarray(rows.cast(pl.Int64).to_numpy()).data)
-    starts = np.append(np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1)), len(rows)).tolist()
+    edges = find_edges(groups).tolist()
     return tuple(
         Block(path, int(groups[first]), first, last - first, tuple(rows.columns))
-        for first, last in pairwise(starts)
+        for first, last in pairwise(edges)
     )
 
 

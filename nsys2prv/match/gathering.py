@@ -20,7 +20,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import factorize, join_linked
+from nsys2prv._util.columns import factorize, find_edges, join_linked
 from nsys2prv.clock import (
     CALLS,
     HOLD_BACK,
@@ -221,7 +221,7 @@ def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
     hosts = hosts.filter(pl.Series(several))
     _, number = factorize(number[several])
     duration = hosts["duration"].to_numpy()
-    starts = np.flatnonzero(np.diff(number, prepend=-1))
+    starts = find_edges(number)[:-1]
     shortest = np.minimum.reduceat(duration, starts) if len(duration) else duration
     late = duration == shortest[number]
     # Where several have the shortest duration, the first one counts as the last to come.

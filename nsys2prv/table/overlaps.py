@@ -25,6 +25,7 @@ from nsys2prv._util.columns import (
     count_occurrences,
     factorize,
     factorize_together,
+    find_edges,
     reduce_slices,
 )
 from nsys2prv._util.intervals import order_ranges
@@ -169,8 +170,8 @@ def assign_first_free_lanes(
     """
     lanes = np.zeros(len(object_), np.int64)
     crowded = 0
-    starts = np.flatnonzero(np.diff(object_, prepend=object_[0] - 1))
-    stops = np.append(starts[1:], len(object_))
+    edges = find_edges(object_)
+    starts, stops = edges[:-1], edges[1:]
     before = np.empty(len(end), np.int64)
     before[1:] = end[:-1]
     before[starts] = [lane_ends.get(number, [NEVER])[0] for number in object_[starts].tolist()]
@@ -309,7 +310,7 @@ def _group_rows(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> list[n
     """Return the rows of each group by begin, the longer first."""
     _, codes = factorize_together(*keys)
     order = order_ranges(begin, end, codes)
-    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    return np.split(order, find_edges(codes[order])[1:-1])
 
 
 def _find_crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:

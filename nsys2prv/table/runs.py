@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from nsys2prv._util.budget import REMEMBERED_SHAPES, find_limit
-from nsys2prv._util.columns import ABSENT, OPEN
+from nsys2prv._util.columns import ABSENT, OPEN, join_pieces
 from nsys2prv._util.files import Closable
 from nsys2prv._util.stored_columns import (
     NO_BITS,
@@ -263,11 +263,11 @@ class SpillReader(Closable):
             (name, one) for name, one in run.columns.items() if names is None or name in names
         ]
         values = {
-            name: _join([read_values(file, column, *span) for span in spans])
+            name: join_pieces([read_values(file, column, *span) for span in spans])
             for name, column in stored
         }
         valid = {
-            name: _join([read_valid(file, column, *span) for span in spans])
+            name: join_pieces([read_valid(file, column, *span) for span in spans])
             for name, column in stored
             if column.valid != NO_BITS
         }
@@ -321,7 +321,3 @@ def rewrite_column(run: Run, name: str, values: np.ndarray) -> None:
 def take_rows(columns: Columns, rows: slice | np.ndarray) -> dict[str, np.ndarray]:
     """Return some rows of columns (a mask, indices, or a slice)."""
     return {name: column[rows] for name, column in columns.items()}
-
-
-def _join(pieces: Sequence[np.ndarray]) -> np.ndarray:
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
