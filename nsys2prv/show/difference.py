@@ -66,7 +66,7 @@ SAME_COUNT = 0.2
 #: Characters of a name in a sentence.
 WIDEST = 50
 #: What of a kernel's name is of one build or GPU alone.
-_ARGUMENTS = re.compile(r"<.*>|\(.*\)")
+_ARGUMENTS = re.compile(r"<.*(?:>|…$)|\(.*(?:\)|…$)")
 _GPU = re.compile(r"(?i)sm_?\d+|maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell")
 #: Tables of two jobs that are compared.
 COMPARED = DECLARED["difference"].terms["compared"]
@@ -469,12 +469,14 @@ def _list_reserves(
 # ---- why ------------------------------------------------------------------------------------------
 
 
-def _list_reasons(runs: Sequence[Run], unit: str, whole: Sequence[float]) -> pl.DataFrame:
+def _list_reasons(
+    runs: Sequence[Run], of_ranks: pl.DataFrame, unit: str, whole: Sequence[float]
+) -> pl.DataFrame:
     """Return the parts of the difference of a unit, the largest first: `family`, `part`, `name`, `range`, `a_ns`,
     `b_ns`, `change_ns`, of that what is by numbers (`by_count_ns`), by how long each takes on most ranks
     (`by_duration_ns`) and else, as on single ranks or where other work hides it (`by_place_ns`); and how
     often a rank does it (`a_count`, `b_count`). The parts add up to the difference; what no row has is
-    the row `rest`. whole: the unit's times (ns).
+    the row `rest`. of_ranks: as :func:`_compare_ranks` returns it; whole: the unit's times (ns).
     """
     sides = []
     for job, run in zip("ab", runs, strict=True):
@@ -491,7 +493,12 @@ def _list_reasons(runs: Sequence[Run], unit: str, whole: Sequence[float]) -> pl.
         time = (pl.col("time_ns").sum() / run.count(unit)).alias(f"{job}_ns")
         sides.append(named.group_by(KEY).agg(time))
     joined = sides[0].join(sides[1], on=KEY, how="full", coalesce=True)
-    joined = joined.join(_compare_durations(runs, unit), on=["part", "name"], how="left")
+    counts = of_ranks.group_by("part", "name").agg(
+        pl.col("a_count").sum() / runs[0].ranks,
+        pl.col("b_count").sum() / runs[1].ranks,
+        pl.col("times").first(),
+    )
+    joined = joined.join(counts, on=["part", "name"], how="left")
     joined = joined.with_columns(pl.col("a_ns", "b_ns").fill_null(0.0))
     left = [time - joined[f"{job}_ns"].sum() for job, time in zip("ab", whole, strict=True)]
     rest = {"part": REST, "name": "", "range": "", "a_ns": left[0], "b_ns": left[1]}
@@ -510,139 +517,97 @@ def _list_reasons(runs: Sequence[Run], unit: str, whole: Sequence[float]) -> pl.
     return joined.select(columns).sort(-pl.col("change_ns").abs(), *KEY)
 
 
-def _compare_durations(runs: Sequence[Run], unit: str) -> pl.DataFrame:
-    """Return how often a rank does each work in a unit, and how many times as long each takes in B, on most
-    ranks: `part`, `name`, `a_count`, `b_count`, `times`.
+def _compare_ranks(runs: Sequence[Run], unit: str) -> pl.DataFrame:
+    """Return what each rank does in a unit in both runs: `rank`, `part`, `name`, `a_time_ns`, `b_time_ns`, `a_count`,
+    `b_count`, how many times as long each takes in B on most ranks (`times`), and how long all would take with
+    that (`usual`).
     """
-    sides = []
-    for job, run in zip("ab", runs, strict=True):
-        per = run.count(unit)
-        rows = (
-            run.work.filter(pl.col("name") != "")
-            .group_by("rank", "part", "name")
-            .agg(
-                (pl.col("time_ns").sum() / pl.col("count").sum()).alias(f"{job}_each"),
-                (pl.col("count").sum() / per).alias(f"{job}_count"),
-            )
-        )
-        sides.append(rows)
-    by = ["part", "name"]
-    counts = [
-        side.group_by(by).agg(pl.col(f"{job}_count").sum() / run.ranks)
-        for job, side, run in zip("ab", sides, runs, strict=True)
+    key = ["rank", "part", "name"]
+    sums = [
+        run.work.filter(pl.col("name") != "")
+        .group_by(key)
+        .agg((pl.col("time_ns", "count").sum() / run.count(unit)).name.prefix(f"{job}_"))
+        for job, run in zip("ab", runs, strict=True)
     ]
-    times = sides[0].join(sides[1], on=["rank", *by])
+    both = sums[0].join(sums[1], on=key, how="full", coalesce=True)
+    often = pl.col("b_count") / pl.col("a_count")
+    times = pl.col("b_time_ns") / pl.col("a_time_ns") / often
     # Of two in the middle the one that changes less.
-    middle = [
-        (pl.col("b_each") / pl.col("a_each")).quantile(0.5, one) for one in ("lower", "higher")
-    ]
-    least = pl.when(middle[0].log().abs() <= middle[1].log().abs()).then(middle[0])
-    times = times.group_by(by).agg(times=least.otherwise(middle[1]))
-    both = counts[0].join(counts[1], on=by, how="full", coalesce=True)
-    return both.join(times, on=by, how="left")
+    low, high = (times.quantile(0.5, one).over("part", "name") for one in ("lower", "higher"))
+    both = both.with_columns(
+        times=pl.when(low.log().abs() <= high.log().abs()).then(low).otherwise(high)
+    )
+    return both.with_columns(usual=pl.col("a_time_ns") * pl.col("times") * often)
 
 
-def _choose_causes(reasons: pl.DataFrame, runs: Sequence[Run], unit: str) -> list[Reason]:
-    """Return what makes most of the difference, the first cause first."""
+def _choose_causes(
+    reasons: pl.DataFrame, of_ranks: pl.DataFrame, runs: Sequence[Run]
+) -> list[Reason]:
+    """Return what makes most of the difference, the first cause first. of_ranks: as :func:`_compare_ranks` returns it."""
     whole = float(reasons["change_ns"].sum())
     if not (whole and all(run.path.height for run in runs)):
         return []
+    # Of a range the work of ranks is known by the places between calls that the path has in it.
+    paths = pl.concat([run.path for run in runs]).filter(part="host")
+    places = paths.select("part", "range", place="name").unique()
+    rows = reasons.join(places, on=["part", "range"], how="left")
+    rows = rows.with_columns(place=pl.coalesce("place", "name"))
+    of_ranks = of_ranks if runs[0].ranks == runs[1].ranks else of_ranks.clear()
+
+    def find_ranks(some: pl.DataFrame, change: float) -> tuple[tuple[str, ...], float | None]:
+        """Return the ranks that have a change (ns) to themselves, beyond what is longer on most ranks, empty for
+        none; and how many times as long their work takes as it does on most.
+        """
+        key = ["part", "place"]
+        wanted = rows.join(some.select(KEY), on=KEY).select(key).unique()
+        own = of_ranks.join(wanted, left_on=["part", "name"], right_on=key).group_by("rank")
+        own = own.agg(pl.col("usual", "b_time_ns").sum())
+        own = own.with_columns(change=(pl.col("b_time_ns") - pl.col("usual")) * sign)
+        most = float(own["change"].max() or 0)
+        longest = own.filter(pl.col("change") >= OWN * most).sort("rank")
+        if longest.height > own.height / 2 or most < OWN * abs(change):
+            return (), None
+        usual = longest["usual"].sum()
+        return tuple(longest["rank"]), longest["b_time_ns"].sum() / usual if usual else None
+
     sign, causes = np.sign(whole), []
     for family in reasons["family"].unique(maintain_order=True):
-        rows = reasons.filter(family=family)
-        place = float(rows["by_place_ns"].sum())
-        on_ranks: tuple[str, ...] = ()
-        if place * sign >= LEAST_NAMED * abs(whole):
-            on_ranks, _ = _find_ranks(runs, unit, rows, place)
-        columns = (
-            [["by_place_ns"], ["by_count_ns", "by_duration_ns"]] if on_ranks else [["change_ns"]]
-        )
-        for number, names in enumerate(columns):
-            grown = rows.with_columns(own=pl.sum_horizontal(names) * sign)
+        own = reasons.filter(family=family)
+        at_place = float(own["by_place_ns"].sum())
+        is_of_ranks = at_place * sign >= LEAST_NAMED * abs(whole) and find_ranks(own, at_place)[0]
+        parts = [BY[2:], BY[:2]] if is_of_ranks else [BY]
+        for columns in parts:
+            grown = own.with_columns(own=pl.sum_horizontal(columns) * sign)
             change = float(grown["own"].sum())
-            if change >= LEAST_NAMED * abs(whole):
-                own = grown.filter(pl.col("own") > 0).sort("own", descending=True)
-                is_of_ranks = bool(on_ranks) and not number
-                causes.append(
-                    _make_reason(own, float(change * sign), whole, runs, unit, is_of_ranks)
+            if change < LEAST_NAMED * abs(whole):
+                continue
+            grown = grown.filter(pl.col("own") > 0).sort("own", descending=True)
+            first = grown.row(0, named=True)
+            # What others of the family make up for is no cause by itself.
+            is_single = MOSTLY * change <= first["own"] <= change / MOSTLY
+            if is_single and family in OF_MANY:
+                grown, change = grown[:1], first["own"]
+            is_single = is_single or family not in OF_MANY
+            ranks, times = find_ranks(grown, change) if columns == BY[2:] else ((), None)
+            if times is None:
+                known = grown.filter(pl.col("a_ns") > 0)
+                usual = float((known["a_ns"] * known["times"].fill_null(1.0)).sum())
+                times = usual / max(float(known["a_ns"].sum()), 1.0) if usual else None
+            counts = (first["a_count"] or 0.0, first["b_count"] or 0.0) if is_single else None
+            causes.append(
+                Reason(
+                    family,
+                    first["part"],
+                    first["name"] if is_single else "",
+                    float(change * sign),
+                    change / abs(whole),
+                    ranks,
+                    counts,
+                    times,
+                    first["range"] if is_single else first["name"],
                 )
+            )
     return sorted(causes, key=lambda one: -one.share)[:MOST_CAUSES]
-
-
-def _make_reason(
-    rows: pl.DataFrame,
-    change: float,
-    whole: float,
-    runs: Sequence[Run],
-    unit: str,
-    is_of_ranks: bool,
-) -> Reason:
-    """Return a cause: the first of these rows of one family if it has most of the change, else all."""
-    first = rows.row(0, named=True)
-    # What others of the family make up for is no cause by itself.
-    is_single = MOSTLY * abs(change) <= first["own"] <= abs(change) / MOSTLY
-    is_single = is_single or first["family"] not in OF_MANY
-    if is_single and first["family"] in OF_MANY:
-        rows, change = rows[:1], float(np.copysign(first["own"], change))
-    ranks, times = _find_ranks(runs, unit, rows, change) if is_of_ranks else ((), None)
-    if times is None:
-        expected = rows.filter(pl.col("a_ns") > 0)
-        known = expected.select(pl.col("a_ns") * (pl.col("times").fill_null(1.0) - 1)).sum().item()
-        times = 1 + known / max(float(expected["a_ns"].sum()), 1.0)
-    counts = (first["a_count"] or 0.0, first["b_count"] or 0.0) if is_single else None
-    return Reason(
-        first["family"],
-        first["part"],
-        first["name"] if is_single else "",
-        change,
-        change / whole,
-        ranks,
-        counts,
-        times,
-        first["range"] if is_single else first["name"],
-    )
-
-
-def _find_ranks(
-    runs: Sequence[Run], unit: str, reasons: pl.DataFrame, change: float
-) -> tuple[tuple[str, ...], float | None]:
-    """Return the ranks that have a change (ns) to themselves, beyond what is longer on most ranks, empty for
-    none; and how many times as long each piece of that work lasts there as it does on most.
-    """
-    if runs[0].ranks != runs[1].ranks:
-        return (), None
-    # Of a range the work of ranks is known by the places between calls that the path has in it.
-    places = (
-        pl.concat([run.path for run in runs]).filter(part="host").select("part", "name", "range")
-    )
-    wanted = reasons.select("part", "name", "range", "times")
-    inside = wanted.filter(part="host").join(places.unique(), on=["part", "range"])
-    inside = inside.select("part", name="name_right", times="times")
-    wanted = pl.concat([wanted.select("part", "name", "times"), inside]).unique(["part", "name"])
-    sides = [
-        run.work.join(wanted, on=["part", "name"])
-        .group_by("rank", "part", "name")
-        .agg(
-            (pl.col("time_ns").sum() / run.count(unit)).alias(job),
-            (pl.col("count").sum() / run.count(unit)).alias(f"{job}_count"),
-            pl.col("times").first().alias(f"{job}_times"),
-        )
-        for job, run in zip("ab", runs, strict=True)
-    ]
-    both = sides[0].join(sides[1], on=["rank", "part", "name"], how="full", coalesce=True)
-    usual = (
-        pl.col("a") * pl.col("a_times").fill_null(1.0) * pl.col("b_count") / pl.col("a_count")
-    ).fill_null(0.0)
-    own = both.group_by("rank").agg(usual=usual.sum(), now=pl.col("b").fill_null(0.0).sum())
-    own = own.with_columns(change=(pl.col("now") - pl.col("usual")) * np.sign(change))
-    if not own.height:
-        return (), None
-    most = float(own["change"].max())
-    longest = own.filter(pl.col("change") >= OWN * most).sort("rank")
-    if longest.height > own.height / 2 or most < OWN * abs(change):
-        return (), None
-    before = longest["usual"].sum()
-    return tuple(longest["rank"]), longest["now"].sum() / before if before else None
 
 
 # ---- the comparison -------------------------------------------------------------------------------
@@ -664,7 +629,8 @@ def compare_jobs(
     verdict, reserves = _list_reserves(runs, likeness, common)
     times = tuple(run.measure(unit) for run in runs)
     lengths = tuple(run.measure("job") for run in runs)
-    reasons = _list_reasons(runs, unit, times)
+    of_ranks = _compare_ranks(runs, unit)
+    reasons = _list_reasons(runs, of_ranks, unit, times)
     is_of_iterations = unit == "iteration"
     comparison = Comparison(
         names,
@@ -677,8 +643,8 @@ def compare_jobs(
         (runs[0].iterations, runs[1].iterations),
         _estimate_noise(runs, times) if is_of_iterations else None,
         _list_outliers(runs, names) if is_of_iterations else [],
-        _choose_causes(reasons, runs, unit),
-        _explain_job(runs, times, _list_reasons(runs, "job", lengths)) if is_of_iterations else [],
+        _choose_causes(reasons, of_ranks, runs),
+        _explain_job(runs, times) if is_of_iterations else [],
         [] if is_of_iterations else _compare_regions(first, second),
     )
     return comparison, _make_tables(first, second, comparison, reasons)
@@ -722,35 +688,25 @@ def _compare_regions(first: FinishedJob, second: FinishedJob) -> list[tuple[str,
     return most.select("operation", "each", "each_right").rows()
 
 
-def _explain_job(runs: Sequence[Run], times: Sequence[float], of_job: pl.DataFrame) -> list[Reason]:
-    """Return what the difference of jobs that repeat iterations is made of: their number and length, and what
-    is before and after.
+def _explain_job(runs: Sequence[Run], times: Sequence[float]) -> list[Reason]:
+    """Return what else than the length of iterations makes the difference of jobs: their number, and what is
+    before and after. times: of an iteration of both (ns).
     """
     whole = runs[1].job.length - runs[0].job.length
-    if not whole:
-        return []
-    numbers = [run.iterations for run in runs]
+    counts = runs[0].iterations, runs[1].iterations
+    more = (counts[1] - counts[0]) * times[0]
+    found = [("iterations", "", more)]
+    for part in ("start", "exit"):
+        rows = [run.path.filter(part=part) for run in runs]
+        change = rows[1]["time_ns"].sum() - rows[0]["time_ns"].sum()
+        most = max(rows, key=lambda one: one["time_ns"].sum())
+        found.append((FAMILIES[part], most["name"].first() or "", float(change)))
     causes = [
-        Reason(
-            "iterations", "", "", (numbers[1] - numbers[0]) * times[0], 0.0, counts=tuple(numbers)
-        ),
-        Reason("length", "", "", numbers[1] * (times[1] - times[0]), 0.0),
+        Reason(family, "", name, change, change / whole, counts=counts)
+        for family, name, change in found
+        if whole and change / whole >= LEAST_NAMED
     ]
-    for family in ("start-up", "shutdown"):
-        rows = of_job.filter(family=family)
-        change = float(rows["change_ns"].sum())
-        name = rows["name"][0] if rows.height else ""
-        causes.append(Reason(family, "", name or "", change, 0.0))
-    found = [
-        one for one in causes if one.change_ns / whole >= LEAST_NAMED and one.family != "length"
-    ]
-    found = [
-        Reason(
-            one.family, one.part, one.name, one.change_ns, one.change_ns / whole, counts=one.counts
-        )
-        for one in found
-    ]
-    return sorted(found, key=lambda one: -one.share)[:2]
+    return sorted(causes, key=lambda one: -one.share)[:MOST_CAUSES]
 
 
 def _make_tables(

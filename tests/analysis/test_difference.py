@@ -101,7 +101,7 @@ GEMM = WORK[0][1]
         ),
         ({"rank 1 between a and b": {"time": 330 * US}}, "rank 1 takes 300.00 us longer in load, 100 %"),
         ({"between a and b": {"time": 330 * US}}, ": hosts take 300.00 us longer in load, 100 %"),
-        ({"AllReduce": {"time": 100 * US}}, "moving data takes 50.00 us longer in AllReduce (each 100 % longer), 100 %"),
+        ({"AllReduce": {"time": 100 * US}}, "communication takes 50.00 us longer in AllReduce (each 100 % longer), 100 %"),
         (
             {f"rank 1 {GEMM}": {"time": 500 * US}, "rank 1 norm": {"time": 120 * US}},
             "kernels of rank 1 take 200.00 us longer (each 48 % longer), most of it in gemm_128x128<float>(int), 100 %",
