@@ -53,6 +53,7 @@ from nsys2prv.replay.unequal_work import (
     find_work_of,
     leave_out,
     list_owners,
+    mask_waiting,
     share_longer,
 )
 from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay, WorkTable
@@ -412,6 +413,9 @@ def list_slow_processes(replay: Replay, kind: str) -> Iterator[Suspect]:
     usual, total, _ = table.by_key
     if not len(usual):
         return
+    if kind == "gpu":
+        # Graphs inside of which ranks wait tell nothing of them.
+        total = np.where(mask_waiting(replay)[:, None], 0, total)
     ratios = usual / np.maximum(np.nanmedian(usual, axis=1, keepdims=True), 1)
     whole = np.maximum(total.sum(axis=0), 1)
     order = np.argsort(ratios, axis=0)

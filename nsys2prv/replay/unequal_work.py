@@ -159,6 +159,16 @@ def _do_more(replay: Replay, kinds: tuple[Kind, ...], columns: np.ndarray, more:
     return changes
 
 
+def mask_waiting(replay: Replay) -> np.ndarray:
+    """Return which keys of the table of kernels are of graphs traced as a whole inside of which ranks wait
+    for each other, so that all last as long as the slowest.
+    """
+    table, edges = replay.tabulate(GPU), replay.edges
+    firsts = table.edges[table.first[:-1]]
+    waits = np.isin(edges.target[np.maximum(firsts, 0)], edges.source[replay.select((Kind.MEET,))])
+    return (waits & (firsts >= 0)).any(axis=1)
+
+
 def find_longer_lines(replay: Replay, processes: tuple[int, ...]) -> np.ndarray | None:
     """Return the lines of the table of kernels in which processes take longer than the others (a mask);
     None where they do so in nearly all: then they do not have more work, but are slow.
@@ -174,7 +184,7 @@ def _find_longer_lines(replay: Replay, processes: tuple[int, ...]) -> np.ndarray
     own = table.mask_processes(processes)
     usual, lasts = table.find_medians(~own), table.find_medians(own)
     known = ~(np.isnan(usual) | np.isnan(lasts))
-    known &= np.repeat(table.find_alike(own), np.diff(table.first))
+    known &= np.repeat(table.find_alike(own) & ~mask_waiting(replay), np.diff(table.first))
     more = np.where(known, lasts - usual, 0.0)
     counts = np.diff(table.first)
     # A place for each kernel of an iteration, where these are known.

@@ -141,6 +141,7 @@ def test_picture_table_and_sentence_agree(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_a_program_does_is_not_advised() -> None:
     assert "CUDA graphs" not in ADVICE[choose_advice("calls", call="cudaGraphLaunch")]
+    assert choose_advice("calls", call="cuLibraryLoadData") == "module_loading"
     launches = choose_advice("calls", call="cudaLaunchKernel")
     for key in (launches, "launching", "latency"):
         assert "CUDA graphs" in ADVICE[key]

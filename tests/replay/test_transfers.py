@@ -15,7 +15,7 @@ import nsys2prv
 from nsys2prv._util.native import core
 from nsys2prv.replay.suspects import choose_culprit, list_suspects
 from nsys2prv.replay.transfers import find_beside, list_slow_links, run_alone, send_as_others
-from nsys2prv.replay.unequal_work import list_owners
+from nsys2prv.replay.unequal_work import find_longer_lines, list_owners
 from nsys2prv.replay.whatif import GPU, Replay
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
@@ -196,6 +196,8 @@ def test_ranks_wait_for_each_other_inside_graphs_traced_as_a_whole(
         # Who waits inside takes no longer than who comes last.
         assert replay.compute_gain(replay.do_as_others(GPU, [0])) == pytest.approx(0, abs=0.01)
         assert any(len(members) == 2 for members, _ in job.graph.channels) == meets
+        # Nor does it show that a rank takes longer in some kernels alone.
+        assert (find_longer_lines(replay, (1,)) is None) == meets
 
 
 def open_beside(folder: Path, slower: float, transfer: int) -> Iterator[tuple[Replay, int]]:
