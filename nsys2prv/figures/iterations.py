@@ -208,8 +208,8 @@ def find_longest_threads(ranges: pl.DataFrame) -> pl.DataFrame:
 def keep_outermost(ranges: pl.DataFrame) -> pl.DataFrame:
     """Return the ranges of each thread that lie within no other, by thread and begin."""
     ranges = ranges.sort("thread", "begin", "end", descending=[False, False, True])
-    reached = pl.col("end").cum_max().shift(1).over("thread").fill_null(-1)
-    return ranges.filter(pl.col("begin") >= reached)
+    reached = pl.col("end").cum_max().shift(1).over("thread")
+    return ranges.filter(reached.is_null() | (pl.col("begin") >= reached))
 
 
 def _join_tasks(

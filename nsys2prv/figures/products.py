@@ -30,6 +30,7 @@ from nsys2prv.figures.device_group import (
 )
 from nsys2prv.figures.iterations import keep_outermost
 from nsys2prv.figures.kernels import sum_metrics
+from nsys2prv.figures.nvtx_operations import list_captured_work, read_ranges
 from nsys2prv.figures.result import Context, Result, divide_columns
 from nsys2prv.figures.thresholds import FAR_BELOW, MOST_BELOW, SHORTEST_KERNEL
 
@@ -45,20 +46,42 @@ _MASKS = {"0": "none", "false": "none", "1": "causal", "true": "causal"}
 
 
 def list_product_work(unit: DeviceGroup) -> pl.DataFrame:
-    """Return the kernels of products by when they were launched: `product` (a number), what its range and
-    shapes say (KEY), `sender`, `at` (begin of the range), `begin`, `end`, `thread`, `name`, `device`, `class` and
-    `tensor`. Of ranges within each other the outermost is the product.
+    """Return the kernels of products by when they were launched, or captured into a graph: `product` (a
+    number; each replay is one), what its range and shapes say (KEY), `sender`, `at` (begin of the range), `begin`,
+    `end`, `thread`, `name`, `device`, `class` and `tensor`. Of ranges within each other the outermost is the
+    product.
     """
 
     def find() -> pl.DataFrame:
-        ranges = unit.read_begins("nvtx_pushpop", ("range", *_SHAPES))
+        columns = (
+            "sender",
+            "sent",
+            "thread",
+            "begin",
+            "end",
+            "what",
+            "name",
+            "device",
+            "class",
+            "tensor",
+        )
+        has_captures = bool(unit.reader.captures)
+        work = unit.list_launched_work(columns) if has_captures else unit.work.clear()
+        captured = list_captured_work(unit, work.schema)
+        ranges = read_ranges(unit, captured, "nvtx_pushpop", ("range", *_SHAPES))
         ranges = ranges.filter(pl.col("operations") > 0)
-        places = ("thread", "begin", "end")
         ranges = keep_outermost(ranges).with_row_index("product")
-        columns = ("sender", "sent", *places, "what", "name", "device", "class", "tensor")
-        work = unit.list_launched_work(columns) if ranges.height else unit.work.clear()
-        work = work.filter(pl.col("what") == COMPUTE)
-        return join_launch_ranges(work, ranges) if ranges.height else work
+        if not ranges.height:
+            return unit.work.clear()
+        if not has_captures:
+            work = unit.list_launched_work(columns)
+        key = ("thread", "begin")
+        replayed = captured.join(work.select(*key, replay="sent"), on=key)
+        launched = work.join(replayed, on=key, how="anti") if captured.height else work
+        work = pl.concat([launched, replayed], how="diagonal")
+        within = join_launch_ranges(work.filter(pl.col("what") == COMPUTE), ranges)
+        product = pl.struct("product", "replay").rank("dense") if captured.height else "product"
+        return within.with_columns(product=product)
 
     return unit.remember("products", find)
 

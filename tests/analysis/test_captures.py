@@ -50,6 +50,8 @@ def write_graph_job(path: Path, made_at_end: bool) -> Path:
     for layer in range(2):
         begin = 1_000 + 1_000 * layer
         nvtx.append(make_nvtx_range(begin, begin + 500, f"layer_{layer}"))
+        product = f"aten::mm, sizes = [[2, 3], [3, {4 + layer}]]"
+        nvtx.append(make_nvtx_range(begin + 50, begin + 450, product))
         calls.append(make_call(begin + 100, begin + 200, 10 + layer, nameId=LAUNCH))
         nodes.append(make_node(4_100 + layer if made_at_end else begin + 150, FIRST_NODE + layer))
     calls.append(make_call(4_000, 5_000, 12, nameId=END_CAPTURE))
@@ -75,7 +77,7 @@ def test_replayed_work_counts_in_the_ranges_of_its_capture(
     # The trace begins with the first event, of step 0.
     cut = CutOptions(time="" if steps == STEPS else "150us:")
     with nsys2prv.open(report, jobs=1, cut=cut) as job:
-        found = job.analyse("operations", "modules")
+        found = job.analyse("operations", "modules", "products", whole=True)
     tables, modules = (found[name].tables for name in ("operations", "modules"))
     rows = {row["operation"]: row for row in tables["operations"].frame.iter_rows(named=True)}
     for layer, lasts in enumerate(LASTS):
@@ -88,6 +90,11 @@ def test_replayed_work_counts_in_the_ranges_of_its_capture(
     (layers,) = modules["layers"].frame.iter_rows(named=True)
     assert (layers["operation"], layers["calls"]) == ("step / layer_*", 2 * steps)
     assert layers["median_gpu_ns"] == sum(LASTS) / 2
+    # Each replay computes the captured product again.
+    products = found["products"].tables["products"].frame.select("flop", "count", "time_ns")
+    assert products.sort("flop").rows() == [
+        (2 * 2 * 3 * (4 + layer), steps, steps * lasts) for layer, lasts in enumerate(LASTS)
+    ]
 
 
 #: Communicator, bytes and function of each captured call.
