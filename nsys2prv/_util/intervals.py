@@ -201,6 +201,8 @@ def find_innermost(
         own = order[slice(*np.searchsorted(ordered, (thread[first], thread[first] + 1)))]
         places = np.searchsorted(begin[first:last], at[own], "right")
         found[own] = np.where(places > 0, first + places - 1, -1)
+    if (found < 0).all():
+        return found
     while (over := (found >= 0) & (end[found] < at)).any():
         found[over] = parent[found[over]]
     return found

@@ -38,7 +38,7 @@ def find_own_work(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[OwnWork]:
     # At least half of all have no more, or as many more as they have more partners.
     half = (counts.shape[1] - 1) // 2
     usual = np.sort(counts, axis=1)[:, half, None]
-    partners = _count_partners(replay)
+    partners = _count_partners(replay, table.processes)
     more_partners = np.maximum(partners / max(int(np.sort(partners)[half]), 1), 1)
     has_more = counts > usual * MORE_OFTEN * more_partners
     lasts = np.sort(totals, axis=1)[:, half, None]
@@ -59,11 +59,11 @@ def find_own_work(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[OwnWork]:
         yield OwnWork(columns, keys, share[keys], (counts - usual)[keys], lasts)
 
 
-def _count_partners(replay: Replay) -> np.ndarray:
-    """Return with how many others each process exchanges messages, in their order (int64)."""
+def _count_partners(replay: Replay, processes: np.ndarray) -> np.ndarray:
+    """Return with how many others each of some processes exchanges messages (int64)."""
     pairs = {members for members, _ in replay.job.channels if len(members) == 2}
     ends = np.array([end for pair in pairs for end in pair], np.int64)
-    return (ends[:, None] == replay.processes).sum(axis=0)
+    return (ends[:, None] == processes).sum(axis=0)
 
 
 def _is_at_edge(replay: Replay, table: WorkTable, key: int, column: int) -> bool:
