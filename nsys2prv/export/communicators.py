@@ -36,7 +36,7 @@ WORLD, SELF = "MPI_COMM_WORLD", "MPI_COMM_SELF"
 MPICH_WORLD = 0x44000000
 #: Names list at most so many characters of ranks, and so many of parents.
 LONGEST_LIST, LONGEST_ORIGIN = 60, 100
-#: Communicators of more ranks are damaged rows.
+#: Communicators and jobs of more ranks are damaged rows.
 MOST_RANKS = 10_000_000
 #: In place of a rank: it is unknown; it belongs to a process without a report.
 UNKNOWN, NOT_REPORTED = -1, -2

@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.text import list_some
+from nsys2prv.export.communicators import MOST_RANKS
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import (
     PROCESS_MASK,
@@ -36,8 +37,6 @@ from nsys2prv.export.sqlite import open_database
 #: Reports of one job overlap in time, but for clocks of hosts that differ; those further apart (ns)
 #: were recorded one after the other.
 GAP = 60 * 1_000_000_000
-#: Jobs of more ranks than anybody runs are not counted through.
-MOST_RANKS = 10_000_000
 
 #: Processes of one machine that are less than this apart (ns) may be ranks of one job that were not
 #: captured at the same moment.

@@ -30,7 +30,6 @@ from nsys2prv.figures.device_group import (
     to_arrays,
 )
 from nsys2prv.figures.process_events import (
-    LAYOUTS,
     find_range_name,
     list_events,
     list_launches,
@@ -38,7 +37,7 @@ from nsys2prv.figures.process_events import (
 )
 from nsys2prv.figures.repeats import choose_alike, find_periods, find_signs
 from nsys2prv.figures.thresholds import LEAST_COUNT, LEAST_STEADY, MOST_APART, WARM
-from nsys2prv.table.event_reader import EventReader
+from nsys2prv.table.event_reader import RANGES, EventReader
 
 #: Units that are looked at.
 MOST_UNITS = 4
@@ -192,7 +191,7 @@ def read_ranges(unit: DeviceGroup, names: NamePattern | None = None) -> pl.DataF
 
     ranges = pl.concat(
         unit.reader.read_begins(layout, ("range", "number"), unit.number, names and match)
-        for layout in LAYOUTS
+        for layout in RANGES
     )
     return ranges.with_columns(unit.list_tasks(ranges))
 

@@ -28,7 +28,7 @@ from nsys2prv.figures.thresholds import (
     NEARLY,
     USUAL,
 )
-from nsys2prv.table.event_reader import EventReader
+from nsys2prv.table.event_reader import RANGES, EventReader
 
 GRAPHS = "cuda_graph"
 KERNELS = ("cuda_kernel", GRAPHS)
@@ -46,8 +46,6 @@ OPTIMIZER = _CLASSES["optimizer"]
 #: What hosts fetch from devices, and load into these, and how they wait.
 FETCHED, LOADED = ([_COPIES[f"cuda memcpy {way}"]] for way in ("device-to-host", "host-to-device"))
 WAITED = [_SYNCS[f"{what} synchronize"] for what in ("event", "stream", "context")]
-#: Ranges that are pushed and popped, and those that are started and ended anywhere.
-LAYOUTS = ("nvtx_pushpop", "nvtx_startend")
 #: Calls of libraries, and layers of a network, are no iterations.
 NO_ITERATION = r"^(P?MPI_|nccl[A-Z:])|(?i:(^|[^a-z])(layer|block)s?([^a-z]|$))"
 #: Ranges that are tried.
@@ -160,7 +158,7 @@ def find_range_name(
     may_be: whether ranges without a number are iterations: by the unit, edges (ns), usual number of kernels.
     """
     # Ranges that are pushed and popped before those that are started and ended anywhere.
-    for layout in LAYOUTS:
+    for layout in RANGES:
         names = [
             _find_by_ranges(
                 _list_ranges(reader, unit, patterns, layout),

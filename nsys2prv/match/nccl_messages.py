@@ -47,6 +47,7 @@ from nsys2prv.match import (
     write_result,
 )
 from nsys2prv.match.nccl_collectives import (
+    TRANSFER_FIELDS,
     find_bandwidth,
     keep_sound_kernels,
     make_rows,
@@ -59,7 +60,6 @@ NAME, LINE_KIND = "nccl_messages", "nccl_message"
 #: Layouts of records on kernels that only send and receive.
 LAYOUT, TRANSFER = "nccl_point_to_point", "nccl_message_transfer"
 FIELDS = ("operation", "late", "wait", "transfer")
-TRANSFER_FIELDS = ("operation", "algorithm_bandwidth", "bus_bandwidth")
 _STREAM = ["communicator", "source", "target"]
 #: The order of messages; lines of pairs that are certain come first.
 ORDER = ("task", "communicator", "time_call", "place")

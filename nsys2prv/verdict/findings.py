@@ -43,7 +43,7 @@ from nsys2prv.replay.causes import Cause, find_causes
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.questions import Names, describe_cause, parse_what_ifs, replay_what_ifs
-from nsys2prv.replay.thresholds import COPY_SPEEDS, LEAST_GAIN
+from nsys2prv.replay.thresholds import COPY_SPEEDS, LEAST_GAIN, MOST_UNEXPLAINED
 from nsys2prv.replay.whatif import KernelFacts, Replay
 from nsys2prv.table.event_reader import HELPER
 from nsys2prv.verdict import path_parts, time_use
@@ -60,7 +60,6 @@ from nsys2prv.verdict.thresholds import (
     LEAST_TOLD,
     MARGIN,
     MOST_SKIPPED,
-    MOST_UNEXPLAINED,
     MOSTLY,
 )
 from nsys2prv.verdict.words import ADVICE, TEXTS, Claim, say

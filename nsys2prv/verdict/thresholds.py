@@ -6,9 +6,8 @@
 LEAST_STATED = 0.5
 #: A cause that gains less than this share of the job is no finding.
 LEAST_OF_JOB = 0.01
-#: Where more than this share of the critical path waits for nothing that is known, that is told first of
-#: all; in notes from the second on.
-MOST_UNEXPLAINED, LEAST_TOLD = 0.05, 0.0005
+#: From this share of the critical path on that waits for nothing that is known, that is told.
+LEAST_TOLD = 0.0005
 #: Waiting for what comes from outside of the job is told of from this share of the time on.
 LEAST_OUTSIDE = 0.02
 

@@ -25,6 +25,7 @@ from nsys2prv.events.catalogue import (
     assign_counter_codes,
     load_catalogue,
 )
+from nsys2prv.events.name_rules import DEFAULT_DOMAIN
 from nsys2prv.table.runs import list_present_fields
 from nsys2prv.writers.names import END_LABEL, LONGEST_LABEL, NO_LABELS, NameValues, clean_label
 from nsys2prv.writers.rows import ObjectTree
@@ -33,7 +34,6 @@ from nsys2prv.writers.rows import ObjectTree
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
 #: How Paraver shows a trace at first: the head of every .pcf.
 OPTIONS = read_data_text(__package__, "options.txt")
-DEFAULT_DOMAIN = "default domain"
 #: Factors of fractions with more zeros than this are written as a power of ten in labels.
 MOST_ZEROS = 6
 #: Layouts of work on GPUs, and the event types that are declared beside it even where the trace has
