@@ -275,19 +275,23 @@ class _Joiner(Struct):
         times = columns.view("time")
         moments = np.full(count, np.iinfo(np.int64).min)
         holds = meetings.holds
-        np.maximum.at(moments, meetings.meeting[holds], times[meetings.begin[holds] >> 1])
+        until = times[meetings.begin[holds] >> 1] + meetings.needs[holds]
+        np.maximum.at(moments, meetings.meeting[holds], until)
         # Nobody leaves a collective before all have come, though clocks may differ by a little.
         waits, earliest = ~(meetings.eager | meetings.later), moments.copy()
         np.minimum.at(earliest, meetings.meeting[waits], times[meetings.end[waits] >> 1])
         moments = np.where(moments - earliest < CLOCK_ERROR, earliest, moments)
         first = self.add_nodes(moments)
         come = {"target": first + meetings.meeting[holds], "source": meetings.begin[holds]}
+        come["typical"] = meetings.needs[holds]
         ends = meetings.end >> 1
         rows = np.flatnonzero(~meetings.eager & (times[ends] >= moments[meetings.meeting]))
         end, meeting, size = ends[rows], meetings.meeting[rows], meetings.size[rows]
-        channel: np.ndarray | int = 0
+        channels = np.zeros(count, np.int64)
         if kind != Kind.HANDOFF:
-            channel = self.number_channels(meetings.meeting, meetings.row, count)[meeting]
+            channels = self.number_channels(meetings.meeting, meetings.row, count)
+        channel = channels[meeting]
+        come["channel"] = channels[meetings.meeting[holds]] * (come["typical"] > 0)
         go = {"target": end, "source": 2 * (first + meeting), "channel": channel, "size": size}
         go["typical"] = meetings.lasts[rows]
         if kind == Kind.MPI:
@@ -299,7 +303,9 @@ class _Joiner(Struct):
                 size,
                 meetings.later[rows],
             )
-        self.parts += [_make_joining(Kind.MEET, typical=0, **come), _make_joining(kind, **go)]
+        joining = _make_joining(Kind.MEET, **come)
+        takes = pl.when(pl.col("typical") > 0).then(int(kind)).otherwise("kind").cast(pl.UInt8)
+        self.parts += [joining.with_columns(kind=takes), _make_joining(kind, **go)]
         typical, own = MEETING_CALL * (kind == Kind.MPI), Kind.MEET if kind == Kind.NCCL else None
         self.set_own(np.unique(ends), typical, own)
 

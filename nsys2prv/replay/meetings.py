@@ -25,7 +25,7 @@ from nsys2prv.match.meetings import (
     match_graphs,
 )
 from nsys2prv.replay.graph import AS_RECORDED, LONG
-from nsys2prv.replay.thresholds import FEWEST_CASES, QUICK_LINK, SLACK
+from nsys2prv.replay.thresholds import FEWEST_CASES, QUICK_LINK, SAME_LINK, SLACK
 from nsys2prv.replay.unit_graph import classify_size
 from nsys2prv.table.event_reader import EventReader
 
@@ -35,7 +35,10 @@ NCCL_MESSAGE, MPI_MESSAGE = MESSAGES
 #: Columns that identify a kernel or call, further ones of calls, and columns of members.
 _KEY = ("thread", "begin")
 _OF_CALLS = ("node_begin", "node_end", "name")
-_MEMBERS = ("meeting", "node_begin", "node_end", "row", "size", "eager", "holds", "later", "lasts")
+_MEMBERS = (
+    *("meeting", "node_begin", "node_end", "row", "size", "eager", "holds", "later", "lasts"),
+    "needs",
+)
 #: What holds of members that wait for all others, and others for them.
 _BLOCKING = {"eager": pl.lit(False), "holds": pl.lit(True), "later": pl.lit(False)}
 
@@ -60,6 +63,9 @@ class Meetings(Struct, frozen=True):
     later: np.ndarray
     #: How long its transfer lasts (ns), AS_RECORDED from when all have come to its end.
     lasts: np.ndarray
+    #: How long it takes from when a member comes until the meeting is over for those that wait (ns): what
+    #: a link that several share needs for what is to be sent then.
+    needs: np.ndarray
 
 
 def find_nccl_meetings(
@@ -76,11 +82,14 @@ def find_nccl_meetings(
     known = table.filter((pl.col("late") >= 0).all().over("collective"))
     members = join_first(known.select("thread", "begin", meeting="collective"), kernels, _KEY)
     messages = _join_nccl_messages(list_messages(reader), kernels)
+    nodes = reader.rows.threads.select("thread", "node")
+    messages, shared = _share_links(messages.join(nodes, on="thread", maintain_order="left"))
     left = kernels.join(table, on=_KEY, how="anti").join(messages, on="node_begin", how="anti")
     found = match_by_ends(reader, left, (members, messages))
     frames = (members, messages, *found)
     inside = match_graphs(reader, graphs, frames)
-    return _group_members([frame.with_columns(**_BLOCKING) for frame in frames]), inside
+    blocking = [frame.with_columns(**_BLOCKING) for frame in frames]
+    return _group_members([*blocking, *([shared] if shared.height else [])]), inside
 
 
 def _join_nccl_messages(messages: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -131,6 +140,75 @@ def _divide_transfers(members: pl.DataFrame) -> pl.DataFrame:
     several = (pl.len() > 1).over("node_begin") & (pl.len() >= FEWEST_CASES).over(link)
     quick = pl.when(several).then((quick * pl.col("amount")).round().cast(pl.Int64))
     return members.with_columns(lasts=pl.min_horizontal(lasts, most, quick, LONG - 1))
+
+
+def _share_links(members: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return members of messages, of which none lasts longer than its bytes need where a link explains when
+    its kernel ends, and the meetings at such links: a host's to others, which several messages share. All
+    that is exchanged at once is there when the last of it has passed the link, as fast as it ever is.
+    members: as :func:`_divide_transfers` has them, and the `node`.
+    """
+    members = members.with_columns(
+        begun=pl.col("begin").max().over("meeting"),
+        between=(pl.col("node").n_unique() > 1).over("meeting"),
+    )
+    if not members["between"].any():
+        return members, pl.DataFrame()
+    passing = members.with_columns(round=_find_rounds(members)).filter("between")
+    link, amount = ("round", "node"), pl.col("bytes").clip(0)
+    passing = passing.filter((pl.len() > 1).over(link)).sort("begun", descending=True)
+    left = amount.cum_sum().over(link)
+    pace = (pl.col("end").max().over(link) - pl.col("begun") - SLACK).clip(0) / left
+    passing = passing.with_columns(left=left, pace=pace.filter(left > 0).min().over(link))
+    # Whatever else is exchanged at the time, it is no slower than this.
+    usual = pl.col("pace").filter(pl.struct(link).is_first_distinct())
+    passing = passing.with_columns(pace=usual.quantile(QUICK_LINK).over("node"))
+    needs = SLACK + (pl.col("left") * pl.col("pace")).round().cast(pl.Int64)
+    passing = passing.with_columns(needs=needs)
+    over = (pl.col("begun") + pl.col("needs")).max().over(link)
+    passing = passing.with_columns(first=pl.col("begun").min().over(link), over=over)
+    near = SLACK + SAME_LINK * (pl.col("over") - pl.col("first"))
+    explained = passing.filter((pl.col("end") - pl.col("over")).abs() <= near)
+    explained = explained["node_begin"].unique().implode()
+    members = members.join(passing.select("node", "pace").unique("node"), on="node", how="left")
+    # Nor is what stays within a host, where the end of the kernel does not tell how long that takes.
+    is_passing = pl.col("between").any().over("node_begin")
+    unknown = pl.when("between").then(pl.col("node_begin").is_in(explained)).otherwise(is_passing)
+    alone = SLACK + (pl.col("pace") * pl.col("bytes").clip(0)).round().cast(pl.Int64)
+    least = pl.min_horizontal("lasts", pl.when(unknown).then(alone))
+    members = members.with_columns(lasts=least)
+    # All kernels of a message send it; those of the link's host wait for it.
+    sides = passing.select("meeting", "needs", link=pl.struct(link).rank("dense"), to="node")
+    sides = sides.join(members, on="meeting")
+    waits = (pl.col("to") == pl.col("node")) & pl.col("node_begin").is_in(explained)
+    shared = sides.group_by("link", "node_begin", maintain_order=True).agg(
+        pl.col("node_end", "thread").first(), pl.col("needs").max(), eager=~waits.any()
+    )
+    shared = shared.filter((~pl.col("eager")).any().over("link"))
+    return members, shared.select(
+        "node_begin", "node_end", "thread", "needs", "eager", meeting=pl.col("link").cast(pl.Int64),
+        size=0, holds=True, later=False, lasts=pl.lit(0, pl.Int64),
+    )  # fmt: skip
+
+
+def _find_rounds(members: pl.DataFrame) -> pl.Series:
+    """Return a number of the round of each member of messages: kernels that exchange messages with each
+    other, directly or by way of others, are of one.
+    """
+    kernel = members["node_begin"].to_numpy()
+    meeting = members["meeting"].to_numpy()
+    of_kernel, number = np.unique(kernel, return_inverse=True)
+    leader = np.arange(len(of_kernel))
+    while True:
+        least = np.full(int(meeting.max(initial=-1)) + 1, len(leader))
+        np.minimum.at(least, meeting, leader[number])
+        found = leader.copy()
+        np.minimum.at(found, number, least[meeting])
+        found = found[found]
+        if (found == leader).all():
+            break
+        leader = found
+    return pl.Series(leader[number])
 
 
 def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
@@ -245,6 +323,7 @@ def _list_sides(
         holds[place],
         np.ones(len(place), bool),
         np.full(len(place), AS_RECORDED, np.int32),
+        np.zeros(len(place), np.int64),
     )
 
 
@@ -278,11 +357,13 @@ def _group_members(frames: Sequence[pl.DataFrame]) -> Meetings:
         number = pl.col("meeting").rank("dense").cast(pl.Int64) - 1 + before
         if "lasts" not in frame.columns:
             frame = frame.with_columns(lasts=pl.lit(AS_RECORDED, pl.Int64))
+        if "needs" not in frame.columns:
+            frame = frame.with_columns(needs=pl.lit(0, pl.Int64))
         frame = frame.rename({"thread": "row"}).select(number, *_MEMBERS[1:])
         before += frame["meeting"].n_unique()
         parts.append(frame)
     if not parts:
         none = np.zeros(0, np.int64)
-        return Meetings(*[none] * 5, *[none.astype(bool)] * 3, none)
-    members = pl.concat(parts).sort("meeting", maintain_order=True)
+        return Meetings(*[none] * 5, *[none.astype(bool)] * 3, none, none)
+    members = pl.concat(parts, how="vertical_relaxed").sort("meeting", maintain_order=True)
     return Meetings(*(members[name].to_numpy() for name in _MEMBERS))

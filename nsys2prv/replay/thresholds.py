@@ -25,6 +25,8 @@ QUICK_SHARE = 0.3
 #: Share of what is exchanged with one partner, of several at once, from which the transfer by bytes is
 #: taken: most of it waits for transfers with others.
 QUICK_LINK = 0.1
+#: A link that several share explains when a kernel ends if it is over then, but for this share of the time.
+SAME_LINK = 0.1
 
 # Figures of an ideal network.
 

@@ -324,7 +324,10 @@ def send_as_others(replay: Replay, processes: Collection[int]) -> Changes:
     usual = pl.coalesce("usual", pl.col("pace") * pl.col("bytes"))
     own = own.with_columns(new=pl.min_horizontal("lasts", usual)).drop_nulls("new")
     new = own["new"].clip(0, LONG - 1).cast(pl.Int64)
-    return [(own["edge"].to_numpy(), new.to_numpy())]
+    wider = [
+        key for key, (members, _) in enumerate(replay.job.channels) if {*processes} <= {*members}
+    ]
+    return [(own["edge"].to_numpy(), new.to_numpy()), (replay.find_shared_links(wider), 0.0)]
 
 
 def _is_within(processes: Collection[int]) -> pl.Expr:

@@ -644,7 +644,7 @@ class Replay(Struct, frozen=True, dict=True):
         as their transfers end with longer ones of these.
         """
         edges = self.edges
-        rows = self.select(TRANSFERS)
+        rows = np.setdiff1d(self.select(TRANSFERS), self.find_shared_links())
         shapes, wanted = zip(
             *(
                 (len(members) * 2 + (len(hosts) > 1), is_wanted(hosts))
@@ -661,6 +661,7 @@ class Replay(Struct, frozen=True, dict=True):
         np.maximum.at(longest, number[own], lasts[own])
         ends_with = np.bincount(channel, longest[number] >= lasts, len(shapes))
         is_hidden = ends_with >= NOT_KNOWN * np.bincount(channel, minlength=len(shapes))
+        of_others = [one for one in np.flatnonzero(wanted) if len(self.job.channels[one][1]) > 1]
         is_wanted, own = own, is_hidden[channel]
         work = pl.DataFrame(
             {"size": edges.size[rows], "shape": np.array(shapes)[channel], "own": own}
@@ -670,7 +671,17 @@ class Replay(Struct, frozen=True, dict=True):
         # Of others there may be none.
         own &= ~np.isnan(usual)
         new = np.fmin(usual, lasts).astype(np.int64)
-        return [(rows[some], new[some]) for some in (own & is_wanted, own & ~is_wanted)]
+        changes = [(rows[some], new[some]) for some in (own & is_wanted, own & ~is_wanted)]
+        # What several messages share is as quick as these.
+        is_known = np.isin(channel[own & is_wanted], of_others).any()
+        return [*changes, (self.find_shared_links(of_others), 0.0)] if is_known else changes
+
+    def find_shared_links(self, channels: Collection[int] | None = None) -> np.ndarray:
+        """Return the edges of what passes links of hosts that several messages share, of these channels, or of
+        all.
+        """
+        rows = self.select((Kind.NCCL,), channels)
+        return rows[self.edges.size[rows] == 0]
 
     # What the whole job could do.
 
@@ -692,6 +703,7 @@ class Replay(Struct, frozen=True, dict=True):
         waits = waits[edges.size[waits] < 0]
         if not len(waits):
             return []
+        shared = self.find_shared_links()
         ends, number = np.unique(edges.target[waits], return_inverse=True)
         takes = np.zeros(len(ends), np.int64)
         np.maximum.at(takes, number, graph.weight[waits])
@@ -699,6 +711,7 @@ class Replay(Struct, frozen=True, dict=True):
         own = self.select((Kind.CALL, Kind.MEET, Kind.GAP))
         own = own[np.isin(edges.target[own], ends)]
         lasts = graph.weight[own] + takes[np.searchsorted(ends, edges.target[own])]
+        waits = np.concatenate([waits, shared])
         return [(own, lasts), (waits, np.full(len(waits), NO_WEIGHT))]
 
     def remove_calls(self, names: Collection[int], repeated: bool = False) -> Changes:

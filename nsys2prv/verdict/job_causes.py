@@ -223,7 +223,8 @@ def _find_gained(cause: Cause, facts: CauseContext, mean: float) -> float | None
 def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
     """Say what ranks wait in after the last of them has come: for data, where there is much."""
     columns = facts.edges
-    work = facts.replay.list_work(cause.changes[0][0])
+    edges = cause.changes[0][0]
+    work = facts.replay.list_work(np.setdiff1d(edges, facts.replay.find_shared_links()))
     name, of_bytes, _ = split_size(columns.size[work["edge"].to_numpy()])
     work = work.with_columns(name=pl.Series(name), bytes=pl.Series(2.0 ** (of_bytes / 4)))
     sums = work.group_by("kind", "name").agg(

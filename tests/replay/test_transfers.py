@@ -24,10 +24,13 @@ RANKS, STEPS = 4, 12
 BEGIN, GAP, LATENCY = 1_000_000, 1_000, 10_000
 
 
-def simulate(work: np.ndarray, sizes: np.ndarray, slow: tuple[int, ...] = ()) -> np.ndarray:
+def simulate(
+    work: np.ndarray, sizes: np.ndarray, slow: tuple[int, ...] = (), sharing: int = 0
+) -> np.ndarray:
     """Return begins and ends of the kernels of steps in which each rank works, then exchanges with those
     others to which it sends: (steps, ranks, 4). work: ns; sizes: bytes, each of which takes 1 ns,
-    (steps, from, to); slow: pairs between which it takes 5 ns, one behind the other.
+    (steps, from, to); slow: pairs between which it takes 5 ns, one behind the other. sharing: so many
+    ranks are on the first of two hosts, between which one link moves what has come, all at once.
     """
     ranks = work.shape[1]
     pace = np.ones((ranks, ranks))
@@ -40,6 +43,11 @@ def simulate(work: np.ndarray, sizes: np.ndarray, slow: tuple[int, ...] = ()) ->
         both = (np.maximum(sizes[step], sizes[step].T) * pace).astype(np.int64)
         moved = np.maximum(come, come[:, None]) + LATENCY + both
         moved[both == 0] = 0
+        if sharing:
+            begun, link = np.maximum(come, come[:, None])[:sharing, sharing:], 0
+            for at, lasts in sorted(zip(begun.flat, both[:sharing, sharing:].flat, strict=True)):
+                link = max(link, at) + lasts
+            moved[:sharing, sharing:] = moved[sharing:, :sharing] = link + LATENCY
         done = moved.max(axis=1)
         found[step] = np.stack([free, worked, come, done], axis=1)
         free = done + GAP
@@ -54,9 +62,10 @@ def open_exchanges(
     slow: tuple[int, ...] = (),
     of_host: int = 8,
     kernels: tuple[int, ...] = (),
+    sharing: int = 0,
 ) -> Iterator[Replay]:
     """Yield the replay of such a job. of_host: ranks of a host; kernels: in how many each rank works."""
-    times, reports, ranks = simulate(work, sizes, slow), [], work.shape[1]
+    times, reports, ranks = simulate(work, sizes, slow, sharing), [], work.shape[1]
     for number in range(ranks):
         rank = Rank(4242 + number, f"node{number // of_host}")
         init = format_payload(7, 0, **{"No. of ranks": ranks, "Rank": number})
@@ -78,7 +87,9 @@ def open_exchanges(
             at += 1_000
         rank.names += ("gemm",)
         reports.append(rank.write(folder / f"rank{number}.sqlite"))
-    with nsys2prv.open(reports, quiet=True, jobs=1) as job:
+    # Their messages alone do not tell how far clocks are apart.
+    align = "none" if sharing else "auto"
+    with nsys2prv.open(reports, quiet=True, jobs=1, align=align) as job:
         assert job.graph is not None
         yield Replay(job.graph, 0, job.duration)
 
@@ -143,6 +154,24 @@ def test_more_work_is_nobodys_own_where_it_is_for_more_partners(
     sizes = np.stack([90_000 * meet] * STEPS)
     with open_exchanges(tmp_path, work, sizes, kernels=(1, 2, 1)) as replay:
         assert list(list_owners(replay, GPU)) == owners
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+def test_a_late_rank_finds_the_link_of_its_host_free(spread: float, tmp_path: Path) -> None:
+    """Nobody moves data between hosts while the others wait for it: it gains less than it is late."""
+    random = np.random.default_rng(7)
+    work = (400_000 * np.exp(random.normal(0, 0.02, (STEPS, RANKS)))).astype(np.int64)
+    sizes = (90_000 * np.exp(random.normal(0, spread, (STEPS, RANKS, RANKS)))).astype(np.int64)
+    sizes *= 1 - np.eye(RANKS, dtype=np.int64)
+    slow = work.copy()
+    slow[:, 2] += 250_000
+    saved = np.ptp([simulate(some, sizes, sharing=2)[-1, :, 3].max() for some in (work, slow)])
+    with open_exchanges(tmp_path, slow, sizes, of_host=2, sharing=2) as replay:
+        gain = replay.compute_gain(replay.do_as_others(GPU, [2])) * replay.span
+        culprits = [one for one in list_suspects(replay) if one.gain * replay.span > saved / 2]
+    assert gain == pytest.approx(saved, rel=0.15)
+    assert saved < STEPS * 150_000
+    assert not any(one.is_link for one in culprits)
 
 
 @pytest.mark.parametrize("meets", [True, False])
