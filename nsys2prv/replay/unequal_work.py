@@ -160,11 +160,13 @@ def _do_more(replay: Replay, kinds: tuple[Kind, ...], columns: np.ndarray, more:
 
 
 def mask_waiting(replay: Replay) -> np.ndarray:
-    """Return which keys of the table of kernels are of graphs traced as a whole inside of which ranks wait
-    for each other, so that all last as long as the slowest.
+    """Return which keys of the table of kernels are of graphs traced as a whole inside of which ranks may
+    wait for each other, so that all last as long as the slowest: where some communicate (a mask).
     """
     table, edges = replay.tabulate(GPU), replay.edges
     firsts = table.edges[table.first[:-1]]
+    if not any(members for members, _ in replay.job.channels):
+        return np.zeros(len(firsts), bool)
     waits = np.isin(edges.target[np.maximum(firsts, 0)], edges.source[replay.select((Kind.MEET,))])
     return (waits & (firsts >= 0)).any(axis=1)
 
