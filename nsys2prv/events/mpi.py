@@ -67,7 +67,7 @@ ANYWHERE = -1
 #: returns when it is complete, and one that may return earlier.
 USED, STARTED, COMPLETED, ASKED = 1, 2, 3, 4
 #: Who waits in a meeting.
-ALL, FROM_ROOT, TO_ROOT = 0, 1, 2
+ALL, FROM_ROOT, TO_ROOT, FROM_LOWER = 0, 1, 2, 3
 
 #: Role -> names of the functions that have it.
 _ROLES_FILE = load_shipped_file("nsys2prv.events.catalogue", "mpi/roles.yaml")
@@ -89,11 +89,12 @@ _MEETINGS = {
 
 
 def list_meeting_values() -> tuple[dict[int, int], dict[int, int]]:
-    """Return value of a collective -> who waits (ALL, FROM_ROOT, TO_ROOT): of those that return when
-    they are complete, and of those that return at once.
+    """Return value of a collective -> who waits (ALL, FROM_ROOT, TO_ROOT, FROM_LOWER): of those that return
+    when they are complete, and of those that return at once.
     """
     values = load_catalogue().name_sets["mpi_collective"].list_known_values()
     names = {name: who for name, (_, who) in _MEETINGS.items()}
+    names |= dict.fromkeys(("MPI_Scan", "MPI_Exscan"), FROM_LOWER)
     later = {f"MPI_I{name.removeprefix('MPI_').lower()}": who for name, who in names.items()}
     blocking, at_once = (
         {values[name]: who for name, who in of.items() if name in values} for of in (names, later)

@@ -44,10 +44,10 @@ MPI, NCCL = "mpi", "nccl"
 #: The model of a relation that follows no parallel program's rules.
 NO_MODEL = ""
 #: Rules by which calls are found to belong together, in the order in which they are tried: values of the
-#: value set `matching_rule` of the catalogue, which has their words. Two are of calls of MPI, the last of
+#: value set `matching_rule` of the catalogue, which has their words. Three are of calls of MPI, one of
 #: waits for other processes.
-BY_NUMBER, BY_LAUNCH, BY_ENDS, BY_STREAMS, BY_CALLS, BY_SET_UP, BY_WAITS = range(1, 8)
-MPI_RULES = (BY_CALLS, BY_SET_UP)
+BY_NUMBER, BY_LAUNCH, BY_ENDS, BY_STREAMS, BY_CALLS, BY_SET_UP, BY_WAITS, BY_EPOCHS = range(1, 9)
+MPI_RULES = (BY_CALLS, BY_SET_UP, BY_EPOCHS)
 #: A task has fewer devices than this: task * DEVICES + device numbers all of a job.
 DEVICES = 1 << 12
 

@@ -17,7 +17,14 @@ from nsys2prv._util.budget import MOST_COMPARED
 from nsys2prv._util.columns import ABSENT, number_linked
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.match import MPI_RULES
-from nsys2prv.match.mpi_collectives import OTHERS, ROOT, find_last, match_mpi_calls, match_set_up
+from nsys2prv.match.mpi_collectives import (
+    OTHERS,
+    ROOT,
+    find_last,
+    match_epochs,
+    match_mpi_calls,
+    match_set_up,
+)
 from nsys2prv.match.mpi_protocols import WAITING, describe_waiting
 from nsys2prv.match.nccl_collectives import measure_waits
 from nsys2prv.table.event_reader import LINE_COLUMNS, SIDES_OF_MESSAGES, EventReader
@@ -38,7 +45,7 @@ COLLECTIVES = {
     **dict.fromkeys(("is_root", "later", "inside"), pl.Boolean),
 }
 #: Kinds of waiting in MPI, values of the value set `mpi_waiting`: for the sender, for the receiver, for who
-#: comes last to a collective, and for the partner of a message to be inside of MPI.
+#: comes last to a collective or opens an epoch, and for the partner of a message to be inside of MPI.
 LATE_SENDER, LATE_RECEIVER, AT_COLLECTIVE, HELD = range(1, 5)
 #: Kinds of lines that are messages of ranks to each other.
 MESSAGES = ("nccl_message", "mpi_message")
@@ -124,6 +131,7 @@ RULES = (
     Rule(("nccl_collective",), _read_nccl),
     Rule(("mpi_collective",), match_mpi_calls),
     Rule(MPI_LAYOUTS, match_set_up),
+    Rule(("mpi_one_sided",), match_epochs),
 )
 
 

@@ -2,8 +2,9 @@
 
 What a rooted collective needs depends on its size and on the library: a broadcast of much data may keep
 its root until all have come, and a reduction its leaves. So this is learnt from calls in which somebody
-was clearly late: one who left before has not waited. The same holds of collectives that return at
-once: whether they go on while the others are outside of MPI shows in when they were complete.
+was clearly late: one who left before has not waited. The same holds of scans and of one-sided epochs,
+of who waits for whom, and of collectives that return at once: whether they go on while the others are
+outside of MPI shows in when they were complete.
 """
 
 from __future__ import annotations
@@ -13,8 +14,16 @@ import re
 import numpy as np
 import polars as pl
 
-from nsys2prv.events.mpi import ALL, FROM_ROOT, MPI_LAYOUTS, TO_ROOT, list_meeting_values
-from nsys2prv.match import BY_CALLS, BY_SET_UP
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.mpi import (
+    ALL,
+    FROM_LOWER,
+    FROM_ROOT,
+    MPI_LAYOUTS,
+    TO_ROOT,
+    list_meeting_values,
+)
+from nsys2prv.match import BY_CALLS, BY_EPOCHS, BY_SET_UP
 from nsys2prv.match.mpi_protocols import (
     BETWEEN_HOSTS,
     FEWEST,
@@ -33,6 +42,8 @@ SOME_EARLY = 0.1
 #: Where no call tells, rooted collectives of so many bytes let all wait for all, as every library does that was
 #: tried (Open MPI, UCX and MPICH, of 400 kB).
 ALL_WAIT = 1 << 18
+#: Pairs of calls that are compared, each with some 30 numbers: all are in memory at once.
+MOST_PAIRS = 1 << 21
 #: Calls of MPI by their names: those that end when others are complete, and calls without a communicator
 #: in which every process waits for all others.
 _WAITS = re.compile(r"MPI_Wait(all|any|some)?$")
@@ -40,6 +51,9 @@ _SET_UP = re.compile(
     r"MPI_(Init(_thread)?|Finalize|Comm_(split(_type)?|dup|create|free)|Win_(create|allocate\w*|fence|free)"
     r"|File_(open|close|set_\w+|sync|(read|write)(_at)?_all|(read|write)_ordered))$"
 )
+_EPOCHS = re.compile(r"MPI_Win_(post|start|complete|wait)$")
+#: Of these, those that may wait, and for whose n-th calls.
+_WAIT_FOR = {"start": "post", "complete": "post", "wait": "complete"}
 
 
 def find_last(over: str) -> pl.Expr:
@@ -68,6 +82,7 @@ def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
     rank, task = (reader.rows.find(name, found["thread"]) for name in ("process_rank", "process"))
     found = found.with_columns(
         task=task,
+        rank=rank,
         waits=pl.col("call").replace_strict(blocking | at_once, return_dtype=pl.Int64),
         is_root=(pl.col("root") == rank) & (rank >= 0),
         later=pl.col("call").is_in(list(at_once)),
@@ -84,7 +99,9 @@ def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
         tasks=pl.col("task").n_unique().over("communicator"),
     )
     together = ("communicator", "number")
-    has_root = (pl.col("waits") == ALL) | (pl.col("is_root").sum().over(together) == 1)
+    has_root = pl.col("waits").is_in([ALL, FROM_LOWER]) | (
+        pl.col("is_root").sum().over(together) == 1
+    )
     found = found.filter((pl.len().over(together) == pl.col("tasks")) & has_root).filter(
         (pl.col("call").n_unique().over(together) == 1).all().over("communicator")
     )
@@ -100,7 +117,14 @@ def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
         # A class of sizes that differ little.
         size=(pl.col("sent").max().over(together).clip(1).log(2) * 4).round(),
     )  # fmt: skip
-    return _learn_roots(reader, _find_ends(reader, found))
+    found = _learn_roots(reader, _find_ends(reader, found))
+    is_scan = pl.col("waits") == FROM_LOWER
+    scans = _list_pairs(found.filter(is_scan), found.filter(is_scan), "collective")
+    scans = _learn_pairs(reader, scans.with_columns(usual=pl.col("rank_there") < pl.col("rank")))
+    scans = scans.with_columns(
+        pl.col("collective") + (found["collective"].max() or 0), rule=pl.lit(BY_CALLS)
+    )
+    return pl.concat([found.filter(~is_scan), scans], how="diagonal_relaxed")
 
 
 def _find_ends(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
@@ -196,10 +220,72 @@ def _learn_roots(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
             .otherwise(pl.col("size") >= 4 * np.log2(ALL_WAIT))
         )  # fmt: skip
         more = more | pl.when(does_wait).then(bit).otherwise(0)
-    is_rooted = pl.col("waits") != ALL
+    is_rooted = pl.col("waits").is_in([FROM_ROOT, TO_ROOT])
     return found.with_columns(
         awaits=pl.when(is_rooted).then(pl.col("awaits") | more).otherwise("awaits")
     ).drop("come_root", "come_others", "late", "error")
+
+
+def match_epochs(reader: EventReader) -> pl.DataFrame:
+    """Return the calls of one-sided epochs that wait for the n-th calls of others: no report says which
+    processes open an epoch with each other, so these are those that were seen to wait.
+    """
+    calls = reader.read_named_calls(MPI_LAYOUTS, _EPOCHS).sort("begin", maintain_order=True)
+    calls = calls.with_columns(
+        number=pl.int_range(pl.len()).over("call", "thread"), since="begin", until="end"
+    )
+    values = load_catalogue().name_sets["mpi_one_sided"].list_known_values()
+    parts = []
+    for waiting, awaited in _WAIT_FOR.items():
+        own, others = (
+            calls.filter(pl.col("call") == values[f"MPI_Win_{name}"]) for name in (waiting, awaited)
+        )
+        parts.append(_list_pairs(own, others, "number"))
+    pairs = pl.concat(parts).with_columns(usual=pl.lit(False))
+    return _learn_pairs(reader, pairs).with_columns(rule=pl.lit(BY_EPOCHS))
+
+
+def _list_pairs(own: pl.DataFrame, others: pl.DataFrame, on: str) -> pl.DataFrame:
+    """Return calls with each call of another thread that has the same number (on), whose columns end in
+    `_there`; none where they are too many to be compared.
+    """
+    counts = own.join(others.group_by(on).len(), on=on)
+    if counts["len"].sum() > MOST_PAIRS:
+        own = own.clear()
+    pairs = own.join(others, on=on, suffix="_there", maintain_order="left")
+    return pairs.filter(pl.col("thread") != pl.col("thread_there"))
+
+
+def _learn_pairs(reader: EventReader, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return the members of meetings of calls that wait with those that they wait for, by calls in which the
+    others were late. pairs: as :func:`_list_pairs` returns them, and which wait where no call tells (`usual`).
+    """
+    since, until, come = map(pl.col, ("since", "until", "begin_there"))
+    node = reader.rows.threads["node"].rank("dense").to_numpy()
+    sides = (node[pairs[name].to_numpy()] for name in ("thread", "thread_there"))
+    call, pair = ("call", "thread", "begin"), ("call", "thread", "thread_there")
+    quick = pl.min_horizontal(until - since, (until - come).abs().min().over(call))
+    pairs = pairs.with_columns(
+        late=(TIMES_USUAL * quick.quantile(QUICK, "lower").over("call")).clip(LEAST_LATE),
+        error=np.where(np.equal(*sides), ON_HOST, BETWEEN_HOSTS),
+    )
+    is_late = come - since > pl.col("late")
+    early = is_late & (until < come - pl.col("error"))
+    last = pl.when(come <= until + pl.col("error")).then(come).max().over(call)
+    # Who waits for somebody that comes later still says nothing.
+    waits = is_late & ~early & (last - come <= pl.col("late"))
+    told = (waits | early).sum().over(pair) >= FEWEST
+    does_wait = pl.when(told).then(_outnumbers(waits, early).over(pair)).otherwise("usual")
+    pairs = pairs.filter(does_wait).with_columns(collective=pl.struct(call).rank("dense"))
+    columns = ("thread", "begin", "end", "since", "until", "call", *(
+        name for name in ("bytes", "communicator", "later") if name in pairs.columns
+    ))  # fmt: skip
+    waiting = pairs.select("collective", *columns, is_root=True, awaits=OTHERS).unique(
+        "collective", maintain_order=True
+    )
+    there = {name: f"{name}_there" for name in columns}
+    awaited = pairs.select("collective", **there, is_root=False, awaits=0)
+    return pl.concat([waiting, awaited], how="vertical_relaxed").with_columns(inside=pl.lit(False))
 
 
 def match_set_up(reader: EventReader) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from tools.mpi_jobs import MS, Job, Protocols, Rank, Steps
+from tools.mpi_jobs import LATENCY, MS, Job, Protocols, Rank, Steps
 
 import nsys2prv
 from nsys2prv.figures.result import Gain
@@ -112,7 +112,32 @@ def polls(rank: Rank, left: int, right: int) -> Steps:
     yield from rank.poll(receive)
 
 
+def scan(rank: Rank, left: int, right: int) -> Steps:
+    yield from rank.meet("MPI_Scan", lambda one: one <= rank.number, size=800)
+
+
+def post_start(rank: Rank, left: int, right: int) -> Steps:
+    """Open an epoch with either neighbour, as in a ring."""
+    done = rank.job.epochs
+    for name, awaited in (
+        ("post", None), ("start", ("post", right)), ("complete", None), ("wait", ("complete", left)),
+    ):  # fmt: skip
+        own = done.setdefault((name, rank.number), [])
+        own.append(rank.now)
+        place = len(own) - 1
+
+        def is_done(
+            now: int = rank.now, awaited: object = awaited, place: int = place
+        ) -> int | None:
+            times = done.get(awaited, []) if awaited else [now] * (place + 1)
+            return times[place] + LATENCY if len(times) > place else None
+
+        yield from rank.call(f"MPI_Win_{name}", "MPI_OTHER_EVENTS", is_done)
+
+
 PATTERNS: dict[str, Pattern] = {
+    "scan": scan,
+    "post, start": post_start,
     "barrier": lambda rank, left, right: rank.barrier(),
     "alltoall": alltoall,
     "bcast": bcast,

@@ -174,6 +174,8 @@ class Job:
         self.sent: dict[tuple[int, int], list[Message]] = {}
         self.posted: dict[tuple[int, int], list[int]] = {}
         self.come: list[dict[int, int]] = []
+        #: What a pattern of its own keeps: when ranks did something.
+        self.epochs: dict[object, list[int]] = {}
         self.run([self.start(rank, program) for rank in self.ranks])
 
     def start(self, rank: Rank, program: Callable[[Rank], Steps]) -> Steps:
