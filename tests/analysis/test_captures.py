@@ -31,8 +31,8 @@ NODES = "CUDA_GRAPH_NODE_EVENTS"
 LAUNCH, END_CAPTURE, GRAPH_LAUNCH = 2, 3, 4
 NAMES = ("k", "cudaLaunchKernel_v7000", "cudaStreamEndCapture_v10000", "cudaGraphLaunch_v10000")
 STEPS, FIRST_NODE, FIRST_COPY = 3, 1 << 32, 1 << 33
-#: How long the kernels of both layers last (ns).
-LASTS = 10_000, 30_000
+#: How long the kernels of both layers last, and one that is not captured (ns).
+LASTS, BESIDE = (10_000, 30_000), 50
 
 
 def make_node(time: int, node: int, original: int | None = None, pid: int = PID) -> Row:
@@ -54,6 +54,10 @@ def write_graph_job(path: Path, made_at_end: bool) -> Path:
         nvtx.append(make_nvtx_range(begin + 50, begin + 450, product))
         calls.append(make_call(begin + 100, begin + 200, 10 + layer, nameId=LAUNCH))
         nodes.append(make_node(4_100 + layer if made_at_end else begin + 150, FIRST_NODE + layer))
+    # Beside the capture a stream works as usual.
+    calls.append(make_call(3_000, 3_100, 13, nameId=LAUNCH))
+    names = {"demangledName": 1, "shortName": 1}
+    kernels.append(make_kernel(3_200, 3_200 + BESIDE, correlationId=13, **names))
     calls.append(make_call(4_000, 5_000, 12, nameId=END_CAPTURE))
     nodes += [make_node(6_000, FIRST_COPY + layer, FIRST_NODE + layer) for layer in range(2)]
     for step in range(1, STEPS + 1):
@@ -62,7 +66,7 @@ def write_graph_job(path: Path, made_at_end: bool) -> Path:
         calls.append(make_call(launch + 100, launch + 200, 20 + step, nameId=GRAPH_LAUNCH))
         for layer, lasts in enumerate(LASTS):
             of_node = {"correlationId": 20 + step, "graphNodeId": FIRST_COPY + layer}
-            kernels.append(make_kernel(free, free + lasts, demangledName=1, shortName=1, **of_node))
+            kernels.append(make_kernel(free, free + lasts, **names, **of_node))
             free += lasts + 1_000
     tables = {"StringIds": make_strings(*NAMES), "NVTX_EVENTS": nvtx, RUNTIME: calls}
     return make_export(path, {**tables, KERNEL: kernels, NODES: nodes})
@@ -85,8 +89,9 @@ def test_replayed_work_counts_in_the_ranges_of_its_capture(
         assert rows[f"layer_{layer}"]["kernels"] == steps
         assert rows[f"layer_{layer}"]["calls"] == (steps == STEPS)
     # Launched in steps, and captured within layers of one: each nanosecond is exclusive once.
-    assert rows["step"]["gpu_ns"] == steps * sum(LASTS)
-    assert sum(row["gpu_exclusive_ns"] for row in rows.values()) == steps * sum(LASTS)
+    whole = steps * sum(LASTS) + (steps == STEPS) * BESIDE
+    assert rows["step"]["gpu_ns"] == whole
+    assert sum(row["gpu_exclusive_ns"] for row in rows.values()) == whole
     (layers,) = modules["layers"].frame.iter_rows(named=True)
     assert (layers["operation"], layers["calls"]) == ("step / layer_*", 2 * steps)
     assert layers["median_gpu_ns"] == sum(LASTS) / 2
@@ -191,3 +196,32 @@ def test_nodes_without_a_capture_are_matched_by_their_places_in_the_graphs(tmp_p
     first = min(map(min, truth))
     wanted = sorted(sorted(time - first for time in begins) for begins in truth)
     assert sorted(map(sorted, found["begin"].to_list())) == wanted
+
+
+def test_messages_of_replayed_kernels_have_lines(tmp_path: Path) -> None:
+    """Groups that send, receive or do both, in other orders on the two ranks, have one launch together."""
+    reports, sizes = [], (1_000, 2_000, 4_000)
+    for own in range(2):
+        rank, nodes, pid = Rank(4242 + own), [], 4242 + own
+        made = format_payload(7, 0, Rank=own, **{"No. of ranks": 2})
+        rank.add_range(0, 50, "ncclCommInitRank", jsonText=made)
+        for node, size in enumerate(sizes):
+            begin, both = 1_000 * (node + 1), ["ncclSend", "ncclRecv"]
+            rank.add_range(begin, begin + 5, "ncclGroupStart")
+            for at, call in enumerate((both, both[own : own + 1], both[::-1])[node]):
+                payload = format_payload(7, size, **{"Peer rank": 1 - own})
+                rank.add_range(begin + 10 + 10 * at, begin + 15 + 10 * at, call, jsonText=payload)
+            rank.add_range(begin + 50, begin + 100, "ncclGroupEnd")
+            nodes.append(make_node(begin + 70, FIRST_NODE + node, None, pid))
+            nodes.append(make_node(9_000, FIRST_COPY + node, FIRST_NODE + node, pid))
+        rank.more[NODES] = nodes
+        for replay in range(REPLAYS):
+            launch, rank.correlation = 1_000_000 * (replay + 1), replay
+            for node in range(len(sizes)):
+                begin, end = launch + 10_000 + 100_000 * node, launch + 60_000 + 100_000 * node
+                rank.correlation = replay
+                rank.add_kernel(launch, begin + 5_000 * own, end, 3, graphNodeId=FIRST_COPY + node)
+        reports.append(rank.write(tmp_path / f"r{own}" / f"rank{own}.sqlite"))
+    with nsys2prv.open(reports, jobs=1) as job:
+        lines = job.lines("nccl_message").group_by("bytes").len().sort("bytes")
+    assert lines.rows() == [(1_000, 2 * REPLAYS), (2_000, REPLAYS), (4_000, 2 * REPLAYS)]
