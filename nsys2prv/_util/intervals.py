@@ -161,10 +161,10 @@ def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
 def order_ranges(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndarray:
     """Return the order of ranges by some keys, such as their threads, then by begin, the longer first."""
     order = order_by_thread(*keys, begin) if len(keys) == 1 else np.lexsort((begin, *keys[::-1]))
-    same = ~mask_changes(begin[order], *(key[order] for key in keys))[1:]
-    if (same & (np.diff(end[order]) > 0)).any():
+    same = np.flatnonzero(~mask_changes(begin[order], *(key[order] for key in keys))[1:])
+    if (end[order[same]] < end[order[same + 1]]).any():
         # Only those that begin together are in the wrong order still, and they are few.
-        places = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        places = np.union1d(same, same + 1)
         alike = order[places]
         columns = (-end[alike], begin[alike], *(key[alike] for key in keys[::-1]))
         order[places] = alike[np.lexsort(columns)]
