@@ -109,7 +109,7 @@ def run_analyses(
 
     @cache
     def find_mesh() -> Any:
-        find = find_function("figures.mesh.find_mesh", __package__)
+        find = find_function("figures.mesh.find_mesh_of_job", __package__)
         return find(join(MESH)["kernels"], context)
 
     context = Context(
@@ -132,9 +132,9 @@ def run_analyses(
             missing.insert(0, opened.coverage.describe())
         results[analysis.name] = Result(analysis.name, analysis.title, missing=missing)
         able += [] if missing else [analysis]
-    # Collectives are named by the dimensions that they are of.
+    # Collectives, and time that is lost to them, are named by the dimensions that they are of.
     collecting = [*able]
-    if any(one.name == "collectives" for one in able) and MESH not in wanted:
+    if {one.name for one in able} & {"collectives", "time"} and MESH not in wanted:
         collecting.append(DECLARED[MESH])
     collected: dict[str, dict[str, list[pl.DataFrame]]] = defaultdict(lambda: defaultdict(list))
     units = len(opened.units)

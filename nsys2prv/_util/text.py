@@ -383,3 +383,10 @@ class Note(Struct, frozen=True):
     is_routine: bool = False
     #: True for one on clocks that do not agree, shown with the hosts' clocks.
     is_on_clocks: bool = False
+
+
+def format_ordinal(number: int) -> str:
+    """Return `1st`, `2nd`, `11th`."""
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{dict(enumerate(('st', 'nd', 'rd'), 1)).get(number % 10, 'th')}"

@@ -294,5 +294,12 @@ def _add_asked_for(job: Job) -> Job:
     # Not before it is needed.
     from nsys2prv.conversion.job_reader import find_asked_for
 
-    results, warnings = find_asked_for(job, asked)
-    return settle(job, results=[*job.results, *results], warnings=[*job.warnings, *warnings])
+    found = find_asked_for(job, asked)
+    more = {"results": [*job.results, *found.results], "warnings": [*job.warnings, *found.warnings]}
+    if found.places:
+        tasks = [
+            replace(one, name=" ".join(filter(None, (one.name, found.places.get(number)))))
+            for number, one in enumerate(job.model.tree.tasks, 1)
+        ]
+        more["model"] = replace(job.model, tree=replace(job.model.tree, tasks=tuple(tasks)))
+    return settle(job, **more)

@@ -6,12 +6,14 @@ In: a job. Out: a reader of its events by device group, with its rows and GPUs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from tempfile import mkdtemp
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, group_rows, join_first, number_linked
@@ -32,6 +34,7 @@ from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.events.stacks import STACK_TEXTS, STACKS
 from nsys2prv.match import write_result
+from nsys2prv.match.groups import PLACES, find_named_mesh, list_by_dimension
 from nsys2prv.match.meetings import list_mpi_waits
 from nsys2prv.replay.job_graph import build_job_graph
 from nsys2prv.replay.path import Cause, PathPieces, find_pieces
@@ -396,37 +399,85 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
     return result
 
 
-def find_asked_for(job: Job, names: Collection[str]) -> tuple[list[WorkResult], list[str]]:
-    """Return what some kinds find out of all events of a job, as runs in trace time, and warnings. names: of
-    kinds, those of FINDERS.
-    """
+class Found(Struct):
+    """What kinds find out of all events of a job."""
+
+    #: Runs in trace time.
+    results: list[WorkResult]
+    warnings: list[str]
+    #: Task of the trace -> where it is in the job's parallel groups.
+    places: dict[int, str]
+
+
+def find_asked_for(job: Job, names: Collection[str]) -> Found:
+    """Return what some kinds find out of all events of a job. names: of kinds, those of FINDERS."""
     reader = make_event_reader(job)
-    results, warnings = [], []
+    found = Found([], [], {})
     for number, name in enumerate(sorted(names), job.next_task):
-        rows = FINDERS[name](job, reader, warnings)
-        kept = [rows] if rows and len(rows.begin) else []
-        results.append(write_result(name, number, job.folder, kept))
-    return results, warnings
+        rows = FINDERS[name](job, reader, found)
+        kept = [one for one in rows if len(one.begin)]
+        found.results.append(write_result(name, number, job.folder, kept))
+    return found
 
 
-def _find_critical_path(job: Job, reader: EventReader, warnings: list[str]) -> Rows | None:
-    """Return the critical path of a job. warnings: one is added where it cannot be found."""
+def _find_critical_path(job: Job, reader: EventReader, found: Found) -> list[Rows]:
+    """Return the critical path of a job. found: gets a warning where it cannot be found."""
     if core is None:
-        warnings.append(f"the critical path {NEEDS_CORE}")
-        return None
+        found.warnings.append(f"the critical path {NEEDS_CORE}")
+        return []
     labels = {name: values.labels for name, values in job.values.items()}
     pieces = find_pieces(Replay(build_job_graph(reader, labels), 0, job.duration))
     cause, kernel_class = _describe_work(reader, pieces)
     columns = {"cause": cause, "class": kernel_class}
-    return Rows("critical_path", pieces.begin, pieces.end, pieces.row, columns)
+    return [Rows("critical_path", pieces.begin, pieces.end, pieces.row, columns)]
 
 
-def _find_mpi_waiting(_: Job, reader: EventReader, __: list[str]) -> Rows:
+def _find_mpi_waiting(_: Job, reader: EventReader, __: Found) -> list[Rows]:
     """Return when threads wait in MPI."""
     waits = list_mpi_waits(reader)
     thread, begin, end, kind, other = (waits[name].to_numpy() for name in waits.columns)
-    columns = {"kind": kind, "time": end - begin, "task": reader.rows.get_column("task")[other]}
-    return Rows("mpi_waiting", begin, end, thread, columns)
+    columns = {"kind": kind, "time": end - begin, "task": reader.rows.get_column("process")[other]}
+    return [Rows("mpi_waiting", begin, end, thread, columns)]
+
+
+def _find_parallel_groups(job: Job, reader: EventReader, found: Found) -> list[Rows]:
+    """Return which dimension kernels of NCCL are of, in all and while they wait, and where each rank is in the
+    dimensions. found: gets the places of tasks, or a warning where no dimension is known.
+    """
+    mesh = find_named_mesh(reader)
+    if mesh is None or not mesh.dimensions:
+        found.warnings.append(
+            "parallel groups: no communicator of NCCL is known that divides the ranks"
+        )
+        return []
+    rows = []
+    for layout, kernels in zip(
+        ("parallel_group", "parallel_wait"), list_by_dimension(reader, mesh), strict=True
+    ):
+        columns = [kernels[name].to_numpy() for name in ("begin", "end", "thread")]
+        rows.append(Rows(layout, *columns, {"dimension": kernels["dimension"].to_numpy()}))
+    hosts = reader.rows.threads.filter(kind=HOST).unique("task", keep="first", maintain_order=True)
+    first = dict(hosts.select("task", "thread").rows())
+    first |= {task: first[host] for task, host in reader.rows.hosts.items() if host in first}
+    process_of = dict(reader.rows.threads.select("task", "process").unique().rows())
+    count = Counter(process_of.values())
+    found.places |= {
+        process_of[task]: text
+        for task, text in mesh.name_places().items()
+        if count[process_of[task]] == 1
+    }
+    places = mesh.list_places()
+    tasks = [task for task in places if task in first]
+    if tasks:
+        none = np.full(len(tasks), ABSENT)
+        columns = {name: none.copy() for name in PLACES}
+        for at, task in enumerate(tasks):
+            for name, place in places[task].items():
+                columns[name][at] = place + 1
+        threads = np.array([first[task] for task in tasks])
+        whole = np.zeros(len(tasks), np.int64)
+        rows.append(Rows("parallel_place", whole, whole + job.duration, threads, columns))
+    return rows
 
 
 def _describe_work(reader: EventReader, pieces: PathPieces) -> tuple[np.ndarray, np.ndarray]:
@@ -454,4 +505,8 @@ def _describe_work(reader: EventReader, pieces: PathPieces) -> tuple[np.ndarray,
 
 
 #: Kind of events -> what finds them in all others of a job, where they are asked for.
-FINDERS = {"critical_path": _find_critical_path, "mpi_waiting": _find_mpi_waiting}
+FINDERS = {
+    "critical_path": _find_critical_path,
+    "mpi_waiting": _find_mpi_waiting,
+    "parallel_groups": _find_parallel_groups,
+}

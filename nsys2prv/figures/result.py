@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.intervals import Spans
-from nsys2prv._util.text import choose_decimals, format_count, list_some
+from nsys2prv._util.text import choose_decimals, format_count, format_ordinal, list_some
 from nsys2prv.figures.device_group import AnalysisOptions
 from nsys2prv.figures.thresholds import MUCH_MORE
 from nsys2prv.replay.job_graph import JobGraph
@@ -573,13 +573,6 @@ def _name_ranks(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> s
             shown = ",".join(map(str, ranks))
         return f"every {format_ordinal(*steps)} ({shown})"
     return f"ranks {shown}, across hosts"
-
-
-def format_ordinal(number: int) -> str:
-    """Return `1st`, `2nd`, `11th`."""
-    if number % 100 in (11, 12, 13):
-        return f"{number}th"
-    return f"{number}{dict(enumerate(('st', 'nd', 'rd'), 1)).get(number % 10, 'th')}"
 
 
 def sum_known(numbers: pl.Expr) -> pl.Expr:

@@ -21,6 +21,7 @@ from nsys2prv.figures.device_group import (
     to_arrays,
 )
 from nsys2prv.figures.host_time import choose_thread, find_task_parts
+from nsys2prv.figures.mesh import sum_by_rank
 from nsys2prv.figures.result import DECLARED, KERNEL_NAMES, TEXTS, Context, Result
 from nsys2prv.figures.stacks import (
     CALLS,
@@ -169,6 +170,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     places = ("rank", "node", pl.col("gpu").alias("device"), "paraver_task")
     place = "GPU" if context.devices.height else "process"
     result.add("lanes", named.select(*places, *columns), place=place)
+    if (mesh := context.get_mesh()) and len(mesh.dimensions) > 1:
+        result.add("by_dimension", sum_by_rank(mesh, context))
     if frames["bins"].height:
         count = int(frames["bins"]["number"].max()) + 1
         shares = [

@@ -1,19 +1,28 @@
 """Find the groups that the ranks of a job are divided into: by communicators of NCCL, by stages of a pipeline,
 which pass their results on to the next one, and by what else ranks send each other.
+
+A *dimension* is such a division of all ranks with a name (tensor, data, pipeline, expert). It follows from
+its operations; the sentence that says so has its evidence, as several layouts may fit. Names and sizes that
+are given win (`--mesh tp=2,pp=4,dp=2`): ranks are numbered along the first dimension fastest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from math import prod
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, join_linked
+from nsys2prv._util.errors import UsageError
+from nsys2prv._util.intervals import Spans, merge_spans
+from nsys2prv._util.text import format_ordinal
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.match import MPI_RULES
 from nsys2prv.match.meetings import (
@@ -23,7 +32,7 @@ from nsys2prv.match.meetings import (
     list_nccl_kernels,
     match_by_ends,
 )
-from nsys2prv.table.event_reader import EventReader
+from nsys2prv.table.event_reader import HELPER, EventReader
 
 #: Operations of NCCL by their names, and those of pairs of ranks.
 OPERATIONS = map_labels("nccl_operation")
@@ -43,6 +52,43 @@ ALIKE = 0.8
 STAGE, REPLICA, GROUP = "stage", "replica", "group"
 
 
+#: Names of dimensions.
+TENSOR, DATA, SHARDED = "tensor", "data", "data (sharded)"
+PIPELINE, EXPERT, EXPERT_DATA = "pipeline", "expert", "expert data"
+RINGS, WORLD = "ring", "world"
+#: What places in dimensions are called: fields of the layout `parallel_place`, and of each dimension.
+PLACES = ("tp", "dp", "pp", "ep")
+SHORT = {TENSOR: "tp", DATA: "dp", SHARDED: "dp", PIPELINE: "pp", EXPERT: "ep", EXPERT_DATA: "edp"}
+#: What divisions by messages look like, and why.
+_BY_MESSAGES = {
+    CHAIN: (PIPELINE, "ranks send along a chain of {size}"),
+    EXCHANGE: (EXPERT, "each rank sends to all {others} others of its group"),
+    RING: (RINGS, "each rank sends to the next of a ring"),
+}
+_GUESSED = {
+    CHAIN: "ranks send and receive, to partners that are not known: what other dimensions leave",
+    EXCHANGE: "sends and receives of these ranks end together",
+}
+#: Operations by what they are for: those that gather, and those that reduce.
+GATHERING, REDUCING = (
+    [OPERATIONS[name] for name in names]
+    for names in (("allgather",), ("allreduce", "reducescatter", "reduce"))
+)
+#: Collectives of fewer bytes carry figures such as a norm or a loss, whatever the groups are for.
+SMALL = 1024
+#: Tensor parallelism reduces within each layer: often in an iteration, always the same size, and the
+#: next kernel waits for it. Data parallelism reduces each gradient once, in buckets or beside the
+#: backward pass.
+OFTEN, SAME_SIZE, EXPOSED = 8, 0.8, 0.8
+#: Sharded data parallelism gathers the parameters for the forward and the backward pass, and reduces
+#: them once.
+GATHERS = 1.5
+#: What is done so often is done again and again.
+FEWEST = 3
+#: Layouts that say how long kernels wait.
+WAITS = ("nccl_collective", "nccl_point_to_point")
+
+
 class Division(Struct, frozen=True):
     """A way in which the ranks of a job are divided into groups of equal size."""
 
@@ -52,8 +98,9 @@ class Division(Struct, frozen=True):
     groups: tuple[tuple[int, ...], ...]
     #: Communicators (values) of the groups; none of messages.
     communicators: tuple[int, ...] = ()
-    #: Whether it is what other divisions leave, as partners are not known.
-    is_rest: bool = False
+    #: Whether partners of messages are not known: a chain is what other divisions leave, who exchanges end
+    #: together.
+    is_guessed: bool = False
 
     @property
     def size(self) -> int:
@@ -116,8 +163,14 @@ def find_divisions(
         found.append(Division(CHAIN, tuple(sorted(zip(*pipeline.stages, strict=True)))))
     elif pairs:
         found += _divide_by_messages(pairs)
-    elif found_by_ends := find_unknown(reader).pairs:
-        found += _divide_by_links(found_by_ends)
+    elif kernels["operation"].is_in(P2P).any():
+        unknown = find_unknown(reader)
+        found += _divide_by_links(unknown.pairs)
+        known = [{*group} for one in found for group in one.groups if len(group) < len(every)]
+        sets = [{*one} for one in unknown.exchanges if not unknown.pairs]
+        # Who is in step with those that it shares other work with may not exchange anything with them.
+        if sets and all(len(one & group) < 2 for one in sets for group in known):
+            found.append(Division(EXCHANGE, unknown.exchanges, is_guessed=True))
     found = [one for one in found if one.size > 1 and sorted(sum(one.groups, ())) == every]
     sends = kernels["operation"].is_in(one_way).any()
     if sends and all(one.by == COLLECTIVE for one in found):
@@ -167,7 +220,7 @@ def _find_rest(
         and len({*map(len, groups)}) == 1
         and all(any({*pair} <= {*group} for group in groups) for pair in pairs)
     ):
-        yield Division(CHAIN, groups, is_rest=True)
+        yield Division(CHAIN, groups, is_guessed=True)
 
 
 class Unknown(Struct, frozen=True):
@@ -178,6 +231,8 @@ class Unknown(Struct, frozen=True):
     communicators: pl.DataFrame
     #: Processes that exchange messages.
     pairs: frozenset[tuple[int, int]]
+    #: Those more than two of which do so, all at once.
+    exchanges: tuple[tuple[int, ...], ...]
 
 
 def find_unknown(reader: EventReader) -> Unknown:
@@ -215,12 +270,14 @@ def _find_unknown(reader: EventReader) -> Unknown:
     found = found.with_columns(process=reader.rows.find("task", found["thread"]) - 1)
     members = pl.col("process").unique().sort().cast(pl.String).str.join(",").over("meeting")
     found = found.with_columns(members=members)
-    of_pairs = found.filter(pl.col("operation").is_in(P2P))["members"].unique().to_list()
-    numbers = [_parse_members(text) for text in of_pairs]
     count = found.group_by("thread", "process", "operation", "members").len()
     whole = pl.col("len").sum().over("thread", "operation")
     # Those of a stream and operation are of one communicator, if nearly all meet the same.
-    known = count.filter(pl.col("len") >= ALIKE * whole, ~pl.col("operation").is_in(P2P))
+    is_pair = pl.col("operation").is_in(P2P)
+    sets = map(_parse_members, found.filter(is_pair)["members"].unique().to_list())
+    alike = count.filter(pl.col("len") >= ALIKE * whole)
+    exchanges = map(_parse_members, alike.filter(is_pair)["members"].unique().to_list())
+    known = alike.filter(~is_pair)
     known = known.with_columns(
         members=pl.col("members").map_elements(_parse_members, pl.List(pl.Int64))
     )
@@ -228,7 +285,8 @@ def _find_unknown(reader: EventReader) -> Unknown:
     known = known.with_columns(communicator=pl.col("members").rank("dense").cast(pl.Int64) + beyond)
     return Unknown(
         known.select("thread", "operation", "communicator"),
-        frozenset(one for one in numbers if len(one) == 2),
+        frozenset(one for one in sets if len(one) == 2),
+        tuple(sorted(one for one in exchanges if len(one) > 2)),
     )
 
 
@@ -290,7 +348,7 @@ def _divide_by_links(links: frozenset[tuple[int, int]]) -> Iterator[Division]:
     Of two alone nothing tells them apart. links: processes, the lower first.
     """
     groups = tuple(sorted(tuple(sorted(one)) for one in join_linked(links)))
-    if len({*map(len, groups)}) > 1 or (size := len(groups[0])) < 3:
+    if len({*map(len, groups)}) != 1 or (size := len(groups[0])) < 3:
         return
     most = max(Counter(one for link in links for one in link).values())
     forms = {size - 1: CHAIN, size: RING, size * (size - 1) // 2: EXCHANGE}
@@ -390,3 +448,370 @@ def _passes_on(lines: pl.DataFrame, chain: Sequence[int]) -> bool:
         both = came.join(sent, on="iteration")
         late += (both["sent"] >= both["received"]).sum() < PASSED_ON * both.height
     return late == 0
+
+
+def sum_kernels(
+    reader: EventReader, unit: int, span: tuple[int, int], find_computing: Callable[[int], Spans]
+) -> pl.DataFrame:
+    """Return sums of the NCCL kernels of a unit in some time (ns) by task, communicator (where it is not known,
+    by thread), operation and bytes: how many, their time, how much of it is beside computation, and of how
+    many (`matched`) waits are known, how long these are, and how long without computation beside.
+    find_computing: returns when a device computes.
+    """
+    begin, end = span
+    kernels = reader.read_begins("nccl_kernel", ("operation", "bytes", "communicator"), unit)
+    kernels = kernels.filter((pl.col("begin") >= begin) & (pl.col("end") <= end))
+    met = kernels.select("thread", "begin", wait="bytes").clear()
+    layouts = filter(reader.layouts.__contains__, WAITS)
+    waits = (reader.read_begins(layout, ("wait",), unit).drop("end") for layout in layouts)
+    met = pl.concat([met, *waits], how="diagonal").filter(pl.col("wait") >= 0)
+    met = met.unique(("thread", "begin"), keep="first")
+    kernels = kernels.join(met, ["thread", "begin"], how="left", maintain_order="left")
+    device = reader.rows.find("device", kernels["thread"]).to_numpy()
+    lasts = pl.col("end") - pl.col("begin")
+    kernels = kernels.with_columns(pl.col("wait").clip(None, lasts))
+    start, last = kernels["begin"].to_numpy(), kernels["end"].to_numpy()
+    ready = start + kernels["wait"].fill_null(0).to_numpy()
+    overlapped, beside = np.zeros((2, kernels.height), np.int64)
+    for one in np.unique(device[device >= 0]).tolist():
+        own, computing = np.flatnonzero(device == one), find_computing(one)
+        overlapped[own] = computing.within(start[own], last[own])
+        beside[own] = computing.within(start[own], ready[own])
+    unknown = pl.when(pl.col("communicator") < 0).then("thread").otherwise(-1)
+    kernels = kernels.with_columns(
+        reader.rows.find("task", kernels["thread"]),
+        unknown.alias("thread"),
+        overlapped=overlapped,
+        beside=beside,
+    )
+    by = ("task", "communicator", "thread", "operation", "bytes")
+    return kernels.group_by(by, maintain_order=True).agg(
+        count=pl.len().cast(pl.Int64),
+        time_ns=lasts.sum(),
+        overlapped_ns=pl.col("overlapped").sum(),
+        matched=pl.col("wait").count().cast(pl.Int64),
+        wait_ns=pl.col("wait").sum(),
+        exposed_wait_ns=pl.col("wait").sum() - pl.col("beside").sum(),
+    )
+
+
+class Dimension(Struct, frozen=True):
+    """A way in which a job's work is divided among ranks."""
+
+    #: What it is for, or "every 2nd rank" where that is not known.
+    name: str
+    #: Ranks of each group, ascending.
+    groups: tuple[tuple[int, ...], ...]
+    #: Why it has its name.
+    evidence: str
+    #: Communicators (values) of its groups.
+    communicators: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of ranks of a group."""
+        return len(self.groups[0])
+
+    def find_place(self, rank: int) -> int:
+        """Return the place of a rank in its group, from 0."""
+        return next(group.index(rank) for group in self.groups if rank in group)
+
+
+def parse_mesh(text: str, ranks: int) -> tuple[tuple[str, int], ...]:
+    """Return names and sizes of dimensions, as in `tp=2,pp=4`. Raises UsageError where it is none of so
+    many ranks.
+    """
+    parts = []
+    for part in text.split(","):
+        name, _, size = (one.strip() for one in part.partition("="))
+        if not name or not size.isdecimal() or int(size) < 1:
+            raise UsageError(f"--mesh {text}: {part!r} is not NAME=SIZE, as in tp=2,pp=4")
+        parts.append((name, int(size)))
+    if len({name for name, _ in parts}) < len(parts):
+        raise UsageError(f"--mesh {text}: names a dimension twice")
+    if (whole := prod(size for _, size in parts)) != ranks:
+        raise UsageError(f"--mesh {text}: this is {whole} ranks, and the job has {ranks}")
+    return tuple(parts)
+
+
+class Mesh(Struct, frozen=True):
+    """The parallel groups of a job."""
+
+    #: Sums that :func:`collect` yields, with `rank`, and numbers for unknown communicators.
+    kernels: pl.DataFrame
+    #: Those between neighbouring ranks first.
+    dimensions: Sequence[Dimension]
+    #: `rank`, and its place in each dimension; None where these do not tell all ranks apart.
+    places: pl.DataFrame | None
+    #: Number of each task that uses NCCL: its rank.
+    ranks: Mapping[int, int]
+
+    def list_places(self) -> dict[int, dict[str, int]]:
+        """Return the places of each task in the dimensions that PLACES names."""
+        if self.places is None:
+            return {}
+        rows = {row["rank"]: row for row in self.places.rows(named=True)}
+        named = {name: SHORT[name] for name in self.places.columns if SHORT.get(name) in PLACES}
+        return {
+            task: {short: rows[rank][name] for name, short in named.items()}
+            for task, rank in self.ranks.items()
+        }
+
+    def name_places(self) -> dict[int, str]:
+        """Return where each task is: `tp 0 pp 3`; nothing where that is not known."""
+        if self.places is None:
+            return {}
+        names = self.places.drop("rank").columns
+        texts = {
+            rank: " ".join(
+                f"{SHORT.get(name, name)} {at}" for name, at in zip(names, row, strict=True)
+            )
+            for rank, *row in self.places.rows()
+        }
+        return {task: texts[rank] for task, rank in self.ranks.items()}
+
+    def add_places(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return a frame with `place` beside `task`, where it is known."""
+        places = self.name_places()
+        if not places:
+            return frame
+        place = (
+            pl.col("task")
+            .cast(pl.Int64)
+            .replace_strict(places, default=None, return_dtype=pl.String)
+        )
+        return frame.select("task", place.alias("place"), pl.exclude("task"))
+
+    def add_dimensions(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return a frame with `dimension` beside `communicator` and `operation`, where any is known."""
+        names = {value: one.name for one in self.dimensions for value in one.communicators}
+        number = pl.col("communicator").cast(pl.Int64)
+        of_all = number.replace_strict(names, default=None, return_dtype=pl.String)
+        by_messages = (one.name for one in self.dimensions if not one.communicators)
+        of_pairs = pl.lit(next(by_messages, None), pl.String)
+        named = pl.when(pl.col("operation").is_in(P2P)).then(of_pairs).otherwise(of_all)
+        named = named.alias("dimension")
+        frame = frame.select("communicator", named, pl.exclude("communicator"))
+        return frame if frame["dimension"].count() else frame.drop("dimension")
+
+
+def find_mesh(
+    reader: EventReader,
+    kernels: pl.DataFrame,
+    ranks: Mapping[int, int],
+    span: tuple[int, int],
+    begins: Sequence[int] = (),
+    mesh: str = "",
+) -> Mesh:
+    """Return the parallel groups of a job. kernels: as :func:`sum_kernels` returns them, of some time (span,
+    ns); ranks: of tasks that use NCCL; begins: of the iterations in it, none where unknown; mesh: names and
+    sizes that are given (`tp=2,pp=4`).
+    """
+    of_rank = pl.col("task").replace_strict(ranks, return_dtype=pl.Int64)
+    kernels = name_unknown(reader, kernels.with_columns(rank=of_rank))
+    dimensions = _find_dimensions(reader, kernels, ranks, span, begins)
+    every = sorted(ranks.values())
+    places = _find_coordinates(dimensions, every)
+    if mesh:
+        places = _place_in_mesh(parse_mesh(mesh, len(every)), every)
+        dimensions = [_name_by_mesh(one, places) for one in dimensions]
+    return Mesh(kernels, dimensions, places, ranks)
+
+
+def _find_dimensions(
+    reader: EventReader,
+    kernels: pl.DataFrame,
+    ranks: Mapping[int, int],
+    span: tuple[int, int],
+    begins: Sequence[int],
+) -> list[Dimension]:
+    """Return the dimensions of a job, those between neighbouring ranks first. Arguments as of
+    :func:`find_mesh`.
+    """
+    pipeline = find_pipeline(reader, *span, begins)
+    found = []
+    divisions = find_divisions(reader, pipeline, *span)
+    iterations = len(begins) or _estimate_iterations(kernels)
+    others = prod(one.size for one in divisions if one.size < len(ranks))
+    for one in divisions:
+        own = (tuple(sorted(ranks[process + 1] for process in group)) for group in one.groups)
+        of_ranks = tuple(sorted(own))
+        is_rest = one.size == others == len(ranks)
+        name, evidence = _name_division(one, of_ranks, kernels, iterations)
+        if is_rest and not (kernels["bytes"] >= 0).any():
+            name, evidence = WORLD, "all ranks, which other dimensions divide"
+        found.append(Dimension(name, of_ranks, evidence, one.communicators))
+    if any(one.name == EXPERT for one in found):
+        found = [_name_expert_data(one, found) for one in found]
+    return sorted(found, key=lambda one: (one.name == WORLD, one.groups[0][1], one.size))
+
+
+def _name_expert_data(dimension: Dimension, found: Sequence[Dimension]) -> Dimension:
+    """Return a dimension of data parallelism with its name if it is that of experts: each of its groups has a
+    rank of each group of experts, where others have all ranks.
+    """
+    experts = next(one for one in found if one.name == EXPERT)
+    is_data = dimension.name in (DATA, SHARDED) and len(dimension.groups) == experts.size > 1
+    if not is_data or not all(
+        len({*own} & {*group}) == 1 for own in dimension.groups for group in experts.groups
+    ):
+        return dimension
+    evidence = f"{dimension.evidence}; each group has a rank of each group of experts"
+    return replace(dimension, name=EXPERT_DATA, evidence=evidence)
+
+
+def _estimate_iterations(kernels: pl.DataFrame) -> int:
+    """Return how often ranks do what they do least often of what they do again and again, 0 where they do
+    nothing so: something is done once in each iteration, such as a norm.
+    """
+    by = ("rank", "communicator", "operation", "bytes")
+    counts = kernels.group_by(by).agg(pl.col("count").sum())["count"]
+    return int(counts.filter(counts >= FEWEST).min() or 0)
+
+
+def _name_division(
+    division: Division, of_ranks: Sequence[tuple[int, ...]], kernels: pl.DataFrame, iterations: int
+) -> tuple[str, str]:
+    """Return what groups of ranks look like, and why."""
+    if division.communicators:
+        is_own = pl.col("communicator").is_in(division.communicators)
+        is_own &= ~pl.col("operation").is_in(P2P)
+        return _name_family(kernels.filter(is_own), of_ranks, iterations)
+    name, evidence = _BY_MESSAGES[division.by]
+    evidence = _GUESSED[division.by] if division.is_guessed else evidence
+    return name, evidence.format(size=division.size, others=division.size - 1)
+
+
+def _name_family(
+    kernels: pl.DataFrame, groups: Sequence[tuple[int, ...]], iterations: int
+) -> tuple[str, str]:
+    """Return what collectives of some groups look like, and why."""
+    kernels = kernels.filter((pl.col("bytes") >= SMALL) | (pl.col("bytes") < 0))
+    if not kernels.height:
+        name = WORLD if len(groups) == 1 else _name_steps(groups)
+        return name, f"no collective of {SMALL:,} bytes or more"
+    if (kernels["operation"] == OPERATIONS["alltoall"]).any():
+        return EXPERT, "all-to-all"
+    if not iterations:
+        return _name_steps(groups), "no iterations are known"
+    each = kernels["rank"].n_unique() * iterations
+    reducing = kernels.filter(pl.col("operation").is_in(REDUCING))
+    gathering = kernels.filter(pl.col("operation").is_in(GATHERING))
+    often, gathers = (one["count"].sum() / each for one in (reducing, gathering))
+    if not often:
+        return _name_steps(groups), f"AllGather per iteration: {gathers:.3g}, no reduction"
+    by_size = reducing.group_by("bytes").agg(pl.col("count").sum())["count"]
+    alike = by_size.max() / by_size.sum()
+    size = "size" if (reducing["bytes"] >= 0).all() else "unknown size"
+    exposed = 1 - kernels["overlapped_ns"].sum() / max(kernels["time_ns"].sum(), 1)
+    said = f"reductions per iteration: {often:.3g}, {alike:.0%} of one {size}; {exposed:.0%} of the time exposed"
+    if gathers >= GATHERS * often:
+        return SHARDED, f"per iteration: {gathers:.3g} AllGather, {often:.3g} reductions"
+    if often >= OFTEN and alike >= SAME_SIZE and exposed >= EXPOSED:
+        return TENSOR, said
+    return SHARDED if gathers else DATA, said
+
+
+def _name_steps(groups: Sequence[tuple[int, ...]]) -> str:
+    """Return a name for groups of ranks by the steps between them alone."""
+    steps = {second - first for group in groups for first, second in pairwise(group)}
+    return f"every {format_ordinal(*steps)} rank" if len(steps) == 1 else "groups"
+
+
+def _find_coordinates(dimensions: Sequence[Dimension], ranks: Sequence[int]) -> pl.DataFrame | None:
+    """Return the place of each rank in each dimension, None where these do not tell all ranks apart,
+    or one has them all.
+    """
+    divides = [one for one in dimensions if one.name != WORLD and one.size < len(ranks)]
+    places = {one.name: [one.find_place(rank) for rank in ranks] for one in divides}
+    whole = prod(one.size for one in divides)
+    if len(places) < len(divides) or whole != len(ranks):
+        return None
+    if len({*zip(*places.values(), strict=True)}) < len(ranks):
+        return None
+    return pl.DataFrame({"rank": ranks, **places})
+
+
+def _place_in_mesh(mesh: Sequence[tuple[str, int]], ranks: Sequence[int]) -> pl.DataFrame:
+    """Return the place of each rank along each dimension of a mesh, the first of which is fastest."""
+    places, step = {}, 1
+    for name, size in mesh:
+        places[name] = [number // step % size for number in range(len(ranks))]
+        step *= size
+    return pl.DataFrame({"rank": ranks, **places})
+
+
+def _name_by_mesh(dimension: Dimension, places: pl.DataFrame) -> Dimension:
+    """Return a dimension with the names of those of a mesh along which its groups lie."""
+    varying = set()
+    for group in dimension.groups:
+        own = places.filter(pl.col("rank").is_in(group)).drop("rank")
+        varying.add(tuple(name for name in own.columns if own[name].n_unique() > 1))
+    names = varying.pop()
+    size = prod(places[name].n_unique() for name in names)
+    if varying or size != dimension.size:
+        return dimension
+    return replace(dimension, name="-".join(names), evidence="by --mesh")
+
+
+def number_ranks(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, int]:
+    """Return the rank of each task that uses NCCL: of GPUs of a process that in NCCL, or their order where it
+    is not known; none where ranks are not known. kernels: with `task`; tasks: `task`, `rank`, `is_gpu` and
+    `nccl_rank` of all but those of helpers, by task.
+    """
+    if not kernels.height:
+        return {}
+    using = tasks.filter(pl.col("task").is_in(kernels["task"].unique().to_list()))
+    if using["is_gpu"].any():
+        told = using["nccl_rank"].drop_nulls()
+        is_told = told.n_unique() == using.height
+        numbers = told.to_list() if is_told else range(using.height)
+        return dict(zip(using["task"], numbers, strict=True))
+    ranks = dict(using.select("task", "rank").drop_nulls().rows())
+    return ranks if len({*ranks.values()}) == tasks.height else {}
+
+
+def find_named_mesh(reader: EventReader) -> Mesh | None:
+    """Return the parallel groups by all that a job does, None where its ranks are not known."""
+
+    def find_computing(unit: int, device: int) -> Spans:
+        kernels = reader.read_begins("cuda_kernel", (), unit)
+        own = kernels.filter(reader.rows.find("device", kernels["thread"]) == device)
+        return merge_spans(own["begin"].to_numpy(), own["end"].to_numpy())
+
+    span = reader.begin, reader.duration
+    sums = [
+        sum_kernels(reader, unit, span, partial(find_computing, unit))
+        for unit in (reader.rows.unit_numbers if "nccl_kernel" in reader.layouts else ())
+    ]
+    rows = reader.rows.threads.filter(pl.col("kind") != HELPER)
+    tasks = rows.select("task", "rank", "is_gpu", "nccl_rank").unique("task").sort("task")
+    kernels = pl.concat(sums) if sums else pl.DataFrame()
+    ranks = number_ranks(kernels, tasks)
+    return find_mesh(reader, kernels, ranks, span) if ranks else None
+
+
+def list_by_dimension(reader: EventReader, mesh: Mesh) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return kernels of NCCL that are of a dimension, `thread`, `begin`, `end` (ns), `dimension` (of the value
+    set), and when they wait.
+    """
+    fields = ("operation", "communicator")
+    kernels = name_unknown(reader, reader.read_begins("nccl_kernel", fields))
+    values = map_labels("dimension")
+    named = {one.name: values.get(one.name, values["other groups"]) for one in mesh.dimensions}
+    kernels = mesh.add_dimensions(kernels)
+    if "dimension" not in kernels.columns:
+        kernels = kernels.with_columns(dimension=pl.lit(None, pl.String))
+    number = pl.col("dimension").replace_strict(named, default=None, return_dtype=pl.Int64)
+    kernels = kernels.with_columns(dimension=number).drop_nulls("dimension")
+    kernels = kernels.select("thread", "begin", "end", "dimension").unique(
+        ("thread", "begin"), keep="first", maintain_order=True
+    )
+    layouts = filter(reader.layouts.__contains__, WAITS)
+    waits = [reader.read_begins(layout, ("wait",)).drop("end") for layout in layouts]
+    if not waits:
+        return kernels, kernels.clear()
+    known = pl.concat(waits).filter(pl.col("wait") > 0).unique(("thread", "begin"), keep="first")
+    waiting = kernels.join(known, ["thread", "begin"], maintain_order="left")
+    end = pl.min_horizontal("end", pl.col("begin") + pl.col("wait"))
+    return kernels, waiting.with_columns(end=end).drop("wait")

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import polars as pl
 import pytest
+from tools.conversions import convert_and_read, list_labelled_intervals
 from tools.exports import make_nvtx_range
 from tools.nccl_exports import COMM, Rank, format_payload
 
 import nsys2prv
 from nsys2prv._util.errors import UsageError
-from nsys2prv.figures.mesh import parse_mesh
-from nsys2prv.match.groups import find_divisions, find_pipeline, name_groups
+from nsys2prv.match.groups import find_divisions, find_pipeline, name_groups, parse_mesh
 
 RANKS, STEPS, LAYERS = 8, 5, 12
 TENSOR, DATA, WORLD = 100, 200, 300
 ALL_REDUCE, SEND_RECV, ADD = 1, 3, 5
+#: Event types: dimension of a kernel, and place of a rank in its tensor parallel group.
+DIMENSION, PLACE_TP = 69201113, 69201115
 NAMES = (*Rank().names, "add_one")
 
 
@@ -78,8 +81,8 @@ def write_mesh(folder: Path, is_overlapped: bool = False) -> list[Path]:
 
 def test_ranks_have_places_and_waits_of_dimensions(tmp_path: Path) -> None:
     with nsys2prv.open(write_mesh(tmp_path), align="none", jobs=1) as job:
-        results = job.analyse("groups", "collectives")
-    by_rank = results["groups"].tables["by_rank"].frame
+        results = job.analyse("time", "collectives")
+    by_rank = results["time"].tables["by_dimension"].frame
     assert by_rank.filter(rank="rank 6")["place"].item() == "tp 0 dp 1 pp 1"
     assert {"tensor_ns", "tensor_waiting_ns", "pipeline_waiting_ns"} <= {*by_rank.columns}
     tables = results["collectives"].tables
@@ -87,6 +90,19 @@ def test_ranks_have_places_and_waits_of_dimensions(tmp_path: Path) -> None:
     assert {("tensor", "AllReduce"), ("pipeline", "Send"), ("world", "AllReduce")} <= {*named}
     stragglers = tables["stragglers"].frame
     assert {*stragglers["place"]} == {*by_rank["place"]}
+
+
+def test_traces_have_dimensions_and_places(tmp_path: Path) -> None:
+    reports = write_mesh(tmp_path)
+    trace, _ = convert_and_read(
+        reports, tmp_path / "o.prv", demanded=("parallel_groups",), align="none"
+    )
+    counts = Counter(label for label, _, _ in list_labelled_intervals(trace, DIMENSION))
+    each = RANKS * STEPS
+    assert counts == {"tensor": LAYERS * each, "data": each, "pipeline": each, "world": each}
+    (place,) = (one for one in trace.samples if one.row == (7, 1) and one.time == 0)
+    assert place.numbers == {PLACE_TP: 1, PLACE_TP + 1: 2, PLACE_TP + 2: 2}
+    assert "\nrank 6 16 tp 0 dp 1 pp 1\n" in (tmp_path / "o.row").read_text()
 
 
 def list_dimensions(reports: list[Path], mesh: str = "") -> tuple[dict[str, str], pl.DataFrame]:

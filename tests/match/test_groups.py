@@ -42,7 +42,7 @@ def test_the_rest_of_a_mesh_is_where_messages_go() -> None:
     world = Division(COLLECTIVE, (tuple(every),), (3,))
     found = [tensor, data, world]
     (rest,) = _find_rest(found, every, frozenset({(2, 6)}))
-    assert (rest.by, rest.is_rest, rest.groups[1]) == (CHAIN, True, (1, 5, 9, 13))
+    assert (rest.by, rest.is_guessed, rest.groups[1]) == (CHAIN, True, (1, 5, 9, 13))
     # Partners that are known say otherwise, or nothing is left.
     assert not [*_find_rest(found, every, frozenset({(2, 7)}))]
     assert not [*_find_rest([world], every, frozenset())]
