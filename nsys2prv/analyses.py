@@ -49,6 +49,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 #: The analysis of parallel groups, which others ask, too.
 MESH = "groups"
+#: The analysis that reads what names say of modules.
+MODULES = "modules"
 #: All analyses, in the order of their tables.
 ANALYSES = [analysis for analysis in DECLARED.values() if analysis.conclude]
 
@@ -69,6 +71,7 @@ def run_analyses(
     steady, iterations = (None, None) if asked.whole else opened.find_steady(pattern)
     lost_work = coverage.name_lossy_processes(job)
     gpus = coverage.list_gpus(job, opened.reader)
+    has_gpu_work = bool(opened.available & set(WORK))
     options = replace(
         asked,
         iterations=iterations,
@@ -82,7 +85,7 @@ def run_analyses(
         no_profiler=select_named(plain["profiler_overhead"], "no_profiler"),
         writing_out=select_named(plain["profiler_overhead"], "writes_out"),
         groups=opened.group_table,
-        modules=opened.module_table if "modules" in wanted else None,
+        modules=opened.module_table if MODULES in wanted and has_gpu_work else None,
         steady=steady,
         covered=opened.coverage.common,
         length=opened.coverage.job.length,

@@ -61,15 +61,20 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "measured", sum_metrics(on_device, samples, KERNEL_KEY)
 
 
-def sum_metrics(kernels: pl.DataFrame, samples: Samples, by: list[str]) -> pl.DataFrame:
+def sum_metrics(
+    kernels: pl.DataFrame,
+    samples: Samples,
+    by: list[str],
+    metrics: Mapping[str, str] = METRICS,
+) -> pl.DataFrame:
     """Return sums of metrics (% ns) over the kernels of a device that last FEWEST_SAMPLES, and over how many
-    ns they are known (columns of METRICS with `_sum` and `_known`), by some columns.
+    ns they are known (their names with `_sum` and `_known`), by some columns. metrics: name -> label.
     """
     begin, end = to_arrays(kernels, "begin", "end")
     period = float(np.median(np.diff(samples.time))) if len(samples.time) > 1 else np.inf
     is_long = end - begin >= FEWEST_SAMPLES * period
     columns: dict[str, pl.Series] = {}
-    for name, label in METRICS.items():
+    for name, label in metrics.items():
         values, known_time = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
         if label in samples.metrics:
             steps = make_steps(samples, samples.metrics.index(label))

@@ -167,7 +167,8 @@ def _read_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Ranges:
     frame = read_ranges(unit, captured, "nvtx_pushpop", ("range", "number"))
     sort, backward, part = np.load(str(unit.options.modules), mmap_mode="r")[:, frame["range"]]
     thread = unit.reader.rows.main_rows[frame["thread"].to_numpy()]
-    columns = {"thread": thread, "sort": sort, "backward": backward, "part": part}
+    columns = {"thread": thread.astype(np.int32), "part": part}
+    columns |= {"sort": sort.astype(np.int8), "backward": backward.astype(np.int8)}
     frame = frame.with_columns(pl.Series(name, one) for name, one in columns.items())
     is_hook = pl.col("sort").is_in((BEFORE, AFTER))
     by = ("thread", "part", "backward")
@@ -204,7 +205,7 @@ def _find_modules(ranges: Ranges) -> np.ndarray:
 def _place(ranges: Ranges, is_module: np.ndarray, linked: np.ndarray) -> Places:
     """Return where ranges are. linked: of operators of the backward pass the module of the forward pass."""
     count = len(is_module)
-    module, operator, node = np.full((3, count), -1)
+    module, operator, node = np.full((3, count), -1, np.int32)
     passes = np.zeros(count, np.int8)
     is_backward = ranges.sort == BACKWARD
     for rows in ranges.levels:
@@ -247,7 +248,7 @@ def _link(ranges: Ranges, places: Places, of_thread: np.ndarray) -> np.ndarray:
     )  # fmt: skip
     by = ["of", "number"]
     found = asked.join_asof(made, on="begin", by=by, check_sortedness=False).drop_nulls()
-    linked = np.full(len(ranges.thread), -1)
+    linked = np.full(len(ranges.thread), -1, np.int32)
     rows, operators = to_arrays(found, "row", "row_right")
     linked[places.node[rows]] = places.module[operators]
     return linked
@@ -307,7 +308,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     if not len(ranges.thread):
         return
     is_module = _find_modules(ranges)
-    linked = np.full(len(is_module), -1)
+    linked = np.full(len(is_module), -1, np.int32)
     places = _place(ranges, is_module, linked)
     if (ranges.sort == BACKWARD).any():
         counters = _number_counters(ranges, unit, work)

@@ -29,7 +29,7 @@ from nsys2prv.figures.device_group import (
     join_launch_ranges,
 )
 from nsys2prv.figures.iterations import keep_outermost
-from nsys2prv.figures.kernels import sum_metrics
+from nsys2prv.figures.kernels import METRICS, sum_metrics
 from nsys2prv.figures.nvtx_operations import list_captured_work, read_ranges
 from nsys2prv.figures.result import Context, Result, divide_columns
 from nsys2prv.figures.thresholds import FAR_BELOW, MOST_BELOW, SHORTEST_KERNEL
@@ -38,6 +38,11 @@ GPUS = load_shipped_file(__package__, "gpus.yaml")
 #: What the shapes of a product say, and the columns that tell products from others.
 _SHAPES = ("operations", "masked", "elements")
 KEY = ("device", "range", *_SHAPES, "name")
+#: Metrics that stand beside what is computed.
+BESIDE = METRICS | {
+    f"dram_{way.lower()}_active": f"DRAM {way} Bandwidth [Throughput %]"
+    for way in ("Read", "Write")
+}
 #: A part of a GPU has a part of its peak, which is not known.
 _PART = re.compile(r"\bMIG\b")
 #: Whether attention has a causal mask, in names of FlashAttention 2: behind the traits and whether it drops.
@@ -68,8 +73,14 @@ def list_product_work(unit: DeviceGroup) -> pl.DataFrame:
         has_captures = bool(unit.reader.captures)
         work = unit.list_launched_work(columns) if has_captures else unit.work.clear()
         captured = list_captured_work(unit, work.schema)
-        ranges = read_ranges(unit, captured, "nvtx_pushpop", ("range", *_SHAPES))
-        ranges = ranges.filter(pl.col("operations") > 0)
+        fields = ("range", *_SHAPES)
+        if has_captures:
+            ranges = read_ranges(unit, captured, "nvtx_pushpop", fields)
+            ranges = ranges.filter(pl.col("operations") > 0)
+        else:
+            ranges = unit.reader.read_begins(
+                "nvtx_pushpop", fields, unit.number, lambda rows: rows["operations"] > 0
+            )
         ranges = keep_outermost(ranges).with_row_index("product")
         if not ranges.height:
             return unit.work.clear()
@@ -117,7 +128,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "products", sum_products(work)
     for samples in unit.reader.read_samples("gpu_metric", unit.number):
         on_device = work.filter(pl.col("device") == unit.device_of[samples.thread])
-        yield "measured", sum_metrics(on_device, samples, ["name"])
+        yield "measured", sum_metrics(on_device, samples, ["name"], BESIDE)
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
@@ -224,11 +235,12 @@ def _label_products(rows: pl.DataFrame, measured: pl.DataFrame, context: Context
     active = []
     if measured.height:
         known = measured.cast({"name": pl.Int64}).group_by("name").agg(pl.all().sum())
-        share = divide_columns(pl.col("tensor_active_sum") / 100, "tensor_active_known")
-        sums = sums.join(
-            known.select("name", tensor_active=share), on="name", how="left", maintain_order="left"
-        )
-        active = ["tensor_active"]
+        shares = {
+            name: divide_columns(pl.col(f"{name}_sum") / 100, f"{name}_known") for name in BESIDE
+        }
+        known = known.select("name", **shares)
+        active = [name for name in BESIDE if known[name].count()]
+        sums = sums.join(known, on="name", how="left", maintain_order="left")
     named = context.label_names(sums, "name", "kernels")
     named = context.label_names(named, "range", "nvtx")
     masks = ["mask"] if named["mask"].count() else []
