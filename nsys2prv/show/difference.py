@@ -503,8 +503,11 @@ def _list_reasons(
     left = [time - joined[f"{job}_ns"].sum() for job, time in zip("ab", whole, strict=True)]
     rest = {"part": REST, "name": "", "range": "", "a_ns": left[0], "b_ns": left[1]}
     joined = pl.concat([joined, pl.DataFrame(rest)], how="diagonal")
-    change, often = pl.col("b_ns") - pl.col("a_ns"), pl.col("b_count") / pl.col("a_count")
-    is_new = pl.col("a_ns") * pl.col("b_ns") == 0
+    joined = joined.with_columns(pl.col("a_count", "b_count").fill_null(0.0))
+    change, count = pl.col("b_ns") - pl.col("a_ns"), pl.col("b_count")
+    often = pl.when(pl.col("a_count") > 0).then(count / pl.col("a_count"))
+    # What is new or gone; work that both have may be on the path of one alone.
+    is_new = (pl.col("a_count") == 0) != (count == 0)
     by_count = (often.fill_null(1.0) - 1) * pl.col("a_ns")
     by_duration = (pl.col("times").fill_null(1.0) - 1) * (pl.col("a_ns") + by_count)
     joined = joined.with_columns(
@@ -593,7 +596,7 @@ def _choose_causes(
                 known = grown.filter(pl.col("a_ns") > 0)
                 usual = float((known["a_ns"] * known["times"].fill_null(1.0)).sum())
                 times = usual / max(float(known["a_ns"].sum()), 1.0) if usual else None
-            counts = (first["a_count"] or 0.0, first["b_count"] or 0.0) if is_single else None
+            counts = (first["a_count"], first["b_count"]) if is_single else None
             causes.append(
                 Reason(
                     family,

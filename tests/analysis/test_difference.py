@@ -111,6 +111,7 @@ GEMM = WORK[0][1]
             "rank 1 takes 300.00 us longer in load, 75 % of the difference; then kernel norm takes 100.00 us longer"
             " (each 500 % longer), 25 %",
         ),
+        ({"AllReduce": {"name": "AllGather", "time": 100 * US}}, ": communication takes 50.00 us longer, 100 %"),
         # Other names of the same kernel.
         ({GEMM: {"name": "gemm_64x256<double>(long)", "time": 600 * US}}, "kernel gemm_64x256<double>(long) takes 200.00"),
         ({GEMM: {"name": "other", "time": 600 * US}}, "kernel gemm_128x128<float>(int) → other takes 200.00 us longer"),
@@ -125,6 +126,8 @@ def test_causes(work: Mapping[str, Any], said: str) -> None:
     difference = comparison.unit_ns[1] - comparison.unit_ns[0]
     for name in ("reasons", "parts"):
         assert result.tables[name].frame["change_ns"].sum() == pytest.approx(difference)
+    # Nothing is infinite.
+    assert FinishedJob({}, {"difference": result}).to_json()
     rest = result.tables["parts"].frame.filter(family="rest")
     assert rest["change_ns"].to_list() == pytest.approx([0], abs=0.01)
 
