@@ -32,6 +32,8 @@ from nsys2prv.replay.whatif import GPU, Changes, Replay
 
 _WORDS = [words for words, _ in JOB_CHANGES.values() if words]
 _WHO, _FACTOR = r"(?P<who>ranks?|host|gpus?) (?P<names>[^:]+): ?", r" x ?(?P<factor>[\d.]+)"
+#: Processes without a GPU, too, whose work no others do.
+_ANYONE = _WHO.replace("host|", "host|process|")
 _SCALED = {**KINDS, "network": TRANSFERS}
 _HANDOFFS = {"as usual": LATE_HANDOFF, "at once": HANDOFF}
 _LINKS = {
@@ -50,6 +52,8 @@ class Names(Struct, frozen=True):
     gpus: Mapping[str, int]
     #: Label of each kernel, by event value.
     kernels: Mapping[int, str]
+    #: Name, and host, of each process without a GPU that ranks wait for, by its number.
+    helpers: Mapping[int, tuple[str, str]] = {}
 
 
 class Question(Struct, frozen=True):
@@ -68,6 +72,10 @@ class Question(Struct, frozen=True):
         wanted, known, hosts = self.said["names"], self.names.ranks, self.replay.job.hosts
         if self.said["who"].startswith("gpu"):
             return self._find_gpus(wanted)
+        if self.said["who"] == "process":
+            labels = {one: f"{name} ({host})" for one, (name, host) in self.names.helpers.items()}
+            pattern = wanted if wanted in labels.values() else f"{wanted} (*)"
+            return tuple(_find_named(pattern, labels, "process without a GPU"))
         if self.said["who"] == "host":
             found = [one for one in self.replay.processes.tolist() if hosts[one] == wanted]
             if not found:
@@ -188,9 +196,9 @@ _FORMS: dict[str, tuple[Callable[[Question], Changes], tuple[str, ...]]] = {
             "gpu 3: host as others",
         ),
     ),
-    _WHO + rf"hand-?offs (?P<handoffs>{'|'.join(_HANDOFFS)})": (
+    _ANYONE + rf"hand-?offs (?P<handoffs>{'|'.join(_HANDOFFS)})": (
         Question.hand_off,
-        tuple(f"rank 0: hand-offs {how}" for how in _HANDOFFS),
+        (*(f"rank 0: hand-offs {how}" for how in _HANDOFFS), "process NAME: hand-offs as usual"),
     ),
     _WHO + r"(?P<link>network(?: within| outside)?) as (?:the )?others": (
         Question.link_as_others,
@@ -201,7 +209,7 @@ _FORMS: dict[str, tuple[Callable[[Question], Changes], tuple[str, ...]]] = {
         Question.leave_out,
         ("rank 3: no own gpu work",),
     ),
-    rf"(?:{_WHO})?(?P<scaled>gpu|host|copies|network)(?: work)?{_FACTOR}": (
+    rf"(?:{_ANYONE})?(?P<scaled>gpu|host|copies|network)(?: work)?{_FACTOR}": (
         Question.scale_work,
         ("gpu x0.5", "rank 3: host x0.5"),
     ),
@@ -295,8 +303,13 @@ def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
 
 
 def _name_workers(processes: Sequence[int], replay: Replay, names: Names) -> str:
-    """Return the words for processes, "" where there are none: GPUs that are ranks of NCCL, or ranks."""
+    """Return the words for processes, "" where there are none: GPUs that are ranks of NCCL, or ranks, or one
+    without a GPU.
+    """
     drivers = replay.job.drivers
+    if processes[0] in names.helpers:
+        name, host = names.helpers[processes[0]]
+        return f"process {name} ({host})" if ":" not in name + host else ""
     if drivers.keys() & {*processes}:
         found = {process: name for name, process in names.gpus.items()}
         gpus = [found.get(process, "") for process in processes]

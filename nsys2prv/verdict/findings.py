@@ -102,7 +102,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         return
     times = ("before", "after") if devices.height else ()
     edges = [edge for when in times if (edge := time_use.describe_edge(facts, when))]
-    names = _list_names(context)
+    names = _list_names(context, graph.helpers)
     replay = Replay(graph, *_choose_span(graph, facts), known=_list_known(facts, names))
     begins = options.steady.iteration_begins if options.steady else ()
     span = replay.begin, replay.end
@@ -292,8 +292,8 @@ def _skip_unmatched(graph: JobGraph, begin: int, end: int) -> int:
     return last if last < begin + MOST_SKIPPED * (end - begin) else begin
 
 
-def _list_names(context: Context) -> Names:
-    """Return what words of what-ifs stand for."""
+def _list_names(context: Context, helpers: Mapping[int, int]) -> Names:
+    """Return what words of what-ifs stand for. helpers: row of each process without a GPU."""
     ranks: dict[int, tuple[int, ...]] = {}
     rows = context.reader.rows.threads.filter(pl.col("kind") != HELPER)
     # Of a process whose GPUs are ranks of NCCL all of these; of the only one these ranks.
@@ -309,7 +309,10 @@ def _list_names(context: Context) -> Names:
         gpus |= {name.lower(): task - 1 for name in names[: 3 if is_alone else 2] if "GPU" in name}
     labels = (context.labels[name] for name in ("kernels", "graphs") if name in context.labels)
     kernels = dict(pair for one in labels for pair in one.select("value", "label").rows())
-    return Names(ranks, gpus, kernels)
+    threads = context.reader.rows.threads.select("name", "node")
+    named = ((process, threads.row(row)) for process, row in helpers.items())
+    others = {process: (name.removeprefix("helper "), node) for process, (name, node) in named}
+    return Names(ranks, gpus, kernels, others)
 
 
 def _list_known(facts: JobFacts, names: Names) -> KernelFacts:

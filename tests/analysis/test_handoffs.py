@@ -13,6 +13,7 @@ from tools.exports import make_call, make_global_tid, make_os_call
 from tools.nccl_exports import COMM, Rank, format_payload
 
 import nsys2prv
+from nsys2prv._util.errors import UsageError
 from nsys2prv.match.handoffs import list_handoffs
 
 STEPS, WORK, SYNCHRONIZE, WAIT, POST, READ, WRITE = 40, 500_000, 6, 7, 8, 9, 10
@@ -151,9 +152,16 @@ def test_who_may_wait_too_hands_nothing_off(tmp_path: Path) -> None:
 
 def test_a_process_without_a_gpu_is_named(tmp_path: Path) -> None:
     works = make_works(2_000_000)
-    findings, handoffs = list_findings(write_steps(tmp_path, works, helper=True))
+    reports = write_steps(tmp_path, works, helper=True)
+    findings, handoffs = list_findings(reports)
     assert handoffs["releaser"].n_unique() == 2
     first = findings[0]
+    name = first.what_if.removesuffix(": hand-offs at once")
+    with nsys2prv.open(reports, align="none", jobs=1) as job:
+        asked = [job.what_if(one)["gain_share"][-1] for one in (first.what_if, f"{name}: host x0")]
+        with pytest.raises(UsageError, match="no process without a GPU of this name"):
+            job.what_if("process nobody: hand-offs at once")
+    assert asked == pytest.approx([first.share] * 2, rel=0.01)
     assert not first.ranks
     assert "process" in first.title.lower()
     assert str(SCHEDULER) in first.title
