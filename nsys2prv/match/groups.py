@@ -284,7 +284,8 @@ def _find_unknown(reader: EventReader) -> Unknown:
     known = _tell_apart(known.select("thread", "process", "operation", "members"))
     known = known.with_columns(communicator=pl.col("members").rank("dense").cast(pl.Int64) + beyond)
     return Unknown(
-        known.select("thread", "operation", "communicator"),
+        # Of none types are not known.
+        known.select("thread", "operation", "communicator").cast(pl.Int64),
         frozenset(one for one in sets if len(one) == 2),
         tuple(sorted(one for one in exchanges if len(one) > 2)),
     )

@@ -681,7 +681,8 @@ class Replay(Struct, frozen=True, dict=True):
         all.
         """
         rows = self.select((Kind.NCCL,), channels)
-        return rows[self.edges.size[rows] == 0]
+        # Of transfers whose members are not known no size is, either.
+        return rows[(self.edges.size[rows] == 0) & (self.edges.key[rows] > 0)]
 
     # What the whole job could do.
 
