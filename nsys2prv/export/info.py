@@ -97,8 +97,11 @@ class GpuLimits(Struct, frozen=True, order=True):
     blocks: int = 0
     registers: int = 0
     shared: int = 0
-    #: Bandwidth of its memory (B/s).
+    #: Bandwidth of its memory (B/s), its clock (Hz), and what it can compute (8 and 6 of 8.6).
     memory: int = 0
+    clock: int = 0
+    major: int = 0
+    minor: int = 0
 
 
 UNKNOWN = GpuLimits()
@@ -467,13 +470,16 @@ def _read_nvtx_names(
     return domains, categories
 
 
-#: Columns of what a multiprocessor holds, and of the GPU's memory, in the order of GpuLimits.
+#: Columns of what a multiprocessor holds, and of memory and clock, in the order of GpuLimits.
 LIMITS = (
     "maxWarpsPerSm",
     "maxBlocksPerSm",
     "maxRegistersPerSm",
     "maxShmemPerSm",
     "memoryBandwidth",
+    "clockRate",
+    "computeMajor",
+    "computeMinor",
 )
 #: GPUs by number; (pid, CUDA ordinal) -> GPU, where the report ties them; and the GPU of each
 #: ordinal of all processes, as CUDA_VISIBLE_DEVICES has them, empty where it does not tell.

@@ -20,6 +20,7 @@ from functools import cache
 import polars as pl
 
 from nsys2prv._util.files import load_shipped_file
+from nsys2prv.export.info import UNKNOWN, GpuLimits
 from nsys2prv.figures.device_group import (
     ATTENTION,
     COMPUTE,
@@ -45,6 +46,13 @@ BESIDE = METRICS | {
 }
 #: A part of a GPU has a part of its peak, which is not known.
 _PART = re.compile(r"\bMIG\b")
+#: FP16 operations of a multiprocessor in a clock, by compute capability, half of it of GeForce with sums in FP32 since
+#: one; and of other types the share of that, and since when they are there.
+_PER_CLOCK = {70: 1024, 75: 1024, 80: 2048, 86: 1024, 89: 1024, 90: 4096, 100: 8192, 120: 1024}
+_HALF_SINCE = 75
+_SHARES = {"fp16": (1.0, 70), "bf16": (1.0, 80), "tf32": (0.5, 80), "fp8": (2.0, 89)}
+#: A share of the peak beyond this is worth a word.
+_BEYOND = 1.02
 #: Whether attention has a causal mask, in names of FlashAttention 2: behind the traits and whether it drops.
 _MASK = r"flash_(?:fwd|bwd)\w*<.*>, ?\w+, ?(\w+)"
 _MASKS = {"0": "none", "false": "none", "1": "causal", "true": "causal"}
@@ -141,7 +149,12 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         )
         return
     rows = rate_products(rows, context)
-    result.add("products", _label_products(rows, frames["measured"], context))
+    products = _label_products(rows, frames["measured"], context)
+    result.add("products", products)
+    if (products["peak_share"].max() or 0) > _BEYOND:
+        result.notes.append(
+            "products beyond the peak compute less than is counted (a mask, sparsity), or sum in another data type"
+        )
     result.add("devices", _sum_by_device(rows, frames["every"], context))
 
 
@@ -153,7 +166,8 @@ def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
     models = {
         device: next(iter(names)) for device, names in context.options.gpus if len(names) == 1
     }
-    memory = {device: limits.memory for device, limits in context.options.limits if limits.memory}
+    limits = dict(context.options.limits)
+    memory = {device: one.memory for device, one in limits.items() if one.memory}
     label = pl.col("label")
     known = context.labels["kernels"].select(
         name=pl.col("value").cast(pl.Int64),
@@ -162,7 +176,9 @@ def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
     )
     rows = rows.cast({"name": pl.Int64}).join(known, on="name", how="left", maintain_order="left")
     peak = pl.struct("device", "data_type").map_elements(
-        lambda one: find_peak(models.get(one["device"], ""), one["data_type"]),
+        lambda one: find_peak(
+            models.get(one["device"], ""), one["data_type"], limits.get(one["device"], UNKNOWN)
+        ),
         return_dtype=pl.Float64,
     )
     is_attention = pl.col("masked") >= 0
@@ -281,12 +297,20 @@ def find_data_type(kernel: str) -> str | None:
 
 
 @cache
-def find_peak(model: str, data_type: str | None) -> float | None:
+def find_peak(model: str, data_type: str | None, limits: GpuLimits = UNKNOWN) -> float | None:
     """Return the dense peak of a GPU for a data type (10^12 operations a second), None where it is not
-    known.
+    known. Of models without an entry it is that of their multiprocessors and clock, if they have tensor cores.
     """
     if _PART.search(model):
         return None
-    found = (one for one in GPUS["peaks"] if re.search(one["model"], model))
-    peak = next(found, {}).get(data_type)
-    return None if peak is None else float(peak)
+    found = [one for one in GPUS["peaks"] if re.search(one["model"], model)]
+    if found:
+        peak = found[0].get(data_type)
+        return None if peak is None else float(peak)
+    able = 10 * limits.major + limits.minor
+    share, since = _SHARES.get(data_type or "", (0.0, 0))
+    per_clock = _PER_CLOCK.get(able, 0) / (2 if "GeForce" in model and able >= _HALF_SINCE else 1)
+    if data_type == "fp32":
+        share, per_clock = 1.0, (128 if able <= 80 else 256) * (able in _PER_CLOCK)
+    is_known = able >= since and per_clock * share * limits.clock > 0
+    return limits.processors * limits.clock * per_clock * share / 1e12 if is_known else None

@@ -19,6 +19,7 @@ from tools.exports import (
 import nsys2prv
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.events.range_texts import read_facts_of
+from nsys2prv.export.info import GpuLimits
 from nsys2prv.figures.products import find_data_type, find_peak
 
 #: Text of a range -> operations of its product, counted by hand.
@@ -83,6 +84,30 @@ PRODUCTS = {
 
 def test_operations_follow_from_shapes() -> None:
     assert read_facts_of(list(PRODUCTS))[0].tolist() == list(PRODUCTS.values())
+
+
+@pytest.mark.parametrize(
+    ("model", "able", "processors", "mhz", "data_type", "peak"),
+    [
+        # As NVIDIA's data sheets have them.
+        ("NVIDIA GeForce RTX 3080", (8, 6), 68, 1710, "fp16", 59.5),
+        ("NVIDIA GeForce RTX 4070", (8, 9), 46, 2475, "bf16", 58.3),
+        ("NVIDIA GeForce RTX 2080 Ti", (7, 5), 68, 1545, "fp16", 53.8),
+        ("Quadro RTX 6000", (7, 5), 72, 1770, "fp16", 130.5),
+        ("NVIDIA RTX A2000 12GB", (8, 6), 26, 1200, "fp32", 8.0),
+        ("NVIDIA GeForce RTX 3080", (8, 6), 68, 1710, "tf32", 29.8),
+        ("Quadro RTX 6000", (7, 5), 72, 1770, "bf16", None),
+        ("NVIDIA GeForce RTX 3080", (8, 6), 68, 1710, "fp8", None),
+        ("Quadro GP100", (6, 0), 56, 1442, "fp16", None),
+        ("Orin", (8, 7), 8, 1020, "fp16", None),
+    ],
+)
+def test_peaks_of_other_models(
+    model: str, able: tuple[int, int], processors: int, mhz: int, data_type: str, peak: float | None
+) -> None:
+    limits = GpuLimits(processors, clock=mhz * 1_000_000, major=able[0], minor=able[1])
+    found = find_peak(model, data_type, limits)
+    assert found == (None if peak is None else pytest.approx(peak, rel=0.015))
 
 
 def test_attention_with_a_causal_mask() -> None:
