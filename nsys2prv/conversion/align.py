@@ -296,6 +296,7 @@ def _add_asked_for(job: Job) -> Job:
 
     found = find_asked_for(job, asked)
     more = {"results": [*job.results, *found.results], "warnings": [*job.warnings, *found.warnings]}
+    more["values"] = {**job.values, **found.values}
     if found.places:
         tasks = [
             replace(one, name=" ".join(filter(None, (one.name, found.places.get(number)))))

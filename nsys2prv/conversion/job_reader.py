@@ -55,6 +55,7 @@ from nsys2prv.table.event_reader import (
 from nsys2prv.table.runs import TRACE, Run, SpillReader, SpillWriter, take_rows
 from nsys2prv.table.slices import to_begin_times, to_trace_times
 from nsys2prv.table.work_result import WorkResult
+from nsys2prv.writers.names import NameValues
 from nsys2prv.writers.rows import BY_FILE_NAME, GPU_ROW_NAMES
 
 #: A thread drives a GPU alone if so much of what it launches is on it: other GPUs it sets up, or copies to.
@@ -407,16 +408,22 @@ class Found(Struct):
     warnings: list[str]
     #: Task of the trace -> where it is in the job's parallel groups.
     places: dict[int, str]
+    #: Names, by their name set: `tasks` are the ranks of the trace.
+    values: dict[str, NameValues]
 
 
 def find_asked_for(job: Job, names: Collection[str]) -> Found:
     """Return what some kinds find out of all events of a job. names: of kinds, those of FINDERS."""
     reader = make_event_reader(job)
-    found = Found([], [], {})
+    found = Found([], [], {}, {})
     for number, name in enumerate(sorted(names), job.next_task):
         rows = FINDERS[name](job, reader, found)
         kept = [one for one in rows if len(one.begin)]
         found.results.append(write_result(name, number, job.folder, kept))
+    labels = pl.DataFrame({"label": job.model.labels}).with_row_index("value", 1)
+    every = np.arange(labels.height + 1)
+    by_task = {one.task: every for one in found.results}
+    found.values["tasks"] = NameValues(labels.cast({"value": pl.Int64}), by_task)
     return found
 
 

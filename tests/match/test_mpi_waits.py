@@ -123,7 +123,7 @@ def test_waits_are_those_of_sql_in_trace_and_tables(reports: list[Path], tmp_pat
 def test_paraver_shows_the_waits_of_sql(reports: list[Path], tmp_path: Path) -> None:
     trace, _ = convert_and_read(reports, tmp_path / "o.prv", demanded=("mpi_waiting",))
     columns = {label: value for value, label in trace.labels.values[KIND].items()}
-    columns |= {f"value {rank + 1}": rank for rank in range(3)}
+    columns |= {f"rank {rank}": rank for rank in range(3)}
     views = tuple(view for view in VIEWS if view.path in TABLES)
     answers = Answers(tmp_path / "o.prv", reports, trace.duration, {KIND, TASK}, views)
     for view, place in TABLES.items():
