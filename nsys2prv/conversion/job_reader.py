@@ -274,7 +274,9 @@ def _make_tasks(
     is_only = threads.filter(is_host)["process"].n_unique() == 1
     process = pl.col("who").str.strip_suffix(BY_FILE_NAME)
     who = gpu if is_only else pl.format("{} {}", process, gpu)
-    is_left = is_host & ~is_gpu & pl.col("process").is_in([*{*split} - {*with_hosts}])
+    # The main thread tells the others what to do.
+    is_main = pl.col("main") == pl.col("main").filter(is_host).min().over("process")
+    is_left = is_host & ~is_gpu & ~is_main & pl.col("process").is_in([*{*split} - {*with_hosts}])
     threads = threads.with_columns(
         who=pl.when(is_gpu).then(who).otherwise("who"),
         rank=pl.when(is_gpu).then(None).otherwise("rank"),

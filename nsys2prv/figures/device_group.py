@@ -249,8 +249,17 @@ class DeviceGroup:
 
     @cached_property
     def tasks(self) -> list[int]:
-        """Tasks with host threads."""
-        return self._rows.filter(pl.col("kind") == HOST)["task"].unique().sort().to_list()
+        """Tasks with host threads, but for threads that drive none of the GPUs of their process that are
+        tasks, in jobs without MPI.
+        """
+        tasks = self._rows.filter(pl.col("kind") == HOST)["task"].unique().sort()
+        if self._rows["is_gpu"].any() and not self.has(*MPI_LAYOUTS):
+            gpus = self._rows.filter("is_gpu")
+            drivers = {*map(self.find_host, gpus["task"].unique().to_list())}
+            others = ~pl.col("process").is_in(gpus["process"].unique().implode())
+            drivers |= {*self._rows.filter(others)["task"]}
+            tasks = tasks.filter(tasks.is_in([*drivers]))
+        return tasks.to_list()
 
     @cached_property
     def devices(self) -> list[int]:

@@ -163,6 +163,9 @@ def join_units(
     # Threads that call neither CUDA nor MPI wait for what is not known: the outside, as far as is known.
     others = handoffs.filter(~pl.col("calls"))["releaser"].unique().implode()
     arrive = calls.filter(pl.col("name") == WAITED, pl.col("thread").is_in(others))
+    returned = _find_returned(reader, calls, arrive)
+    joiner.end_waits(returned)
+    arrive = arrive.filter(~pl.col("node_begin").is_in(returned["target"].implode()))
     joiner.add_clock(ordered, arrive["node_begin"].to_numpy() >> 1)
     joining, nodes = (pl.concat(parts) for parts in (joiner.parts, joiner.nodes))
     joining = joining.sort("target", maintain_order=True)
@@ -193,6 +196,22 @@ def join_units(
         {process: row for row, process in helpers.items()},
         _list_drivers(reader),
     )
+
+
+def _find_returned(reader: EventReader, calls: pl.DataFrame, arrive: pl.DataFrame) -> pl.DataFrame:
+    """Return which waits of threads that tell GPUs of their process what to do end just after a thread of one
+    of these begins to wait for them again: `target`, the moment, and `source`, when each of the GPUs last
+    did so. arrive: ends of waits for what is not known, rows of calls.
+    """
+    rows = reader.rows.threads.with_columns(pl.col("thread").cast(pl.Int64))
+    rows = rows.select("thread", "process", gpu=pl.when("is_gpu").then("task"))
+    waits = calls.filter(name=HANDOFF).join(rows.drop_nulls("gpu"), on="thread")
+    own = arrive.select("thread", "begin", target="node_begin").join(rows.drop("gpu"), on="thread")
+    own = own.join(waits.select("process", "gpu").unique(), on="process").sort("begin")
+    waits = waits.select("gpu", "begin", source="node_begin", at="begin").sort("begin")
+    found = own.join_asof(waits, on="begin", by="gpu", check_sortedness=False).drop_nulls("source")
+    last = pl.col("at").max().over("target")
+    return found.filter(pl.col("begin") - last < TOGETHER).select("target", "source")
 
 
 def _list_drivers(reader: EventReader) -> dict[int, int]:
@@ -373,6 +392,14 @@ class _Joiner(Struct):
             channel = own, tuple(sorted({self.hosts[member] for member in own}))
             numbers.append(self.channels.setdefault(channel, len(self.channels)))
         return np.array(numbers, np.int64)[group]
+
+    def end_waits(self, returned: pl.DataFrame) -> None:
+        """Let waits end once others have come: `target`, the moment, and `source`, what it waits for."""
+        ends = returned["target"].to_numpy() >> 1
+        target, kind, typical = map(self.columns.view, ("target", "kind", "typical"))
+        typical[np.isin(target, ends) & (kind == Kind.GAP)] = 0
+        source = returned["source"].to_numpy()
+        self.parts.append(_make_joining(Kind.MEET, typical=0, target=ends, source=source))
 
     def add_clock(self, long: tuple[np.ndarray, np.ndarray], arrive: np.ndarray) -> None:
         """Add the clock, which what comes from outside of the job waits for. long: of nodes; arrive: nodes
