@@ -246,7 +246,8 @@ class Comparison(Struct, frozen=True):
         chance = f"by chance up to {100 * self.noise:.1f} %" if self.noise is not None else ""
         if self.is_alike and not is_small:
             how = f"{_say_change(self.change)}, which may be chance, than"
-        times = ", ".join(filter(None, (_say_times(*self.unit_ns), chance)))
+        medians = f"medians of {self.runs[0]} and {self.runs[1]} runs" if max(self.runs) > 1 else ""
+        times = ", ".join(filter(None, (_say_times(*self.unit_ns), medians, chance)))
         said = f"{b} takes {how} {a} ({self.unit} {times})"
         if self.causes and not is_small:
             causes = (f"{one}, {100 * one.share:.0f} % of the difference" for one in self.causes)
@@ -718,6 +719,10 @@ def _make_tables(
     """Return the tables of a comparison."""
     jobs = first, second
     result = Result("difference", "Difference of two jobs", notes=list(comparison.reserves))
+    kernels = reasons.filter(pl.col("part") == "kernel", pl.col("name") != "")
+    for name, lacking, there in (("A", "b_count", "a_count"), ("B", "a_count", "b_count")):
+        if (own := kernels.filter(pl.col(lacking) == 0, pl.col(there) > 0)).height:
+            result.notes.append(f"kernels of {name} alone: {list_some(own['name'].to_list())}")
     a, b = (job.description["name"] for job in jobs)
     whole = comparison.unit_ns[1] - comparison.unit_ns[0]
     families = reasons.group_by("family").agg(pl.col("a_ns", "b_ns", "change_ns").sum())

@@ -153,6 +153,11 @@ def test_what_compares(second: FinishedJob, verdict: str, said: str) -> None:
     assert said in comparison.headline
 
 
+def test_what_is_new_and_what_is_gone() -> None:
+    _, result = compare_jobs(make_run(), make_run({"norm": {"name": "new", "count": 1}}))
+    assert result.notes[1:] == ["kernels of A alone: norm", "kernels of B alone: new"]
+
+
 def test_limits() -> None:
     """A change that may be chance exceeds none."""
     slow = make_run({GEMM: {"time": 440 * US}})
@@ -204,6 +209,13 @@ def test_a_difference_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[st
     content = json.loads(both.read_text())
     headline = content["job"]["comparison"]["headline"]
     assert headline in " ".join(capsys.readouterr().out.split())
+    other, report = tmp_path / "other.json", json.loads(json_file.read_text())
+    report["job"]["devices"] = 0
+    other.write_text(json.dumps(report))
+    versus = [str(json_file), str(json_file), "--versus", str(json_file)]
+    assert main(["diff", *versus]) == 0
+    assert ", medians of 2 and 1 runs" in " ".join(capsys.readouterr().out.split())
+    assert main(["diff", str(json_file), str(other), "--fail-above", "5%"]) == 5
     result = Page(page.read_text(encoding="utf-8"))
     assert headline in result.text
     assert "takes as long as" in headline
