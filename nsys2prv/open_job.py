@@ -427,6 +427,7 @@ class OpenJob(Closable):
         regions: Sequence[str] = (),
         host_threads: str = "main",
         whole: bool = False,
+        divided: bool = True,
     ) -> Results:
         """Return the results of the analyses of these names, or of all, by name.
 
@@ -437,7 +438,8 @@ class OpenJob(Closable):
         (:meth:`what_if`), for `findings`. mesh: names and sizes of the dimensions of its parallel groups,
         as in `tp=2,pp=4`, "" to find them. regions: names or glob patterns of NVTX ranges that have
         efficiencies of their own, or ("all",). host_threads: which count in efficiencies, `main` or
-        `all`. whole: of the whole job instead of its steady state.
+        `all`. whole: of the whole job instead of its steady state. divided: with the tables of `findings` by
+        which runs are compared (`path`, `work`).
 
         ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns
         carry their units. Raises UsageError for an unknown name.
@@ -458,6 +460,7 @@ class OpenJob(Closable):
             mesh=mesh,
             host_threads=host_threads,
             whole=whole,
+            divided=divided,
         )
         key = asked, iterations, tuple(regions)
         made = self._results.setdefault(key, {})

@@ -106,11 +106,11 @@ def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[Finishe
                 results = _analyse_job(job, names, options)
                 return _finish_job(job, results, bool(options.html), options.reports), []
             described = job.describe(options.reports)
-            results = _analyse_job(job, FIRST, options)
+            results = _analyse_job(job, FIRST, options, divided=False)
             left_out = [name for name in job.analyses if name not in FIRST]
             head = make_heading({**described, "title": options.title})
             while left_out and count_lines_left(results.values(), head, style) >= LEAST_LINES:
-                results |= _analyse_job(job, [left_out.pop(0)], options)
+                results |= _analyse_job(job, [left_out.pop(0)], options, divided=False)
             return FinishedJob(described, results), left_out
     if (
         len(options.reports) > 1
@@ -227,11 +227,10 @@ def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) ->
 
 
 def _analyse_job(
-    job: OpenJob, names: Sequence[str], options: argparse.Namespace
+    job: OpenJob, names: Sequence[str], options: argparse.Namespace, **more: bool
 ) -> dict[str, Result]:
-    return job.analyse(
-        *names, **_choose(options, "useful", "iterations", "bins", "what_if", "mesh")
-    )
+    chosen = _choose(options, "useful", "iterations", "bins", "what_if", "mesh")
+    return job.analyse(*names, **chosen, **more)
 
 
 def load_job(name: str, options: argparse.Namespace) -> FinishedJob:

@@ -144,6 +144,8 @@ class AnalysisOptions(Struct, frozen=True):
     steady: Steady | None = None
     #: Whether figures are of the whole job, though it may have a steady state.
     whole: bool = False
+    #: Whether tables are made by which runs are compared.
+    divided: bool = True
     #: The time that the reports of all processes cover (coverage.py): outside of it nothing counts.
     covered: Spans = EMPTY
     #: Length of the job without what only helpers have (ns).

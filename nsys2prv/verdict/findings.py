@@ -120,8 +120,9 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         span = "the work of GPUs" if devices.height else f"the time from {MPI_TIME}"
         result.add("what_if", answers, span="the steady state" if facts.is_steady else span)
     facts = CauseContext(frames, context, replay)
-    result.add("path", path_parts.list_path(facts))
-    result.add("work", path_parts.list_work(facts))
+    if options.divided:
+        result.add("path", path_parts.list_path(facts))
+        result.add("work", path_parts.list_work(facts))
     replayed = replay.span / options.covered_steady.length
     outside = replay.measure_outside()
     if summary and outside * replayed >= LEAST_OUTSIDE:
