@@ -266,6 +266,8 @@ def _match_threads(threads: Sequence[_Thread]) -> Iterator[pl.DataFrame]:
         if not (found := [_find_releaser(waiter, waits, near)])[0]:
             groups = [waits[waiter.place == place] for place in np.unique(waiter.place)]
             found = [_find_releaser(waiter, own, near) for own in groups]
+            rest = [own for own, one in zip(groups, found, strict=True) if one is None]
+            found += _divide_waits(waiter, np.concatenate(rest), near) if rest else []
         for one in filter(None, found):
             yield _list_rows(waiter, one)
             if one.thread.row not in seen:
@@ -318,6 +320,29 @@ def _find_releaser(waiter: _Thread, waits: np.ndarray, threads: Iterable[_Thread
     by_rule = (filter(None, rule) for rule in zip(*found, strict=True))
     best = (min(rule, key=lambda one: one.differs, default=None) for rule in by_rule)
     return next(filter(None, best), None)
+
+
+def _divide_waits(
+    waiter: _Thread, waits: np.ndarray, threads: Iterable[_Thread]
+) -> Iterator[_Found]:
+    """Yield what ends some waits of a thread that several others end in turn, as one waits for requests and
+    then for what it has asked for: nearly each call of one that lets others go on is followed by the end
+    of a wait at once, and none of another comes in between.
+    """
+    threads = [one for one in threads if one.owner != waiter.owner and len(one.wakes)]
+    ends, closest = waiter.until[waits], np.full(len(waits), WAKE_UP + 1)
+    for one in threads:
+        at = np.searchsorted(one.wakes, ends, "right") - 1
+        delay = np.where(at >= 0, ends - one.wakes[np.maximum(at, 0)], WAKE_UP + 1)
+        closest = np.minimum(closest, delay)
+    often = len(ends) / max(int(np.ptp(waiter.until)), 1)
+    for one in threads:
+        at = np.searchsorted(one.wakes, ends, "right") - 1
+        own = (at >= 0) & (ends - one.wakes[np.maximum(at, 0)] == closest)
+        is_each = len(np.unique(at[own])) >= NEARLY_ALL * len(one.wakes)
+        is_each &= own.sum() >= FEWEST_WAITS and often * np.median(closest[own]) <= BY_CHANCE
+        if is_each and (found := _follow_wakes(waiter, waits[own], one)):
+            yield found
 
 
 def _follow_wakes(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found | None:

@@ -21,8 +21,8 @@ NAMES = (
     *(*Rank().names, "add_one", "cudaStreamSynchronize_v3020"),
     *("sem_clockwait", "sem_post", "read", "write"),
 )
-#: The process that has no GPU, and its thread.
-SCHEDULER = 77
+#: Processes that have no GPU, and their threads.
+SCHEDULER, TOKENIZER = 77, 88
 
 
 def write_steps(
@@ -32,11 +32,12 @@ def write_steps(
     known: bool = True,
     helper: bool = False,
     requests: np.ndarray | None = None,
+    asks: bool = False,
 ) -> list[Path]:
     """Write three ranks whose first does some work in each step (ns) before all launch a kernel; the
     others wait for that, or for so long (a column each). known: its calls of the system are recorded.
     helper: a process without a GPU does the work, and all wait for it. requests: before its work the
-    first waits so long itself.
+    first waits so long itself. asks: the helper waits for another one, which does nearly all of the work.
     """
     random = np.random.default_rng(2)
     ranks = [Rank(10 + number, names=NAMES) for number in range(3)]
@@ -47,7 +48,7 @@ def write_steps(
         of_other = {"globalTid": rank.nvtx[0]["globalTid"] + 5}
         if number or known:
             rank.more["OSRT_API"] = [make_os_call(1, 1_000, WAIT, rank.pid + 5, **of_other)]
-    begin = 100_000
+    begin, last = 100_000, 50_000
     for step, work in enumerate(works.tolist()):
         others = [work] * 2 if waits is None else waits[:, step].tolist()
         ends = [begin + one for one in (work, *others)]
@@ -77,6 +78,17 @@ def write_steps(
                 end + 6_000, end + 7_000, WRITE, globalTid=ranks[0].nvtx[0]["globalTid"]
             )
             ranks[0].more["OSRT_API"] += [*posts, waiting, told]
+        if asks:
+            asked, done = begin + 40_000 + int(random.integers(8_000)), begin + work - 80_000
+            other = {"globalTid": make_global_tid(TOKENIZER, TOKENIZER)}
+            woken = done + 5_000 + int(random.integers(8_000))
+            ranks[0].more["OSRT_API"] += [
+                make_os_call(asked, asked + 1_000, WRITE, **thread),
+                make_os_call(asked + 3_000, woken, READ, **thread),
+                make_os_call(last, asked + 5_000 + int(random.integers(8_000)), READ, **other),
+                make_os_call(done, done + 1_000, WRITE, **other),
+            ]
+            last = done + 2_000
         begin = end + 10_000
     return [rank.write(folder / f"rank{number}.sqlite") for number, rank in enumerate(ranks)]
 
@@ -148,6 +160,18 @@ def test_waits_for_something_else_are_no_handoffs(tmp_path: Path) -> None:
 def test_who_may_wait_too_hands_nothing_off(tmp_path: Path) -> None:
     works = make_works(300_000, 5, 3_000_000)
     assert not list_findings(write_steps(tmp_path, works, known=False))[1].height
+
+
+def test_one_waits_for_another_that_waits_for_a_third(tmp_path: Path) -> None:
+    """The second waits for the first and the third in turn, in the same call."""
+    works = make_works(600_000, 5, 3_000_000)
+    findings, handoffs = list_findings(write_steps(tmp_path, works, helper=True, asks=True))
+    pairs = handoffs.group_by("thread", "releaser").len()
+    assert (pairs.height, pairs["len"].min() >= STEPS - 2) == (6, True)
+    first = findings[0]
+    assert first.what_if == f"process {TOKENIZER} (node0): hand-offs as usual"
+    gain = np.maximum(works[1:] - np.quantile(works[1:], 0.3), 0).sum()
+    assert first.share == pytest.approx(gain / (works + 820_000)[1:].sum(), rel=0.1)
 
 
 def test_a_process_without_a_gpu_is_named(tmp_path: Path) -> None:
