@@ -234,9 +234,10 @@ def _number_nodes(kernels: pl.DataFrame) -> pl.DataFrame:
     # CUDA numbers nodes within their graph in the low half.
     graph = [*owner, "graph"]
     nodes = nodes.with_columns(graph=pl.col("node") // (1 << 32))
-    does = pl.col("by_name").cast(pl.String).str.join(" ").over(graph)
-    nodes = nodes.with_columns(does=does, at=pl.int_range(pl.len()).over(graph))
-    place = pl.struct(pl.col("does").rank("dense"), "at").rank("dense").cast(pl.Int64)
+    graphs = nodes.group_by(graph).agg(does=pl.col("by_name").cast(pl.String).str.join(" "))
+    graphs = graphs.with_columns(pl.col("does").rank("dense"))
+    nodes = nodes.with_columns(at=pl.int_range(pl.len()).over(graph)).join(graphs, on=graph)
+    place = pl.struct("does", "at").rank("dense").cast(pl.Int64)
     nodes = nodes.with_columns(node_place=place)
     enough = pl.col("calls").sum().over(*owner, "node_place") >= FEWEST
     nodes = nodes.filter(enough).select(*owner, "node", "node_place")
@@ -305,10 +306,11 @@ def _join_nodes(found: pl.DataFrame) -> pl.DataFrame:
     alone = found.filter(is_alone)
     if not alone.height:
         return found
-    members = pl.col("member").unique().sort().cast(pl.String).str.join(" ").over("communicator")
+    members = pl.col("member").unique().sort().cast(pl.String).str.join(" ")
+    one = alone.group_by("communicator").agg(pl.col("by_name").first(), members=members)
+    one = one.with_columns(joined=pl.col("communicator").min().over("by_name", "members"))
+    alone = alone.join(one.select("communicator", "joined"), on="communicator")
     alone = alone.with_columns(last=pl.col("placed_end").max().over("communicator", "sequence"))
-    one = pl.col("communicator").min().over("by_name", members)
-    alone = alone.with_columns(joined=one)
     order = pl.struct("last", "communicator", "sequence").rank("dense").over("joined")
     alone = alone.with_columns(sequence=order.cast(pl.Int64), communicator="joined")
     return pl.concat([found.filter(~is_alone), alone.select(found.columns)])
