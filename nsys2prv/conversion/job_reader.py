@@ -453,7 +453,7 @@ def _find_parallel_groups(job: Job, reader: EventReader, found: Found) -> list[R
     """Return which dimension kernels of NCCL are of, in all and while they wait, and where each rank is in the
     dimensions. found: gets the places of tasks, or a warning where no dimension is known.
     """
-    mesh = find_named_mesh(reader)
+    mesh = find_named_mesh(reader, job.plan.options.mesh)
     if mesh is None or not mesh.dimensions:
         found.warnings.append(
             "parallel groups: no communicator of NCCL is known that divides the ranks"

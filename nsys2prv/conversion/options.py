@@ -322,7 +322,7 @@ class Options(Struct, frozen=True):
 
     kinds: what -t takes, each; all if empty. demanded: kinds that are not converted by default, in
     addition to the others. full_kernel_names: --kernel-names full. min_duration: kind of event -> ns.
-    without_paths: --no-paths. metadata: False for --no-metadata. report: what is found is in the
+    without_paths: --no-paths. mesh: asks for the kind parallel_groups. metadata: False for --no-metadata. report: what is found is in the
     summary's `report`. keep_going: the summary's `unread` lists the other reports.
 
     jobs: 0 for one per CPU, which the command line has by default. A script that asks for more than
@@ -350,6 +350,7 @@ class Options(Struct, frozen=True):
     keep_going: bool = False
     without_paths: bool = False
     anonymous: bool = False
+    mesh: str = ""
 
 
 #: What is done unless something else is asked for.
@@ -398,7 +399,8 @@ class Plan(Struct, frozen=True):
             require_core("--states")
         kinds = options.kinds.split(",") if isinstance(options.kinds, str) else options.kinds
         selection, cut = add_regions(
-            select_kinds(kinds, options.demanded), CutPlan.from_options(options.cut)
+            select_kinds(kinds, options.demanded + ("parallel_groups",) * bool(options.mesh)),
+            CutPlan.from_options(options.cut),
         )
         settings = ReadingSettings(
             min_durations=parse_least_durations(options.min_duration),

@@ -552,7 +552,8 @@ class Mesh(Struct, frozen=True):
         if self.places is None:
             return {}
         rows = {row["rank"]: row for row in self.places.rows(named=True)}
-        named = {name: SHORT[name] for name in self.places.columns if SHORT.get(name) in PLACES}
+        named = {name: SHORT.get(name, name) for name in self.places.columns}
+        named = {name: short for name, short in named.items() if short in PLACES}
         return {
             task: {short: rows[rank][name] for name, short in named.items()}
             for task, rank in self.ranks.items()
@@ -772,8 +773,10 @@ def number_ranks(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, int]:
     return ranks if len({*ranks.values()}) == tasks.height else {}
 
 
-def find_named_mesh(reader: EventReader) -> Mesh | None:
-    """Return the parallel groups by all that a job does, None where its ranks are not known."""
+def find_named_mesh(reader: EventReader, mesh: str = "") -> Mesh | None:
+    """Return the parallel groups by all that a job does, None where its ranks are not known. mesh: as of
+    :func:`find_mesh`.
+    """
 
     def find_computing(unit: int, device: int) -> Spans:
         kernels = reader.read_begins("cuda_kernel", (), unit)
@@ -789,7 +792,7 @@ def find_named_mesh(reader: EventReader) -> Mesh | None:
     tasks = rows.select("task", "rank", "is_gpu", "nccl_rank").unique("task").sort("task")
     kernels = pl.concat(sums) if sums else pl.DataFrame()
     ranks = number_ranks(kernels, tasks)
-    return find_mesh(reader, kernels, ranks, span) if ranks else None
+    return find_mesh(reader, kernels, ranks, span, mesh=mesh) if ranks else None
 
 
 def list_by_dimension(reader: EventReader, mesh: Mesh) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -799,6 +802,8 @@ def list_by_dimension(reader: EventReader, mesh: Mesh) -> tuple[pl.DataFrame, pl
     fields = ("operation", "communicator")
     kernels = name_unknown(reader, reader.read_begins("nccl_kernel", fields))
     values = map_labels("dimension")
+    # Those of `--mesh` by what they are called usually.
+    values |= {short: values[name] for name, short in reversed(SHORT.items())}
     named = {one.name: values.get(one.name, values["other groups"]) for one in mesh.dimensions}
     kernels = mesh.add_dimensions(kernels)
     if "dimension" not in kernels.columns:

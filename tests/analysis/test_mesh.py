@@ -92,14 +92,19 @@ def test_ranks_have_places_and_waits_of_dimensions(tmp_path: Path) -> None:
     assert {*stragglers["place"]} == {*by_rank["place"]}
 
 
-def test_traces_have_dimensions_and_places(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "of_all"),
+    [({"demanded": ("parallel_groups",)}, "world"), ({"mesh": "tp=2,dp=2,pp=2"}, "other groups")],
+    ids=["found", "given"],
+)
+def test_traces_have_dimensions_and_places(
+    asked: dict[str, object], of_all: str, tmp_path: Path
+) -> None:
     reports = write_mesh(tmp_path)
-    trace, _ = convert_and_read(
-        reports, tmp_path / "o.prv", demanded=("parallel_groups",), align="none"
-    )
+    trace, _ = convert_and_read(reports, tmp_path / "o.prv", align="none", **asked)
     counts = Counter(label for label, _, _ in list_labelled_intervals(trace, DIMENSION))
     each = RANKS * STEPS
-    assert counts == {"tensor": LAYERS * each, "data": each, "pipeline": each, "world": each}
+    assert counts == {"tensor": LAYERS * each, "data": each, "pipeline": each, of_all: each}
     (place,) = (one for one in trace.samples if one.row == (7, 1) and one.time == 0)
     assert place.numbers == {PLACE_TP: 1, PLACE_TP + 1: 2, PLACE_TP + 2: 2}
     assert "\nrank 6 16 tp 0 dp 1 pp 1\n" in (tmp_path / "o.row").read_text()
