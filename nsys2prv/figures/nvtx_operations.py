@@ -17,6 +17,7 @@ from nsys2prv._util.intervals import (
     split_ranges,
     take_off_inner,
 )
+from nsys2prv._util.text import format_count
 from nsys2prv.figures.device_group import (
     COMMUNICATING,
     CONVOLUTION,
@@ -102,6 +103,8 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "tree", tree.with_columns(unit=pl.lit((number << 32) + unit.number, pl.Int64))
     sums = pl.concat(names).group_by("task", "group").agg(pl.all().sum())
     yield "names", sums.sort("task", "group")
+    uncaptured = unit.reader.count_nodes(unit.number) - captured.height
+    yield "uncaptured", pl.DataFrame({"count": [uncaptured]})
 
 
 def list_captured_work(unit: DeviceGroup, schema: pl.Schema) -> pl.DataFrame:
@@ -291,6 +294,12 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
     by_rank = context.label_tasks(_compute_figures(per_rank, ["task", "operation"], has_work))
     result.add("by_rank", by_rank)
+    uncaptured = frames["uncaptured"]["count"].sum()
+    if uncaptured > 0:
+        result.missing.append(
+            f"NVTX ranges in which CUDA graphs were captured: the reports lack the capture of {format_count(uncaptured, 'operation')} "
+            "(start the profile before it)"
+        )
     if has_work and not context.reader.layouts & {"launch", "memory"}:
         absent = context.explain_absence(("cuda_api",))
         result.missing.append(

@@ -395,6 +395,19 @@ class EventReader(Struct, dict=True):
             replays.append(work.select(*REPLAY_COLUMNS))
         return pl.concat(replays)
 
+    def count_nodes(self, unit: int) -> int:
+        """Return how much of the work of a unit is that of nodes of graphs."""
+        count = 0
+        for layout in OF_NODES:
+            bit = 1 << [field.name for field in load_catalogue().layouts[layout].fields].index(
+                "graph_node"
+            )
+            runs = self._index.get((RANGE, layout, unit), ())
+            if any((run.index.always | run.index.some) & bit for run in runs):
+                work = self.read_begins(layout, ("graph_node",), unit)
+                count += int((work["graph_node"] > 0).sum())
+        return count
+
     def read_lines(
         self,
         kinds: Sequence[str],

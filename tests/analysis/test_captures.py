@@ -4,6 +4,8 @@ kernels are of the calls that were captured.
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -225,3 +227,12 @@ def test_messages_of_replayed_kernels_have_lines(tmp_path: Path) -> None:
     with nsys2prv.open(reports, jobs=1) as job:
         lines = job.lines("nccl_message").group_by("bytes").len().sort("bytes")
     assert lines.rows() == [(1_000, 2 * REPLAYS), (2_000, REPLAYS), (4_000, 2 * REPLAYS)]
+
+
+def test_that_a_capture_is_not_recorded_is_said(tmp_path: Path) -> None:
+    report = write_graph_job(tmp_path / "r.sqlite", False)
+    with closing(sqlite3.connect(report)) as connection, connection:
+        connection.execute(f"DELETE FROM {NODES}")
+    with nsys2prv.open(report, jobs=1) as job:
+        missing = job.analyse("operations")["operations"].missing
+    assert any(f"lack the capture of {2 * STEPS} operations" in one for one in missing)
