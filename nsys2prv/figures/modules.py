@@ -18,6 +18,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import accumulate
 
 import numpy as np
 import polars as pl
@@ -273,11 +275,35 @@ def _number_paths(
     ranges: Ranges, is_module: np.ndarray, places: Places
 ) -> tuple[np.ndarray, list[str]]:
     """Return the path of each module, -1 of other ranges, and the paths: parts from the outermost, each behind
-    a comma. Modules deeper than DEEPEST share the path of the one around them.
+    a comma. A range of the backward pass that is within no other, as on autograd's thread, has the path of the forward
+    pass's ranges of its name, if they have one.
     """
     up = ranges.take_above(np.arange(len(is_module)), places.module)
     # A dotted name is a whole path.
     up = np.where(ranges.sort == MODULE, -1, up)
+    path, texts = _follow_up(ranges, is_module, up)
+    forward = np.flatnonzero(is_module & (ranges.backward == 0) & (ranges.sort == OTHER))
+    apart = np.flatnonzero(is_module & (ranges.backward > 0) & (ranges.sort == OTHER) & (up < 0))
+    forward = forward[np.isin(ranges.part[forward], ranges.part[apart])]
+    pairs, first = np.unique(
+        np.stack([ranges.part[forward], path[forward]]), axis=1, return_index=True
+    )
+    parts, counts = np.unique(pairs[0], return_counts=True)
+    usual = dict(zip(pairs[0].tolist(), up[forward[first]].tolist(), strict=True))
+    is_one = np.isin(ranges.part[apart], parts[counts == 1])
+    if not is_one.any():
+        return path, texts
+    apart = apart[is_one]
+    up[apart] = [usual[part] for part in ranges.part[apart].tolist()]
+    return _follow_up(ranges, is_module, up)
+
+
+def _follow_up(
+    ranges: Ranges, is_module: np.ndarray, up: np.ndarray
+) -> tuple[np.ndarray, list[str]]:
+    """Return the paths of modules as :func:`_number_paths` does, by the module around each (`up`). Modules deeper
+    than DEEPEST share the path of the one around them.
+    """
     path, texts = np.full(len(is_module), -1), [""]
     rest = np.flatnonzero(is_module)
     size = int(ranges.part.max(initial=0)) + 1
@@ -449,47 +475,39 @@ def _fold_places(places: pl.Series, names: pl.DataFrame) -> pl.DataFrame:
     known = names.group_by("part").agg(
         pl.col("text").first(), dotted=pl.col("sort").is_in((MODULE, BEFORE, AFTER)).any()
     )
-    texts = {part: (text, dotted) for part, text, dotted in known.rows()}
-    paths: list[tuple[list[str], bool]] = []
+    # A number belongs to the name before it.
+    texts = {
+        part: (re.split(r"\.(?!\d+(?:\.|$))", text) if dotted else [text], dotted)
+        for part, text, dotted in known.rows()
+    }
+    fold = cache(partial(re.compile(NUMBER).sub, "*"))
+    is_of_layers = cache(re.compile(_LAYERS).search)
+    paths: list[tuple[list[str], list[str], bool]] = []
     variants: dict[str, set[str]] = defaultdict(set)
     for place in places.to_list():
         parts = [texts[int(part)] for part in place.partition(";")[0].split(",")[1:]]
-        is_dotted = any(dotted for _, dotted in parts)
-        # A number belongs to the name before it.
-        split = (
-            re.split(r"\.(?!\d+(?:\.|$))", text) if dotted else [text] for text, dotted in parts
-        )
-        path = [one for own in split for one in own]
-        paths.append((path, is_dotted))
-        for depth, one in enumerate(path):
-            variants[_fold(path[: depth + 1])].add(one)
+        path = [one for own, _ in parts for one in own]
+        alike = [*accumulate(map(fold, path), "{}\0{}".format)]
+        paths.append((path, alike, any(dotted for _, dotted in parts)))
+        for one, of in zip(path, alike, strict=True):
+            variants[of].add(one)
     rows = []
-    for place, (path, is_dotted) in zip(places.to_list(), paths, strict=True):
+    for place, (path, alike, is_dotted) in zip(places.to_list(), paths, strict=True):
         _, _, operator = place.partition(";")
         # A few numbered parts of a block are different modules; layers, and experts, are alike.
-        counted = [
-            depth
-            for depth, one in enumerate(path)
-            if len(variants[_fold(path[: depth + 1])]) > (MOST_PARTS if is_dotted else 1)
-        ]
-        named = [depth for depth, one in enumerate(path) if re.search(_LAYERS, one)]
+        most = MOST_PARTS if is_dotted else 1
+        counted = [depth for depth, one in enumerate(alike) if len(variants[one]) > most]
+        named = [depth for depth, one in enumerate(path) if is_of_layers(one)]
         since = next(iter((named or counted) if is_dotted else counted[-1:]), -1)
-        shown = [
-            re.sub(NUMBER, "*", one) if depth in (since, *counted) else one
-            for depth, one in enumerate(path)
-        ]
-        layer = int(re.findall(NUMBER, path[since])[-1][-18:]) if since >= 0 else None
-        shown += [texts[int(operator)][0]] if operator else []
-        rows.append(
-            (place, shown, bool(operator), layer, path[since] if since >= 0 else None, since)
-        )
-    schema = {"place": pl.String, "path": pl.List(pl.String), "operator": pl.Boolean}
+        shown = [fold(one) if depth in (since, *counted) else one for depth, one in enumerate(path)]
+        shown += [".".join(texts[int(operator)][0])] if operator else []
+        name = path[since] if since >= 0 else None
+        layer = int(re.findall(NUMBER, name)[-1][-18:]) if name else None
+        rows.append((place, "\0".join(shown), bool(operator), layer, name, since))
+    schema = {"place": pl.String, "path": pl.String, "operator": pl.Boolean}
     schema |= {"layer": pl.Int64, "name": pl.String, "since": pl.Int64}
-    return pl.DataFrame(rows, schema, orient="row")
-
-
-def _fold(path: Sequence[str]) -> str:
-    return BETWEEN.join(re.sub(NUMBER, "*", one) for one in path)
+    folded = pl.DataFrame(rows, schema, orient="row")
+    return folded.with_columns(pl.col("path").str.split("\0"))
 
 
 def _roll_up(rows: pl.DataFrame) -> pl.DataFrame:
@@ -545,8 +563,7 @@ def _make_tree(sums: pl.DataFrame) -> pl.DataFrame:
     # Of modules beside each other the longest comes first.
     lasts, order = dict(tree.select("path", "gpu_ns").rows()), []
     for path in tree["path"].to_list():
-        ends = [at for at, letter in enumerate(path) if letter == "\0"]
-        above = (path[:end] for end in (*ends, None))
+        above = accumulate(path.split("\0"), "{}\0{}".format)
         order.append([(-lasts[one], one) for one in above])
     rows = sorted(range(len(order)), key=order.__getitem__)
     return tree[rows].with_columns(_join_names())

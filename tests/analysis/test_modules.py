@@ -150,6 +150,22 @@ def test_backward_operators_have_the_module_of_their_forward(tmp_path: Path) -> 
     assert layers.select("slowest", "calls", "gpu_ns").row(0) == ("layers.1", 2, 32 * us)
 
 
+@pytest.mark.parametrize(("elsewhere", "path"), [(False, "forward / layer_*"), (True, "layer_*")])
+def test_ranges_of_the_backward_pass_join_those_of_their_name(
+    tmp_path: Path, elsewhere: bool, path: str
+) -> None:
+    """Where a name is in several places of the forward pass, nothing says which of them it is."""
+    program = Program()
+    program.run([("forward", [(f"layer_{layer}", [5]) for layer in (0, 1)])])
+    program.run([("evaluate", [(f"layer_{layer}", [1]) for layer in (0, 1)])] if elsewhere else [])
+    program.run([(f"layer_{layer}.backward", [7]) for layer in (1, 0)], PID + 1)
+    with nsys2prv.open(program.write(tmp_path / "r.sqlite"), jobs=1) as job:
+        frame = job.analyse("modules")["modules"].tables["modules"].frame
+    (row,) = frame.filter(path=path).iter_rows(named=True)
+    assert row["backward_gpu_ns"] == 14_000
+    assert row["gpu_ns"] == (14_000 if elsewhere else 24_000)
+
+
 HOOKS = ("FSDP::{}_forward (enc.block.{}.layer.{}), op_id = {}", "aten::to, op_id = 9")
 
 
