@@ -719,6 +719,12 @@ def _make_tables(
     """Return the tables of a comparison."""
     jobs = first, second
     result = Result("difference", "Difference of two jobs", notes=list(comparison.reserves))
+    lacking = [one for one in jobs if one.find_frame("findings", "path") is None]
+    if lacking:
+        names = list_some([one.description["name"] for one in lacking])
+        result.notes.append(
+            f"why they differ is not known: {names} has no findings, or is of an older version"
+        )
     kernels = reasons.filter(pl.col("part") == "kernel", pl.col("name") != "")
     for name, lacking, there in (("A", "b_count", "a_count"), ("B", "a_count", "b_count")):
         if (own := kernels.filter(pl.col(lacking) == 0, pl.col(there) > 0)).height:
