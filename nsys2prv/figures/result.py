@@ -38,6 +38,8 @@ KERNEL_NAMES = "kernel names"
 MOST_FINDINGS = 10
 #: Ranks, or members of a communicator, that are named one by one.
 MOST_NAMED = 8
+#: Processes of which GPUs are named.
+MOST_PROCESSES = 3
 #: GPUs of one process that are named.
 MOST_DEVICES = 2
 #: Said where there are no findings.
@@ -538,7 +540,8 @@ def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, 
     for value, of_tasks in members.sort("communicator").rows():
         ranks, who, hosts = zip(*(places[task] for task in of_tasks), strict=True)
         if {*of_tasks} <= gpus:
-            name = f"world ({_name_gpus(who)})" if len(of_tasks) == len(gpus) else _name_gpus(who)
+            name = _name_gpus(who)
+            name = f"world ({name})" if len(of_tasks) == len(gpus) else name
         elif None in ranks:
             name = list_some(who)
         else:
@@ -555,7 +558,9 @@ def _name_gpus(names: Sequence[str]) -> str:
         process, _, number = name.rpartition("GPU")
         numbers.setdefault(process, []).append(int(number))
     parts = (f"{process}GPU{format_numbers(sorted(own), ',')}" for process, own in numbers.items())
-    return list_some([*parts])
+    return (
+        list_some([*parts]) if len(numbers) <= MOST_PROCESSES else format_count(len(names), "GPU")
+    )
 
 
 def _name_ranks(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> str:

@@ -81,8 +81,8 @@ SMALL = 1024
 #: backward pass.
 OFTEN, SAME_SIZE, EXPOSED = 8, 0.8, 0.8
 #: Sharded data parallelism gathers the parameters for the forward and the backward pass, and reduces
-#: them once.
-GATHERS = 1.5
+#: them once; tensor parallelism that divides sequences gathers one and a half times as often at most.
+GATHERS = 1.75
 #: What is done so often is done again and again.
 FEWEST = 3
 #: Layouts that say how long kernels wait.
