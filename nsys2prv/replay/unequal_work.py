@@ -167,7 +167,9 @@ def mask_waiting(replay: Replay) -> np.ndarray:
     firsts = table.edges[table.first[:-1]]
     if not any(members for members, _ in replay.job.channels):
         return np.zeros(len(firsts), bool)
-    waits = np.isin(edges.target[np.maximum(firsts, 0)], edges.source[replay.select((Kind.MEET,))])
+    # Their own work ends where ranks meet, not a node before that.
+    met = edges.source[replay.select((Kind.MEET,))]
+    waits = np.isin(edges.target[np.maximum(firsts, 0)], met[met & 1 == 1])
     return (waits & (firsts >= 0)).any(axis=1)
 
 

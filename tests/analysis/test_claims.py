@@ -226,7 +226,7 @@ def test_kernels_that_leave_a_gpu_without_work(
     size |= {"staticSharedMemory": 0, "dynamicSharedMemory": shared}
     kernel = make_kernel(20 * US, 50 * MS, correlationId=0, **size)
     gpu = {"id": 0, "name": "Tesla T4", "uuid": "u", "cuDevice": 0, "smCount": processors}
-    gpu |= dict(zip(LIMITS, (32, 16, 65536, 65536, 0), strict=True))
+    gpu |= dict(zip(LIMITS, (32, 16, 65536, 65536), strict=False))
     tables = {KERNEL: [kernel], **({"TARGET_INFO_GPU": [gpu]} if processors else {})}
     findings = find(tmp_path, [(0, 10 * US, LAUNCH)], {}, tables)
     found = [one for one in findings if one.kind == "small_grids"]

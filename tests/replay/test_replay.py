@@ -18,7 +18,6 @@ from tools.exports import KERNEL, RUNTIME, make_call, make_export, make_kernel, 
 import nsys2prv
 from nsys2prv import OpenJob
 from nsys2prv._util.native import core
-from nsys2prv.replay import suspects
 from nsys2prv.replay.causes import Cause, find_causes
 from nsys2prv.replay.graph import (
     AS_RECORDED,
@@ -274,9 +273,7 @@ def test_a_whole_group_is_named_where_each_of_it_is_as_slow(
     assert found.processes == named
 
 
-def test_groups_are_slow_if_all_of_them_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Kernels that ranks meet after, without one of NCCL, look like graphs with those inside.
-    monkeypatch.setattr(suspects, "mask_waiting", lambda _: np.zeros(1, bool))
+def test_groups_are_slow_if_all_of_them_are() -> None:
     durations = np.random.default_rng(2).integers(999_000, 1_001_000, (8, 40)) * 1.0
     durations[[0, 1, 2]] *= 1.2
     groups = {(0, 1): ("group", 1, 4), (2, 3): ("group", 2, 4)}
