@@ -103,7 +103,7 @@ def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:
         return EMPTY, EMPTY
     kernels = group.remember("waits", lambda: read_layouts(group, WAITS, "late", "wait"))
     known = kernels.filter(pl.col("late") >= 0)
-    known = known.filter(pl.Series(group.device_of[known["thread"].to_numpy()] == device))
+    known = known.filter(group.reader.rows.find("device", known["thread"]) == device)
     begin, end, wait = to_arrays(known, "begin", "end", "wait")
     ready = np.minimum(begin + wait, end)
     return merge_spans(begin, ready), merge_spans(ready, end)

@@ -163,7 +163,7 @@ def _sum_kernels(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
     for _, kernels in unit.reader.read_windows("cuda_kernel", fields, unit.number, np.int32):
         kernels = kernels.filter(pl.col("class") != COMMUNICATION)
         lasts = unit.measure_within(time, kernels)
-        device = pl.Series(unit.device_of[kernels["thread"].to_numpy()])
+        device = unit.reader.rows.find("device", kernels["thread"])
         columns = {"name": "kernel", "device": device, "time": lasts, "longest": lasts}
         sums = kernels.select("begin", "end", "launch", **columns)
         parts.append(host_time.sum_times(sums, *keys))
