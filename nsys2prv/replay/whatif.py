@@ -211,8 +211,12 @@ class WorkTable(Struct, frozen=True, dict=True):
         tops = np.empty_like(counts)
         for column in range(self.edges.shape[1]):
             tops[:, column] = np.maximum.reduceat(self.measure(column), self.first[:-1])
-        usual = np.sort(tops, axis=1)[:, half]
-        has_larger = (usual[:, None] > 0) & (tops > LARGER * usual[:, None])
+        # On slow GPUs all are longer.
+        medians = np.nan_to_num(self.by_key[0], nan=1.0)
+        pace = medians / np.maximum(np.sort(medians, axis=1)[:, half, None], 1)
+        usual = np.sort(tops / np.maximum(pace, 1e-9), axis=1)[:, half, None]
+        limits = LARGER * usual * pace
+        has_larger = (usual > 0) & (tops > limits)
         has_larger &= more > MOST_HICCUPS
         blocks, keys = [], []
         for key, (begin, end) in enumerate(pairwise(self.first.tolist())):
@@ -220,7 +224,7 @@ class WorkTable(Struct, frozen=True, dict=True):
             is_larger = np.zeros(block.shape, bool)
             for column in np.flatnonzero(has_larger[key]).tolist():
                 own = self.measure(column, slice(begin, end))
-                larger = own > LARGER * usual[key]
+                larger = own > limits[key, column]
                 is_beside = is_beside_others(larger[own >= 0], int(more[key, column]))
                 is_larger[:, column] = larger & is_beside
             for some in (~is_larger, is_larger) if is_larger.any() else (None,):
@@ -592,7 +596,23 @@ class Replay(Struct, frozen=True, dict=True):
         """
         table = self.tabulate(kinds)
         members = table.mask_processes(processes)
-        return [] if members.all() else table.share(members, ~members)
+        return self._share(table, members) if kinds == GPU else table.share(members, ~members)
+
+    def _share(self, table: WorkTable, members: np.ndarray) -> Changes:
+        """Give some columns (a mask) of kernels the work of the others: of their stage of a pipeline, where
+        there are some; other stages do the same in another order, and as often as they have layers.
+        """
+        changes: Changes = []
+        left = members.copy()
+        for stage in self.pipeline.stages if self.pipeline else ():
+            peers = np.isin(table.processes, stage)
+            own, others = members & peers, ~members & peers
+            if own.any() and others.any():
+                changes += table.share(own, others)
+                left &= ~own
+        if left.any() and not members.all():
+            changes += table.share(left, ~members)
+        return changes
 
     def react_as_others(self, processes: Sequence[int]) -> Changes:
         """Give processes the latencies of launches, returns and hand-offs of the others: their median."""
@@ -636,7 +656,7 @@ class Replay(Struct, frozen=True, dict=True):
         """Give processes the kernels of the others, where they have about as many."""
         table = self.tabulate(GPU)
         own = table.mask_processes(processes)
-        return [] if own.all() else table.keep(table.find_alike(own)).share(own, ~own)
+        return self._share(table.keep(table.find_alike(own)), own)
 
     def transfer_as_others(self, is_wanted: Callable[[tuple[str, ...]], bool]) -> Changes:
         """Give the channels between hosts that `is_wanted` the transfers of the others: the median of the

@@ -18,6 +18,7 @@ from tools.exports import KERNEL, RUNTIME, make_call, make_export, make_kernel, 
 import nsys2prv
 from nsys2prv import OpenJob
 from nsys2prv._util.native import core
+from nsys2prv.match.groups import Pipeline
 from nsys2prv.replay.causes import Cause, find_causes
 from nsys2prv.replay.graph import (
     AS_RECORDED,
@@ -271,6 +272,18 @@ def test_a_whole_group_is_named_where_each_of_it_is_as_slow(
     found = choose_culprit(replace(job, groups=groups), suspects)
     assert found
     assert found.processes == named
+
+
+def test_kernels_are_compared_with_those_of_the_same_stage() -> None:
+    """Where a whole stage is asked for, with those of the others."""
+    durations = np.full((8, 40), 1_000_000)
+    durations[4:] *= 2
+    durations[5] += 400_000
+    pipeline = Pipeline(((0, 1, 2, 3), (4, 5, 6, 7)), None)
+    job = replace(make_job(durations), pipeline=pipeline)
+    for processes, lasts in (([5], 2_000_000), ([4, 5, 6, 7], 1_000_000)):
+        changes = job.compare_kernels(processes)
+        assert {*np.concatenate([new for _, new in changes]).tolist()} == {lasts}
 
 
 def test_groups_are_slow_if_all_of_them_are() -> None:
