@@ -18,6 +18,7 @@ from nsys2prv.figures.device_group import DeviceGroup, label_values
 from nsys2prv.figures.products import GPUS
 from nsys2prv.figures.result import Context, Result, divide_columns, name_communicators
 from nsys2prv.figures.thresholds import FEWEST_SIZES, FITS, SIZES_APART
+from nsys2prv.match.groups import name_unknown
 from nsys2prv.match.meetings import list_collectives, list_compared_kernels, list_mpi_waits
 from nsys2prv.table.event_reader import EventReader
 
@@ -58,6 +59,7 @@ def _list_matched(reader: EventReader) -> pl.DataFrame:
     (B/s), null where it is not known.
     """
     table = list_compared_kernels(reader).rename({"call": "operation"})
+    table = name_unknown(reader, table)
     speeds = reader.read_begins("nccl_transfer", ("bus_bandwidth",))
     # Their transfers begin when their waits end.
     speeds = speeds.select("thread", "bus_bandwidth", ready="begin").unique(("thread", "ready"))
