@@ -69,11 +69,11 @@ class Coverage(Struct, frozen=True):
         none does.
         """
         ends = [
-            f"{self.names[task]} to {format_nanoseconds(until)}"
+            f"{f'of {self.names[task]} ' * (len(self.names) > 1)}to {format_nanoseconds(until)}"
             for task, until in sorted(self.cut.items(), key=lambda item: item[1])
         ]
         what = "MPI calls are" if self.cut.keys() <= self.cut_in_mpi else "The work of GPUs is"
-        told = f"{what} recorded of {list_some(ends, MOST_NAMED)}, of {format_nanoseconds(self.duration)} in all: nothing is said of the rest."
+        told = f"{what} recorded {list_some(ends, MOST_NAMED)}, of {format_nanoseconds(self.duration)} in all: nothing is said of the rest."
         return told if ends else ""
 
     def describe_unseen(self) -> str:
@@ -295,7 +295,9 @@ def name_lossy_processes(job: Job) -> str:
     """Return a sentence on the processes that have lost work; empty where none has."""
     keys = ((one.report, one.process) for one in job.lost if one.hides_idle_time)
     lossy = sorted({job.model.tasks[key] for key in keys if key in job.model.tasks})
+    # The only process needs no name.
     names = list_some([job.model.labels[task] for task in lossy])
+    names = names if len(job.model.tasks) > 1 else "GPUs"
     return f"work of {names} is lost (see the quality of the capture)" if lossy else ""
 
 
