@@ -46,6 +46,11 @@ from nsys2prv.figures.time_division import lay_out_flames
 OPERATOR, BACKWARD, MODULE, OTHER, BEFORE, AFTER = range(1, 7)
 #: Greatest depth at which modules are told apart.
 DEEPEST = 32
+#: What records modules.
+_RECORDED_BY = (
+    "PyTorch: torch.cuda.nvtx.range_push, emit_nvtx; vLLM: --enable-layerwise-nvtx-tracing; SGLang: "
+    "--enable-layerwise-nvtx-marker; Megatron-LM: --profile --nvtx-ranges"
+)
 #: Passes of a model.
 FORWARD, IN_BACKWARD, AGAIN = range(3)
 _PASSES = {IN_BACKWARD: "backward_gpu_ns", AGAIN: "recomputed_gpu_ns"}
@@ -443,15 +448,16 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     """Add modules as a tree and as a flame graph, and how layers differ."""
     if not frames["work"].height:
         result.missing.append(
-            "modules: no NVTX push/pop range launches work of a GPU (PyTorch: torch.cuda.nvtx.range_push, emit_nvtx; vLLM: "
-            "--enable-layerwise-nvtx-tracing; SGLang: --enable-layerwise-nvtx-marker; Megatron-LM: --profile --nvtx-ranges)"
+            f"modules: no NVTX push/pop range launches work of a GPU ({_RECORDED_BY})"
         )
         return
     names = classify_names(context.labels["nvtx"])
     places = pl.concat([frames[one].select("place") for one in ("work", "calls")]).unique()
     found = _fold_places(places["place"].sort(), names)
     if found["path"].list.len().max() < 2 and not found["layer"].count():
-        result.missing.append("modules: no NVTX range with work of a GPU is within another one")
+        result.missing.append(
+            f"modules: no NVTX range with work of a GPU is within another one ({_RECORDED_BY})"
+        )
         return
     everything = [frames["work"], frames["calls"]]
     if frames["products"].height:

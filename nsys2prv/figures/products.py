@@ -145,7 +145,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if not rows.height:
         result.missing.append(
             "operations per second of matrix products, attention and convolutions: no NVTX range has their shapes "
-            "(PyTorch: torch.autograd.profiler.emit_nvtx(record_shapes=True))"
+            "(PyTorch: torch.autograd.profiler.emit_nvtx(record_shapes=True); vLLM: --enable-layerwise-nvtx-tracing; SGLang: "
+            "--enable-layerwise-nvtx-marker)"
         )
         return
     rows = rate_products(rows, context)
