@@ -45,8 +45,8 @@ REST, NOT_COMPARABLE = "rest", "not comparable"
 #: Runs that differ by a smaller share are alike where their spread is not known: so much do repeated runs of
 #: one program on one machine differ.
 ALIKE = 0.005
-#: Iterations are compared if so much of their kernels (calls) is the same, by number; programs are others if
-#: kernels that both have take less of the time of one.
+#: Iterations are compared if so much of their kernels (calls) is the same, by number, or half of it, if they are
+#: NVTX ranges of the same name; programs are others if kernels that both have take less of the time of one.
 LEAST_ALIKE, LEAST_COMMON = 0.8, 0.5
 #: A single reason that has so much of what its family differs by is named alone; further causes are named from
 #: this share of the difference on.
@@ -597,7 +597,8 @@ def _choose_causes(
                 known = grown.filter(pl.col("a_ns") > 0)
                 usual = float((known["a_ns"] * known["times"].fill_null(1.0)).sum())
                 times = usual / max(float(known["a_ns"].sum()), 1.0) if usual else None
-            counts = (first["a_count"], first["b_count"]) if is_single else None
+            counted = grown[:1] if is_single else own
+            counts = tuple(float(counted[f"{job}_count"].sum()) for job in "ab")
             causes.append(
                 Reason(
                     family,
@@ -628,7 +629,7 @@ def compare_jobs(
     named = _pair_names(runs, unit)
     runs = [_rename(run, own) for run, own in zip(runs, named, strict=True)]
     likeness, common = _compare_work(runs, unit)
-    if likeness is not None and likeness < LEAST_ALIKE:
+    if likeness is not None and likeness < (LEAST_COMMON if _repeat_alike(runs) else LEAST_ALIKE):
         unit = "job"
     verdict, reserves = _list_reserves(runs, likeness, common)
     times = tuple(run.measure(unit) for run in runs)
@@ -652,6 +653,12 @@ def compare_jobs(
         [] if is_of_iterations else _compare_regions(first, second),
     )
     return comparison, _make_tables(first, second, comparison, reasons)
+
+
+def _repeat_alike(runs: Sequence[Run]) -> bool:
+    """Return whether iterations of both runs are NVTX ranges of the same name: a region that both have."""
+    first, second = (str((run.job.steady or {}).get("activity")) for run in runs)
+    return first == second and first.startswith("NVTX")
 
 
 def _estimate_noise(runs: Sequence[Run], times: Sequence[float]) -> float | None:

@@ -139,6 +139,7 @@ def test_causes(work: Mapping[str, Any], said: str) -> None:
         (make_run(gpu_models={"A100": 2}), "with reserve", "A ran on H100, B on A100"),
         (make_run(devices=0), NOT_COMPARABLE, "A and B cannot be compared: B has no work on GPUs"),
         (make_run({GEMM: {"name": "a"}, "norm": {"name": "b"}}), NOT_COMPARABLE, "other programs, kernels that both"),
+        (make_run({GEMM: {"count": 7}}), "with reserve", "(other work, 67 % of its kernels are the same): B takes as long as A (iteration"),
         (make_run({GEMM: {"count": 40}}), "with reserve", "(other work, 14 % of its kernels are the same): B takes as long as A (job 5.45 ms → 5.45 ms)."
             " Regions of both: load 30.00 us → 30.00 us each"),
         # Iterations are equal, but there are more of them.
