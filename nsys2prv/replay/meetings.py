@@ -179,10 +179,13 @@ def _share_links(members: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     members = members.with_columns(lasts=least)
     # All kernels of a message send it; those of the link's host wait for it.
     sides = passing.select("meeting", "needs", link=pl.struct(link).rank("dense"), to="node")
-    sides = sides.join(members, on="meeting")
+    sides = sides.join(
+        members.select("meeting", "node_begin", "node_end", "thread", "node"), on="meeting"
+    )
     waits = (pl.col("to") == pl.col("node")) & pl.col("node_begin").is_in(explained)
+    sides = sides.with_columns(waits=waits)
     shared = sides.group_by("link", "node_begin", maintain_order=True).agg(
-        pl.col("node_end", "thread").first(), pl.col("needs").max(), eager=~waits.any()
+        pl.col("node_end", "thread").first(), pl.col("needs").max(), eager=~pl.col("waits").any()
     )
     shared = shared.filter((~pl.col("eager")).any().over("link"))
     return members, shared.select(
