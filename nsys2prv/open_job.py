@@ -46,8 +46,8 @@ from nsys2prv.figures.coverage import Coverage, find_coverage
 from nsys2prv.figures.device_group import DEFAULTS, AnalysisOptions, DeviceGroup, Steady
 from nsys2prv.figures.efficiencies import HOST_THREADS, USEFUL
 from nsys2prv.figures.iterations import find_steady_state, list_task_iterations
-from nsys2prv.figures.modules import classify_names, make_name_table
-from nsys2prv.figures.nvtx_operations import fold_labels, make_group_table
+from nsys2prv.figures.modules import classify_names
+from nsys2prv.figures.nvtx_operations import fold_labels, make_value_table
 from nsys2prv.figures.reach import (
     COLLECTIVE,
     Reach,
@@ -395,12 +395,13 @@ class OpenJob(Closable):
     @cached_property
     def group_table(self) -> Path:
         """The file of the group of each NVTX name, for workers."""
-        return self._store("groups", make_group_table(self.folded))
+        return self._store("groups", make_value_table(self.folded, "group")[0])
 
     @cached_property
     def module_table(self) -> Path:
         """The file of what NVTX names say of modules, for workers."""
-        return self._store("modules", make_name_table(classify_names(self.labels["nvtx"])))
+        names = classify_names(self.labels["nvtx"])
+        return self._store("modules", make_value_table(names, "sort", "backward", "part"))
 
     def _store(self, name: str, table: np.ndarray) -> Path:
         """Store a table in a file, for workers."""

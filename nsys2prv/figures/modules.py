@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize, factorize_together, find_edges, sum_changes
+from nsys2prv._util.columns import factorize_together, find_edges, sum_changes
 from nsys2prv._util.intervals import Spans, find_innermost, find_parents, merge_spans, order_ranges
 from nsys2prv.events.stacks import SEPARATOR
 from nsys2prv.figures.device_group import MEMORY, DeviceGroup, to_arrays
@@ -34,6 +34,7 @@ from nsys2prv.figures.nvtx_operations import (
     NUMBER,
     fold_labels,
     list_captured_work,
+    number_paths,
     read_ranges,
 )
 from nsys2prv.figures.products import list_product_work, rate_products, sum_products, sum_rates
@@ -121,16 +122,6 @@ def classify_names(labels: pl.DataFrame) -> pl.DataFrame:
     return names.with_columns(part=number)
 
 
-def make_name_table(names: pl.DataFrame) -> np.ndarray:
-    """Return the sort, whether it is of the backward pass, and the part of each value (int32: 3, values). names:
-    as :func:`classify_names` returns them.
-    """
-    values = names["value"].to_numpy()
-    table = np.zeros((3, int(values.max(initial=-1)) + 1), np.int32)
-    table[:, values] = names.select("sort", "backward", "part").cast(pl.Int32).to_numpy().T
-    return table
-
-
 # ---- ranges, and the work within them ------------------------------------------------------------
 
 
@@ -154,6 +145,14 @@ class Ranges(Struct, frozen=True):
         above = self.parent[rows]
         return np.where(above >= 0, values[above], default)
 
+    def spread_up(self, values: np.ndarray) -> np.ndarray:
+        """Return the greatest value (at least 0) of each range and those within it."""
+        found = values.copy()
+        for rows in reversed(self.levels):
+            rows = rows[(self.parent[rows] >= 0) & (found[rows] > 0)]
+            np.maximum.at(found, self.parent[rows], found[rows])
+        return found
+
     def find_innermost(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
         """Return the innermost range that is open on each thread at a time, -1 for none."""
         return find_innermost((self.thread, self.begin, self.end), self.parent, thread, time)
@@ -174,18 +173,22 @@ def _read_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Ranges:
     frame = read_ranges(unit, captured, "nvtx_pushpop", ("range", "number"))
     sort, backward, part = np.load(str(unit.options.modules), mmap_mode="r")[:, frame["range"]]
     thread = unit.reader.rows.main_rows[frame["thread"].to_numpy()]
-    columns = {"thread": thread.astype(np.int32), "part": part}
-    columns |= {"sort": sort.astype(np.int8), "backward": backward.astype(np.int8)}
-    frame = frame.with_columns(pl.Series(name, one) for name, one in columns.items())
+    frame = frame.with_columns(
+        thread=thread.astype(np.int32),
+        sort=sort.astype(np.int8),
+        backward=backward.astype(np.int8),
+        part=part,
+    )
     is_hook = pl.col("sort").is_in((BEFORE, AFTER))
     by = ("thread", "part", "backward")
     hooks = (
         frame.filter(is_hook)
         .sort(*by, "begin")
         .with_columns(next=pl.col("sort").shift(-1).over(by), end=pl.col("end").shift(-1).over(by))
+        .filter(pl.col("sort") == BEFORE, pl.col("next") == AFTER)
+        .with_columns(sort=pl.lit(MODULE, pl.Int8))
+        .drop("next")
     )
-    hooks = hooks.filter(pl.col("sort") == BEFORE, pl.col("next") == AFTER).drop("next")
-    hooks = hooks.with_columns(sort=pl.lit(MODULE, hooks.schema["sort"]))
     frame = pl.concat([frame.filter(~is_hook), hooks])
     frame = frame[order_ranges(*to_arrays(frame, "begin", "end", "thread"))]
     depth, parent = find_parents(*to_arrays(frame, "thread", "begin", "end"))
@@ -200,12 +203,8 @@ def _find_modules(ranges: Ranges) -> np.ndarray:
     have are the step or the whole model.
     """
     is_named = ranges.sort == MODULE
-    contains = np.zeros(len(is_named), bool)
-    for rows in reversed(ranges.levels):
-        rows = rows[(ranges.parent[rows] >= 0) & (is_named[rows] | contains[rows])]
-        contains[ranges.parent[rows]] = True
     is_other = ranges.sort == OTHER
-    around = np.unique(ranges.part[contains & is_other])
+    around = np.unique(ranges.part[ranges.spread_up(is_named) & is_other])
     return is_named | (is_other & ~np.isin(ranges.part, around))
 
 
@@ -286,44 +285,19 @@ def _number_paths(
     up = ranges.take_above(np.arange(len(is_module)), places.module)
     # A dotted name is a whole path.
     up = np.where(ranges.sort == MODULE, -1, up)
-    path, texts = _follow_up(ranges, is_module, up)
-    forward = np.flatnonzero(is_module & (ranges.backward == 0) & (ranges.sort == OTHER))
-    apart = np.flatnonzero(is_module & (ranges.backward > 0) & (ranges.sort == OTHER) & (up < 0))
-    forward = forward[np.isin(ranges.part[forward], ranges.part[apart])]
-    pairs, first = np.unique(
-        np.stack([ranges.part[forward], path[forward]]), axis=1, return_index=True
-    )
-    parts, counts = np.unique(pairs[0], return_counts=True)
-    usual = dict(zip(pairs[0].tolist(), up[forward[first]].tolist(), strict=True))
-    is_one = np.isin(ranges.part[apart], parts[counts == 1])
-    if not is_one.any():
+    rows = np.flatnonzero(is_module)
+    path, texts = number_paths(ranges.part, up, rows, DEEPEST)
+    is_apart = is_module & (ranges.sort == OTHER) & (ranges.backward > 0) & (up < 0)
+    is_forward = is_module & (ranges.sort == OTHER) & (ranges.backward == 0)
+    modules = pl.DataFrame({"part": ranges.part, "path": path, "up": up}).with_row_index("row")
+    usual = modules.filter(pl.Series(is_forward)).group_by("part")
+    usual = usual.agg(pl.col("up").first(), paths=pl.col("path").n_unique())
+    usual = usual.filter(pl.col("paths") == 1)
+    apart = modules.filter(pl.Series(is_apart)).drop("up").join(usual, on="part")
+    if not apart.height:
         return path, texts
-    apart = apart[is_one]
-    up[apart] = [usual[part] for part in ranges.part[apart].tolist()]
-    return _follow_up(ranges, is_module, up)
-
-
-def _follow_up(
-    ranges: Ranges, is_module: np.ndarray, up: np.ndarray
-) -> tuple[np.ndarray, list[str]]:
-    """Return the paths of modules as :func:`_number_paths` does, by the module around each (`up`). Modules deeper
-    than DEEPEST share the path of the one around them.
-    """
-    path, texts = np.full(len(is_module), -1), [""]
-    rest = np.flatnonzero(is_module)
-    size = int(ranges.part.max(initial=0)) + 1
-    for _ in range(DEEPEST):
-        above = np.where(up[rest] < 0, 0, path[up[rest]])
-        ready = above >= 0
-        keys, codes = factorize(above[ready] * size + ranges.part[rest[ready]])
-        path[rest[ready]] = len(texts) + codes
-        texts += [f"{texts[key // size]},{key % size}" for key in keys.tolist()]
-        rest = rest[~ready]
-        if not len(rest):
-            break
-    while len(rest) and (path[rest] < 0).any():
-        path[rest] = path[up[rest]]
-    return path, texts
+    up[apart["row"].to_numpy()] = apart["up"].to_numpy()
+    return number_paths(ranges.part, up, rows, DEEPEST)
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -382,9 +356,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     # Hooks push a further range for what a module returns, in which nothing runs.
     works = np.zeros(len(is_module), bool)
     works[rows[inside]] = True
-    for of_level in reversed(ranges.levels):
-        of_level = of_level[(ranges.parent[of_level] >= 0) & works[of_level]]
-        works[ranges.parent[of_level]] = True
+    works = ranges.spread_up(works)
     entered = np.flatnonzero(works & (is_module | (places.operator == np.arange(len(works)))))
     # Before a part of a job there are ranges for the work that was captured in them alone.
     called = (ranges.begin[entered] >= unit.reader.begin).astype(np.int64)
@@ -423,12 +395,9 @@ def _find_ranges(
         within[is_better],
         made["times"].fill_null(0).to_numpy()[is_better].astype(np.int64),
     )
-    for of_level in reversed(ranges.levels):
-        of_level = of_level[ranges.parent[of_level] >= 0]
-        above = ranges.parent[of_level]
-        np.logical_or.at(launched, above, launched[of_level])
-        np.maximum.at(replays, above, replays[of_level])
-    replays[np.isin(ranges.part, np.unique(ranges.part[launched]))] = 0
+    replays = ranges.spread_up(replays)
+    around = np.unique(ranges.part[ranges.spread_up(launched)])
+    replays[np.isin(ranges.part, around)] = 0
     return np.where(is_better, within, rows), replays
 
 

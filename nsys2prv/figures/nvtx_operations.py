@@ -80,13 +80,13 @@ def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
     return names.select("value", number.alias("group"), "operation")
 
 
-def make_group_table(names: pl.DataFrame) -> np.ndarray:
-    """Return the group of each value (int32, -1 for values without a name). names: as
-    :func:`fold_labels` returns them.
+def make_value_table(names: pl.DataFrame, *columns: str) -> np.ndarray:
+    """Return columns of names by value (int32: columns, values), -1 for values without a name. names: of each
+    its `value`, as :func:`fold_labels` returns them.
     """
     values = names["value"].to_numpy()
-    table = np.full(int(values.max(initial=-1)) + 1, -1, np.int32)
-    table[values] = names["group"].to_numpy()
+    table = np.full((len(columns), int(values.max(initial=-1)) + 1), -1, np.int32)
+    table[:, values] = names.select(pl.col(columns).cast(pl.Int32)).to_numpy().T
     return table
 
 
@@ -96,11 +96,10 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     work = unit.list_launched_work(columns).sort("sender", "sent", maintain_order=True)
     captured = list_captured_work(unit, work.schema)
     names = []
-    for number, ranges in enumerate(_list_ranges(unit, captured)):
+    for ranges in _list_ranges(unit, captured):
         of_names, tree = _sum_ranges(unit, work, captured, ranges)
         names.append(of_names)
-        # Paths are numbered anew each time.
-        yield "tree", tree.with_columns(unit=pl.lit((number << 32) + unit.number, pl.Int64))
+        yield "tree", tree
     sums = pl.concat(names).group_by("task", "group").agg(pl.all().sum())
     yield "names", sums.sort("task", "group")
     uncaptured = unit.reader.count_nodes(unit.number) - captured.height
@@ -131,45 +130,38 @@ def _sum_ranges(
     """
     row, begin, end, group = ranges
     thread = unit.reader.rows.main_rows[row // len(RANGES)]
-    depth, parent = find_parents(row, begin, end)
-    path = _number_paths(group, depth, parent)
+    _, parent = find_parents(row, begin, end)
+    # Names without a group have -1.
+    path, places = number_paths(group + 1, parent, np.arange(len(row)), DEEPEST)
     task = unit.task_of[thread].astype(np.int64)
     (tasks, groups), by_name = factorize_together(task, group.astype(np.int64))
-    count = int(path.max(initial=-1)) + 1
-    first = np.zeros(count, np.int64)
-    first[path[::-1]] = np.arange(len(path))[::-1]
     # Before a part of a job there are ranges for the work that was captured in them alone.
     called = (begin >= unit.reader.begin).astype(np.int64)
     names = {"task": tasks, "group": groups, "calls": _sum_groups(by_name, called, len(tasks))}
-    tree = {
-        "path": np.arange(count),
-        "depth": np.minimum(depth[first], DEEPEST - 1).astype(np.int64),
-        "group": group[first].astype(np.int64),
-        "above": np.where(parent[first] >= 0, path[parent[first]], -1),
-        "calls": _sum_groups(path, called, count),
-    }
+    tree = {"place": places, "calls": _sum_groups(path, called, len(places))}
 
     def add(name: str, outer: str, inclusive: np.ndarray, exclusive: np.ndarray) -> None:
         for column, values in ((name, inclusive), (outer, exclusive)):
             names[column] = _sum_groups(by_name, values, len(tasks))
-            tree[column] = _sum_groups(path, values, count)
+            tree[column] = _sum_groups(path, values, len(places))
 
     host = (end - begin) * called
     add("host_ns", "host_exclusive_ns", host, take_off_inner(host, parent))
-    places = thread, begin, end
-    launched = _sum_within(work, *places)
+    spans = thread, begin, end
+    launched = _sum_within(work, *spans)
     own, extra = launched, dict.fromkeys(SUMS, 0)
     if captured.height:
-        is_captor, counted = _choose_captors(work, captured, group, *places)
-        own = _sum_within(work.join(counted, on=("thread", "begin"), how="anti"), *places)
-        replayed = _sum_within(captured, *places).items()
+        is_captor, counted = _choose_captors(work, captured, group, *spans)
+        own = _sum_within(work.join(counted, on=("thread", "begin"), how="anti"), *spans)
+        replayed = _sum_within(captured, *spans).items()
         extra = {name: np.where(is_captor, values, 0) for name, values in replayed}
     for name, inclusive in launched.items():
         exclusive = take_off_inner(own[name], parent)
         if captured.height:
             exclusive += np.where(is_captor, take_off_inner(extra[name], parent), 0)
         add(name, f"{name}_exclusive", inclusive + extra[name], exclusive)
-    return pl.DataFrame(names), pl.DataFrame(tree)
+    # The first path is that of no range.
+    return pl.DataFrame(names), pl.DataFrame(tree)[1:]
 
 
 def _choose_captors(
@@ -257,23 +249,27 @@ def read_ranges(
     return pl.concat([ranges, earlier.with_columns(pl.col("end").clip(None, first))])
 
 
-def _number_paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> np.ndarray:
-    """Return a number for each distinct path of names from the outermost range, within the unit;
-    deeper ranges share those of DEEPEST.
+def number_paths(
+    part: np.ndarray, up: np.ndarray, rows: np.ndarray, deepest: int
+) -> tuple[np.ndarray, list[str]]:
+    """Return a number for the path of each of some ranges, -1 for others, and the paths by number: parts from the
+    outermost, each behind a comma; the first has none. Ranges deeper than `deepest` share the path of the one
+    around them. part: of each range (at least 0); up: the one of `rows` around it, -1 for none.
     """
-    path = np.zeros(len(group), np.int64)
-    # Names without a group have -1.
-    group, groups, free = group.astype(np.int64) + 1, int(group.max(initial=0)) + 2, 0
-    for level in range(int(depth.max(initial=-1)) + 1):
-        rows = np.flatnonzero(depth == level)
-        above = np.where(parent[rows] >= 0, path[np.maximum(parent[rows], 0)], -1)
-        if level >= DEEPEST:
-            path[rows] = above
-            continue
-        distinct, codes = factorize((above + 1) * groups + group[rows])
-        path[rows] = free + codes
-        free += len(distinct)
-    return path
+    path, texts = np.full(len(part), -1), [""]
+    size = int(part.max(initial=0)) + 1
+    for _ in range(deepest):
+        above = np.where(up[rows] < 0, 0, path[up[rows]])
+        ready = above >= 0
+        keys, codes = factorize(above[ready] * size + part[rows[ready]])
+        path[rows[ready]] = len(texts) + codes
+        texts += [f"{texts[key // size]},{key % size}" for key in keys.tolist()]
+        rows = rows[~ready]
+        if not len(rows):
+            break
+    while (path[rows] < 0).any():
+        path[rows] = path[up[rows]]
+    return path, texts
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
@@ -326,17 +322,13 @@ def _compute_figures(rows: pl.DataFrame, keys: list[str], has_work: bool) -> pl.
 
 def _merge_trees(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
     """Return the sums of the trees of all units by `path`: names from the outermost, with a null
-    character between them.
+    character between them; and their `depth`.
     """
-    with_texts = tree.select("unit", "path", "above", "group").join(texts, on="group", how="left")
-    full = with_texts.filter(pl.col("above") < 0).select("unit", "path", text="operation")
-    everything = [full]
-    while full.height:
-        full = with_texts.join(
-            full.rename({"path": "above", "text": "outer"}), on=["unit", "above"], how="inner"
-        ).select("unit", "path", text=pl.format("{}\0{}", "outer", "operation"))
-        everything.append(full)
-    named = tree.join(pl.concat(everything), on=["unit", "path"], how="inner")
-    named = named.drop("path", "unit", "group", "above")
-    merged = named.group_by(path="text", maintain_order=True)
-    return merged.agg(pl.col("depth").min(), pl.exclude("text", "depth").sum())
+    names = {group + 1: name for group, name in texts.rows()}
+    merged = tree.group_by("place", maintain_order=True).agg(pl.all().sum())
+    groups = [[int(one) for one in place.split(",")[1:]] for place in merged["place"]]
+    paths = ["\0".join(names.get(one, "") for one in path) for path in groups]
+    depths = [len(path) - 1 for path in groups]
+    return merged.with_columns(
+        path=pl.Series(paths, dtype=pl.String), depth=pl.Series(depths, dtype=pl.Int64)
+    )
