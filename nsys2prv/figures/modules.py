@@ -56,8 +56,8 @@ _RECORDED_BY = (
 FORWARD, IN_BACKWARD, AGAIN = range(3)
 _PASSES = {IN_BACKWARD: "backward_gpu_ns", AGAIN: "recomputed_gpu_ns"}
 #: Names -> their sort, and what is kept of them, by the first pattern that fits.
-_XLA = r"^(?:XlaModule:#(?:.*?,)?hlo_module=|Thunk:#(?:.*?,)?hlo_op=)(?<name>[^,#]+?)(?:\.\d+)?[,#]"
-_FSDP = r"^FSDP::(?<when>pre|post)_(?<pass>forward|backward)\w* \((?<name>[^)]+)\)"
+_XLA = r"^(?:XlaModule:#(?:.*?,)?hlo_module=|Thunk:#(?:.*?,)?hlo_op=)([^,#]+?)(?:\.\d+)?[,#]"
+_FSDP = r"^FSDP::(pre|post)_(?:forward|backward)\w* \(([^)]+)\)"
 _OF_BACKWARD = r"^(?:autograd::engine::evaluate_function: )?(?<name>\w*Backward\d*)$|^autograd::engine::evaluate_function: (.*)$"
 _OPERATORS = r"^\w+::|^nccl|^record_param_comms$"
 _LIBRARY = r"^(?:megatron|nemo)\.core\."
@@ -79,14 +79,13 @@ def classify_names(labels: pl.DataFrame) -> pl.DataFrame:
     """
     label = pl.col("label")
     has_operators = labels["label"].str.starts_with("aten::").any()
-    of_fsdp = label.str.extract_groups(_FSDP).struct
     names = (
         fold_labels(labels)
         .join(labels, on="value", maintain_order="left")
         .with_columns(
             xla=label.str.extract(_XLA, 1),
-            fsdp=of_fsdp.field("name"),
-            when=of_fsdp.field("when"),
+            when=label.str.extract(_FSDP, 1),
+            fsdp=label.str.extract(_FSDP, 2),
             node=pl.coalesce(
                 label.str.extract(_OF_BACKWARD, 1), label.str.extract(_OF_BACKWARD, 2)
             ),
@@ -99,8 +98,8 @@ def classify_names(labels: pl.DataFrame) -> pl.DataFrame:
     is_operator = has_gradient | label.str.contains(_OPERATORS)
     is_dotted = pl.col("bare").str.contains(_DOTTED) & ~label.str.contains(_LIBRARY + r"|\.py$")
     sort = (
-        pl.when(pl.col("fsdp").is_not_null())
-        .then(pl.when(pl.col("when") == "pre").then(BEFORE).otherwise(AFTER))
+        pl.when(pl.col("when") == "pre").then(BEFORE)
+        .when(pl.col("when") == "post").then(AFTER)
         .when(pl.col("node").is_not_null() & has_operators).then(BACKWARD)
         .when(is_operator & has_operators).then(OPERATOR)
         .when(is_dotted).then(MODULE)
@@ -109,13 +108,15 @@ def classify_names(labels: pl.DataFrame) -> pl.DataFrame:
     # What is left of a name without its pass may be nothing.
     other = pl.col("operation").str.replace(_LIBRARY, "").str.replace_all(_PASS, "")
     other = other.str.replace(_OF_LAYER, "$1")
-    text = (
-        pl.when(pl.col("fsdp").is_not_null()).then(pl.col("fsdp").str.replace_all(_WRAPPER, ""))
-        .when(sort == BACKWARD).then("node")
-        .when(sort == OPERATOR).then("label")
-        .when(sort == MODULE).then(pl.col("bare").str.replace_all(_WRAPPER, ""))
-        .otherwise(pl.coalesce("xla", pl.when(other != "").then(other), "operation"))
-    )  # fmt: skip
+    text = pl.coalesce(
+        pl.col("fsdp").str.replace_all(_WRAPPER, ""),
+        pl.when(sort == BACKWARD).then("node"),
+        pl.when(sort == OPERATOR).then("label"),
+        pl.when(sort == MODULE).then(pl.col("bare").str.replace_all(_WRAPPER, "")),
+        "xla",
+        pl.when(other != "").then(other),
+        "operation",
+    )
     is_backward = (sort == BACKWARD) | label.str.contains(_IN_BACKWARD)
     names = names.select("value", sort=sort, backward=is_backward, text=text)
     number = pl.col("text").rank("dense").cast(pl.Int64) - 1
@@ -478,11 +479,16 @@ def _fold_places(places: pl.Series, names: pl.DataFrame) -> pl.DataFrame:
         shown += [".".join(texts[int(operator)][0])] if operator else []
         name = path[since] if since >= 0 else None
         layer = int(re.findall(NUMBER, name)[-1][-18:]) if name else None
-        rows.append((place, "\0".join(shown), bool(operator), layer, name, since))
-    schema = {"place": pl.String, "path": pl.String, "operator": pl.Boolean}
-    schema |= {"layer": pl.Int64, "name": pl.String, "since": pl.Int64}
-    folded = pl.DataFrame(rows, schema, orient="row")
-    return folded.with_columns(pl.col("path").str.split("\0"))
+        rows.append((place, shown, bool(operator), layer, name, since))
+    schema = {
+        "place": pl.String,
+        "path": pl.List(pl.String),
+        "operator": pl.Boolean,
+        "layer": pl.Int64,
+        "name": pl.String,
+        "since": pl.Int64,
+    }
+    return pl.DataFrame(rows, schema, orient="row")
 
 
 def _roll_up(rows: pl.DataFrame) -> pl.DataFrame:
@@ -562,43 +568,26 @@ def _compare_layers(sums: pl.DataFrame, context: Context) -> pl.DataFrame:
         return found.with_columns(each=divide_columns("gpu_ns", "calls")).drop_nulls("each")
 
     def find_slowest(rows: pl.DataFrame, *keys: str) -> pl.DataFrame:
-        return (
-            rows.sort("each", *keys)
-            .group_by("path")
-            .agg(
-                pl.col("name", *keys).last(),
-                count=pl.len().cast(pl.Int64),
-                median=each.median(),
-                share=divide_columns(each.last(), each.median()),
-            )
+        slowest = rows.sort("each", *keys).group_by("path")
+        return slowest.agg(
+            pl.col("name", *keys).last(),
+            layers=pl.len().cast(pl.Int64),
+            median_gpu_ns=each.median(),
+            share=divide_columns(each.last(), each.median()),
         )
 
-    layers, ranks = find_slowest(measure("layer"), "layer"), find_slowest(measure("task"), "task")
+    layers = find_slowest(measure("layer"), "layer").filter(pl.col("layers") > 1)
+    layers = layers.select("path", "layers", "median_gpu_ns", slowest="name", slowest_share="share")
+    ranks = context.label_tasks(find_slowest(measure("task"), "task"))
+    ranks = ranks.select("path", slowest_rank="rank", slowest_rank_share="share")
     cells = measure("layer", "task")
     cells = cells.with_columns(each=divide_columns("each", each.median().over("path", "layer")))
     cells = cells.filter(pl.col("task").n_unique().over("path") > 1)
-    rows = (
-        of_layers.group_by("path")
-        .agg(**figures)
-        .join(layers.filter(pl.col("count") > 1), on="path")
-    )
-    rows = context.label_tasks(rows.join(ranks, on="path", suffix="_rank"))
-    rows = rows.rename({"rank": "slowest_rank"})
     worst = context.label_tasks(find_slowest(cells, "layer", "task"))
     worst = worst.select("path", worst_layer="name", worst_rank="rank", worst_share="share")
-    rows = rows.join(worst, on="path", how="left").sort("gpu_ns", "path", descending=[True, False])
-    rows = rows.select(
-        operation=_join_names(),
-        layers="count",
-        calls="calls",
-        gpu_ns="gpu_ns",
-        median_gpu_ns="median",
-        slowest="name",
-        slowest_share="share",
-        slowest_rank="slowest_rank",
-        slowest_rank_share="share_rank",
-        worst_layer="worst_layer",
-        worst_rank="worst_rank",
-        worst_share="worst_share",
-    )
-    return rows if worst.height else rows.select(pl.exclude("^worst_.*$"))
+    rows = of_layers.group_by("path").agg(**figures).join(layers, on="path").join(ranks, on="path")
+    if worst.height:
+        rows = rows.join(worst, on="path", how="left")
+    rows = rows.sort("gpu_ns", "path", descending=[True, False])
+    first = ("layers", "calls", "gpu_ns")
+    return rows.select(_join_names().alias("operation"), *first, pl.exclude("path", *first))

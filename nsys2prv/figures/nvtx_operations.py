@@ -4,7 +4,7 @@ and by rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -227,11 +227,12 @@ def read_ranges(
     layout: str,
     fields: Sequence[str],
     dtype: type[np.signedinteger] = np.int64,
+    wanted: Callable[[Mapping[str, np.ndarray]], np.ndarray] | None = None,
 ) -> pl.DataFrame:
-    """Return the ranges of a layout, as `read_begins` of device groups does, and what of those in which work
-    was captured (:func:`list_captured_work`) lies before a part of a job.
+    """Return the ranges of a layout, as `read_begins` of readers does, and what of those in which work
+    was captured (:func:`list_captured_work`) lies before a part of a job. wanted: of some ranges, which to return.
     """
-    ranges = unit.read_begins(layout, fields, dtype)
+    ranges = unit.reader.read_begins(layout, fields, unit.number, wanted, dtype)
     if not unit.reader.whole or not captured.height:
         return ranges
     at = captured.select("sender", "sent").unique().sort("sender", "sent")
@@ -243,6 +244,8 @@ def read_ranges(
         sides = main[thread][order], begin[order], end[order]
         since, until = find_points_within(*sides, *to_arrays(at, "sender", "sent"))
         holds[order] = until > since
+        if wanted:
+            holds &= wanted(columns)
         return holds & (thread >= 0) & (begin < first)
 
     earlier = unit.reader.whole.read_begins(layout, fields, unit.number, keep, dtype)

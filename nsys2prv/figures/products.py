@@ -82,13 +82,9 @@ def list_product_work(unit: DeviceGroup) -> pl.DataFrame:
         work = unit.list_launched_work(columns) if has_captures else unit.work.clear()
         captured = list_captured_work(unit, work.schema)
         fields = ("range", *_SHAPES)
-        if has_captures:
-            ranges = read_ranges(unit, captured, "nvtx_pushpop", fields)
-            ranges = ranges.filter(pl.col("operations") > 0)
-        else:
-            ranges = unit.reader.read_begins(
-                "nvtx_pushpop", fields, unit.number, lambda rows: rows["operations"] > 0
-            )
+        ranges = read_ranges(
+            unit, captured, "nvtx_pushpop", fields, wanted=lambda rows: rows["operations"] > 0
+        )
         ranges = keep_outermost(ranges).with_row_index("product")
         if not ranges.height:
             return unit.work.clear()
@@ -270,20 +266,15 @@ def _label_products(rows: pl.DataFrame, measured: pl.DataFrame, context: Context
 
 def _sum_by_device(rows: pl.DataFrame, every: pl.DataFrame, context: Context) -> pl.DataFrame:
     """Return what each device does of what it can: in products, and of all of the steady state."""
-    length = context.options.covered_steady.length
-    ideal = pl.col("all") / pl.col("peak_tflop_s") / 1e3
-    is_known = pl.col("peak_tflop_s").is_not_null().all()
-    sums = rows.group_by("device").agg(
-        pl.col("time_ns", "all").sum(), ideal=pl.when(is_known).then(ideal.sum())
-    )
+    sums = sum_rates(rows, "device")
     sums = sums.join(every, on="device", how="left").sort("device")
     figures = sums.select(
         "device",
-        tflop=pl.col("all") / 1e12,
-        tflop_s=pl.col("all") / pl.col("time_ns") / 1e3,
-        peak_share=pl.col("ideal") / pl.col("time_ns"),
-        of_all_products=divide_columns("time_ns", "every_ns"),
-        mfu_at_least=pl.col("ideal") / length,
+        tflop=pl.col("flop") / 1e12,
+        tflop_s=pl.col("flop") / pl.col("product_ns") / 1e3,
+        peak_share=pl.col("ideal_ns") / pl.col("product_ns"),
+        of_all_products=divide_columns("product_ns", "every_ns"),
+        mfu_at_least=pl.col("ideal_ns") / context.options.covered_steady.length,
     )
     return context.label_devices(figures)
 
