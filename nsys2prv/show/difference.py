@@ -316,14 +316,8 @@ class Run(Struct, frozen=True):
         return np.diff(self.job.iterations or [0])
 
 
-PATH = {
-    "rank": pl.String,
-    "part": pl.String,
-    "name": pl.String,
-    "range": pl.String,
-    "time_ns": pl.Int64,
-}
-WORK = {name: PATH.get(name, pl.String) for name in ("rank", "part", "name", "follows")}
+PATH = dict.fromkeys(("rank", "part", "name", "range"), pl.String) | {"time_ns": pl.Int64}
+WORK = dict.fromkeys(("rank", "part", "name", "follows"), pl.String)
 WORK |= {"time_ns": pl.Int64, "count": pl.Int64}
 
 
@@ -350,17 +344,10 @@ def _pair_names(runs: Sequence[Run], unit: str) -> list[dict[str, str]]:
     """Return of each run name of a kernel -> what both are called. Those of other names are paired where these
     differ by numbers, arguments and GPUs alone, then where they follow the same kernel about as often.
     """
-    tables = []
-    for run in runs:
-        kernels = run.work.filter(pl.col("part") == "kernel", pl.col("name") != "")
-        tables.append(
-            {
-                name: (follows or "", number / run.count(unit) / run.ranks)
-                for name, follows, number in kernels.group_by("name")
-                .agg(pl.col("follows").drop_nulls().first(), pl.col("count").sum())
-                .rows()
-            }
-        )
+    tables = [
+        {name: (follows or "", count) for name, count, _, follows in _count_work(run, unit).rows()}
+        for run in runs
+    ]
     both = tables[0].keys() & tables[1].keys()
     names = [{name: name for name in both} for _ in runs]
     left = [[name for name in table if name not in both] for table in tables]
@@ -379,13 +366,11 @@ def _pair_names(runs: Sequence[Run], unit: str) -> list[dict[str, str]]:
 
     for first in [one for one in left[0] if one not in names[0]]:
         follows, count = place(0, first)
+        others = {second: place(1, second) for second in left[1] if second not in names[1]}
         alike = [
             second
-            for second in left[1]
-            if second not in names[1]
-            and follows
-            and place(1, second)[0] == follows
-            and abs(place(1, second)[1] - count) <= SAME_COUNT * count
+            for second, (before, number) in others.items()
+            if follows and before == follows and abs(number - count) <= SAME_COUNT * count
         ]
         if len(alike) == 1:
             label = f"{shorten(first, 40)} → {shorten(alike[0], 40)}"
@@ -396,24 +381,22 @@ def _pair_names(runs: Sequence[Run], unit: str) -> list[dict[str, str]]:
 def _rename(run: Run, names: dict[str, str]) -> Run:
     is_kernel = pl.col("part") == "kernel"
     named = pl.when(is_kernel).then(pl.col("name").replace(names)).otherwise("name").alias("name")
-    return Run(
-        run.job,
-        run.iterations,
-        run.path.with_columns(named),
-        run.work.with_columns(named),
-        run.ranks,
-    )
+    return replace(run, path=run.path.with_columns(named), work=run.work.with_columns(named))
 
 
 # ---- can they be compared -------------------------------------------------------------------------
 
 
 def _count_work(run: Run, unit: str) -> pl.DataFrame:
-    """Return how often a rank runs each kernel in a unit, or where there is none makes each call of MPI."""
+    """Return how often a rank runs each kernel in a unit (`name`, `count`), or where there is none makes each call of
+    MPI; the `time` of all (ns), and which kernel it `follows`.
+    """
     part = "kernel" if (run.work["part"] == "kernel").any() else "mpi"
-    rows = run.work.filter(pl.col("part") == part, pl.col("name") != "").group_by("name")
-    return rows.agg(
-        count=pl.col("count").sum() / (run.count(unit) * run.ranks), time=pl.col("time_ns").sum()
+    rows = run.work.filter(pl.col("part") == part, pl.col("name") != "")
+    return rows.group_by("name", maintain_order=True).agg(
+        count=pl.col("count").sum() / (run.count(unit) * run.ranks),
+        time=pl.col("time_ns").sum(),
+        follows=pl.col("follows").drop_nulls().first(),
     )
 
 
@@ -421,7 +404,7 @@ def _compare_work(runs: Sequence[Run], unit: str) -> tuple[float | None, float |
     """Return how alike the work of a unit is, by its number, and the least share of the time of kernels of a run
     that the other has, too; None where nothing is known of one.
     """
-    first, second = (_count_work(run, unit) for run in runs)
+    first, second = (_count_work(run, unit).drop("follows") for run in runs)
     if not (first.height and second.height):
         return None, None
     both = first.join(second, on="name", how="full", coalesce=True).fill_null(0)
@@ -479,8 +462,8 @@ def _list_reasons(
     often a rank does it (`a_count`, `b_count`). The parts add up to the difference; what no row has is
     the row `rest`. of_ranks: as :func:`_compare_ranks` returns it; whole: the unit's times (ns).
     """
-    sides = []
-    for job, run in zip("ab", runs, strict=True):
+    sides, left = [], []
+    for job, run, time in zip("ab", runs, whole, strict=True):
         path = run.path
         if unit == "iteration":
             path = path.filter(~pl.col("part").is_in(["start", "exit"]))
@@ -491,20 +474,18 @@ def _list_reasons(
             name=pl.when(pl.col("part") == "latency").then(pl.lit("")).otherwise(name),
             range=pl.when(has_range).then("range").otherwise(pl.lit("")),
         )
-        time = (pl.col("time_ns").sum() / run.count(unit)).alias(f"{job}_ns")
-        sides.append(named.group_by(KEY).agg(time))
+        own = (pl.col("time_ns").sum() / run.count(unit)).alias(f"{job}_ns")
+        sides.append(named.group_by(KEY, maintain_order=True).agg(own))
+        left.append(time - named["time_ns"].sum() / run.count(unit))
     joined = sides[0].join(sides[1], on=KEY, how="full", coalesce=True)
+    rest = {"part": REST, "name": "", "range": "", "a_ns": left[0], "b_ns": left[1]}
     counts = of_ranks.group_by("part", "name").agg(
         pl.col("a_count").sum() / runs[0].ranks,
         pl.col("b_count").sum() / runs[1].ranks,
         pl.col("times").first(),
     )
-    joined = joined.join(counts, on=["part", "name"], how="left")
-    joined = joined.with_columns(pl.col("a_ns", "b_ns").fill_null(0.0))
-    left = [time - joined[f"{job}_ns"].sum() for job, time in zip("ab", whole, strict=True)]
-    rest = {"part": REST, "name": "", "range": "", "a_ns": left[0], "b_ns": left[1]}
-    joined = pl.concat([joined, pl.DataFrame(rest)], how="diagonal")
-    joined = joined.with_columns(pl.col("a_count", "b_count").fill_null(0.0))
+    joined = pl.concat([joined, pl.DataFrame(rest)]).join(counts, on=["part", "name"], how="left")
+    joined = joined.with_columns(pl.col("^[ab]_.*$").fill_null(0.0))
     change, count = pl.col("b_ns") - pl.col("a_ns"), pl.col("b_count")
     often = pl.when(pl.col("a_count") > 0).then(count / pl.col("a_count"))
     # What is new or gone; work that both have may be on the path of one alone.
@@ -545,10 +526,9 @@ def _compare_ranks(runs: Sequence[Run], unit: str) -> pl.DataFrame:
 
 
 def _choose_causes(
-    reasons: pl.DataFrame, of_ranks: pl.DataFrame, runs: Sequence[Run]
+    reasons: pl.DataFrame, of_ranks: pl.DataFrame, runs: Sequence[Run], whole: float
 ) -> list[Reason]:
-    """Return what makes most of the difference, the first cause first. of_ranks: as :func:`_compare_ranks` returns it."""
-    whole = float(reasons["change_ns"].sum())
+    """Return what makes most of the difference (`whole`, ns), the first cause first. of_ranks: as :func:`_compare_ranks` returns it."""
     if not (whole and all(run.path.height for run in runs)):
         return []
     # Of a range the work of ranks is known by the places between calls that the path has in it.
@@ -648,7 +628,7 @@ def compare_jobs(
         (runs[0].iterations, runs[1].iterations),
         _estimate_noise(runs, times) if is_of_iterations else None,
         _list_outliers(runs, names) if is_of_iterations else [],
-        _choose_causes(reasons, of_ranks, runs),
+        _choose_causes(reasons, of_ranks, runs, times[1] - times[0]),
         _explain_job(runs, times) if is_of_iterations else [],
         [] if is_of_iterations else _compare_regions(first, second),
     )
@@ -822,7 +802,7 @@ def check_limits(
         noise = max(noise, ALIKE)
         checked.append(
             Checked(
-                Limit(what, limit.name, limit.share),
+                replace(limit, what=what),
                 before,
                 after,
                 change,

@@ -193,10 +193,18 @@ def test_a_series() -> None:
     assert series["since_first_share"][-1] == pytest.approx(190 / 495)
 
 
-def test_ranges_of_jobs_without_work_on_gpus_are_compared() -> None:
-    """By the time of hosts: there is none of GPUs."""
-    compared = compare_jobs(make_run(), make_run())[1].tables["operations_operations"].frame
-    assert compared.row(0)[:5] == ("load", 20, 600 * US, 20, 600 * US)
+def test_equal_jobs_without_work_on_gpus() -> None:
+    """Their ranges are compared by the time of hosts, and nothing differs."""
+    comparison, result = compare_jobs(make_run(), make_run())
+    assert result.tables["operations_operations"].frame.row(0)[:5] == (
+        "load",
+        20,
+        600 * US,
+        20,
+        600 * US,
+    )
+    assert comparison.causes == []
+    assert set(result.tables["reasons"].frame["change_ns"]) == {0.0}
 
 
 def test_a_difference_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
