@@ -66,7 +66,7 @@ def check_declarations(folder: Path = DECLARATIONS) -> None:
         for name, layout in data.get("layouts", {}).items():
             for field, spec in (layout.get("fields") or {}).items():
                 where = f"{file}: layouts: {name}: {field}:"
-                _refuse_unknown(f"{where} key", spec, Field.__struct_fields__)
+                _refuse_unknown(f"{where} key", spec, ("count", *Field.__struct_fields__))
                 for key, value in (spec.get("values") or {}).items():
                     _refuse_unknown(f"{where} values: key", [key], sets)
                     _refuse_unknown(f"{where} values: {key}:", [value], sets[key])

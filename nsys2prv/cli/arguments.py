@@ -94,7 +94,11 @@ class Parser(argparse.ArgumentParser):
         #: How the command is written.
         self.example: str = declared.get("example", "")
         #: Options of other commands only -> what to do instead.
-        self.elsewhere: dict[str, str] = declared.get("elsewhere", {})
+        self.elsewhere: dict[str, str] = {
+            name: instead
+            for names, instead in declared.get("elsewhere", {}).items()
+            for name in names.split()
+        }
         for options in declared["options"]:
             title = options.get("title")
             group = self.add_argument_group(title) if title else self

@@ -297,14 +297,14 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
             fields["result"] = {"code": code, "label": label, "column": self.result, **further}
         for code, (column, label) in enumerate(self.numbers.items(), self.code + NUMBERS):
             fields[column] = {"code": code, "label": label, "column": column, **further}
-        for level in range(1, CALLER_LEVELS + 1) if self.stacks else ():
-            label = f"Caller at level {level}"
-            fields[f"caller_{level}"] = {
-                "code": CALLER + level,
-                "label": label,
+        if self.stacks:
+            fields["caller"] = {
+                "code": CALLER + 1,
+                "label": "Caller at level {}",
                 "values": {"names": "caller"},
                 "optional": True,
-                "level": level,
+                "level": 1,
+                "count": CALLER_LEVELS,
             }
         return {"title": self.label, "nests": not self.queue, "fields": fields, "state": self.state}
 
@@ -379,7 +379,8 @@ def load_catalogue() -> Catalogue:
 
     def make_layout(name: str, spec: dict[str, Any]) -> Layout:
         specs = data["layouts"][spec["fields_of"]]["fields"] if "fields_of" in spec else {}
-        fields = [make_field(*item) for item in (specs | (spec.get("fields") or {})).items()]
+        specs = specs | (spec.get("fields") or {})
+        fields = [make_field(*one) for item in specs.items() for one in _list_fields(*item)]
         # The field that names the event comes first, in spite of YAML's merge key.
         fields.sort(key=lambda field: field.values is None or field.optional)
         rest = {key: value for key, value in spec.items() if key != "fields_of"}
@@ -400,6 +401,17 @@ def load_catalogue() -> Catalogue:
         data.get("counters", {}),
         files,
     )
+
+
+def _list_fields(name: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the fields of an entry, with their names: itself, or as many as its `count` says."""
+    rest = {key: value for key, value in spec.items() if key != "count"}
+    for number in range(spec.get("count", 0)):
+        own = {key: rest[key] + number for key in ("code", "level") if key in rest}
+        label = rest["label"].format(number + 1)
+        yield f"{name}_{number + 1}", {**rest, **own, "label": label}
+    if "count" not in spec:
+        yield name, spec
 
 
 @contextmanager
