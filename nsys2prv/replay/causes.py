@@ -100,6 +100,7 @@ def find_causes(replay: Replay) -> list[Cause]:
     replay = replay.skip_cpu_waits() if first else replay
     causes, base = _find_culprits(replay)
     base.tables.clear()
+    start = base
     candidates = [cause for cause in _list_candidates(base) if cause.gain >= LEAST_GAIN]
     # Limits come last: what is specific is part of them, and so are waits that end with work. Waits for
     # messages are shorter without the transfers and the work of hosts that they consist of.
@@ -112,7 +113,7 @@ def find_causes(replay: Replay) -> list[Cause]:
     for cause in sorted(
         candidates, key=lambda one: (order.get(one.place or one.kind, 0), -one.gain)
     ):
-        gain = base.compute_gain(cause.changes)
+        gain = cause.gain if base is start else base.compute_gain(cause.changes)
         if gain >= max(LEAST_GAIN, LEAST_BEYOND * cause.gain):
             # A wait for work hides what comes late for other reasons: that is theirs.
             is_late_wait = order.get(cause.place) == 1

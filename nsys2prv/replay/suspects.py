@@ -100,6 +100,11 @@ class Suspect(Struct, frozen=True):
         """True if it is what the host of processes does while others wait for it."""
         return self.kind in (LATE_HANDOFF, HANDOFF)
 
+    @property
+    def least(self) -> float:
+        """Return from which gain on it may be a culprit."""
+        return LEAST_CERTAIN if self.ratio else LEAST_GAIN
+
 
 def list_suspects(replay: Replay) -> list[Suspect]:
     """Return sets of processes by what is gained if they work as the others, the greatest first."""
@@ -122,7 +127,7 @@ def list_suspects(replay: Replay) -> list[Suspect]:
     found = []
     for suspect, changes in prepare_next((one, do_as_others(replay, one)) for one in suspects):
         # Of slow processes and links all gains are asked for.
-        least = 0.0 if suspect.ratio or suspect.is_link else LEAST_CERTAIN
+        least = 0.0 if suspect.ratio or suspect.is_link else suspect.least
         found.append(structs.replace(suspect, gain=replay.compute_gain(changes, least)))
     found += _list_handoffs(replay)
     return sorted(found, key=lambda suspect: -suspect.gain)
@@ -172,7 +177,7 @@ def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
 
 def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
     """Return the smallest set that gains nearly what the best gains; None where it is not one set."""
-    suspects = [one for one in suspects if one.gain >= LEAST_CERTAIN and _stands_out(replay, one)]
+    suspects = [one for one in suspects if one.gain >= one.least and _stands_out(replay, one)]
     certain = next((one for one in suspects if one.ratio), None)
     if not suspects or suspects[0].gain < LEAST_GAIN:
         return certain
