@@ -37,6 +37,8 @@ PLAIN = "\x1b[0m"
 LONGEST_NAME = 56
 #: Lines that the heading of a column may take.
 MOST_HEADING_LINES = 3
+#: Characters that a text is shortened to at least, so that names are still told apart.
+LEAST_NAME = 20
 #: Rows of a table that may become columns.
 MOST_TURNED = 6
 #: Columns of a terminal that are too few to lay anything out for.
@@ -77,7 +79,7 @@ def suggest_range(wanted: str, names: Sequence[str]) -> str:
 
 def format_size(size: float) -> str:
     """Return bytes for people, in units of 1000."""
-    return format_scaled(size, ("B", "KB", "MB", "GB", "TB"), 1)
+    return format_scaled(size, ("B", "kB", "MB", "GB", "TB"), 1)
 
 
 def format_scaled(value: float, units: Sequence[str], decimals: int = 2) -> str:
@@ -87,7 +89,9 @@ def format_scaled(value: float, units: Sequence[str], decimals: int = 2) -> str:
     place = 0
     while abs(value) >= 1000 and place < len(units) - 1:
         value, place = value / 1000, place + 1
-    return f"{value:.{decimals if place else 0}f} {units[place]}"
+    # Nothing is not negative.
+    rounded = round(value, decimals if place else 0) or 0.0
+    return f"{rounded:.{decimals if place else 0}f} {units[place]}"
 
 
 def parse_duration(text: str) -> int:
@@ -225,12 +229,21 @@ def lay_out_table(columns: Sequence[Column], width: int | None) -> list[str]:
                 return _align(turned, 1)
     naming = shortened[:1]
     for column in others[:-1]:
-        if not column.is_text or measure_table([*naming, column], MOST_HEADING_LINES) > width // 2:
+        is_wide = measure_table([*naming, column]) > width // 2
+        if not column.is_text or (is_wide and _tell_apart(naming)):
             break
-        naming.append(column)
-    parts = _split(naming, columns[len(naming) :], width)
+        room = max(width // 2 - measure_table(naming) - 2, LEAST_NAME) if is_wide else column.width
+        naming.append(Column(column.head, [shorten(name, room) for name in column.cells]))
+    whole = [*shortened[:1], *others[: len(naming) - 1]]
+    parts = _split(naming, columns[len(naming) :], width, whole)
     lines = [("", *_align(part, MOST_HEADING_LINES)) for part in parts]
     return [line for part in lines for line in part][1:]
+
+
+def _tell_apart(columns: Sequence[Column]) -> bool:
+    """Return whether each row of some columns is unlike the others."""
+    rows = list(zip(*(column.cells for column in columns), strict=True))
+    return len({*rows}) == len(rows)
 
 
 def shorten(text: str, width: int) -> str:
@@ -285,13 +298,16 @@ def _turn(columns: Sequence[Column]) -> list[Column]:
 
 
 def _split(
-    names: Sequence[Column], columns: Sequence[Column], width: int
+    names: Sequence[Column], columns: Sequence[Column], width: int, whole: Sequence[Column]
 ) -> Iterator[list[Column]]:
-    """Yield parts of a table that fit, each with the columns that name its rows and some others."""
-    part = list(names)
+    """Yield parts of a table that fit, each with the columns that name its rows and some others. whole: these
+    columns of the first part, where they may be wider.
+    """
+    part = list(whole)
     for column in columns:
-        if len(part) > len(names) and measure_table([*part, column], MOST_HEADING_LINES) > width:
-            yield part
+        if measure_table([*part, column], MOST_HEADING_LINES) > width:
+            if len(part) > len(names):
+                yield part
             part = list(names)
         room = width - measure_table(names, MOST_HEADING_LINES) - 2
         if column.width > room:

@@ -564,10 +564,12 @@ class Mesh(Struct, frozen=True):
         if self.places is None:
             return {}
         names = self.places.drop("rank").columns
+        shorts = [SHORT.get(name, name) for name in names]
+        if len({*shorts}) < len(shorts):
+            # Groups that divide weights, beside those that have copies of them.
+            shorts = ["fsdp" if name == SHARDED else SHORT.get(name, name) for name in names]
         texts = {
-            rank: " ".join(
-                f"{SHORT.get(name, name)} {at}" for name, at in zip(names, row, strict=True)
-            )
+            rank: " ".join(f"{name} {at}" for name, at in zip(shorts, row, strict=True))
             for rank, *row in self.places.rows()
         }
         return {task: texts[rank] for task, rank in self.ranks.items()}
@@ -701,12 +703,14 @@ def _name_family(
     gathering = kernels.filter(pl.col("operation").is_in(GATHERING))
     often, gathers = (one["count"].sum() / each for one in (reducing, gathering))
     if not often:
-        return _name_steps(groups), f"AllGather per iteration: {gathers:.3g}, no reduction"
+        return _name_steps(groups), f"per iteration: {gathers:.3g} AllGather, no reduction"
     by_size = reducing.group_by("bytes").agg(pl.col("count").sum())["count"]
     alike = by_size.max() / by_size.sum()
     size = "size" if (reducing["bytes"] >= 0).all() else "unknown size"
     exposed = 1 - kernels["overlapped_ns"].sum() / max(kernels["time_ns"].sum(), 1)
-    said = f"reductions per iteration: {often:.3g}, {alike:.0%} of one {size}; {exposed:.0%} of the time exposed"
+    said = (
+        f"per iteration: {often:.3g} reductions, {alike:.0%} of one {size}, {exposed:.0%} exposed"
+    )
     if gathers >= GATHERS * often:
         return SHARDED, f"per iteration: {gathers:.3g} AllGather, {often:.3g} reductions"
     if often >= OFTEN and alike >= SAME_SIZE and exposed >= EXPOSED:

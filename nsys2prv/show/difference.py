@@ -166,10 +166,12 @@ class Checked(Struct, frozen=True):
 
     def __str__(self) -> str:
         what = " ".join(filter(None, (self.limit.what, self.limit.name)))
-        how = "lower by" if self.limit.what == "efficiency" else "longer by"
-        state = "exceeds" if self.is_exceeded else "is within"
+        is_efficiency = self.limit.what == "efficiency"
+        worse, better = ("lower", "higher") if is_efficiency else ("longer", "shorter")
+        how = better if self.change < 0 else worse
+        state = "exceeds the limit of" if self.is_exceeded else "is within the limit of"
         return (
-            f"{what}: {how} {100 * self.change:.1f} %, which {state} {100 * self.limit.share:g} % "
+            f"{what}: {how} by {100 * abs(self.change):.1f} %, which {state} {100 * self.limit.share:g} % "
             f"(by chance up to {100 * self.noise:.1f} %)"
         )
 
@@ -254,7 +256,7 @@ class Comparison(Struct, frozen=True):
             said += f": {'; then '.join(causes)}"
         if self.outliers:
             far = [
-                f"{job}'s {number} ({format_nanoseconds(time)})"
+                f"{number} of {job} ({format_nanoseconds(time)})"
                 for job, number, time in self.outliers
             ]
             said += f". Iterations of more than {OUTLIER:g} times the median: {list_some(far)}"
@@ -263,8 +265,8 @@ class Comparison(Struct, frozen=True):
             if self.job_causes:
                 said += f": {'; then '.join(map(str, self.job_causes))}"
         if self.regions:
-            regions = (f"{name} {_say_times(*times)} each" for name, *times in self.regions)
-            said += f". Regions of both: {', '.join(regions)}"
+            regions = (f"{name} {_say_times(*times)}" for name, *times in self.regions)
+            said += f". NVTX ranges of both, GPU time (else host time) of one: {', '.join(regions)}"
         return reserve + said
 
     def to_dict(self) -> dict[str, Any]:
@@ -726,7 +728,9 @@ def _make_tables(
     result.add(
         "parts", families.with_columns(share).sort(-pl.col("change_ns").abs(), "family"), **said
     )
-    result.add("reasons", reasons.with_columns(share), **said)
+    # Of equal runs nothing is left.
+    changed = pl.any_horizontal(pl.col("change_ns", *BY).abs() >= 1)
+    result.add("reasons", reasons.with_columns(share).filter(changed), **said)
     result.add("job", _describe_jobs(jobs), a=a, b=b)
     # Tables are of the whole job, with warm-up.
     steps = [
@@ -794,7 +798,8 @@ def check_limits(
         what = limit.what or comparison.unit
         found = [[measure_run(job, what, limit.name) for job in side] for side in sides]
         if any(one is None for side in found for one in side):
-            raise UsageError(f"--fail-above {what} {limit.name}: a run has no such figure")
+            lacking = "A" if None in found[0] else "B"
+            raise UsageError(f"--fail-above {what}:{limit.name}: {lacking} has no such figure")
         (before, after), noise = _average(found)
         change = before - after if what == "efficiency" else _compute_change(before, after)
         if what == comparison.unit:

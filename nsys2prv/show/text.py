@@ -52,7 +52,21 @@ SENTENCES = ("advice", "rule")
 #: Words of columns -> how they are written.
 ACRONYMS = {
     one.lower(): one
-    for one in ("NCCL", "MPI", "GPU", "GEMM", "SM", "OS", "CUDA", "UCX", "JIT", "Paraver")
+    for one in (
+        "NCCL",
+        "MPI",
+        "GPU",
+        "GEMM",
+        "SM",
+        "OS",
+        "CUDA",
+        "UCX",
+        "JIT",
+        "Paraver",
+        "FLOP",
+        "TFLOP",
+        "MFU",
+    )
 }
 ACRONYMS["io"] = "I/O"
 #: Endings of columns of fractions of 1, which are shown in percent.
@@ -112,6 +126,7 @@ def format_heading(name: str) -> str:
     name = name.replace("balance_out_efficiency", "balance_between_nodes")
     for ending in ("_ns", "_gb_s"):
         name = name.removesuffix(ending)
+    name = name.replace("tflop_s", "TFLOP/s")
     return " ".join(ACRONYMS.get(word, word) for word in name.split("_"))
 
 

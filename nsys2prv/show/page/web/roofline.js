@@ -29,7 +29,7 @@ export const drawRoofline = columns => {
   const svg = makeShape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": "Roofline of products" });
   for (const one of up) svg.append(makeShape("line", { x1: LEFT, x2: right, y1: getY(10 ** one), y2: getY(10 ** one), class: "grid" }), write(LEFT - 8, getY(10 ** one) + 4, String(10 ** one), "y"));
   for (const one of across) svg.append(write(getX(10 ** one), bottom + 18, String(10 ** one), "x"));
-  svg.append(write((LEFT + right) / 2, HEIGHT - 8, "FLOP per byte (TFLOP/s at the left; areas: time)", "x"));
+  svg.append(write((LEFT + right) / 2, HEIGHT - 8, "FLOP per byte (left: TFLOP/s; area: time; second colour: attention with a known mask)", "x"));
   for (const { name, peak, memory } of roofs) {
     const from = Math.max(10 ** across[0], 1e3 * 10 ** up[0] / memory), turn = 1e3 * peak / memory;
     const corners = [[from, from * memory / 1e3], [turn, peak], [10 ** across.at(-1), peak]].map(([x, y]) => `${getX(x)},${getY(y)}`);
