@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, find_places, group_rows
+from nsys2prv._util.columns import OPEN, group_rows
 from nsys2prv.events.extraction import GPU_TABLES, Extraction
 from nsys2prv.events.launches import Launches
 from nsys2prv.export.info import PROCESS_MASK, find_processes
@@ -19,7 +19,12 @@ from nsys2prv.export.source import NULL, Columns
 
 #: Tables of the nodes that graphs were made of: the second is the first one's name of 2021.
 TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
-COLUMNS = ("start", "globalTid", "graphNodeId", "originalGraphNodeId")
+COLUMNS = {
+    "node": "graphNodeId",
+    "original": "originalGraphNodeId",
+    "captor": "globalTid",
+    "captured": "start",
+}
 #: Facts of the nodes that were replayed: `process` and `node`, `captor` (globalTid) and `time_captured`.
 CAPTURES = "graph_captures"
 #: Longest chain of copies of a node.
@@ -53,14 +58,15 @@ def find_captures(extraction: Extraction, columns: Columns) -> np.ndarray:
 def _list_captures(extraction: Extraction) -> pl.DataFrame:
     """Return `captor` and `captured` of all nodes of the report whose capture it has."""
     pieces = [pl.DataFrame(schema=dict.fromkeys(COLUMNS, pl.Int64))]
+    columns = tuple(COLUMNS.values())
     parts = extraction.report.parts
     for table in filter(parts.__contains__, TABLES):
         if extraction.database.has(table, "graphNodeId"):
-            read = extraction.read(parts[table], COLUMNS, (), "")
-            pieces.append(pl.DataFrame({name: read[name] for name in COLUMNS}))
-    names = {"node": "graphNodeId", "original": "originalGraphNodeId"}
-    nodes = pl.concat(pieces).select(**names, captor="globalTid", captured="start")
-    nodes = nodes.filter(pl.all_horizontal(pl.col("node", "captor", "captured") != NULL))
+            read = extraction.read(parts[table], columns, (), "")
+            pieces.append(pl.DataFrame({name: read[column] for name, column in COLUMNS.items()}))
+    nodes = pl.concat(pieces).filter(
+        pl.all_horizontal(pl.col("node", "captor", "captured") != NULL)
+    )
     nodes = nodes.with_columns(process=pl.Series(find_processes(nodes["captor"].to_numpy())))
     nodes = nodes.unique(("process", "node"), keep="first", maintain_order=True)
     made = _place_nodes(nodes.filter(pl.col("original") <= 0).sort("process", "node"), extraction)
@@ -121,7 +127,7 @@ def _find_last(calls: Launches, thread: int, times: np.ndarray) -> tuple[np.ndar
 
 
 def _select_calls(
-    extraction: Extraction, process: int, pattern: str, first: int = 0, last: int | None = None
+    extraction: Extraction, process: int, pattern: str, first: int = 0, last: int = OPEN
 ) -> Launches:
     """Return the calls of a process by begin whose names match, of some time (first <= begin <= last)."""
     found = [Launches.make_empty()]
@@ -131,9 +137,7 @@ def _select_calls(
             texts = pl.Series(extraction.read_strings(names), dtype=pl.String)
             wanted = names[texts.str.contains(pattern).to_numpy()]
             calls = segment.read() if len(wanted) else found[0]
-            inside = np.isin(calls.name, wanted) & (calls.begin >= first)
-            if last is not None:
-                inside &= calls.begin <= last
+            inside = np.isin(calls.name, wanted) & (calls.begin >= first) & (calls.begin <= last)
             found.append(calls[np.flatnonzero(inside)])
     joined = Launches.concat(found)
     return joined[np.argsort(joined.begin, kind="stable")]
@@ -162,4 +166,4 @@ def _mask_direct(extraction: Extraction, process: int, ids: np.ndarray) -> np.nd
             extraction.report.parts[table], ("correlationId", "globalPid"), (), where
         )
         known.append(read["correlationId"][read["globalPid"] == process])
-    return find_places(np.unique(np.concatenate(known)), ids) != ABSENT
+    return np.isin(ids, np.concatenate(known))

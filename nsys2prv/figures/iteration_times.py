@@ -21,7 +21,13 @@ from nsys2prv.figures.device_group import (
     join_launch_ranges,
     label_values,
 )
-from nsys2prv.figures.products import list_product_work, rate_products, sum_products, sum_rates
+from nsys2prv.figures.products import (
+    RATES,
+    list_product_work,
+    rate_products,
+    sum_products,
+    sum_rates,
+)
 from nsys2prv.figures.result import (
     DECLARED,
     KERNEL_NAMES,
@@ -185,10 +191,7 @@ def conclude_serving(frames: Mapping[str, pl.DataFrame], context: Context, resul
         rated = rated.with_columns(label_values("phase", "serving_phase", "unknown"))
         rates = sum_rates(rated, "step_range", "phase").rename({"step_range": "range"})
         phases = phases.join(rates, on=["range", "phase"], how="left", maintain_order="left")
-        phases = phases.with_columns(
-            tflop_s=divide_columns(pl.col("flop") / 1e3, "product_ns"),
-            peak_share=divide_columns("ideal_ns", "product_ns"),
-        ).drop("flop", "product_ns", "ideal_ns")
+        phases = phases.with_columns(**RATES).drop("flop", "product_ns", "ideal_ns")
     result.add("phases", context.label_names(phases, "range", "nvtx"))
     # Batches of up to 1, 2, 4 and so on requests.
     least = (2 ** pl.col("requests").clip(1).log(2).ceil()).cast(pl.Int64)

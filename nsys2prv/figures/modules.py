@@ -37,7 +37,13 @@ from nsys2prv.figures.nvtx_operations import (
     number_paths,
     read_ranges,
 )
-from nsys2prv.figures.products import list_product_work, rate_products, sum_products, sum_rates
+from nsys2prv.figures.products import (
+    RATES,
+    list_product_work,
+    rate_products,
+    sum_products,
+    sum_rates,
+)
 from nsys2prv.figures.result import Context, Result, divide_columns
 from nsys2prv.figures.thresholds import MOST_PARTS
 from nsys2prv.figures.time_division import lay_out_flames
@@ -535,12 +541,13 @@ def _make_tree(sums: pl.DataFrame) -> pl.DataFrame:
         is_known = ideal.count() == flop.count()
         figures |= {
             "tflop": pl.when(flop.count() > 0).then(flop.sum() / 1e12),
-            "tflop_s": divide_columns(flop.sum() / 1e3, pl.col("product_ns").sum()),
-            "peak_share": pl.when(is_known).then(
-                divide_columns(ideal.sum(), pl.col("product_ns").sum())
-            ),
+            "flop": flop.sum(),
+            "product_ns": pl.col("product_ns").sum(),
+            "ideal_ns": pl.when(is_known).then(ideal.sum()),
         }
     tree = sums.group_by("path", "depth").agg(**figures).filter(pl.col("gpu_ns") > 0)
+    if "flop" in tree.columns:
+        tree = tree.with_columns(**RATES).drop("flop", "product_ns", "ideal_ns")
     # Of modules beside each other the longest comes first.
     lasts, order = dict(tree.select("path", "gpu_ns").rows()), []
     for path in tree["path"].to_list():

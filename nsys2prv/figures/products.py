@@ -51,6 +51,11 @@ _PART = re.compile(r"\bMIG\b")
 _PER_CLOCK = {70: 1024, 75: 1024, 80: 2048, 86: 1024, 89: 1024, 90: 4096, 100: 8192, 120: 1024}
 _HALF_SINCE = 75
 _SHARES = {"fp16": (1.0, 70), "bf16": (1.0, 80), "tf32": (0.5, 80), "fp8": (2.0, 89)}
+#: What :func:`sum_rates` sums -> operations per second, and how much that is of the peak.
+RATES = {
+    "tflop_s": divide_columns(pl.col("flop") / 1e3, "product_ns"),
+    "peak_share": divide_columns("ideal_ns", "product_ns"),
+}
 #: A share of the peak beyond this is worth a word.
 _BEYOND = 1.02
 #: Whether attention has a causal mask, in names of FlashAttention 2: behind the traits and whether it drops.
@@ -271,8 +276,7 @@ def _sum_by_device(rows: pl.DataFrame, every: pl.DataFrame, context: Context) ->
     figures = sums.select(
         "device",
         tflop=pl.col("flop") / 1e12,
-        tflop_s=pl.col("flop") / pl.col("product_ns") / 1e3,
-        peak_share=pl.col("ideal_ns") / pl.col("product_ns"),
+        **RATES,
         of_all_products=divide_columns("product_ns", "every_ns"),
         mfu_at_least=pl.col("ideal_ns") / context.options.covered_steady.length,
     )

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import PurePath
 from typing import Any
 
@@ -318,6 +319,11 @@ class Run(Struct, frozen=True):
         return np.diff(self.job.iterations or [0])
 
 
+def _choose_unit(runs: Iterable[Run]) -> str:
+    """Return what runs are compared by: an iteration, if all have some."""
+    return "iteration" if all(run.iterations for run in runs) else "job"
+
+
 PATH = dict.fromkeys(("rank", "part", "name", "range"), pl.String) | {"time_ns": pl.Int64}
 WORK = dict.fromkeys(("rank", "part", "name", "follows"), pl.String)
 WORK |= {"time_ns": pl.Int64, "count": pl.Int64}
@@ -607,7 +613,7 @@ def compare_jobs(
     first. names: of both for people.
     """
     runs = [_open(job) for job in (first, second)]
-    unit = "iteration" if all(run.iterations for run in runs) else "job"
+    unit = _choose_unit(runs)
     named = _pair_names(runs, unit)
     runs = [_rename(run, own) for run, own in zip(runs, named, strict=True)]
     likeness, common = _compare_work(runs, unit)
@@ -666,9 +672,7 @@ def _compare_regions(first: FinishedJob, second: FinishedJob) -> list[tuple[str,
     frames = [job.find_frame("operations", "operations") for job in (first, second)]
     if any(frame is None for frame in frames):
         return []
-    time = next(
-        one for one in ("gpu_ns", "host_ns") if all(one in frame.columns for frame in frames)
-    )
+    time = _choose_column(frames)
     a, b = (
         frame.filter(pl.col(time) > 0).select(
             "operation", "calls", each=pl.col(time) / pl.col("calls")
@@ -679,6 +683,13 @@ def _compare_regions(first: FinishedJob, second: FinishedJob) -> list[tuple[str,
     change = (pl.col("each_right") - pl.col("each")) * pl.min_horizontal("calls", "calls_right")
     most = both.sort(-change.abs(), "operation").head(MOST_REGIONS)
     return most.select("operation", "each", "each_right").rows()
+
+
+def _choose_column(
+    frames: Sequence[pl.DataFrame], names: Sequence[str] = ("gpu_ns", "host_ns")
+) -> str:
+    """Return the first of some columns that all frames have."""
+    return next(one for one in names if all(one in frame.columns for frame in frames))
 
 
 def _explain_job(runs: Sequence[Run], times: Sequence[float]) -> list[Reason]:
@@ -740,7 +751,7 @@ def _make_tables(
     for analysis, name, keys, count, values in COMPARED:
         frames = [job.find_frame(analysis, name) for job in jobs]
         if all(frame is not None for frame in frames):
-            value = next(one for one in values if all(one in frame.columns for frame in frames))
+            value = _choose_column(frames, values)
             title = first.results[analysis].tables[name].title
             if (joined := _join_by_key(frames, keys, count, value, steps)).height:
                 result.tables[f"{analysis}_{name}"] = Table(title, joined)
@@ -758,7 +769,7 @@ def measure_run(job: FinishedJob, what: str, name: str) -> float | None:
     (`job`: of the job; `region`: of an execution), or an efficiency.
     """
     run = _open(job)
-    unit = "iteration" if run.iterations else "job"
+    unit = _choose_unit([run])
     if what in ("job", "iteration"):
         return run.measure(what) if what == "job" or run.iterations else None
     if what == "efficiency":
@@ -776,8 +787,8 @@ def measure_run(job: FinishedJob, what: str, name: str) -> float | None:
         if regions is None:
             return None
         rows = regions.filter([fnmatch.fnmatchcase(one, name) for one in regions["operation"]])
-        time = next((one for one in ("gpu_ns", "host_ns") if one in rows.columns), "")
-        return float(rows[time].sum() / rows["calls"].sum()) if time and rows.height else None
+        time = _choose_column([rows])
+        return float(rows[time].sum() / rows["calls"].sum()) if rows.height else None
     rows = run.path.filter(pl.col("part").is_in(["nccl", "mpi"]))
     if what == "kernel":
         is_named = pl.col("name").str.contains(name, literal=True)
@@ -835,18 +846,17 @@ def compare_sides(
     """Compare several runs of each side by that with the median time, and what may be chance by all; returns these
     two runs, too.
     """
-    every = [job for side in sides for job in side]
-    unit = "iteration" if all(job.steady for job in every) else "job"
-    times = [[_open(job).measure(unit) for job in side] for side in sides]
+    runs = [[_open(job) for job in side] for side in sides]
+    unit = _choose_unit(chain(*runs))
     first, second = (
-        side[int(np.argsort(own)[(len(own) - 1) // 2])]
-        for side, own in zip(sides, times, strict=True)
+        sorted(side, key=lambda run: run.measure(unit))[(len(side) - 1) // 2].job for side in runs
     )
     comparison, result = compare_jobs(first, second, names)
-    if len(every) > len(sides):
-        times = [[_open(job).measure(comparison.unit) for job in side] for side in sides]
+    counts = len(sides[0]), len(sides[1])
+    if max(counts) > 1:
+        times = [[run.measure(comparison.unit) for run in side] for side in runs]
         noise = max(comparison.noise or 0.0, _average(times)[1])
-        comparison = replace(comparison, noise=noise, runs=(len(sides[0]), len(sides[1])))
+        comparison = replace(comparison, noise=noise, runs=counts)
     return comparison, result, (first, second)
 
 
@@ -856,7 +866,7 @@ def find_jump(jobs: Sequence[FinishedJob]) -> tuple[int, pl.DataFrame]:
     `since_first_share`.
     """
     runs = [_open(job) for job in jobs]
-    unit = "iteration" if all(run.iterations for run in runs) else "job"
+    unit = _choose_unit(runs)
     times = np.array([run.measure(unit) for run in runs])
     changes = times[1:] / times[:-1] - 1
     series = pl.DataFrame(

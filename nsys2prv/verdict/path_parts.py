@@ -79,19 +79,14 @@ def list_work(facts: CauseContext) -> pl.DataFrame:
     """
     replay = facts.replay
     sums = []
-    for kind in OF_KINDS:
-        edges = replay.select((kind,))
-        for rows in split_rows(len(edges)):
-            some = edges[rows]
-            columns = {"process": replay.edges.process[some], "key": _find_work(facts, some)[1]}
-            work = pl.DataFrame({**columns, "time_ns": facts.graph.weight[some]})
-            sums.append(
-                work.group_by("process", "key").agg(
-                    pl.col("time_ns").sum(),
-                    count=pl.len().cast(pl.Int64),
-                    kind=pl.lit(int(kind), pl.Int64),
-                )
-            )
+    edges = replay.select(OF_KINDS)
+    for rows in split_rows(len(edges)):
+        some = edges[rows]
+        kind, key = _find_work(facts, some)
+        work = pl.DataFrame({"kind": kind, "key": key, "time_ns": facts.graph.weight[some]})
+        work = work.with_columns(process=replay.edges.process[some])
+        of_same = work.group_by("process", "kind", "key")
+        sums.append(of_same.agg(pl.col("time_ns").sum(), count=pl.len().cast(pl.Int64)))
     frame = pl.concat(sums).with_columns(
         part=pl.col("kind").replace_strict({int(kind): part for kind, part in OF_KINDS.items()}),
         range=pl.lit(""),
