@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -92,6 +92,11 @@ def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndar
         _, codes = np.unique(codes, return_inverse=True)
     _, first = np.unique(codes, return_index=True)
     return first, codes.reshape(-1)
+
+
+def take_rows(columns: Mapping[str, np.ndarray], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+    """Return some rows of columns (a mask, indices, or a slice)."""
+    return {name: column[rows] for name, column in columns.items()}
 
 
 def find_places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.budget import EXECUTIONS, INTERVAL_ROWS
-from nsys2prv._util.columns import find_edges, find_modes, is_sorted, mask_changes
+from nsys2prv._util.columns import find_edges, find_modes, is_sorted, mask_changes, take_rows
 from nsys2prv._util.files import create_temporary_file
 from nsys2prv._util.native import core
 
@@ -269,7 +269,7 @@ def find_outermost(
     begin, end, thread = (columns[name] for name in ("begin", "end", "thread"))
     if ((begin[1:] == begin[:-1]) & (end[1:] > end[:-1])).any():
         order = order_ranges(begin, end)
-        columns = {name: column[order] for name, column in columns.items()}
+        columns = take_rows(columns, order)
         begin, end, thread = (columns[name] for name in ("begin", "end", "thread"))
     outer = np.empty(len(begin), np.int32)
     count = core.find_outermost((begin, end, thread), int(thread.max(initial=0)) + 1, outer)

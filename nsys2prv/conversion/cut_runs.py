@@ -15,7 +15,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, group_rows, is_sorted
+from nsys2prv._util.columns import ABSENT, group_rows, is_sorted, take_rows
 from nsys2prv.conversion.options import CutPlan
 from nsys2prv.events.catalogue import Layout, Metric, load_catalogue
 from nsys2prv.events.kind import Reason
@@ -27,7 +27,6 @@ from nsys2prv.table.runs import (
     Run,
     SpillReader,
     SpillWriter,
-    take_rows,
 )
 from nsys2prv.table.slices import GlobalIds, Slice, find_places, load_global_ids, read_slice
 from nsys2prv.table.work_result import WorkResult, append_samples
@@ -326,7 +325,7 @@ class _Cutter:
             return
         run, rows = own.run, np.logical_or.reduce([one != ABSENT for one in known.values()])
         self.writer.task, name = run.task, run.shape.name
-        numbers = {metric: column[rows] for metric, column in known.items()}
+        numbers = take_rows(known, rows)
         written = append_samples(self.writer, name, numbers, run.object, own.time[rows])
         self.result.runs.append(replace(written, filler=run.filler))
         self.result.events[name] += written.count

@@ -16,7 +16,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, OPEN, group_rows, join_first, number_linked
+from nsys2prv._util.columns import ABSENT, OPEN, group_rows, join_first, number_linked, take_rows
 from nsys2prv._util.native import NEEDS_CORE, core
 from nsys2prv._util.stored_columns import read_frame
 from nsys2prv.conversion.job import Job
@@ -52,7 +52,7 @@ from nsys2prv.table.event_reader import (
     RowTable,
     StackFile,
 )
-from nsys2prv.table.runs import TRACE, Run, SpillReader, SpillWriter, take_rows
+from nsys2prv.table.runs import TRACE, Run, SpillReader, SpillWriter
 from nsys2prv.table.slices import to_begin_times, to_trace_times
 from nsys2prv.table.work_result import WorkResult
 from nsys2prv.writers.names import NameValues

@@ -22,7 +22,7 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, OPEN, blank_negative, factorize
+from nsys2prv._util.columns import ABSENT, OPEN, blank_negative, factorize, take_rows
 from nsys2prv._util.errors import UsageError
 from nsys2prv.events.attributes import (
     list_columns,
@@ -123,7 +123,7 @@ def extract_os_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         # A call within a call may begin and end with it; the one stored later counts as the inner
         # one.
         order = np.argsort(columns["nestingLevel"], kind="stable")
-        in_order = {name: column[order] for name, column in columns.integers.items()}
+        in_order = take_rows(columns.integers, order)
         columns = Columns(columns.rows, in_order, {})
     rows = make_rows(extraction, extraction.kind.layouts[0], columns)
     yield add_callers(extraction, OS_STACKS, columns[CHAIN], rows)
@@ -549,7 +549,7 @@ def extract_transfers(extraction: Extraction, part: Part) -> Iterator[Rows]:
             "bytes": columns["packedSize"],
             "is_send": sends[codes],
         }
-        extraction.add_fact(TRANSFERS, {name: column[known] for name, column in facts.items()})
+        extraction.add_fact(TRANSFERS, take_rows(facts, known))
     yield make_rows(extraction, TRANSFERS, columns, objects=threads)
 
 

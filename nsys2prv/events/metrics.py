@@ -19,6 +19,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import (
     factorize,
     factorize_together,
+    take_rows,
 )
 from nsys2prv.events.attributes import (
     group_sources,
@@ -204,7 +205,7 @@ def _count_each(
     """Yield the records of each device, which the columns `by` tell; metrics: of all devices."""
     for place, rows in group_sources(extraction, *by):
         object_ = extraction.number_device(make_key(*place))
-        own = {name: column[rows] for name, column in samples.items()}
+        own = take_rows(samples, rows)
         yield from make_counters(extraction, layout, object_, own, metrics)
 
 

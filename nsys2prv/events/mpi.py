@@ -27,6 +27,7 @@ from nsys2prv._util.columns import (
     factorize,
     factorize_together,
     fill_with_zero,
+    take_rows,
 )
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.attributes import read_fields
@@ -222,7 +223,7 @@ class _CallRows(Struct, dict=True):
 
     def take(self, rows: np.ndarray) -> _CallRows:
         """Return some of the rows by their indices."""
-        columns = {name: column[rows] for name, column in self.columns.items()}
+        columns = take_rows(self.columns, rows)
         return replace(self, codes=self.codes[rows], columns=columns)
 
     @cached_property
@@ -241,7 +242,7 @@ class _CallRows(Struct, dict=True):
             return
         own = {"process": "process", "time_begin": "start", "time_end": "end"}
         columns = {name: self.columns[column] for name, column in own.items()} | columns
-        chosen = {name: column[rows] for name, column in columns.items()}
+        chosen = take_rows(columns, rows)
         if "request" in chosen:
             thread = self.columns["globalTid"][rows]
             chosen["object_thread"] = self.extraction.intern_threads(thread)
@@ -508,6 +509,6 @@ def _make_rows(
         names = [calls.names[code] for code in used]
         columns = {"call": extraction.intern_names(layout, places, text=names)}
         if layout == own_layout:
-            columns |= {name: column[rows] for name, column in fields.items()}
+            columns |= take_rows(fields, rows)
         start, end, thread = (calls.columns[name][rows] for name in ("start", "end", "globalTid"))
         yield Rows(layout, start, end, extraction.intern_threads(thread), columns)

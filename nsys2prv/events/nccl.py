@@ -37,6 +37,7 @@ from nsys2prv._util.columns import (
     group_rows,
     mask_changes,
     number_rows,
+    take_rows,
 )
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.intervals import order_ranges
@@ -318,7 +319,7 @@ def _read_binary(extraction: Extraction, columns: Columns) -> dict[str, np.ndarr
                 numbers[entry.field][rows] = _translate(entry, column.astype(np.int64))
                 told.add(entry.field)
         damaged[rows] = told < {entry.field for entry in entries}
-    return {name: column[codes] for name, column in {**numbers, "damaged": damaged}.items()}
+    return take_rows({**numbers, "damaged": damaged}, codes)
 
 
 def _translate(entry: PayloadField, column: np.ndarray) -> np.ndarray:
@@ -394,18 +395,18 @@ def _index_calls(
     end = np.where(end == NULL, np.iinfo(np.int64).max, end)
     told = {"thread": thread, "begin": begin, "end": end, "operation": operation, **payloads}
     usable = (begin != NULL) & (thread != NULL)
-    calls = _take({name: told[name] for name in CALL_COLUMNS}, usable)
+    calls = take_rows({name: told[name] for name in CALL_COLUMNS}, usable)
     extraction.found_nccl_calls.append(calls)
     made, communicator = _mask_making(calls["operation"]), calls["communicator"]
     facts = {name: calls[name] for name in ("communicator", "ranks", "rank")}
     facts["device"] = told["device"][usable]
-    facts = _take(
+    facts = take_rows(
         {**facts, "process": calls["thread"] & PROCESS_MASK, "made": made},
         np.flatnonzero(made | (communicator != 0)),
     )
     if len(facts["made"]):
         first, _ = number_rows(*(column.astype(np.int64) for column in facts.values()))
-        extraction.add_fact(COMMUNICATORS, _take(facts, np.sort(first)))
+        extraction.add_fact(COMMUNICATORS, take_rows(facts, np.sort(first)))
 
 
 # ---- kernels -------------------------------------------------------------------------------------
@@ -417,7 +418,7 @@ def group_calls(calls: Arrays) -> tuple[Arrays, Arrays]:
     their operations share (or ABSENT), the numbers of fused operations and messages, and bytes in
     all. shared: of how many ranks the process is, 0 unknown. calls: CALL_COLUMNS.
     """
-    calls = _take(calls, order_ranges(calls["begin"], calls["end"], calls["thread"]))
+    calls = take_rows(calls, order_ranges(calls["begin"], calls["end"], calls["thread"]))
     outer, operation = _mask_outer(calls), calls["operation"]
     step = outer * ((operation == GROUP_START).astype(np.int64) - (operation == GROUP_END))
     before = np.zeros(len(step), np.int64)
@@ -439,13 +440,13 @@ def group_calls(calls: Arrays) -> tuple[Arrays, Arrays]:
 def _list_operations(calls: Arrays) -> Arrays:
     """Return the first of what :func:`group_calls` does. calls: in order, with their groups."""
     operation = calls["operation"]
-    moving = _take(calls, (operation >= 1) & (operation <= LAST_OPERATION))
-    moving = _take(moving, _mask_outer(moving))
+    moving = take_rows(calls, (operation >= 1) & (operation <= LAST_OPERATION))
+    moving = take_rows(moving, _mask_outer(moving))
     row, begins = np.arange(len(moving["thread"])), mask_changes(moving["call_group"])
     moving["place"] = row - np.maximum.accumulate(np.where(begins, row, 0))
     # Ranks as stated by the calls that made communicators.
     is_making = _mask_making(operation) & (calls["communicator"] != 0) & (calls["ranks"] > 0)
-    making = _take(calls, is_making)
+    making = take_rows(calls, is_making)
     # A thread that made its own rank has just that, whatever others of the process made.
     of_process, of_thread = (_find_made(making, moving, mask) for mask in (PROCESS_MASK, -1))
     made = {
@@ -515,10 +516,6 @@ def _sum_groups(operations: Arrays) -> Arrays:
     groups["first_operation"] = np.append(operation, 0)[collective]
     groups["sequence"] = np.append(operations["sequence"], ABSENT)[collective]
     return groups | {"begin": size[:0], "end": size[:0]}
-
-
-def _take(columns: Arrays, rows: np.ndarray) -> dict[str, np.ndarray]:
-    return {name: column[rows] for name, column in columns.items()}
 
 
 def _mask_making(operation: np.ndarray) -> np.ndarray:
@@ -636,7 +633,9 @@ def _read_groups(extraction: Extraction) -> tuple[Arrays, Arrays]:
 
 def _save_messages(extraction: Extraction, kernels: Arrays, operations: Arrays) -> None:
     """Set MESSAGES aside. kernels: facts and groups of kernels."""
-    kernels = _take(kernels, np.flatnonzero((kernels["messages"] > 0) & (kernels["parts"] == 1)))
+    kernels = take_rows(
+        kernels, np.flatnonzero((kernels["messages"] > 0) & (kernels["parts"] == 1))
+    )
     names = ("place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
     is_pair = np.isin(operations["operation"], (SEND, RECEIVE))
     group = operations["call_group"][is_pair]

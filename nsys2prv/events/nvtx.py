@@ -42,6 +42,7 @@ from nsys2prv._util.columns import (
     join_pieces,
     number_rows,
     reduce_slices,
+    take_rows,
 )
 from nsys2prv.events import name_rules
 from nsys2prv.events.attributes import (
@@ -566,7 +567,7 @@ def _count_numbers(
     account = extraction.account
     closed = np.where(leaves["mark"], NULL, leaves["end"])
     is_long = extraction.mask_long_enough(leaves["begin"], closed)
-    leaves = {name: column[is_long] for name, column in leaves.items()}
+    leaves = take_rows(leaves, is_long)
     labels, metric = _label_leaves(extraction, leaves, paths)
     kept = mask_most_frequent(extraction, metric, MOST_NAMES, Reason.RARE_PAYLOAD_NAME)[metric]
     # Fractions are the integers that their bits are: those of greater ones are greater. They are scaled

@@ -28,6 +28,7 @@ from nsys2prv._util.columns import (
     find_places,
     mask_changes,
     measure_texts,
+    take_rows,
 )
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, load_catalogue, map_labels
@@ -352,7 +353,7 @@ def set_stacks_aside(extraction: Extraction, rows: Rows) -> None:
     held = np.flatnonzero(rows.stack)
     if len(held):
         columns = {"time_begin": rows.begin, "time_end": rows.end, "object_thread": rows.object}
-        facts = {name: column[held] for name, column in columns.items()}
+        facts = take_rows(columns, held)
         layout = np.full(len(held), STACK_LAYOUTS.index(rows.layout))
         extraction.add_fact(STACKS, {**facts, "stack": rows.stack[held], "layout": layout})
 

@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from nsys2prv._util.columns import find_bounds, mask_changes
+from nsys2prv._util.columns import find_bounds, mask_changes, take_rows
 from nsys2prv._util.native import core
 
 #: Stands for NULL in columns of integers.
@@ -197,7 +197,7 @@ class Columns(Struct):
         if np.count_nonzero(keep) == len(keep):
             return self
         rows = np.flatnonzero(keep)
-        integers = {name: column[rows] for name, column in self.integers.items()}
+        integers = take_rows(self.integers, rows)
         texts = {
             name: _keep_used(codes[rows], distinct)
             for name, (codes, distinct) in self.texts.items()

@@ -31,6 +31,7 @@ from nsys2prv._util.columns import (
     find_places,
     number_linked,
     number_rows,
+    take_rows,
 )
 from nsys2prv._util.stored_columns import FrameWriter, read_columns, read_frame
 from nsys2prv.clock import (
@@ -195,7 +196,7 @@ def _make_queues(
         if told_in_graphs is not None:
             sound &= (facts["communicator"] == 0) | ((facts["node"] > 0) & told_in_graphs)
         row = np.flatnonzero(sound)
-        piece = {name: column[row] for name, column in facts.items()}
+        piece = take_rows(facts, row)
         for side in ("begin", "end"):
             piece[f"placed_{side}"] = placements[report].map.to_global(piece[f"time_{side}"])
         of_all = {"place": np.full(len(row), at), "report": np.full(len(row), report)}

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, factorize, find_places
+from nsys2prv._util.columns import ABSENT, factorize, find_places, take_rows
 from nsys2prv._util.intervals import find_outermost
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.cuda import SYNCHRONISING, SYNCHRONIZATIONS
@@ -234,7 +234,7 @@ def _make_operations(layout: str, columns: Mapping[str, np.ndarray]) -> dict[str
         made["kind"][is_nccl] = Kind.NCCL
     if layout == "memory_operation":
         kept = ~np.isin(columns[name], MIGRATIONS)
-        made = {field: column[kept] for field, column in made.items()}
+        made = take_rows(made, kept)
     return made
 
 

@@ -16,13 +16,13 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize_together, is_sorted
+from nsys2prv._util.columns import factorize_together, is_sorted, take_rows
 from nsys2prv._util.intervals import find_outermost
 from nsys2prv._util.stored_columns import StoredFrame, read_frame
 from nsys2prv.events.catalogue import CALLERS, Metric, load_catalogue
 from nsys2prv.export.source import mask_usable
 from nsys2prv.table import windows
-from nsys2prv.table.runs import COUNTER, LINE, RANGE, Columns, Run, SpillReader, read_run, take_rows
+from nsys2prv.table.runs import COUNTER, LINE, RANGE, Columns, Run, SpillReader, read_run
 from nsys2prv.table.slices import (
     GlobalIds,
     RangeSlice,
@@ -273,7 +273,7 @@ class EventReader(Struct, dict=True):
         schema = _make_schema(("begin", "end", "thread", "call"), np.int32)
         columns = self.read_joined(fields, unit, schema, lambda _, columns: columns)
         columns, _, first = find_outermost(columns)
-        calls = make_frame({name: column[first] for name, column in columns.items()})
+        calls = make_frame(take_rows(columns, first))
         return calls.sort("thread", maintain_order=True)
 
     def read_joined(

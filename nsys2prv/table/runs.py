@@ -316,8 +316,3 @@ def rewrite_column(run: Run, name: str, values: np.ndarray) -> None:
     with run.path.open("r+b") as file:
         file.seek(column.values)
         file.write(memoryview(np.ascontiguousarray(values, column.dtype)))
-
-
-def take_rows(columns: Columns, rows: slice | np.ndarray) -> dict[str, np.ndarray]:
-    """Return some rows of columns (a mask, indices, or a slice)."""
-    return {name: column[rows] for name, column in columns.items()}

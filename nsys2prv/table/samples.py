@@ -17,7 +17,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, OPEN, group_rows, mask_changes
+from nsys2prv._util.columns import ABSENT, OPEN, group_rows, mask_changes, take_rows
 from nsys2prv._util.intervals import order_ranges
 from nsys2prv._util.text import Note
 from nsys2prv.clock.maps import ClockMap
@@ -35,7 +35,6 @@ from nsys2prv.table.runs import (
     SpillWriter,
     read_run,
     rewrite_column,
-    take_rows,
 )
 from nsys2prv.table.slices import Slice
 from nsys2prv.table.work_result import WorkResult, append_samples

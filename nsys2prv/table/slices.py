@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, OPEN
+from nsys2prv._util.columns import ABSENT, OPEN, take_rows
 from nsys2prv._util.native import core
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import CALLERS, Layout, load_catalogue
@@ -150,8 +150,8 @@ class Slice:
     def keep(self, rows: Places) -> None:
         """Drop all other rows."""
         self.times = self.times[rows]
-        self._values = {name: column[rows] for name, column in self._values.items()}
-        self._valid = {name: column[rows] for name, column in self._valid.items()}
+        self._values = take_rows(self._values, rows)
+        self._valid = take_rows(self._valid, rows)
 
     def choose_window(self, first: int, last: int | None, ends: bool) -> None:
         """Keep the rows at first <= time < last."""

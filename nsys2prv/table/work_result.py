@@ -15,7 +15,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, OPEN, is_sorted
+from nsys2prv._util.columns import ABSENT, OPEN, is_sorted, take_rows
 from nsys2prv._util.intervals import order_ranges
 from nsys2prv._util.stored_columns import StoredFrame, read_frame
 from nsys2prv._util.text import Note
@@ -24,7 +24,7 @@ from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, O
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
 from nsys2prv.events.launches import Segment
 from nsys2prv.export.source import are_all_usable, mask_usable
-from nsys2prv.table.runs import COUNTER, LINE, Run, Span, SpillWriter, get_shape, take_rows
+from nsys2prv.table.runs import COUNTER, LINE, Run, Span, SpillWriter, get_shape
 
 
 class WorkResult(Struct):
