@@ -265,7 +265,7 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
     tables = "any of the tables" if len(named) > 1 else "the table"
     many = f"{tables} {list_some(named, MOST_TABLES)}"
     if there:
-        return f"no usable ones in {many}"
+        return f"none in {many}"
     recorded_by = TEXTS["recorded_by"]
     begin = next((begin for begin in recorded_by if named[0].startswith(begin)), "")
     if begin == "CUPTI_" and (refusal := find_refusal(job.infos)):

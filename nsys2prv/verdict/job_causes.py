@@ -417,7 +417,7 @@ def _describe_pause(
     # Where nothing repeats and nothing is recorded, a pause may be one for requests.
     may_wait = bool(waits) or not (described or facts.options.steady)
     is_regular = len(lasts) >= FEWEST_PAUSES and lasts.max() <= REGULAR * np.median(lasts)
-    evidence: list[Said | str] = [", ".join(map(str, [measured, *described])), *waiters]
+    evidence: list[Said | str] = ["; ".join(map(str, [measured, *described])), *waiters]
     gain = cause.gain
     if may_wait:
         gain *= _leave_common(facts, edges, lasts)

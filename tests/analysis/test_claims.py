@@ -138,7 +138,7 @@ def test_start_up_is_told_by_what_it_consists_of(tmp_path: Path) -> None:
     )
     assert round(startup.share, 3) == 0.99
     assert startup.title.startswith("Start-up: 101.00 ms before the GPUs' first work")
-    assert "mostly in calls of CUDA (cudaMalloc 60.00 ms, which sets CUDA up)" in startup.title
+    assert "mostly in calls of CUDA (cudaMalloc 60.00 ms, CUDA initialization)" in startup.title
     # The main thread's call is within no call of CUDA, but of no thread that uses the GPU.
     assert "ioctl" not in startup.evidence[0]
     assert "--cpuctxsw=process-tree" in startup.evidence[-1]
@@ -453,7 +453,7 @@ def test_states_of_the_thread_or_of_another(tid: int, tmp_path: Path) -> None:
     assert "NVTX" not in startup.advice
     is_own = tid == PID
     assert ("80% off the CPU, 20% computing" in startup.evidence[0]) is is_own
-    assert ("100% in no recorded call" in startup.evidence[0]) is not is_own
+    assert ("100% outside recorded calls" in startup.evidence[0]) is not is_own
 
 
 @pytest.mark.parametrize("end", [100, 200])

@@ -108,7 +108,7 @@ def test_findings_as_text() -> None:
     assert lines[7].startswith("  Limits, in % of the steady state: at most this much is gained")
     start = replace(finding, share=0.5, kind="startup")
     once = [
-        "  Start and end, in % of this job: they count once, however long it is",
+        "  Start and end, in % of this job: paid once, however long the job is",
         " 50.0 %  Rank 1 (n GPU0) is late.",
     ]
     assert format_findings([finding, start])[7:] == once

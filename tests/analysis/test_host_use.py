@@ -73,7 +73,7 @@ def test_calls_within_mpi_and_names_of_places_mislead_nobody() -> None:
 
 def test_the_first_call_sets_cuda_up_if_it_is_most() -> None:
     first = replace(call_for("cuda", "cudaMalloc", longest=7), is_first=True)
-    assert str(first) == "cudaMalloc 8.00 s, which sets CUDA up"
+    assert str(first) == "cudaMalloc 8.00 s, CUDA initialization"
     assert make_use("before", first).advice == ADVICE["set_up"]
     short = replace(first, longest=S)
     assert make_use("before", short).advice == ADVICE["before_work"]

@@ -95,7 +95,7 @@ def test_nobody_is_named_where_all_ranks_are_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lasts", "says", "advice", "loss"),
     [
-        (lambda step, kernel: 1.2 * WORK, "kernels take 20.0% longer than the others' do.", "compare clocks", 0.2 * KERNELS * 12),
+        (lambda step, kernel: 1.2 * WORK, "kernels take 20.0% longer than on the others.", "compare clocks", 0.2 * KERNELS * 12),
         (lambda step, kernel: WORK * (1.4 if 4 <= step < 7 else 1), "in 3 of 12 iterations, one after another", "slower then", 0.4 * KERNELS * 3),
         (lambda step, kernel: WORK * (1.3 if step > 6 else 1), "in the last 6 of 12 iterations", "slower then", 0.3 * KERNELS * 6),
         (lambda step, kernel: WORK * (1 + step / 20), "more and more", "slower then", KERNELS * 78 / 20),

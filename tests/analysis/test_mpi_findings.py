@@ -113,10 +113,10 @@ def test_calls_of_mpi_that_do_not_return(both: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "because", "where"),
     [
-        ("", "100% in no recorded call", "what the host does there is not recorded"),
-        ("nvtx", "100% in no recorded call", "NVTX range solve, 39 times: 1."),
+        ("", "100% outside recorded calls", "what the host does there is not recorded"),
+        ("nvtx", "100% outside recorded calls", "NVTX range solve, 39 times: 1."),
         ("io", "in file or network I/O", "75% of it in write"),
-        ("at once", "100% in no recorded call", "what the host does there is not recorded"),
+        ("at once", "100% outside recorded calls", "what the host does there is not recorded"),
     ],
 )
 def test_a_late_rank_is_named_with_its_cost_and_place(

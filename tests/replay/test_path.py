@@ -82,7 +82,7 @@ def test_time_counts_for_the_gpu_while_it_works(tmp_path: Path) -> None:
         ("kernel", "other", 1_500),
         ("latency", "cudaLaunchKernel", 300),
         ("start", "in calls of CUDA", 200),
-        ("start", "in no recorded call", 200),
+        ("start", "outside recorded calls", 200),
     ]
     work = result.tables["work"].frame.select("part", "name", "follows", "count", "time_ns").rows()
     assert ("kernel", "other", "k", 1, 1_500) in work

@@ -73,7 +73,7 @@ export const findLast = (data, number) => {
 
 const describeGap = (data, { row, place, gap, time }) => {
   const isGpu = place.kind !== "h" && place.kind !== "x", [begin, end] = gap;
-  const lines = [isGpu ? "nothing runs here" : "the host is in no recorded call", data.describeLane(row.lane),
+  const lines = [isGpu ? "nothing runs here" : "the host is outside recorded calls", data.describeLane(row.lane),
     ["duration", formatTime(end - begin)], ["begins at", formatTime(begin, 4)]];
   for (const [kind, text] of isGpu ? [["h", "host then in"], ["x", "NVTX range"]] : []) {
     const event = data.findEventAt(row.lane, kind, time);
@@ -116,7 +116,7 @@ export const describeMoment = (data, moment) => {
 const describeLaneThen = (data, lane, begin, end) => {
   const middle = (begin + end) / 2, range = data.findEventAt(lane, "x", middle), call = data.findEventAt(lane, "h", middle);
   const host = [range && `the NVTX range ${data.getName(range.track, range.i)}`, call && data.getName(call.track, call.i)].filter(Boolean);
-  const inside = host.length ? `its host is in ${host.join(" and ")}` : "its host is in no recorded call";
+  const inside = host.length ? `its host is in ${host.join(" and ")}` : "its host is outside recorded calls";
   if (!data.lanes[lane].device) return `${capitalize(data.nameLane(lane))}: ${inside}.`;
   let busy = 0, reached = begin;
   const kernels = data.getTrack(lane, "k");
