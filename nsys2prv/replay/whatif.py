@@ -617,26 +617,31 @@ class Replay(Struct, frozen=True, dict=True):
     def react_as_others(self, processes: Sequence[int]) -> Changes:
         """Give processes the latencies of launches, returns and hand-offs of the others: their median."""
         changes: Changes = []
-        for kind, (process, typical) in self._latencies.items():
-            others = typical[~np.isin(process, processes)]
+        for kind, (known, place, typical) in self._latencies.items():
+            others = typical[~np.isin(known, processes)[place]]
             rows = self.select((kind,), processes=processes)
             if len(others) and len(rows):
-                saved = np.maximum(self.edges.typical[rows] - int(np.median(others)), 0)
+                # They are in order.
+                median = np.median(others[(len(others) - 1) // 2 : len(others) // 2 + 1])
+                saved = np.maximum(self.edges.typical[rows] - int(median), 0)
                 changes.append((rows, self.graph.weight[rows] - saved))
         return changes
 
     @cached_property
-    def _latencies(self) -> dict[Kind, tuple[np.ndarray, np.ndarray]]:
-        """Processes and typical weights (ns) of launches, returns and hand-offs, of some chosen at random
-        where there are many.
+    def _latencies(self) -> dict[Kind, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Typical weights (ns) of launches, returns and hand-offs, ascending, of some chosen at random where
+        there are many: processes, and of each weight the place of its process among these.
         """
         edges, random = self.edges, np.random.default_rng(1)
-        chosen = {
-            kind: rows[random.integers(0, len(rows), CASES)] if len(rows) > CASES else rows
-            for kind in (Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF)
-            for rows in (self.select((kind,)),)
-        }
-        return {kind: (edges.process[rows], edges.typical[rows]) for kind, rows in chosen.items()}
+        latencies = {}
+        for kind in (Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF):
+            rows = self.select((kind,))
+            if len(rows) > CASES:
+                rows = rows[random.integers(0, len(rows), CASES)]
+            rows = rows[np.argsort(edges.typical[rows])]
+            known, place = np.unique(edges.process[rows], return_inverse=True)
+            latencies[kind] = known, place, edges.typical[rows]
+        return latencies
 
     def scale(self, kinds: Collection[Kind], factor: float = 0.0, **chosen: Any) -> Changes:
         """Let work of some kinds take this share of its time. chosen: as for :meth:`select`."""
