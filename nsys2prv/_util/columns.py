@@ -21,6 +21,9 @@ T = TypeVar("T", bound=Hashable)
 ABSENT = -1
 #: The end of a range that its report does not close; the writer closes it at the end of the trace.
 OPEN = np.iinfo(np.int64).max
+#: How long rows of frames last (from `begin` to `end`), and their number (int64).
+DURATION = pl.col("end") - pl.col("begin")
+COUNT = pl.len().cast(pl.Int64)
 
 
 def find_bounds(values: np.ndarray) -> tuple[int, int]:

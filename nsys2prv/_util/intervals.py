@@ -18,7 +18,15 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.budget import EXECUTIONS, INTERVAL_ROWS
-from nsys2prv._util.columns import find_edges, find_modes, is_sorted, mask_changes, take_rows
+from nsys2prv._util.columns import (
+    COUNT,
+    DURATION,
+    find_edges,
+    find_modes,
+    is_sorted,
+    mask_changes,
+    take_rows,
+)
 from nsys2prv._util.files import create_temporary_file
 from nsys2prv._util.native import core
 
@@ -324,11 +332,11 @@ def spill_durations(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.Da
     A row for each group: the columns `by`, `count`, `time_ns` (their sum), and `file`, `start`, where they
     lie.
     """
-    durations = frame.select(*by, duration=pl.col("end") - pl.col("begin")).sort(by)
+    durations = frame.select(*by, duration=DURATION).sort(by)
     with create_temporary_file(path) as file:
         file.write(durations["duration"].to_numpy().astype("<i8").data)
     groups = durations.group_by(by, maintain_order=True).agg(
-        count=pl.len().cast(pl.Int64), time_ns=pl.col("duration").sum()
+        count=COUNT, time_ns=pl.col("duration").sum()
     )
     return groups.with_columns(
         file=pl.lit(str(path)), start=pl.col("count").cum_sum() - pl.col("count")

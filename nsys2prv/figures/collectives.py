@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.columns import ABSENT, COUNT, DURATION
 from nsys2prv._util.text import format_count
 from nsys2prv.conversion.clocks import is_aligned
 from nsys2prv.conversion.job import Job
@@ -34,8 +34,8 @@ MOST_PAIRS = 1000
 _CHANNELS, _ALGORITHM = r"^grid (\d+)x1x1\b", r"_(TREE|RING)_"
 #: Sums of kernels or calls.
 SUMS = {
-    "count": pl.len().cast(pl.Int64),
-    "time_ns": (pl.col("end") - pl.col("begin")).sum(),
+    "count": COUNT,
+    "time_ns": DURATION.sum(),
     "bytes": pl.col("bytes").filter(SIZED).sum(),
     "sized": SIZED.sum().cast(pl.Int64),
 }
@@ -155,7 +155,7 @@ def _add_mpi_waiting(context: Context, result: Result) -> None:
     """Add how long each rank waits in MPI, by why and for whom."""
     waits, tasks = list_mpi_waits(context.reader), context.reader.rows.get_column("task")
     own, other = (pl.Series(tasks[waits[name].to_numpy()]) for name in ("thread", "other"))
-    waits = waits.with_columns(task=own, waits_for=other, time=pl.col("end") - pl.col("begin"))
+    waits = waits.with_columns(task=own, waits_for=other, time=DURATION)
     pairs = waits.select("task", "waits_for").unique().with_row_index("communicator")
     met = pl.concat(pairs.select("communicator", task=side) for side in ("task", "waits_for"))
     time = pl.col("time")
@@ -235,7 +235,7 @@ def _add_sizes(matched: pl.DataFrame, context: Context, result: Result) -> None:
     )
     size = (2 ** pl.col("bytes").log(2).ceil()).cast(pl.Int64)
     rows = each.group_by(*keys, up_to_bytes=size).agg(
-        collectives=pl.len().cast(pl.Int64),
+        collectives=COUNT,
         x=pl.col("bytes").median(),
         median_transfer_ns=pl.col("transfer").median(),
         median_bus_gb_s=pl.col("bus_bandwidth").median() / 1e9,
@@ -324,7 +324,7 @@ def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
     rows = matched.group_by("communicator", "operation", maintain_order=True).agg(
         collectives=pl.col("collective").n_unique().cast(pl.Int64),
         ranks=pl.col("task").n_unique().cast(pl.Int64),
-        **_tell_sizes(SIZED.sum().cast(pl.Int64), pl.len().cast(pl.Int64)),
+        **_tell_sizes(SIZED.sum().cast(pl.Int64), COUNT),
         wait_ns=wait.sum(),
         transfer_ns=transfer.sum(),
         mean_wait_ns=wait.mean(),
@@ -347,7 +347,7 @@ def _find_stragglers(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
     )
     rows = rows.with_columns(waited=pl.col("waited") / pl.col("last").sum().over("collective"))
     by_task = rows.group_by("task", maintain_order=True).agg(
-        collectives=pl.len().cast(pl.Int64),
+        collectives=COUNT,
         times_last=pl.col("last").sum().cast(pl.Int64),
         last_share=pl.col("last").sum() / pl.len(),
         total_late_ns=pl.col("late").filter("last").sum(),

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.columns import DURATION
 from nsys2prv._util.intervals import EMPTY, SIDES, Spans, merge_spans, unite
 from nsys2prv.figures.device_group import OS, DeviceGroup, find_io_spans, to_arrays
 from nsys2prv.figures.host_time import find_host_parts, find_outside_calls, find_profiler_spans
@@ -52,7 +53,7 @@ class CpuUse(Struct, frozen=True):
 
     def count_threads(self, tasks: Sequence[int]) -> int:
         """Return how many threads of tasks work: those that run for long beside the one that runs longest."""
-        length = (pl.col("end") - pl.col("begin")).sum()
+        length = DURATION.sum()
         runs = self.runs.filter(pl.col("task").is_in(tasks))
         sums = runs.group_by("task", "thread").agg(time=length)
         most = pl.col("time").max().over("task")
@@ -83,7 +84,7 @@ class CpuUse(Struct, frozen=True):
 
 
 def _find_cpus(runs: pl.DataFrame) -> list[int]:
-    sums = runs.group_by("cpu").agg(time=(pl.col("end") - pl.col("begin")).sum())
+    sums = runs.group_by("cpu").agg(time=DURATION.sum())
     return sorted(sums.filter(pl.col("time") >= LEAST_OF_CPU * pl.col("time").sum())["cpu"])
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.columns import COUNT, DURATION
 from nsys2prv._util.intervals import make_statistics, spill_durations, unite
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.device_group import (
@@ -53,7 +54,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         gaps = pl.DataFrame({"class": sizes, "begin": idle.begin, "time_ns": length, **host})
         gaps = gaps.with_columns(device=pl.lit(device, pl.Int64))
         by_class = gaps.group_by("device", "class", maintain_order=True).agg(
-            pl.len().cast(pl.Int64).alias("count"), pl.col("time_ns", *host).sum()
+            COUNT.alias("count"), pl.col("time_ns", *host).sum()
         )
         yield "gaps", by_class
         yield "long", gaps.filter(pl.col("time_ns") >= LONG_NS).top_k(MOST_LONG, by="time_ns")
@@ -64,9 +65,9 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     if unit.has("memory_operation"):
         moves = unit.read_begins("memory_operation", (*MOVES, "bytes"))
         sums = moves.group_by(MOVES, maintain_order=True).agg(
-            count=pl.len().cast(pl.Int64),
+            count=COUNT,
             bytes=sum_known(pl.col("bytes")),
-            time_ns=(pl.col("end") - pl.col("begin")).sum(),
+            time_ns=DURATION.sum(),
         )
         yield "memory", sums
 

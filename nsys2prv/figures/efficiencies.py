@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.columns import COUNT
 from nsys2prv._util.intervals import merge_spans
 from nsys2prv._util.text import list_some
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -86,7 +87,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         rated["regions"] = _add_device_tables(devices, context, result, span)
         if frames["instructions"].height:
             sampled = frames["instructions"].select(
-                devices=pl.len().cast(pl.Int64),
+                devices=COUNT,
                 instructions=pl.col("instructions").sum(),
                 clock_hertz=pl.col("cycles").sum() / pl.col("sampled_ns").sum() * 1e9,
                 useful_ns=pl.col("useful_ns").sum(),
@@ -327,7 +328,7 @@ def _rate_groups(rows: pl.DataFrame, by: Sequence[str], members: str, *kinds: st
     nodes = rows.group_by({*by, "node"}).agg(mean=pl.col(busy).mean())
     best = nodes.group_by(by).agg(best_node=pl.col("mean").max())
     sums = rows.group_by(by, maintain_order=True).agg(
-        pl.len().cast(pl.Int64).alias(members),
+        COUNT.alias(members),
         pl.col("elapsed_ns").max(),
         pl.col("useful_ns", "^openmp_.*$", "^(running|known)_ns$").sum(),
         pl.col("^active_ns$").max(),

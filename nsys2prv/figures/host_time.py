@@ -15,6 +15,7 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.columns import COUNT, DURATION
 from nsys2prv._util.intervals import (
     EMPTY,
     SIDES,
@@ -242,8 +243,7 @@ def choose_thread(unit: DeviceGroup, task: int) -> int:
     frames = [unit.select_events(layout, threads) for layout in layouts]
     if any((rows["thread"] == main).any() for rows in frames):
         return main
-    lasts = pl.col("end") - pl.col("begin")
-    calls = [rows.select(pl.col("thread").cast(pl.Int64), time=lasts) for rows in frames]
+    calls = [rows.select(pl.col("thread").cast(pl.Int64), time=DURATION) for rows in frames]
     sums = pl.concat(calls).group_by("thread").agg(pl.col("time").sum())
     for layout in () if sums.height else ("nvtx_pushpop", *SAMPLES, *OS):
         rows = unit.read_begins(layout)
@@ -326,7 +326,7 @@ def _find_set_up(unit: DeviceGroup, task: int) -> int:
     """
     needs, launches, uses = (pl.col("call").is_in(list(one)) for one in unit.options.set_up_calls)
     calls = unit.select_events("cuda_api", unit.list_rows(task))
-    first = calls.filter((pl.col("end") - pl.col("begin") >= SET_UP) & ~needs).head(1)
+    first = calls.filter((DURATION >= SET_UP) & ~needs).head(1)
     begin = int(first["begin"][0]) if first.height else -2
     if begin < 0 or (unit.first_work is not None and unit.first_work < begin):
         return -2
@@ -354,7 +354,7 @@ def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFra
         inside = pl.Series(take_off_inner(time.within(begin, end), parent))
         own = of_groups.with_columns(time=inside.clip(0)).filter((begin < last) & (end > first))
         grouped = own.group_by("group", maintain_order=True)
-        sums.append(grouped.agg(pl.col("time", "lasts").sum(), count=pl.len().cast(pl.Int64)))
+        sums.append(grouped.agg(pl.col("time", "lasts").sum(), count=COUNT))
     return sums
 
 

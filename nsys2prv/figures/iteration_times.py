@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.columns import COUNT, DURATION
 from nsys2prv._util.intervals import Spans, take_first
 from nsys2prv.figures.device_group import (
     BUSY,
@@ -143,9 +144,8 @@ def collect_serving(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     steps = steps.with_columns(unit.list_tasks(steps)).with_row_index("step")
     work = unit.list_launched_work(("sender", "sent", "begin", "end", "what"))
     within = join_launch_ranges(work, steps.select("step", "thread", "begin", "end"))
-    time = pl.col("end") - pl.col("begin")
     sums = within.group_by("step").agg(
-        gpu_ns=time.sum(), kernel_ns=time.filter(pl.col("what") != MEMORY).sum()
+        gpu_ns=DURATION.sum(), kernel_ns=DURATION.filter(pl.col("what") != MEMORY).sum()
     )
     products = list_product_work(unit)
     if products.height:
@@ -168,14 +168,13 @@ def conclude_serving(frames: Mapping[str, pl.DataFrame], context: Context, resul
             "phases of serving: no NVTX range is a step of vLLM, SGLang or TensorRT-LLM"
         )
         return
-    time = pl.col("end") - pl.col("begin")
     known = {name: pl.when(pl.col(name) >= 0).then(name) for name in ("requests", "tokens")}
     steps = steps.with_columns(
-        label_values("phase", "serving_phase", "unknown"), time_ns=time, **known
+        label_values("phase", "serving_phase", "unknown"), time_ns=DURATION, **known
     )
     figures = {
         "ranks": pl.col("task").n_unique().cast(pl.Int64),
-        "steps": pl.len().cast(pl.Int64),
+        "steps": COUNT,
         "mean_requests": pl.col("requests").mean(),
         "tokens": sum_known(pl.col("tokens")),
         "time_ns": pl.col("time_ns").sum(),

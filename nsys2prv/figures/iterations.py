@@ -18,6 +18,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.columns import DURATION
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.intervals import SIDES, Spans
 from nsys2prv._util.text import suggest_range
@@ -198,7 +199,7 @@ def read_ranges(unit: DeviceGroup, names: NamePattern | None = None) -> pl.DataF
 
 def find_longest_threads(ranges: pl.DataFrame) -> pl.DataFrame:
     """Return for each task the thread that is longest in its ranges: task, thread."""
-    lasts = (pl.col("end") - pl.col("begin")).sum()
+    lasts = DURATION.sum()
     threads = ranges.group_by("task", "thread").agg(lasts=lasts)
     threads = threads.sort("lasts", "thread", descending=[True, False])
     return threads.unique("task", keep="first").select("task", "thread")

@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize_together, find_edges, sum_changes
+from nsys2prv._util.columns import COUNT, DURATION, factorize_together, find_edges, sum_changes
 from nsys2prv._util.intervals import Spans, find_innermost, find_parents, merge_spans, order_ranges
 from nsys2prv.events.stacks import SEPARATOR
 from nsys2prv.figures.device_group import MEMORY, DeviceGroup, to_arrays
@@ -354,11 +354,12 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     inside = rows >= 0
     sums = work.with_columns(overlapped_ns=overlapped, task=unit.list_tasks(work)).filter(inside)
     sums = sums.with_columns(**name_places(rows[inside])).group_by("place", "pass", "task")
-    lasts = pl.col("end") - pl.col("begin")
     kernels = (pl.col("what") != MEMORY).sum().cast(pl.Int64)
     yield (
         "work",
-        sums.agg(gpu_ns=lasts.sum(), overlapped_ns=pl.col("overlapped_ns").sum(), kernels=kernels),
+        sums.agg(
+            gpu_ns=DURATION.sum(), overlapped_ns=pl.col("overlapped_ns").sum(), kernels=kernels
+        ),
     )
     # Hooks push a further range for what a module returns, in which nothing runs.
     works = np.zeros(len(is_module), bool)
@@ -578,7 +579,7 @@ def _compare_layers(sums: pl.DataFrame, context: Context) -> pl.DataFrame:
         slowest = rows.sort("each", *keys).group_by("path")
         return slowest.agg(
             pl.col("name", *keys).last(),
-            layers=pl.len().cast(pl.Int64),
+            layers=COUNT,
             median_gpu_ns=each.median(),
             share=divide_columns(each.last(), each.median()),
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import factorize, factorize_together
+from nsys2prv._util.columns import DURATION, factorize, factorize_together
 from nsys2prv._util.intervals import (
     find_parents,
     find_points_within,
@@ -40,17 +40,16 @@ NUMBER = r"\d+"
 #: Largest number of names that differ only in numbers and stay separate: layers do, steps of a long run
 #: do not.
 MOST_APART = 64
-TIME = pl.col("end") - pl.col("begin")
 IS_KERNEL, KIND, TENSOR = pl.col("what") != MEMORY, pl.col("class"), pl.col("tensor")
 
 
 def _time_if(condition: pl.Expr) -> pl.Expr:
-    return pl.when(condition).then(TIME).otherwise(0)
+    return pl.when(condition).then(DURATION).otherwise(0)
 
 
 #: Sums over the work of a range -> what each operation counts for.
 SUMS = {
-    "gpu_ns": TIME,
+    "gpu_ns": DURATION,
     "kernels": IS_KERNEL.cast(pl.Int64),
     "nccl_ns": _time_if(pl.col("what").is_in(COMMUNICATING)),
     "memory_ns": _time_if(~IS_KERNEL),

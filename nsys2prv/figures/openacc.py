@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
+from nsys2prv._util.columns import COUNT, DURATION
 from nsys2prv._util.intervals import find_parents, order_ranges, take_off_inner
 from nsys2prv.figures.device_group import DeviceGroup, label_values
 from nsys2prv.figures.result import Context, Result
@@ -36,8 +37,8 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         yield (
             "constructs",
             rows.group_by("layout", *_KEYS, "name", maintain_order=True).agg(
-                count=pl.len().cast(pl.Int64),
-                time_ns=(pl.col("end") - pl.col("begin")).sum(),
+                count=COUNT,
+                time_ns=DURATION.sum(),
                 exclusive_ns=pl.col("exclusive").sum(),
                 bytes=pl.col("bytes").filter(pl.col("bytes") >= 0).sum(),
                 sized=(pl.col("bytes") >= 0).sum().cast(pl.Int64),

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, factorize_together
+from nsys2prv._util.columns import ABSENT, COUNT, factorize_together
 from nsys2prv._util.intervals import SIDES
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -263,7 +263,7 @@ def _summarize_groups(ranges: Sequence[pl.DataFrame]) -> pl.DataFrame:
     begin, end, overlaps = pl.col("begin"), pl.col("end"), pl.col("overlaps")
     parts = [
         frame.group_by("thread", "code").agg(
-            count=pl.len().cast(pl.Int64),
+            count=COUNT,
             covered=(end - begin).sum(),
             first=begin.first(),
             last=end.max(),

@@ -19,6 +19,7 @@ from functools import cache
 
 import polars as pl
 
+from nsys2prv._util.columns import COUNT, DURATION
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv.export.info import UNKNOWN, GpuLimits
 from nsys2prv.figures.device_group import (
@@ -110,14 +111,14 @@ def sum_products(work: pl.DataFrame, *keys: str) -> pl.DataFrame:
     """Return `count` and `time_ns` (ns) of products by KEY, named after their longest kernels, and further
     columns. work: as :func:`list_product_work` returns it.
     """
-    longest = pl.col("name").sort_by(pl.col("end") - pl.col("begin")).last()
+    longest = pl.col("name").sort_by(DURATION).last()
     products = work.group_by("product", maintain_order=True).agg(
         pl.col("device", "range", *_SHAPES, *keys).first(),
         longest,
-        time_ns=(pl.col("end") - pl.col("begin")).sum(),
+        time_ns=DURATION.sum(),
     )
     sums = products.group_by(*KEY, *keys, maintain_order=True)
-    return sums.agg(count=pl.len().cast(pl.Int64), time_ns=pl.col("time_ns").sum())
+    return sums.agg(count=COUNT, time_ns=pl.col("time_ns").sum())
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -126,7 +127,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """
     begin, end = unit.options.get_steady_span(unit.duration)
     inside = (pl.col("begin") >= begin) & (pl.col("end") <= end)
-    time = (pl.col("end") - pl.col("begin")).sum()
+    time = DURATION.sum()
     is_product = pl.col("class").is_in((GEMM, CONVOLUTION, ATTENTION))
     every = unit.work.filter(inside & (pl.col("what") == COMPUTE) & is_product)
     yield "every", every.group_by("device", maintain_order=True).agg(every_ns=time)

@@ -16,7 +16,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.columns import ABSENT, DURATION
 from nsys2prv._util.text import format_nanoseconds
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import load_catalogue, map_labels
@@ -140,14 +140,13 @@ def _judge(marks: pl.DataFrame, calls: pl.DataFrame, by: str) -> Iterator[Reach]
             np.sort(end), first, "right"
         )
         has, after = pl.col("has"), pl.col("begin") >= until
-        lasts = pl.col("end") - pl.col("begin")
         sums = own.with_columns(has=pl.Series(inside > 0)).group_by("layout", "name")
         sums = sums.agg(
             task=pl.col("task").first(),
             before=(~after).sum(),
             having=has.sum(),
             after=after.sum(),
-            ratio=lasts.filter(after).median() / lasts.filter(has).median(),
+            ratio=DURATION.filter(after).median() / DURATION.filter(has).median(),
             goes_on=pl.col("end").filter(after).max(),
         )
         is_range = pl.col("layout").is_in(RANGES)

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.columns import COUNT
 from nsys2prv._util.intervals import EMPTY, Spans, measure_exclusive, merge_spans
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -138,9 +139,7 @@ def divide_time(
         own = pl.Series((lasts * share).astype(np.int64))
         pieces.append(samples.select(pl.col("place").cast(pl.Int64), time=own))
     sums = pl.concat([pl.DataFrame(schema=SCHEMA), *pieces]).filter(pl.col("time") > 0)
-    return sums.group_by("place", maintain_order=True).agg(
-        pl.col("time").sum(), count=pl.len().cast(pl.Int64)
-    )
+    return sums.group_by("place", maintain_order=True).agg(pl.col("time").sum(), count=COUNT)
 
 
 def _find_whole_stacks(unit: DeviceGroup) -> pl.DataFrame:
@@ -372,4 +371,4 @@ def count_mpi_samples(unit: DeviceGroup, thread: int, time: Spans) -> pl.DataFra
     """
     samples = read_mpi_samples(unit, thread)
     inside = pl.Series(time.contains(samples["begin"].to_numpy()), dtype=pl.Boolean)
-    return samples.filter(inside).group_by("call").agg(count=pl.len().cast(pl.Int64))
+    return samples.filter(inside).group_by("call").agg(count=COUNT)

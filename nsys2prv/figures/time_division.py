@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.columns import ABSENT, COUNT, DURATION
 from nsys2prv._util.intervals import EMPTY, Spans, merge_spans, take_first, unite
 from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 from nsys2prv.figures.device_group import (
@@ -251,8 +251,8 @@ def collect_path(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     steady = (pl.col("end").clip(begin, end) - pl.col("begin").clip(begin, end)).sum()
     keys = ("task", "cause", "class", "name")
     sums = pieces.group_by(keys, maintain_order=True).agg(
-        pieces=pl.len().cast(pl.Int64),
-        time_ns=(pl.col("end") - pl.col("begin")).sum(),
+        pieces=COUNT,
+        time_ns=DURATION.sum(),
         steady_ns=steady,
     )
     yield "pieces", sums

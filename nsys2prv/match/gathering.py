@@ -20,7 +20,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import factorize, find_edges, join_linked
+from nsys2prv._util.columns import DURATION, factorize, find_edges, join_linked
 from nsys2prv.clock import (
     CALLS,
     HOLD_BACK,
@@ -213,7 +213,7 @@ def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
         begin=pl.col("begin").filter(pl.col("is_root") | (role != Role.FROM_ROOT)).max(),
         first_end=pl.col("end").filter(pl.col("is_root") | (role != Role.TO_ROOT)).min(),
         end=pl.col("end").mean(),
-        duration=(pl.col("end") - pl.col("begin")).min(),
+        duration=DURATION.min(),
     )
     hosts = hosts.sort("key", "ordinal", "clock")
     number = hosts.select(pl.struct("key", "ordinal").rle_id()).to_series().to_numpy()

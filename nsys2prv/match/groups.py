@@ -19,7 +19,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, join_linked
+from nsys2prv._util.columns import ABSENT, COUNT, DURATION, join_linked
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.intervals import Spans, merge_spans
 from nsys2prv._util.text import format_ordinal
@@ -469,8 +469,7 @@ def sum_kernels(
     met = met.unique(("thread", "begin"), keep="first")
     kernels = kernels.join(met, ["thread", "begin"], how="left", maintain_order="left")
     device = reader.rows.find("device", kernels["thread"]).to_numpy()
-    lasts = pl.col("end") - pl.col("begin")
-    kernels = kernels.with_columns(pl.col("wait").clip(None, lasts))
+    kernels = kernels.with_columns(pl.col("wait").clip(None, DURATION))
     start, last = kernels["begin"].to_numpy(), kernels["end"].to_numpy()
     ready = start + kernels["wait"].fill_null(0).to_numpy()
     overlapped, beside = np.zeros((2, kernels.height), np.int64)
@@ -487,8 +486,8 @@ def sum_kernels(
     )
     by = ("task", "communicator", "thread", "operation", "bytes")
     return kernels.group_by(by, maintain_order=True).agg(
-        count=pl.len().cast(pl.Int64),
-        time_ns=lasts.sum(),
+        count=COUNT,
+        time_ns=DURATION.sum(),
         overlapped_ns=pl.col("overlapped").sum(),
         matched=pl.col("wait").count().cast(pl.Int64),
         wait_ns=pl.col("wait").sum(),

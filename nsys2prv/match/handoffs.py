@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import number_linked
+from nsys2prv._util.columns import DURATION, number_linked
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.match import BY_WAITS
 from nsys2prv.match.meetings import list_collectives
@@ -170,11 +170,10 @@ def _merge_waits(waits: pl.DataFrame) -> pl.DataFrame:
     """
     reached = pl.col("end").cum_max().shift(1).over("thread")
     run = (pl.col("begin") - reached > TOGETHER).fill_null(True).cum_sum()
-    lasts = pl.col("end") - pl.col("begin")
     merged = waits.group_by("thread", run.alias("run"), maintain_order=True).agg(
-        pl.col("begin").min(), pl.col("end").max(), pl.col("call").get(lasts.arg_max())
+        pl.col("begin").min(), pl.col("end").max(), pl.col("call").get(DURATION.arg_max())
     )
-    return merged.filter(lasts >= SHORTEST).select(_CALLS.keys())
+    return merged.filter(DURATION >= SHORTEST).select(_CALLS.keys())
 
 
 def _list_pauses(reader: EventReader, unit: int) -> pl.DataFrame:
@@ -187,7 +186,7 @@ def _list_pauses(reader: EventReader, unit: int) -> pl.DataFrame:
         before=pl.col("call").shift(),
         after="call",
     )
-    long = pl.col("end") - pl.col("begin") >= SHORTEST
+    long = DURATION >= SHORTEST
     return pauses.filter(long).drop_nulls("thread").cast(_PAUSES)
 
 
@@ -208,7 +207,7 @@ def _group_threads(
     ).filter((pl.col("end") <= pl.col("ends")) | ~pl.col("thread").is_in(callers))  # fmt: skip
     inside = inside.with_columns(pl.col("place").fill_null(-pl.col("call")))
     # Of several waits in a pause the longest counts.
-    longest = (pl.col("end") - pl.col("begin")).arg_max()
+    longest = DURATION.arg_max()
     own = pl.when(pl.col("ends").is_null()).then("begin").otherwise("at").alias("pause")
     inside = inside.group_by("thread", own, maintain_order=True).agg(pl.all().get(longest))
     waits = inside.sort("thread", "begin")

@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import OPEN
+from nsys2prv._util.columns import COUNT, OPEN
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import Note
 from nsys2prv.clock import NoiseKind
@@ -407,8 +407,8 @@ def _find_sources(sends: pl.DataFrame, receives: pl.DataFrame) -> pl.DataFrame:
         return receives
     sent, got = (side.filter(pl.col("why") < 0).group_by(STREAM) for side in (sends, receives))
     lacking = (
-        sent.agg(lacks=pl.len().cast(pl.Int64))
-        .join(got.agg(got=pl.len().cast(pl.Int64)), on=STREAM, how="left")
+        sent.agg(lacks=COUNT)
+        .join(got.agg(got=COUNT), on=STREAM, how="left")
         .with_columns(pl.col("lacks") - pl.col("got").fill_null(0))
         .filter(pl.col("lacks") > 0)
     )

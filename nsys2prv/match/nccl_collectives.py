@@ -30,7 +30,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.budget import STEP_ROWS
-from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.columns import ABSENT, COUNT
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import Note, format_count, list_some
 from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind, Role
@@ -177,7 +177,7 @@ def _match_by_communicator(
         .agg(
             numbered=pl.col("numbered").all(),
             some=pl.col("numbered").any(),
-            size=pl.max_horizontal(pl.col("ranks").max(), pl.len().cast(pl.Int64)),
+            size=pl.max_horizontal(pl.col("ranks").max(), COUNT),
             even=operations.min() == operations.max(),
             first=pl.col("first").min(),
             last=pl.col("last").max(),

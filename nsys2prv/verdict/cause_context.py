@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
+from nsys2prv._util.columns import DURATION
 from nsys2prv._util.intervals import Spans, find_innermost, find_parents, merge_spans
 from nsys2prv._util.text import shorten_name
 from nsys2prv.events.catalogue import map_labels
@@ -378,11 +379,10 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         )
         if not rows.height:
             return
-        lasts = pl.col("end") - pl.col("begin")
-        waits = rows.group_by("releaser", "since").agg(lasts=lasts.max())["lasts"]
+        waits = rows.group_by("releaser", "since").agg(lasts=DURATION.max())["lasts"]
         waiting = np.unique(process_of[rows["thread"].to_numpy()])
         ranks = [one for one in waiting.tolist() if one not in self.replay.job.helpers]
-        sums = rows.group_by("call").agg(lasts=lasts.sum()).sort("lasts", "call")
+        sums = rows.group_by("call").agg(lasts=DURATION.sum()).sort("lasts", "call")
         yield say(
             "waited for",
             waiters=self.name_processes(ranks or waiting.tolist()),

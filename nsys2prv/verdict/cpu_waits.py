@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.columns import DURATION
 from nsys2prv.figures.cpu_time import CpuUse, find_cpu_use
 from nsys2prv.figures.host_time import measure_edges
 from nsys2prv.figures.result import format_numbers
@@ -72,7 +73,7 @@ def find_shortage(
     use = find_cpu_use(frames, hosts)
     if use is None:
         return None
-    length = (pl.col("end") - pl.col("begin")).alias("time")
+    length = DURATION.alias("time")
     is_in_mpi = pl.col("in_mpi")
     sums = (
         use.waits.filter("sure")

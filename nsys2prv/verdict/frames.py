@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.columns import DURATION
 from nsys2prv._util.intervals import EMPTY, SIDES, Spans, unite
 from nsys2prv.figures import host_time
 from nsys2prv.figures.cpu_time import collect_cpu_time
@@ -84,7 +85,7 @@ def _collect_shapes(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     products = sum_products(work, "task")
     every = unit.work.with_columns(unit.list_tasks(unit.work)).filter(inside)
     every = every.filter(pl.col("what") == COMPUTE).group_by("task", "name")
-    sums = every.agg(name_ns=(pl.col("end") - pl.col("begin")).sum())
+    sums = every.agg(name_ns=DURATION.sum())
     yield "shapes", products.join(sums, on=("task", "name"), how="left", maintain_order="left")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.columns import COUNT
 from nsys2prv.figures.device_group import list_labels
 from nsys2prv.figures.host_time import PARTS
 from nsys2prv.replay.graph import TRANSFERS, Kind, split_rows, split_size
@@ -86,7 +87,7 @@ def list_work(facts: CauseContext) -> pl.DataFrame:
         work = pl.DataFrame({"kind": kind, "key": key, "time_ns": facts.graph.weight[some]})
         work = work.with_columns(process=replay.edges.process[some])
         of_same = work.group_by("process", "kind", "key")
-        sums.append(of_same.agg(pl.col("time_ns").sum(), count=pl.len().cast(pl.Int64)))
+        sums.append(of_same.agg(pl.col("time_ns").sum(), count=COUNT))
     frame = pl.concat(sums).with_columns(
         part=pl.col("kind").replace_strict({int(kind): part for kind, part in OF_KINDS.items()}),
         range=pl.lit(""),
