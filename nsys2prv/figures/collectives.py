@@ -5,7 +5,6 @@ bound what can be said of waits between ranks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 
 import polars as pl
 
@@ -14,7 +13,7 @@ from nsys2prv._util.text import format_count
 from nsys2prv.conversion.clocks import is_aligned
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.figures.device_group import DeviceGroup, label_values
+from nsys2prv.figures.device_group import Collected, DeviceGroup, Frames, label_values
 from nsys2prv.figures.products import GPUS
 from nsys2prv.figures.result import Context, Result, divide_columns, name_communicators
 from nsys2prv.figures.thresholds import FEWEST_SIZES, FITS, SIZES_APART
@@ -41,7 +40,7 @@ SUMS = {
 }
 
 
-def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Collected:
     """Collect sums of NCCL kernels (`kernels`) and of calls of MPI (`mpi`) by task."""
     fields = ("operation", "bytes", "communicator", "graph_node", "kernel", "launch")
     kernels = unit.read_begins("nccl_kernel", fields)
@@ -85,7 +84,7 @@ def _sum_mpi_calls(unit: DeviceGroup, layout: str) -> pl.DataFrame:
     return by_task.agg(**SUMS)
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude(frames: Frames, context: Context, result: Result) -> None:
     """Add tables of collectives: of kernels by operation, across ranks, stragglers, and
     calls of MPI.
     """
@@ -385,7 +384,7 @@ def make_clock_table(job: Job) -> pl.DataFrame:
     return table.sort("error_bound_ns", descending=True, nulls_last=False, maintain_order=True)
 
 
-def conclude_clocks(_: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude_clocks(_: Frames, context: Context, result: Result) -> None:
     """Add how the clock of each host was corrected."""
     result.add("hosts", context.clocks)
 

@@ -8,7 +8,7 @@ would not wait beside a CPU that is free.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,14 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import DURATION
 from nsys2prv._util.intervals import EMPTY, SIDES, Spans, merge_spans, unite
-from nsys2prv.figures.device_group import OS, DeviceGroup, find_io_spans, to_arrays
+from nsys2prv.figures.device_group import (
+    OS,
+    Collected,
+    DeviceGroup,
+    Frames,
+    find_io_spans,
+    to_arrays,
+)
 from nsys2prv.figures.host_time import find_host_parts, find_outside_calls, find_profiler_spans
 from nsys2prv.figures.stacks import RUNNING, STATES_OF_THREADS, find_states, read_layouts
 from nsys2prv.figures.thresholds import (
@@ -94,9 +101,7 @@ def find_running(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans]:
     return runs, unite(runs, off)
 
 
-def collect_cpu_time(
-    unit: DeviceGroup, task: int, threads: list[int], time: Spans
-) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect_cpu_time(unit: DeviceGroup, task: int, threads: list[int], time: Spans) -> Collected:
     """Yield when threads of a task may wait for a CPU (`cpu_waits`: as of CpuUse), how long they are outside of calls and in MPI, and run there (`cpu_shares`, ns), and if they
     wait for long, when all threads of the task run (`cpu_runs`: as of CpuUse).
     """
@@ -174,7 +179,7 @@ def _list_runs(unit: DeviceGroup, threads: list[int], time: Spans) -> pl.DataFra
     return runs.filter(pl.col("runs") & inside).drop("runs").sort("begin")
 
 
-def find_cpu_use(frames: Mapping[str, pl.DataFrame], hosts: Mapping[int, str]) -> CpuUse | None:
+def find_cpu_use(frames: Frames, hosts: Mapping[int, str]) -> CpuUse | None:
     """Return how a job uses the CPUs of its hosts, where its threads wait for some; None where they do
     not. hosts: of tasks.
     """

@@ -6,7 +6,7 @@ What several analyses need is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
 from pathlib import Path
@@ -32,6 +32,9 @@ from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.export.info import GpuLimits
 from nsys2prv.table.event_reader import HOST, EventReader, make_frame
 
+#: What analyses collect of a device group: frames, each with its name; and those of all groups by name.
+Collected = Iterator[tuple[str, pl.DataFrame]]
+Frames = Mapping[str, pl.DataFrame]
 T = TypeVar("T")
 #: Layouts of calls of UCX, and of the operating system.
 UCX, OS = ("ucx_submissions", "ucx_calls"), ("osrt", "pthread")

@@ -4,8 +4,6 @@ overlapped communication by device, operation and kernel class.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 import numpy as np
 import polars as pl
 
@@ -19,7 +17,9 @@ from nsys2prv.figures.device_group import (
     MEMORY,
     NCCL,
     OTHER_COMMUNICATION,
+    Collected,
     DeviceGroup,
+    Frames,
     find_rows,
     label_values,
     to_arrays,
@@ -39,7 +39,7 @@ PAGEABLE = (pl.col("source") == _PAGEABLE_MEMORY) | (pl.col("destination") == _P
 MOVES = ["operation", "source", "destination"]
 
 
-def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Collected:
     """Collect gaps by length (`gaps`), the longest (`long`), durations of calls and latencies, and
     sums of memory operations.
     """
@@ -76,7 +76,7 @@ def _spill(unit: DeviceGroup, frame: pl.DataFrame, by: str, name: str) -> pl.Dat
     return spill_durations(frame, [by], unit.folder / f"{name}-{unit.number}.bin")
 
 
-def _measure_latencies(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def _measure_latencies(unit: DeviceGroup) -> Collected:
     work = unit.list_launched_work(("sender", "sent", "begin", "what"))
     sender, sent, begin, what = (work[name].to_numpy() for name in work.columns)
     call = find_rows(*to_arrays(unit.api, "thread", "begin"), sender, sent)
@@ -89,7 +89,7 @@ def _measure_latencies(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         yield name, _spill(unit, rows, "task", name)
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude(frames: Frames, context: Context, result: Result) -> None:
     """Add tables of gaps, latencies, calls and memory operations."""
     if frames["gaps"].height:
         _add_gap_tables(frames, context, result)
@@ -111,7 +111,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         result.add("memory", _sum_moves(frames["memory"]))
 
 
-def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def _add_gap_tables(frames: Frames, context: Context, result: Result) -> None:
     gaps, long = (frames[name].fill_null(0) for name in ("gaps", "long"))
     parts = [part for part in (WAITING, *PARTS) if part in gaps.columns]
     host = [pl.col(part).alias(f"{part}_ns") for part in parts]
@@ -157,7 +157,7 @@ UCX = "ucx_transfers"
 SHARES: dict[str, list[str]] = DECLARED["overlap"].terms
 
 
-def collect_overlap(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect_overlap(unit: DeviceGroup) -> Collected:
     """Collect the overlapped communication of each device (`devices`), the time that other work
     overlaps each kernel (`kernels`), and the overlapped time of operations of UCX of each task
     (`ucx`).
@@ -188,7 +188,7 @@ def collect_overlap(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "kernels", by_kind.agg(pl.col("time_ns", "overlapped_ns").sum(), count=pl.len())
 
 
-def _measure_ucx(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def _measure_ucx(unit: DeviceGroup) -> Collected:
     rows = unit.read_begins(UCX)
     tasks, of_work = unit.list_tasks(rows), unit.list_tasks(unit.work)
     for task in tasks.unique().sort().to_list():
@@ -205,7 +205,7 @@ def _measure_ucx(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "ucx", pl.DataFrame([sums])
 
 
-def conclude_overlap(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude_overlap(frames: Frames, context: Context, result: Result) -> None:
     """Add exposed and overlapped communication by device, operation and class."""
     devices, kernels, ucx = frames["devices"], frames["kernels"], frames["ucx"]
     exposed = pl.col("time_ns") - pl.col("overlapped_ns")

@@ -4,7 +4,7 @@ efficiency_times.py measures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,7 @@ from nsys2prv._util.columns import COUNT
 from nsys2prv._util.intervals import merge_spans
 from nsys2prv._util.text import list_some
 from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.figures.device_group import ALL, WORK, DeviceGroup
+from nsys2prv.figures.device_group import ALL, WORK, Collected, DeviceGroup, Frames
 from nsys2prv.figures.efficiency_times import (
     ITERATION,
     MPI_TIME,
@@ -63,7 +63,7 @@ NO_SYNCS = (
 )
 
 
-def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Collected:
     """Collect the times of each device and each host thread that counts, in all parts of the job."""
     regions = list(list_regions(unit))
     for device in unit.known_devices:
@@ -73,7 +73,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         yield from (("hosts", rows) for rows in measure_hosts(unit, task, regions))
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude(frames: Frames, context: Context, result: Result) -> None:
     """Add efficiencies of devices and of hosts."""
     devices, hosts = frames["devices"], frames["hosts"]
     span = context.options.covered_steady.find_longest()
@@ -255,7 +255,7 @@ def _add_host_tables(
     return rated
 
 
-def _add_regions(rated: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def _add_regions(rated: Frames, context: Context, result: Result) -> None:
     """Add the efficiencies of devices in each region, and of hosts, side by side."""
     whole = context.options.covered_steady.length
     asked = context.options.regions

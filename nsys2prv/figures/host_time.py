@@ -32,6 +32,7 @@ from nsys2prv.figures.device_group import (
     OS,
     UCX,
     DeviceGroup,
+    Frames,
     find_io_spans,
     to_arrays,
 )
@@ -218,7 +219,7 @@ def sum_parts(hosts: pl.DataFrame) -> dict[str, float]:
     return {part: float(hosts[part].sum()) for part in PARTS} if hosts.height else {}
 
 
-def describe_unrecorded(frames: Mapping[str, pl.DataFrame], context: Context) -> str:
+def describe_unrecorded(frames: Frames, context: Context) -> str:
     """Return what would tell more about hosts, and the options that record it: `NVTX ranges,
     --trace=osrt`. frames: `unrecorded`, as findings.py collects it.
     """

@@ -6,8 +6,6 @@ number of requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 import numpy as np
 import polars as pl
 
@@ -17,7 +15,9 @@ from nsys2prv.figures.device_group import (
     BUSY,
     MEMORY,
     WORK,
+    Collected,
     DeviceGroup,
+    Frames,
     Steady,
     join_launch_ranges,
     label_values,
@@ -63,7 +63,7 @@ def find_phases(length: int, covered: Spans, steady: Steady) -> pl.DataFrame:
     return phases.filter(pl.col("time_ns") > 0)
 
 
-def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Collected:
     """Collect how the devices spend each iteration of the steady state (ns, added up)."""
     steady = unit.options.steady
     if steady is None or not unit.known_devices:
@@ -84,7 +84,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "iterations", frame.filter(pl.Series(whole))
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude(frames: Frames, context: Context, result: Result) -> None:
     """Add the iterations of the steady state, and what is usual of them."""
     steady, parts = context.options.steady, frames["iterations"]
     if steady is not None and not parts.height:
@@ -133,7 +133,7 @@ def _summarize(each: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def collect_serving(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect_serving(unit: DeviceGroup) -> Collected:
     """Collect the steps of serving (`steps`): task, begin, end, what their texts say, and the GPU time of
     the work launched within, that of kernels apart.
     """
@@ -160,7 +160,7 @@ def collect_serving(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     )
 
 
-def conclude_serving(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude_serving(frames: Frames, context: Context, result: Result) -> None:
     """Add phases, and how long their steps take by the number of requests."""
     steps = frames["steps"]
     if not steps.height:

@@ -27,7 +27,9 @@ from nsys2prv.figures.device_group import (
     GEMM,
     GRAPH,
     MEMORY,
+    Collected,
     DeviceGroup,
+    Frames,
     label_values,
     to_arrays,
 )
@@ -50,7 +52,7 @@ METRICS: dict[str, str] = DECLARED["kernels"].terms
 BINS, MOST_DISTRIBUTIONS = 24, 60
 
 
-def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Collected:
     """Collect durations of kernels by task, and metrics while kernels run."""
     kernels = unit.work.filter(pl.col("what") != MEMORY)
     kernels = kernels.with_columns(unit.list_tasks(kernels).cast(pl.Int32))
@@ -84,7 +86,7 @@ def sum_metrics(
     return by_kernel.agg(pl.col(*columns).sum())
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude(frames: Frames, context: Context, result: Result) -> None:
     """Add tables of kernels, of their classes, and of tensor cores."""
     groups, measured = frames["kernels"], frames["measured"]
     tasks = groups["task"].n_unique()
@@ -209,7 +211,7 @@ def make_steps(samples: Samples, metric: int) -> Steps:
 SAMPLED = ("gpu_metric", "network_metric", "generic_counter")
 
 
-def collect_metrics(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect_metrics(unit: DeviceGroup) -> Collected:
     """Collect figures of each metric of each device, and its means in bins of time."""
     bins = unit.options.bins
     edges = np.arange(bins + 1) * unit.duration // bins
@@ -291,7 +293,7 @@ def _average_in_bins(steps: Steps, edges: np.ndarray, thread: int, metric: str) 
     return means.with_columns(thread=pl.lit(thread, pl.Int64), metric=pl.lit(metric))
 
 
-def conclude_metrics(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude_metrics(frames: Frames, context: Context, result: Result) -> None:
     """Add the means of metrics, and their maps over time."""
     rows = context.reader.rows.threads.select("thread", "node", pl.col("row").alias("device"))
     if frames["means"].height:
@@ -358,13 +360,13 @@ def measure_other_work(
                 yield pl.DataFrame([{**row, "active": integral / known / 100}])
 
 
-def select_other_work(frames: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+def select_other_work(frames: Frames) -> pl.DataFrame:
     """Return the rows of measure_other_work in which GPUs work for others."""
     rows = frames["other_work"]
     return rows.filter(pl.col("active") >= LEAST_ACTIVE) if rows.height else rows
 
 
-def is_shared(frames: Mapping[str, pl.DataFrame]) -> bool:
+def is_shared(frames: Frames) -> bool:
     """Return whether a GPU works for others between this job's first and last work there, or in its steady
     state: then it does not wait for the host.
     """
@@ -372,7 +374,7 @@ def is_shared(frames: Mapping[str, pl.DataFrame]) -> bool:
     return bool(rows.height) and "idle" in rows["when"]
 
 
-def describe_other_work(frames: Mapping[str, pl.DataFrame], context: Context) -> str:
+def describe_other_work(frames: Frames, context: Context) -> str:
     """Return a sentence on the GPU that works most for others; empty where none does."""
     rows = select_other_work(frames)
     if not rows.height:

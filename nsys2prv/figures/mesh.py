@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
 
 import polars as pl
 
 from nsys2prv._util.intervals import Spans
-from nsys2prv.figures.device_group import COMPUTE, GRAPH, DeviceGroup
+from nsys2prv.figures.device_group import COMPUTE, GRAPH, Collected, DeviceGroup, Frames
 from nsys2prv.figures.result import Context, Result, format_numbers
 from nsys2prv.match.groups import P2P, Dimension, Mesh, find_mesh, number_ranks, sum_kernels
 
@@ -20,7 +19,7 @@ MATCHED = 0.9
 MOST_GROUPS = 4
 
 
-def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Collected:
     """Collect sums of the NCCL kernels of the steady state (`kernels`, as `sum_kernels` of groups.py returns
     them).
     """
@@ -44,7 +43,7 @@ def find_mesh_of_job(kernels: pl.DataFrame, context: Context) -> Mesh | None:
     return find_mesh(context.reader, kernels, ranks, span, begins, context.options.mesh)
 
 
-def conclude(_: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude(_: Frames, context: Context, result: Result) -> None:
     """Add the dimensions of a job, what communication each takes, and where each rank is in them."""
     mesh = context.get_mesh()
     if mesh is None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from itertools import accumulate
 
@@ -28,7 +28,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import COUNT, DURATION, factorize_together, find_edges, sum_changes
 from nsys2prv._util.intervals import Spans, find_innermost, find_parents, merge_spans, order_ranges
 from nsys2prv.events.stacks import SEPARATOR
-from nsys2prv.figures.device_group import MEMORY, DeviceGroup, to_arrays
+from nsys2prv.figures.device_group import MEMORY, Collected, DeviceGroup, Frames, to_arrays
 from nsys2prv.figures.nvtx_operations import (
     BETWEEN,
     NUMBER,
@@ -307,7 +307,7 @@ def _number_paths(
     return number_paths(ranges.part, up, rows, DEEPEST)
 
 
-def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Collected:
     """Collect the work of modules and operators by place, task and pass (`work`), how often these were executed
     (`calls`), and products by place (`products`).
     """
@@ -421,7 +421,7 @@ def _find_overlaps(begin: np.ndarray, end: np.ndarray) -> Spans:
 # ---- tables --------------------------------------------------------------------------------------
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude(frames: Frames, context: Context, result: Result) -> None:
     """Add modules as a tree and as a flame graph, and how layers differ."""
     if not frames["work"].height:
         result.missing.append(

@@ -26,7 +26,9 @@ from nsys2prv.figures.device_group import (
     TENSOR_NO,
     TENSOR_YES,
     WORK,
+    Collected,
     DeviceGroup,
+    Frames,
     to_arrays,
 )
 from nsys2prv.figures.result import Context, Result, divide_columns
@@ -89,7 +91,7 @@ def make_value_table(names: pl.DataFrame, *columns: str) -> np.ndarray:
     return table
 
 
-def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Collected:
     """Collect the sums of ranges by task and name (`names`), and by path of names (`tree`)."""
     columns = ("sender", "sent", "thread", "begin", "end", "what", "class", "tensor")
     work = unit.list_launched_work(columns).sort("sender", "sent", maintain_order=True)
@@ -274,7 +276,7 @@ def number_paths(
     return path, texts
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude(frames: Frames, context: Context, result: Result) -> None:
     """Add operations, as a tree and by rank."""
     texts = context.folded.select(pl.col("group").cast(pl.Int64), "operation").unique("group")
     names = frames["names"].join(texts, on="group", how="left")

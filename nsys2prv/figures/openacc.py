@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 import polars as pl
 
 from nsys2prv._util.columns import COUNT, DURATION
 from nsys2prv._util.intervals import find_parents, order_ranges, take_off_inner
-from nsys2prv.figures.device_group import DeviceGroup, label_values
+from nsys2prv.figures.device_group import Collected, DeviceGroup, Frames, label_values
 from nsys2prv.figures.result import Context, Result
 
 LAYOUTS = ("openacc_other", "openacc_data", "openacc_launch")
@@ -18,7 +16,7 @@ _KEYS = ("construct", "source", "function", "line")
 _NAMES = {"openacc_data": "variable", "openacc_launch": "kernel"}
 
 
-def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Collected:
     """Collect sums of constructs (`constructs`) by layout, construct, source, function, line and name."""
     for layout in filter(unit.has, LAYOUTS):
         name = _NAMES.get(layout)
@@ -46,7 +44,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         )
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude(frames: Frames, context: Context, result: Result) -> None:
     """Add constructs by source line, the longest first."""
     rows = (
         frames["constructs"]

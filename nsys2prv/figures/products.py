@@ -14,7 +14,6 @@ operations for each byte, if each operand and result is moved once (the roofline
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from functools import cache
 
 import polars as pl
@@ -27,7 +26,9 @@ from nsys2prv.figures.device_group import (
     COMPUTE,
     CONVOLUTION,
     GEMM,
+    Collected,
     DeviceGroup,
+    Frames,
     join_launch_ranges,
 )
 from nsys2prv.figures.iterations import keep_outermost
@@ -121,7 +122,7 @@ def sum_products(work: pl.DataFrame, *keys: str) -> pl.DataFrame:
     return sums.agg(count=COUNT, time_ns=pl.col("time_ns").sum())
 
 
-def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Collected:
     """Collect products of the steady state (`products`), metrics while their kernels run (`measured`), and
     the time of all kernels of such classes on each device (`every`).
     """
@@ -141,7 +142,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "measured", sum_metrics(on_device, samples, ["name"], BESIDE)
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude(frames: Frames, context: Context, result: Result) -> None:
     """Add products by how long they take, and what devices do of what they can."""
     rows = frames["products"]
     if not rows.height:

@@ -6,7 +6,7 @@ findings and tables that they return. Names ranks, hosts, GPUs and communicators
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from html import escape
 from itertools import groupby, pairwise
 from operator import attrgetter
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.intervals import Spans
 from nsys2prv._util.text import choose_decimals, format_count, format_ordinal, list_some
-from nsys2prv.figures.device_group import AnalysisOptions
+from nsys2prv.figures.device_group import AnalysisOptions, Frames
 from nsys2prv.figures.thresholds import MUCH_MORE
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.table.event_reader import HELPER, EventReader
@@ -328,7 +328,7 @@ class Context(Struct, frozen=True):
     #: Options of all analyses.
     options: AnalysisOptions
     #: Name set -> frame of value and label.
-    labels: Mapping[str, pl.DataFrame]
+    labels: Frames
     #: NVTX names as groups (nvtx_operations.py).
     folded: pl.DataFrame
     #: Layouts that there are events of, and KERNEL_NAMES where most kernels have names.

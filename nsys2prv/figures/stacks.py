@@ -5,7 +5,7 @@ CPU samples also show ranks that are in MPI although it was not traced.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache, partial
 
 import numpy as np
@@ -17,7 +17,7 @@ from nsys2prv._util.intervals import EMPTY, Spans, measure_exclusive, merge_span
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
-from nsys2prv.figures.device_group import OS, DeviceGroup, to_arrays
+from nsys2prv.figures.device_group import OS, DeviceGroup, Frames, to_arrays
 from nsys2prv.figures.result import DECLARED, Context
 from nsys2prv.figures.thresholds import (
     LEAST_PLACE,
@@ -339,7 +339,7 @@ def find_place(places: pl.DataFrame, whole: float, context: Context) -> Place | 
     return None
 
 
-def list_places(frames: Mapping[str, pl.DataFrame], context: Context) -> pl.DataFrame:
+def list_places(frames: Frames, context: Context) -> pl.DataFrame:
     """Return the places in which hosts are while GPUs are idle, the longest first of each task: `who`,
     `where`, `time_ns`, `idle_share` (of the time in which its GPUs are idle).
 

@@ -15,7 +15,9 @@ from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 from nsys2prv.figures.device_group import (
     BUSY,
     WORK,
+    Collected,
     DeviceGroup,
+    Frames,
     find_driving_threads,
     label_values,
     to_arrays,
@@ -109,7 +111,7 @@ def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:
     return merge_spans(begin, ready), merge_spans(ready, end)
 
 
-def collect(group: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(group: DeviceGroup) -> Collected:
     """Collect the parts of each lane: task and GPU (`lanes`), by iteration (`iterations`) and over
     time (`bins`), ns.
     """
@@ -148,7 +150,7 @@ def count_bins(group: DeviceGroup) -> int:
     return min(max(ALL_BINS // lanes, FEWEST_BINS), MOST_BINS)
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude(frames: Frames, context: Context, result: Result) -> None:
     """Add the parts by GPU (or rank), by iteration and over time."""
     lanes = frames["lanes"]
     if not lanes.height:
@@ -233,7 +235,7 @@ PATH_PARTS = {
 }
 
 
-def collect_path(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect_path(unit: DeviceGroup) -> Collected:
     """Collect the time on the path by task, cause, class and kernel."""
     pieces = unit.read_begins(CRITICAL_PATH, ("cause", "class"))
     work = unit.work.select(pl.col("thread").cast(pl.Int64), "end", pl.col("name").cast(pl.Int64))
@@ -258,9 +260,7 @@ def collect_path(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "pieces", sums
 
 
-def conclude_path(
-    unit_frames: Mapping[str, pl.DataFrame], context: Context, result: Result
-) -> None:
+def conclude_path(unit_frames: Frames, context: Context, result: Result) -> None:
     """Add the path by cause, rank, class and kernel."""
     pieces, steady = unit_frames["pieces"], context.options.steady is not None
     # Shares of the time of the whole job, also for ranks, classes and kernels.
@@ -319,7 +319,7 @@ MOST_DEPTH, LEAST_WIDTH, MOST_RANKS = 40, 0.005, 16
 FLAME_SCHEMA = {"depth": pl.Int64, "name": pl.String, "begin_ns": pl.Int64, "time_ns": pl.Int64}
 
 
-def collect_stacks(group: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect_stacks(group: DeviceGroup) -> Collected:
     """Collect the time of each thread in each stack (`stacks`)."""
     rows, texts = group.reader.read_stacks(group.number)
     if not rows.height:
@@ -364,7 +364,7 @@ def _find_idle(group: DeviceGroup, task: int) -> tuple[Spans | None, set[int]]:
     return group.covered - unite(*(group.find_active_spans(one) for one in devices)), drivers
 
 
-def conclude_stacks(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude_stacks(frames: Frames, context: Context, result: Result) -> None:
     """Add the folded stacks, and the flame graph of threads that drive GPUs while these are idle."""
     stacks = frames["stacks"]
     if not stacks.height:

@@ -22,7 +22,7 @@ from nsys2prv._util.text import capitalize, list_some
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures import host_time
-from nsys2prv.figures.device_group import WORK
+from nsys2prv.figures.device_group import WORK, Frames
 from nsys2prv.figures.efficiency_times import MPI_TIME
 from nsys2prv.figures.iteration_times import find_phases
 from nsys2prv.figures.kernels import describe_other_work, is_shared
@@ -74,7 +74,7 @@ GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
 NO_VERDICT = "what holds the job back cannot be told"
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def conclude(frames: Frames, context: Context, result: Result) -> None:
     """Add the findings, the most costly first, answers to what-ifs, and the phases of the job."""
     _replay_job(frames, context, result)
     if steady := context.options.steady:
@@ -82,7 +82,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     result.add("places", list_places(frames, context))
 
 
-def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+def _replay_job(frames: Frames, context: Context, result: Result) -> None:
     facts = JobFacts(frames, context)
     devices, options = facts.devices, facts.options
     if failed := time_use.describe_failures(facts):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
@@ -20,6 +20,7 @@ from nsys2prv.figures.device_group import (
     GRAPH,
     MEMORY,
     TENSOR_NO,
+    Collected,
     DeviceGroup,
     find_driving_threads,
     find_mpi_span,
@@ -29,7 +30,7 @@ from nsys2prv.figures.products import list_product_work, sum_products
 from nsys2prv.figures.stacks import count_mpi_samples, measure_places
 
 
-def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Collected:
     """Collect what threads and GPUs do, in frames of these names.
 
     `hosts` (ns), `ranges`, `places`: what the threads of each process do while they are in no call
@@ -72,7 +73,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "unrecorded", pl.Series("what", host_time.list_unrecorded(unit), pl.String).to_frame()
 
 
-def _collect_shapes(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+def _collect_shapes(unit: DeviceGroup) -> Collected:
     """Collect products whose shapes are known, by task, and how long the kernels that they are named after run in
     all.
     """
@@ -91,7 +92,7 @@ def _collect_shapes(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
 
 def _collect_hosts(
     unit: DeviceGroup, task: int, window: Spans, times: Mapping[str, Spans]
-) -> Iterator[tuple[str, pl.DataFrame]]:
+) -> Collected:
     """Collect what the threads of a task do. window: the time that counts; times: before, between and
     after the work of GPUs.
     """

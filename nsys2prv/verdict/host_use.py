@@ -9,7 +9,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.text import shorten_name
-from nsys2prv.figures.device_group import AnalysisOptions
+from nsys2prv.figures.device_group import AnalysisOptions, Frames
 from nsys2prv.figures.host_time import NAMES, PARTS, describe_parts, describe_unrecorded
 from nsys2prv.figures.result import TEXTS, Context, JobRanks
 from nsys2prv.figures.stacks import Place, find_place
@@ -197,7 +197,7 @@ class JobFacts(Struct, frozen=True, dict=True):
     """What is known of a job."""
 
     #: What frames.py collects.
-    frames: Mapping[str, pl.DataFrame]
+    frames: Frames
     context: Context
 
     @property
