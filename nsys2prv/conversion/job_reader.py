@@ -16,7 +16,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, OPEN, group_rows, join_first, number_linked, take_rows
+from nsys2prv._util.columns import ABSENT, OPEN, group_rows, number_linked, take_rows
 from nsys2prv._util.native import NEEDS_CORE, core
 from nsys2prv._util.stored_columns import read_frame
 from nsys2prv.conversion.job import Job
@@ -37,7 +37,7 @@ from nsys2prv.match import write_result
 from nsys2prv.match.groups import PLACES, find_named_mesh, list_by_dimension
 from nsys2prv.match.meetings import list_mpi_waits
 from nsys2prv.replay.job_graph import build_job_graph
-from nsys2prv.replay.path import Cause, PathPieces, find_pieces
+from nsys2prv.replay.path import Cause, PathPieces, find_pieces, join_work
 from nsys2prv.replay.whatif import Replay
 from nsys2prv.table.event_reader import (
     HELPER,
@@ -504,7 +504,9 @@ def _describe_work(reader: EventReader, pieces: PathPieces) -> tuple[np.ndarray,
         is_graph = layout == "cuda_graph"
         for unit in reader.rows.unit_numbers:
             work = reader.read_begins(layout, () if is_graph else ("class",), unit)
-            found = join_first(on_path, work, ("thread", "end"))
+            if is_graph:
+                work = work.with_columns(pl.lit(ABSENT).alias("class"))
+            found = join_work(on_path, work).drop_nulls("class")
             piece = found["piece"].to_numpy()
             if is_graph:
                 cause[piece] = Cause.GRAPH

@@ -33,7 +33,7 @@ from nsys2prv.figures.stacks import (
     weigh_samples,
 )
 from nsys2prv.match.meetings import list_compared_kernels
-from nsys2prv.replay.path import Cause
+from nsys2prv.replay.path import Cause, join_work
 
 _TERMS = DECLARED["time"].terms
 #: Parts of the time of a host, of a GPU, and of both over time: what people call each, and its colour on
@@ -238,14 +238,8 @@ PATH_PARTS = {
 def collect_path(unit: DeviceGroup) -> Collected:
     """Collect the time on the path by task, cause, class and kernel."""
     pieces = unit.read_begins(CRITICAL_PATH, ("cause", "class"))
-    work = unit.work.select(pl.col("thread").cast(pl.Int64), "end", pl.col("name").cast(pl.Int64))
-    # An operation is on the path to its end; of a collective not from its begin on.
-    pieces = pieces.join(
-        work.unique(["thread", "end"], keep="first"),
-        on=["thread", "end"],
-        how="left",
-        maintain_order="left",
-    ).with_columns(
+    work = unit.work.select(pl.col("thread", "name").cast(pl.Int64), "begin", "end")
+    pieces = join_work(pieces, work).with_columns(
         unit.list_tasks(pieces),
         name=pl.when(pl.col("cause").is_in([Cause.COMPUTATION, Cause.NCCL])).then("name"),
     )

@@ -108,6 +108,20 @@ def find_pieces(replay: Replay) -> PathPieces:
     return PathPieces(*(column[order] for column in (begin, end, row, cause, edge)))
 
 
+def join_work(pieces: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """Return pieces of the path with the columns of the work that their row (`thread`) did to their `end`, null
+    where it did none: a collective is on the path neither from its begin on nor, where it passes a link that
+    others share, to its end. work: `thread`, `begin`, `end` and further columns.
+    """
+    others = [name for name in work.columns if name not in ("thread", "begin", "end")]
+    begun = work.rename({"begin": "begun", "end": "until"}).cast({"thread": pl.Int64}).sort("begun")
+    pieces = pieces.cast({"thread": pl.Int64}).sort("end", maintain_order=True)
+    options = {"left_on": "end", "right_on": "begun", "by": "thread"}
+    found = pieces.join_asof(begun, **options, allow_exact_matches=False, check_sortedness=False)
+    known = pl.when(pl.col("end") <= pl.col("until")).then(pl.col(others))
+    return found.with_columns(known).drop("begun", "until")
+
+
 #: Kinds of work of GPUs: while one runs on the rank that the path is on, time counts for the first of these.
 _ON_GPUS = {Kind.KERNEL: Cause.COMPUTATION, Kind.NCCL: Cause.NCCL, Kind.COPY: Cause.MEMORY}
 
