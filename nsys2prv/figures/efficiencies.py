@@ -148,7 +148,8 @@ def _replay_ideal_network(
     there are none, or where `result.missing` says why there is no replay.
     """
     layouts = {"nccl_kernel"} if Kind.NCCL in kinds else {*MPI_LAYOUTS}
-    if not context.reader.layouts & layouts:
+    is_alone = Kind.MPI in kinds and Kind.NCCL not in kinds and _count_processes(context) < 2
+    if not context.reader.layouts & layouts or is_alone:
         return None
     found = replay_without_transfers(context.get_graph(), *span, kinds)
     if isinstance(found, IdealNetwork):
