@@ -232,7 +232,8 @@ def lay_out_table(columns: Sequence[Column], width: int | None) -> list[str]:
         is_wide = measure_table([*naming, column]) > width // 2
         if not column.is_text or (is_wide and _tell_apart(naming)):
             break
-        room = max(width // 2 - measure_table(naming) - 2, LEAST_NAME) if is_wide else column.width
+        least = min(LEAST_NAME, width // 5)
+        room = max(width // 2 - measure_table(naming) - 2, least) if is_wide else column.width
         naming.append(Column(column.head, [shorten(name, room) for name in column.cells]))
     whole = [*shortened[:1], *others[: len(naming) - 1]]
     parts = _split(naming, columns[len(naming) :], width, whole)
