@@ -65,6 +65,8 @@ _BY_MESSAGES = {
     EXCHANGE: (EXPERT, "each rank sends to all {others} others of its group"),
     RING: (RINGS, "each rank sends to the next of a ring"),
 }
+#: The same of two ranks, whose messages tell less.
+_OF_TWO = "both ranks send to each other, as two of a ring also do"
 _GUESSED = {
     CHAIN: "ranks send and receive, to partners that are not known: what other dimensions leave",
     EXCHANGE: "sends and receives of these ranks end together",
@@ -681,6 +683,8 @@ def _name_division(
         is_own &= ~pl.col("operation").is_in(P2P)
         return _name_family(kernels.filter(is_own), of_ranks, iterations)
     name, evidence = _BY_MESSAGES[division.by]
+    if division.by == EXCHANGE and division.size == 2:
+        evidence = _OF_TWO
     evidence = _GUESSED[division.by] if division.is_guessed else evidence
     return name, evidence.format(size=division.size, others=division.size - 1)
 
