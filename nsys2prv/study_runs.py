@@ -28,6 +28,7 @@ from nsys2prv.figures.study_model import (
     Run,
     Scaling,
     Work,
+    compute_loss,
     name_metrics,
 )
 from nsys2prv.open_job import open_job
@@ -307,7 +308,7 @@ def _describe_environment(job: FinishedJob, focus: Mapping[str, Any]) -> dict[st
         ("before the focus", focus["begin_ns"]),
         ("focus of analysis", focus["end_ns"] - focus["begin_ns"]),
     ):
-        made[name] = f"{format_nanoseconds(time)}, {time / length:.0%} of it".replace("%", " %")
+        made[name] = f"{format_nanoseconds(time)}, {100 * time / length:.0f} % of it"
     return {name: text for name, text in made.items() if text}
 
 
@@ -434,10 +435,9 @@ def _add_scalability(run: Run, first: Run, used: str, is_alone: bool) -> None:
         if _are_alike(run, first) and not is_alone:
             _relate(metrics, sums, reference, grown, used == "weak")
     for name, sums in of_regions.items():
-        device = run.regions.get(name, {}).get("device", {})
-        efficiency = device.get("global", device.get("parallel"))
-        if efficiency is not None:
-            run.regions[name]["lost_ns"] = sums["elapsed_ns"] * max(1 - efficiency, 0.0)
+        lost = compute_loss(run.regions.get(name, {}), sums.get("elapsed_ns", 0.0))
+        if lost is not None:
+            run.regions[name]["lost_ns"] = lost
 
 
 def _forget_scalability(metrics: Metrics) -> None:
@@ -458,18 +458,19 @@ def _relate(
     if (speedup := divide("elapsed_ns", grown)) is not None:
         metrics |= {"speedup": speedup, "efficiency": speedup / grown}
     hosts = sums.get("hosts", 0) / max(reference.get("hosts", 0), 1)
+    # Without GPUs MPI alone may be what is parallel.
+    has_devices = bool(metrics.get("device"))
+    of_mpi = None if has_devices else metrics.get("mpi", {}).get("parallel")
     for part, key, by in (("device", "useful_ns", grown), ("host", "host_useful_ns", hosts)):
         figures, scalability = metrics.get(part, {}), divide(key, by)
-        parallel = figures.get("parallel")
-        if parallel is None and not metrics.get("device"):
-            parallel = metrics.get("mpi", {}).get("parallel")
+        parallel = figures.get("parallel", of_mpi)
         if scalability is not None and parallel is not None:
             figures["computation_scalability"] = scalability
             figures["global"] = scalability * parallel
-            on_cpu = divide("host_cpu_ns", by)
-            if part == "host" and on_cpu and not metrics.get("device"):
-                figures["cpu_time_scalability"] = on_cpu
-                figures["cpu_scalability"] = scalability / on_cpu
+    on_cpu, host = divide("host_cpu_ns", hosts), metrics.get("host", {})
+    if on_cpu and not has_devices and "computation_scalability" in host:
+        host["cpu_time_scalability"] = on_cpu
+        host["cpu_scalability"] = host["computation_scalability"] / on_cpu
     instructions, useful = divide("instructions", grown), divide("useful_ns", grown)
     if instructions and useful:
         clock = sums["clock_hertz"] / reference["clock_hertz"]
@@ -536,8 +537,7 @@ def _compare_work(runs: Sequence[Run]) -> Iterator[str]:
             if len(alike) > 1:
                 lasts = sorted(run.metrics["elapsed_ns"] for run in alike)
                 ends = " to ".join(map(format_nanoseconds, (lasts[0], lasts[-1])))
-                said, apart = WARNINGS["repeats"], f"{lasts[-1] / lasts[0] - 1:.1%}"
-                apart = apart.replace("%", " %")
+                said, apart = WARNINGS["repeats"], f"{100 * (lasts[-1] / lasts[0] - 1):.1f} %"
                 yield said.format(count=len(alike), units=size, ends=ends, apart=apart)
             continue
         said = WARNINGS["execute" if key == "instructions" else "compute"]

@@ -403,7 +403,7 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
 
 
 class Found(Struct):
-    """What kinds find out of all events of a job."""
+    """Rows and values that kinds find in all events of a job."""
 
     #: Runs in trace time.
     results: list[WorkResult]

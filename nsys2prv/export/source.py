@@ -252,7 +252,7 @@ def to_bytes(column: pl.Series) -> pl.Series:
 
 
 class Wanted(Struct, frozen=True):
-    """What is wanted of some rows."""
+    """Columns and conditions that a reader wants of some rows."""
 
     #: Columns by what they are to be; reals: float64, NaN for what is no number.
     integers: tuple[str, ...] = ()

@@ -166,7 +166,7 @@ class Ranges(Struct, frozen=True):
 
 
 class Places(Struct, frozen=True):
-    """Where each range is in the model: rows of ranges, -1 for none."""
+    """Places of ranges in the model: rows of ranges, -1 for none."""
 
     #: The module, the outermost operator within that, and the operator of the backward pass.
     module: np.ndarray

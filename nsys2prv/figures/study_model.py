@@ -149,6 +149,13 @@ class Work(Struct, frozen=True):
     bytes: float | None = None
 
 
+def compute_loss(metrics: Mapping[str, Any], elapsed_ns: float) -> float | None:
+    """Return what of a time devices lose by their efficiency (ns), None where that is not known."""
+    device = metrics.get("device", {})
+    efficiency = device.get("global", device.get("parallel"))
+    return None if efficiency is None else elapsed_ns * max(1 - efficiency, 0.0)
+
+
 class Run(Struct, kw_only=True):
     """A run of the program."""
 
@@ -215,10 +222,8 @@ class Run(Struct, kw_only=True):
 
     @property
     def lost_ns(self) -> float | None:
-        """What an iteration loses on its devices (ns), None where that is not known."""
-        device = self.metrics.get("device", {})
-        efficiency = device.get("global", device.get("parallel"))
-        return None if efficiency is None else self.metrics["elapsed_ns"] * max(1 - efficiency, 0.0)
+        """The time that an iteration loses on its devices (ns), None where that is not known."""
+        return compute_loss(self.metrics, self.metrics["elapsed_ns"])
 
     def find_value(self, path: str) -> float | None:
         """Return a figure, None where it is not known."""

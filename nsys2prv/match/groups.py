@@ -226,7 +226,7 @@ def _find_rest(
 
 
 class Unknown(Struct, frozen=True):
-    """Who takes part in kernels of NCCL whose communicator no payload names, by whom they meet."""
+    """Members of kernels of NCCL whose communicator no payload names, by whom they meet."""
 
     #: Row of the trace and operation -> `communicator`: a number for all with the same members, beyond those
     #: of communicators.

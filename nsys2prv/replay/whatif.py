@@ -160,7 +160,7 @@ class WorkTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def turn(self) -> np.ndarray:
-        """Which repetition of its key each line is, from 0."""
+        """Number of each line among the repetitions of its key, from 0."""
         return np.arange(len(self.edges)) - np.repeat(self.first[:-1], np.diff(self.first))
 
     @cached_property

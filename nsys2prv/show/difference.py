@@ -178,7 +178,7 @@ class Checked(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """What is found of two runs A and B, in facts; JSON has them as they are."""
+    """Facts that are found of two runs A and B; JSON has them as they are."""
 
     #: What the runs are called.
     names: tuple[str, str]
@@ -223,12 +223,12 @@ class Comparison(Struct, frozen=True):
 
     @property
     def is_alike(self) -> bool:
-        """Whether the unit takes as long in both runs, as far as can be told."""
+        """True if the unit takes as long in both runs, as far as can be told."""
         return abs(self.change) < max(ALIKE, self.noise or 0.0)
 
     @property
     def disagrees(self) -> bool:
-        """Whether the job changes in another way than the iteration that is compared."""
+        """True if the job changes in another way than the iteration that is compared."""
         if self.unit == "job":
             return False
         of_job = 0 if abs(self.job_change) < ALIKE else np.sign(self.job_change)
