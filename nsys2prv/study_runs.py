@@ -274,7 +274,8 @@ def _measure_work(job: FinishedJob, focus: Mapping[str, Any]) -> dict[str, dict[
             continue
         name, count = names
         size = pl.col("bytes").sum() if "bytes" in frame.columns else pl.lit(None)
-        sums = frame.group_by(name).agg(pl.col(count).sum(), pl.col("time_ns").sum(), size=size)
+        of_each = frame.group_by(name, maintain_order=True)
+        sums = of_each.agg(pl.col(count).sum(), pl.col("time_ns").sum(), size=size)
         found.setdefault(sort, {}).update(
             (
                 f"NCCL {key}" if table == "nccl" else key,

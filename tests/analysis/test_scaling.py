@@ -92,6 +92,8 @@ def test_kernels_and_communication_of_an_iteration() -> None:
     assert work is not None
     assert (work.count, work.time_ns) == (count / iterations, lasts / iterations)
     assert "Communication" not in dict(made.list_work("kernels"))
+    for sort, own in made.runs[0].work.items():
+        assert [*own] == [name for name, _ in made.list_work(sort)], "JSON has one order"
     assert "| NCCL ReduceScatter | " in made.markdown()
 
 
