@@ -7,6 +7,7 @@ import { findEvent, layOut, locateEvent } from "./layout.js";
 import { chooseTicks, spreadNames } from "./lines.js";
 import { listPlots } from "./plots.js";
 import { findDecades, listRoofs } from "./roofline.js";
+import { parseSearch } from "./search.js";
 import { makeFilterable, makeTable } from "./tables.js";
 
 const failures = window.failures = [];
@@ -29,6 +30,9 @@ check("ticks lie within", makeTimeTicks(17, 23, 3).map(([time]) => time), [18, 2
 check("names", ["void at::native::elementwise_kernel<4, Foo<int>>(int, (anonymous namespace)::Bar)", "ncclDevKernel_AllReduce(Args)", "<lambda>", "a > b"].map(shortenName),
   ["elementwise_kernel", "ncclDevKernel_AllReduce", "<lambda>", "a > b"]);
 check("words", splitWords("  GEMM  No "), ["gemm", "no"]);
+check("places to go to", ["rank 12", "1.5 s", "1.2-1.5 ms", "2 to 3µs"].map(parseSearch), [{ rank: 12 }, { time: [15e8, 15e8] }, { time: [12e5, 15e5] }, { time: [2e3, 3e3] }]);
+const names = ["cudaLaunchKernel", "cudaFree", "layer_3 s"], listFound = text => names.filter(parseSearch(text).test);
+check("searches", ["CUDA launch", "/^cuda(F|M)/", "3 s x"].map(listFound), [[names[0]], [names[1]], []]);
 check("colours", [getRampColour(-1), getRampColour(2)], ["rgb(0,34,78)", "rgb(254,232,56)"]);
 check("powers of two", chooseTicks([1, 3.7], true), [1, 2, 4]);
 check("from 0 on", chooseTicks([.93, .4], false), [0, .2, .4, .6, .8, 1].map((_, at) => at * .2));

@@ -146,6 +146,12 @@ def test_search_strip_and_iterations(training: Path, visit: Callable[..., Any]) 
     page.keyboard.press("Enter")
     assert "load_batch" in page.inner_text(f"{whole} div[aria-live]")
     assert page.inner_text(f"{whole} .tl-found").endswith(" of 80")
+    page.locator(f"{whole} input").fill("/^(load|zero)_/")
+    assert page.inner_text(f"{whole} .tl-found").startswith("160 ")
+    page.locator(f"{whole} input").fill("100-120 ms")
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(300)
+    assert read_view(page, whole) == pytest.approx((100e6, 120e6))
     for name in ("streams", "all NVTX"):
         before = page.locator(f"{whole} canvas").bounding_box()["height"]
         rows = page.evaluate("document.querySelector('#whole').timeline.rows[0].height")
@@ -181,6 +187,12 @@ def test_search_strip_and_iterations(training: Path, visit: Callable[..., Any]) 
 
 def test_tables_themes_and_print(training: Path, visit: Callable[..., Any]) -> None:
     page = visit(training)
+    for _ in range(2):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    in_findings = "document.activeElement.closest('section').id"
+    assert page.evaluate(in_findings) == "findings", "a link skips what is before them"
     page.fill("#kernel-filter", "gemm no")
     assert " of " in page.inner_text("#kernel-count")
     page.fill("#kernel-filter", "")

@@ -32,7 +32,11 @@ const followContents = () => {
 export const preparePage = () => {
   root.classList.add("js");
   find("#theme").addEventListener("click", () => setTheme(getTheme() === "dark" ? "light" : "dark"));
-  for (const element of findAll("[data-tip]")) addTip(element, () => JSON.parse(element.dataset.tip));
+  for (const element of findAll("[data-tip]")) {
+    addTip(element, () => JSON.parse(element.dataset.tip));
+    // The bar that it is in says all of it.
+    element.setAttribute("tabindex", "-1");
+  }
   prepareButtons();
   followContents();
 };

@@ -111,7 +111,7 @@ const TAPPED = {
   0: timeline => timeline.show(...timeline.home), f: timeline => timeline.show(...timeline.home),
   ",": timeline => timeline.step(-1), ".": timeline => timeline.step(1),
   "+": timeline => timeline.zoom(.65), "-": timeline => timeline.zoom(1 / .65),
-  "/": timeline => timeline.search.focus(), Escape: timeline => timeline.clear(),
+  "/": timeline => timeline.search.input.focus(), n: timeline => timeline.search.step(1), N: timeline => timeline.search.step(-1), Escape: timeline => timeline.clear(),
 };
 const ARROWS = { ArrowLeft: "a", ArrowRight: "d", ArrowUp: "w", ArrowDown: "s" };
 

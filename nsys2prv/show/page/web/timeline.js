@@ -2,9 +2,10 @@
 import { describePlace, findGap } from "./describe.js";
 import { getColours, make, makeButton, Painter, showTip } from "./dom.js";
 import { Drawing } from "./drawing.js";
-import { formatCount, formatTime, splitWords } from "./format.js";
+import { formatTime } from "./format.js";
 import { listenToPointer } from "./input.js";
 import { AXIS, findEvent, GUTTER, layOut, locateEvent } from "./layout.js";
+import { Search, unfoldEvent } from "./search.js";
 
 const SHORTEST = 200;  // The shortest time that a timeline shows (ns).
 const SOFTLY = 140;  // How long a change of the view takes (ms).
@@ -36,24 +37,21 @@ export class Timeline {
       "aria-label": `${label}. ${keys}` }, this.canvas, this.spacer);
     this.live = make("div", { class: "sr", "aria-live": "polite" });
     this.range = make("span", { class: "tl-range" });
-    this.found = make("small", { class: "tl-found", "aria-live": "polite" });
-    this.search = make("input", { type: "search", placeholder: "find events …", "aria-label": "find events by name; Enter: the next one",
-      oninput: () => this.searchFor(this.search.value), onkeydown: event => event.key === "Enter" && this.showMatch(event.shiftKey ? -1 : 1) });
+    this.search = new Search(this);
     const toggle = (name, text, title) => makeButton(text, title, event => {
       this.options = { ...this.options, [name]: !this.options[name] };
       event.target.setAttribute("aria-pressed", String(this.options[name]));
       this.layOut();
     }, { "aria-pressed": "false", class: "toggle" });
-    const lanes = this.lanes || this.groups.flatMap(group => group.lanes);
     const toggles = [
       this.data.hasStreams ? toggle("streams", "streams", "each stream of a GPU in a row of its own") : null,
-      this.data.nvtxDepth > 3 && lanes.length ? toggle("deep", "all NVTX", "all levels of NVTX ranges") : null,
+      this.data.nvtxDepth > 3 && this.allLanes.length ? toggle("deep", "all NVTX", "all levels of NVTX ranges") : null,
     ];
     const bar = make("div", { class: "tl-bar" },
       makeButton("−", "zoom out (s)", () => this.zoom(1 / .6)), makeButton("+", "zoom in (w)", () => this.zoom(.6)),
       makeButton("◂", "earlier (a)", () => this.pan(-.3)), makeButton("▸", "later (d)", () => this.pan(.3)),
       makeButton("reset", "back to the first view (0)", () => this.show(...this.home)), ...(this.buttons || []), ...toggles,
-      this.search, this.found, this.range, make("span", { class: "tl-hint" }, HINT));
+      ...this.search.elements, this.range, make("span", { class: "tl-hint" }, HINT));
     this.root.replaceChildren(bar, this.box, this.live);
   }
 
@@ -74,6 +72,8 @@ export class Timeline {
     const row = target?.track && this.rows.find(one => one.lane === target.row.lane), place = row && locateEvent(row, target.track, target.i);
     return place ? { ...target, row, ...place } : null;
   }
+  get allLanes() { return this.lanes || this.groups.flatMap(group => group.lanes); }
+  findRow(lane) { return this.rows.find(one => one.lane === lane); }
   toggleLane(lane) { if (!this.toggled.delete(lane)) this.toggled.add(lane); this.layOut(); }
   toggleGroup(group) { group.open = !group.open; this.layOut(); }
   /** Unfold the groups of some lanes. */
@@ -97,6 +97,8 @@ export class Timeline {
     };
     this.moving = requestAnimationFrame(step);
   }
+  /** What is shown has changed. */
+  change() { this.painter.ask(); this.onchange?.(); }
   set(view) { this.view = view; this.tell(); this.painter.ask(); }
   zoom(factor, at = null, softly = true) {
     const [begin, end] = this.view, middle = at ?? (begin + end) / 2;
@@ -163,40 +165,6 @@ export class Timeline {
   }
   clear() { this.selected = null; showTip(null); this.painter.ask(); }
 
-  // ---- search ---------------------------------------------------------------------------------
-  /** Point out the events with all these words in their names; the others pale. */
-  searchFor(text) {
-    const words = splitWords(text), names = new Set();
-    this.data.names.forEach((name, number) => {
-      const low = name.toLowerCase();
-      if (words.every(word => low.includes(word))) names.add(number);
-    });
-    this.matches = words.length ? names : null;
-    this.hits = this.matches && this.listHits(names);
-    this.hit = -1;
-    this.found.textContent = this.hits ? `${formatCount(this.hits.length)} on this page${this.hits.length ? "; Enter: the next" : ""}` : "";
-    this.painter.ask();
-  }
-  listHits(names) {
-    const hits = [], lanes = this.lanes || this.groups.flatMap(group => group.lanes);
-    for (const lane of lanes) for (const kind of "knmxh") {
-      const track = this.data.getTrack(lane, kind);
-      for (let i = 0; i < (track?.count ?? 0); i++) if (names.has(track.name[i])) hits.push({ lane, track, i });
-    }
-    return hits.sort((one, two) => one.track.begin[one.i] - two.track.begin[two.i]);
-  }
-  showMatch(by) {
-    if (!this.hits?.length) return;
-    this.hit = this.hit < 0 ? this.hits.findIndex(({ track, i }) => track.end[i] > this.view[0]) : this.hit + by;
-    this.hit = (this.hit + this.hits.length) % this.hits.length;
-    const { lane, track, i } = this.hits[this.hit];
-    this.reveal([lane]);
-    let row = this.rows.find(one => one.lane === lane), place = locateEvent(row, track, i);
-    if (!place && !row.detailed) { this.toggleLane(lane); row = this.rows.find(one => one.lane === lane); place = locateEvent(row, track, i); }
-    if (!place && !this.options.deep) { this.options = { ...this.options, deep: true }; this.layOut(); row = this.rows.find(one => one.lane === lane); place = locateEvent(row, track, i); }
-    this.found.textContent = `${formatCount(this.hit + 1)} of ${formatCount(this.hits.length)}`;
-    const length = track.end[i] - track.begin[i];
-    if (length * 20 < this.view[1] - this.view[0]) this.show(track.begin[i] - 10 * length, track.end[i] + 10 * length, false);
-    if (place) this.pointOut({ row, track, i, ...place });
-  }
+  /** Point out an event wherever it is. */
+  goTo(lane, track, i) { const found = unfoldEvent(this, lane, track, i); if (found) this.pointOut(found); }
 }
