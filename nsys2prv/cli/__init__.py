@@ -14,11 +14,12 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from nsys2prv._util import errors
 from nsys2prv._util.budget import check_address_space, keep_freed_memory, pause_garbage_collection
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.files import FULL, has_report_name
+from nsys2prv._util.files import FULL, has_report_name, name_beside
 from nsys2prv._util.text import escape_to_one_line, print_text
 from nsys2prv.cli.arguments import (
     CONVERSION,
@@ -149,7 +150,7 @@ def run_conversion(arguments: list[str]) -> int:
     report_files.find_reports(paths)
     write_report: Callable[..., str] | None = None
     with pause_garbage_collection():
-        from nsys2prv.conversion.convert import convert
+        from nsys2prv.conversion.convert import REPORT, convert
         from nsys2prv.conversion.quality import format_quality
 
         if options.report:
@@ -161,6 +162,11 @@ def run_conversion(arguments: list[str]) -> int:
         print_text(summary.text(options.verbose))
         if summary.report:
             print(f"\n{summary.report}")
+            if not summary.opening:
+                finished = quote(str(name_beside(Path(summary.trace), REPORT)))
+                print(
+                    f"\nfinding by finding in Paraver: nsys2prv report {finished} --paraver-tutorial"
+                )
     for line in summary.unread:
         print_message("error", f"left out: {line}")
     return int(bool(summary.unread))

@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 from msgspec import structs
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.files import check_folder, write_complete_files
+from nsys2prv._util.files import (
+    check_folder,
+    make_temporary_folder,
+    put_in_place,
+    write_complete_files,
+)
 from nsys2prv._util.text import format_count, format_nanoseconds
 from nsys2prv.analyses import ON_DEMAND
 from nsys2prv.cli.arguments import make_cut_options, parse_kinds, refuse
 from nsys2prv.conversion.anonymous import make_pseudonym
-from nsys2prv.conversion.convert import convert
+from nsys2prv.conversion.convert import REPORT, convert
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions, Options
 from nsys2prv.conversion.quality import QualityNote, format_quality
+from nsys2prv.conversion.write import list_outputs, write_job
 from nsys2prv.export.report_files import find_reports
 from nsys2prv.export.roles import FILE_NAMES, describe_processes
 from nsys2prv.figures.result import Result
@@ -51,7 +59,8 @@ Answer = tuple[str, list[str], int]
 
 def run_report(options: argparse.Namespace) -> Answer:
     """Run `report`."""
-    if parse_what_ifs(options.what_if) and options.only and "findings" not in options.only:
+    asks_findings = parse_what_ifs(options.what_if) or options.paraver_tutorial
+    if asks_findings and options.only and "findings" not in options.only:
         options.only.append("findings")
     style = Style.for_output(options.full, options.rows, bool(options.only))
     job, left_out = _analyse_reports(options, style)
@@ -60,7 +69,46 @@ def run_report(options: argparse.Namespace) -> Answer:
     _write_files(options, json=job.to_json, html=lambda: _import_page().make_page(job))
     heading = make_heading(job.description, style.full)
     text = format_results(job.results.values(), heading, style, left_out, job.part[0])
+    if options.paraver_tutorial:
+        # Not before it is needed.
+        from nsys2prv.show.tutorial import write_tutorial
+
+        page = write_tutorial(job, _find_trace(options), _choose_tutorial(options))
+        text += f"\n\nfinding by finding in Paraver: wxparaver -t {quote(str(page))}"
     return text, list(map(str, job.description["warnings"])), 0
+
+
+def _choose_tutorial(options: argparse.Namespace) -> Path:
+    """Return the folder of the tutorial: as given, or of the first report's name where Paraver looks."""
+    from nsys2prv.show.tutorial import find_tutorials_folder
+
+    if isinstance(options.paraver_tutorial, Path):
+        return options.paraver_tutorial
+    given = Path(options.reports[0]).resolve().name.removesuffix(REPORT)
+    name = re.sub(r"\W+", "_", Path(given).stem).strip("_")
+    return find_tutorials_folder() / (name or "job")
+
+
+def _find_trace(options: argparse.Namespace) -> Path:
+    """Return the trace that a tutorial opens: beside a finished report, else in its own folder. Raises
+    UsageError where there is none beside a finished report.
+    """
+    first = Path(options.reports[0])
+    if first.suffix != JSON:
+        return _choose_tutorial(options) / "job.prv"
+    trace = Path(f"{str(first).removesuffix(REPORT)}.prv")
+    for path in (trace, trace.with_name(f"{trace.name}.gz")):
+        if path.is_file():
+            return path
+    refuse("no_trace_beside", path=first, trace=trace.name)
+
+
+def _write_trace(job: Job, trace: Path) -> None:
+    """Write the trace of a job, and the files beside it, to a folder, which is made."""
+    trace.parent.mkdir(parents=True, exist_ok=True)
+    with make_temporary_folder(trace.parent) as staging:
+        write_job(job, staging / trace.name)
+        put_in_place(staging, list_outputs(trace, False))
 
 
 def _write_files(
@@ -102,6 +150,8 @@ def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[Finishe
     first = Path(options.reports[0])
     if first.suffix != JSON:
         with _open_reports(options.reports, options) as job:
+            if options.paraver_tutorial:
+                _write_trace(job.prepared, _find_trace(options))
             if names or options.full or options.json or options.html:
                 results = _analyse_job(job, names, options)
                 return _finish_job(job, results, bool(options.html), options.reports), []
@@ -112,6 +162,8 @@ def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[Finishe
             while left_out and count_lines_left(results.values(), head, style) >= LEAST_LINES:
                 results |= _analyse_job(job, [left_out.pop(0)], options, divided=False)
             return FinishedJob(described, results), left_out
+    if options.paraver_tutorial:
+        _find_trace(options)
     if (
         len(options.reports) > 1
         or options.iterations

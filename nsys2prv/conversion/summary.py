@@ -382,5 +382,6 @@ def _describe_next_steps(summary: Summary) -> list[str]:
         ]
     return [
         *opening,
-        "in tables: `nsys2prv report REPORT...` shows what holds the job back; --html FILE writes a web page",
+        "in tables: `nsys2prv report REPORT...` shows what holds the job back; --html FILE writes a web page, "
+        "--paraver-tutorial one whose links open findings in Paraver",
     ]

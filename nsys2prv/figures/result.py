@@ -177,17 +177,19 @@ class Finding(Struct, frozen=True):
         return ", ".join(parts)
 
     @property
-    def command(self) -> str:
-        """Return the command that opens the first view in Paraver, at the first moment with some time
-        around it; "" without a view. The trace is called job.prv.
-        """
-        if not self.views:
-            return ""
-        span = None
+    def span(self) -> tuple[int, int] | None:
+        """Return the first moment with some time around it, begin and end (ns); None without one."""
         for begin, end, _ in self.moments[:1]:
             around = max((end - begin) // 4, 1)
-            span = max(begin - around, self.within[0]), min(end + around, self.within[1])
-        return make_view_command("job.prv", self.views[0], span)
+            return max(begin - around, self.within[0]), min(end + around, self.within[1])
+        return None
+
+    @property
+    def command(self) -> str:
+        """Return the command that opens the first view in Paraver, at the first moment; "" without a view.
+        The trace is called job.prv.
+        """
+        return make_view_command("job.prv", self.views[0], self.span) if self.views else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as plain data, for JSON."""

@@ -279,8 +279,14 @@ def write_view(
     folder = folder or find_paraver_folder() / INSTALLED / AT_MOMENTS
     at = f"@{span[0]}-{span[1]}" if span else ""
     path = folder / f"{wanted}{at}.cfg"
-    write_complete_files({path: format_cfg(choose_plane(by_name[wanted].cfg, trace), span=span)})
+    write_complete_files({path: make_view(by_name[wanted].path, span, trace)})
     return path
+
+
+def make_view(path: str, span: tuple[int, int] | None, trace: Path | None) -> str:
+    """Return the text of one view, by its path, its windows set to a time of the trace (ns)."""
+    [view] = (one for one in load_views().views if one.path == path)
+    return format_cfg(choose_plane(view.cfg, trace), span=span)
 
 
 def _list_workspaces(folder: Path) -> list[Workspace]:

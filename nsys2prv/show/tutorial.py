@@ -1,0 +1,78 @@
+"""Write the findings of a job as a tutorial of Paraver: a page whose links load the trace, open views at
+the moments of findings, and open every other view that shows something of the trace.
+
+Paraver lists the tutorials below a folder of its own (Help, Tutorials). A link is a path from the page.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+
+from nsys2prv._util.files import load_templates, write_complete_files
+from nsys2prv.figures.result import group_findings
+from nsys2prv.show.finished_job import FinishedJob
+from nsys2prv.show.text import GROUPS, NOTHING
+from nsys2prv.writers.paraver.cfg import load_views
+from nsys2prv.writers.paraver.views import (
+    find_paraver_folder,
+    find_views_for_trace,
+    make_view,
+    make_views,
+)
+
+#: Name of the page, which Paraver looks for, and of the folder of views beside it.
+PAGE, VIEWS = "index.html", "cfgs"
+#: Where Paraver looks for tutorials unless its preferences name another folder.
+TUTORIALS = "paraver-tutorials"
+_NAMED = re.compile(r"<tutorials_path>([^<]+)</tutorials_path>")
+
+
+def find_tutorials_folder() -> Path:
+    """Return the folder whose tutorials Paraver lists."""
+    try:
+        preferences = (find_paraver_folder() / "paraver.xml").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        preferences = ""
+    named = _NAMED.search(preferences)
+    return Path(named[1]) if named else Path.home() / TUTORIALS
+
+
+def write_tutorial(job: FinishedJob, trace: Path, folder: Path) -> Path:
+    """Write the tutorial of a job into a folder, which is made; return its page. trace: of the job, with
+    the times of its findings. Raises Nsys2prvError where the trace cannot be read or the folder not written.
+    """
+    titles = {fit.path: fit.title for fit in find_views_for_trace(trace) if not fit.lacking}
+    texts = {path: text for path, text in make_views(trace).items() if path in titles}
+    number, groups = 0, []
+    for group, findings in group_findings(job.findings):
+        groups.append((GROUPS[group].format(span=job.part[0]), entries := []))
+        for finding in findings:
+            number += 1
+            links = []
+            for view in (one for one in finding.views if one in titles):
+                name = f"finding{number}_{PurePosixPath(view).name}"
+                texts[name] = make_view(view, finding.span, trace)
+                links.append((name, titles[view]))
+            entries.append((finding, links))
+    menus = {
+        title: [(path, titles[path]) for path in paths if path in texts]
+        for title, paths in load_views().menus.items()
+    }
+    page = (
+        load_templates(__package__, autoescape=True)
+        .get_template("tutorial.html")
+        .render(
+            name=job.description.get("title") or job.description["name"],
+            trace=Path(os.path.relpath(trace.absolute(), folder.absolute())).as_posix(),
+            groups=groups,
+            menus=menus,
+            folder=VIEWS,
+            nothing="" if number else NOTHING,
+        )
+    )
+    # The page comes last: with it everything is there.
+    written = {folder / VIEWS / path: text for path, text in texts.items()}
+    write_complete_files({**written, folder / PAGE: page})
+    return folder / PAGE
