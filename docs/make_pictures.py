@@ -82,7 +82,6 @@ SCENES = (
         0.42,
         0.465,
         (
-            "views/nccl_regions",
             "views/launch_latency",
             "analysis/kernels-inflight",
         ),
@@ -95,7 +94,6 @@ SCENES = (
         0.465,
         (
             "views/kernel_duration",
-            "views/useful_time",
             "basics/memory_operations",
             "basics/kernel_class",
         ),
@@ -109,16 +107,13 @@ SCENES = (
         1,
         (
             "analysis/kernel-class-time_2dh",
-            "analysis/gpu_useful_sumtime_2dh",
             "analysis/overlap-communication-compute-2dh-timeline",
             "analysis/nccl-exposed-2dh",
             "analysis/nccl_late_by_task_2dh",
             "analysis/nccl_wait_by_task_2dh",
-            "analysis/gpu_active",
             "analysis/nccl_bw_mbs",
             "model/Device_State",
             "model/GPU_LB",
-            "model/relevant_tot_time_2dh",
         ),
     ),
     Scene("training", 4, ("nccl",), 0.12, 1, ("views/nccl_wait",)),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from declaration_checks import check_declarations
 from msgspec import json
-from view_catalogue import CATALOGUE, load_codes, load_menus, load_views
+from view_catalogue import CATALOGUE, load_codes, load_menus
 from view_checks import load_checked_views
 from view_conditions import find_menu_types, list_first_views
 
@@ -36,11 +36,6 @@ events when another statistic is chosen: instead of a time its share (% Time), i
 The pictures are Paraver's own, of the sample jobs, and made by `python docs/make_pictures.py` with the views written for their traces:
 timelines zoomed to where the work is, of some of the ranks and kinds of events; tables without their totals and without the columns that
 found no place.
-"""
-OTHERS_HEAD = """
-## In no menu
-
-One attribute each, or named so by BSC's nsys2prv.
 """
 EXTRA_HEAD = """
 ## extra
@@ -78,15 +73,11 @@ def find_stray_views(views: Sequence[View], folder: Path) -> list[Path]:
 
 
 def page() -> str:
-    """Return the page of views: those of the core in a table per menu, each where it comes first, and
-    the pictures that there are of them; then the others.
-    """
-    docs, catalogue = ROOT / "docs", ROOT / "cfgs" / CATALOGUE
-    parts, left = [HEAD], {view.path: view for view in load_views(catalogue) if view.is_core}
-    for title, group in load_menus(catalogue).items():
-        own = [left.pop(view.path) for view in group if view.path in left]
-        parts += [f"\n## {title}\n", *_describe_views(own, docs)]
-    return "".join([*parts, OTHERS_HEAD, *_describe_views([*left.values()], docs), EXTRA_HEAD])
+    """Return the page of views: a table per menu, and the pictures that there are of its views."""
+    parts = [HEAD]
+    for title, group in load_menus(ROOT / "cfgs" / CATALOGUE).items():
+        parts += [f"\n## {title}\n", *_describe_views(group, ROOT / "docs")]
+    return "".join([*parts, EXTRA_HEAD])
 
 
 def _describe_views(views: Sequence[View], docs: Path) -> Iterator[str]:

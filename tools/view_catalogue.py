@@ -102,7 +102,7 @@ def load_views(path: Path) -> tuple[View, ...]:
     if core:
         if differing := core ^ {name for name, _ in listed}:
             raise CfgError(
-                f"{path / MENUS}: name each view of a file here, in a menu or under `others`, and no other: {', '.join(sorted(differing))}"
+                f"{path / MENUS}: name each view of a file here, in a menu, and no other: {', '.join(sorted(differing))}"
             )
         specs += _make_declared_views([spec for _, spec in listed], core, codes)
     views = []
@@ -123,7 +123,6 @@ def load_menus(path: Path) -> dict[str, tuple[View, ...]]:
     return {
         title: tuple(by_path[name + VIEW_SUFFIX] for name in names)
         for title, names in _read_menu_places(path).items()
-        if title
     }
 
 
@@ -168,13 +167,12 @@ def _read_topics(path: Path) -> dict[str, Spec]:
 
 
 def _read_menu_places(path: Path) -> dict[str, tuple[str, ...]]:
-    """Return title of a menu -> names of its views; under "" those of the core that no menu has. It
-    is empty where the catalogue has no menus: all views are of the core then.
+    """Return title of a menu -> names of its views. It is empty where the catalogue has no menus: all
+    views are of the core then.
     """
     file = path / MENUS
-    spec = parse_yaml(file.read_text(encoding="utf-8")) if file.exists() else {}
-    places = {**spec.get("menus", {}), "": spec.get("others", [])} if spec else {}
-    return {title: tuple(names) for title, names in places.items()}
+    menus = parse_yaml(file.read_text(encoding="utf-8"))["menus"] if file.exists() else {}
+    return {title: tuple(names) for title, names in menus.items()}
 
 
 def _list_numbers(spec: Any) -> Iterator[int]:

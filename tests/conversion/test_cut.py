@@ -335,7 +335,7 @@ def test_kernels_have_one_launch_configuration(tmp_path: Path) -> None:
     assert re.match(r"grid 3x.*, block 32x.*, 40 registers, ", label)
     assert any("--args kernels=all" in note for note in summary.notes)
     lacking = {fit.path: fit.lacking for fit in find_views_for_trace(prv)}
-    assert "--args kernels=all" in lacking["basics/grid_x_value.cfg"]
+    assert "--args kernels=all" in lacking["extra/basics/cuda_kernel_grid_x.cfg"]
 
 
 @pytest.mark.parametrize(

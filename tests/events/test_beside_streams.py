@@ -198,4 +198,4 @@ def test_blocks_are_counted_on_each_gpu(tmp_path: Path) -> None:
     assert found[69200702] == {10: 1, 30: 0, 50: 0}
     assert found[69200703] == {0: 1, 10: 2, 30: 1, 40: 0, 50: 0}
     shown = {fit.path for fit in find_views_for_trace(tmp_path / "o.prv") if not fit.lacking}
-    assert "views/gpu_blocks.cfg" in shown
+    assert "extra/hwcounters/multiprocessors_with_a_block_or_warp.cfg" in shown

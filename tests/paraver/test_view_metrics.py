@@ -31,9 +31,6 @@ CLOSE = 1e-7
 #: View -> event type, and what a shown unit is in the trace's.
 WHILE_COMPUTING = {
     "sm-active-avg-2dh": (SM_ACTIVE, 1),
-    "issue-rate-avg-2dh": (SM_ISSUE, 1),
-    "warps-inflight-avg-2dh": (WARPS, 1),
-    "gpc-clock_useful_avg_2dh": (GPC, 1_000_000),
 }
 #: View -> event types added up.
 BY_KERNEL = {
@@ -186,40 +183,3 @@ def test_tensor_cores_by_gemm(sampled: Answers) -> None:
     means = _list_means(times.sum_by_label((GEMM,), 1, times.add_metrics((TENSOR,), 1)))
     assert row
     assert row == pytest.approx(means, rel=CLOSE)
-
-
-def test_instructions_of_a_sample(sampled: Answers) -> None:
-    times, shown = Timeline(sampled), sampled.list_bursts("hwcounters/inst-issued.cfg")
-    computing = times.find_greatest((KERNEL, GRAPH), 1) > 0
-    per_sample = (
-        times.add_metrics((GPC,), 1) * times.add_metrics((SM_ISSUE,), 1) * PERIOD * 4 / 100 / 1e9
-    )
-    expected = (per_sample * times.lengths)[computing].sum()
-    assert sum(length * value for length, value in shown) == pytest.approx(expected, rel=CLOSE)
-
-
-def test_instructions(sampled: Answers) -> None:
-    times = Timeline(sampled)
-    per_ns = times.add_metrics((GPC,), 1) * times.add_metrics((SM_ISSUE,), 1) * 4 / 100 / 1e9
-    by_kernel = times.sum_by_label((KERNEL, NCCL, GRAPH), 1, per_ns)
-    rows = {
-        view: sampled.read_labelled_rows(f"hwcounters/{view}.cfg")[0]
-        for view in (
-            "inst_kernel_2dh",
-            "full-gpu-instructions-kernel-2dh",
-            "mips_kernel_2dh",
-            "total-useful-instructions",
-        )
-    }
-    totals = {name: integral for name, (integral, _) in by_kernel.items() if integral}
-    assert rows["inst_kernel_2dh"] == pytest.approx(totals, rel=CLOSE)
-    assert rows["full-gpu-instructions-kernel-2dh"] == pytest.approx(
-        {name: 132 * total for name, total in totals.items()}, rel=CLOSE
-    )
-    assert rows["mips_kernel_2dh"] == pytest.approx(
-        {name: 1000 * mean for name, mean in _list_means(by_kernel).items()}, rel=CLOSE
-    )
-    useful = (per_ns * times.lengths)[times.find_greatest((KERNEL, GRAPH), 1) > 0].sum()
-    assert rows["total-useful-instructions"] == {
-        "While computing": pytest.approx(useful, rel=CLOSE)
-    }

@@ -192,10 +192,10 @@ def test_a_line_without_end_is_not_read_whole(
 
 
 # ------------------------------------------------------------------------------------------------ views that show something
-OVERLAP, THREE = "analysis/nccl-exposed-2dh.cfg", "views/cuda-three-view.cfg"
+OVERLAP = "analysis/nccl-exposed-2dh.cfg"
 COMPUTING, MUTEXES = "hwcounters/sm-active-avg-2dh.cfg", "analysis/mutex_contention.cfg"
 IN_FLIGHT, TENSORS = "analysis/kernels-inflight.cfg", "hwcounters/tensor_util_per_kernel-2dh.cfg"
-ACTIVITIES, USEFUL = "views/cuda_activities.cfg", "views/useful_time.cfg"
+ACTIVITIES, USEFUL = "views/cuda_activities.cfg", "model/GPU_LB.cfg"
 RANGES, OUTSIDE = "analysis/nvtx_time_2dh.cfg", "model/host_outside_mpi_2dh.cfg"
 KERNELS = "extra/basics/cuda_kernel.cfg"
 EITHER = f"kernel ({KERNEL}), event type {GRAPH}"
@@ -229,12 +229,6 @@ REASONS = {
     OUTSIDE: [
         ({50000002}, {}, ""),
         ({API}, {}, "no event type 50000001 to event type 50000005"),
-    ],
-    # Of several timelines one suffices.
-    THREE: [
-        ({KERNEL}, {}, ""),
-        ({API}, {}, ""),
-        ({NVTX}, {}, f"no event type {API}; no event type 63000001; no kernel ({KERNEL}) to "),
     ],
     MUTEXES: [
         ({PTHREAD}, {}, ""),

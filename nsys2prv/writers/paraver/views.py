@@ -43,7 +43,7 @@ from nsys2prv.writers.paraver.cfg import (
 #: Views that a listing for a trace begins with.
 MOST_VIEWS_LISTED = 10
 #: Title, in a listing, of the views that are in no menu.
-NO_MENU_TITLE = "In no menu (those of extra/ are written with --all)"
+NO_MENU_TITLE = "In no menu (written with --all)"
 #: Event types that name a kernel, and its class.
 KERNEL_TYPE, CLASS_TYPE = (
     load_catalogue().layouts["cuda_kernel"].by_name[name].code for name in ("kernel", "class")
