@@ -88,7 +88,7 @@ check("streams", [...kernels.streams], [[1, [0, 2]], [2, [1]]]);
 check("a lane without", data.getTrack(1, "k"), null);
 check("search in time", [0, 4_000_000, 7_999_999, 8_000_000].map(time => findFirstEnding([1, 2], ranges.end, time)), [0, 1, 1, 2]);
 check("innermost", data.findEventAt(0, "x", 2_000_000).i, 1);
-check("the call that launched", data.findLaunch(0, kernels, 0), { begin: 500_000, end: 600_000, depth: 0, name: "cudaLaunch" });
+check("the call that launched", data.findLaunch(0, kernels, 0), { begin: 500_000, end: 600_000, depth: 0, i: 0, name: "cudaLaunch" });
 check("a launch that is not known", data.findLaunch(0, kernels, 1), null);
 check("iterations", [-1, 0, 3_999_999, 4_000_000, 10_000_001].map(time => data.findIteration(time)), [-1, 0, 0, 1, -1]);
 check("bins", [...data.averageBins([0, 1], 0, 10), ...data.averageBins([0], 9, 10)], [.725, .9]);

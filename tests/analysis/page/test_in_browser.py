@@ -125,6 +125,10 @@ def test_timeline_of_a_finding(training: Path, visit: Callable[..., Any]) -> Non
     page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 240, steps=3)
     page.mouse.up()
     page.keyboard.up("Shift")
+    assert read_view(page, root) == pytest.approx(first), (
+        "what is selected is not zoomed to at once"
+    )
+    page.keyboard.press("z")
     page.wait_for_timeout(300)
     part = read_view(page, root)
     assert part[1] - part[0] < 0.5 * (first[1] - first[0])
@@ -137,6 +141,57 @@ def test_timeline_of_a_finding(training: Path, visit: Callable[..., Any]) -> Non
     page.get_by_role("button", name="in the whole timeline").nth(1).click()
     page.wait_for_timeout(900)
     assert read_view(page, "#whole") == pytest.approx(first)
+
+
+def test_a_selection_says_what_sql_says(training: Path, visit: Callable[..., Any]) -> None:
+    """Time, count, mean and longest of kernels, NCCL, copies and calls of two ranks in a selected time."""
+    page, expected = visit(training), {}
+    begin, end, lanes = 60_000_123, 171_234_567, (0, 2)
+    tables = {
+        "kernel": ("KERNEL", "k.shortName", "AND s.value NOT LIKE 'nccl%'"),
+        "NCCL": ("KERNEL", "k.shortName", "AND s.value LIKE 'nccl%'"),
+        "copy": ("MEMCPY", "1", ""),
+        "call": ("RUNTIME", "k.nameId", ""),
+    }
+    first = "document.querySelector('#whole').timeline.data.getTrack({}, 'k').begin[0]"
+    for lane in lanes:
+        with sqlite3.connect(SAMPLES["training"][lane]) as export:
+            of_kernels = "FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.shortName"
+            (since,) = export.execute(
+                f"SELECT min(start) {of_kernels} WHERE s.value NOT LIKE 'nccl%'"
+            ).fetchone()
+            since -= page.evaluate(first.format(lane))
+            for sort, (table, name, condition) in tables.items():
+                found = export.execute(
+                    f"SELECT sum(min(k.end, ?2) - max(k.start, ?1)), count(*), sum(k.end - k.start), "
+                    f"max(k.end - k.start) FROM CUPTI_ACTIVITY_KIND_{table} k JOIN StringIds s ON s.id = {name} "
+                    f"WHERE k.start < ?2 AND k.end > ?1 {condition}",
+                    (begin + since, end + since),
+                ).fetchone()
+                before = expected.get(sort, (0, 0, 0, 0))
+                total = [one + (two or 0) for one, two in zip(before, found, strict=True)]
+                expected[sort] = (*total[:3], max(before[3], found[3] or 0))
+    page.evaluate(
+        f"document.querySelector('#whole').timeline.selectArea({begin}, {end}, {[*lanes]})"
+    )
+    page.locator("#whole .selection tbody tr").first.wait_for()
+    rows = page.evaluate(
+        "[...document.querySelectorAll('#whole .selection tbody tr')]"
+        ".map(row => [...row.cells].map(cell => cell.dataset.v ? Number(cell.dataset.v) : cell.textContent))"
+    )
+    said = dict.fromkeys(tables, (0, 0, 0, 0))
+    for what, name, time, share, *more in rows:
+        assert share == pytest.approx(time / (end - begin) / len(lanes), abs=1e-6)
+        sort = "call" if what in ("CUDA API call", "CUDA synchronization") else what
+        if sort in said and (sort != "copy" or "emset" not in name):
+            count, mean, longest = more[:3]
+            before = said[sort]
+            total = (before[0] + time, before[1] + count, before[2] + count * mean)
+            said[sort] = (*total, max(before[3], longest))
+    # Hosts' clocks are corrected by up to 20 ppm.
+    for sort, values in expected.items():
+        assert said[sort] == pytest.approx(values, rel=5e-5), sort
+    assert said["kernel"][1] > 1000
 
 
 def test_search_strip_and_iterations(training: Path, visit: Callable[..., Any]) -> None:

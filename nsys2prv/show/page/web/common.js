@@ -1,22 +1,9 @@
 // What all pages do: themes, texts on hover, what can be copied, contents that say where one is, tables.
-import { addTip, find, findAll, getTheme, make, setTheme } from "./dom.js";
+import { addTip, copy, find, findAll, getTheme, setTheme } from "./dom.js";
 import { JobData } from "./data.js";
 import { makeTables } from "./tables.js";
 
 export const root = document.documentElement;
-
-const copy = async (button, text) => {
-  try { await navigator.clipboard.writeText(text); } catch {
-    const area = make("textarea", {}, text);
-    document.body.append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
-  const before = button.textContent;
-  button.textContent = "copied";
-  setTimeout(() => { button.textContent = before; }, 1200);
-};
 
 const followContents = () => {
   const links = new Map(findAll("nav.contents a").map(link => [link.hash.slice(1), link])), seen = new Set();

@@ -118,6 +118,14 @@ export class JobData {
       shares[part] += (sums[lane * stride + last * parts + part] - sums[lane * stride + first * parts + part]) / whole;
     return shares;
   }
+  /** Shares of the parts of time of some lanes from begin to end, their mean; of bins at the ends a part counts. */
+  averageTime(lanes, begin, end) {
+    const length = this.duration / this.binCount, first = this.findBin(begin), last = Math.max(first, this.findBin(end - 1e-6)), shares = new Float64Array(this.binParts.length);
+    const add = (from, to, time) => { if (time > 0) this.averageBins(lanes, from, to).forEach((share, part) => { shares[part] += share * time / (end - begin); }); };
+    if (first === last) add(first, first + 1, end - begin);
+    else { add(first, first + 1, (first + 1) * length - begin); add(first + 1, last, (last - first - 1) * length); add(last, last + 1, end - last * length); }
+    return shares;
+  }
   findBin(time) { return Math.max(0, Math.min(this.binCount - 1, Math.floor(time / this.duration * this.binCount))); }
   /** Whether all events of a lane from begin to end are on the page. */
   isCarried(lane, begin, end) { return this.cover[lane].some(([from, to]) => from <= begin && end <= to); }
@@ -153,7 +161,7 @@ export class JobData {
     for (const [depth, list] of calls.depths.entries()) {
       const at = findFirstEnding(list, calls.end, sent);
       if (at < list.length && calls.begin[list[at]] === sent)
-        return { begin: sent, end: calls.end[list[at]], depth, name: this.getName(calls, list[at]) };
+        return { begin: sent, end: calls.end[list[at]], depth, i: list[at], name: this.getName(calls, list[at]) };
     }
     return null;
   }

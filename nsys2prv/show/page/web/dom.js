@@ -21,6 +21,20 @@ export const make = (tag, properties = {}, ...children) => {
 export const makeButton = (text, title, act, more = {}) =>
   make("button", { type: "button", title, "aria-label": /[a-z]/i.test(text) ? null : title, onclick: act, ...more }, text);
 
+/** Copy a text, which a button then says for a moment. */
+export const copy = async (button, text) => {
+  try { await navigator.clipboard.writeText(text); } catch {
+    const area = make("textarea", {}, text);
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  const before = button.textContent;
+  button.textContent = "copied";
+  setTimeout(() => { button.textContent = before; }, 1200);
+};
+
 let colours = null;
 const themeListeners = new Set();
 /** The colours of the theme, by the names of their CSS variables. */

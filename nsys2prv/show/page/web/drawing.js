@@ -40,7 +40,7 @@ export class Drawing {
     for (const mark of marks) this.frameMark(mark);
     c.restore();
     this.drawAxis();
-    if (this.timeline.selecting) this.drawSelection(...this.timeline.selecting);
+    if (this.timeline.area) this.drawArea(this.timeline.area);
     c.textAlign = "left";
     return { width, height };
   }
@@ -76,13 +76,16 @@ export class Drawing {
     const isOne = end - begin <= 1.2 * (edges[iteration + 1] - edges[iteration]);
     c.fillText(isOne ? `iteration ${iteration + 1}` : "iterations", 6, 9);
   }
-  drawSelection(x0, x1) {
-    const { c, colours, timeline } = this;
+  drawArea({ begin, end, lanes }) {
+    const { c, colours } = this, [x0, x1] = [begin, end].map(time => Math.min(Math.max(this.x(time), GUTTER), this.width)), wanted = new Set(lanes);
     c.fillStyle = colours.select;
-    c.fillRect(Math.min(x0, x1), AXIS, Math.abs(x1 - x0), this.height - AXIS);
+    for (const { y, height, lane, group } of this.rows) if ((group?.lanes ?? [lane]).some(one => wanted.has(one))) {
+      const top = Math.max(y + this.top, AXIS);
+      c.fillRect(x0, top, x1 - x0, y + this.top + height - top);
+    }
     c.fillStyle = colours.ink;
     c.textAlign = "center";
-    c.fillText(formatTime(Math.abs(timeline.getTime(x1) - timeline.getTime(x0))), (x0 + x1) / 2, AXIS + 10);
+    if (x1 > x0) c.fillText(formatTime(end - begin), (x0 + x1) / 2, AXIS + 10);
   }
 
   // ---- hosts and lanes ------------------------------------------------------------------------
@@ -235,8 +238,8 @@ export class Drawing {
           if (++seen > MOST_LOOKED_AT) break;
         }
     }
-    const pointed = this.timeline.hover?.track;
-    const special = pointed?.collective?.[this.timeline.hover.i] || this.timeline.collective;
+    const pointed = this.timeline.hover?.track ? this.timeline.hover : this.timeline.selected;
+    const special = pointed?.track?.collective?.[pointed.i] || this.timeline.collective;
     if (wanted.size > MOST_JOINS) { wanted.clear(); if (special) wanted.add(special); }
     let strong = null;
     for (const number of wanted) {

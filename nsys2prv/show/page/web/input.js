@@ -1,6 +1,6 @@
 // Mouse and keys of timelines: as in Perfetto, w and s zoom, a and d move, for as long as they are held.
 import { showTip } from "./dom.js";
-import { GUTTER } from "./layout.js";
+import { AXIS, GUTTER } from "./layout.js";
 
 /** The timeline that keys go to: the one with the focus, or under the pointer. */
 let active = null;
@@ -11,7 +11,9 @@ let heldSince = 0, lastFrame = 0;
 
 export const listenToPointer = timeline => {
   const { canvas, box } = timeline;
-  let press = null;
+  let press = null, pinched = null;
+  /** Fingers on it -> where. */
+  const fingers = new Map();
   const place = event => {
     const { left, top } = canvas.getBoundingClientRect();
     return [event.clientX - left, event.clientY - top];
@@ -28,25 +30,31 @@ export const listenToPointer = timeline => {
   canvas.addEventListener("pointerdown", event => {
     if (event.button) return;
     const [x, y] = place(event);
-    press = { x, y, view: [...timeline.view], moved: false, selects: event.shiftKey };
+    press = { x, y, view: [...timeline.view], moved: false, selects: event.shiftKey || timeline.selects || y < AXIS };
     canvas.setPointerCapture(event.pointerId);
+    fingers.set(event.pointerId, x);
+    if (fingers.size !== 2) return;
+    press = null;
+    pinched = [...fingers.values()].map(one => timeline.getTime(one));
   });
   canvas.addEventListener("pointermove", event => {
     const [x, y] = place(event);
     timeline.pointer = x;
-    if (press) drag(timeline, press, x); else point(timeline, x, y, event);
+    if (fingers.has(event.pointerId)) fingers.set(event.pointerId, x);
+    if (pinched) pinch(timeline, pinched, [...fingers.values()]);
+    else if (press) drag(timeline, press, x, y); else point(timeline, x, y, event);
   });
   const release = event => {
     canvas.classList.remove("pans");
-    if (press && timeline.selecting) {
-      const [from, to] = timeline.selecting.map(one => timeline.getTime(one)).sort((one, two) => one - two);
-      timeline.selecting = null;
-      timeline.show(from, to);
-    } else if (press && !press.moved) timeline.click(timeline.find(...place(event)));
-    press = null;
+    if (press && !press.moved) timeline.click(timeline.find(...place(event)));
+    lift(event);
+  };
+  const lift = event => {
+    fingers.delete(event.pointerId);
+    press = pinched = null;
   };
   canvas.addEventListener("pointerup", release);
-  canvas.addEventListener("pointercancel", () => { press = timeline.selecting = null; });
+  canvas.addEventListener("pointercancel", lift);
   canvas.addEventListener("dblclick", event => {
     const [x] = place(event);
     if (x > GUTTER) timeline.zoom(.35, timeline.getTime(x));
@@ -60,14 +68,21 @@ export const listenToPointer = timeline => {
   }, { passive: false });
 };
 
-const drag = (timeline, press, x) => {
+/** Keep the times under two fingers there. */
+const pinch = (timeline, [first, second], [x0, x1]) => {
+  if (Math.abs(x1 - x0) < 10) return;
+  const scale = (second - first) / (x1 - x0), begin = first - (x0 - GUTTER) * scale;
+  if (scale > 0) timeline.show(begin, begin + (timeline.canvas.clientWidth - GUTTER) * scale, false);
+};
+
+const drag = (timeline, press, x, y) => {
   press.moved ||= Math.abs(x - press.x) > 3;
   if (!press.moved || press.x <= GUTTER) return;
   showTip(null);
+  timeline.hover = null;
   if (press.selects) {
-    timeline.selecting = [Math.max(press.x, GUTTER), Math.max(x, GUTTER)];
-    timeline.painter.ask();
-    return;
+    const times = [press.x, x].map(one => timeline.getTime(Math.max(one, GUTTER))).sort((one, two) => one - two);
+    return timeline.selectArea(...times, timeline.listLanes(press.y, y));
   }
   const [begin, end] = press.view, moved = (press.x - x) / (timeline.canvas.clientWidth - GUTTER) * (end - begin);
   timeline.canvas.classList.add("pans");
@@ -110,7 +125,7 @@ const hold = key => {
 const TAPPED = {
   0: timeline => timeline.show(...timeline.home), f: timeline => timeline.show(...timeline.home),
   ",": timeline => timeline.step(-1), ".": timeline => timeline.step(1),
-  "+": timeline => timeline.zoom(.65), "-": timeline => timeline.zoom(1 / .65),
+  z: timeline => timeline.zoomToArea(), "+": timeline => timeline.zoom(.65), "-": timeline => timeline.zoom(1 / .65),
   "/": timeline => timeline.search.input.focus(), n: timeline => timeline.search.step(1), N: timeline => timeline.search.step(-1), Escape: timeline => timeline.clear(),
 };
 const ARROWS = { ArrowLeft: "a", ArrowRight: "d", ArrowUp: "w", ArrowDown: "s" };

@@ -1,5 +1,5 @@
 // Tables: sorted by a click on a heading, filtered, made when they are opened.
-import { make } from "./dom.js";
+import { copy, make, makeButton } from "./dom.js";
 import { formatBytes, formatCount, formatShare, formatTime, splitWords } from "./format.js";
 
 const IS_SHARE = /(share|efficiency|scalability|imbalance|_active)$|share_of_/;
@@ -71,6 +71,19 @@ const indentPath = (cell, path, depth) => {
   cell.style.paddingLeft = `${.5 + 1.1 * depth}rem`;
 };
 
+/** The rows of a table that are shown, in their order, as CSV with its plain numbers, or aligned as a text. */
+export const writeTable = (table, isCsv) => {
+  const quote = text => /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text, [head, ...body] = [...table.rows].filter(row => !row.hidden);
+  if (isCsv) return [[...head.cells].map(cell => cell.title), ...body.map(row => [...row.cells].map(cell => cell.dataset.v ?? (cell.title || cell.textContent)))]
+    .map(cells => cells.map(quote).join(",")).join("\n");
+  const rows = [head, ...body].map(row => [...row.cells].map(cell => cell.textContent)), isNumber = [...head.cells].map(cell => cell.classList.contains("n"));
+  const widths = isNumber.map((_, at) => Math.max(...rows.map(cells => cells[at].length)));
+  return rows.map(cells => cells.map((text, at) => isNumber[at] ? text.padStart(widths[at]) : text.padEnd(widths[at])).join("  ").trimEnd()).join("\n");
+};
+/** Buttons that copy a table, as a text below its title. */
+export const makeCopyButtons = (table, title) => [makeButton("copy as text", "aligned, for a mail", event => copy(event.target, `${title}\n${writeTable(table, false)}`)),
+  makeButton("copy as CSV", "plain numbers, for a spreadsheet", event => copy(event.target, writeTable(table, true)))];
+
 /** All tables of an analysis, folded. analysis: {title, tables: [{title, about, rows, columns}], notes, missing}. */
 export const makeTables = analysis => make("div", { class: "analysis" }, make("h3", {}, analysis.title),
   ...[...analysis.notes, ...analysis.missing].map(text => make("p", {}, text)),
@@ -83,7 +96,7 @@ export const makeTables = analysis => make("div", { class: "analysis" }, make("h
       makeFilterable(input, table, count);
       details.append(...[...about.split("\n\n").map(text => text && make("p", {}, text)),
         shown < rows && make("p", {}, `The first ${formatCount(shown)} rows; all are in --json.`),
-        shown > 12 && make("p", {}, input, " ", count)].filter(Boolean),
+        make("p", { class: "tools" }, ...shown > 12 ? [input, count] : [], ...makeCopyButtons(table, title))].filter(Boolean),
       make("div", { class: "wide", tabindex: "0" }, table));
     }, { once: true });
     return details;

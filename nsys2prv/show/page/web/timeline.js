@@ -6,15 +6,16 @@ import { formatTime } from "./format.js";
 import { listenToPointer } from "./input.js";
 import { AXIS, findEvent, GUTTER, layOut, locateEvent } from "./layout.js";
 import { Search, unfoldEvent } from "./search.js";
+import { Panel } from "./selection.js";
 
 const SHORTEST = 200;  // The shortest time that a timeline shows (ns).
 const SOFTLY = 140;  // How long a change of the view takes (ms).
-const HINT = "w/s zoom · a/d move · Ctrl+wheel · Shift+drag";
+const HINT = matchMedia("(pointer: coarse)").matches ? "drag: move · two fingers: zoom · tap: what it is · select, then drag: a table" : "w/s zoom · a/d move · Ctrl+wheel · Shift+drag: select";
 
 export class Timeline {
   /** options: `lanes` (numbers) or `groups` ({label, note, lanes, open}); `view` [begin, end]; `label`, for
    * screen readers; `detailed`, the lanes that have all their tracks (default: all); `marks` ({lane, begin,
-   * end, text}); `culprits`, lanes to point out; `collective`, its number; `highest` (px); `buttons`; `onview`;
+   * end, text}); `culprits`, lanes to point out; `collective`, its number; `highest` (px); `buttons`; `onview`, `onchange`; `hasTable`, of what is visible;
    * `isFree`, whether it may show time outside of the job. */
   constructor(root, data, options) {
     root.timeline = this;
@@ -22,7 +23,7 @@ export class Timeline {
     this.culprits = new Set(this.culprits);
     this.home = [...this.view];
     this.toggled = new Set();
-    Object.assign(this, { hover: null, selected: null, selecting: null, matches: null, scroll: 0 });
+    Object.assign(this, { hover: null, selected: null, area: null, matches: null, scroll: 0 });
     this.build(options.label || "Timeline");
     this.painter = new Painter(this.canvas, (context, width, height) => this.draw(context, width, height));
     this.layOut();
@@ -50,9 +51,13 @@ export class Timeline {
     const bar = make("div", { class: "tl-bar" },
       makeButton("−", "zoom out (s)", () => this.zoom(1 / .6)), makeButton("+", "zoom in (w)", () => this.zoom(.6)),
       makeButton("◂", "earlier (a)", () => this.pan(-.3)), makeButton("▸", "later (d)", () => this.pan(.3)),
-      makeButton("reset", "back to the first view (0)", () => this.show(...this.home)), ...(this.buttons || []), ...toggles,
+      makeButton("reset", "back to the first view (0)", () => this.show(...this.home)), makeButton("select", "drag over time and ranks to select them (Shift+drag, or drag on the axis)", event => {
+        this.selects = !this.selects;
+        event.target.setAttribute("aria-pressed", String(this.selects));
+      }, { "aria-pressed": "false", class: "toggle" }), ...(this.buttons || []), ...toggles,
       ...this.search.elements, this.range, make("span", { class: "tl-hint" }, HINT));
-    this.root.replaceChildren(bar, this.box, this.live);
+    this.panel = new Panel(this, this.hasTable);
+    this.root.replaceChildren(bar, this.box, this.live, this.panel.element);
   }
 
   // ---- rows -----------------------------------------------------------------------------------
@@ -65,7 +70,7 @@ export class Timeline {
       element.style.height = `${Math.max(0, size)}px`;
     this.box.classList.toggle("scrolls", height + AXIS + 4 > shown);
     for (const name of ["hover", "selected"]) this[name] = this.replace(this[name]);
-    this.painter?.ask();
+    if (this.painter) this.change();
   }
   /** An event pointed at, in the rows as they are now. */
   replace(target) {
@@ -98,8 +103,8 @@ export class Timeline {
     this.moving = requestAnimationFrame(step);
   }
   /** What is shown has changed. */
-  change() { this.painter.ask(); this.onchange?.(); }
-  set(view) { this.view = view; this.tell(); this.painter.ask(); }
+  change() { this.painter.ask(); this.panel.update(); this.onchange?.(); }
+  set(view) { this.view = view; this.tell(); this.change(); }
   zoom(factor, at = null, softly = true) {
     const [begin, end] = this.view, middle = at ?? (begin + end) / 2;
     this.show(middle - (middle - begin) * factor, middle + (end - middle) * factor, softly);
@@ -115,6 +120,13 @@ export class Timeline {
     return begin + (x - GUTTER) / (this.canvas.clientWidth - GUTTER) * (end - begin);
   }
   draw(context, width, height) { new Drawing(this, context, width, height, getColours()).draw(); }
+
+  /** The lanes of the rows from a height to another; from the axis all. */
+  listLanes(from, to) {
+    const [top, bottom] = [from, to].sort((one, two) => one - two).map(y => y - AXIS + this.scroll);
+    const rows = from < AXIS ? this.rows : this.rows.filter(row => row.y <= bottom && row.y + row.height > top);
+    return [...new Set(rows.flatMap(({ group, lane }) => group?.lanes ?? [lane]))];
+  }
 
   // ---- what is there --------------------------------------------------------------------------
   find(x, y) {
@@ -133,13 +145,26 @@ export class Timeline {
     this.selected = found;
     const lines = this.describe(found) || [];
     this.live.textContent = lines.filter(Boolean).map(line => Array.isArray(line) ? line.join(" ") : line).join(", ");
-    this.painter.ask();
+    this.panel.show(found);
+    this.change();
+  }
+  /** Select a time of lanes. */
+  selectArea(begin, end, lanes) {
+    this.area = { begin: Math.max(begin, 0), end: Math.min(end, this.data.duration), lanes };
+    this.panel.table.open = true;
+    this.change();
+  }
+  /** Show the selected time only, or the selected event. */
+  zoomToArea() {
+    const { track, i } = this.selected ?? {};
+    if (this.area) this.show(this.area.begin, this.area.end); else if (track) this.show(track.begin[i], track.end[i]);
   }
   click(found) {
-    if (!found) return;
+    if (!found) return this.clear();
     if (found.row.type === "group") this.toggleGroup(found.row.group);
     else if (found.gutter) this.toggleLane(found.row.lane);
     else if (found.track) this.select(found);
+    else this.clear();
   }
   /** Select the event before or behind the selected one; without one the first in the view. */
   step(by) {
@@ -163,7 +188,7 @@ export class Timeline {
     const { left, top, width } = this.canvas.getBoundingClientRect(), scale = (width - GUTTER) / (this.view[1] - this.view[0]);
     showTip(this.describe(found), left + GUTTER + (track.begin[i] - this.view[0]) * scale, top + row.y - this.scroll + AXIS + 30);
   }
-  clear() { this.selected = null; showTip(null); this.painter.ask(); }
+  clear() { this.area = this.selected = null; showTip(null); this.panel.show(null); this.change(); }
 
   /** Point out an event wherever it is. */
   goTo(lane, track, i) { const found = unfoldEvent(this, lane, track, i); if (found) this.pointOut(found); }

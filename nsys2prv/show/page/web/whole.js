@@ -56,7 +56,7 @@ export const showWhole = data => {
   const few = iterations.length > 1 && !isGrouped && third - iterations[0] > .01 * data.duration;
   timeline = new Timeline(find("#whole"), data, {
     ...(isGrouped ? { groups: groupByHost(data, canSort ? "wait" : "rank"), detailed: new Set() } : { lanes, detailed: lanes.length > FEW ? new Set() : null }),
-    view: few ? [iterations[0], third] : [...data.span], highest: 620,
+    view: few ? [iterations[0], third] : [...data.span], highest: 620, hasTable: true,
     marks: data.moments.filter(Boolean).flatMap(moment => markMoment(data, moment)), buttons, label: "Timeline of the whole job", onview: () => timeline?.strip?.painter.ask(),
   });
   const pins = data.moments.map((moment, at) => moment && { number: at + 1, time: moment.begin, title: find(`#finding-${at + 1} h3`).textContent });
