@@ -208,14 +208,15 @@ def make_steps(samples: Samples, metric: int) -> Steps:
     return Steps(time, np.maximum(column, 0), column != UNKNOWN)
 
 
-SAMPLED = ("gpu_metric", "network_metric", "generic_counter")
+#: Layouts of samples that come by themselves, and of those at moments of the program.
+REGULAR, IRREGULAR = ("gpu_metric", "network_metric"), ("generic_counter", "memory_in_use")
 
 
 def collect_metrics(unit: DeviceGroup) -> Collected:
     """Collect figures of each metric of each device, and its means in bins of time."""
     bins = unit.options.bins
     edges = np.arange(bins + 1) * unit.duration // bins
-    for layout in SAMPLED:
+    for layout in (*REGULAR, *IRREGULAR):
         for samples in unit.reader.read_samples(layout, unit.number) if unit.has(layout) else ():
             for number, metric in enumerate(samples.metrics):
                 steps = make_steps(samples, number)
@@ -256,7 +257,7 @@ def _compare_together(means: pl.DataFrame, context: Context, result: Result) -> 
     """Return the figures of devices (:func:`_summarize_steps`) over the time that they have in common;
     none of those that are sampled for much less. Notes say so.
     """
-    keys, is_regular = ["layout", "metric"], pl.col("layout") != "generic_counter"
+    keys, is_regular = ["layout", "metric"], pl.col("layout").is_in(REGULAR)
     enough = pl.col("known") >= LEAST_SAMPLED * pl.col("known").max().over(keys)
     means = means.with_columns(compared=enough | ~is_regular)
     since, until = pl.col("since"), pl.col("until")

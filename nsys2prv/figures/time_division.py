@@ -113,7 +113,7 @@ def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:
 
 def collect(group: DeviceGroup) -> Collected:
     """Collect the parts of each lane: task and GPU (`lanes`), by iteration (`iterations`) and over
-    time (`bins`), ns.
+    time (`bins`; of a GPU's host too), ns.
     """
     steady, covered = group.options.steady, group.options.covered_steady
     bins = np.arange(count_bins(group) + 1) * group.duration // count_bins(group)
@@ -124,20 +124,24 @@ def collect(group: DeviceGroup) -> Collected:
             unknown = dict.fromkeys(("length", *PARTS), pl.lit(None, pl.Int64))
             yield "lanes", pl.select(**lane, **unknown)
             continue
-        own, over_time = (
-            (HOST_PARTS, HOST_PARTS) if device == NO_DEVICE else (PARTS, _TERMS["bins"])
-        )
+        is_host = device == NO_DEVICE
+        own, coarse = (HOST_PARTS, HOST_PARTS) if is_host else (PARTS, _TERMS["bins"])
         lengths = {"length": covered.length, **dict.fromkeys(own, 0)}
         times = {
-            key: {name: np.zeros(len(limits) - 1, np.int64) for name in over_time}
-            for key, limits in (("bins", bins), ("iterations", edges))
+            key: {name: np.zeros(len(limits) - 1, np.int64) for name in names}
+            for key, limits, names in (
+                ("bins", bins, {**coarse, **HOST_PARTS}),
+                ("iterations", edges, coarse),
+            )
         }
         for part, spans in divide_lane(group, task, device):
             lengths[part] += covered.overlap(spans)
             name = COARSE.get(part, part)
-            if name in over_time:
+            if name in coarse:
                 times["bins"][name] += spans.within(bins[:-1], bins[1:])
                 times["iterations"][name] += spans.within(edges[:-1], edges[1:])
+        for part, spans in () if is_host else find_task_parts(group, task, group.covered):
+            times["bins"][part] += spans.within(bins[:-1], bins[1:])
         yield "lanes", pl.DataFrame([lengths]).cast(pl.Int64).with_columns(**lane)
         for key, columns in times.items():
             frame = pl.DataFrame(columns).with_row_index("number").with_columns(**lane)
@@ -146,7 +150,8 @@ def collect(group: DeviceGroup) -> Collected:
 
 def count_bins(group: DeviceGroup) -> int:
     """Return the number of bins over time."""
-    lanes = max(group.reader.rows.devices.height, 1)
+    rows = group.reader.rows
+    lanes = max(rows.devices.height, rows.threads["rank"].n_unique(), 1)
     return min(max(ALL_BINS // lanes, FEWEST_BINS), MOST_BINS)
 
 

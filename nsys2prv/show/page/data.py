@@ -15,7 +15,7 @@ import polars as pl
 from msgspec import to_builtins
 
 from nsys2prv.figures.result import Result
-from nsys2prv.figures.time_division import BINS
+from nsys2prv.figures.time_division import BINS, HOST_PARTS
 from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.page.events import CLASSES, COLUMNS, merge_windows
 from nsys2prv.show.page.excerpts import Excerpts
@@ -29,8 +29,10 @@ LONGEST = 400
 FULL = 250
 #: Most numbers of a grid (lanes by iterations); in larger ones several iterations share a column.
 MOST_CELLS = 60_000
-#: Maps of sampled metrics, and rows of each.
-MOST_MAPS, MOST_MAP_ROWS = 48, 128
+#: Sampled metrics, and places of each.
+MOST_METRICS, MOST_PLACES = 48, 1024
+#: What rows of metrics are called, in front of the GPU.
+GPU_METRICS = "Metrics "
 #: Bytes of the longest number as a varint: 8 x 7 bits hold more than a year in ns.
 MOST_BYTES = 8
 #: Analyses with flame graphs.
@@ -132,7 +134,9 @@ def _pack_bins(pack: Pack, job: FinishedJob) -> dict[str, Any]:
     values = frame.select(f"{name}_share" for name in parts).to_numpy()
     shares[frame["lane"].to_numpy(), frame["bin"].to_numpy()] = values
     titles = [
-        dict(zip(("name", "title", "colour"), (name, *BINS[name]), strict=True)) for name in parts
+        {"name": name, "title": title, "colour": colour, "ofHost": name in HOST_PARTS}
+        for name, (title, colour) in BINS.items()
+        if name in parts
     ]
     data = np.round(FULL * np.clip(shares, 0, 1)).astype(np.uint8)
     return {"parts": titles, "count": count, "at": pack.add(data.tobytes())}
@@ -202,21 +206,34 @@ def _to_differences(events: pl.DataFrame) -> list[np.ndarray]:
 
 
 def _pack_metrics(pack: Pack, job: FinishedJob) -> Iterator[dict[str, Any]]:
-    """Pack the maps of sampled metrics: a byte for each row and bin, 0 for unknown."""
+    """Pack sampled metrics that are not always 0, over time: a byte for each place and bin, 0 for unknown,
+    255 for the scale's top, which is 100 for percentages. A place is a device with the lane it is shown
+    below: the first of its GPU, or of its host.
+    """
     frame = job.find_frame("metrics", "map")
-    if frame is None:
+    if frame is None or not job.lanes.height:
         return
+    lanes = job.lanes.with_row_index("lane").select("lane", "node", "device").rows()
+    below = {name: lane for lane, *names in reversed(lanes) for name in names}
+    columns = int(frame["bin"].max()) + 1
     greatest = frame.group_by("metric", maintain_order=True).agg(pl.col("mean").max())
-    for metric, top in greatest.filter(pl.col("mean") > 0).head(MOST_MAPS).rows():
-        name = pl.concat_str("node", "device", separator=" ")
-        own = frame.filter(metric=metric).with_columns(row=name)
-        labels = own["row"].unique(maintain_order=True).to_list()[:MOST_MAP_ROWS]
-        own = own.filter(pl.col("row").is_in(labels))
-        values = np.zeros((len(labels), int(frame["bin"].max()) + 1), np.uint8)
-        row = own["row"].replace_strict(labels, range(len(labels)), return_dtype=pl.Int64)
-        values[row.to_numpy(), own["bin"].to_numpy()] = 1 + np.round(254 * own["mean"] / top)
-        place = {"columns": values.shape[1], "at": pack.add(values.tobytes())}
-        yield {"name": metric, "top": top, "rows": labels, **place}
+    for metric, most in greatest.filter(pl.col("mean") > 0).head(MOST_METRICS).rows():
+        name, _, unit = metric.removesuffix("]").partition(" [")
+        is_share = unit.endswith("%")
+        top = 100.0 if is_share and most <= 100 else most
+        places, own = [], frame.filter(metric=metric)
+        for (node, device), part in own.partition_by("node", "device", as_dict=True).items():
+            gpu = f"{node} {device.removeprefix(GPU_METRICS)}"
+            lane = below.get(gpu, below.get(node))
+            if lane is None or len(places) == MOST_PLACES:
+                continue
+            values = np.zeros(columns, np.uint8)
+            values[part["bin"].to_numpy()] = 1 + np.round(254 * part["mean"] / top)
+            label = "" if gpu in below else device
+            places.append({"lane": lane, "label": label, "at": pack.add(values.tobytes())})
+        scale = {"unit": "%" if is_share else unit, "top": top, "columns": columns}
+        if places:
+            yield {"name": f"{name} [{scale['unit']}]", "places": places, **scale}
 
 
 def _list_tables(results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:

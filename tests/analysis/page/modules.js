@@ -8,6 +8,7 @@ import { chooseTicks, spreadNames } from "./lines.js";
 import { listPlots } from "./plots.js";
 import { findDecades, listRoofs } from "./roofline.js";
 import { parseSearch } from "./search.js";
+import { measureShares } from "./shares.js";
 import { makeFilterable, makeTable } from "./tables.js";
 
 const failures = window.failures = [];
@@ -69,7 +70,7 @@ const makeData = tracks => {
   return new JobData({
     duration: 10_000_000, span: [0, 10_000_000], iterations: [0, 4_000_000, 10_000_000], group: 1, columns, tracks: placed, total: 0, carried: 0,
     lanes: [{ who: "rank 0", node: "n", device: true, label: "GPU0" }, { who: "rank 1", node: "n", device: true, label: "GPU1" }], hasStreams: true,
-    bins: { parts: [{ title: "computing", colour: "compute" }], count: 10, at: bins }, grids: { wait: { at: grid, columns: 2, top: 10 } },
+    bins: { parts: [{ name: "compute", title: "computing", colour: "compute", ofHost: false }], count: 10, at: bins }, metrics: [], grids: { wait: { at: grid, columns: 2, top: 10 } },
     cover: [[[0, 10_000_000]], []], names: ["outer", "inner", "void gemm<1>(int)", "AllReduce", "cudaLaunch"], classes: ["gemm", "nvtx", "nccl", "launch"],
     nameClasses: [1, 1, 0, 2, 3], communicators: { 7: "world (0-1)" }, threads: { 5: "main" }, moments: [], messages: { count: 0, at: 0 },
   }, Uint8Array.from(bytes));
@@ -91,7 +92,9 @@ check("innermost", data.findEventAt(0, "x", 2_000_000).i, 1);
 check("the call that launched", data.findLaunch(0, kernels, 0), { begin: 500_000, end: 600_000, depth: 0, i: 0, name: "cudaLaunch" });
 check("a launch that is not known", data.findLaunch(0, kernels, 1), null);
 check("iterations", [-1, 0, 3_999_999, 4_000_000, 10_000_001].map(time => data.findIteration(time)), [-1, 0, 0, 1, -1]);
-check("bins", [...data.averageBins([0, 1], 0, 10), ...data.averageBins([0], 9, 10)], [.725, .9]);
+const measure = (...of) => measureShares(data, ...of).map(share => Math.round(1e6 * share) / 1e6)[0], both = [0, 1];
+check("shares of bins", [measure(both, 0, 10_000_000, false), measure([1], 9_000_000, 10_000_000, false), measure(both, 9_500_000, 10_000_000, false)], [.725, 1, .95]);
+check("shares of events, each moment once", [measure([0], 0, 10_000_000, false), measure([0], 2_000_000, 4_000_000, false), measure([0], 3_400_000, 3_600_000, false)], [.15003, .75, .5]);
 check("grids", data.grids.wait.map(row => [...row].map(Math.round)), [[0, 10], [2, 6]]);
 check("what is on the page", [data.isCarried(0, 5, 6), data.isCarried(1, 5, 6)], [true, false]);
 check("collectives", data.getCollective(1).map(({ lane, i }) => [lane, i]), [[0, 0], [1, 0]]);
@@ -99,7 +102,7 @@ check("collectives", data.getCollective(1).map(({ lane, i }) => [lane, i]), [[0,
 // ---- places -----------------------------------------------------------------------------------
 const lay = (options = {}, isDetailed = () => true) => layOut(data, { lanes: [0, 1], isDetailed, options });
 const { rows, height } = lay();
-check("tracks of a lane", rows[0].tracks.map(({ kind }) => kind), ["k", "n", "x", "h"]);
+check("tracks of a lane", rows[0].tracks.map(({ kind }) => kind), ["shares", "k", "n", "x", "h"]);
 check("lanes do not overlap", rows[1].y, rows[0].height);
 check("height", height, rows[0].height + rows[1].height);
 check("tracks do not overlap", rows[0].tracks.every((one, at, all) => !at || all[at - 1].y + all[at - 1].rows.length * all[at - 1].size <= one.y), true);
@@ -107,13 +110,13 @@ check("streams apart", lay({ streams: true }).rows[0].tracks.filter(({ kind }) =
 check("one line", lay({}, () => false).rows.map(row => row.height), [17, 17]);
 const groups = [{ label: "n", lanes: [0, 1], open: false }], fold = open => layOut(data, { groups: [{ ...groups[0], open }], isDetailed: () => false, options: {} }).rows.length;
 check("a group folds", [fold(false), fold(true)], [1, 3]);
-const place = rows[0].tracks[2], found = findEvent(rows[0], place.y + place.size + 1, 2_000_000, 0);
+const place = rows[0].tracks[3], found = findEvent(rows[0], place.y + place.size + 1, 2_000_000, 0);
 check("the event pointed at", [found.track === ranges, found.i, found.depth], [true, 1, 1]);
-check("where nothing is", findEvent(rows[0], rows[0].tracks[0].y + 1, 5_000_000, 0).track, undefined);
-check("near enough", findEvent(rows[0], rows[0].tracks[0].y + 1, 5_999_000, 2_000).i, 2);
+check("where nothing is", findEvent(rows[0], rows[0].tracks[1].y + 1, 5_000_000, 0).track, undefined);
+check("near enough", findEvent(rows[0], rows[0].tracks[1].y + 1, 5_999_000, 2_000).i, 2);
 check("its place", locateEvent(rows[0], ranges, 2).depth, 1);
-check("a gap", findGap(rows[0].tracks[0], 5_000_000, data.duration), [3_500_000, 6_000_000]);
-check("no gap", findGap(rows[0].tracks[0], 2_600_000, data.duration), null);
+check("a gap", findGap(rows[0].tracks[1], 5_000_000, data.duration), [3_500_000, 6_000_000]);
+check("no gap", findGap(rows[0].tracks[1], 2_600_000, data.duration), null);
 
 // ---- words ------------------------------------------------------------------------------------
 const told = new Map(describeEvent(data, 0, data.getTrack(0, "n"), 0).filter(Array.isArray));

@@ -194,6 +194,28 @@ def test_a_selection_says_what_sql_says(training: Path, visit: Callable[..., Any
     assert said["kernel"][1] > 1000
 
 
+def test_shares_of_events_are_those_of_bins(training: Path, visit: Callable[..., Any]) -> None:
+    """What a pixel column shows of single events is what bins, which analyses made, say of it."""
+    page = visit(training)
+    page.locator("#whole canvas").scroll_into_view_if_needed()
+    page.wait_for_timeout(400)
+    differences = page.evaluate("""() => {
+      const { data } = document.querySelector('#whole').timeline, found = [];
+      for (const [key, division] of data.divisions) for (let bin = 0; bin < data.binCount; bin++) {
+        const [lane, isHost] = key.split(' '), shares = [0, 0].map(() => data.binParts.map(() => 0));
+        [division, data.binsOf.get(Number(lane)) ?? data.binsOf.get(lane)].forEach((source, number) => {
+          if (isHost === 'true' || !source) return;
+          source.addUntil((bin + 1) * data.duration / data.binCount, data.binCount / data.duration, shares[number]);
+          source.addUntil(bin * data.duration / data.binCount, -data.binCount / data.duration, shares[number]);
+        });
+        if (shares[1].some(one => one)) found.push(...shares[0].map((one, part) => data.binParts[part].ofHost ? 0 : Math.abs(one - shares[1][part])));
+      }
+      return found;
+    }""")
+    assert len(differences) > 1000
+    assert max(differences) < 0.01
+
+
 def test_search_strip_and_iterations(training: Path, visit: Callable[..., Any]) -> None:
     page, whole = visit(training), "#whole"
     page.locator(f"{whole} input").fill("load_batch")

@@ -6,8 +6,8 @@ import { Timeline } from "./timeline.js";
 
 /** Marks of a moment: its time on the lanes of those at fault (of nobody: on all), and by how much one is late. */
 export const markMoment = (data, moment) => {
-  // Of nearly all the time nothing is special.
-  if (moment.end - moment.begin > .9 * data.duration) return [];
+  // Of most of the time nothing is special.
+  if (moment.end - moment.begin > .5 * data.duration) return [];
   const text = formatTime(moment.end - moment.begin), last = moment.collective ? findLast(data, moment.collective) : null;
   const marked = moment.culprits.length ? moment.culprits : moment.lanes;
   const marks = marked.map(lane => ({ lane, begin: moment.begin, end: moment.end, text }));

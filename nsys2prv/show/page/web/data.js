@@ -86,6 +86,8 @@ export class JobData {
     this.binCount = count;
     this.binParts = this.bins.parts;
     this.binValues = bytes.subarray(at, at + this.lanes.length * count * this.binParts.length);
+    Object.assign(this, { binsOf: new Map(), binsOfLists: new WeakMap() });
+    this.divisions = new Map();
     this.messages = readColumns(bytes, this.messages.at, this.messages.count, this.columns.messages, { ...this.messages });
     for (const table of Object.keys(this.grids)) this.grids[table] = this.readGrid(this.grids[table]);
   }
@@ -101,32 +103,17 @@ export class JobData {
     return this.lanes.map((_, lane) => Float64Array.from({ length: columns }, (_, column) =>
       view.getUint16(2 * (lane * columns + column), true) / 65535 * top));
   }
-  /** Sums of the bins before each bin, by lane and part: what a span of bins holds is a difference. */
-  get binSums() {
-    if (this.sums) return this.sums;
-    const parts = this.binParts.length, stride = (this.binCount + 1) * parts;
-    this.sums = new Uint32Array(this.lanes.length * stride);
-    for (let lane = 0; lane < this.lanes.length; lane++) for (let at = 0; at < this.binCount * parts; at++)
-      this.sums[lane * stride + at + parts] = this.sums[lane * stride + at] + this.binValues[lane * this.binCount * parts + at];
-    return this.sums;
+  get hasHosts() { return this.binParts.some(({ ofHost }) => ofHost); }
+  /** Places of metrics (names) below a lane: {name, label, unit, top, columns, at}. */
+  listMetrics(lane, names) {
+    return this.metrics.filter(({ name }) => names?.has(name)).flatMap(metric => metric.places.filter(place => place.lane === lane).map(place => ({ ...metric, ...place })));
   }
-  /** Shares of the parts of time of some lanes in some bins, their mean. */
-  averageBins(lanes, first, last) {
-    const parts = this.binParts.length, stride = (this.binCount + 1) * parts, sums = this.binSums, shares = new Float64Array(parts);
-    const whole = 250 * lanes.length * Math.max(1, last - first);
-    for (const lane of lanes) for (let part = 0; part < parts; part++)
-      shares[part] += (sums[lane * stride + last * parts + part] - sums[lane * stride + first * parts + part]) / whole;
-    return shares;
+  /** The mean of a metric from begin to end, as a share of its scale's top; null for not sampled. */
+  readMetric({ at, columns }, begin, end) {
+    const first = Math.max(Math.floor(begin / this.duration * columns), 0), last = Math.min(Math.max(Math.ceil(end / this.duration * columns), first + 1), columns);
+    const known = this.bytes.subarray(at + first, at + last).filter(Boolean);
+    return known.length ? known.reduce((sum, one) => sum + one - 1, 0) / known.length / 254 : null;
   }
-  /** Shares of the parts of time of some lanes from begin to end, their mean; of bins at the ends a part counts. */
-  averageTime(lanes, begin, end) {
-    const length = this.duration / this.binCount, first = this.findBin(begin), last = Math.max(first, this.findBin(end - 1e-6)), shares = new Float64Array(this.binParts.length);
-    const add = (from, to, time) => { if (time > 0) this.averageBins(lanes, from, to).forEach((share, part) => { shares[part] += share * time / (end - begin); }); };
-    if (first === last) add(first, first + 1, end - begin);
-    else { add(first, first + 1, (first + 1) * length - begin); add(first + 1, last, (last - first - 1) * length); add(last, last + 1, end - last * length); }
-    return shares;
-  }
-  findBin(time) { return Math.max(0, Math.min(this.binCount - 1, Math.floor(time / this.duration * this.binCount))); }
   /** Whether all events of a lane from begin to end are on the page. */
   isCarried(lane, begin, end) { return this.cover[lane].some(([from, to]) => from <= begin && end <= to); }
   getName(track, i) { return this.names[track.name[i]]; }

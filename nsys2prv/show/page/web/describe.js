@@ -1,6 +1,7 @@
 // What is at a place of a timeline, in words: lines for the box beside the pointer and for screen readers.
 import { findFirstEnding } from "./data.js";
-import { formatBytes, formatCount, formatShare, formatTime } from "./format.js";
+import { measureShares } from "./shares.js";
+import { formatBytes, formatCount, formatFigure, formatShare, formatTime } from "./format.js";
 
 const PRODUCTS = { gemm: "on tensor cores", "gemm-slow": "without tensor cores" };
 
@@ -8,7 +9,8 @@ const PRODUCTS = { gemm: "on tensor cores", "gemm-slow": "without tensor cores" 
 export const describePlace = (data, found) => {
   const { row } = found;
   if (found.gutter) return describeName(data, row);
-  if (found.lanes) return describeBins(data, found);
+  if (found.metric) return describeMetric(data, found);
+  if (found.lanes) return describeColumn(data, found);
   if (found.track) return describeEvent(data, row.lane, found.track, found.i);
   if (found.gap) return describeGap(data, found);
   return null;
@@ -20,20 +22,29 @@ const describeName = (data, row) => {
   return [who, label, row.detailed ? "click: one line" : "click: all its tracks"];
 };
 
-export const describeShares = (data, lanes, bin) => {
-  const shares = data.averageBins(lanes, bin, bin + 1), rest = 1 - shares.reduce((sum, share) => sum + share, 0);
-  const parts = data.binParts.map((part, number) => [part.title, formatShare(shares[number])]);
-  return data.lanes[lanes[0]].device ? [...parts, ["idle", formatShare(Math.max(0, rest))]] : parts;
+/** What fills a time of lanes: title and share of each part, and the rest, in which GPUs are idle. */
+export const describeShares = (data, lanes, begin, end, isHost) => {
+  const shares = measureShares(data, lanes, begin, end, isHost), rest = 1 - shares.reduce((sum, share) => sum + share, 0);
+  const parts = data.binParts.map((part, number) => [part.title, formatShare(shares[number])]).filter((_, number) => shares[number] >= .0005);
+  return isHost ? parts : [...parts, ["idle", formatShare(Math.max(0, rest))]];
 };
 
-const describeBins = (data, { row, lanes, time }) => {
-  const isGroup = row.type === "group", bin = data.findBin(time), half = data.duration / data.binCount / 2;
+const describeColumn = (data, { row, lanes, column, isHost }) => {
+  const isGroup = row.type === "group", [begin, end] = column, length = data.duration / data.binCount;
+  const isExact = !isGroup && data.isCarried(row.lane, begin, end), from = isExact ? begin : Math.floor(begin / length) * length;
+  const to = isExact ? end : Math.max(Math.ceil(end / length) * length, from + length);
   return [
-    isGroup ? `${row.group.label}, mean of ${lanes.length}` : data.describeLane(row.lane),
-    ...describeShares(data, lanes, bin),
-    ["around", `${formatTime(time)} ± ${formatTime(half)}`],
-    isGroup ? null : "no single events of this time are on this page",
+    isGroup ? `${row.group.label}, mean of ${lanes.length}` : `${data.describeLane(row.lane)}${isHost && data.lanes[row.lane].device ? ": host" : ""}`,
+    ...describeShares(data, lanes, from, to, isHost),
+    ["from", `${formatTime(from)} to ${formatTime(to)}`],
+    isGroup || isExact ? null : "not all events of this time are on this page",
   ];
+};
+
+const describeMetric = (data, { row, metric, column }) => {
+  const value = data.readMetric(metric, ...column);
+  return [`${metric.label} ${metric.name}`, data.describeLane(row.lane), ["mean", value === null ? "not sampled" : formatFigure(value * metric.top, metric.unit)],
+    ["around", formatTime(column[0])]];
 };
 
 export const describeEvent = (data, lane, track, i) => {

@@ -1,15 +1,43 @@
-// Draw a timeline: lanes with events, or shares of bins where single events are not on the page; what
-// belongs together over lanes; marks.
+// Draw a timeline: the shares of a lane's time in each pixel column, at all zooms; single events; what belongs together
+// over lanes; marks.
 import { findFirstEnding, MEETING } from "./data.js";
 import { cutFront, FONT } from "./dom.js";
-import { formatTime, makeTimeTicks, shortenName } from "./format.js";
+import { formatFigure, formatTime, makeTimeTicks, shortenName } from "./format.js";
 import { AXIS, GUTTER } from "./layout.js";
+import { measureShares } from "./shares.js";
 
 /** Classes on whose colours texts are dark. */
 const LIGHT = new Set(["sync", "nvtx", "copy", "kernel", "os"]);
 const INK = { nvtx: "nvtx-ink" };
 /** More collectives than these are not joined, but the one pointed at. */
 const MOST_JOINS = 160, MOST_LOOKED_AT = 3000, MOST_MESSAGES = 1500;
+
+/** Events narrower than this (px) fill columns together. */
+const NARROW = 3;
+
+/** Pixel columns of a track, each with the shares of the narrow events in it. */
+class Columns {
+  constructor(drawing, y, size) { Object.assign(this, { drawing, y, size, x: 0, shares: new Map() }); }
+  add(x0, x1, colour, alpha) {
+    for (let x = Math.floor(x0); x < x1; x++) {
+      if (x !== this.x) this.paint();
+      const key = `${colour} ${alpha}`, share = Math.min(x1, x + 1) - Math.max(x0, x);
+      this.x = x;
+      this.shares.set(key, (this.shares.get(key) ?? 0) + share);
+    }
+  }
+  paint() {
+    const { drawing, y, size, x, shares } = this, { c } = drawing;
+    let bottom = y + size;
+    for (const [key, share] of [...shares].sort()) {
+      const [colour, alpha] = key.split(" "), high = Math.max(size * share, shares.size > 1 ? 0 : 1);
+      c.globalAlpha = Number(alpha);
+      c.fillStyle = drawing.getFill(colour);
+      c.fillRect(x, bottom -= high, 1, high);
+    }
+    shares.clear();
+  }
+}
 
 /** Draws one timeline in one frame. */
 export class Drawing {
@@ -97,32 +125,22 @@ export class Drawing {
     c.font = FONT(9.5);
     c.fillStyle = colours.soft;
     c.fillText(group.note, 16, top + 20);
-    c.fillStyle = colours.ground;
-    c.fillRect(GUTTER, top + 2, this.width - GUTTER, 22);
-    this.drawBins(group.lanes, top + 2, 22, this.begin, this.end);
+    this.drawShares(group.lanes, top + 2, 22, !this.data.lanes[group.lanes[0]].device);
   }
   drawLane(row) {
-    const { c, colours, begin, end } = this, top = row.y + this.top;
+    const { c, colours, data } = this, top = row.y + this.top;
     this.nameLane(row, top);
-    // The ground is time in which nothing runs.
-    c.fillStyle = colours.ground;
-    const across = this.width - GUTTER;
-    if (row.detailed) for (const place of row.tracks) c.fillRect(GUTTER, top + place.y, across, place.rows.length * place.size);
-    else c.fillRect(GUTTER, top + 2, across, 13);
-    const [y, size] = row.detailed ? [top + 3, this.measureWork(row)] : [top + 2, 13];
-    let since = begin;
-    const fill = (from, to) => { if (to > from) this.drawBins([row.lane], y, size, from, to); };
-    for (const [from, to] of this.data.cover[row.lane]) {
-      if (to <= begin || from >= end) continue;
-      fill(since, Math.min(from, end));
-      since = Math.max(since, to);
+    for (const place of row.tracks) {
+      const y = top + place.y;
+      if (place.kind === "shares") { this.drawShares(row.lanes, y, place.size, place.isHost); continue; }
+      if (place.kind === "metric") { this.drawMetric(place.metric, y, place.size); continue; }
+      // The ground is time in which nothing runs: where all events are on the page.
+      c.fillStyle = colours.ground;
+      for (const [from, to] of data.cover[row.lane]) {
+        const x = Math.max(this.x(from), GUTTER), wide = Math.min(this.x(to), this.width) - x;
+        if (wide > 0) c.fillRect(x, y, wide, place.rows.length * place.size);
+      }
     }
-    fill(since, end);
-  }
-  /** Height of the tracks whose time the bins have: of the GPU, or of a rank's calls. */
-  measureWork(row) {
-    const own = row.tracks.filter(place => this.data.lanes[row.lane].device ? "knms".includes(place.kind) : true);
-    return Math.max(13, ...own.map(place => place.y + place.rows.length * place.size)) - 3;
   }
   nameLane(row, top) {
     const { c, colours, data } = this, lane = data.lanes[row.lane], isCulprit = this.timeline.culprits.has(row.lane);
@@ -150,54 +168,78 @@ export class Drawing {
     }
     c.textAlign = "left";
   }
-  /** Shares of the parts of time, their mean over lanes; several bins on a pixel are one. */
-  drawBins(lanes, y, size, from, to) {
-    const { data, c, colours } = this, length = data.duration / data.binCount;
-    const step = Math.max(1, Math.ceil(2 / (length * this.scale)));
-    const first = data.findBin(from), last = data.findBin(to);
-    for (let bin = first - first % step; bin <= last; bin += step) {
-      const x0 = Math.max(this.x(Math.max(bin * length, from)), GUTTER), x1 = this.x(Math.min((bin + step) * length, to));
-      if (x1 <= x0) continue;
-      const shares = data.averageBins(lanes, bin, Math.min(bin + step, data.binCount));
+  /** Stack the shares of the parts of time in each pixel column, of lanes their mean. */
+  drawShares(lanes, y, size, isHost) {
+    const { c, colours, data, width } = this, first = Math.max(GUTTER, Math.floor(this.x(0))), last = Math.min(width, this.x(data.duration));
+    c.fillStyle = colours.ground;
+    c.fillRect(GUTTER, y, width - GUTTER, size);
+    let since = first, before = null;
+    const paint = to => {
       let bottom = y + size;
-      shares.forEach((share, part) => {
-        if (size * share < .15) return;
-        bottom -= size * share;
-        c.fillStyle = colours[data.binParts[part].colour];
-        c.fillRect(x0, bottom, x1 - x0 + .3, size * share);
+      before?.forEach((share, part) => {
+        if (size * share < .05) return;
+        c.fillStyle = this.getFill(data.binParts[part].colour);
+        c.fillRect(since, bottom -= size * share, to - since, size * share);
       });
+    };
+    for (let x = first; x < last; x++) {
+      const now = measureShares(data, lanes, this.getTime(x), this.getTime(x + 1), isHost);
+      // Equal columns side by side are one.
+      if (before && now.every((share, part) => Math.abs(share - before[part]) < .004)) continue;
+      paint(x);
+      [since, before] = [x, now];
     }
+    paint(last);
   }
+  /** A metric in each pixel column, where it was sampled, on its scale, which its name says. */
+  drawMetric(metric, y, size) {
+    const { c, colours, data, width } = this;
+    for (let x = Math.max(GUTTER, Math.floor(this.x(0))); x < Math.min(width, this.x(data.duration)); x++) {
+      const value = data.readMetric(metric, this.getTime(x), this.getTime(x + 1));
+      if (value === null) continue;
+      c.fillStyle = colours.ground;
+      c.fillRect(x, y, 1, size);
+      c.fillStyle = colours.metric;
+      c.fillRect(x, y + size * (1 - value), 1, size * value);
+    }
+    c.font = FONT(9.5);
+    c.fillStyle = colours.ink;
+    c.fillText(`${metric.label} ${metric.name}, 0 to ${formatFigure(metric.top, metric.unit)}`, GUTTER + 4, y + 6);
+  }
+  getTime(x) { return this.begin + (x - GUTTER) / this.scale; }
+  getFill(name) { return name === "wait-bin" ? this.hatch() : this.colours[name]; }
 
   // ---- events ---------------------------------------------------------------------------------
   drawEvents(row) {
-    for (const place of row.tracks) place.rows.forEach((lists, depth) => {
-      const y = row.y + this.top + place.y + depth * place.size, size = place.size - (row.detailed ? 1 : 0);
+    for (const place of row.tracks) if (place.kind !== "shares") place.rows.forEach((lists, depth) => {
+      const y = row.y + this.top + place.y + depth * place.size, size = place.size - 1;
       for (const { track, list } of lists) this.drawList(track, list, y, size);
     });
     this.c.globalAlpha = 1;
   }
   drawList(track, list, y, size) {
-    const { c, colours, data, begin, end, scale, width } = this, { matches } = this.timeline;
-    let reached = -1;
+    const { c, colours, data, begin, end, width } = this, { matches } = this.timeline, columns = new Columns(this, y, size);
     for (let at = findFirstEnding(list, track.end, begin); at < list.length; at++) {
       const i = list[at], from = track.begin[i];
       if (from >= end) break;
-      const x1 = Math.min(GUTTER + (track.end[i] - begin) * scale, width + 2);
-      if (x1 < reached + .35) continue;
-      const x0 = Math.max(GUTTER + (from - begin) * scale, GUTTER - 2, reached), wide = Math.max(x1 - x0, .7);
-      reached = x0 + wide;
-      const kind = data.getClass(track, i), gap = wide > 4 ? .6 : 0;
-      if (matches) c.globalAlpha = matches.has(track.name[i]) ? 1 : .18;
-      const wait = track.wait ? Math.min(Math.max(this.x(from + track.wait[i]), x0), reached) : x0;
-      if (wait > x0) { c.fillStyle = this.hatch(); c.fillRect(x0, y, wait - x0, size); }
+      const x0 = Math.max(this.x(from), GUTTER - 2), x1 = Math.min(this.x(track.end[i]), width + 2), wide = x1 - x0;
+      const kind = data.getClass(track, i), alpha = !matches || matches.has(track.name[i]) ? 1 : .18;
+      const ready = track.wait ? Math.min(Math.max(this.x(from + track.wait[i]), x0), x1) : x0;
+      if (wide < NARROW) {
+        columns.add(x0, ready, "wait-bin", alpha);
+        columns.add(ready, x1, kind, alpha);
+        continue;
+      }
+      c.globalAlpha = alpha;
+      if (ready > x0) { c.fillStyle = this.hatch(); c.fillRect(x0, y, ready - x0, size); }
       c.fillStyle = colours[kind];
-      c.fillRect(wait, y, Math.max(reached - wait - gap, wait > x0 ? 0 : .7), size);
+      c.fillRect(ready, y, x1 - ready - (wide > 4 ? .6 : 0), size);
       if (wide <= 26 || size <= 8) continue;
-      if (wait - x0 > 60) this.write(`waits ${formatTime(track.wait[i])}`, x0, y, wait - x0, size, "wait-ink");
-      if (reached - wait > 26) this.write(shortenName(data.getName(track, i)), wait, y, reached - wait, size,
+      if (ready - x0 > 60) this.write(`waits ${formatTime(track.wait[i])}`, x0, y, ready - x0, size, "wait-ink");
+      if (x1 - ready > 26) this.write(shortenName(data.getName(track, i)), ready, y, x1 - ready, size,
         INK[kind] || (LIGHT.has(kind) ? "bar-ink-dark" : "bar-ink"));
     }
+    columns.paint();
   }
   write(text, x, y, width, size, ink) {
     const room = Math.floor((width - 6) / 5.7);
@@ -255,7 +297,7 @@ export class Drawing {
     const [begin, ready, end] = [track.begin[i], track.begin[i] + track.wait[i], track.end[i]].map(time => this.x(time));
     return { top: y, bottom: y + size - 1, begin, ready, end, colour };
   }
-  /** Top and height of a kind's track in a row, or of the first one. */
+  /** Top and height of a kind's track in a row, or of the shares of its time. */
   placeTrack(row, kind) {
     const place = row.tracks.find(one => one.kind === kind) || row.tracks[0] || { y: 2, size: 13 };
     return [row.y + this.top + place.y, place.size];

@@ -15,6 +15,9 @@ export const formatBytes = bytes => {
   return `${unit ? bytes.toFixed(2) : bytes} ${units[unit]}`;
 };
 
+/** A figure with its unit. */
+export const formatFigure = (value, unit) => unit === "bytes" ? formatBytes(value) : `${Number(value.toPrecision(3)).toLocaleString("en-US")} ${unit}`;
+
 export const formatShare = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
 
 export const formatCount = number => Math.round(number).toLocaleString("en-US");

@@ -43,7 +43,7 @@ export const showIterations = data => {
   addIdle(data);
   const isThere = name => data.grids[name] && lanes.some(lane => sumGrid(data.grids[name], lane) > 0);
   /** Parts of an iteration: grid, text, colour. */
-  const known = [...data.binParts.map(({ name, title, colour }) => [name, title, colour]), ["idle", "idle", "idle-bar"]];
+  const known = [...data.binParts.filter(({ ofHost }) => ofHost === !data.lanes[0].device).map(({ name, title, colour }) => [name, title, colour]), ["idle", "idle", "idle-bar"]];
   const parts = known.filter(([name]) => isThere(name)), columns = Object.values(data.grids)[0]?.[0].length ?? 0;
   if (!columns) return;
   let lane = -1, heat = null;

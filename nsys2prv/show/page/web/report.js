@@ -4,7 +4,6 @@ import { loadJobs, prepareForPrint, preparePage, reportReady, showTables } from 
 import { addTip, find, findAll, getColours, make, Painter } from "./dom.js";
 import { FlameGraph } from "./flame.js";
 import { formatCount, formatShare, formatTime } from "./format.js";
-import { HeatMap } from "./heatmap.js";
 import { showIterations } from "./iterations.js";
 import { drawRoofline } from "./roofline.js";
 import { makeFilterable, makeTable } from "./tables.js";
@@ -23,7 +22,6 @@ if (Object.keys(data.grids).length) showIterations(data);
 showKernels();
 for (const [name, flames] of Object.entries(data.flames)) showFlames(name, flames);
 showModules();
-showMetrics();
 showTables(data);
 prepareForPrint(() => {
   drawCards();
@@ -104,23 +102,5 @@ function showModules() {
   const places = { "#module-table": ["modules.modules", makeTable], "#roofline": ["products.products", drawRoofline] };
   for (const [place, [name, draw]] of Object.entries(places)) {
     find(place)?.append(draw(data.tables.flatMap(analysis => analysis.tables).find(one => one.name === name).columns));
-  }
-}
-
-// ---- sampled metrics ------------------------------------------------------------------------------
-function showMetrics() {
-  for (const { name, top, rows, columns, at } of data.metrics) {
-    const box = make("div"), values = data.bytes.subarray(at, at + rows.length * columns), getByte = (row, column) => values[row * columns + column];
-    const written = number => Number(number.toPrecision(3)).toLocaleString("en-US");
-    find("#metrics-maps").append(make("figure", {}, make("figcaption", {}, name, make("small", {}, ` 0 – ${written(top)}`)), box));
-    new HeatMap(box, {
-      rows: rows.map(label => ({ label })), columns, label: name, getValue: (row, column) => getByte(row, column) ? (getByte(row, column) - 1) / 254 : null,
-      describe: (row, column) => [["time", formatTime((column + .5) / columns * data.duration)],
-        [name, getByte(row, column) ? written((getByte(row, column) - 1) / 254 * top) : "not sampled"]],
-      pick: column => {
-        whole?.show((column - 3) / columns * data.duration, (column + 4) / columns * data.duration);
-        find("#timeline").scrollIntoView({ behavior: "smooth" });
-      },
-    });
   }
 }

@@ -2,6 +2,7 @@
 import { describeEvent } from "./describe.js";
 import { make, makeButton } from "./dom.js";
 import { countNoun, formatCount, formatShare, formatTime } from "./format.js";
+import { measureShares } from "./shares.js";
 import { makeCopyButtons, makeTable } from "./tables.js";
 
 /** What events of a class are. */
@@ -29,8 +30,8 @@ export const sumUp = (data, lanes, begin, end) => {
     if (length !== null) { row.count++; row.whole += length; row.longest = Math.max(row.longest, length); }
   };
   if (!isWhole) {
-    const shares = data.averageTime(lanes, begin, end), rest = 1 - shares.reduce((sum, share) => sum + share, 0);
-    data.binParts.forEach(({ title }, part) => add(0, "share of time", title, shares[part] * all));
+    const [gpu, host] = [false, true].map(isHost => measureShares(data, lanes, begin, end, isHost)), rest = 1 - gpu.reduce((sum, share) => sum + share, 0);
+    data.binParts.forEach(({ title, ofHost }, part) => add(Number(ofHost), ofHost ? "share of host" : "share of time", title, (gpu[part] + host[part]) * all));
     if (data.lanes[lanes[0]].device) add(0, "share of time", "idle", Math.max(rest, 0) * all);
   } else for (const lane of lanes) {
     const own = new Map(), measure = sorts => measureUnion(sorts.flatMap(sort => own.get(sort) ?? [])), host = new Set(), onGpu = new Set();

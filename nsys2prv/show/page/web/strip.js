@@ -3,6 +3,7 @@ import { describeShares } from "./describe.js";
 import { FONT, getColours, make, Painter, showTip } from "./dom.js";
 import { countNoun, formatTime } from "./format.js";
 import { GUTTER } from "./layout.js";
+import { measureShares } from "./shares.js";
 
 const TOP = 15;  // Room for the pins (px).
 
@@ -11,6 +12,7 @@ export class Strip {
   constructor(root, data, timeline, pins) {
     Object.assign(this, { data, timeline, pins: [...pins].sort((one, two) => one.time - two.time), brush: null });
     this.lanes = data.lanes.map((_, lane) => lane);
+    this.isHost = !data.lanes[0].device;
     this.canvas = make("canvas", { class: "strip", role: "img", "aria-label": "The whole job; drag to zoom the timeline" });
     root.replaceChildren(this.canvas);
     this.painter = new Painter(this.canvas, (context, width, height) => this.draw(context, width, height));
@@ -28,9 +30,9 @@ export class Strip {
     });
     canvas.addEventListener("pointermove", event => {
       if (this.brush) { this.brush[1] = getTime(event); this.painter.ask(); return; }
-      const time = getTime(event), pin = this.pins.find(one => Math.abs(one.time - time) < data.duration * .006);
+      const time = getTime(event), half = data.duration / data.binCount / 2, pin = this.pins.find(one => Math.abs(one.time - time) < data.duration * .006);
       showTip([`${formatTime(time)}: mean of ${countNoun(this.lanes.length, data.lanes[0].device ? "GPU" : "rank")}`,
-        ...describeShares(data, this.lanes, data.findBin(time)), pin && `finding ${pin.number}: ${pin.title}`], event.clientX, event.clientY);
+        ...describeShares(data, this.lanes, time - half, time + half, this.isHost), pin && `finding ${pin.number}: ${pin.title}`], event.clientX, event.clientY);
     });
     canvas.addEventListener("pointerleave", () => showTip(null));
     canvas.addEventListener("pointerup", () => {
@@ -44,20 +46,19 @@ export class Strip {
     });
   }
   draw(c, width, height) {
-    const colours = getColours(), { data } = this, across = width - GUTTER, size = height - TOP - 2, wide = across / data.binCount;
-    const x = time => GUTTER + time / data.duration * across;
+    const colours = getColours(), { data } = this, across = width - GUTTER, size = height - TOP - 2;
+    const x = time => GUTTER + time / data.duration * across, getTime = place => (place - GUTTER) / across * data.duration;
     c.textBaseline = "middle";
     c.fillStyle = colours.ground;
     c.fillRect(GUTTER, TOP, across, size);
-    this.shares ??= Array.from({ length: data.binCount }, (_, bin) => data.averageBins(this.lanes, bin, bin + 1));
-    this.shares.forEach((shares, bin) => {
+    for (let x0 = GUTTER; x0 < width; x0++) {
       let bottom = TOP + size;
-      shares.forEach((share, part) => {
+      measureShares(data, this.lanes, getTime(x0), getTime(x0 + 1), this.isHost).forEach((share, part) => {
         bottom -= size * share;
         c.fillStyle = colours[data.binParts[part].colour];
-        c.fillRect(GUTTER + bin * wide, bottom, wide + .3, size * share);
+        c.fillRect(x0, bottom, 1, size * share);
       });
-    });
+    }
     const [begin, end] = this.brush ? [...this.brush].sort((one, two) => one - two) : this.timeline.view;
     c.fillStyle = colours.veil;
     c.fillRect(GUTTER, TOP, x(begin) - GUTTER, size);

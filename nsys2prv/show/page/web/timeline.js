@@ -48,16 +48,28 @@ export class Timeline {
       this.data.hasStreams ? toggle("streams", "streams", "each stream of a GPU in a row of its own") : null,
       this.data.nvtxDepth > 3 && this.allLanes.length ? toggle("deep", "all NVTX", "all levels of NVTX ranges") : null,
     ];
+    const metrics = this.data.metrics.length ? make("select", { "aria-label": "metrics below ranks", onchange: () => this.toggleMetric(metrics.value) }) : null;
     const bar = make("div", { class: "tl-bar" },
       makeButton("−", "zoom out (s)", () => this.zoom(1 / .6)), makeButton("+", "zoom in (w)", () => this.zoom(.6)),
       makeButton("◂", "earlier (a)", () => this.pan(-.3)), makeButton("▸", "later (d)", () => this.pan(.3)),
       makeButton("reset", "back to the first view (0)", () => this.show(...this.home)), makeButton("select", "drag over time and ranks to select them (Shift+drag, or drag on the axis)", event => {
         this.selects = !this.selects;
         event.target.setAttribute("aria-pressed", String(this.selects));
-      }, { "aria-pressed": "false", class: "toggle" }), ...(this.buttons || []), ...toggles,
+      }, { "aria-pressed": "false", class: "toggle" }), ...(this.buttons || []), ...toggles, metrics,
       ...this.search.elements, this.range, make("span", { class: "tl-hint" }, HINT));
     this.panel = new Panel(this, this.hasTable);
     this.root.replaceChildren(bar, this.box, this.live, this.panel.element);
+    this.metricSelect = metrics;
+    this.toggleMetric("");
+  }
+  /** Show or hide a metric below ranks. */
+  toggleMetric(name) {
+    const shown = new Set(this.options.metrics);
+    if (name && !shown.delete(name)) shown.add(name);
+    this.options = { ...this.options, metrics: shown };
+    this.metricSelect?.replaceChildren(make("option", { value: "" }, "metrics …"),
+      ...this.data.metrics.map(one => make("option", { value: one.name }, `${shown.has(one.name) ? "✓ " : ""}${one.name}`)));
+    if (this.painter) this.layOut();
   }
 
   // ---- rows -----------------------------------------------------------------------------------
@@ -134,11 +146,15 @@ export class Timeline {
     if (!row) return null;
     if (x < GUTTER) return { row, gutter: true };
     const time = this.getTime(x), [begin, end] = this.view, slack = 2.5 * (end - begin) / (this.canvas.clientWidth - GUTTER);
-    if (row.type === "group") return { row, time, lanes: row.group.lanes };
-    const event = findEvent(row, inside - row.y, time, slack);
-    if (event?.track) return { row, time, ...event };
-    if (!this.data.isCarried(row.lane, time, time)) return { row, time, lanes: [row.lane] };
-    return event ? { row, time, ...event, gap: findGap(event.place, time, this.data.duration) } : { row, time };
+    // A pixel column of shares; where one event fills it, this.
+    const column = [this.getTime(Math.floor(x)), this.getTime(Math.floor(x) + 1)], shares = { row, time, column };
+    if (row.type === "group") return { ...shares, lanes: row.group.lanes, isHost: !this.data.lanes[row.group.lanes[0]].device };
+    const event = findEvent(row, inside - row.y, time, slack), { place } = event ?? {}, { track, i } = event ?? {};
+    if (place?.kind === "metric") return { ...shares, metric: place.metric };
+    if (place?.kind === "shares" && !(track && track.begin[i] <= column[0] && track.end[i] >= column[1])) return { ...shares, lanes: row.lanes, isHost: place.isHost };
+    if (track) return { row, time, ...event };
+    if (event && this.data.isCarried(row.lane, time, time)) return { row, time, ...event, gap: findGap(place, time, this.data.duration) };
+    return { ...shares, lanes: row.lanes, isHost: !this.data.lanes[row.lane].device };
   }
   describe(found) { return describePlace(this.data, found); }
   select(found) {

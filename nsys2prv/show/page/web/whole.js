@@ -7,13 +7,12 @@ import { Timeline } from "./timeline.js";
 
 /** Lanes from which on hosts are folded, and from which on not all lanes have all their tracks. */
 export const MANY = 16, FEW = 8;
-/** What the colours of events mean: class, text. */
+/** What the colours of kernels mean, and of what is not a part of time: class, text. */
 const KEYS = [
-  ["gemm", "matrix products, tensor cores"], ["gemm-slow", "matrix products without them"], ["attention", "attention"],
-  ["kernel", "other kernels"], ["nccl", "NCCL"], ["wait", "waiting for the last rank"], ["copy", "copies"],
-  ["sync", "host waits for the GPU"], ["launch", "other CUDA calls"], ["ncclcall", "NCCL calls"], ["mpi", "MPI and UCX"], ["io", "I/O"],
-  ["os", "operating system"], ["nvtx", "NVTX ranges"],
+  ["gemm", "matrix products, tensor cores"], ["gemm-slow", "matrix products without them"], ["attention", "attention"], ["kernel", "other kernels"],
 ];
+/** Metrics that are shown at first. */
+const FIRST = [/^SMs? Active|^GR Active/, /^Device memory in use/];
 
 export const sumGrid = (grid, lane) => grid?.[lane].reduce((total, value) => total + value, 0) ?? 0;
 
@@ -56,14 +55,14 @@ export const showWhole = data => {
   const few = iterations.length > 1 && !isGrouped && third - iterations[0] > .01 * data.duration;
   timeline = new Timeline(find("#whole"), data, {
     ...(isGrouped ? { groups: groupByHost(data, canSort ? "wait" : "rank"), detailed: new Set() } : { lanes, detailed: lanes.length > FEW ? new Set() : null }),
+    options: { metrics: FIRST.map(one => data.metrics.find(({ name }) => one.test(name))?.name).filter(Boolean) },
     view: few ? [iterations[0], third] : [...data.span], highest: 620, hasTable: true,
     marks: data.moments.filter(Boolean).flatMap(moment => markMoment(data, moment)), buttons, label: "Timeline of the whole job", onview: () => timeline?.strip?.painter.ask(),
   });
   const pins = data.moments.map((moment, at) => moment && { number: at + 1, time: moment.begin, title: find(`#finding-${at + 1} h3`).textContent });
   timeline.strip = new Strip(find("#strip"), data, timeline, pins.filter(Boolean));
-  const classes = new Set(data.nameClasses.map(number => data.classes[number]));
-  if (classes.has("nccl") || classes.has("mpi")) classes.add("wait");
-  find("#keys").append(...(classes.size ? KEYS.filter(([name]) => classes.has(name)) : data.binParts.map(part => [part.colour, part.title]))
-    .map(([name, text]) => make("li", {}, make("i", { class: `b-${name}` }), text)));
+  const classes = new Set(data.nameClasses.map(number => data.classes[number])), list = isHost => data.binParts.filter(({ ofHost }) => ofHost === isHost).map(({ colour, title }) => [colour, title]);
+  for (const [noun, keys] of [["GPU", list(false)], ["kernels", KEYS.filter(([name]) => classes.has(name))], ["host", list(true)]])
+    if (keys.length) find("#keys").append(make("li", {}, make("b", {}, noun)), ...keys.map(([name, text]) => make("li", {}, make("i", { class: `b-${name}` }), text)));
   return timeline;
 };
