@@ -162,7 +162,8 @@ def _field(field: Field) -> str:
         base = [] if field.code.only_named else [f"{field.code.base} + 100 · n"]
         code = "; ".join([*base, *(f"{domain}: {number}" for domain, number in field.code.named)])
     label = field.label.replace("{domain}", "*domain*")
-    present = "--args" if field.detail else "optional" if field.optional else ""
+    asked = "--args" if field.detail else "--lines launches" if field.of_launch else ""
+    present = asked or "optional" if field.optional else ""
     return f"| {code} | {label} | {_values(field)} | {present} |"
 
 

@@ -56,6 +56,8 @@ Codes = Mapping[str, tuple[int, ...]]
 CATALOGUE, TEMPLATES, MENUS = "catalogue", "templates.yaml", "menus.yaml"
 _WORD = re.compile(r"\{(\w+)\}")
 DESCRIPTION_WIDTH = 100
+#: The option that asks for lines of launches, and for what belongs to them.
+LAUNCHES = "--lines launches"
 #: Units of rates that are known at all times, and of those that are during operations alone.
 SAMPLED_RATES = frozenset(
     ("%", "percent", "Throughput %", "MHz", "Hz", "bytes/ms", "packets/ms", "ticks/ms")
@@ -248,7 +250,8 @@ def _make_view(name: str, spec: Spec, codes: Codes) -> View:
     if histogram is not None:
         histogram = _leave_out_zero(histogram, windows)
     shown = [window.get("types") for window in specs.values() if window.get("values") != NO_VALUE]
-    needs = _describe_needs(shown, "any_of" in spec, codes) or "states (--states)"
+    tags = [tag for window in specs.values() for tag in _to_list(window.get("tags", []))]
+    needs = _describe_needs(shown, tags, "any_of" in spec, codes) or "states (--states)"
     guards = [_parse_types(guard, codes) for guard in _list_guards(spec)]
     guarded, numbers = _add_guards([*windows.values()], guards, heading, histogram is None)
     table = None
@@ -468,9 +471,9 @@ def _shows_names(window: Window) -> bool:
     )
 
 
-def _describe_needs(types: list[Any], suffices: bool, codes: Codes) -> str:
-    """Return in words the events that windows of these types need. suffices: whether one type is
-    enough.
+def _describe_needs(types: list[Any], tags: list[Any], suffices: bool, codes: Codes) -> str:
+    """Return in words the events that windows of these types, and of lines with these tags, need.
+    suffices: whether one type is enough.
     """
     ranges = [spec for spec in types if isinstance(spec, dict)]
     names = [name for spec in types if not isinstance(spec, dict) for name in _to_list(spec or [])]
@@ -480,10 +483,11 @@ def _describe_needs(types: list[Any], suffices: bool, codes: Codes) -> str:
         for spec in ranges
     ]
     asked = {list_details().get(code) for name in names for code in _get_codes(name, codes)}
+    asked |= {list_details().get(tag) for tag in tags if isinstance(tag, int)}
     return (
         ("any of " if suffices else "")
         + ", ".join(dict.fromkeys(parts))
-        + "".join(f"; convert with --args {kind}=all" for kind in sorted(filter(None, asked)))
+        + "".join(f"; convert with {option}" for option in sorted(filter(None, asked)))
     )
 
 
@@ -684,14 +688,14 @@ def find_code(layout: str, name: str) -> int:
 
 @cache
 def list_details() -> dict[int, str]:
-    """Return the event types that are written only where they are asked for, each with the kind of
-    events that has it.
+    """Return the event types and the tags of lines that are written only where they are asked for, each
+    with the option that does.
     """
-    layouts = load_catalogue().layouts
-    return {
-        field.code: kind
+    layouts, lines = load_catalogue().layouts, load_catalogue().lines
+    return {line.tag: LAUNCHES for line in lines.values() if line.of_launch} | {
+        field.code: LAUNCHES if field.of_launch else f"--args {kind}=all"
         for kind, spec in load_catalogue().kinds.items()
         for layout in spec.get("layouts", ())
         for field in layouts[layout].fields
-        if field.detail
+        if field.detail or field.of_launch
     }

@@ -24,7 +24,7 @@ from nsys2prv.conversion.job import MOST_TOGETHER, Job, Opened, Read, open_workp
 from nsys2prv.conversion.options import DEFAULTS, CutOptions, Options, Plan, choose_reports
 from nsys2prv.conversion.read import list_wanted_parts, read_reports
 from nsys2prv.conversion.summary import Summary
-from nsys2prv.conversion.write import list_outputs, write_job
+from nsys2prv.conversion.write import choose_writer, list_outputs, write_job
 from nsys2prv.export.communicators import name_communicators
 from nsys2prv.export.info import ReportInfo, read_report_info
 from nsys2prv.export.report_files import (
@@ -63,7 +63,7 @@ def convert(
     write_report: writes what options.report asks for, as
     :func:`nsys2prv.cli.report.write_report_files` does.
     """
-    plan = Plan.from_options(options)
+    plan = Plan.from_options(options, choose_writer(output)[0].draws_launches)
     given = [reports] if isinstance(reports, str | Path) else reports
     left_out: list[str] = []
     reports = find_reports(given, left_out)

@@ -47,6 +47,8 @@ _ITERATIONS = re.compile(r"(.+):(\d+)(?:-(\d+))?", re.DOTALL)
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 #: The kinds whose names regions have, read for these alone where nothing else asks for them.
 NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
+#: What --lines takes: messages and collectives, also launches with what is of these, nothing.
+MESSAGES, LAUNCHES, NO_LINES = "messages", "launches", "none"
 #: Ranks or hosts of the reports that are listed where an option names another.
 MOST_LISTED = 8
 
@@ -80,10 +82,16 @@ class CutOptions(Struct, frozen=True):
     arguments: bool = True
     #: Kind of event, by the names that -t takes -> the fields that its events keep.
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    #: Keep communication lines.
-    lines: bool = True
+    #: Communication lines to keep: MESSAGES (of a part in time LAUNCHES), LAUNCHES or NO_LINES.
+    lines: str = MESSAGES
     #: Kind of event -> greatest number of samples per second of each metric.
     rates: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def draws_launches(self) -> bool:
+        """True if launches are written: where they are asked for, and of a part in time."""
+        is_part = bool(self.time or self.region)
+        return self.lines == LAUNCHES or (self.lines == MESSAGES and is_part)
 
 
 class Moment(Struct, frozen=True):
@@ -195,22 +203,26 @@ class CutPlan(Struct, frozen=True):
     rates: dict[str, int] = field(default_factory=dict)
     #: Ranks to keep, for each of the options'.
     ranks: dict[str, range] = field(default_factory=dict)
-    #: Layout -> bits of the fields that are written.
+    #: Layout -> bits of the fields that are written; kind of lines -> 0 where none is.
     field_masks: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def from_options(cls, cut: CutOptions) -> CutPlan:
-        """Check the options and make a plan of them. Raises UsageError for invalid ones."""
+    def from_options(cls, cut: CutOptions, launches: bool = False) -> CutPlan:
+        """Check the options and make a plan of them. launches: the trace's format has these by
+        default. Raises UsageError for invalid ones.
+        """
         first, last = parse_span(cut.time)
         return cls(
             cut,
             first,
             last,
             region=_parse_region(cut.region),
-            away=frozenset() if cut.lines else frozenset(load_catalogue().lines),
+            away=frozenset(load_catalogue().lines) if cut.lines == NO_LINES else frozenset(),
             rates=_find_rates(cut.rates),
             ranks=_parse_ranks(cut.ranks),
-            field_masks=_choose_fields(cut),
+            field_masks=_choose_fields(
+                cut, cut.draws_launches or (launches and cut.lines == MESSAGES)
+            ),
         )
 
     @property
@@ -243,10 +255,18 @@ def find_layouts(name: str) -> list[str]:
     return list(dict.fromkeys(layout for source in meant for layout in source.layouts))
 
 
-def _choose_fields(cut: CutOptions) -> dict[str, int]:
-    """Return layout -> bits of the fields to write."""
+def _choose_fields(cut: CutOptions, launches: bool) -> dict[str, int]:
+    """Return layout -> bits of the fields to write, kind of lines -> 1 for those to write. launches:
+    whether the lines of launches are, with the fields that belong to them.
+    """
     layouts = load_catalogue().layouts
-    masks = {name: one.usual_mask if cut.arguments else 1 for name, one in layouts.items()}
+    masks = {
+        name: int(launches or not one.of_launch) for name, one in load_catalogue().lines.items()
+    }
+    masks |= {
+        name: one.usual_mask | one.launch_mask * launches if cut.arguments else 1
+        for name, one in layouts.items()
+    }
     for kind, names in cut.fields.items():
         known = find_layouts(kind)
         chosen = [layouts[name] for name in known if layouts[name].fields]
@@ -270,13 +290,16 @@ def _choose_fields(cut: CutOptions) -> dict[str, int]:
 
 
 def _choose_stored_fields(plan: CutPlan, options: Options, selection: Selection) -> dict[str, int]:
-    """Return layout -> bits of the fields to store: those to write, and what any stage reads."""
-    layouts, masks = load_catalogue().layouts, dict(plan.field_masks)
+    """Return layout -> bits of the fields to store, kind of lines -> whether to: those to write, and
+    what any stage reads.
+    """
+    layouts, masks = load_catalogue().layouts, plan.field_masks
     needed = dict.fromkeys(masks, 0)
     if options.report or any(kind.opt_in and not kind.tables for kind in selection.kinds):
-        needed = {name: layout.every_mask for name, layout in layouts.items()}
+        needed = dict.fromkeys(masks, 1)
+        needed |= {name: layout.every_mask for name, layout in layouts.items()}
     elif options.states:
-        needed = {name: layout.state_mask for name, layout in layouts.items()}
+        needed |= {name: layout.state_mask for name, layout in layouts.items()}
     if plan.region:
         needed |= {name: -1 for kind in NAMED_RANGES for name in find_layouts(kind)}
     return {name: mask | needed[name] for name, mask in masks.items()}
@@ -389,8 +412,8 @@ class Plan(Struct, frozen=True):
         return self.method in METHODS_WITH_OBSERVATIONS
 
     @classmethod
-    def from_options(cls, options: Options) -> Plan:
-        """Check the options and make a plan of them. Raises UsageError, or Nsys2prvError for a file
+    def from_options(cls, options: Options, launches: bool = False) -> Plan:
+        """Check the options and make a plan of them. launches: as for a cut. Raises UsageError, or Nsys2prvError for a file
         of rules or clocks that cannot be read, or an analysis or states without the compiled core.
         """
         if options.report:
@@ -400,7 +423,7 @@ class Plan(Struct, frozen=True):
         kinds = options.kinds.split(",") if isinstance(options.kinds, str) else options.kinds
         selection, cut = add_regions(
             select_kinds(kinds, options.demanded + ("parallel_groups",) * bool(options.mesh)),
-            CutPlan.from_options(options.cut),
+            CutPlan.from_options(options.cut, launches),
         )
         settings = ReadingSettings(
             min_durations=parse_least_durations(options.min_duration),

@@ -34,7 +34,7 @@ IN_OTHER_REPORT = Reason("in-other-report")
 MOST_EVENTS = 4
 #: Number of lines from which on Paraver takes long to open a trace, and the advice given then.
 LARGE_TRACE = 2_000_000
-SMALLER = "smaller: without attributes (--no-args) or communication lines (--no-lines), a part (--time, --ranks), or -z"
+SMALLER = "smaller: without attributes (--no-args) or communication lines (--lines none), a part (--time, --ranks), or -z"
 #: Notes in the short summary on what is not as it should be.
 MOST_NOTES = 6
 

@@ -32,7 +32,7 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import DEFAULTS, Options
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import Metric
+from nsys2prv.events.catalogue import Metric, load_catalogue
 from nsys2prv.events.kind import EventKind, Reason, describe_reason, explain_unread_table
 from nsys2prv.match import Relation, all_relations
 from nsys2prv.table.runs import COUNTER, LINE, STATE, Run
@@ -67,7 +67,7 @@ def write_job(job: Job, output: str | Path, keep_runs: bool = True) -> Summary:
     """Write the trace of a job, and the files beside it. keep_runs: the runs of the job are needed
     afterwards. Raises OSError where a file cannot be written.
     """
-    options = job.plan.options
+    job, options = _leave_out_launches(job), job.plan.options
     *outputs, clock, metadata_file = list_outputs(output, options.compress)
     writer = choose_writer(output, options.compress)[0]()
     runs = join_small_runs(job.runs, job.ids, job.folder, job.run)
@@ -83,7 +83,8 @@ def write_job(job: Job, output: str | Path, keep_runs: bool = True) -> Summary:
     if record:
         clock.write_text(record.format(), encoding="utf-8")
     events = job.written - repeated
-    masks = {name: mask for name, mask in job.plan.cut.field_masks.items() if name in events}
+    known = load_catalogue().layouts.keys() & events.keys()
+    masks = {name: job.plan.cut.field_masks[name] for name in known}
     codes = list_codes(masks, dict(job.domain_codes))
     repeats = {(name, Reason.SAMPLE_REPEATED): count for name, count in repeated.items()}
     summary = Summary.from_job(
@@ -100,6 +101,18 @@ def write_job(job: Job, output: str | Path, keep_runs: bool = True) -> Summary:
         metadata_file.write_text(text, encoding="ascii")
         summary.sizes[metadata_file] = metadata_file.stat().st_size
     return summary
+
+
+def _leave_out_launches(job: Job) -> Job:
+    """Return the job without the lines of launches that were stored for analyses alone."""
+    masks = job.plan.cut.field_masks
+    runs = [run for run in job.runs if run.shape.stream != LINE or masks[run.shape.name]]
+    lost = {run.shape.name for run in job.runs} - {run.shape.name for run in runs}
+    if not lost:
+        return job
+    written = Counter({name: count for name, count in job.written.items() if name not in lost})
+    left_out = Counter({(name, Reason.LAUNCH_LEFT_OUT): job.written[name] for name in lost})
+    return replace(job, runs=runs, written=written, left_out=job.left_out + left_out)
 
 
 def choose_writer(output: str | Path, compress: bool = False) -> tuple[type[Writer], Path]:

@@ -185,7 +185,7 @@ class ReadingSettings(Struct, frozen=True):
     min_durations: Mapping[str, int] = field(default_factory=dict)
     #: Rules of kernel classes; None for those that come with nsys2prv.
     kernel_rules: tuple[ClassRule, ...] | None = None
-    #: Layout -> bits of the fields to store; all of a layout that is not here.
+    #: Layout -> bits of the fields to store, kind of lines -> 0 for none; all of what is not here.
     field_masks: Mapping[str, int] = field(default_factory=dict)
     #: Number of stack frames of each CPU sample.
     callstack: int = 1

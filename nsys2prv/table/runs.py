@@ -183,7 +183,7 @@ class Run(Packed, frozen=True, eq=False):
 
 class SpillWriter(Closable):
     """Appends runs to one spill file. field_masks: layout -> bits of the fields that events keep
-    there; all of a layout that is not in it.
+    there, kind of lines -> 0 where none is kept; all of what is not in it.
     """
 
     def __init__(

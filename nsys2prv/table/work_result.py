@@ -117,9 +117,11 @@ class WorkResult(Struct):
 
     def store_lines(self, lines: CommunicationLines, writer: SpillWriter) -> None:
         """Store lines, and count them, and those that were not to be stored."""
+        self.lines[lines.kind] += len(lines.send)
+        if not writer.field_masks.get(lines.kind, 1):
+            return self.leave_out(lines.kind, Reason.LAUNCH_LEFT_OUT, len(lines.send))
         runs = spill_lines(lines, writer)
         self.runs += runs
-        self.lines[lines.kind] += len(lines.send)
         lost = len(lines.send) - sum(run.rows for run in runs)
         self.leave_out(lines.kind, Reason.LINE_WITHOUT_TIME, lost)
 

@@ -77,6 +77,8 @@ class WindowBytes(NamedTuple):
 class Writer(Protocol):
     """Writes traces in one format. It is pickled after `begin`: its fields are what windows need."""
 
+    #: True if lines of launches are written by default.
+    draws_launches: ClassVar[bool]
     #: Name of the units that the file consists of: lines, packets.
     unit: ClassVar[str]
     #: Endings of the files beside the trace.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tools import cut_filter
-from tools.conversions import convert_and_read
+from tools.conversions import WITH_LAUNCHES, convert_and_read
 from tools.cut_filter import CutRequest, ParsedTrace, Row
 from tools.exports import (
     KERNEL,
@@ -66,7 +66,9 @@ class Sample:
 
 @pytest.fixture(scope="module", params=SETS)
 def sample(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sample:
-    return prepare_sample(request.param, tmp_path_factory.mktemp(request.param), Options())
+    return prepare_sample(
+        request.param, tmp_path_factory.mktemp(request.param), Options(cut=WITH_LAUNCHES)
+    )
 
 
 def prepare_sample(name: str, folder: Path, options: Options) -> Sample:
@@ -74,7 +76,7 @@ def prepare_sample(name: str, folder: Path, options: Options) -> Sample:
     job = prepare(reports, Plan.from_options(options), folder, Pool())
     write_job(job, folder / "whole.prv")
     (folder / "bare").mkdir()
-    plan = Plan.from_options(replace(options, cut=CutOptions(arguments=False)))
+    plan = Plan.from_options(replace(options, cut=CutOptions(arguments=False, lines="launches")))
     bare = prepare(reports, plan, folder / "bare", Pool())
     trace = cut_filter.parse_trace(folder / "whole.prv")
     return Sample(reports, folder / "whole.prv", trace, job, bare)
@@ -126,7 +128,7 @@ def compare_random_cuts(sample: Sample, prv: Path, places: int, seed: int) -> No
             time=f"{first}ns:{last}ns",
             keep_time=request.keep_time,
             arguments=request.attributes,
-            lines=request.lines,
+            lines="launches" if request.lines else "none",
             rates={"all": request.rate} if request.rate else {},
         )
         check_cut(prv, sample.trace, request)
@@ -163,7 +165,7 @@ def test_a_trace_of_one_moment(tmp_path: Path) -> None:
         ],
     }
     report = make_export(tmp_path / "r.sqlite", tables)
-    convert([report], tmp_path / "whole.prv")
+    convert([report], tmp_path / "whole.prv", Options(cut=WITH_LAUNCHES))
     for options in ({}, {"arguments": False}, {"rates": {"all": 5}}):
         convert([report], tmp_path / "cut.prv", Options(cut=CutOptions(**options)))
         assert (tmp_path / "cut.prv").read_bytes() == (tmp_path / "whole.prv").read_bytes()
@@ -191,8 +193,10 @@ def test_ranks_of_one_report(tmp_path: Path) -> None:
         ],
     }
     report = make_export(tmp_path / "r.sqlite", rows)
-    convert([report], tmp_path / "whole.prv")
-    summary = convert([report], tmp_path / "cut.prv", Options(cut=CutOptions(ranks=("1",))))
+    convert([report], tmp_path / "whole.prv", Options(cut=WITH_LAUNCHES))
+    summary = convert(
+        [report], tmp_path / "cut.prv", Options(cut=CutOptions(ranks=("1",), lines="launches"))
+    )
     trace = read_trace(tmp_path / "cut.prv")
     assert len(read_trace(tmp_path / "whole.prv").tasks) == 2
     assert [name.split()[:2] for name in trace.names["TASK"]] == [["rank", "1"]]
@@ -214,7 +218,7 @@ def test_a_cut_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """The road from the arguments on, in several processes."""
     monkeypatch.setattr("nsys2prv.conversion.convert.SMALL_JOB_ROWS", 1)
     reports = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
-    convert(reports, tmp_path / "whole.prv")
+    convert(reports, tmp_path / "whole.prv", Options(cut=WITH_LAUNCHES))
     trace = cut_filter.parse_trace(tmp_path / "whole.prv")
     ranges = ["--time", "40%:41%"]
     options = ["-q", "-j", "2", "--no-args", "--no-lines", "--sample", "all=100"]
@@ -263,8 +267,12 @@ def test_ranks_and_hosts_are_rows_of_the_trace(
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
     # What is sampled of a machine stands with any of its ranks.
     kinds = ("cuda", "nccl", "nvtx", "osrt") if name == "training" else ()
-    convert(reports, tmp_path / "whole.prv", Options(kinds=kinds))
-    convert(reports, tmp_path / "cut.prv", Options(kinds=kinds, cut=CutOptions(**options)))
+    convert(reports, tmp_path / "whole.prv", Options(kinds=kinds, cut=WITH_LAUNCHES))
+    convert(
+        reports,
+        tmp_path / "cut.prv",
+        Options(kinds=kinds, cut=CutOptions(**options, lines="launches")),
+    )
     names = read_trace(tmp_path / "whole.prv").names["TASK"]
     wanted = {
         number
@@ -310,6 +318,32 @@ def test_a_region_of_ranges_that_are_not_shown(tmp_path: Path) -> None:
     assert read_trace(tmp_path / "cut.prv").duration == max(end for _, end in spans) - min(
         begin for begin, _ in spans
     )
+
+
+def test_launches_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
+    """Without them a trace is the same in all else; analyses beside it, which need them, add nothing."""
+    reports = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
+
+    def write(name: str, **options: object) -> tuple[str, Summary]:
+        summary = convert(reports, tmp_path / name, Options(**options))
+        return (tmp_path / name).read_text("latin-1"), summary
+
+    usual, summary = write("usual.prv")
+    every, asked = write("every.prv", cut=WITH_LAUNCHES)
+    launches = re.findall(r"^3:.*:5500[12]\n", every, re.MULTILINE)
+    rest = re.sub(r"^3:.*:5500[12]\n", "", every, flags=re.MULTILINE)
+    assert re.sub(r":9200:\d+", "", rest) == usual != rest
+    made = summary.ledger.lines
+    assert sum(one.left_out.get(Reason.LAUNCH_LEFT_OUT, 0) for one in made.values()) == len(
+        launches
+    )
+    assert not summary.ledger.missing
+    assert asked.lines - summary.lines == len(launches) > 0
+    analysed, summary = write("analysed.prv", report=True)
+    assert analysed == usual
+    assert not summary.ledger.missing
+    part, _ = write("part.prv", cut=CutOptions(time="0:99%"))
+    assert all(f":{number}" in part for number in ("9200", "55001", "55002"))
 
 
 def test_attributes_that_are_kept(tmp_path: Path) -> None:

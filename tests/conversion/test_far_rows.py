@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.conversions import convert_and_read
+from tools.conversions import WITH_LAUNCHES, convert_and_read
 from tools.exports import (
     KERNEL,
     Row,
@@ -147,7 +147,7 @@ def test_wild_calls_launch_and_enclose_nothing(tmp_path: Path) -> None:
             f"(SELECT correlationId FROM {KERNEL} LIMIT 3)"
         )
         connection.commit()
-    options = Options(demanded=("nvtx_on_gpu",))
+    options = Options(demanded=("nvtx_on_gpu",), cut=WITH_LAUNCHES)
     summary, before = (
         convert([report], tmp_path / "out.prv", options),
         convert([sample], tmp_path / "whole.prv", options),

@@ -129,7 +129,7 @@ def test_samples_balance(name: str, tmp_path: Path) -> None:
         {"kinds": ("nvtx", "osrt", "kernels")},
         {"callstack": 4},
         {"cut": CutOptions(time="20%:70%")},
-        {"cut": CutOptions(arguments=False, lines=False, ranks=("0",), rates={"all": 100})},
+        {"cut": CutOptions(arguments=False, lines="none", ranks=("0",), rates={"all": 100})},
         {"cut": CutOptions(region="*", keep_time=True)},
     ],
     ids=str,

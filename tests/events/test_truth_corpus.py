@@ -275,7 +275,7 @@ def merged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Trut
     convert(
         [path for path, _ in chosen],
         output,
-        Options(KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none"),
+        Options(KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none", cut=EVERY_ATTRIBUTE),
     )
     yield [truth for _, truth in chosen], read_trace(output)
     for truth in truths:

@@ -15,7 +15,9 @@ from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.conversion.options import CutOptions
 
 #: Every attribute of every kind.
-EVERY_ATTRIBUTE = CutOptions(fields={"all": ("all",)})
+EVERY_ATTRIBUTE = CutOptions(fields={"all": ("all",)}, lines="launches")
+#: Lines of launches, too.
+WITH_LAUNCHES = CutOptions(lines="launches")
 #: Shorter than any time since 1970 and longer than any capture, ns.
 A_YEAR = 365 * 86400 * 10**9
 
@@ -23,8 +25,10 @@ A_YEAR = 365 * 86400 * 10**9
 def convert_and_read(
     reports: Sequence[Path], output: Path, **options: object
 ) -> tuple[Trace, Summary]:
-    """Convert reports, check that the trace has no violations, and return it with the summary."""
-    summary = convert(reports, output, Options(**options))
+    """Convert reports, with lines of launches unless there is a cut, check that the trace has no
+    violations, and return it with the summary.
+    """
+    summary = convert(reports, output, Options(**{"cut": WITH_LAUNCHES, **options}))
     trace = read_trace(output)
     assert not trace.violations, str(trace.violations)
     return trace, summary

@@ -123,6 +123,8 @@ class Field(Struct, frozen=True):
     unnamed: str = ""
     #: Written only where it is asked for, by its name or with all others.
     detail: bool = False
+    #: The same of a call and of the work that it launched; written with the lines between the two.
+    of_launch: bool = False
     #: One value for all details; written where the details are not.
     sums_up: bool = False
     #: It is the caller at this level of the row's call stack; 0: none. The levels that a stack has
@@ -190,7 +192,12 @@ class Layout(Struct, frozen=True, dict=True):
     @cached_property
     def usual_mask(self) -> int:
         """Bits of the fields that are written unless others are asked for."""
-        return self._mask(lambda field: not field.detail)
+        return self._mask(lambda field: not (field.detail or field.of_launch))
+
+    @cached_property
+    def launch_mask(self) -> int:
+        """Bits of the fields that are written with the lines of launches."""
+        return self._mask(lambda field: field.of_launch)
 
     @cached_property
     def every_mask(self) -> int:
@@ -223,6 +230,8 @@ class LineKind(Struct, frozen=True, forbid_unknown_fields=True):
     label: str
     #: Tag of its lines; None: each of them has its own.
     tag: int | None = None
+    #: Its lines lead from calls to the work that they launched; written only where they are asked for.
+    of_launch: bool = False
 
 
 class CallTable(Struct, frozen=True, forbid_unknown_fields=True):

@@ -75,6 +75,7 @@ class ParaverWriter(Struct, dict=True):
     """Writes the .prv, and beside it the .pcf (labels) and the .row (names of rows)."""
 
     unit: ClassVar[str] = "lines"
+    draws_launches: ClassVar[bool] = False
     beside: ClassVar[tuple[str, ...]] = (".pcf", ".row")
     opening: ClassVar[str] = ""
 

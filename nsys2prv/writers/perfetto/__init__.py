@@ -90,6 +90,7 @@ class PerfettoWriter(Struct, dict=True):
     """Writes the .pftrace, and nothing beside it."""
 
     unit: ClassVar[str] = "packets"
+    draws_launches: ClassVar[bool] = True
     beside: ClassVar[tuple[str, ...]] = ()
     opening: ClassVar[str] = (
         "in Perfetto: open {trace} at https://ui.perfetto.dev; the browser reads it, nothing is uploaded"
