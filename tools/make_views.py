@@ -7,13 +7,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from declaration_checks import check_declarations
 from msgspec import json
 from view_catalogue import CATALOGUE, load_codes, load_menus
 from view_checks import load_checked_views
-from view_conditions import find_menu_types, list_first_views
+from view_conditions import find_menu_types, list_first_views, list_views_for_most
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.writers.paraver.cfg import VIEW_SUFFIX, VIEWS_FILE, View, format_cfg
@@ -22,8 +23,8 @@ ROOT = Path(__file__).parent.parent
 PICTURES = "views"
 HEAD = """# The Paraver views
 
-`nsys2prv cfgs --install` has Paraver offer them in its menu Hints on every trace that has their events, by the questions that they answer;
-`nsys2prv cfgs DIR` writes them to a folder.
+`nsys2prv cfgs --for out.prv --install` has Paraver offer those that show something of a trace in its menu Hints, by the questions that they
+answer; without `--for`, those that do of nearly every trace. `nsys2prv cfgs DIR` writes them to a folder.
 `nsys2prv cfgs --for out.prv` names ten views to begin with, of those that show something of a trace; with `--all` it lists them all, and
 what the trace lacks for the others. `nsys2prv cfgs --for out.prv DIR` writes the views for that trace: tables then have only the rows that
 show something (streams with kernels, not all threads), windows are as high as these rows need, and views of all NVTX domains open as fast as
@@ -58,6 +59,7 @@ def make_files(views: Sequence[View], folder: Path) -> dict[Path, str]:
         "menus": {title: [view.path for view in group] for title, group in menus.items()},
         "first": [[view.path for view in group] for group in list_first_views(views)],
         "menu_types": types,
+        "for_most": list_views_for_most(chain(*menus.values()), codes.values()),
     }
     # A line for each view, so that differences can be read.
     lines = [f'"{name}": {json.encode(part).decode()},' for name, part in parts.items()]

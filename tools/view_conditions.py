@@ -11,11 +11,14 @@ from itertools import chain
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import load_shipped_file
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.writers.paraver.cfg import (
     COMPOSE_PLACES,
     DEFAULT_FUNCTIONS,
+    LARGE_VALUE,
     Cfg,
     Composed,
+    Contents,
     Function,
     Histogram,
     Need,
@@ -53,6 +56,8 @@ OPERATIONS_OF_THE_FIRST = frozenset(
 STATISTICS_OF_COLUMNS = frozenset(("Time", "% Window Time", "# Bursts", "# Bursts != 0"))
 #: Event types of CUDA's calls and work, which nearly every trace has.
 CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
+#: Layouts of which nearly every trace with any of CUDA's has records.
+USUAL_LAYOUTS = ("cuda_api", "cuda_kernel", "memory_operation")
 #: Characters of a headline.
 MOST_SENTENCE = 90
 #: Whatever the trace has meets it.
@@ -149,6 +154,37 @@ def _name_function(window: Single) -> str:
 def find_menu_types(views: Sequence[View], known: frozenset[int]) -> list[int]:
     """Return the event types with which one of these views shows something, of all known ones."""
     return sorted({code for view in views for code in _find_telling_types(view, known)})
+
+
+def list_views_for_most(views: Iterable[View], codes: Iterable[Sequence[int]]) -> list[str]:
+    """Return the paths of views that show something of nearly every trace for which Paraver has them in
+    a menu: it does where a trace has any event type of a view. Of CUDA's, nearly every trace has API
+    calls, memory operations and kernels; lines, states, other types and values few have. codes: the
+    event types of each name; those of series, such as of NVTX domains, come with others.
+    """
+    known = frozenset(types[0] for types in codes if len(types) == 1)
+    usual = frozenset(
+        field.code
+        for layout in USUAL_LAYOUTS
+        for field in load_catalogue().layouts[layout].fields
+        if isinstance(field.code, int) and not field.detail
+    )
+    shown = []
+    for view in views:
+        singles = [window for window in view.cfg.windows if isinstance(window, Single)]
+        # Paraver offers views without event types for any trace.
+        types = set().union(*(_list_window_types(one, known) for one in singles)) or {0}
+        contents = (_make_least_contents(code, usual) for code in types)
+        if not any(explain_empty_view(view, one, {}) for one in contents):
+            shown.append(view.path)
+    return shown
+
+
+def _make_least_contents(code: int, usual: frozenset[int]) -> Contents:
+    """Return what is known to be in a trace with an event type."""
+    types = usual | {code} if code in CUDA_TYPES else frozenset((code,))
+    values = frozenset((one, LARGE_VALUE) for one in types)
+    return Contents(types, types, frozenset(), values=values)
 
 
 def _find_telling_types(view: View, known_codes: frozenset[int]) -> set[int]:

@@ -237,8 +237,8 @@ def run_cfgs(arguments: list[str]) -> int:
     elif options.install:
         target, count, menus = views.install_views(trace, options.all)
         text = (
-            f"{count} views written to {target}; Paraver offers them under Hints, in {menus} menus that begin with nsys2prv, "
-            "when it is started next"
+            f"views written to {target}; Paraver offers {count} of them under Hints, in {menus} menus that begin with nsys2prv, when it is "
+            f"started next: those that show something of {trace or 'nearly every trace; with --for TRACE, those that do of a trace'}"
         )
     elif folder:
         count = len(views.copy_views(folder, trace, options.all))

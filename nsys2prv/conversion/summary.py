@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 
 from msgspec import Struct, field
 
@@ -374,10 +375,12 @@ def _describe_next_steps(summary: Summary) -> list[str]:
     names = {Path(view).stem: shown for view, shown in summary.views.items()}
     width = max(map(len, names), default=0)
     opening = [summary.opening.format(trace=summary.trace)] if summary.opening else []
+    trace = summary.trace or "TRACE"
     if names:
         opening = [
-            "in Paraver: `nsys2prv cfgs --install` puts the views into its menu Hints; any opens at once, as the first of these by",
-            f"  {make_view_command(summary.trace or 'TRACE', next(iter(names)))}",
+            f"in Paraver: `nsys2prv cfgs --for {quote(trace)} --install` puts the views that show something of it into its menu Hints; "
+            "any opens at once, as the first of these by",
+            f"  {make_view_command(trace, next(iter(names)))}",
             *(f"  {name:<{width}}  {shown}" for name, shown in names.items()),
         ]
     return [

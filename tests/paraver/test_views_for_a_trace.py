@@ -6,6 +6,7 @@ import base64
 import gzip
 import re
 import struct
+from collections.abc import Collection
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -24,6 +25,8 @@ from nsys2prv.writers.paraver.cfg import (
     LARGE_VALUE,
     Contents,
     Filter,
+    Single,
+    View,
     explain_empty_view,
     format_cfg,
     load_environment,
@@ -478,40 +481,64 @@ def _list_types(space: ElementTree.Element) -> set[int]:
     return set(types)
 
 
-def test_workspaces_name_the_views_of_the_menus(installed: list[ElementTree.Element]) -> None:
-    menus = load_views().menus
-    assert [one.findtext("name").removeprefix("nsys2prv ") for one in installed] == list(menus)
-    for space, group in zip(installed, menus.values(), strict=True):
-        hints = [
-            (item.findtext("first"), item.findtext("second"))
-            for item in space.iterfind("hintCFGs/item")
-        ]
-        assert [title for _, title in hints] == [VIEWS[path].title for path in group]
-        for (file, _), path in zip(hints, group, strict=True):
-            assert file.endswith(f"/.paraver/nsys2prv/{path}")
-            assert Path(file).is_file()
-
-
-def test_a_workspace_is_offered_wherever_one_of_its_views_shows_something(
-    installed: list[ElementTree.Element], trace: tuple[Path, list[str]]
-) -> None:
-    present, shown = (
-        TraceContents(trace[0]).whole.types,
-        {fit.title for fit in find_views_for_trace(trace[0]) if not fit.lacking},
+def _is_offered(view: View, present: Collection[int]) -> bool:
+    """Return whether Paraver has a view in its menu, not grey: where a trace has any event type of it."""
+    singles = [window for window in view.cfg.windows if isinstance(window, Single)]
+    return not any(one.types.values for one in singles) or any(
+        min(one.types.values) <= code <= max(one.types.values)
+        if one.types.condition == "[x,y]"
+        else code in one.types.values
+        for one in singles
+        for code in present
+        if one.types.values
     )
-    for space in installed:
-        if any(item.findtext("second") in shown for item in space.iterfind("hintCFGs/item")):
-            assert _list_types(space) & present, space.findtext("name")
 
 
-def test_workspaces_of_what_few_traces_have_are_not_offered_on_others(
-    installed: list[ElementTree.Element],
+@pytest.mark.parametrize("trace", [*SAMPLES, "machine", "mpi"], indirect=True)
+@pytest.mark.parametrize("of_trace", [True, False], ids=["for the trace", "for all"])
+def test_every_entry_of_the_menus_shows_something(
+    of_trace: bool,
+    trace: tuple[Path, list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder, count, _ = install_views(trace[0] if of_trace else None)
+    spaces = ElementTree.parse(folder.parent / "workspaces.xml").iterfind(
+        "*/workspaces/item/second"
+    )
+    present = TraceContents(trace[0]).whole.types
+    lacking = {fit.path: fit.lacking for fit in find_views_for_trace(trace[0])}
+    menus = {
+        space.findtext("name").removeprefix("nsys2prv "): [
+            str(Path(one.text).relative_to(folder)) for one in space.iterfind("hintCFGs/item/first")
+        ]
+        for space in spaces
+        if _list_types(space) & present
+    }
+    offered = {
+        path for group in menus.values() for path in group if _is_offered(VIEWS[path], present)
+    }
+    assert offered
+    assert [path for path in offered if lacking[path]] == []
+    if of_trace:
+        of_menus = {path for group in load_views().menus.values() for path in group}
+        assert offered == {path for path in of_menus if not lacking[path]}
+        assert count == len(offered)
+    for title, group in menus.items():
+        assert group == [path for path in load_views().menus[title] if path in group]
+        assert all((folder / path).is_file() for path in group)
+
+
+def test_workspaces_are_those_of_the_menus(installed: list[ElementTree.Element]) -> None:
     for space in installed:
-        name = space.findtext("name")
+        title = space.findtext("name").removeprefix("nsys2prv ")
+        views = {VIEWS[path].title for path in load_views().menus[title]}
+        assert {item.findtext("second") for item in space.iterfind("hintCFGs/item")} <= views
+        # Those of what few traces have are not offered on others.
         assert (not _list_types(space) & {KERNEL, API, GRAPH, 63000001}) == (
-            name[len("nsys2prv ") :] in ("7 GPU metrics", "8 CPU and host")
-        ), name
+            title in ("7 GPU metrics", "8 CPU and host")
+        ), title
 
 
 @pytest.mark.parametrize(("longer", "shown"), [(1, 6), (2, 5)], ids=["most time", "bimodal"])

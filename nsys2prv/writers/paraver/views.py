@@ -250,17 +250,20 @@ def find_paraver_folder() -> Path:
 
 
 def install_views(trace: Path | None = None, everything: bool = False) -> tuple[Path, int, int]:
-    """Write the views and make Paraver offer them; returns their folder, and how many views and
-    workspaces these are. The arguments are as in :func:`copy_views`.
+    """Write the views and make Paraver offer those that show something of the trace, without one those
+    that do of nearly every trace; returns their folder, and how many are offered in how many menus.
+    The arguments are as in :func:`copy_views`.
     """
     home = find_paraver_folder()
     folder, path = home / INSTALLED, home / WORKSPACES_FILE
     others = [one for one in _read_workspaces(path) if not one.name.startswith("nsys2prv ")]
     texts = {folder / name: text for name, text in make_views(trace, everything).items()}
-    own = _list_workspaces(folder)
+    fits = find_views_for_trace(trace) if trace else ()
+    offered = {fit.path for fit in fits if not fit.lacking} or {*load_views().for_most}
+    own = _list_workspaces(folder, offered)
     template = load_environment().get_template(WORKSPACES_FILE)
     write_complete_files({**texts, path: template.render(spaces=[*own, *others])})
-    return folder, len(texts), len(own)
+    return folder, sum(len(space.hints) for space in own), len(own)
 
 
 def write_view(
@@ -289,17 +292,17 @@ def make_view(path: str, span: tuple[int, int] | None, trace: Path | None) -> st
     return format_cfg(choose_plane(view.cfg, trace), span=span)
 
 
-def _list_workspaces(folder: Path) -> list[Workspace]:
-    """Return a workspace for each menu, of views in a folder. It offers the views on traces with an
-    event type with which one of them shows something.
+def _list_workspaces(folder: Path, offered: Collection[str]) -> list[Workspace]:
+    """Return a workspace for each menu, of those of its views in a folder that are offered. Paraver shows
+    it for traces with an event type with which one view of the menu shows something.
     """
     titles = {view.path: view.title for view in load_views().views}
     spaces = []
     for title, paths in load_views().menus.items():
         values = [(OF_EVENTS, _encode_type(code)) for code in load_views().menu_types[title]]
-        hints = [(str(folder / path), titles[path]) for path in paths]
+        hints = [(str(folder / path), titles[path]) for path in paths if path in offered]
         spaces.append(Workspace(f"nsys2prv {title}", OF_EVENTS, values, hints))
-    return spaces
+    return [space for space in spaces if space.hints]
 
 
 def _encode_type(code: int) -> str:

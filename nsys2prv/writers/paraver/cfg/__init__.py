@@ -245,6 +245,8 @@ class Views(Struct, frozen=True):
     first: tuple[tuple[str, ...], ...]
     #: Title of each menu -> event types with which one of its views shows something.
     menu_types: dict[str, tuple[int, ...]]
+    #: Paths of views of menus that show something of nearly every trace with any of their event types.
+    for_most: tuple[str, ...]
     #: Core views, then those made by rule from declarations of events.
     views: tuple[View, ...]
 
