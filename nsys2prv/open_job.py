@@ -198,6 +198,9 @@ class OpenJob(Closable):
             "records": self.layouts,
             "begins_utc": f"{begin:%Y-%m-%d %H:%M:%S}" if begin else "",
             "gpu_models": dict(Counter(filter(None, gpus.values())).most_common()),
+            "gpu_clocks_hertz": sorted(
+                {gpu.limits.clock for info in infos for gpu in info.gpus.values()} - {0}
+            ),
             "machine": {
                 part: sorted({info.machine[part] for info in infos if part in info.machine})
                 for part in MACHINE

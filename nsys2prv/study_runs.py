@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.text import format_nanoseconds, list_some
+from nsys2prv._util.text import format_nanoseconds, list_differing, list_some
 from nsys2prv.conversion.options import Options
 from nsys2prv.figures.device_group import ALL
 from nsys2prv.figures.efficiencies import HOST_THREADS, USEFUL
@@ -35,6 +35,7 @@ from nsys2prv.open_job import open_job
 from nsys2prv.show.finished_job import JSON, FinishedJob
 from nsys2prv.show.page.excerpts import choose_excerpts
 from nsys2prv.show.study.formats import Study
+from nsys2prv.show.text import say_clock
 
 #: Where all regions are asked for, those of at least this share of the time of a run, or of the time that
 #: it loses, are shown: what is smaller explains nothing that a study is about.
@@ -240,7 +241,7 @@ def _make_run(name: str, job: FinishedJob) -> Run:
         devices=focus["devices"],
         nodes=focus["nodes"],
         gpu_models=dict(job.description.get("gpu_models", {})),
-        programs=list(job.description.get("programs", ())),
+        programs=job.programs,
         environment=environment,
         interval=Interval(focus["begin_ns"], focus["end_ns"], focus["iterations"], focus["what"]),
         threads=HOST_THREADS[focus["host_threads"]],
@@ -292,9 +293,10 @@ def _describe_environment(job: FinishedJob, focus: Mapping[str, Any]) -> dict[st
     facts = job.description
     models = (facts.get("gpu_models") or {}).items()
     lists = {
-        "program": facts.get("programs", ()),
+        "program": job.programs,
         "nodes": facts["nodes"],
         "GPUs": [f"{count:,} x {name}" for name, count in models],
+        "GPU clock": filter(None, [say_clock(job.clock)]),
         **facts.get("machine", {}),
         "driver": facts.get("drivers", ()),
         "recorded by nsys": facts.get("recorded_by", ()),
@@ -351,6 +353,7 @@ def compare_runs(
         *_compare_machines(runs),
         *_compare_intervals(runs),
         *_compare_work(runs),
+        *_list_repeats(runs),
         *_compare_recordings(runs),
     ]
     if not (why or scaling) and len({run.units for run in runs}) > 1:
@@ -483,13 +486,7 @@ def _relate(
 
 
 def _list_differing(runs: Sequence[Run], describe: Callable[[Run], str]) -> str:
-    """Return what runs differ in, `4 GPUs: A100; 8 GPUs: H100`; empty where they do not."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        found.setdefault(describe(run), []).append(run.label)
-    if len(found) < 2:
-        return ""
-    return "; ".join(f"{list_some(labels)}: {text}" for text, labels in found.items())
+    return list_differing((run.label, describe(run)) for run in runs)
 
 
 def _compare_machines(runs: Sequence[Run]) -> list[str]:
@@ -518,9 +515,10 @@ def _compare_intervals(runs: Sequence[Run]) -> list[str]:
     return warnings
 
 
-def _compare_work(runs: Sequence[Run]) -> Iterator[str]:
-    """Say which runs on the same number of devices do different work in an iteration: by instructions
-    where both have them, else by useful time on GPUs of one model.
+def _group_alike(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run], float]]:
+    """Yield the runs with iterations on the same number of devices: that number, the runs by their work, the least
+    first, and how many times as much the last does as the first: by instructions where all have them, else by
+    useful time; 1 where that is not known, as on GPUs of several models.
     """
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
@@ -528,21 +526,37 @@ def _compare_work(runs: Sequence[Run]) -> Iterator[str]:
             measured = run.useful if run.devices else run.threads
             groups.setdefault((run.size, measured), []).append(run)
     for (size, _), alike in groups.items():
-        key = "useful_ns" if alike[0].devices else "host_useful_ns"
-        if all(run.sums.get("instructions") for run in alike):
-            key = "instructions"
-        elif len({tuple(sorted(run.gpu_models)) for run in alike}) > 1:
-            continue
+        key = _find_measure(alike)
         known = sorted((run for run in alike if run.sums.get(key)), key=lambda run: run.sums[key])
-        if not known or (times := known[-1].sums[key] / known[0].sums[key]) < OTHER_WORK:
-            if len(alike) > 1:
-                lasts = sorted(run.metrics["elapsed_ns"] for run in alike)
-                ends = " to ".join(map(format_nanoseconds, (lasts[0], lasts[-1])))
-                said, apart = WARNINGS["repeats"], f"{100 * (lasts[-1] / lasts[0] - 1):.1f} %"
-                yield said.format(count=len(alike), units=size, ends=ends, apart=apart)
-            continue
-        said = WARNINGS["execute" if key == "instructions" else "compute"]
-        yield said.format(units=size, times=times, most=known[-1].label, least=known[0].label)
+        times = known[-1].sums[key] / known[0].sums[key] if known else 1.0
+        yield size, known or alike, times
+
+
+def _find_measure(runs: Sequence[Run]) -> str:
+    """Return the figure that work of runs is measured by; "" for none."""
+    if all(run.sums.get("instructions") for run in runs):
+        return "instructions"
+    is_one_model = len({tuple(sorted(run.gpu_models)) for run in runs}) == 1
+    return ("useful_ns" if runs[0].devices else "host_useful_ns") if is_one_model else ""
+
+
+def _compare_work(runs: Sequence[Run]) -> Iterator[str]:
+    """Say which runs on the same number of devices do different work in an iteration."""
+    for size, alike, times in _group_alike(runs):
+        if times >= OTHER_WORK:
+            said = WARNINGS["execute" if _find_measure(alike) == "instructions" else "compute"]
+            most, least = alike[-1].label, alike[0].label
+            yield said.format(units=size, times=times, most=most, least=least)
+
+
+def _list_repeats(runs: Sequence[Run]) -> Iterator[str]:
+    """Say which runs are repeats, of the same work on as many devices of one model, and how far apart they are."""
+    for size, alike, times in _group_alike(runs):
+        if times < OTHER_WORK and len(alike) > 1 and _find_measure(alike):
+            lasts = sorted(run.metrics["elapsed_ns"] for run in alike)
+            ends = " to ".join(map(format_nanoseconds, (lasts[0], lasts[-1])))
+            said, apart = WARNINGS["repeats"], f"{100 * (lasts[-1] / lasts[0] - 1):.1f} %"
+            yield said.format(count=len(alike), units=size, ends=ends, apart=apart)
 
 
 def _compare_recordings(runs: Sequence[Run]) -> list[str]:

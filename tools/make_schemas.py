@@ -18,7 +18,7 @@ from nsys2prv.figures import study_model
 from nsys2prv.figures.result import MOMENT, Finding, Result, Table
 from nsys2prv.figures.study_model import ComparedRuns, Interval, Run, Scaling, Work
 from nsys2prv.show import finished_job
-from nsys2prv.show.difference import Checked, Comparison, Limit, Reason
+from nsys2prv.show.difference.facts import Checked, Comparison, Limit, Reason
 from nsys2prv.show.finished_job import JobFacts
 
 ROOT = Path(__file__).parent.parent

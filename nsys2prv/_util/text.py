@@ -70,6 +70,17 @@ def list_some(names: Sequence[str], most: int = 3, separator: str = ", ") -> str
     return separator.join(names[:most]) + more
 
 
+def list_differing(
+    described: Iterable[tuple[str, str]], form: str = "{who}: {what}", between: str = "; "
+) -> str:
+    """Return what named things differ in, `4 GPUs: A100; 8 GPUs: H100`; empty where they do not. form: of each."""
+    found: dict[str, list[str]] = {}
+    for name, what in described:
+        found.setdefault(what, []).append(name)
+    each = (form.format(who=list_some(names), what=what) for what, names in found.items())
+    return between.join(each) if len(found) > 1 else ""
+
+
 def suggest_range(wanted: str, names: Sequence[str]) -> str:
     """Return what to do where no NVTX range has this name: the nearest one, or how to list them."""
     if near := get_close_matches(wanted.strip("*"), names[:MOST_COMPARED], 1):

@@ -34,7 +34,7 @@ from nsys2prv.export.report_files import is_report
 
 if TYPE_CHECKING:
     from nsys2prv.conversion.options import CutOptions, Options
-    from nsys2prv.show.difference import Limit
+    from nsys2prv.show.difference.facts import Limit
 
 #: Complaints of argparse that are put into other words. Groups: 1: the option, or the argument; 2 and 3: its
 #: value, and the values that it may have.
@@ -264,7 +264,7 @@ LIMITED = ("", "job", "iteration", "communication", "region", "kernel", "efficie
 
 def _parse_limit(text: str) -> Limit:
     """Return the limit that [WHAT=]SHARE is, as in 5% or kernel:gemm=0.05."""
-    from nsys2prv.show.difference import Limit
+    from nsys2prv.show.difference.facts import Limit
 
     wanted, _, number = text.rpartition("=")
     what, _, name = wanted.partition(":")

@@ -38,7 +38,9 @@ from nsys2prv.export.roles import FILE_NAMES, describe_processes
 from nsys2prv.figures.result import Result
 from nsys2prv.open_job import OpenJob, open_job
 from nsys2prv.replay.questions import parse_what_ifs
-from nsys2prv.show.difference import NOT_COMPARABLE, check_limits, compare_sides, find_jump
+from nsys2prv.show.difference.facts import NOT_COMPARABLE
+from nsys2prv.show.difference.limits import check_limits, compare_sides, find_jump
+from nsys2prv.show.difference.pictures import draw_bars, list_bars
 from nsys2prv.show.finished_job import JSON, FinishedJob
 from nsys2prv.show.study.formats import Study
 from nsys2prv.show.text import Style, count_lines_left, format_machine_line, format_results
@@ -235,7 +237,9 @@ def run_diff(options: argparse.Namespace) -> Answer:
     _write_files(
         options,
         json=compared.to_json,
-        html=lambda: _import_page().make_difference_page(name, headline, difference, jobs),
+        html=lambda: _import_page().make_difference_page(
+            name, comparison, headline, difference, jobs
+        ),
     )
     status = SLOWER if any(one.is_exceeded for one in checked) else 0
     if options.fail_above and comparison.verdict == NOT_COMPARABLE:
@@ -246,8 +250,12 @@ def run_diff(options: argparse.Namespace) -> Answer:
         for job in side
         for line in job.description.get("warnings", ())
     ]
-    head = [headline, *map(str, checked)]
-    text = format_results([difference], head, Style.for_output(options.full, options.rows))
+    style = Style.for_output(options.full, options.rows)
+    bars = draw_bars(list_bars(comparison, difference), style.text_width)
+    if comparison.verdict == NOT_COMPARABLE:
+        bars = []
+    head = [headline, *map(str, checked), *bars]
+    text = format_results([difference], head, style)
     return text, warnings, status
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
@@ -61,6 +61,8 @@ class JobFacts(TypedDict, total=False):
     begins_utc: str
     #: GPU model -> number of these GPUs in the hosts.
     gpu_models: dict[str, int]
+    #: The greatest clocks of these GPUs (Hz), empty where not recorded.
+    gpu_clocks_hertz: list[int]
     #: Part of the machine -> what reports say of it.
     machine: dict[str, list[str]]
     #: Versions of NVIDIA's driver.
@@ -166,6 +168,21 @@ class FinishedJob(Struct, frozen=True):
     def metrics(self) -> Metrics:
         """The efficiencies by part; none where they were not computed."""
         return name_metrics(*(self.find_row("efficiencies", one) for one in ("device", "host")))
+
+    @property
+    def programs(self) -> list[str]:
+        """The programs of the ranks, without their folders; empty where they are not known."""
+        return sorted({PurePath(one).name for one in self.description.get("programs") or ()})
+
+    @property
+    def clock(self) -> tuple[float, bool] | None:
+        """The clock of its GPUs (Hz), and whether it was sampled while they compute, rather than the greatest that
+        they can have; None where neither is known, or GPUs differ.
+        """
+        if sampled := self.find_row("efficiencies", "instructions").get("clock_hertz"):
+            return sampled, True
+        greatest = self.description.get("gpu_clocks_hertz") or ()
+        return (greatest[0], False) if len(greatest) == 1 else None
 
     @property
     def time_in_mpi(self) -> tuple[str, float] | None:

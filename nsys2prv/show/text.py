@@ -163,6 +163,13 @@ def join_units(text: str) -> str:
     return re.sub(r"(?<=\d) (?=[%×a-z])", NO_BREAK, text)
 
 
+def say_clock(clock: tuple[float, bool] | None) -> str:
+    """Return the clock of GPUs for people: `FinishedJob.clock`; empty where it is not known."""
+    if clock is None:
+        return ""
+    return f"{clock[0] / 1e6:,.0f} MHz ({'sampled' if clock[1] else 'at most'})"
+
+
 def format_work(work: Work | None) -> str:
     """Return the time of an iteration for people, with how many there are and what they send."""
     if work is None:

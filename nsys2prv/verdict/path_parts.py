@@ -14,7 +14,7 @@ from nsys2prv.replay.graph import TRANSFERS, Kind, split_rows, split_size
 from nsys2prv.replay.path import Cause, divide_path
 from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.host_use import JobFacts
-from nsys2prv.verdict.thresholds import LEAST_LISTED
+from nsys2prv.verdict.thresholds import LEAST_LISTED, MOST
 
 #: What the path waits for -> the part of its time.
 OF_CAUSES = {
@@ -180,17 +180,27 @@ def _list_ends(facts: CauseContext) -> pl.DataFrame:
 
 
 def _divide_host_time(facts: JobFacts, part: str, when: str, time: int) -> pl.DataFrame:
-    """Return rows of a time (ns) by what hosts do then. when: as :meth:`JobFacts.find_use` has it."""
+    """Return rows of a time (ns) by what hosts do then, and the call or NVTX range that most of that is in. when: as
+    :meth:`JobFacts.find_use` has it.
+    """
     use = facts.find_use(when)
-    parts = {PARTS[one]: own for one, own in use.parts.items() if own} if use else {}
+    parts = {one: own for one, own in use.parts.items() if own} if use else {}
     edges = np.cumsum([0, *(parts.values() or [1])]) / (sum(parts.values()) or 1) * time
-    names = [*parts] or [""]
+    names = [PARTS[one] for one in parts] or [""]
+    of_parts = (
+        [
+            [*(one for one in use.list_calls(part) if one.share >= MOST), use.inside]
+            for part in parts
+        ]
+        if use
+        else [[]]
+    )
     return pl.DataFrame(
         {
             "process": np.full(len(names), -1),
             "part": [part] * len(names),
             "name": names,
-            "range": [""] * len(names),
+            "range": [next((one.name for one in most if one), "") for most in of_parts] or [""],
             "time_ns": np.diff(np.round(edges).astype(np.int64)),
         }
     )

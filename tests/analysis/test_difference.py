@@ -15,17 +15,13 @@ from tools.view_answers import SAMPLES
 from nsys2prv._util.errors import UsageError
 from nsys2prv.cli import main
 from nsys2prv.figures.result import Result, Table
-from nsys2prv.show.difference import (
-    NOT_COMPARABLE,
-    Limit,
-    check_limits,
-    compare_jobs,
-    compare_sides,
-    find_jump,
-)
+from nsys2prv.show.difference.comparison import compare_jobs
+from nsys2prv.show.difference.facts import NOT_COMPARABLE, Limit
+from nsys2prv.show.difference.limits import check_limits, compare_sides, find_jump
+from nsys2prv.show.difference.pictures import draw_bars, list_bars
 from nsys2prv.show.finished_job import FinishedJob
 
-US, STEPS = 1_000, 10
+US, MS, STEPS = 1_000, 1_000_000, 10
 #: What a rank of the job does in an iteration: part, name, kernel before, count, ns; and what is on the path.
 WORK = (
     ("kernel", "gemm_128x128<float>(int)", "norm", 4, 400 * US),
@@ -101,7 +97,7 @@ GEMM = WORK[0][1]
         ),
         ({"rank 1 between a and b": {"time": 330 * US}}, "rank 1 takes 300.00 us longer in load, 100 %"),
         ({"between a and b": {"time": 330 * US}}, ": hosts take 300.00 us longer in load, 100 %"),
-        ({"AllReduce": {"time": 100 * US}}, "communication takes 50.00 us longer in AllReduce (each 100 % longer), 100 %"),
+        ({"AllReduce": {"time": 100 * US}}, "communication takes 50.00 us longer in AllReduce (each 2 times as long), 100 %"),
         (
             {f"rank 1 {GEMM}": {"time": 500 * US}, "rank 1 norm": {"time": 120 * US}},
             "kernels of rank 1 take 200.00 us longer (each 48 % longer), most of it in gemm_128x128<float>(int), 100 %",
@@ -109,7 +105,7 @@ GEMM = WORK[0][1]
         (
             {"norm": {"time": 120 * US}, "rank 1 between a and b": {"time": 330 * US}},
             "rank 1 takes 300.00 us longer in load, 75 % of the difference; then kernel norm takes 100.00 us longer"
-            " (each 500 % longer), 25 %",
+            " (each 6 times as long), 25 %",
         ),
         ({"AllReduce": {"name": "AllGather", "time": 100 * US}}, ": communication takes 50.00 us longer, 100 %"),
         # Other names of the same kernel.
@@ -136,15 +132,15 @@ def test_causes(work: Mapping[str, Any], said: str) -> None:
     ("second", "verdict", "said"),
     [
         (make_run(devices=4), "with reserve", "With reserve (A has 2 GPUs, B has 4 GPUs): B takes as long as A"),
-        (make_run(gpu_models={"A100": 2}), "with reserve", "A ran on H100, B on A100"),
+        (make_run(gpu_models={"A100": 2}), "with reserve", "A ran on H100, B ran on A100"),
         (make_run(devices=0), NOT_COMPARABLE, "A and B cannot be compared: B has no work on GPUs"),
         (make_run({GEMM: {"name": "a"}, "norm": {"name": "b"}}), NOT_COMPARABLE, "other programs, kernels that both"),
         (make_run({GEMM: {"count": 7}}), "with reserve", "(other work, 67 % of its kernels are the same): B takes as long as A (iteration"),
         (make_run({GEMM: {"count": 40}}), "with reserve", "(other work, 14 % of its kernels are the same): B takes as long as A (job 5.45 ms → 5.45 ms)."
-            " NVTX ranges of both, GPU time (else host time) of one: load 30.00 us → 30.00 us"),
+            " NVTX ranges of both, GPU time launched in one (else host time): load 30.00 us → 30.00 us"),
         # Iterations are equal, but there are more of them.
         (make_run(steps=40), "comparable", "B takes as long as A (iteration 495.00 us → 495.00 us, by chance up to 0.0 %)."
-            " The job takes 272.5 % longer (5.45 ms → 20.30 ms): there are 40 instead of 10 iterations"),
+            " The job takes 3.72 times as long (5.45 ms → 20.30 ms): there are 40 instead of 10 iterations"),
         (make_run(start=5_500 * US), "comparable", "start-up takes 5.00 ms longer, most of it in calls of CUDA"),
     ],
 )  # fmt: skip
@@ -152,6 +148,67 @@ def test_what_compares(second: FinishedJob, verdict: str, said: str) -> None:
     comparison, _ = compare_jobs(make_run(), second)
     assert comparison.verdict == verdict
     assert said in comparison.headline
+
+
+def test_what_makes_up_for_a_cause() -> None:
+    """Hosts wait less because kernels take longer: both are said, though the iteration takes as long."""
+    slow = {"norm": {"time": 220 * US}, "rank 1 between a and b": {"time": 100 * US}}
+    comparison, _ = compare_jobs(
+        make_run({"between a and b": {"time": 300 * US}}),
+        make_run({**slow, "rank 0 between a and b": {"time": 100 * US}}),
+    )
+    assert comparison.change == 0
+    assert not comparison.causes, "nothing is to be explained"
+    slow["norm"]["time"] = 215 * US
+    first = make_run({"between a and b": {"time": 300 * US}})
+    comparison, _ = compare_jobs(first, make_run(slow))
+    assert (
+        ": hosts take 200.00 us less in load; against that, kernel norm takes 195.00 us longer (each 10.8 times as long)"
+        in comparison.headline
+    )
+    assert [one.change_ns for one in comparison.against] == pytest.approx([195 * US])
+
+
+@pytest.mark.parametrize(("time", "is_said"), [(520, True), (480, False)])
+def test_clocks(time: int, is_said: bool) -> None:
+    """Kernels that are slower by the ratio of the clocks are said to be so; the clocks are a reserve."""
+    runs = (
+        make_run(gpu_clocks_hertz=[1_980_000_000]),
+        make_run({GEMM: {"time": time * US}}, gpu_clocks_hertz=[1_523_000_000]),
+    )
+    headline = compare_jobs(*runs)[0].headline
+    assert (
+        "GPUs of A have a clock of 1,980 MHz (at most), GPUs of B have a clock of 1,523 MHz (at most)"
+        in headline
+    )
+    assert (", as the clock is lower)" in headline) == is_said
+
+
+def test_ends_that_one_run_alone_shows() -> None:
+    """Where the hosts of one run alone are recorded, it begins and ends elsewhere: that is not compared."""
+    runs = [
+        make_run({GEMM: {"count": 40 * at}}, start=at * MS, records={layout: 1})
+        for at, layout in ((1, "nvtx"), (40, "thread_state"))
+    ]
+    comparison, result = compare_jobs(*runs)
+    assert comparison.unit == "work"
+    assert comparison.unit_ns == (4_950 * US, 4_950 * US)
+    assert "hosts before and after GPU work are recorded in B alone" in comparison.headline
+    assert "start-up" not in [*result.tables["parts"].frame["family"]]
+
+
+def test_bars_add_up() -> None:
+    """What takes longer without what takes less is the difference, to the character."""
+    comparison, result = compare_jobs(
+        make_run(), make_run({GEMM: {"time": 600 * US}, "norm": {"time": 10 * US}})
+    )
+    a, b, longer, less = list_bars(comparison, result)
+    assert (a.length, b.length) == comparison.unit_ns
+    assert longer.length - less.length == pytest.approx(b.length - a.length)
+    lines = draw_bars([a, b, longer, less], 80)
+    counts = [sum(map(line.split("|")[1].count, "#~=.")) for line in lines[:4]]
+    assert counts[1] - counts[0] == pytest.approx(counts[2] - counts[3], abs=2)
+    assert draw_bars([a], 20) == []
 
 
 def test_what_is_new_and_what_is_gone() -> None:

@@ -27,7 +27,10 @@ from nsys2prv._util.text import capitalize, format_count, format_nanoseconds
 from nsys2prv.export.roles import describe_processes
 from nsys2prv.figures.result import NOTHING, TEXTS, Result
 from nsys2prv.figures.study_model import FAIR, GOOD, SIGNS, ComparedRuns, rate_efficiency
+from nsys2prv.show.difference.facts import UNITS, Comparison
+from nsys2prv.show.difference.pictures import list_bars
 from nsys2prv.show.finished_job import FinishedJob
+from nsys2prv.show.page import compared as compared_runs
 from nsys2prv.show.page import sections
 from nsys2prv.show.page.data import pack_data
 from nsys2prv.show.page.excerpts import BUDGET, choose_excerpts
@@ -80,19 +83,25 @@ def make_timeline_page(job: OpenJob, number: int) -> str:
 
 
 def make_difference_page(
-    name: str, headline: str, difference: Result, jobs: Sequence[FinishedJob]
+    name: str,
+    comparison: Comparison,
+    headline: str,
+    difference: Result,
+    jobs: Sequence[FinishedJob],
 ) -> str:
-    """Return the difference of two jobs as a page: a sentence that says what changed, where the time of
-    an iteration goes, a typical one of each, findings, and the tables. name: of both jobs.
+    """Return the difference of two jobs as a page: a sentence that says what changed, bars of where the time goes,
+    the moment of the sentence and a typical iteration of each, findings, and the tables. name: of both jobs.
     """
     names = [f"{letter}: {job.description['name']}" for letter, job in zip("AB", jobs, strict=True)]
     return fill_page(
         "diff",
         name,
         FinishedJob({}, {"difference": difference}),
-        [*zip(names, jobs, strict=True)],
+        [*zip(names, compared_runs.show_headline(comparison, jobs), strict=True)],
         verdict=headline,
-        findings=sections.compare_findings(*jobs),
+        unit=UNITS[comparison.unit],
+        bars=compared_runs.place_bars(list_bars(comparison, difference)),
+        findings=compared_runs.compare_findings(*jobs),
     )
 
 

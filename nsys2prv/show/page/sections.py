@@ -27,7 +27,6 @@ from nsys2prv.figures.study_model import (
     rate_efficiency,
 )
 from nsys2prv.figures.time_division import HOST_PARTS, PARTS
-from nsys2prv.show.difference import APART
 from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.page.excerpts import Moment
 
@@ -120,32 +119,6 @@ def list_cards(job: FinishedJob) -> Iterator[tuple[Finding, str, Moment | None]]
         length = job.description.get("covered_ns", end) if of_job else end - begin
         of = " of the job" if of_job and job.steady else ""
         yield finding, format_nanoseconds(finding.share * length) + of, moment
-
-
-def compare_findings(first: FinishedJob, second: FinishedJob) -> list[dict[str, Any]]:
-    """Return the findings of two jobs, those of the second first: title, shares, and whether they are
-    new or gone, or have changed. Findings of one kind and of the same ranks are the same.
-    """
-    before, after = (
-        {(one.kind, one.ranks): one for one in job.findings} for job in (first, second)
-    )
-
-    def describe(old: Finding | None, new: Finding | None) -> str:
-        if not (old and new):
-            return "gone" if old else "new"
-        if abs(new.share - old.share) < APART:
-            return "as before"
-        return "grew" if new.share > old.share else "shrank"
-
-    pairs = [(before.get(key), after.get(key)) for key in {**after, **before}]
-    return [
-        {
-            "title": (new or old).title,
-            "shares": [one and one.share for one in (old, new)],
-            "state": describe(old, new),
-        }
-        for old, new in pairs
-    ]
 
 
 def list_efficiencies(job: FinishedJob) -> list[tuple[Row, float, str]]:

@@ -1,11 +1,16 @@
-// Typical iterations of several jobs, one above the other, aligned at their begins: they zoom and move together.
+// Moments of several jobs, one above the other, aligned at their begins: those of a section zoom and move together.
 import { findAll } from "./dom.js";
 import { Timeline } from "./timeline.js";
 
-/** Draw the timelines; jobs: those whose typical iterations the page has, in its order. */
+/** Draw the timelines; jobs: those whose moments the page has, in its order. */
 export const showAligned = jobs => {
-  const shown = findAll(".aligned").map(place => {
-    const data = jobs[Number(place.dataset.job)], [moment] = data.moments;
+  const drawn = [...new Set(findAll(".aligned").map(place => place.parentElement))].map(section => showSection(section, jobs));
+  return () => drawn.forEach(draw => draw());
+};
+
+const showSection = (section, jobs) => {
+  const shown = findAll(".aligned", section).map(place => {
+    const data = jobs[Number(place.dataset.job)], moment = data.moments[Number(place.dataset.moment)];
     return { place, data, moment, timeline: null };
   });
   const longest = Math.max(...shown.map(({ moment }) => moment.end - moment.begin));
@@ -19,7 +24,7 @@ export const showAligned = jobs => {
     one.timeline = new Timeline(place, data, {
       lanes, detailed: lanes.length > 4 ? new Set(lanes.slice(0, 1)) : null, isFree: true,
       view: [moment.begin - .02 * longest, moment.begin + 1.05 * longest],
-      label: `A typical iteration of ${place.previousElementSibling.textContent}`, onview: view => align(moment, view),
+      label: `${section.firstElementChild.firstChild.textContent.trim()}: ${place.previousElementSibling.textContent}`, onview: view => align(moment, view),
     });
   }
   return () => shown.forEach(({ timeline }) => timeline.painter.now());

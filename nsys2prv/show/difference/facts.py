@@ -1,0 +1,259 @@
+"""Hold what is found of two runs, as facts that JSON has as they are, and say it in sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, to_builtins
+
+from nsys2prv._util.text import format_nanoseconds, list_some, shorten
+from nsys2prv.show.difference.runs import ARGUMENTS
+from nsys2prv.verdict.words import TEXTS, say
+
+NOT_COMPARABLE = "not comparable"
+#: What is compared -> what it is called.
+UNITS = {
+    "iteration": "iteration",
+    "job": "job",
+    "work": "from the first to the last GPU work",
+}
+#: From so many times on a change is said as a multiple: more percent are hard to read.
+MANY_TIMES = 2
+#: Runs that differ by a smaller share are alike where their spread is not known: so much do repeated runs of
+#: one program on one machine differ.
+ALIKE = 0.005
+#: Iterations that take longer than this multiple of the median are named.
+OUTLIER = 1.5
+#: Shares that people are told of a difference twice: of the job and of an iteration, if they are so far apart.
+APART = 0.02
+#: Numbers of kernels that are the same, by place in the program, differ by at most this.
+SAME_COUNT = 0.2
+#: Characters of a name in a sentence.
+WIDEST = 50
+
+
+class Reason(Struct, frozen=True):
+    """A part of the difference. Times are ns of the unit that is compared."""
+
+    #: What the time is of: kernels, communication, copies, hosts, start-up, shutdown, unexplained.
+    family: str
+    #: The part of the path, as in `path` of findings.
+    part: str
+    #: Kernel, call, NVTX range or place; "" for several.
+    name: str
+    #: By how much it takes longer in B (ns).
+    change_ns: float
+    #: Of the whole difference.
+    share: float
+    #: The ranks that it is of, where it is not of all.
+    ranks: tuple[str, ...] = ()
+    #: How often it happens on a rank, in A and B.
+    counts: tuple[float, float] | None = None
+    #: How many times as long each lasts.
+    times: float | None = None
+    #: NVTX range, or the longest of several; of start-up and shutdown the call or range that most of it is in.
+    inside: str = ""
+    #: It takes longer as the clock of GPUs is lower, or shorter as it is higher.
+    is_of_clock: bool = False
+
+    def __str__(self) -> str:
+        """Return the reason for people: `rank 2 takes 2.0 ms longer in load_batch`."""
+        who, name = list_some([*self.ranks]), _shorten(self.name)
+        inside = _shorten(self.inside) if self.inside != self.name else ""
+
+        def place(name: str) -> str:
+            """Return where hosts are: in a call or range, or between two calls."""
+            return name if name.startswith("between ") or not name else f"in {name}"
+
+        facts = {
+            "who": who,
+            "name": name,
+            "time": abs(self.change_ns),
+            "more": "longer" if self.change_ns > 0 else "less",
+            "each": self._say_each(),
+            "hosts": f"{who} take{'s' * (len(self.ranks) == 1)}" if who else "hosts take",
+            "where": place(name),
+            "inside": inside if name or self.family != "hosts" else "",
+            "most": "" if name else place(inside),
+            "family": self.family,
+        }
+        is_one = self.family == "kernels" and bool(name)
+        key = f"more {'kernel' if is_one else self.family}"
+        return str(say(key if key in TEXTS["says"] else "more", **facts))
+
+    def _say_each(self) -> str:
+        if self.counts and abs(self.counts[1] - self.counts[0]) > SAME_COUNT * self.counts[0]:
+            return f"{self.counts[1]:,.4g} instead of {self.counts[0]:,.4g}"
+        if not self.times or abs(self.times - 1) < APART:
+            return ""
+        each = f"each {100 * abs(self.times - 1):.0f} % {'longer' if self.times > 1 else 'shorter'}"
+        if self.times >= MANY_TIMES:
+            each = f"each {self.times:.3g} times as long"
+        clock = f", as the clock is {'lower' if self.times > 1 else 'higher'}"
+        return each + clock * self.is_of_clock
+
+
+class Limit(Struct, frozen=True):
+    """By how much something of B may exceed that of A: `job`, `iteration`, `communication`, `region`, `kernel`,
+    `efficiency` (by how much it may be lower); "" for the unit that is compared.
+    """
+
+    what: str
+    #: Of the region, kernel or efficiency, as a pattern or a part of it.
+    name: str
+    #: What is allowed (0.05: 5 %).
+    share: float
+
+
+class Checked(Struct, frozen=True):
+    """A limit, and what was found. Times are ns, efficiencies fractions of 1."""
+
+    limit: Limit
+    #: In A.
+    before: float
+    #: In B.
+    after: float
+    #: By how much B is worse (0.22: by 22 %).
+    change: float
+    #: What the change may be by chance.
+    noise: float
+    #: The change is greater than the limit and what may be by chance.
+    is_exceeded: bool
+
+    def __str__(self) -> str:
+        what = " ".join(filter(None, (self.limit.what, self.limit.name)))
+        is_efficiency = self.limit.what == "efficiency"
+        worse, better = ("lower", "higher") if is_efficiency else ("longer", "shorter")
+        how = better if self.change < 0 else worse
+        state = "exceeds the limit of" if self.is_exceeded else "is within the limit of"
+        return (
+            f"{what}: {how} by {100 * abs(self.change):.1f} %, which {state} {100 * self.limit.share:g} % "
+            f"(by chance up to {100 * self.noise:.1f} %)"
+        )
+
+
+class Comparison(Struct, frozen=True):
+    """Facts that are found of two runs A and B; JSON has them as they are."""
+
+    #: What the runs are called.
+    names: tuple[str, str]
+    #: `comparable`, `with reserve` or `not comparable`.
+    verdict: str
+    #: Why not.
+    reserves: list[str]
+    #: What is compared: `iteration`, `job`, or `work`, the time from the first to the last work of GPUs.
+    unit: str
+    #: How alike that of both runs is, None where it is not known.
+    likeness: float | None
+    #: Mean time of the unit in both runs (ns).
+    unit_ns: tuple[float, float]
+    #: Time of the job in both runs (ns).
+    job_ns: tuple[float, float]
+    #: Numbers of iterations, 0 for none.
+    iterations: tuple[int, int]
+    #: The share of A's unit by which two runs may differ by chance; None where no spread is known.
+    noise: float | None
+    #: Iterations that take far longer than the median: name of the run, number, time (ns).
+    outliers: list[tuple[str, int, float]]
+    #: Causes of the difference, the first one first.
+    causes: list[Reason]
+    #: The largest part that changes the other way, where it makes up for much of the causes; empty for none.
+    against: list[Reason]
+    #: Causes of the job's difference, where it is another one.
+    job_causes: list[Reason]
+    #: NVTX ranges of both, where no iterations are compared: name, and time of each in A and B (ns).
+    regions: list[tuple[str, float, float]] = []
+    #: Numbers of runs, of which these have the median times.
+    runs: tuple[int, int] = (1, 1)
+    #: What was found of limits.
+    checked: list[Checked] = []
+
+    @property
+    def change(self) -> float:
+        """By how much B takes longer than A (0.22: by 22 %)."""
+        return compute_change(*self.unit_ns)
+
+    @property
+    def job_change(self) -> float:
+        """The same of the whole job."""
+        return compute_change(*self.job_ns)
+
+    @property
+    def is_alike(self) -> bool:
+        """True if the unit takes as long in both runs, as far as can be told."""
+        return abs(self.change) < max(ALIKE, self.noise or 0.0)
+
+    @property
+    def disagrees(self) -> bool:
+        """True if the job changes in another way than the iteration that is compared."""
+        if self.unit != "iteration":
+            return False
+        of_job = 0 if abs(self.job_change) < ALIKE else np.sign(self.job_change)
+        other = of_job != (0 if self.is_alike else np.sign(self.change))
+        is_apart = abs(self.job_change - self.change) >= APART
+        return is_apart and bool(other or self.job_causes)
+
+    @property
+    def headline(self) -> str:
+        """A sentence that says what changed and why."""
+        a, b = self.names
+        reserves = "; ".join(self.reserves)
+        if self.verdict == NOT_COMPARABLE:
+            return f"{a} and {b} cannot be compared: {reserves}. The job takes {_say_times(*self.job_ns)}"
+        reserve = f"With reserve ({reserves}): " if reserves else ""
+        is_small = abs(self.change) < ALIKE
+        how = "as long as" if is_small else _say_change(self.change, " than", " as")
+        chance = f"by chance up to {100 * self.noise:.1f} %" if self.noise is not None else ""
+        if self.is_alike and not is_small:
+            how = f"{_say_change(self.change)}, which may be chance, than"
+        medians = f"medians of {self.runs[0]} and {self.runs[1]} runs" if max(self.runs) > 1 else ""
+        times = ", ".join(filter(None, (_say_times(*self.unit_ns), medians, chance)))
+        said = f"{b} takes {how} {a} ({UNITS[self.unit]} {times})"
+        if self.causes and (self.against or not is_small):
+            causes = (
+                f"{one}, {100 * one.share:.0f} % of the difference" * (one.share < MANY_TIMES)
+                or str(one)
+                for one in self.causes
+            )
+            said += f": {'; then '.join(causes)}"
+            said += "".join(f"; against that, {one}" for one in self.against)
+        if self.outliers:
+            far = [
+                f"{number} of {job} ({format_nanoseconds(time)})"
+                for job, number, time in self.outliers
+            ]
+            said += f". Iterations of more than {OUTLIER:g} times the median: {list_some(far)}"
+        if self.disagrees:
+            said += f". The job takes {_say_change(self.job_change)} ({_say_times(*self.job_ns)})"
+            if self.job_causes:
+                said += f": {'; then '.join(map(str, self.job_causes))}"
+        if self.regions:
+            regions = (f"{name} {_say_times(*times)}" for name, *times in self.regions)
+            said += f". NVTX ranges of both, GPU time launched in one (else host time): {', '.join(regions)}"
+        return reserve + said
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts and the sentence, for JSON."""
+        derived = ("change", "job_change", "is_alike", "disagrees", "headline")
+        return {**to_builtins(self), **{name: getattr(self, name) for name in derived}}
+
+
+def _shorten(name: str) -> str:
+    """Return the name of a kernel or call for a sentence: a long one without its arguments."""
+    return name if len(name) <= WIDEST else shorten(ARGUMENTS.sub("", name), WIDEST)
+
+
+def compute_change(before: float, after: float) -> float:
+    return after / before - 1 if before else 0.0
+
+
+def _say_change(change: float, than: str = "", as_: str = "") -> str:
+    """Return a change for people. than, as_: what follows what differs by a share, and by a multiple."""
+    if change >= MANY_TIMES - 1:
+        return f"{1 + change:.3g} times as long{as_}"
+    return f"{100 * abs(change):.1f} % {'longer' if change > 0 else 'less time'}{than}"
+
+
+def _say_times(before: float, after: float) -> str:
+    return f"{format_nanoseconds(before)} → {format_nanoseconds(after)}"

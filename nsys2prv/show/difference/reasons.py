@@ -1,0 +1,264 @@
+"""Find why two runs differ: the parts of the difference, and which of them are its causes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv.show.difference.facts import Reason
+from nsys2prv.show.difference.runs import ENDS, Run
+
+#: Families of parts of the path, in the order of sentences.
+FAMILIES = {
+    "kernel": "kernels",
+    "nccl": "communication",
+    "mpi": "communication",
+    "copy": "copies",
+    "host": "hosts",
+    "call": "hosts",
+    "latency": "hosts",
+    "start": "start-up",
+    "exit": "shutdown",
+    "unexplained": "unexplained",
+    "outside": "unexplained",
+}
+REST = "rest"
+#: A single reason that has so much of what its family differs by is named alone; further causes are named from
+#: this share of the difference on.
+MOSTLY, LEAST_NAMED = 0.6, 0.2
+#: Causes that are named at most.
+MOST_CAUSES = 2
+#: Families whose reasons have names of their own.
+OF_MANY = ("kernels", "communication", "copies", "hosts")
+#: Families that name nothing to change.
+UNKNOWN = ("unexplained", REST)
+#: A part against the difference is named from this share of the unit on.
+OPPOSED = 0.05
+#: Kernels are slower by the clock if they are so by a power of it that is 1 within this: those that wait for memory
+#: hardly change.
+OF_CLOCK = 0.25
+#: Ranks are named whose own change is this share of the largest, and that makes up as much of the difference.
+OWN = 0.5
+#: What tells reasons apart, and columns of what a change is by.
+KEY = ["part", "name", "range"]
+BY = ("by_count_ns", "by_duration_ns", "by_place_ns")
+
+
+def list_reasons(
+    runs: Sequence[Run], of_ranks: pl.DataFrame, unit: str, whole: Sequence[float]
+) -> pl.DataFrame:
+    """Return the parts of the difference of a unit, the largest first: `family`, `part`, `name`, `range`, `a_ns`,
+    `b_ns`, `change_ns`, of that what is by numbers (`by_count_ns`), by how long each takes on most ranks
+    (`by_duration_ns`) and else, as on single ranks or where other work hides it (`by_place_ns`); and how
+    often a rank does it (`a_count`, `b_count`). The parts add up to the difference; what no row has is
+    the row `rest`. of_ranks: as :func:`compare_ranks` returns it; whole: the unit's times (ns).
+    """
+    sides, left = [], []
+    for job, run, time in zip("ab", runs, whole, strict=True):
+        path = run.path
+        if unit != "job":
+            path = path.filter(~pl.col("part").is_in(ENDS))
+        has_range = pl.col("part").is_in(["host", "call"])
+        is_host = (pl.col("part") == "host") & (pl.col("range") != "")
+        name = pl.when(is_host).then("range").otherwise("name")
+        named = path.with_columns(
+            name=pl.when(pl.col("part") == "latency").then(pl.lit("")).otherwise(name),
+            range=pl.when(has_range).then("range").otherwise(pl.lit("")),
+            inside="range",
+        )
+        own = (pl.col("time_ns").sum() / run.count(unit)).alias(f"{job}_ns")
+        inside = pl.col("inside").first().alias(f"{job}_inside")
+        sides.append(named.group_by(KEY, maintain_order=True).agg(own, inside))
+        left.append(time - named["time_ns"].sum() / run.count(unit))
+    joined = sides[0].join(sides[1], on=KEY, how="full", coalesce=True)
+    rest = {"part": REST, "name": "", "range": "", "a_ns": left[0], "b_ns": left[1]}
+    counts = of_ranks.group_by("part", "name").agg(
+        pl.col("a_count").sum() / runs[0].ranks,
+        pl.col("b_count").sum() / runs[1].ranks,
+        pl.col("times").first(),
+    )
+    joined = pl.concat([joined, pl.DataFrame(rest)], how="diagonal").join(
+        counts, on=["part", "name"], how="left"
+    )
+    # What start-up and shutdown are in is named by the run in which it takes longer.
+    inside = (pl.col(f"{job}_inside").fill_null("") for job in "ab")
+    inside = (
+        pl.when(pl.col("a_ns").fill_null(0) >= pl.col("b_ns").fill_null(0))
+        .then(next(inside))
+        .otherwise(next(inside))
+    )
+    of_ends = pl.col("part").is_in(ENDS)
+    joined = joined.with_columns(range=pl.when(of_ends).then(inside).otherwise("range"))
+    joined = joined.with_columns(pl.col("^[ab]_(ns|count)$").fill_null(0.0))
+    change, count = pl.col("b_ns") - pl.col("a_ns"), pl.col("b_count")
+    often = pl.when(pl.col("a_count") > 0).then(count / pl.col("a_count"))
+    # What is new or gone; work that both have may be on the path of one alone.
+    is_new = (pl.col("a_count") == 0) != (count == 0)
+    by_count = (often.fill_null(1.0) - 1) * pl.col("a_ns")
+    by_duration = (pl.col("times").fill_null(1.0) - 1) * (pl.col("a_ns") + by_count)
+    joined = joined.with_columns(
+        family=pl.col("part").replace_strict({**FAMILIES, REST: REST}),
+        change_ns=change,
+        by_count_ns=pl.when(is_new).then(change).otherwise(by_count),
+        by_duration_ns=pl.when(is_new).then(0.0).otherwise(by_duration),
+    ).with_columns(by_place_ns=change - pl.col("by_count_ns") - pl.col("by_duration_ns"))
+    columns = ("family", *KEY, "a_ns", "b_ns", "change_ns", *BY, "a_count", "b_count", "times")
+    return joined.select(columns).sort(-pl.col("change_ns").abs(), *KEY)
+
+
+def compare_ranks(runs: Sequence[Run], unit: str) -> pl.DataFrame:
+    """Return what each rank does in a unit in both runs: `rank`, `part`, `name`, `a_time_ns`, `b_time_ns`, `a_count`,
+    `b_count`, how many times as long each takes in B on most ranks (`times`), and how long all would take with
+    that (`usual`).
+    """
+    key = ["rank", "part", "name"]
+    sums = [
+        run.work.filter(pl.col("name") != "")
+        .group_by(key)
+        .agg((pl.col("time_ns", "count").sum() / run.count(unit)).name.prefix(f"{job}_"))
+        for job, run in zip("ab", runs, strict=True)
+    ]
+    both = sums[0].join(sums[1], on=key, how="full", coalesce=True)
+    often = pl.col("b_count") / pl.col("a_count")
+    times = pl.col("b_time_ns") / pl.col("a_time_ns") / often
+    # Of two in the middle the one that changes less.
+    low, high = (times.quantile(0.5, one).over("part", "name") for one in ("lower", "higher"))
+    both = both.with_columns(
+        times=pl.when(low.log().abs() <= high.log().abs()).then(low).otherwise(high)
+    )
+    return both.with_columns(usual=pl.col("a_time_ns") * pl.col("times") * often)
+
+
+def choose_causes(
+    reasons: pl.DataFrame,
+    of_ranks: pl.DataFrame,
+    runs: Sequence[Run],
+    times: Sequence[float],
+    clock: float,
+) -> tuple[list[Reason], list[Reason]]:
+    """Return what makes most of the difference, the first cause first, and the largest part against it. of_ranks: as
+    :func:`compare_ranks` returns it; times: of the unit in both runs (ns); clock: how many times as long kernels
+    take by the clocks of GPUs.
+    """
+    whole = times[1] - times[0]
+    if not (whole and all(run.path.height for run in runs)):
+        return [], []
+    # Of a range the work of ranks is known by the places between calls that the path has in it.
+    paths = pl.concat([run.path for run in runs]).filter(part="host")
+    places = paths.select("part", "range", place="name").unique()
+    rows = reasons.join(places, on=["part", "range"], how="left")
+    rows = rows.with_columns(place=pl.coalesce("place", "name"))
+    of_ranks = of_ranks if runs[0].ranks == runs[1].ranks else of_ranks.clear()
+    found = _Causes(reasons, rows, of_ranks, whole, clock)
+    sign, least = np.sign(whole), LEAST_NAMED * abs(whole)
+    # What single parts of equal runs differ by is chance.
+    others = found.list_parts(-sign, max(least, OPPOSED * min(times)))
+    causes = found.list_parts(sign, least)[:MOST_CAUSES]
+    return causes, [one for one in others if one.family not in UNKNOWN][:1] if causes else []
+
+
+class _Causes(Struct, frozen=True):
+    """Finds parts of a difference (`whole`, ns) that are large. Tables as in :func:`choose_causes`."""
+
+    reasons: pl.DataFrame
+    #: With the `place` that ranks' work has.
+    rows: pl.DataFrame
+    of_ranks: pl.DataFrame
+    whole: float
+    clock: float
+
+    def find_ranks(
+        self, some: pl.DataFrame, change: float, sign: float
+    ) -> tuple[tuple[str, ...], float | None]:
+        """Return the ranks that have a change (ns) to themselves, beyond what is longer on most ranks, empty for
+        none; and how many times as long their work takes as it does on most.
+        """
+        key = ["part", "place"]
+        wanted = self.rows.join(some.select(KEY), on=KEY).select(key).unique()
+        own = self.of_ranks.join(wanted, left_on=["part", "name"], right_on=key).group_by("rank")
+        own = own.agg(pl.col("usual", "b_time_ns").sum())
+        own = own.with_columns(change=(pl.col("b_time_ns") - pl.col("usual")) * sign)
+        most = float(own["change"].max() or 0)
+        longest = own.filter(pl.col("change") >= OWN * most).sort("rank")
+        if longest.height > own.height / 2 or most < OWN * abs(change):
+            return (), None
+        usual = longest["usual"].sum()
+        return tuple(longest["rank"]), longest["b_time_ns"].sum() / usual if usual else None
+
+    def list_parts(self, sign: float, least: float) -> list[Reason]:
+        """Return what changes in a direction, the largest first: of each family, and of single ranks apart."""
+        found = []
+        for family in self.reasons["family"].unique(maintain_order=True):
+            own = self.reasons.filter(family=family)
+            at_place = float(own["by_place_ns"].sum())
+            is_of_ranks = at_place * sign >= least and self.find_ranks(own, at_place, sign)[0]
+            for columns in [BY[2:], BY[:2]] if is_of_ranks else [BY]:
+                if part := self._find_part(family, own, columns, sign, least):
+                    found.append(part)
+        return sorted(found, key=lambda one: -abs(one.change_ns))
+
+    def _find_part(
+        self, family: str, own: pl.DataFrame, columns: Sequence[str], sign: float, least: float
+    ) -> Reason | None:
+        """Return what a family changes by in some columns, None where that is less than is named."""
+        grown = own.with_columns(own=pl.sum_horizontal(columns) * sign)
+        change = float(grown["own"].sum())
+        if change < least:
+            return None
+        grown = grown.filter(pl.col("own") > 0).sort("own", descending=True)
+        first = grown.row(0, named=True)
+        # What others of the family make up for is no cause by itself.
+        is_single = MOSTLY * change <= first["own"] <= change / MOSTLY
+        if is_single and family in OF_MANY:
+            grown, change = grown[:1], first["own"]
+        is_single = is_single or family not in OF_MANY
+        ranks, times = self.find_ranks(grown, change, sign) if columns == BY[2:] else ((), None)
+        if times is None:
+            known = grown.filter(pl.col("a_ns") > 0)
+            usual = float((known["a_ns"] * known["times"].fill_null(1.0)).sum())
+            times = usual / max(float(known["a_ns"].sum()), 1.0) if usual else None
+        counted = grown[:1] if is_single else own
+        return Reason(
+            family,
+            first["part"] if is_single else "",
+            first["name"] if is_single else "",
+            float(sign * change),
+            float(sign * change / self.whole),
+            ranks,
+            tuple(float(counted[f"{job}_count"].sum()) for job in "ab"),
+            times,
+            first["range"] if is_single else first["name"],
+            family == "kernels" and is_of_clock(times, self.clock),
+        )
+
+
+def is_of_clock(times: float | None, clock: float) -> bool:
+    """Return whether work that takes so many times as long does by the clock."""
+    if not times or clock == 1:
+        return False
+    return bool(abs(np.log(times) / np.log(clock) - 1) <= OF_CLOCK)
+
+
+def explain_job(runs: Sequence[Run], times: Sequence[float]) -> list[Reason]:
+    """Return what else than the length of iterations makes the difference of jobs: their number, and what is
+    before and after. times: of an iteration of both (ns).
+    """
+    whole = runs[1].job.length - runs[0].job.length
+    counts = runs[0].iterations, runs[1].iterations
+    more = (counts[1] - counts[0]) * times[0]
+    found = [("iterations", "", "", more)]
+    for part in ENDS:
+        rows = [run.path.filter(part=part) for run in runs]
+        change = rows[1]["time_ns"].sum() - rows[0]["time_ns"].sum()
+        most = max(rows, key=lambda one: one["time_ns"].sum())
+        names = (most[name].first() or "" for name in ("name", "range"))
+        found.append((FAMILIES[part], *names, float(change)))
+    causes = [
+        Reason(family, "", name, change, change / whole, counts=counts, inside=inside)
+        for family, name, inside, change in found
+        if whole and change / whole >= LEAST_NAMED
+    ]
+    return sorted(causes, key=lambda one: -one.share)[:MOST_CAUSES]
