@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -147,11 +148,15 @@ def test_a_selection_says_what_sql_says(training: Path, visit: Callable[..., Any
     """Time, count, mean and longest of kernels, NCCL, copies and calls of two ranks in a selected time."""
     page, expected = visit(training), {}
     begin, end, lanes = 60_000_123, 171_234_567, (0, 2)
+    launching = (
+        "SELECT globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME r "
+        "JOIN CUPTI_ACTIVITY_KIND_KERNEL USING (correlationId)"
+    )
     tables = {
         "kernel": ("KERNEL", "k.shortName", "AND s.value NOT LIKE 'nccl%'"),
         "NCCL": ("KERNEL", "k.shortName", "AND s.value LIKE 'nccl%'"),
         "copy": ("MEMCPY", "1", ""),
-        "call": ("RUNTIME", "k.nameId", ""),
+        "call": ("RUNTIME", "k.nameId", f"AND globalTid IN ({launching})"),
     }
     first = "document.querySelector('#whole').timeline.data.getTrack({}, 'k').begin[0]"
     for lane in lanes:
@@ -284,8 +289,90 @@ def test_tables_themes_and_print(training: Path, visit: Callable[..., Any]) -> N
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    size = "{ const {width, height, clientWidth, clientHeight} = document.querySelector('.excerpt canvas'); printed = [width / clientWidth, height / clientHeight]; }"
+    page.evaluate(f"addEventListener('beforeprint', () => {size})")
     assert len(page.pdf(print_background=True)) > 100_000
     assert page.locator(".excerpt canvas").count() == page.locator("article[data-moment]").count()
+    across, down = page.evaluate("printed")
+    assert across == pytest.approx(down, rel=0.01), "canvases are drawn for the width of the paper"
+    page.evaluate("document.documentElement.classList.add('brief')")
+    one = page.pdf(print_background=True, format="A4")
+    assert len(re.findall(rb"/Type\s*/Page\b", one)) == 1, "the summary is one page"
+
+
+def test_the_address_keeps_the_view(training: Path, visit: Callable[..., Any]) -> None:
+    """A reload shows the same, and Back and Ctrl+Z undo one step after the other."""
+    page, root = visit(training), "#whole"
+    timeline, first = "document.querySelector('#whole').timeline", read_view(page, root)
+
+    def settle() -> str:
+        page.wait_for_timeout(600)
+        return page.url
+
+    page.locator(f"{root} button", has_text="whole job").click()
+    views = [settle()]
+    page.evaluate(f"{timeline}.selectArea(60e6, 70e6, [0, 1, 3])")
+    views.append(settle())
+    page.locator(f"{root} input").fill("/load_/")
+    page.keyboard.press("Enter")
+    settle()
+    page.click("#theme")
+    views.append(settle())
+    page.locator("nav a[href='#kernels']").click()
+    shown = read_view(page, root)
+    page.reload()
+    page.wait_for_function("document.documentElement.dataset.ready")
+    assert read_view(page, root) == pytest.approx(shown, abs=1)
+    assert page.evaluate(f"{timeline}.area") == {"begin": 60e6, "end": 70e6, "lanes": [0, 1, 3]}
+    assert page.evaluate(f"{timeline}.selected.i") >= 0
+    assert page.input_value(f"{root} input") == "/load_/"
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.evaluate("scrollY") > 1000, "the section is part of the address"
+    page.go_back()
+    assert settle() == views[2]
+    page.go_back()
+    assert page.evaluate("document.documentElement.dataset.theme") is None
+    page.locator(f"{root} .tl-box").focus()
+    while settle() not in views:
+        page.keyboard.press("Control+z")
+    assert page.url == views[1]
+    page.go_back()
+    assert settle() == views[0]
+    page.keyboard.press("Control+Shift+z")
+    assert settle() == views[1]
+    for _ in range(2):
+        page.get_by_role("button", name="undo").click()
+        settle()
+    assert read_view(page, root) == pytest.approx(first)
+
+
+def test_fingers(training: Path, visit: Callable[..., Any]) -> None:
+    """Two fingers zoom a timeline, one moves it, and a tap selects an event."""
+    page = visit(training, has_touch=True, viewport={"width": 420, "height": 900})
+    canvas = page.locator("#whole canvas")
+    canvas.scroll_into_view_if_needed()
+    box, first = canvas.bounding_box(), read_view(page, "#whole")
+    fingers = page.context.new_cdp_session(page)
+
+    def touch(kind: str, *places: float) -> None:
+        points = [{"x": box["x"] + x, "y": box["y"] + 40, "id": n} for n, x in enumerate(places)]
+        fingers.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
+
+    touch("Start", 220, 260)
+    for far in (10, 20, 30):
+        touch("Move", 220 - far, 260 + far)
+    touch("End")
+    second = read_view(page, "#whole")
+    assert second[1] - second[0] == pytest.approx((first[1] - first[0]) * 40 / 100, rel=0.02)
+    touch("Start", 300)
+    for far in (20, 40, 60):
+        touch("Move", 300 - far)
+    touch("End")
+    third = read_view(page, "#whole")
+    assert third[0] > second[0]
+    assert third[1] - third[0] == pytest.approx(second[1] - second[0])
+    page.touchscreen.tap(box["x"] + 300, box["y"] + 70)
+    page.locator("#whole .event h4").wait_for()
 
 
 @pytest.mark.parametrize("width", [1400, 420])

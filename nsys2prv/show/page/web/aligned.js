@@ -27,5 +27,4 @@ const showSection = (section, jobs) => {
       label: `${section.firstElementChild.firstChild.textContent.trim()}: ${place.previousElementSibling.textContent}`, onview: view => align(moment, view),
     });
   }
-  return () => shown.forEach(({ timeline }) => timeline.painter.now());
 };

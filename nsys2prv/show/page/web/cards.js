@@ -19,7 +19,7 @@ export const markMoment = (data, moment) => {
 };
 
 /** Draw the timeline of each card when it comes into sight; showInWhole(moment) shows it in that of the job, if there is one.
- * Returns what draws those that were not in sight, for printing. */
+ * Returns what makes those that were not in sight, for printing. */
 export const showCards = (data, showInWhole) => {
   const cards = findAll("article[data-moment]"), timelines = new Map();
   const open = card => { if (!timelines.has(card)) timelines.set(card, openCard(data, card, showInWhole)); };
@@ -30,10 +30,7 @@ export const showCards = (data, showInWhole) => {
     find(".sentence", card).textContent = describeMoment(data, data.moments[Number(card.dataset.moment)]);
     observer.observe(card);
   }
-  return () => {
-    cards.forEach(open);
-    for (const timeline of timelines.values()) timeline.painter.now();
-  };
+  return () => cards.forEach(open);
 };
 
 const openCard = (data, card, showInWhole) => {

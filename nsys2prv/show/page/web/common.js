@@ -1,5 +1,5 @@
 // What all pages do: themes, texts on hover, what can be copied, contents that say where one is, tables.
-import { addTip, copy, find, findAll, getTheme, setTheme } from "./dom.js";
+import { addTip, copy, drawAll, find, findAll, getTheme, setTheme } from "./dom.js";
 import { JobData } from "./data.js";
 import { makeTables } from "./tables.js";
 
@@ -36,11 +36,12 @@ export const loadJobs = () => Promise.all(findAll("script.data").map(element => 
 
 export const showTables = data => find("#all-tables").append(...data.tables.map(makeTables));
 
-/** For printing: light colours, and everything drawn. */
-export const prepareForPrint = draw => {
+/** For printing: light colours, the width of the paper, and everything drawn; `makeAll` makes what else is made when it comes into sight. */
+export const prepareForPrint = makeAll => {
   let before = null;
-  addEventListener("beforeprint", () => { before = root.dataset.theme || ""; setTheme("light"); draw(); });
-  addEventListener("afterprint", () => setTheme(before));
+  addEventListener("beforeprint", () => { before = root.dataset.theme || ""; root.classList.add("prints"); setTheme("light"); makeAll?.(); drawAll(); });
+  addEventListener("afterprint", () => { root.classList.remove("prints", "brief"); setTheme(before); drawAll(); });
+  find("#brief")?.addEventListener("click", () => { root.classList.add("brief"); print(); });
 };
 
 export const reportReady = () => { root.dataset.ready = Math.round(performance.now()); };

@@ -4,7 +4,7 @@ import { loadJobs, prepareForPrint, preparePage, reportReady, showTables } from 
 
 preparePage();
 const [difference, ...jobs] = await loadJobs();
-const draw = showAligned(jobs);
+showAligned(jobs);
 showTables(difference);
-prepareForPrint(draw);
+prepareForPrint();
 reportReady();

@@ -89,10 +89,15 @@ export const addTip = (element, list) => {
   element.addEventListener("blur", () => showTip(null));
 };
 
+const painters = new Set();
+/** Draw all canvases of the page at once, as where it has another width. */
+export const drawAll = () => { for (const one of painters) if (one.canvas.isConnected) one.now(); else painters.delete(one); };
+
 /** A canvas as sharp as the screen. `ask` has it drawn once in the next frame, `now` at once. */
 export class Painter {
   constructor(canvas, draw) {
     Object.assign(this, { canvas, draw, pending: false, context: canvas.getContext("2d") });
+    painters.add(this);
     new ResizeObserver(() => this.ask()).observe(canvas);
     onTheme(() => this.ask());
   }

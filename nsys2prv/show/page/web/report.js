@@ -1,16 +1,16 @@
 // The page of `nsys2prv report`: findings, the job's timeline, iterations, call stacks, kernels, metrics, tables.
+import { Address } from "./address.js";
 import { showCards } from "./cards.js";
 import { loadJobs, prepareForPrint, preparePage, reportReady, showTables } from "./common.js";
-import { addTip, find, findAll, getColours, make, Painter } from "./dom.js";
+import { addTip, find, getColours, make, Painter } from "./dom.js";
 import { FlameGraph } from "./flame.js";
-import { formatCount, formatShare, formatTime } from "./format.js";
+import { formatCount, formatTime } from "./format.js";
 import { showIterations } from "./iterations.js";
 import { drawRoofline } from "./roofline.js";
 import { makeFilterable, makeTable } from "./tables.js";
 import { showWhole } from "./whole.js";
 
 preparePage();
-labelBar();
 const [data] = await loadJobs();
 const whole = data.lanes.length ? showWhole(data) : null;
 const drawCards = showCards(data, moment => {
@@ -23,32 +23,11 @@ showKernels();
 for (const [name, flames] of Object.entries(data.flames)) showFlames(name, flames);
 showModules();
 showTables(data);
-prepareForPrint(() => {
-  drawCards();
-  whole?.painter.now();
-  whole?.strip.painter.now();
-});
+prepareForPrint(drawCards);
+if (whole) new Address(whole);
 reportReady();
 
-// ---- the bar, and the kernels --------------------------------------------------
-/** Write shares on the large bar, where there is room. */
-function labelBar() {
-  const bar = find("#big");
-  if (!bar) return;
-  const write = () => {
-    findAll("span", bar).forEach(one => one.remove());
-    for (const part of findAll("rect", bar)) {
-      const share = Number(part.getAttribute("width")) / 1000, room = share * bar.clientWidth;
-      if (room < 62) continue;
-      const [title] = JSON.parse(part.dataset.tip), text = formatShare(share, 0) + (room > 60 + 8 * title.length ? ` ${title}` : "");
-      const label = make("span", { class: `on ${part.getAttribute("class")}`, "aria-hidden": "true" }, text);
-      label.style.left = `${(Number(part.getAttribute("x")) / 1000 + share / 2) * 100}%`;
-      bar.append(label);
-    }
-  };
-  write();
-  addEventListener("resize", write);
-}
+// ---- the kernels --------------------------------------------------
 /** The kernels that take most time, with the distributions of their durations. */
 function showKernels() {
   const tables = data.tables.flatMap(analysis => analysis.tables), place = find("#kernel-table");

@@ -81,7 +81,7 @@ export class Panel {
     this.drawn = key;
     const { columns, isWhole, covered, rows } = sumUp(data, lanes, Math.max(begin, 0), Math.min(end, data.duration));
     const table = rows ? makeTable(columns) : null, bin = formatTime(data.duration / data.binCount), time = [begin, end].map(one => (one / 1e9).toFixed(6)).join(":");
-    const says = isWhole ? `By all events. ${covered.map(([sort, share]) => `${sort} ${formatShare(share)}`).join(", ")} of the time; mean and longest are of whole events.`
+    const says = isWhole ? `By all events. ${covered.map(([sort, share]) => `${sort} ${formatShare(share)}`).join(", ")} of the time; mean and longest are of whole events, calls those of threads that drive GPUs.`
       : `Not all events of this time are on this page: shares of time by bins of ${bin}. Single events: nsys2prv report … --time ${time} --html FILE`;
     this.body.replaceChildren(make("p", { class: "tools" }, ...area ? [makeButton("zoom to it", "show only the selected time (z)", () => timeline.zoomToArea()),
       makeButton("clear", "select nothing (Escape)", () => timeline.clear())] : [], ...table ? makeCopyButtons(table, what) : [], make("span", {}, says)),

@@ -7,6 +7,6 @@ import { listPlots } from "./plots.js";
 
 preparePage();
 find(".plots").append(...listPlots(JSON.parse(find("#plot-data").textContent)).map(drawLines));
-const draw = showAligned(await loadJobs());
-prepareForPrint(draw);
+showAligned(await loadJobs());
+prepareForPrint();
 reportReady();

@@ -1,0 +1,77 @@
+// The view of a timeline in the address of the page: a reload keeps it, Back undoes a step, a link shares it.
+import { copy, find, makeButton, onTheme, setTheme } from "./dom.js";
+import { unfoldEvent } from "./search.js";
+
+const SETTLED = 350;  // A view that stays so long is a step (ms).
+const writeTimes = times => times.map(Math.round).join("-"), readTimes = text => text?.split("-").map(Number);
+/** Numbers as ranges, "0-3.7", and back. */
+export const writeNumbers = numbers => {
+  const ranges = [];
+  for (const one of [...numbers].sort((first, second) => first - second))
+    if (ranges.at(-1)?.[1] === one - 1) ranges.at(-1)[1] = one; else ranges.push([one, one]);
+  return ranges.map(([first, last]) => first === last ? first : `${first}-${last}`).join(".");
+};
+export const readNumbers = text => (text || "").split(".").filter(Boolean).flatMap(range => {
+  const [first, last = first] = range.split("-").map(Number);
+  return Array.from({ length: last - first + 1 }, (_, at) => first + at);
+});
+
+export class Address {
+  constructor(timeline) {
+    Object.assign(this, { timeline, step: 0, top: 0, home: this.listOpen(timeline) });
+    const later = () => { clearTimeout(this.waiting); this.waiting = setTimeout(() => this.push(), SETTLED); };
+    timeline.onchange = later;
+    onTheme(later);
+    timeline.search.input.before(makeButton("↶", "undo (Ctrl+Z, or Back)", () => this.undo()), makeButton("↷", "redo (Ctrl+Shift+Z)", () => this.redo()),
+      makeButton("copy link", "a link to this view of the page", event => { this.push(); copy(event.target, location.href); }));
+    addEventListener("popstate", () => { if (history.state || location.hash.includes("&")) this.restore(); else this.write("replaceState"); });
+    document.addEventListener("keydown", event => {
+      if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z" || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+      event.preventDefault();
+      if (event.shiftKey) this.redo(); else this.undo();
+    });
+    this.restore();
+    if (location.hash.includes("&")) find(`#${CSS.escape(this.section)}`)?.scrollIntoView();
+    this.write("replaceState");
+  }
+  undo() { this.push(); if (this.step > 0) history.back(); }
+  redo() { if (this.step < this.top) history.forward(); }
+  get section() { return location.hash.slice(1).split("&")[0]; }
+  listOpen({ groups }) { return writeNumbers((groups ?? []).filter(group => group.open).map(group => Math.min(...group.lanes))); }
+  /** What is shown, without what is as at first. */
+  get state() {
+    const { view, home, area, selected, search, toggled } = this.timeline, open = this.listOpen(this.timeline), theme = document.documentElement.dataset.theme;
+    const isHome = view.every((side, at) => Math.abs(side - home[at]) < 1), event = selected?.track && `${selected.row.lane}.${selected.track.kind}.${selected.i}`;
+    const known = { time: isHome ? "" : writeTimes(view), selected: area && writeTimes([area.begin, area.end]), ranks: area && writeNumbers(area.lanes), event,
+      find: search.input.value, hosts: open === this.home ? "" : open || "none", unfolded: writeNumbers(toggled), theme };
+    return Object.entries(known).filter(([, value]) => value).map(([name, value]) => `&${name}=${encodeURIComponent(value)}`).join("");
+  }
+  push() {
+    clearTimeout(this.waiting);
+    if (this.state === this.now) return;
+    this.top = ++this.step;
+    this.write("pushState");
+  }
+  write(method) {
+    this.now = this.state;
+    // A frame of a notebook has no address.
+    const fragment = `${this.section || (this.now && "timeline")}${this.now}`;
+    try { history[method]({ step: this.step }, "", fragment ? `#${fragment}` : undefined); } catch { this.step = 0; }
+  }
+  restore() {
+    const { timeline } = this, state = new URLSearchParams(location.hash.slice(1).split("&").slice(1).join("&")), hosts = new Set(readNumbers(state.get("hosts") ?? this.home));
+    this.step = history.state?.step ?? 0;
+    this.top = Math.max(this.top, this.step);
+    timeline.toggled = new Set(readNumbers(state.get("unfolded")));
+    timeline.groups?.forEach(group => { group.open = hosts.has(Math.min(...group.lanes)); });
+    timeline.clear();
+    timeline.layOut();
+    timeline.search.ask(state.get("find") ?? "");
+    timeline.show(...readTimes(state.get("time")) ?? timeline.home, false);
+    if (state.has("selected")) timeline.selectArea(...readTimes(state.get("selected")), readNumbers(state.get("ranks")));
+    const [lane, kind, i] = (state.get("event") ?? "").split("."), track = kind && timeline.data.getTrack(Number(lane), kind);
+    if (track && i < track.count) timeline.select(unfoldEvent(timeline, Number(lane), track, Number(i)));
+    if ((state.get("theme") ?? "") !== (document.documentElement.dataset.theme ?? "")) setTheme(state.get("theme"));
+    this.now = this.state;
+  }
+}
