@@ -67,7 +67,9 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
 
     def open_page(path: Path, **options: Any) -> Any:
         contexts.append(
-            browser.new_context(**{"viewport": {"width": 1400, "height": 900}} | options)
+            browser.new_context(
+                **{"viewport": {"width": 1400, "height": 900}, "reduced_motion": "reduce"} | options
+            )
         )
         page = contexts[-1].new_page()
         page.on("console", lambda message: said.append(message.text))
@@ -371,7 +373,7 @@ def test_fingers(training: Path, visit: Callable[..., Any]) -> None:
     third = read_view(page, "#whole")
     assert third[0] > second[0]
     assert third[1] - third[0] == pytest.approx(second[1] - second[0])
-    page.touchscreen.tap(box["x"] + 300, box["y"] + 70)
+    page.touchscreen.tap(box["x"] + 300, box["y"] + 88)
     page.locator("#whole .event h4").wait_for()
 
 
