@@ -126,7 +126,6 @@ SCENES = (
         (
             "analysis/kernel_time_2dh",
             "analysis/gemm_without_tensor_cores_2dh",
-            "analysis/memory_bytes_2dh",
         ),
     ),
     Scene("training", 1, ("cuda_api_trace",), 0, 1, ("analysis/api_time_2dh",)),

@@ -139,7 +139,8 @@ def _list_uses(catalogue: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
     for layout in catalogue.layouts.values():
         for field in layout.fields:
             owner = f"field {field.name!r} of layout {layout.name!r}"
-            values = field.values and field.values.name
+            # Names of one space have numbers of their own.
+            values = field.values and (getattr(field.values, "space", "") or field.values.name)
             if not isinstance(field.code, DomainCode):
                 yield owner, field.code, (field.label, values)
                 continue

@@ -79,12 +79,12 @@ DRAW_MODES = _split_words(
 STATISTICS = _split_words(
     """
     Time, % Window Time, # Bursts, # Bursts != 0, Integral, Average value, Average value != 0,
-    Sum bursts
+    Sum bursts, #Sends, Bytes sent
     """
 )
 #: Of these, those to which a data window of 0 adds nothing: Paraver shows no column then.
 STATISTICS_OF_DATA = _split_words(
-    "# Bursts != 0, Integral, Average value, Average value != 0, Sum bursts"
+    "# Bursts != 0, Integral, Average value, Average value != 0, Sum bursts, #Sends, Bytes sent"
 )
 #: The largest number that Paraver keeps as an event type with a label.
 LAST_TYPE = 2**31 - 1

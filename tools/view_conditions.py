@@ -54,6 +54,8 @@ OPERATIONS_OF_THE_FIRST = frozenset(
 )
 #: Statistics of the columns' window alone, independent of the data window's values.
 STATISTICS_OF_COLUMNS = frozenset(("Time", "% Window Time", "# Bursts", "# Bursts != 0"))
+#: Statistics of the lines that pass the filters of the columns' window, by partner.
+STATISTICS_OF_LINES = frozenset(("#Sends", "Bytes sent"))
 #: Event types of CUDA's calls and work, which nearly every trace has.
 CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
 #: Layouts of which nearly every trace with any of CUDA's has records.
@@ -85,6 +87,8 @@ def list_conditions(cfg: Cfg) -> tuple[Need, ...]:
     if table is None:
         shown = [at for at, one in enumerate(windows, 1) if one.look.shown]
         return *conditions, _need_any(_list_window_needs(windows, at) for at in shown)
+    if table.statistic in STATISTICS_OF_LINES:
+        return *conditions, Need("tags", window=table.control)
     records = [_need_records(at, one) for at, one in singles if _name_function(one) != ROW_FUNCTION]
     if table.zero:
         conditions.append(_need_any(records))

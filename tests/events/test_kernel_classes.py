@@ -255,7 +255,8 @@ def sum_by_class(trace: Trace) -> Counter[tuple[str, str, str]]:
     """Return the time of kernels by class, tensor cores and shape."""
     total: Counter[tuple[str, str, str]] = Counter()
     for code in KERNEL_TYPES:
-        for interval in trace.list_intervals(code):
+        # A graph traced as a whole is a kernel without a class.
+        for interval in (one for one in trace.list_intervals(code) if CLASS in one.others):
             shape = (
                 trace.get_label(SHAPE, interval.others[SHAPE]) if SHAPE in interval.others else ""
             )

@@ -128,7 +128,9 @@ def list_intervals(pair: Pair, kind: str) -> Iterator[tuple[Interval, str, str]]
     known = set(pair.truth.sum_by_name(kind))
     for code, domain in list_codes(pair.trace, kind).items():
         for interval in pair.trace.list_intervals(code):
-            yield interval, domain, read_name(pair.trace, code, interval, known)
+            # A graph traced as a whole is a kernel, too.
+            if code != CODES["kernel"] or CODES["graph"] not in interval.others:
+                yield interval, domain, read_name(pair.trace, code, interval, known)
 
 
 def sum_totals(durations: Iterable[tuple[object, int]]) -> dict:

@@ -9,6 +9,7 @@ task with streams is a host thread, useful outside calls of the CUDA API.
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -108,6 +109,25 @@ def test_work_on_gpus_is_written_as_nsys2prv_does_unless_there_are_states(tmp_pa
     assert find_models((tmp_path / "o.pcf").read_text()) == set()
     convert_and_read([report], tmp_path / "s.prv", states=True)
     assert find_models((tmp_path / "s.pcf").read_text()) == {"MPI", "CUDA"}
+
+
+def test_graphs_traced_as_a_whole_count_as_kernels(tmp_path: Path) -> None:
+    """It takes as useful the time in which a kernel's event on a stream is not 0."""
+    report = SAMPLES / "graphs" / "rank0.sqlite"
+    trace, _ = convert_and_read([report], tmp_path / "o.prv")
+    kernels = [*trace.list_intervals(63000006), *trace.list_intervals(63000007)]
+    with sqlite3.connect(report) as connection:
+        times = [
+            connection.execute(f"SELECT start, end - start FROM {table}").fetchall()
+            for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
+        ]
+    assert sorted(one.end - one.begin for one in kernels) == sorted(
+        length for rows in times for _, length in rows
+    )
+    graphs = {one.value for one in trace.list_intervals(63000008)}
+    assert len(graphs) == 4
+    labels = trace.labels.values
+    assert {labels[63000006][one] for one in graphs} == {labels[63000008][one] for one in graphs}
 
 
 @pytest.mark.parametrize("sample", ["graphs", "mpi"])

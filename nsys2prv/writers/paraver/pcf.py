@@ -137,7 +137,13 @@ def make_event_types(
     fields += [] if GPU_LAYOUTS.isdisjoint(layouts) else _list_fields_beside_gpu_work()
     for field in fields:
         for event_type in _make_field_types(field, values, domains):
-            types.setdefault(event_type.code, event_type)
+            known = types.setdefault(event_type.code, event_type)
+            # Of several name sets, whose values do not overlap.
+            if known.labels is not None and event_type.labels is not None:
+                further = event_type.labels.join(known.labels, "value", how="anti")
+                if further.height:
+                    labels = pl.concat([known.labels, further])
+                    types[known.code] = replace(known, labels=labels)
     _add_names_of_views(types, layouts)
     return _make_labels_unique([types[code] for code in sorted(types)])
 
