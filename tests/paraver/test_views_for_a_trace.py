@@ -537,7 +537,7 @@ def test_workspaces_are_those_of_the_menus(installed: list[ElementTree.Element])
         assert {item.findtext("second") for item in space.iterfind("hintCFGs/item")} <= views
         # Those of what few traces have are not offered on others.
         assert (not _list_types(space) & {KERNEL, API, GRAPH, 63000001}) == (
-            title in ("7 GPU metrics", "8 CPU and host")
+            title in ("4 MPI", "8 GPU metrics", "9 CPU and host")
         ), title
 
 

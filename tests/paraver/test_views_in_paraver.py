@@ -131,19 +131,6 @@ def test_kernels_by_name(answers: Answers, work: list[Work]) -> None:
     assert durations == sorted(item.end - item.begin for item in kernels)
 
 
-def test_memory_operations_by_kind(answers: Answers) -> None:
-    rows = answers.query(
-        "SELECT copyKind, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind != 10"
-    )
-    rows += answers.query("SELECT 'set', bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMSET")
-    rows += answers.query(
-        "SELECT 10, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind = 10"
-    )
-    assert _read_cells(answers.sum_columns("analysis/memory_bytes_2dh.cfg")) == _sort_sums(
-        (row[1], row[2]) for row in rows
-    )
-
-
 def test_api_calls_by_name(answers: Answers) -> None:
     rows = answers.query(
         "SELECT globalTid, start, end, (SELECT value FROM StringIds WHERE id = nameId) FROM CUPTI_ACTIVITY_KIND_RUNTIME"
