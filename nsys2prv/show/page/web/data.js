@@ -86,7 +86,7 @@ export class JobData {
     this.binCount = count;
     this.binParts = this.bins.parts;
     this.binValues = bytes.subarray(at, at + this.lanes.length * count * this.binParts.length);
-    Object.assign(this, { binsOf: new Map(), binsOfLists: new WeakMap() });
+    Object.assign(this, { binsOf: new Map(), binsOfLists: new WeakMap(), spreads: new WeakMap() });
     this.divisions = new Map();
     this.messages = readColumns(bytes, this.messages.at, this.messages.count, this.columns.messages, { ...this.messages });
     for (const table of Object.keys(this.grids)) this.grids[table] = this.readGrid(this.grids[table]);

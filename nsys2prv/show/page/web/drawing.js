@@ -4,7 +4,7 @@ import { findFirstEnding, MEETING } from "./data.js";
 import { cutFront, FONT } from "./dom.js";
 import { formatFigure, formatTime, makeTimeTicks, shortenName } from "./format.js";
 import { AXIS, GUTTER } from "./layout.js";
-import { measureShares } from "./shares.js";
+import { findSpread, measureShares } from "./shares.js";
 
 /** Classes on whose colours texts are dark. */
 const LIGHT = new Set(["sync", "nvtx", "copy", "kernel", "os"]);
@@ -125,7 +125,19 @@ export class Drawing {
     c.font = FONT(9.5);
     c.fillStyle = colours.soft;
     c.fillText(group.note, 16, top + 20);
-    this.drawShares(group.lanes, top + 2, 22, !this.data.lanes[group.lanes[0]].device);
+    const isHost = !this.data.lanes[group.lanes[0]].device;
+    this.drawShares(group.lanes, top + 2, 22, isHost);
+    if (group.lanes.length > 1) for (const side of findSpread(this.data, group.lanes, isHost)) this.drawSide(side, top + 2, 22);
+  }
+  /** A line through a share of each bin: the least or the most that a lane of a group has. */
+  drawSide(shares, y, size) {
+    const { c, data } = this, length = data.duration / data.binCount, first = Math.max(Math.floor(this.begin / length), 0);
+    c.strokeStyle = this.colours.ink;
+    c.lineWidth = .9;
+    c.beginPath();
+    for (let bin = first; bin < data.binCount && bin * length < this.end; bin++)
+      for (const at of [bin, bin + 1]) c.lineTo(Math.max(this.x(at * length), GUTTER), y + size * (1 - shares[bin]));
+    c.stroke();
   }
   drawLane(row) {
     const { c, colours, data } = this, top = row.y + this.top;

@@ -3,9 +3,10 @@ import { markMoment } from "./cards.js";
 import { BarChart } from "./chart.js";
 import { find, make, Painter } from "./dom.js";
 import { countNoun, formatTime } from "./format.js";
+import { sumGrid } from "./groups.js";
 import { getRampColour, HeatMap } from "./heatmap.js";
 import { Timeline } from "./timeline.js";
-import { FEW, MANY, sumGrid } from "./whole.js";
+import { FEW, MANY } from "./whole.js";
 
 const MAPS = [
   ["delays", "how much others wait for it alone"], ["late", "how late it comes at collectives"], ["wait", "how long it waits for others"],

@@ -79,6 +79,16 @@ class Bins {
     for (let part = 0, at = bin * count; part < count; part++, at++) into[part] += factor * (sums[at] + inside * (sums[at + count] - sums[at]));
   }
 }
+/** The least and the most of the first part, which is drawn at the bottom, among lanes in each bin, as shares. */
+export const findSpread = (data, lanes, isHost) => remember(data.spreads, lanes, () => {
+  const { binCount, binParts, binValues } = data, part = binParts.findIndex(({ ofHost }) => ofHost === isHost), low = new Float64Array(binCount).fill(1), high = new Float64Array(binCount);
+  for (const lane of lanes) for (let bin = 0; bin < binCount; bin++) {
+    const share = binValues[(lane * binCount + bin) * binParts.length + part] / FULL;
+    low[bin] = Math.min(low[bin], share);
+    high[bin] = Math.max(high[bin], share);
+  }
+  return [low, high];
+});
 /** The byte of a part that has all of a bin's time. */
 const FULL = 250;
 
@@ -88,8 +98,8 @@ const getBins = (data, lanes) => remember(...lanes.length > 1 ? [data.binsOfList
 
 /** Shares of the parts of time (binParts) of lanes from begin to end, their mean: of the hosts, or of the GPUs. Of one lane by its events,
  * where all are on the page; lanes: always the same list for the same lanes. */
-export const measureShares = (data, lanes, begin, end, isHost) => {
-  const shares = new Float64Array(data.binParts.length), isExact = lanes.length === 1 && data.isCarried(lanes[0], begin, end), whole = 1 / (end - begin);
+export const measureShares = (data, lanes, begin, end, isHost, byBins = false) => {
+  const shares = new Float64Array(data.binParts.length), isExact = !byBins && lanes.length === 1 && data.isCarried(lanes[0], begin, end), whole = 1 / (end - begin);
   const add = (source, into) => { source.addUntil(end, whole, into); source.addUntil(begin, -whole, into); };
   add(isExact ? remember(data.divisions, `${lanes[0]} ${isHost}`, () => new Division(data, lanes[0], isHost)) : getBins(data, lanes), shares);
   if (isExact && isHost) fillRest(data, shares, into => add(getBins(data, lanes), into));

@@ -1,0 +1,50 @@
+// Groups of many lanes: those that do the same at the same time in one line, odd ones apart; or hosts.
+import { countNoun, formatTime } from "./format.js";
+import { measureShares } from "./shares.js";
+
+/** In how many parts of the steady state lanes are compared, and in what share of it like ones differ at most: twice what a finding
+ * has to gain (2 %), so that noise does not part them. A group of at most this share of all lanes is odd. */
+const PARTS = 40, DIFFERS = .04, ODD = .02;
+
+export const sumGrid = (grid, lane) => grid?.[lane].reduce((total, value) => total + value, 0) ?? 0;
+const getNoun = data => data.lanes[0].device ? "GPU" : "rank";
+
+/** Numbers as ranges: "0 to 3, 5". */
+export const listRanges = numbers => {
+  const ranges = [];
+  for (const number of numbers) if (ranges.length && number === ranges.at(-1)[1] + 1) ranges.at(-1)[1] = number; else ranges.push([number, number]);
+  return ranges.map(([first, last]) => first === last ? first : `${first} to ${last}`).join(", ");
+};
+/** The shares of a lane's time in each part of the steady state, one after the other. */
+const profile = (data, lane) => Array.from({ length: PARTS }, (_, at) => {
+  const [begin, end] = data.span, from = begin + at * (end - begin) / PARTS;
+  return [...measureShares(data, [lane], from, from + (end - begin) / PARTS, !data.lanes[lane].device, true)];
+}).flat();
+/** The share of time in which two lanes do something else. */
+const measureDifference = (one, two) => one.reduce((sum, share, at) => sum + Math.max(share - two[at], 0), 0) / PARTS;
+
+/** Lanes in groups of like ones, the largest last and folded; in front, open, those unlike all others, and `wanted` ones. */
+export const groupAlike = (data, wanted) => {
+  const groups = [];
+  data.lanes.forEach((_, lane) => {
+    const own = profile(data, lane), near = groups.find(({ first }) => Math.max(measureDifference(own, first), measureDifference(first, own)) <= DIFFERS);
+    if (near) near.lanes.push(lane); else groups.push({ first: own, lanes: [lane] });
+  });
+  const least = Math.max(ODD * data.lanes.length, 1), isOdd = ({ lanes }) => lanes.length <= least && groups.length > 1;
+  const odd = [...new Set([...wanted, ...groups.filter(isOdd).flatMap(({ lanes }) => lanes)])].sort((one, two) => one - two);
+  const alike = groups.filter(group => !isOdd(group)).map(({ lanes }) => lanes.filter(lane => !odd.includes(lane))).filter(lanes => lanes.length);
+  const name = lanes => `ranks ${listRanges([...new Set(lanes.map(lane => Number(/\d+/.exec(data.lanes[lane].who)?.[0] ?? lane)))].sort((one, two) => one - two))}`;
+  return [...odd.length ? [{ label: "unlike the others", lanes: odd, open: true, note: countNoun(odd.length, getNoun(data)) }] : [],
+    ...alike.sort((one, two) => one.length - two.length).map(lanes => ({ label: `${countNoun(lanes.length, getNoun(data))} alike`, lanes, open: false, note: name(lanes) }))];
+};
+
+/** Hosts with their lanes: those that wait least first, as the others wait for them. */
+export const groupByHost = data => {
+  const hosts = new Map(), { wait } = data.grids, sum = lane => sumGrid(wait, lane);
+  data.lanes.forEach(({ node }, lane) => { if (!hosts.has(node)) hosts.set(node, []); hosts.get(node).push(lane); });
+  const groups = [...hosts].map(([label, lanes]) => {
+    const waits = lanes.reduce((total, lane) => total + sum(lane), 0) / lanes.length;
+    return { label, lanes: lanes.sort((one, two) => sum(one) - sum(two)), open: false, waits, note: countNoun(lanes.length, getNoun(data)) + (wait ? `, wait ${formatTime(waits, 1)}` : "") };
+  });
+  return groups.sort((one, two) => one.waits - two.waits);
+};
