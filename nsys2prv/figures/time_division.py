@@ -356,8 +356,12 @@ def _find_idle(group: DeviceGroup, task: int) -> tuple[Spans | None, set[int]]:
     drive them.
     """
     devices = [one for one in group.devices if task in group.list_device_tasks(one)]
-    drivers = {one for device in devices for one in find_driving_threads(group, device)}
-    drivers.add(choose_thread(group, task))
+    pairs = group.launch_pairs if devices else ()
+    drivers = {one for one, thread in pairs if int(group.device_of[thread]) in devices}
+    if devices and not drivers:
+        drivers = {one for device in devices for one in find_driving_threads(group, device)}
+    elif not group.has(*WORK):
+        drivers = {choose_thread(group, task)}
     if not devices or set(devices) & set(group.options.lossy_devices):
         return None, drivers
     return group.covered - unite(*(group.find_active_spans(one) for one in devices)), drivers

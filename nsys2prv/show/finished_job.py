@@ -155,11 +155,6 @@ class FinishedJob(Struct, frozen=True):
         return self.results["findings"].findings if "findings" in self.results else []
 
     @property
-    def bottlenecks(self) -> Sequence[Finding]:
-        """The findings, but for what happens once."""
-        return [one for one in self.findings if not one.happens_once]
-
-    @property
     def first_findings(self) -> Sequence[Finding]:
         """The findings of the group that comes first; empty for none."""
         return next((own for _, own in group_findings(self.findings)), [])

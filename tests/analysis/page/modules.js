@@ -1,7 +1,8 @@
 // Tests of the modules of pages, which test_in_browser.py runs in a browser: `failures` says what differs.
 import { findFirstEnding, JobData } from "./data.js";
 import { describeEvent, describeMoment, findGap } from "./describe.js";
-import { countNoun, formatBytes, formatCount, formatShare, formatTime, makeTimeTicks, roundStep, shortenName, splitWords } from "./format.js";
+import { countNoun, formatBytes, formatCount, formatShare, formatSpan, formatTime, makeTimeTicks, roundStep, shortenName, splitWords } from "./format.js";
+import { listRanges } from "./groups.js";
 import { getRampColour } from "./heatmap.js";
 import { findEvent, layOut, locateEvent } from "./layout.js";
 import { chooseTicks, spreadNames } from "./lines.js";
@@ -21,6 +22,9 @@ const check = (what, found, expected) => {
 
 // ---- numbers and names ------------------------------------------------------------------------
 check("times", [0, 999, 1000, 1_234_567, 59_000_000_000, -2_500].map(one => formatTime(one)), ["0 ns", "999 ns", "1.00 µs", "1.23 ms", "59.000 s", "-2.50 µs"]);
+check("spans have the digits that they need", [[0, 5], [1_094_980_000, 1_095_020_000], [10, 2_000_000]].map(span => formatSpan(...span)),
+  ["0 to 5 ns (5 ns)", "1.094980 to 1.095020 s (40.00 µs)", "0.000 to 2.000 ms (2.00 ms)"]);
+check("ranges", listRanges([0, 1, 2, 5, 7, 8]), "0 to 2, 5, 7 to 8");
 check("bytes", [0, 999, 1000, 12_800_000, 4e12].map(formatBytes), ["0 B", "999 B", "1.00 kB", "12.80 MB", "4.00 TB"]);
 check("shares", [formatShare(.12345), formatShare(1, 0)], ["12.3 %", "100 %"]);
 check("counts", [formatCount(1234567), countNoun(1, "rank"), countNoun(1000, "rank")], ["1,234,567", "1 rank", "1,000 ranks"]);
@@ -123,7 +127,7 @@ const told = new Map(describeEvent(data, 0, data.getTrack(0, "n"), 0).filter(Arr
 check("an event", [told.get("duration"), told.get("among"), told.get("bytes"), told.get("last")], ["2.00 ms", "world (0-1)", "4.00 kB", "rank 0"]);
 check("a launch", new Map(describeEvent(data, 0, kernels, 0).filter(Array.isArray)).get("by"), "cudaLaunch");
 const moment = { begin: 5_000_000, end: 6_000_000, view: [0, 1], lanes: [0, 1], culprits: [0], collective: 1 };
-check("a moment", describeMoment(data, moment), "5.00 ms to 6.00 ms (1.00 ms), in iteration 2. The GPU of rank 0 does not compute then; in the middle its host is in the NVTX range inner. "
+check("a moment", describeMoment(data, moment), "5.000 to 6.000 ms (1.00 ms), in iteration 2. The GPU of rank 0 does not compute then; in the middle its host is outside recorded calls, in the NVTX range inner. "
   + "To AllReduce of 4.00 kB among world (0-1) rank 0 comes 1.00 ms after the first.");
 
 // ---- tables -----------------------------------------------------------------------------------

@@ -15,11 +15,12 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.cli import main
-from nsys2prv.figures.result import DECLARED, OUTSIDE
+from nsys2prv.figures.result import DECLARED, Finding, group_findings
 from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.page import load_environment, make_job_page, make_page
 from nsys2prv.show.page.data import encode_varints
 from nsys2prv.show.page.excerpts import choose_excerpts
+from nsys2prv.show.text import write_units
 
 ROOT = Path(__file__).parents[3]
 
@@ -59,14 +60,14 @@ def test_the_page_has_what_the_json_has(page_and_json: tuple[str, dict]) -> None
                     pytest.approx(expected, rel=1e-5) if isinstance(expected, float) else expected
                 )
     for finding in data["findings"]:
-        assert finding["title"] in page.text.replace(" µs", " us")
+        assert write_units(finding["title"]) in page.text
     notes = [line for one in job.facts["tables"] for line in (*one["notes"], *one["missing"])]
     for name, one in data["analyses"].items():
         # Where few jobs have anything of an analysis, the page does not say that there is nothing.
         is_told = bool(one["tables"]) or not DECLARED[name].special
-        assert not is_told or {*one["missing"], *one["notes"]} <= {*notes}
+        assert not is_told or {*map(write_units, (*one["missing"], *one["notes"]))} <= {*notes}
     for note in [*data["job"]["notes"], *data["job"]["warnings"]]:
-        assert note in page.text
+        assert write_units(note) in page.text
     assert not [*list_references(text)]
     written = re.sub(r'class="data">[^<]*', "", text)
     assert not re.search(r"https?:|file:|xmlns|unsafe", written, re.IGNORECASE)
@@ -98,15 +99,12 @@ def test_bar_tables_and_findings_agree(page_and_json: tuple[str, dict]) -> None:
     assert sum(map(float, shares)) == pytest.approx(100, abs=0.6)
 
 
-def test_bars_of_findings_compare_shares_of_the_same_time(page_and_json: tuple[str, dict]) -> None:
-    """What happens once has a share of the job, other findings one of the steady state."""
+def test_bars_of_findings_compare_those_of_a_group(page_and_json: tuple[str, dict]) -> None:
+    """What happens once has a share of the job, causes and limits one of the steady state."""
     text, data = page_and_json
-    groups: dict[bool, list[float]] = {True: [], False: []}
-    for one in data["findings"]:
-        groups[one["kind"] in OUTSIDE].append(one["share"])
-    expected = [
-        100 * one["share"] / max(*groups[one["kind"] in OUTSIDE], 0.01) for one in data["findings"]
-    ]
+    findings = [*map(Finding.from_dict, data["findings"])]
+    most = {name: max(0.01, *(one.share for one in own)) for name, own in group_findings(findings)}
+    expected = [100 * one.share / most[one.group] for one in findings]
     widths = re.findall(r'class="f-mark" width="([\d.]+)"', text)
     assert [*map(float, widths)] == pytest.approx(expected, abs=0.06)
 

@@ -9,7 +9,8 @@ export const markMoment = (data, moment) => {
   // Of most of the time nothing is special.
   if (moment.end - moment.begin > .5 * data.duration) return [];
   const text = formatTime(moment.end - moment.begin), last = moment.collective ? findLast(data, moment.collective) : null;
-  const marked = moment.culprits.length ? moment.culprits : moment.lanes;
+  // Processes that are no ranks, such as daemons, are at no fault.
+  const ranks = moment.lanes.filter(lane => data.lanes[lane].who.startsWith("rank ")), marked = moment.culprits.length ? moment.culprits : ranks.length ? ranks : moment.lanes;
   const marks = marked.map(lane => ({ lane, begin: moment.begin, end: moment.end, text }));
   if (last?.late > 0 && moment.culprits.includes(last.lane)) {
     const came = last.track.begin[last.i];

@@ -1,7 +1,7 @@
 // What is at a place of a timeline, in words: lines for the box beside the pointer and for screen readers.
 import { findFirstEnding } from "./data.js";
 import { measureShares } from "./shares.js";
-import { formatBytes, formatCount, formatFigure, formatShare, formatTime } from "./format.js";
+import { formatBytes, formatCount, formatFigure, formatShare, formatSpan, formatTime } from "./format.js";
 
 const PRODUCTS = { gemm: "on tensor cores", "gemm-slow": "without tensor cores" };
 
@@ -36,7 +36,7 @@ const describeColumn = (data, { row, lanes, column, isHost }) => {
   return [
     isGroup ? `${row.group.label}, mean of ${lanes.length}` : `${data.describeLane(row.lane)}${isHost && data.lanes[row.lane].device ? ": host" : ""}`,
     ...describeShares(data, lanes, from, to, isHost),
-    ["from", `${formatTime(from)} to ${formatTime(to)}`],
+    ["time", formatSpan(from, to)],
     isGroup || isExact ? null : "not all events of this time are on this page",
   ];
 };
@@ -89,7 +89,7 @@ const describeGap = (data, { row, place, gap, time }) => {
   for (const [kind, text] of isGpu ? [["h", "host then in"], ["x", "NVTX range"]] : []) {
     const event = data.findEventAt(row.lane, kind, time);
     if (event) lines.push([text, data.getName(event.track, event.i)]);
-    else if (kind === "h") lines.push([text, "no recorded call"]);
+    else if (kind === "h") lines.push(["host then", nameHostState(data, row.lane, time)]);
   }
   return lines;
 };
@@ -109,8 +109,7 @@ export const findGap = (place, time, duration) => {
 /** The moment of a finding in a sentence or two, by the events that are on the page. */
 export const describeMoment = (data, moment) => {
   const { begin, end, culprits } = moment, iteration = data.findIteration((begin + end) / 2);
-  const when = `${formatTime(begin)} to ${formatTime(end)} (${formatTime(end - begin)})`;
-  const sentences = [`${when}${iteration >= 0 ? `, in iteration ${formatCount(iteration + 1)}` : ""}.`];
+  const sentences = [`${formatSpan(begin, end)}${iteration >= 0 ? `, in iteration ${formatCount(iteration + 1)}` : ""}.`];
   const lane = culprits[0] ?? moment.lanes[0];
   if (lane !== undefined && data.isCarried(lane, begin, end)) sentences.push(describeLaneThen(data, lane, begin, end));
   const last = moment.collective ? findLast(data, moment.collective) : null;
@@ -124,10 +123,16 @@ export const describeMoment = (data, moment) => {
   return sentences.join(" ");
 };
 
+/** What a host does at a time in which it is in no call, by the words of its states. */
+const nameHostState = (data, lane, time) => {
+  const shares = measureShares(data, [lane], time, time + 1, true), most = Math.max(...shares);
+  return most > 0 ? data.binParts[shares.indexOf(most)].title : "outside recorded calls";
+};
+
 const describeLaneThen = (data, lane, begin, end) => {
   const middle = (begin + end) / 2, range = data.findEventAt(lane, "x", middle), call = data.findEventAt(lane, "h", middle);
-  const host = [range && `the NVTX range ${data.getName(range.track, range.i)}`, call && data.getName(call.track, call.i)].filter(Boolean);
-  const inside = host.length ? `its host is in ${host.join(" and ")}` : "its host is outside recorded calls";
+  const inRange = range ? ` in the NVTX range ${data.getName(range.track, range.i)}` : "";
+  const inside = `its host is ${call ? `in ${data.getName(call.track, call.i)}` : nameHostState(data, lane, middle)}${inRange && `,${inRange}`}`;
   if (!data.lanes[lane].device) return `${capitalize(data.nameLane(lane))}: ${inside}.`;
   let busy = 0, reached = begin;
   const kernels = data.getTrack(lane, "k");

@@ -119,6 +119,11 @@ export class Painter {
 }
 
 export const FONT = size => `${size}px system-ui, sans-serif`;
+export const cutBack = (context, text, room) => {
+  if (context.measureText(text).width <= room) return text;
+  while (text.length > 2 && context.measureText(`${text}…`).width > room) text = text.slice(0, -1);
+  return `${text}…`;
+};
 /** A text cut to its room at its front: names of hosts differ at their ends. */
 export const cutFront = (context, text, room) => {
   if (context.measureText(text).width <= room) return text;

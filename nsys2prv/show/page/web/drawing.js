@@ -1,7 +1,7 @@
 // Draw a timeline: the shares of a lane's time in each pixel column, at all zooms; single events; what belongs together
 // over lanes; marks.
 import { findFirstEnding, MEETING } from "./data.js";
-import { cutFront, FONT } from "./dom.js";
+import { cutBack, cutFront, FONT } from "./dom.js";
 import { formatFigure, formatTime, makeTimeTicks, shortenName } from "./format.js";
 import { AXIS, GUTTER } from "./layout.js";
 import { findSpread, measureShares } from "./shares.js";
@@ -65,6 +65,7 @@ export class Drawing {
     this.drawMessages();
     if (strong) this.joinEvents(strong, true, true);
     this.drawPointed();
+    this.tags = [];
     for (const mark of marks) this.frameMark(mark);
     c.restore();
     this.drawAxis();
@@ -124,8 +125,10 @@ export class Drawing {
     c.fillText(`${group.open ? "▾" : "▸"} ${cutFront(c, group.label, GUTTER - 28)}`, 5, top + 8);
     c.font = FONT(9.5);
     c.fillStyle = colours.soft;
-    c.fillText(group.note, 16, top + 20);
+    c.fillText(cutBack(c, group.note, GUTTER - 22), 16, top + 20);
     const isHost = !this.data.lanes[group.lanes[0]].device;
+    c.fillStyle = colours.ground;
+    c.fillRect(GUTTER, top + 2, this.width - GUTTER, 22);
     this.drawShares(group.lanes, top + 2, 22, isHost);
     if (group.lanes.length > 1) for (const side of findSpread(this.data, group.lanes, isHost)) this.drawSide(side, top + 2, 22);
   }
@@ -144,11 +147,10 @@ export class Drawing {
     this.nameLane(row, top);
     for (const place of row.tracks) {
       const y = top + place.y;
-      if (place.kind === "shares") { this.drawShares(row.lanes, y, place.size, place.isHost); continue; }
       if (place.kind === "metric") { this.drawMetric(place.metric, y, place.size); continue; }
       // The ground is time in which nothing runs: where all events are on the page.
       c.fillStyle = colours.ground;
-      for (const [from, to] of data.cover[row.lane]) {
+      for (const [from, to] of place.kind === "shares" ? [[0, data.duration]] : data.cover[row.lane]) {
         const x = Math.max(this.x(from), GUTTER), wide = Math.min(this.x(to), this.width) - x;
         if (wide > 0) c.fillRect(x, y, wide, place.rows.length * place.size);
       }
@@ -183,8 +185,6 @@ export class Drawing {
   /** Stack the shares of the parts of time in each pixel column, of lanes their mean. */
   drawShares(lanes, y, size, isHost) {
     const { c, colours, data, width } = this, first = Math.max(GUTTER, Math.floor(this.x(0))), last = Math.min(width, this.x(data.duration));
-    c.fillStyle = colours.ground;
-    c.fillRect(GUTTER, y, width - GUTTER, size);
     let since = first, before = null;
     const paint = to => {
       let bottom = y + size;
@@ -223,7 +223,8 @@ export class Drawing {
 
   // ---- events ---------------------------------------------------------------------------------
   drawEvents(row) {
-    for (const place of row.tracks) if (place.kind !== "shares") place.rows.forEach((lists, depth) => {
+    for (const place of row.tracks) if (place.kind === "shares") this.drawShares(row.lanes, row.y + this.top + place.y, place.size, place.isHost);
+    else place.rows.forEach((lists, depth) => {
       const y = row.y + this.top + place.y + depth * place.size, size = place.size - 1;
       for (const { track, list } of lists) this.drawList(track, list, y, size);
     });
@@ -397,10 +398,14 @@ export class Drawing {
     c.setLineDash([]);
     if (text && width > 40) this.drawTag(text, x + 3, y + height - 15);
   }
+  /** Write a label where no other is: else above it. */
   drawTag(text, x, y) {
     const { c, colours } = this;
     c.font = `700 ${FONT(10.5)}`;
     const width = c.measureText(text).width + 8, left = Math.min(Math.max(x, GUTTER + 3), this.width - width - 2);
+    const isTaken = ([from, to, at]) => from < left + width && to > left && Math.abs(at - y) < 15;
+    while (y > AXIS && this.tags.some(isTaken)) y -= 16;
+    this.tags.push([left, left + width, y]);
     c.fillStyle = colours["mark-line"];
     c.fillRect(left, y, width, 14);
     c.fillStyle = colours.back;

@@ -8,6 +8,13 @@ export const formatTime = (ns, digits = 2) => {
   return `${(ns / 1e9).toFixed(Math.max(digits, 3))} s`;
 };
 
+/** Two times with digits that tell them apart, and the time between them. */
+export const formatSpan = (begin, end, digits = 3) => {
+  const [size, unit] = end < 1e3 ? [1, "ns"] : end < 1e6 ? [1e3, "µs"] : end < 1e9 ? [1e6, "ms"] : [1e9, "s"];
+  const shown = Math.min(Math.max(digits, Math.ceil(Math.log10(size / Math.max(end - begin, 1))) + 1), Math.log10(size)), write = time => (time / size).toFixed(shown);
+  return `${write(begin)} to ${write(end)} ${unit} (${formatTime(end - begin)})`;
+};
+
 export const formatBytes = bytes => {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let unit = 0;
@@ -20,7 +27,8 @@ export const formatFigure = (value, unit) => unit === "bytes" ? formatBytes(valu
 
 export const formatShare = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
 
-export const formatCount = number => Math.round(number).toLocaleString("en-US");
+const COUNTS = new Intl.NumberFormat("en-US");
+export const formatCount = number => COUNTS.format(Math.round(number));
 
 /** A count with its noun: "1 rank", "2 ranks". */
 export const countNoun = (number, noun) => `${formatCount(number)} ${noun}${number === 1 ? "" : "s"}`;

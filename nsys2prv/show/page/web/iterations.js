@@ -2,7 +2,7 @@
 import { markMoment } from "./cards.js";
 import { BarChart } from "./chart.js";
 import { find, make, Painter } from "./dom.js";
-import { countNoun, formatTime } from "./format.js";
+import { countNoun, formatSpan, formatTime } from "./format.js";
 import { sumGrid } from "./groups.js";
 import { getRampColour, HeatMap } from "./heatmap.js";
 import { Timeline } from "./timeline.js";
@@ -93,7 +93,7 @@ export const showIterations = data => {
     const [first, last] = listColumn(data, column), [begin, end] = [data.iterations[first], data.iterations[last]], pad = .03 * (end - begin);
     const shown = chooseLanes(data, column), isCarried = shown.some(one => data.isCarried(one, begin, end));
     const most = lanes.length > FEW ? "; the four that others wait for most, and the four that are waited for least" : "";
-    find("#iteration-title").textContent = `${nameColumn(data, column)[0].toUpperCase()}${nameColumn(data, column).slice(1)}: ${formatTime(end - begin)}, from ${formatTime(begin)} to ${formatTime(end)}${most}`;
+    find("#iteration-title").textContent = `${nameColumn(data, column)[0].toUpperCase()}${nameColumn(data, column).slice(1)}: ${formatSpan(begin, end)}${most}`;
     find("#iteration-note").textContent = isCarried ? "" : `Single events of this time are not on this page: nsys2prv report … --time ${(begin / 1e9).toFixed(6)}:${(end / 1e9).toFixed(6)} --html FILE makes one that has them.`;
     find("#iteration-excerpt").hidden = false;
     new Timeline(find("#iteration-timeline"), data, {

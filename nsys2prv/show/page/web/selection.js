@@ -1,7 +1,7 @@
 // Below a timeline: what fills the selected or visible time, as a table, and the selected event with its collective.
 import { describeEvent } from "./describe.js";
 import { make, makeButton } from "./dom.js";
-import { countNoun, formatCount, formatShare, formatTime } from "./format.js";
+import { countNoun, formatCount, formatShare, formatSpan, formatTime } from "./format.js";
 import { measureShares } from "./shares.js";
 import { makeCopyButtons, makeTable } from "./tables.js";
 
@@ -74,7 +74,7 @@ export class Panel {
     const { data, timeline } = this, { area } = timeline, { begin, end, lanes } = area ?? { begin: timeline.view[0], end: timeline.view[1], lanes: timeline.allLanes };
     this.table.hidden = !(area || this.isShown) || !lanes.length;
     const whose = lanes.length > 1 ? countNoun(lanes.length, data.lanes[lanes[0]].device ? "GPU" : "rank") : lanes.length ? data.nameLane(lanes[0]) : "";
-    const what = `Table of what is ${area ? "selected" : "visible"}: ${whose}, ${formatTime(begin, 3)} to ${formatTime(end, 3)} (${formatTime(end - begin)})`;
+    const what = `Table of what is ${area ? "selected" : "visible"}: ${whose}, ${formatSpan(begin, end)}`;
     this.summary.textContent = what;
     const key = `${begin} ${end} ${lanes}`;
     if (this.table.hidden || !this.table.open || key === this.drawn) return;

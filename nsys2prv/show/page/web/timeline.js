@@ -2,7 +2,7 @@
 import { describePlace, findGap } from "./describe.js";
 import { getColours, make, makeButton, Painter, showTip } from "./dom.js";
 import { Drawing } from "./drawing.js";
-import { formatTime } from "./format.js";
+import { formatSpan, formatTime } from "./format.js";
 import { listenToPointer } from "./input.js";
 import { AXIS, findEvent, GUTTER, layOut, locateEvent } from "./layout.js";
 import { Search, unfoldEvent } from "./search.js";
@@ -124,7 +124,7 @@ export class Timeline {
   pan(part, softly = true) { this.show(...this.view.map((side, _, [begin, end]) => side + (end - begin) * part), softly); }
   tell() {
     const [begin, end] = this.view;
-    this.range.textContent = `${formatTime(begin)} – ${formatTime(end)} (${formatTime(end - begin)})`;
+    this.range.textContent = formatSpan(begin, end);
     this.onview?.(this.view);
   }
   getTime(x) {
