@@ -43,7 +43,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -142,6 +142,8 @@ RETURNED_BYTES = 8 << 20
 #: Address space that a process needs, for its libraries most of all; and for each thread of polars,
 #: which has one per CPU or one alone.
 NEEDED_BYTES, BYTES_PER_THREAD = 768 << 20, 256 << 20
+#: Reports of so little in all are read and analysed as quickly by the fewest threads that polars has.
+SMALL_BYTES, FEWEST_THREADS = 16 << 20, 2
 
 
 class FolderBudget:
@@ -207,6 +209,18 @@ def keep_freed_memory() -> None:
         _set_malloc((_ARENA_MAX, 1))
 
 
+def limit_threads(jobs: int, paths: Iterable[str | Path]) -> None:
+    """Let polars, which is not imported yet, have as many threads as there are workers (0: one per CPU),
+    and few for reports so small that to wake further ones takes longer than what they do. Not one alone,
+    with which polars rounds some quotients differently.
+    """
+    given = map(Path, paths)
+    files = (file for one in given for file in (one.iterdir() if one.is_dir() else [one]))
+    with suppress(OSError):
+        if jobs or sum(file.stat().st_size for file in files) <= SMALL_BYTES:
+            os.environ.setdefault("POLARS_MAX_THREADS", str(max(jobs or 0, FEWEST_THREADS)))
+
+
 def return_large_blocks() -> None:
     """Let this process hand blocks of a MB and more back to the system as soon as they are freed."""
     _set_malloc((_MMAP_THRESHOLD, RETURNED_BYTES), (_TRIM_THRESHOLD, RETURNED_BYTES))
@@ -251,12 +265,20 @@ def find_limit(name: str) -> int | None:
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Exclude imports, and all else that stays as long as the process, from garbage collection."""
+    """Exclude imports, and all else that stays as long as the process, from garbage collection, which
+    is rare from then on.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
+        collect_garbage_seldom()
         if collecting:
             gc.enable()
+
+
+def collect_garbage_seldom() -> None:
+    """Leave imports and results of many tasks, which stay, from being looked through over and over."""
+    gc.set_threshold(100_000)

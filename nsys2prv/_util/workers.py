@@ -8,7 +8,6 @@ are on a file system that they share.
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from nsys2prv._util.budget import keep_freed_memory
+from nsys2prv._util.budget import collect_garbage_seldom, keep_freed_memory
 from nsys2prv._util.errors import Nsys2prvError, UsageError, delay_signals
 
 if TYPE_CHECKING:
@@ -247,7 +246,7 @@ def _make_process_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
         raise Nsys2prvError(
             f"worker processes cannot be started here ({error}); give --engine threads"
         ) from error
-    _collect_garbage_seldom()
+    collect_garbage_seldom()
     # A process starts where none is idle.
     pool = Pool(executor, jobs, end=_kill_processes, guard=_delay_interruptions)
     with pool.ensure_end():
@@ -257,13 +256,8 @@ def _make_process_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
 def _prepare_worker() -> None:
     """Prepare a worker process, which ends with the one that started it, however that ends."""
     keep_freed_memory()
-    _collect_garbage_seldom()
+    collect_garbage_seldom()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _collect_garbage_seldom() -> None:
-    """Leave imports and results of many tasks, which stay, from being looked through over and over."""
-    gc.set_threshold(100_000)
 
 
 def _end_with_parent() -> None:

@@ -17,7 +17,12 @@ from pathlib import Path
 from shlex import quote
 
 from nsys2prv._util import errors
-from nsys2prv._util.budget import check_address_space, keep_freed_memory, pause_garbage_collection
+from nsys2prv._util.budget import (
+    check_address_space,
+    keep_freed_memory,
+    limit_threads,
+    pause_garbage_collection,
+)
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import FULL, has_report_name, name_beside
 from nsys2prv._util.text import escape_to_one_line, print_text
@@ -147,7 +152,7 @@ def run_conversion(arguments: list[str]) -> int:
     if has_report_name(Path(output)):
         refuse("report_for_output", path=output)
     check_output(output)
-    report_files.find_reports(paths)
+    limit_threads(options.jobs, report_files.find_reports(paths))
     write_report: Callable[..., str] | None = None
     with pause_garbage_collection():
         from nsys2prv.conversion.convert import REPORT, convert
@@ -284,7 +289,9 @@ def run_check(arguments: list[str]) -> int:
 def run_analysis(command: str, arguments: list[str]) -> int:
     """Run `nsys2prv report`, `diff` or `study`."""
     options = parse_analysis(command, arguments)
-    from nsys2prv.cli import report
+    limit_threads(options.jobs, options.reports or options.runs)
+    with pause_garbage_collection():
+        from nsys2prv.cli import report
 
     text, warnings, status = getattr(report, f"run_{command}")(options)
     print_warnings(warnings)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -42,8 +42,10 @@ from nsys2prv.show.difference.facts import NOT_COMPARABLE
 from nsys2prv.show.difference.limits import check_limits, compare_sides, find_jump
 from nsys2prv.show.difference.pictures import draw_bars, list_bars
 from nsys2prv.show.finished_job import JSON, FinishedJob
-from nsys2prv.show.study.formats import Study
 from nsys2prv.show.text import Style, count_lines_left, format_machine_line, format_results
+
+if TYPE_CHECKING:
+    from nsys2prv.show.study.formats import Study
 
 #: Analyses that a terminal shows first; others follow while at least this number of lines is free.
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8

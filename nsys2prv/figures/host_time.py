@@ -8,7 +8,7 @@ operating system. Calls of the operating system within a call of CUDA or MPI bel
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
@@ -86,6 +86,15 @@ def find_host_parts(
     by piece of the time, so that a part may come several times. others: it waits for calls of NCCL, and of
     CUDA (BESIDE), of the other threads of its process where it neither computes nor does I/O.
     """
+    key = ("host parts", thread, others)
+    found = unit.remember(key, lambda: _find_candidates(unit, thread, others))
+    for some in time.split():
+        within = ((part, some & spans) for part, spans in found)
+        yield from take_first(chain(within, [("unknown", some)]))
+
+
+def _find_candidates(unit: DeviceGroup, thread: int, others: bool) -> list[tuple[str, Spans]]:
+    """Return when a thread may be in each of PARTS, as :func:`find_host_parts` takes them."""
     runs, off_cpu, ended, away = find_states(unit, thread)
     is_compiler = pl.col("module").is_in(list(unit.options.compilers))
     found = (
@@ -101,17 +110,13 @@ def find_host_parts(
         ("computing", _find_computing(unit, thread)),
         ("ended", ended),
     )
-    for some in time.split():
-        within = ((part, some & spans) for part, spans in found if len(spans))
-        yield from take_first(chain(within, [("unknown", some)]))
+    return [(part, spans) for part, spans in found if len(spans)]
 
 
-def divide_host_time(
-    unit: DeviceGroup, thread: int, time: Spans, others: bool = False
-) -> dict[str, int]:
-    """Return how long a thread is in each of PARTS within some time (ns): :func:`find_host_parts`."""
+def sum_host_parts(found: Iterable[tuple[str, Spans]]) -> dict[str, int]:
+    """Return how long a thread is in each of PARTS (ns), of what :func:`find_host_parts` yields."""
     parts = dict.fromkeys(PARTS, 0)
-    for part, spans in find_host_parts(unit, thread, time, others):
+    for part, spans in found:
         parts["cuda" if part == BESIDE else part] += spans.length
     return parts
 
@@ -261,24 +266,28 @@ def find_outside_calls(unit: DeviceGroup, thread: int, time: Spans) -> Spans:
 
 
 def list_activities(
-    unit: DeviceGroup, thread: int, spans: Spans, ranges: pl.DataFrame, others: bool = False
+    unit: DeviceGroup,
+    thread: int,
+    spans: Spans,
+    ranges: pl.DataFrame,
+    found: Sequence[tuple[str, Spans]],
+    others: bool = False,
 ) -> pl.DataFrame:
     """Return what a thread does in some time by name: `part` (of PARTS, `range` or `where`), `names` (a
     name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), and whether the
     longest sets CUDA up (`first`). A call counts where its part does (:func:`find_host_parts`); what MPI
     copies and waits for by calls of CUDA is MPI's. ranges: of this time, as :func:`sum_ranges` returns them.
-    others: as for find_host_parts.
+    found, others: what find_host_parts yields of this time, and is given.
     """
-    sources: list[tuple[str, str]] = []
+    sources: dict[tuple[str, str], int] = {}
     columns: list[np.ndarray] = []
 
     def add(part: str, names: str, *rows: np.ndarray) -> None:
-        piece = np.stack(np.broadcast_arrays(np.int64(len(sources)), *rows))
-        sources.append((part, names))
+        source = sources.setdefault((part, names), len(sources))
+        piece = np.stack(np.broadcast_arrays(np.int64(source), *rows))
         columns.append(piece[:, piece[2] > 0])
 
     task = int(unit.task_of[thread])
-    found = [*find_host_parts(unit, thread, spans, others)]
     for layout, part in CALLS.items():
         if not unit.has(layout):
             continue
@@ -304,16 +313,17 @@ def list_activities(
     for part, names, frame in (("where", "place", places), ("range", "range", ranges)):
         add(part, names, *to_arrays(frame, frame.columns[0], "time"), np.int64(-1))
     row_columns = ("source", "name", "time", "begin")
-    rows = pl.DataFrame(dict(zip(row_columns, np.concatenate(columns, axis=1), strict=True)))
-    of_source = pl.DataFrame(sources, ["part", "names"], orient="row")[rows["source"]]
-    rows = of_source.hstack(rows.select("name", "time", "begin", longest="time"))
-    sums = sum_times(rows, "part", "names", "name")
+    rows = pl.LazyFrame(dict(zip(row_columns, np.concatenate(columns, axis=1), strict=True)))
+    sums = sum_times(rows.with_columns(longest="time"), "source", "name")
+    parts, names = (pl.Series(one, dtype=pl.String) for one in zip(*sources, strict=True))
+    part, of_source = pl.lit(parts).gather("source"), pl.lit(names).gather("source")
     set_up = unit.remember(("set up", task), lambda: _find_set_up(unit, task))
-    is_first = (pl.col("part") == "cuda") & (pl.col("begin") == set_up)
-    return sums.with_columns(first=is_first).drop("begin")
+    is_first = (part == "cuda") & (pl.col("begin") == set_up)
+    named = part.alias("part"), of_source.alias("names"), "name", "time", "longest"
+    return sums.select(*named, first=is_first).collect()
 
 
-def sum_times(times: pl.DataFrame, *by: str) -> pl.DataFrame:
+def sum_times(times: pl.LazyFrame, *by: str) -> pl.LazyFrame:
     """Return the sums of times by some columns, with the longest one and all else of that."""
     others = pl.exclude("time", "longest").get(pl.col("longest").arg_max())
     groups = times.group_by(by, maintain_order=True)

@@ -26,8 +26,9 @@ from nsys2prv.figures.device_group import (
 from nsys2prv.figures.host_time import (
     PARTS,
     describe_parts,
-    divide_host_time,
+    find_host_parts,
     list_activities,
+    sum_host_parts,
     sum_ranges,
 )
 from nsys2prv.figures.kernels import is_shared
@@ -428,13 +429,14 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """Return what a thread does in some time."""
         # Ranges first: while all calls are in memory these would need more.
         ranges = sum_ranges(unit, row, spans)
-        parts = divide_host_time(unit, row, spans)
+        when = [*find_host_parts(unit, row, spans)]
+        parts = sum_host_parts(when)
         # A host that goes on afterwards has neither ended nor not begun.
         for part in (*OVER, "away"):
             parts["unknown"] += parts[part]
             parts[part] = 0
         whole = max(sum(parts.values()), 1)
-        rows = list_activities(unit, row, spans, *ranges)
+        rows = list_activities(unit, row, spans, *ranges, when)
         rows = rows.sort("time", descending=True)
         named = []
         for of_parts in (["range"], ["nccl", "io", "os"]):

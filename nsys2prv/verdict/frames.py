@@ -101,32 +101,38 @@ def _collect_hosts(
     main = host_time.choose_thread(unit, task)
     threads = [main, *(one for one in drivers if unit.task_of[one] == task)]
     busy = unite(*(unit.find_active_spans(one) for one in devices))
-    one = pl.lit(task, pl.Int64).alias("task")
     of_host = unit.covered
     if span := find_mpi_span(unit, main):
         of_host = window if unit.options.steady else unit.covered.clip(*span)
         yield "mpi", pl.DataFrame([span], schema=["begin", "end"], orient="row")
-    yield "mpi_samples", count_mpi_samples(unit, main, window).with_columns(one)
+    yield "mpi_samples", _label(count_mpi_samples(unit, main, window), task)
     outside = {thread: host_time.find_outside_calls(unit, thread, window) for thread in threads}
-    parts = host_time.divide_host_time(unit, main, outside[main] - busy)
-    yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
+    found = host_time.find_host_parts(unit, main, outside[main] - busy)
+    yield "hosts", _label(pl.DataFrame(host_time.sum_host_parts(found)), task)
     yield from collect_cpu_time(unit, task, threads, window)
     asked = {"all": of_host} if unit.first_work is None else times
     moments = {when: time.find_longest() for when, time in asked.items()}
     asked = {when: time - busy for when, time in asked.items()}
     *of_asked, of_main = host_time.sum_ranges(unit, main, *asked.values(), outside[main])
-    yield "ranges", of_main.with_columns(one)
+    yield "ranges", _label(of_main, task)
     for (when, time), ranges in zip(asked.items(), of_asked, strict=True):
         row = dict(zip(SIDES, moments[when], strict=True)) | {"length": time.length}
-        row |= host_time.divide_host_time(unit, main, time, others=True)
-        labelled = (one, pl.lit(when).alias("when"))
-        yield "uses", pl.DataFrame([row]).cast(pl.Int64).with_columns(labelled)
-        activities = host_time.list_activities(unit, main, time, ranges, others=True)
-        yield "activities", activities.with_columns(labelled)
+        found = [*host_time.find_host_parts(unit, main, time, others=True)]
+        row |= host_time.sum_host_parts(found)
+        yield "uses", _label(pl.DataFrame(row), task, when)
+        activities = host_time.list_activities(unit, main, time, ranges, found, others=True)
+        yield "activities", _label(activities, task, when)
     for thread, time in outside.items():
-        yield "places", measure_places(unit, thread, time - busy).with_columns(one)
+        yield "places", _label(measure_places(unit, thread, time - busy), task)
         if thread != main:
-            yield "ranges", host_time.sum_ranges(unit, thread, time)[0].with_columns(one)
+            yield "ranges", _label(host_time.sum_ranges(unit, thread, time)[0], task)
+
+
+def _label(frame: pl.DataFrame, task: int, *when: str) -> pl.DataFrame:
+    """Return a small frame with the columns `task` and, where it is given, `when`."""
+    labels = (("task", task, pl.Int64), *(("when", one, pl.String) for one in when))
+    columns = (pl.Series(name, [value] * frame.height, dtype) for name, value, dtype in labels)
+    return frame.hstack([*columns])
 
 
 def _measure_device(
@@ -168,9 +174,9 @@ def _sum_kernels(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
         device = unit.reader.rows.find("device", kernels["thread"])
         columns = {"name": "kernel", "device": device, "time": lasts, "longest": lasts}
         sums = kernels.select("begin", "end", "launch", **columns)
-        parts.append(host_time.sum_times(sums, *keys))
-    sums = host_time.sum_times(pl.concat(parts), *keys)
-    return sums.drop("longest").cast(pl.Int64)
+        parts.append(host_time.sum_times(sums.lazy(), *keys).collect())
+    sums = host_time.sum_times(pl.concat(parts).lazy(), *keys)
+    return sums.drop("longest").cast(pl.Int64).collect()
 
 
 def _sum_copies(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
