@@ -11,6 +11,7 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nsys2prv._util.workers import prepare_next
+from nsys2prv.replay.path_bound import PathBound
 from nsys2prv.replay.thresholds import (
     APART,
     BY_CHANCE,
@@ -124,8 +125,16 @@ def list_suspects(replay: Replay) -> list[Suspect]:
     )
     single = (Suspect(0.0, LINK_OF, processes) for processes in list_slow_links(replay))
     suspects = chain(_list_work(replay), *slow, links, single, own)
-    found = []
-    for suspect, changes in prepare_next((one, do_as_others(replay, one)) for one in suspects):
+    bound, found = PathBound(replay), []
+
+    def make_changes(one: Suspect) -> Changes:
+        is_known = one.is_link or one.is_own or one.is_shared or one.ratio
+        reacts = one.kind == "host"
+        if not is_known and bound.is_below(KINDS[one.kind], one.processes, reacts, one.least):
+            return []
+        return do_as_others(replay, one)
+
+    for suspect, changes in prepare_next((one, make_changes(one)) for one in suspects):
         # Of slow processes and links all gains are asked for.
         least = 0.0 if suspect.ratio or suspect.is_link else suspect.least
         found.append(structs.replace(suspect, gain=replay.compute_gain(changes, least)))

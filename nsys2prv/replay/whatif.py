@@ -348,7 +348,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     def prepare(self) -> None:
         """Replay the job as it is, so that another thread may list changes while one is replayed."""
-        self._before, self.span, self._rows  # noqa: B018
+        self.before, self.span, self._rows  # noqa: B018
 
     def free_memory(self) -> None:
         """Free what only what-ifs need; a further one makes it anew."""
@@ -360,11 +360,12 @@ class Replay(Struct, frozen=True, dict=True):
         """Return the times of all moments with these changes, beside those that are done, and the end
         of the span then (ns); the times hold until the next what-if. weight: with these changes.
         """
-        weight = self._apply(changes) if weight is None else weight
+        weight = self.apply(changes) if weight is None else weight
         times, last = self.graph.run(weight, self.counts, self._scratch)
         return times, max(last, self.begin)
 
-    def _apply(self, changes: Changes) -> Durations:
+    def apply(self, changes: Changes) -> Durations:
+        """Return the weights with these changes, beside those that are done."""
         return self.graph.weight.change(self._keep([*self.done, *changes]))
 
     def _keep(self, changes: Changes) -> Changes:
@@ -386,14 +387,14 @@ class Replay(Struct, frozen=True, dict=True):
         if not any(len(rows) for rows, _ in changes) or self.span <= 0:
             return 0.0
         return_freed_memory()
-        end, path, length = self._before
-        weight = self._apply(changes)
+        end, path, length = self.before
+        weight = self.apply(changes)
         if least and length - _measure(weight, path) < least * self.span:
             return 0.0
         return (end - self.run(changes, weight)[1]) / self.span
 
     @cached_property
-    def _before(self) -> tuple[int, np.ndarray, int]:
+    def before(self) -> tuple[int, np.ndarray, int]:
         """End of the span with the changes done so far, its critical path, and the length of the
         path (ns).
         """
@@ -417,7 +418,7 @@ class Replay(Struct, frozen=True, dict=True):
     def skip_cpu_waits(self) -> Replay:
         """Return the replay in which no thread waits for a CPU."""
         changed = self.change(self.cpu_waits)
-        changed.__dict__.update(weight=self._apply(self.cpu_waits), tables={})
+        changed.__dict__.update(weight=self.apply(self.cpu_waits), tables={})
         return changed
 
     @cached_property
@@ -614,13 +615,17 @@ class Replay(Struct, frozen=True, dict=True):
             changes += table.share(left, ~members)
         return changes
 
-    def react_as_others(self, processes: Sequence[int]) -> Changes:
-        """Give processes the latencies of launches, returns and hand-offs of the others: their median."""
+    def react_as_others(
+        self, processes: Sequence[int], choose: Callable[[Kind], np.ndarray] | None = None
+    ) -> Changes:
+        """Give processes the latencies of launches, returns and hand-offs of the others: their median.
+        choose: gives edges of these processes; None: all.
+        """
         changes: Changes = []
         for kind, (known, place, typical) in self._latencies.items():
-            others = typical[~np.isin(known, processes)[place]]
-            rows = self.select((kind,), processes=processes)
-            if len(others) and len(rows):
+            rows = choose(kind) if choose else self.select((kind,), processes=processes)
+            others = typical[~np.isin(known, processes)[place]] if len(rows) else rows
+            if len(others):
                 # They are in order.
                 median = np.median(others[(len(others) - 1) // 2 : len(others) // 2 + 1])
                 saved = np.maximum(self.edges.typical[rows] - int(median), 0)
@@ -655,7 +660,7 @@ class Replay(Struct, frozen=True, dict=True):
         every = table.mask_columns(slice(None))
         table = table.keep(table.find_alike(every)) if kinds == GPU else table
         # What is equal with the changes done so far stays so.
-        return replace(table, weight=self._apply([])).share(every, every, is_mean=True)
+        return replace(table, weight=self.apply([])).share(every, every, is_mean=True)
 
     def compare_kernels(self, processes: Sequence[int]) -> Changes:
         """Give processes the kernels of the others, where they have about as many."""
