@@ -106,6 +106,13 @@ def pack_data(job: FinishedJob, whole: bool = True) -> str:
         "grids": {},
         "group": 1,
         **_pack_events(pack, job.excerpts, lanes.height),
+        "pairs": job.excerpts.events.pairs.to_dict(as_series=False)
+        if whole and job.excerpts
+        else {},
+        "mapEdges": job.excerpts.events.edges.tolist() if whole and job.excerpts else [],
+        "maps": [*_pack_kernels(pack, job.excerpts, lanes.height)]
+        if whole and job.excerpts
+        else [],
     }
     flames = {name: job.find_frame(name, "flame") for name in FLAMES if whole}
     facts["flames"] = {
@@ -198,6 +205,15 @@ def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str,
         "carried": excerpts.carried,
         "hasStreams": streams > 1,
     }
+
+
+def _pack_kernels(pack: Pack, excerpts: Excerpts, lanes: int) -> Iterator[dict[str, object]]:
+    """Pack the maps of kernels: the mean duration of those that begin in each bin, by lane; 0 for none."""
+    for name, label in excerpts.kernels.items():
+        own = excerpts.events.kernels.filter(name=name)
+        means = np.zeros((lanes, len(excerpts.events.edges) - 1))
+        means[own["lane"].to_numpy(), own["bin"].to_numpy()] = own["time"] / own["count"]
+        yield {"name": label[:LONGEST], "time": int(own["time"].sum()), **pack.add_grid(means)}
 
 
 def _to_differences(events: pl.DataFrame) -> list[np.ndarray]:

@@ -56,6 +56,12 @@ CALL_CLASSES = {
     for layout, part in CALLS.items()
 }
 MESSAGES = {"mpi_message": 0, "nccl_message": 1}
+#: Kernels with a map over lanes and time, those that take most; most intervals of its time.
+MAPS, MAP_BINS = 8, 60
+#: What the reading of a group calls them.
+KERNELS = "kernels"
+#: Pairs of lanes in the matrix of messages, those with most bytes.
+MOST_PAIRS = 10_000
 
 
 class Window(Struct, frozen=True):
@@ -77,6 +83,11 @@ class Events(Struct, frozen=True):
     tracks: dict[str, pl.DataFrame]
     #: Lines from sends to receives: from, to (lanes), begin, end, bytes, on_gpu.
     messages: pl.DataFrame
+    #: Of the whole job: from, to (lanes), count and bytes of the messages, and the sum of their times (ns).
+    pairs: pl.DataFrame
+    #: Of the whole job: lane, kernel (`source`, `name`), bin, count, time (ns), and the edges of the bins.
+    kernels: pl.DataFrame
+    edges: np.ndarray
     #: Names of threads and communicators, by the numbers that events have.
     threads: dict[int, str]
     communicators: dict[int, str]
@@ -96,16 +107,25 @@ def read_events(
         io=select_io_calls(job.plain_labels["osrt"]),
         covered=job.coverage.common,
     )
-    read = partial(_read_group, lanes, windows)
-    tracks: dict[str, list[pl.DataFrame]] = {kind: [] for kind in COLUMNS}
+    edges = np.linspace(0, job.duration, MAP_BINS + 1).astype(np.int64)
+    if job.steady:
+        # Iterations, several together where there are many.
+        edges = np.append(job.steady.iteration_begins, job.steady.end)
+        edges = np.append(edges[: -1 : -(-(len(edges) - 1) // MAP_BINS)], edges[-1])
+    read = partial(_read_group, lanes, windows, edges)
+    tracks: dict[str, list[pl.DataFrame]] = {kind: [] for kind in (*COLUMNS, KERNELS)}
     for frames in job.run_on_groups(read, options):
         for kind, frame in frames:
             tracks[kind].append(frame)
     whole = {
         kind: pl.concat(frames).sort("lane", "begin", pl.col("end").neg(), maintain_order=True)
         for kind, frames in tracks.items()
-        if frames
+        if frames and kind != KERNELS
     }
+    kernels = pl.concat(tracks[KERNELS]) if tracks[KERNELS] else pl.DataFrame()
+    if kernels.height:
+        most = kernels.group_by("name").agg(pl.col("time").sum()).sort("time", "name").tail(MAPS)
+        kernels = kernels.join(most.select("name"), "name", "semi", maintain_order="left")
     members = collectives.drop("end", "of_nccl").unique(["thread", "begin"], keep="first")
     for kind in {"h", "n"} & {*whole}:
         frame = whole[kind].join(members, ["thread", "begin"], "left", maintain_order="left")
@@ -113,8 +133,9 @@ def read_events(
     threads = {row for kind in {"h", "x"} & {*whole} for row in whole[kind]["thread"].unique()}
     names = job.reader.rows.threads["name"]
     names = {row: names[row] for row in threads}
-    messages = _read_messages(job, lanes, windows)
-    return Events(whole, messages, names, _name_communicators(job) if "n" in whole else {})
+    messages, pairs = _read_messages(job, lanes, windows)
+    communicators = _name_communicators(job) if "n" in whole else {}
+    return Events(whole, messages, pairs, kernels, edges, names, communicators)
 
 
 def select_events(events: Events, windows: Sequence[Window]) -> Events:
@@ -124,7 +145,10 @@ def select_events(events: Events, windows: Sequence[Window]) -> Events:
 
 
 def _read_group(
-    lanes: Mapping[tuple[int, int], int], windows: Sequence[Window], group: DeviceGroup
+    lanes: Mapping[tuple[int, int], int],
+    windows: Sequence[Window],
+    edges: np.ndarray,
+    group: DeviceGroup,
 ) -> list[tuple[str, pl.DataFrame]]:
     """Return the events of one group of threads by kind of track (a pure function over files)."""
     lane_of_row = np.full(len(group.task_of), -1)
@@ -139,7 +163,7 @@ def _read_group(
         threads = find_driving_threads(group, device)
         host = group.find_host(task)
         drivers[lane] = [one for one in threads if group.task_of[one] == host]
-    frames = [*_list_work(group, lane_of_row, windows)]
+    frames = [*_list_work(group, lane_of_row, windows, edges)]
     for lane, threads in drivers.items():
         if lane >= 0:
             frames += _list_host_events(group, lane, threads, windows)
@@ -170,7 +194,7 @@ def merge_windows(windows: Sequence[Window], lane: int) -> Spans:
 
 
 def _list_work(
-    group: DeviceGroup, lane_of_row: np.ndarray, windows: Sequence[Window]
+    group: DeviceGroup, lane_of_row: np.ndarray, windows: Sequence[Window], edges: np.ndarray
 ) -> Iterator[tuple[str, pl.DataFrame]]:
     streams = group.reader.rows.get_column("stream")
     sent = group.list_launched_work(("thread", "begin", "sent"))
@@ -180,6 +204,8 @@ def _list_work(
             continue
         frame = group.read_begins(layout, (name, *fields))
         frame = frame.with_columns(lane=pl.Series(lane_of_row[frame["thread"].to_numpy()]))
+        if layout == "cuda_kernel":
+            yield KERNELS, _map_kernels(frame, _find_names(layout, name), edges)
         frame = select_rows(frame, windows)
         thread, begin = to_arrays(frame, "thread", "begin")
         row = find_rows(*sent_keys, thread, begin)
@@ -199,6 +225,20 @@ def _list_work(
                 name=operation.then("operation").otherwise("name"),
             )
         yield kind, _order_columns(kind, frame)
+
+
+def _map_kernels(frame: pl.DataFrame, source: str, edges: np.ndarray) -> pl.DataFrame:
+    """Return `kernels` of Events for some lanes, of the kernels that take most of their time."""
+    bins = np.searchsorted(edges, frame["begin"].to_numpy(), "right") - 1
+    own = frame.with_columns(bin=pl.Series(bins), time=pl.col("end") - pl.col("begin"))
+    own = own.filter((pl.col("lane") >= 0) & pl.col("bin").is_between(0, len(edges) - 2))
+    own = own.rename({"kernel": "name"})
+    sums = own.group_by("lane", "name", "bin").agg(
+        pl.len().cast(pl.Int64).alias("count"), pl.col("time").sum()
+    )
+    most = sums.group_by("name").agg(pl.col("time").sum()).sort("time", "name").tail(2 * MAPS)
+    sums = sums.join(most.select("name"), "name", "semi").with_columns(source=pl.lit(source))
+    return sums.sort("lane", "name", "bin")
 
 
 def _find_names(layout: str, name: str) -> str:
@@ -288,11 +328,14 @@ def map_rows(job: OpenJob, lanes: Mapping[tuple[int, int], int]) -> np.ndarray:
 
 def _read_messages(
     job: OpenJob, lanes: Mapping[tuple[int, int], int], windows: Sequence[Window]
-) -> pl.DataFrame:
-    """Return the messages between lanes that are sent within windows of their senders."""
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the messages between lanes that are sent within windows of their senders, and `pairs` of
+    Events.
+    """
     lane_of_row = map_rows(job, lanes)
     names = ("begin", "end", "from", "to", "bytes", "on_gpu")
     frames = [pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))]
+    pairs = []
     for kind, on_gpu in MESSAGES.items():
         if kind in job.reader.layouts:
             lines = job.reader.read_lines([kind])
@@ -301,9 +344,18 @@ def _read_messages(
             frame = frame.with_columns(
                 lane=pl.Series(sender), to=pl.Series(receiver), on_gpu=pl.lit(on_gpu)
             )
-            frame = select_rows(frame.filter(pl.col("to") >= 0), windows)
+            frame = frame.filter((pl.col("lane") >= 0) & (pl.col("to") >= 0))
+            time = (pl.col("end") - pl.col("begin")).sum().alias("time")
+            sums = frame.group_by("lane", "to").agg(
+                pl.len().alias("count"), pl.col("bytes").sum(), time
+            )
+            pairs.append(sums.rename({"lane": "from"}).cast(pl.Int64))
+            frame = select_rows(frame, windows)
             frames.append(frame.rename({"lane": "from"}).select(names).cast(pl.Int64))
-    return pl.concat(frames).sort("begin")
+    whole = pl.concat(pairs) if pairs else pl.DataFrame()
+    if whole.height:
+        whole = whole.group_by("from", "to").sum().sort("bytes", "from", "to").tail(MOST_PAIRS)
+    return pl.concat(frames).sort("begin"), whole
 
 
 def label_names(job: OpenJob, names: pl.DataFrame) -> pl.Series:

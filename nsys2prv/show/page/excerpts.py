@@ -73,6 +73,8 @@ class Excerpts(Struct, frozen=True):
     events: Events
     #: Source (name set), name (value) and class of each name -> its label.
     names: pl.DataFrame
+    #: The names of the kernels with maps: value -> label.
+    kernels: dict[int, str]
     #: Number of the events of the job that a page could show, and of those it does.
     total: int
     carried: int
@@ -110,7 +112,13 @@ def choose_excerpts(
     if columns:
         names = pl.concat(columns).unique(maintain_order=True)
         names = names.with_columns(label=label_names(job, names))
-    return Excerpts(moments, windows, events, names, total, carried)
+    known = (
+        events.kernels.select("source", "name").unique(maintain_order=True)
+        if events.kernels.height
+        else pl.DataFrame()
+    )
+    labels = dict(zip(known["name"], label_names(job, known), strict=True)) if known.height else {}
+    return Excerpts(moments, windows, events, names, labels, total, carried)
 
 
 def _count(events: Events) -> int:

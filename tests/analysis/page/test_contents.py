@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,37 @@ def test_events_are_those_of_the_reports(budget: int) -> None:
                 own = waits.filter(pl.col("rank") == lane)
                 assert data.read_track(lane, "n")["wait"].sum() >= own["wait"].sum()
                 assert data.read_track(lane, "h")["begin"].size > 1000
+
+
+def test_maps_of_kernels_and_messages_have_what_sql_has() -> None:
+    """Executions and time of the kernels that take most, by iteration; and who sends to whom."""
+    with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
+        found = choose_excerpts(job, job.analyse("findings", "time", "iterations"))
+        steady = job.steady
+    assert found is not None
+    events, (begin, end) = found.events, (steady.iteration_begins[0], steady.end)
+    assert events.edges.tolist() == [*steady.iteration_begins, steady.end]
+    rank = 2
+    own = events.kernels.filter(lane=rank).group_by("name").agg(pl.col("count", "time").sum())
+    shift = "min(start) OVER () - ?1"
+    query = f"""WITH k AS (SELECT value AS name, start - ({shift}) AS start, end - start AS time FROM
+        CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName WHERE value NOT LIKE 'nccl%')
+        SELECT name, count(*), sum(time) FROM k WHERE start BETWEEN ?2 AND ?3 GROUP BY 1
+        ORDER BY 3 DESC LIMIT 5"""
+    first = int(events.tracks["k"].filter(lane=rank)["begin"][0])
+    with sqlite3.connect(SAMPLES["training"][rank]) as export:
+        expected = export.execute(query, (first, int(begin), int(end) - 1)).fetchall()
+    # Names are shortened.
+    most = sorted(own.rows(), key=lambda row: -row[2])
+    for (name, count, time), (known, *values) in zip(most[:5], expected, strict=True):
+        assert found.kernels[name][:12] == known[:12]
+        assert [count, time] == pytest.approx(values, rel=5e-5)
+    pairs = events.pairs.sort("from").rows()
+    assert [(one, to, count) for one, to, count, *_ in pairs] == [
+        (one, (one + 1) % 4, 20) for one in range(4)
+    ]
+    sent = events.messages.group_by("from").agg(pl.col("bytes").sum()).sort("from")["bytes"]
+    assert [pair[3] for pair in pairs] == sent.to_list()
 
 
 def test_collectives_of_mpi_are_joined_over_ranks() -> None:

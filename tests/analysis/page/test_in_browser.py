@@ -82,7 +82,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
             ),
         )
         page.goto(path.as_uri())
-        page.wait_for_function("document.documentElement.dataset.ready")
+        page.locator("html[data-ready]").wait_for()
         return page
 
     yield open_page
@@ -323,7 +323,7 @@ def test_the_address_keeps_the_view(training: Path, visit: Callable[..., Any]) -
     page.locator("nav a[href='#kernels']").click()
     shown = read_view(page, root)
     page.reload()
-    page.wait_for_function("document.documentElement.dataset.ready")
+    page.locator("html[data-ready]").wait_for()
     assert read_view(page, root) == pytest.approx(shown, abs=1)
     assert page.evaluate(f"{timeline}.area") == {"begin": 60e6, "end": 70e6, "lanes": [0, 1, 3]}
     assert page.evaluate(f"{timeline}.selected.i") >= 0

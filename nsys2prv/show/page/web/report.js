@@ -6,6 +6,7 @@ import { addTip, find, getColours, make, Painter } from "./dom.js";
 import { FlameGraph } from "./flame.js";
 import { formatCount, formatTime } from "./format.js";
 import { showIterations } from "./iterations.js";
+import { showKernelMaps, showMessages } from "./panels.js";
 import { drawRoofline } from "./roofline.js";
 import { makeFilterable, makeTable } from "./tables.js";
 import { showWhole } from "./whole.js";
@@ -13,15 +14,18 @@ import { showWhole } from "./whole.js";
 preparePage();
 const [data] = await loadJobs();
 const whole = data.lanes.length ? showWhole(data) : null;
-const drawCards = showCards(data, moment => {
-  whole.reveal(moment.lanes);
-  whole.show(...moment.view);
+const showInWhole = (lanes, begin, end) => {
+  whole.reveal(lanes);
+  whole.show(begin, end);
   find("#timeline").scrollIntoView({ behavior: "smooth" });
-});
+};
+const drawCards = showCards(data, moment => showInWhole(moment.lanes, ...moment.view));
 if (Object.keys(data.grids).length) showIterations(data);
 showKernels();
 for (const [name, flames] of Object.entries(data.flames)) showFlames(name, flames);
 showModules();
+showMessages(data);
+showKernelMaps(data, (lane, begin, end) => showInWhole([lane], begin, end));
 showTables(data);
 prepareForPrint(drawCards);
 if (whole) new Address(whole);
@@ -76,10 +80,10 @@ function showFlames(name, flames) {
   search.addEventListener("input", () => graph.search(search.value));
   draw();
 }
-/** The modules of a model as a tree, and the roofline of products. */
+/** The modules of a model as a tree, the roofline of products, how iterations differ, and parallel dimensions. */
 function showModules() {
-  const places = { "#module-table": ["modules.modules", makeTable], "#roofline": ["products.products", drawRoofline] };
-  for (const [place, [name, draw]] of Object.entries(places)) {
-    find(place)?.append(draw(data.tables.flatMap(analysis => analysis.tables).find(one => one.name === name).columns));
-  }
+  const places = { "#module-table": ["modules.modules", makeTable], "#roofline": ["products.products", drawRoofline],
+    "#iteration-spread": ["efficiencies.over_iterations", makeTable], "#dimension-table": ["groups.dimensions", makeTable], "#coordinate-table": ["groups.coordinates", makeTable] };
+  const tables = new Map(data.tables.flatMap(analysis => analysis.tables).map(table => [table.name, table.columns]));
+  for (const [place, [name, draw]] of Object.entries(places)) if (tables.has(name)) find(place)?.append(draw(tables.get(name)));
 }
