@@ -279,10 +279,12 @@ def write_report_files(
 
 
 def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) -> OpenJob:
+    has_tutorial = bool(vars(options).get("paraver_tutorial"))
     return open_job(
         reports,
         page=bool(options.html),
-        demanded=tuple({ON_DEMAND} & set(options.only)),
+        # A tutorial's trace says who waits for whom in MPI, too.
+        demanded=(*({ON_DEMAND} & {*options.only}), *(["mpi_waiting"] * has_tutorial)),
         **_choose(options, *RUNNING),
         **_select_part(options),
     )
