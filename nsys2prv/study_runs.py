@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.text import format_nanoseconds, list_differing, list_some
+from nsys2prv._util.text import format_nanoseconds, format_share, list_differing, list_some
 from nsys2prv.conversion.options import Options
 from nsys2prv.figures.device_group import ALL
 from nsys2prv.figures.efficiencies import HOST_THREADS, USEFUL
@@ -311,7 +311,7 @@ def _describe_environment(job: FinishedJob, focus: Mapping[str, Any]) -> dict[st
         ("before the focus", focus["begin_ns"]),
         ("focus of analysis", focus["end_ns"] - focus["begin_ns"]),
     ):
-        made[name] = f"{format_nanoseconds(time)}, {100 * time / length:.0f} % of it"
+        made[name] = f"{format_nanoseconds(time)}, {format_share(time / length, 0)} of it"
     return {name: text for name, text in made.items() if text}
 
 
@@ -555,7 +555,7 @@ def _list_repeats(runs: Sequence[Run]) -> Iterator[str]:
         if times < OTHER_WORK and len(alike) > 1 and _find_measure(alike):
             lasts = sorted(run.metrics["elapsed_ns"] for run in alike)
             ends = " to ".join(map(format_nanoseconds, (lasts[0], lasts[-1])))
-            said, apart = WARNINGS["repeats"], f"{100 * (lasts[-1] / lasts[0] - 1):.1f} %"
+            said, apart = WARNINGS["repeats"], format_share(lasts[-1] / lasts[0] - 1)
             yield said.format(count=len(alike), units=size, ends=ends, apart=apart)
 
 

@@ -403,6 +403,11 @@ def format_nanoseconds(value: float) -> str:
     return format_scaled(value, ("ns", "us", "ms", "s"))
 
 
+def format_share(share: float, decimals: int = 1) -> str:
+    """Return a fraction of 1 as a percentage: "5.1%"."""
+    return f"{100 * share:.{decimals}f}%"
+
+
 class Note(Struct, frozen=True):
     """A note on what was found or left out."""
 

@@ -127,6 +127,9 @@ def run_help(arguments: list[str]) -> int:
     if not arguments or arguments[0] == "help":
         Parser(CONVERSION).print_help()
         return 0
+    if arguments[0] == "convert":
+        print(Parser(CONVERSION).format_help().rstrip())
+        return 0
     if arguments[0] not in COMMANDS:
         hint = suggest_command(arguments[0], COMMANDS, "nsys2prv help")
         hint = hint or f"the commands are {', '.join(COMMANDS)}"

@@ -28,6 +28,7 @@ from nsys2prv._util.files import (
     has_report_name,
     load_shipped_file,
     name_beside,
+    read_data_text,
 )
 from nsys2prv._util.text import fold_lines, list_some, parse_duration
 from nsys2prv.export.report_files import is_report
@@ -91,6 +92,8 @@ class Parser(argparse.ArgumentParser):
             formatter_class=_HelpFormatter,
             **{name: declared.get(name) for name in ("usage", "description", "epilog")},
         )
+        #: The text of its short help; "" for the list of all options.
+        self.overview = read_data_text(__package__, "help.txt") if command == CONVERSION else ""
         #: How the command is written.
         self.example: str = declared.get("example", "")
         #: Options of other commands only -> what to do instead.
@@ -112,6 +115,10 @@ class Parser(argparse.ArgumentParser):
         }
         for names, instead in declared.get("legacy", {}).items():
             self.add_argument(*names.split(), action=_RefuseLegacyOption, const=instead, **unseen)
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the short help where there is one, else the list of all options."""
+        print((self.overview or self.format_help()).rstrip(), file=file)
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError with argparse's complaint in our words."""
@@ -137,7 +144,8 @@ class Parser(argparse.ArgumentParser):
     @property
     def help_hint(self) -> str:
         """Return a hint to the command that lists all options."""
-        return f"`{self.prog.replace('nsys2prv', 'nsys2prv help')}` lists the options"
+        command = self.prog.removeprefix("nsys2prv").strip() or "convert"
+        return f"`nsys2prv help {command}` lists the options"
 
     def parse_known_args(
         self, args: Sequence[str] | None = None, namespace: Any = None

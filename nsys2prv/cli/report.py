@@ -42,13 +42,14 @@ from nsys2prv.show.difference.facts import NOT_COMPARABLE
 from nsys2prv.show.difference.limits import check_limits, compare_sides, find_jump
 from nsys2prv.show.difference.pictures import draw_bars, list_bars
 from nsys2prv.show.finished_job import JSON, FinishedJob
-from nsys2prv.show.text import Style, count_lines_left, format_machine_line, format_results
+from nsys2prv.show.first_screen import format_first_screen
+from nsys2prv.show.text import Style, format_gpu_models, format_recording, format_results
 
 if TYPE_CHECKING:
     from nsys2prv.show.study.formats import Study
 
-#: Analyses that a terminal shows first; others follow while at least this number of lines is free.
-FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
+#: Analyses of the first screen.
+FIRST = ("findings", "efficiencies")
 #: What options select where they select no part of the job.
 WHOLE_JOB = {"kinds": (), "cut": CutOptions()}
 #: Options of all that reads reports.
@@ -67,18 +68,18 @@ def run_report(options: argparse.Namespace) -> Answer:
     if asks_findings and options.only and "findings" not in options.only:
         options.only.append("findings")
     style = Style.for_output(options.full, options.rows, bool(options.only))
-    job, left_out = _analyse_reports(options, style)
+    job = _analyse_reports(options)
     if options.title:
         job.description["title"] = options.title
     _write_files(options, json=job.to_json, html=lambda: _import_page().make_page(job))
     heading = make_heading(job.description, style.full)
-    text = format_results(job.results.values(), heading, style, left_out, job.part[0])
+    text = _format_job(job, heading, style)
     if options.paraver_tutorial:
         # Not before it is needed.
         from nsys2prv.show.tutorial import write_tutorial
 
         page = write_tutorial(job, _find_trace(options), _choose_tutorial(options))
-        text += f"\n\nfinding by finding in Paraver: wxparaver -t {quote(str(page))}"
+        text += f"\n\nstep through the findings in Paraver: wxparaver -t {quote(str(page))}"
     return text, list(map(str, job.description["warnings"])), 0
 
 
@@ -146,10 +147,16 @@ def _select_part(options: argparse.Namespace) -> dict[str, Any]:
     return {"kinds": parse_kinds(options.trace), "cut": make_cut_options(options)}
 
 
-def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[FinishedJob, list[str]]:
-    """Return the job, and the names of analyses that were skipped because the terminal has no room for
-    them: the first ones are always made, others while lines are free.
-    """
+def _format_job(job: FinishedJob, heading: Sequence[str], style: Style) -> str:
+    """Return the first screen, or all that was asked for."""
+    results = [*job.results.values()]
+    if style.full or style.chosen or "findings" not in job.results:
+        return format_results(results, heading, style, job.part[0])
+    return format_first_screen(results, heading, style, job.part[0])
+
+
+def _analyse_reports(options: argparse.Namespace) -> FinishedJob:
+    """Return the analysed job: with the analyses of the first screen alone where nothing else is asked for."""
     names = options.only
     first = Path(options.reports[0])
     if first.suffix != JSON:
@@ -158,14 +165,9 @@ def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[Finishe
                 _write_trace(job.prepared, _find_trace(options))
             if names or options.full or options.json or options.html:
                 results = _analyse_job(job, names, options)
-                return _finish_job(job, results, bool(options.html), options.reports), []
-            described = job.describe(options.reports)
+                return _finish_job(job, results, bool(options.html), options.reports)
             results = _analyse_job(job, FIRST, options, divided=False)
-            left_out = [name for name in job.analyses if name not in FIRST]
-            head = make_heading({**described, "title": options.title})
-            while left_out and count_lines_left(results.values(), head, style) >= LEAST_LINES:
-                results |= _analyse_job(job, [left_out.pop(0)], options, divided=False)
-            return FinishedJob(described, results), left_out
+            return FinishedJob(job.describe(options.reports), results)
     if options.paraver_tutorial:
         _find_trace(options)
     if (
@@ -181,9 +183,7 @@ def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[Finishe
     if unknown := set(names) - set(job.results):
         absent, known = ", ".join(sorted(unknown)), ", ".join(job.results)
         refuse("not_in_finished_report", names=absent, path=first, known=known)
-    return structs.replace(
-        job, results={name: job.results[name] for name in names or job.results}
-    ), []
+    return structs.replace(job, results={name: job.results[name] for name in names or job.results})
 
 
 def _load_job_file(path: Path) -> FinishedJob:
@@ -275,7 +275,7 @@ def write_report_files(
     path.write_text(finished.to_json(), encoding="utf-8")
     path.with_suffix(".html").write_text(page, encoding="utf-8")
     style = Style.for_output()
-    return format_results(finished.results.values(), (), style, (), finished.part[0])
+    return _format_job(finished, (), style)
 
 
 def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) -> OpenJob:
@@ -320,17 +320,19 @@ def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
     """Return the heading of a report. job: as :meth:`nsys2prv.open_job.OpenJob.describe` returns
     it. full: with all notes on the quality of the capture.
     """
-    gpus = f", {format_count(job['devices'], 'GPU')}" if job["devices"] else ""
+    gpus = f", {format_count(job['devices'], 'GPU')}" if job["devices"] else ", no GPU work"
+    if models := format_gpu_models(job):
+        gpus += f" ({models})"
     quality = format_quality([QualityNote(**note) for note in job.get("quality", ())], full)
     sources = job.get("ranks_by", ())
     return [
         *([str(job["title"])] if job.get("title") else []),
-        f"{describe_processes(job.get('processes', job['ranks']), job['ranks'])} on {format_count(len(job['nodes']), 'host')}{gpus}; "
+        f"{describe_processes(job.get('processes', job['ranks']), job['ranks'])} on {format_count(len(job['nodes']), 'node')}{gpus}; "
         f"{format_nanoseconds(job['duration_ns'])}; {sum(job['records'].values()):,} events"
         + (f"; ranks by {' and '.join(sources)}" if FILE_NAMES in sources else ""),
-        *filter(None, [format_machine_line(job)]),
+        *filter(None, [format_recording(job)]),
         *(f"  {note}" for note in job["notes"]),
-        *(["quality of the capture:"] if quality else []),
+        *(["Capture quality"] if quality and full else []),
         *(f"  {line}" for line in quality),
     ]
 

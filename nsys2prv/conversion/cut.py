@@ -50,7 +50,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     elif BARE_NUMBER.search(plan.options.time):
         notes.append(f"--time {plan.options.time} is all of the trace; {SECONDS}")
     if left_out := (smaller.left_out - job.left_out).total():
-        notes.append(f"{left_out:,} records left out")
+        notes.append(f"{left_out:,} records discarded")
     if clipped:
         notes.append(f"{clipped:,} ranges clipped")
     cut = [Note(f"cut: {'; '.join(notes)}")] if notes else []

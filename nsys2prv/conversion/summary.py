@@ -35,9 +35,11 @@ IN_OTHER_REPORT = Reason("in-other-report")
 MOST_EVENTS = 4
 #: Number of lines from which on Paraver takes long to open a trace, and the advice given then.
 LARGE_TRACE = 2_000_000
-SMALLER = "smaller: without attributes (--no-args) or communication lines (--lines none), a part (--time, --ranks), or -z"
-#: Notes in the short summary on what is not as it should be.
+SMALLER = "large trace; omit attributes (--no-args) or communication lines (--lines none), select a part (--time, --ranks), or compress it (-z)"
+#: Notes in the short summary that need attention.
 MOST_NOTES = 6
+#: Columns of the labels of its parts.
+LABEL_WIDTH = 8
 
 
 class RecordBalance(Struct):
@@ -225,7 +227,7 @@ class Summary(Struct, dict=True):
         model, record = job.model, job.clock_record
         ledger = Ledger.from_job(job, events, left_out)
         unaccounted = [
-            f"{name}: {count:,} rows or records are not accounted for: a bug in nsys2prv, please report it"
+            f"{name}: {count:,} rows or records are missing from the accounting; please report this bug in nsys2prv"
             for name, count in ledger.missing.items()
         ]
         return cls(
@@ -257,7 +259,7 @@ class Summary(Struct, dict=True):
 
     def __repr__(self) -> str:
         return (
-            f"<Summary of {self.trace}: {self.processes} on {format_count(self.hosts, 'host')}, {self.duration / 1e9:.3f} s, "
+            f"<Summary of {self.trace}: {self.processes} on {format_count(self.hosts, 'node')}, {self.duration / 1e9:.3f} s, "
             f"{self.lines:,} {self.unit}, {format_count(len(self.warnings), 'warning')}; .text() tells all>"
         )
 
@@ -270,12 +272,12 @@ class Summary(Struct, dict=True):
         """Return the closing summary for people. verbose: with all events by kind, every note and
         where the reports were placed.
         """
-        return "\n".join(
-            line
-            for title, lines in _make_parts(self, verbose).items()
-            if lines
-            for line in (f"{title}:", *(f"  {line}" for line in lines))
-        )
+        parts = [
+            f"  {'' if number else label:{LABEL_WIDTH}}{line}"
+            for label, lines in _make_parts(self, verbose).items()
+            for number, line in enumerate(lines)
+        ]
+        return "\n".join([*_describe_trace(self), *parts, "Next", *_describe_next_steps(self)])
 
 
 def _describe_placements(job: Job) -> list[str]:
@@ -288,38 +290,34 @@ def _describe_placements(job: Job) -> list[str]:
 
 
 def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
-    """Return the lines of each part, by its title."""
+    """Return the lines of each part, by its label."""
     gpus = f", {format_count(summary.devices, 'GPU')}" if summary.devices else ""
     ranks_by = f"; ranks by {' and '.join(summary.ranks_by)}" if summary.ranks_by else ""
     parts = {
-        "the job": [
-            f"{summary.processes} on {format_count(summary.hosts, 'host')}{gpus}; {summary.duration / 1e9:.3f} s{ranks_by}"
+        "Also": [f"{path.name} {format_size(size)}" for path, size in [*summary.sizes.items()][1:]],
+        "Job": [
+            f"{summary.processes} on {format_count(summary.hosts, 'node')}{gpus}; {summary.duration / 1e9:.3f} s{ranks_by}"
         ],
-        "quality of the capture": format_quality(summary.quality, verbose),
-        "its clocks": [
+        "Quality": format_quality(summary.quality, verbose),
+        "Clocks": [
             *summary.clock_lines,
             *(note.text for note in summary.noted if note.is_on_clocks),
             *(summary.clocks if verbose else []),
         ],
-        "what was written": [
-            *_describe_files(summary),
-            *_describe_events(summary, verbose),
-            *_list_notes(summary, verbose),
-        ],
-        "what to look at now": _describe_next_steps(summary),
+        "Events": _describe_events(summary, verbose),
+        "Notes": _list_notes(summary, verbose),
     }
+    # Files in one line.
+    parts["Also"] = [", ".join(parts["Also"])] if parts["Also"] else []
     if verbose:
-        parts["where the reports were placed"] = summary.placed
+        parts["Reports"] = summary.placed
     return parts
 
 
-def _describe_files(summary: Summary) -> list[str]:
-    (trace, size), *others = [(path, format_size(size)) for path, size in summary.sizes.items()]
-    beside = ", ".join(f"{path.name} {size}" for path, size in others)
-    return [
-        f"{trace}  {size}, {summary.lines:,} {summary.unit} for {format_count(summary.threads, 'row')}",
-        *([f"beside it: {beside}"] if beside else []),
-    ]
+def _describe_trace(summary: Summary) -> list[str]:
+    size = format_size(next(iter(summary.sizes.values()), 0))
+    rows = format_count(summary.threads, "row")
+    return [f"Wrote {summary.trace}: {size}, {summary.lines:,} {summary.unit}, {rows}"]
 
 
 def _describe_events(summary: Summary, verbose: bool) -> list[str]:
@@ -329,7 +327,7 @@ def _describe_events(summary: Summary, verbose: bool) -> list[str]:
         return [f"{count:>{width},} {layouts[name].title}" for name, count in counts.items()]
     main = [f"{count:,} {_find_title(name)}" for name, count in counts.most_common(MOST_EVENTS)]
     if (further := len(counts) - MOST_EVENTS) > 0:
-        main.append(f"and {format_count(further, 'other kind')} (-v lists all)")
+        main.append(f"{format_count(further, 'more kind')} (-v lists all)")
     return [", ".join(main)]
 
 
@@ -341,11 +339,9 @@ def _list_notes(summary: Summary, verbose: bool) -> list[str]:
     quiet = len(noted) - len(shown)
     if len(shown) > MOST_NOTES and not verbose:
         further = len(shown) - MOST_NOTES + 1
-        shown[MOST_NOTES - 1 :] = [f"{format_count(further, 'further note')}: -v lists all"]
+        shown[MOST_NOTES - 1 :] = [f"{format_count(further, 'more note')}: -v lists all"]
     elif quiet:
-        shown.append(
-            f"{format_count(quiet, 'note')} that {'needs' if quiet == 1 else 'need'} no action: -v lists all"
-        )
+        shown.append(f"{format_count(quiet, 'routine note')}: -v lists all")
     if summary.lines >= LARGE_TRACE:
         shown.append(SMALLER)
     return shown
@@ -353,13 +349,13 @@ def _list_notes(summary: Summary, verbose: bool) -> list[str]:
 
 def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
     """Yield whether a note is routine, and the note, for each kind and reason of rows and records."""
-    for fate, counts in (("left out", summary.dropped), ("changed", summary.repaired)):
+    for fate, counts in (("discarded", summary.dropped), ("changed", summary.repaired)):
         for (kind, reason), count in sorted(counts.items()):
             what = f"{format_count(count, 'row')} of {kind} {fate}"
             yield is_routine(reason), f"{what}: {describe_reason(reason)}"
     for (name, reason), count in sorted(summary.left_out.items()):
         if reason != IN_OTHER_REPORT:
-            what = f"{count:,} {_find_title(name)} left out: {describe_reason(reason)}"
+            what = f"{count:,} {_find_title(name)} discarded: {describe_reason(reason)}"
             # The note on a cut has its numbers in one line.
             yield summary.is_cut or is_routine(reason), what
 
@@ -374,17 +370,15 @@ def _find_title(name: str) -> str:
 def _describe_next_steps(summary: Summary) -> list[str]:
     names = {Path(view).stem: shown for view, shown in summary.views.items()}
     width = max(map(len, names), default=0)
-    opening = [summary.opening.format(trace=summary.trace)] if summary.opening else []
+    opening = [f"  {summary.opening.format(trace=summary.trace)}"] if summary.opening else []
     trace = summary.trace or "TRACE"
     if names:
         opening = [
-            f"in Paraver: `nsys2prv cfgs --for {quote(trace)} --install` puts the views that show something of it into its menu Hints; "
-            "any opens at once, as the first of these by",
+            f"  nsys2prv cfgs --for {quote(trace)} --install   add its views to Paraver's Hints menu",
             f"  {make_view_command(trace, next(iter(names)))}",
-            *(f"  {name:<{width}}  {shown}" for name, shown in names.items()),
+            *(f"    {name:<{width}}  {shown}" for name, shown in names.items()),
         ]
     return [
+        "  nsys2prv report REPORT...     find the bottlenecks (--html FILE writes a web page)",
         *opening,
-        "in tables: `nsys2prv report REPORT...` shows what holds the job back; --html FILE writes a web page, "
-        "--paraver-tutorial one whose links open findings in Paraver",
     ]

@@ -23,7 +23,7 @@ from nsys2prv._util.text import format_count, list_some, make_natural_key
 from nsys2prv.export.info import RANK_VARIABLES, SIZE_VARIABLES, ReportInfo, pid_of
 
 #: What tells ranks, in the order of trust.
-NCCL_RANKS, MPI_RANKS = "NCCL's payloads", "MPI"
+NCCL_RANKS, MPI_RANKS = "NCCL payloads", "MPI"
 LAUNCHER, FILE_NAMES = "the launcher's environment", "file names"
 #: A rank in the name of a report.
 _RANK_IN_NAME = re.compile(r"rank[-_.=]?(\d{1,9})", re.IGNORECASE)

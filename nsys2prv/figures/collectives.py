@@ -96,7 +96,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
         _add_sized("nccl", _sum_by_operation(kernels, context), result)
         if not (kernels["communicator"] >= 0).any():
             why = (
-                "no payload of NVTX ranges tells them (NCCL before 2.25.1, or exported without --include-json or --include-blobs)"
+                "no NVTX payload identifies them (NCCL before 2.25.1, or exported without --include-json or --include-blobs)"
                 if 2 * kernels["replayed"].sum() < kernels["count"].sum()
                 else "the reports lack the capture of their CUDA graphs"
             )
@@ -111,7 +111,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
         )
     if unplaced:
         result.missing.append(
-            f"waits, bandwidths and stragglers of {format_count(unplaced, 'NCCL collective')}: not known, as the clocks of their hosts "
+            f"waits, bandwidths and stragglers of {format_count(unplaced, 'NCCL collective')}: unknown, as the clocks of their hosts "
             "could not be aligned"
         )
     if mpi.height:
@@ -286,7 +286,7 @@ def _add_sizes(matched: pl.DataFrame, context: Context, result: Result) -> None:
     result.add("sizes", _label_operations(rows, matched, context))
     if link_is_unknown:
         result.notes.append(
-            "what links can do is known of GPUs of one host whose model has NVLink alone: reports have it of no network"
+            "link speeds are known only for NVLink between GPUs of one host; reports do not contain network speeds"
         )
 
 

@@ -69,11 +69,11 @@ class Coverage(Struct, frozen=True):
         none does.
         """
         ends = [
-            f"{f'of {self.names[task]} ' * (len(self.names) > 1)}to {format_nanoseconds(until)}"
+            f"{f'for {self.names[task]} ' * (len(self.names) > 1)}until {format_nanoseconds(until)}"
             for task, until in sorted(self.cut.items(), key=lambda item: item[1])
         ]
-        what = "MPI calls are" if self.cut.keys() <= self.cut_in_mpi else "The work of GPUs is"
-        told = f"{what} recorded {list_some(ends, MOST_NAMED)}, of {format_nanoseconds(self.duration)} in all: nothing is said of the rest."
+        what = "MPI calls are" if self.cut.keys() <= self.cut_in_mpi else "GPU work is"
+        told = f"{what} recorded only {list_some(ends, MOST_NAMED)}, of {format_nanoseconds(self.duration)} in total; the rest is not analyzed."
         return told if ends else ""
 
     def describe_unseen(self) -> str:
@@ -81,8 +81,8 @@ class Coverage(Struct, frozen=True):
         if self.unseen <= min(LONG_UNSEEN, UNSEEN_SHARE * (self.unseen + self.duration)):
             return ""
         return (
-            f"the first {format_nanoseconds(self.unseen)} of the capture have no event of the program: the "
-            "trace and all figures begin after them"
+            f"no program events were recorded in the first {format_nanoseconds(self.unseen)} of the capture; "
+            "the trace and all figures start after that"
         )
 
     def describe(self) -> str:
@@ -91,8 +91,8 @@ class Coverage(Struct, frozen=True):
             return ""
         if self.common.length == self.job.length:
             return (
-                "efficiencies, overlap and idle times are of the time in which ranks have events, from "
-                f"{_format_spans(self.job)}; before and after it only helpers have"
+                "efficiencies, overlap and idle times cover the time in which ranks have events, from "
+                f"{_format_spans(self.job)}; outside it only helper processes have events"
             )
         least = (1 - NEGLIGIBLE) * self.duration
         partly = [
@@ -105,13 +105,13 @@ class Coverage(Struct, frozen=True):
             reports = f" (the reports cover {list_some(partly, MOST_NAMED)})"
         if not len(self.common):
             return (
-                "no moment is covered by the reports of all processes: efficiencies, overlap and "
-                f"idle times are not known{reports}"
+                "the reports of the processes have no common time: efficiencies, overlap and idle times "
+                f"are unknown{reports}"
             )
         share = self.common.length / self.duration
         return (
-            f"efficiencies, overlap and idle times are of the {share:.0%} of the time that the reports "
-            f"of all processes cover, from {_format_spans(self.common)}{reports}"
+            f"efficiencies, overlap and idle times cover the {share:.0%} of the time that all reports have "
+            f"in common, from {_format_spans(self.common)}{reports}"
         )
 
 
@@ -248,7 +248,9 @@ def _count_calls_of_others(
 def explain_absence(job: Job, layouts: Collection[str]) -> str:
     """Return why there are no events of these layouts, or no names of kernels."""
     if KERNEL_NAMES in layouts:
-        return "the names of kernels are not in the reports, so that communication cannot be told from computation"
+        return (
+            "the reports lack kernel names, so communication cannot be separated from computation"
+        )
     kinds = [kind for kind in all_kinds() if set(kind.layouts) & set(layouts)]
     # First those whose main layout is asked for.
     kinds.sort(key=lambda kind: kind.layouts[0] not in layouts)
@@ -256,7 +258,7 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
     if not tables:
         relations = [one for one in all_relations() if set(one.layouts) & set(layouts)]
         titles = ", ".join(one.title for one in (*kinds, *relations))
-        return f"nothing was found by comparing events ({titles})"
+        return f"comparing events found none ({titles})"
     if not any(kind in job.selection.kinds for kind in kinds):
         return f"not read: {', '.join(kind.name for kind in kinds)} left out"
     present = {table for info in job.infos for table in info.parts}
@@ -287,7 +289,7 @@ def list_unrecorded_mpi(job: Job, layouts: Collection[str]) -> tuple[str, ...]:
         calls += ["MPI_Probe", "MPI_Test that returns false"]
     made = (one for info in job.infos for one in info.communicators)
     if any(one.parent is not None for one in made):
-        calls.append("MPI_Comm_split and others that make communicators")
+        calls.append("MPI_Comm_split and others that create communicators")
     return tuple(calls)
 
 
@@ -298,7 +300,7 @@ def name_lossy_processes(job: Job) -> str:
     # The only process needs no name.
     names = list_some([job.model.labels[task] for task in lossy])
     names = names if len(job.model.tasks) > 1 else "GPUs"
-    return f"work of {names} is lost (see the quality of the capture)" if lossy else ""
+    return f"some work of {names} is missing (see the capture quality section)" if lossy else ""
 
 
 def list_gpus(job: Job, reader: EventReader) -> dict[int, list[Gpu]]:

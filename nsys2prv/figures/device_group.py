@@ -106,7 +106,7 @@ class Steady(Struct, frozen=True):
         return len(self.iteration_begins)
 
     def describe(self) -> str:
-        """Return a description: `9 of 10 iterations (NVTX ranges step #), without the first`."""
+        """Return a description: `9 of 10 iterations (NVTX ranges step #), excluding the first`."""
         found = max(self.found, self.count)
         return f"{self.count} of {found} iterations ({self.found_by}){self.left_out}"
 

@@ -44,13 +44,13 @@ HOST_THREADS: dict[str, str] = TERMS["host_threads"]
 NO_STEADY = ", which has no steady state"
 #: Recorded activities that make rows of figures -> their layouts.
 RECORDED = {
-    "work on GPUs": WORK,
-    "calls of CUDA": ("cuda_api",),
+    "GPU work": WORK,
+    "CUDA API calls": ("cuda_api",),
     "MPI": MPI_LAYOUTS,
     "OpenMP": ("openmp_parallel",),
 }
 #: MPI calls that are not counted, as they are in no report.
-UNRECORDED_MPI = "Nsight Systems does not record {calls}: their time counts as outside MPI"
+UNRECORDED_MPI = "Nsight Systems does not record {calls}; their time counts as outside MPI"
 #: Why OpenMP's waiting is taken from longer events than the waiting itself.
 WHOLE_SYNCS = (
     "OpenMP: SYNC_REGION_WAIT was not recorded; time in barriers and other synchronization "
@@ -58,8 +58,8 @@ WHOLE_SYNCS = (
 )
 #: Why OpenMP has no efficiencies where nothing tells threads that wait.
 NO_SYNCS = (
-    "OpenMP efficiencies: waiting in barriers was not recorded: no report has the table "
-    "OPENMP_EVENT_KIND_SYNC_REGION_WAIT or OPENMP_EVENT_KIND_SYNC_REGION"
+    "OpenMP efficiencies: waiting in barriers was not recorded (no report has the table "
+    "OPENMP_EVENT_KIND_SYNC_REGION_WAIT or OPENMP_EVENT_KIND_SYNC_REGION)"
 )
 
 
@@ -193,7 +193,7 @@ def _add_device_tables(
 ) -> pl.DataFrame:
     rated = _rate_groups(devices, PART, "devices", "devices")
     of_job = _select_parts(rated)
-    name = "serialisation and transfer efficiency of devices"
+    name = "device serialization and transfer efficiency"
     if ideal := _replay_ideal_network(name, TRANSFERS, span, context, result):
         of_job = _split_communication(of_job, "", _find_serialisation(ideal, span[0], context))
     result.add("device", of_job.drop("key"))

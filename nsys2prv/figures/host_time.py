@@ -72,9 +72,9 @@ WAITING = "synchronisation"
 BESIDE = "beside"
 #: What tells more of hosts -> its layouts.
 TOLD_BY: dict[str, Collection[str]] = {
-    "calls of CUDA": ("cuda_api",),
-    "calls of the operating system": OS,
-    "states of threads": STATES_OF_THREADS,
+    "CUDA API calls": ("cuda_api",),
+    "OS runtime calls": OS,
+    "thread states": STATES_OF_THREADS,
     "CPU samples": SAMPLES,
 }
 
@@ -236,7 +236,7 @@ def describe_unrecorded(frames: Frames, context: Context) -> str:
 def list_unrecorded(unit: DeviceGroup) -> list[str]:
     """Return what would tell more about hosts, of what is not recorded: keys of TOLD_BY."""
     lacking = [what for what, names in TOLD_BY.items() if not unit.has(*names)]
-    return [one for one in lacking if unit.first_work is not None or one != "calls of CUDA"]
+    return [one for one in lacking if unit.first_work is not None or one != "CUDA API calls"]
 
 
 def choose_thread(unit: DeviceGroup, task: int) -> int:

@@ -91,7 +91,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
         result.missing.append(f"iterations: {context.explain_absence(tuple(WORK))}")
         return
     if steady is None:
-        result.missing.append("iterations: none found; the job does not repeat itself")
+        result.missing.append("iterations: none found; the job has no repeating part")
         return
     begin = np.array(steady.iteration_begins, np.int64)
     times = pl.DataFrame(
@@ -108,7 +108,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
     if KERNEL_NAMES not in context.available:
         each = each.drop("compute_ns", "exposed_nccl_ns")
         why = context.explain_absence((KERNEL_NAMES,))
-        result.missing.append(f"communication of iterations: {why}")
+        result.missing.append(f"communication per iteration: {why}")
     result.add("summary", _summarize(each), f"Found by {steady.found_by}. {ABOUT}")
     result.add("each", each)
 
@@ -165,7 +165,7 @@ def conclude_serving(frames: Frames, context: Context, result: Result) -> None:
     steps = frames["steps"]
     if not steps.height:
         result.missing.append(
-            "phases of serving: no NVTX range is a step of vLLM, SGLang or TensorRT-LLM"
+            "serving phases: no NVTX range is a step of vLLM, SGLang or TensorRT-LLM"
         )
         return
     known = {name: pl.when(pl.col(name) >= 0).then(name) for name in ("requests", "tokens")}

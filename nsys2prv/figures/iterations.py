@@ -42,7 +42,7 @@ from nsys2prv.table.event_reader import RANGES, EventReader
 
 #: Units that are looked at.
 MOST_UNITS = 4
-PERIOD = "the period of the sequence of "
+PERIOD = "the repeating sequence of "
 
 
 class _Found(Struct, frozen=True):
@@ -78,7 +78,7 @@ def find_steady_state(
         found = _join_tasks(list_all(names), found_by, reader.edges is not None)
         if found is None:
             raise UsageError(
-                f"--iterations {pattern}: no NVTX range has such a name; "
+                f"--iterations {pattern}: no NVTX range has this name; "
                 + suggest_range(pattern, labels["label"].to_list())
             )
     else:
@@ -95,9 +95,9 @@ def find_steady_state(
     is_shortened = len(begins) < len(found.begins) or not inside.all()
     if not len(kept) or (is_shortened and len(kept) < LEAST_COUNT):
         return None
-    left_out = ", without the first" * (warm_up > 0) + f" {warm_up}" * (warm_up > 1)
+    left_out = ", excluding the first" * (warm_up > 0) + f" {warm_up}" * (warm_up > 1)
     if not inside.all():
-        left_out = ", in the longest time that all reports cover"
+        left_out = ", in the longest time covered by all reports"
     first, last = int(kept[0]), int(kept[-1]) + 1
     steady = Steady(
         int(begins[first]),

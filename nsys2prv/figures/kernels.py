@@ -92,7 +92,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
     tasks = groups["task"].n_unique()
     if not measured.height:
         absent = context.explain_absence(("gpu_metric",))
-        result.missing.append(f"measured activity of tensor cores: {absent}")
+        result.missing.append(f"measured Tensor Core activity: {absent}")
     rows = _compute_figures(groups, measured, KERNEL_KEY, tasks)
     of_kernels = measured.filter(pl.col("what") != GRAPH) if measured.height else measured
     by_class = _label_classes(_compute_figures(groups, of_kernels, ["class"], tasks))
@@ -277,11 +277,15 @@ def _compare_together(means: pl.DataFrame, context: Context, result: Result) -> 
     if again:
         means = means.update(pl.concat(again), on=["thread", *keys])
         first, last = (format_nanoseconds(spans[name].max()) for name in ("first", "last"))
-        result.notes.append(f"metrics are compared from {first} to {last}, when all are sampled")
+        result.notes.append(
+            f"metrics are compared from {first} to {last}, the time in which all are sampled"
+        )
     shorter = means.filter(~pl.col("compared")).group_by("node", "device", maintain_order=True)
     for node, device, begin, end in shorter.agg(since.min(), until.max()).rows():
         span = f"from {format_nanoseconds(begin)} to {format_nanoseconds(end)}"
-        result.notes.append(f"{device} of {node} is sampled {span} only, too short to be compared")
+        result.notes.append(
+            f"{device} of {node} is sampled only {span}, too short for a comparison"
+        )
     figures = ("integral", "known", "min", "max")
     return means.with_columns(pl.when("compared").then(name).alias(name) for name in figures)
 
@@ -390,6 +394,6 @@ def describe_other_work(frames: Frames, context: Context) -> str:
     others = rows["device"].n_unique() - 1
     more = f" and {others} more GPUs" if others > 1 else " and another GPU" if others else ""
     return (
-        f"Another process, or work that is not recorded, keeps {names[most['device']]}{more} busy while this job "
-        f"has nothing there: {most['metric']} is {' and '.join(times)} on average."
+        f"Another process, or unrecorded work, keeps {names[most['device']]}{more} busy while this job "
+        f"has no work there: {most['metric']} is {' and '.join(times)} on average."
     )

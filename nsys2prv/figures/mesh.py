@@ -50,9 +50,7 @@ def conclude(_: Frames, context: Context, result: Result) -> None:
         result.missing.append(f"parallel groups: {context.explain_absence(('nccl_kernel',))}")
         return
     if not mesh.dimensions:
-        result.missing.append(
-            "parallel groups: no communicator of NCCL is known that divides the ranks"
-        )
+        result.missing.append("parallel groups: no known NCCL communicator divides the ranks")
         return
     result.add("dimensions", _sum_by_dimension(mesh, context))
     if mesh.places is not None:

@@ -424,17 +424,13 @@ def _find_overlaps(begin: np.ndarray, end: np.ndarray) -> Spans:
 def conclude(frames: Frames, context: Context, result: Result) -> None:
     """Add modules as a tree and as a flame graph, and how layers differ."""
     if not frames["work"].height:
-        result.missing.append(
-            f"modules: no NVTX push/pop range launches work of a GPU ({_RECORDED_BY})"
-        )
+        result.missing.append(f"modules: no NVTX push/pop range launches GPU work ({_RECORDED_BY})")
         return
     names = classify_names(context.labels["nvtx"])
     places = pl.concat([frames[one].select("place") for one in ("work", "calls")]).unique()
     found = _fold_places(places["place"].sort(), names)
     if found["path"].list.len().max() < 2 and not found["layer"].count():
-        result.missing.append(
-            f"modules: no NVTX range with work of a GPU is within another one ({_RECORDED_BY})"
-        )
+        result.missing.append(f"modules: no nested NVTX ranges with GPU work ({_RECORDED_BY})")
         return
     everything = [frames["work"], frames["calls"]]
     if frames["products"].height:

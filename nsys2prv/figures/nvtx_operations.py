@@ -297,13 +297,13 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
     uncaptured = frames["uncaptured"]["count"].sum()
     if uncaptured > 0:
         result.missing.append(
-            f"NVTX ranges in which CUDA graphs were captured: the reports lack the capture of {format_count(uncaptured, 'operation')} "
-            "(start the profile before it)"
+            f"NVTX ranges of CUDA graph captures: the reports lack the capture of {format_count(uncaptured, 'operation')} "
+            "(start profiling before it)"
         )
     if has_work and not context.reader.layouts & {"launch", "memory"}:
         absent = context.explain_absence(("cuda_api",))
         result.missing.append(
-            f"GPU time of operations: {absent}, or no work that its calls launched"
+            f"GPU time of operations: {absent}, or its calls launched no GPU work"
         )
 
 

@@ -147,7 +147,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
     rows = frames["products"]
     if not rows.height:
         result.missing.append(
-            "operations per second of matrix products, attention and convolutions: no NVTX range has their shapes "
+            "operations per second of GEMMs, attention and convolutions: no NVTX range contains their shapes "
             "(PyTorch: torch.autograd.profiler.emit_nvtx(record_shapes=True); vLLM: --enable-layerwise-nvtx-tracing; SGLang: "
             "--enable-layerwise-nvtx-marker)"
         )
@@ -157,7 +157,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
     result.add("products", products)
     if (products["peak_share"].max() or 0) > _BEYOND:
         result.notes.append(
-            "products beyond the peak compute less than is counted (a mask, sparsity), or sum in another data type"
+            "products above the peak compute less than counted (a mask, sparsity), or accumulate in another data type"
         )
     result.add("devices", _sum_by_device(rows, frames["every"], context))
 

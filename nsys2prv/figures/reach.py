@@ -62,13 +62,13 @@ class Reach(Struct, frozen=True):
         """
         until, goes_on = format_nanoseconds(self.until), format_nanoseconds(self.goes_on)
         if self.layout == COLLECTIVE:
-            return f"{who} to {until}, though other ranks make {self.count:,} collective calls with it later, to {goes_on}"
+            return f"{who} until {until}, although other ranks make {self.count:,} collective calls with it until {goes_on}"
         label = find_label(self.name, "range" if self.layout in RANGES else self.layout)
         noun = f"returns from {label}" if self.layout in OS else f"NVTX ranges {label}"
-        noun = "visits of CUDA in CPU samples" if self.layout in SAMPLES else noun
+        noun = "CPU samples in CUDA" if self.layout in SAMPLES else noun
         return (
-            f"{who} to {until}, though {self.count:,} {noun} follow to {goes_on}, without a call, "
-            "unlike those before"
+            f"{who} until {until}, although {self.count:,} {noun} follow until {goes_on}, without calls "
+            "as before"
         )
 
 

@@ -43,7 +43,7 @@ MOST_PROCESSES = 3
 #: GPUs of one process that are named.
 MOST_DEVICES = 2
 #: Said where there are no findings.
-NOTHING = "Nothing found: no rank is persistently late, and nothing else costs much."
+NOTHING = "No bottleneck found: no rank is persistently late, and nothing else costs much."
 
 
 class Analysis(Struct, frozen=True):
@@ -125,7 +125,7 @@ class Finding(Struct, frozen=True):
 
     def __repr__(self) -> str:
         at_most = "at most " if self.is_limit else ""
-        return f"<Finding {self.kind}, gains {at_most}{self.share:.1%}: {self.title}>"
+        return f"<Finding {self.kind}, saves {at_most}{self.share:.1%}: {self.title}>"
 
     def _repr_html_(self) -> str:
         lines = "".join(
@@ -164,12 +164,12 @@ class Finding(Struct, frozen=True):
     @property
     def look_at(self) -> str:
         """Return the first moment to look at, and who; empty where there is none:
-        `12.304 s to 12.318 s, rank 3`.
+        `12.304-12.318 s, rank 3`.
         """
         parts = []
         for begin, end, ranks in self.moments[:1]:
             digits = choose_decimals(end - begin)
-            parts = [f"{begin / 1e9:.{digits}f} s to {end / 1e9:.{digits}f} s"]
+            parts = [f"{begin / 1e9:.{digits}f}-{end / 1e9:.{digits}f} s"]
             if ranks:
                 parts.append(f"rank{'s' * (len(ranks) > 1)} {format_numbers(sorted(ranks))}")
             elif not self.ranks:

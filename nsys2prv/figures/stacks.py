@@ -288,7 +288,7 @@ class Place(Struct, frozen=True):
     is_untraced: bool
 
     def __str__(self) -> str:
-        return f"{self.share:.0%} of it in {self.label}"
+        return f"{self.share:.0%} in {self.label}"
 
 
 def _name_owner(place: int) -> str:
@@ -301,7 +301,7 @@ def _is_untraced(owner: str, context: Context) -> bool:
 
 
 def label_place(place: int, context: Context) -> str:
-    """Return what people call a place: `alloc (app), called by main, there in the CUDA driver`; ""
+    """Return what people call a place: `alloc (app), called by main, in the CUDA driver`; ""
     if nothing is known.
     """
     owner = _name_owner(place)
@@ -317,7 +317,7 @@ def label_place(place: int, context: Context) -> str:
     if name and first.endswith(f"({module}"):
         second = name
     called = f", called by {second}" if second else ""
-    return f"{first}{called}{f', there in {library}' if library else ''}"
+    return f"{first}{called}{f', in {library}' if library else ''}"
 
 
 def find_place(places: pl.DataFrame, whole: float, context: Context) -> Place | None:

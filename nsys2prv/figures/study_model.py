@@ -91,7 +91,7 @@ def list_factors(path: str) -> list[str]:
 
 
 def rate_efficiency(value: float) -> str:
-    """Return whether an efficiency, as it is printed (79.96 % is 80.0 %), is good, fair or poor."""
+    """Return whether an efficiency, as it is printed (79.96% is 80.0%), is good, fair or poor."""
     printed = round(value, 3)
     return "good" if printed >= GOOD else "fair" if printed >= FAIR else "poor"
 

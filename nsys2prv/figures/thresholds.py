@@ -73,8 +73,8 @@ LEAST_ACTIVE = 0.1
 
 # Efficiencies.
 
-#: An efficiency is good, or fair, from these fractions on. POP takes less than 80 % for worth a
-#: look, BSC's BasicAnalysis less than 60 % for critical.
+#: An efficiency is good, or fair, from these fractions on. POP takes less than 80% for worth a
+#: look, BSC's BasicAnalysis less than 60% for critical.
 GOOD, FAIR = 0.8, 0.6
 #: Regions of less of the elapsed time are left out where all are asked for.
 LEAST_REGION = 0.01

@@ -171,7 +171,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
     parts = _list_parts(lanes, (*PARTS, *HOST_PARTS))
     if KERNEL_NAMES not in context.available and "compute" in parts:
         result.notes.append(
-            f"kernels that communicate count as computing: {context.explain_absence((KERNEL_NAMES,))}"
+            f"communication kernels count as computing: {context.explain_absence((KERNEL_NAMES,))}"
         )
     columns = [pl.col(name).alias(f"{name}_ns") for name in ("length", *parts)]
     places = ("rank", "node", pl.col("gpu").alias("device"), "paraver_task")
@@ -286,7 +286,7 @@ def conclude_path(unit_frames: Frames, context: Context, result: Result) -> None
     }
     waiting = pieces.filter(~pl.col("cause").is_in(list(WORKING)))
     shares = {name: waiting[name].sum() / whole[name] for name in whole}
-    idle = f"no device works for {shares['time_ns']:.1%} of it"
+    idle = f"all GPUs are idle for {shares['time_ns']:.1%} of it"
     if steady:
         idle += f", in the steady state for {shares['steady_ns']:.1%}"
     for name, frame in frames.items():

@@ -227,13 +227,13 @@ def replay_without_transfers(
     is_set_up = np.isin(edges.size[transfers] // 1000, setting_up)
     transfers = transfers[~is_set_up | (edges.kind[transfers] != Kind.MPI)]
     if not len(transfers):
-        return "no communication of ranks with each other was matched"
+        return "no communication between ranks was matched"
     if Kind.NCCL in kinds and graph.met < LEAST_MET * graph.kernels:
-        return f"only {graph.met:,} of {graph.kernels:,} kernels of NCCL could be matched with those of other ranks"
+        return f"only {graph.met:,} of {graph.kernels:,} NCCL kernels could be matched with other ranks"
     unexplained = replay.measure_unexplained()
     if unexplained > MOST_UNEXPLAINED:
         return (
-            f"nothing in the reports explains what {unexplained:.0%} of the critical path waits for"
+            f"for {unexplained:.0%} of the critical path, the reports do not show what it waits for"
         )
     # What a call of MPI does by itself is part of the transfer.
     in_mpi = rows.get(Kind.CALL, transfers[:0])
@@ -242,7 +242,7 @@ def replay_without_transfers(
     known = (edges.typical[calls] <= MEETING_CALL) | np.isin(edges.key[calls], beginning)
     lasts = graph.graph.time[edges.target[calls]] - graph.graph.time[edges.source[calls]]
     if lasts[known].sum() < LEAST_MPI * lasts.sum():
-        return f"of {1 - lasts[known].sum() / lasts.sum():.0%} of the time in MPI it is not known for whom ranks waited"
+        return f"for {1 - lasts[known].sum() / lasts.sum():.0%} of the time in MPI, the reports do not show which rank was waited for"
     gone = np.concatenate([transfers, calls[known]])
     source, target = edges.source[in_mpi], edges.target[in_mpi]
     span = max(replay.span, 1)

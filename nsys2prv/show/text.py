@@ -9,6 +9,7 @@ import os
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 
 import polars as pl
 from msgspec import Struct
@@ -24,6 +25,7 @@ from nsys2prv._util.text import (
     fold_lines,
     format_nanoseconds,
     format_scaled,
+    format_share,
     format_size,
     lay_out_table,
     list_some,
@@ -86,6 +88,10 @@ FIRST_TABLES = "efficiencies"
 #: Lines at the end that name further tables.
 LAST_LINES = 3
 BOLD = "\x1b[1m"
+#: Columns before the details of a finding, and of their labels.
+DETAILS, LABEL_WIDTH = 9, 10
+#: How an efficiency is rated -> what is behind it.
+RATINGS = {"good": "", "fair": " low", "poor": " very low"}
 #: How an efficiency is rated -> its colour.
 COLOURS = {"fair": "\x1b[33m", "poor": "\x1b[31m"}
 #: A blank at which no line is broken.
@@ -126,7 +132,7 @@ def format_heading(name: str) -> str:
     name = name.replace("balance_out_efficiency", "balance_between_nodes")
     for ending in ("_ns", "_gb_s"):
         name = name.removesuffix(ending)
-    name = name.replace("tflop_s", "TFLOP/s")
+    name = name.replace("tflop_s", "TFLOP/s").replace("isation", "ization")
     return " ".join(ACRONYMS.get(word, word) for word in name.split("_"))
 
 
@@ -146,7 +152,7 @@ def format_cell(name: str, value: object) -> str:
     if name.endswith("_gb_s"):
         return f"{value:.1f} GB/s"
     if name == "imbalance" or name.endswith(FRACTIONS) or "share_of_" in name:
-        return f"{100 * float(value):.2f} %"
+        return format_share(float(value), 2)
     if isinstance(value, int):
         return f"{value:,}"
     number = float(str(value))
@@ -189,21 +195,30 @@ def format_figure(row: Row, value: float | None) -> str:
     if value is None:
         return "-"
     if row.is_efficiency:
-        return f"{100 * value:.1f} %"
+        return format_share(value)
     return f"{value:.2f}" if row.path == "speedup" else format_nanoseconds(value)
 
 
 def make_figure_column(
-    head: str, figures: Iterable[tuple[Row | None, float | None]], style: Style
+    head: str,
+    figures: Iterable[tuple[Row | None, float | None]],
+    style: Style,
+    in_words: bool = False,
 ) -> Column:
     """Return a column of figures, each with the sign of its rating, or a blank, behind it; without a
-    row nothing.
+    row nothing. in_words: rating in words instead of a sign.
     """
+    signs = RATINGS if in_words else SIGNS
+    width, figures = max(map(len, signs.values())), list(figures)
+    has_devices = any(row is not None and row.path.startswith("device.") for row, _ in figures)
     column = Column(head, [], False, [])
     for row, value in figures:
         is_rated = row is not None and row.is_efficiency and value is not None
+        if in_words and has_devices and row is not None:
+            # Hosts are to wait for GPUs.
+            is_rated = is_rated and row.path not in ("host.parallel", "host.offload")
         rating = rate_efficiency(value) if is_rated else "good"
-        text = "" if row is None else f"{format_figure(row, value)}{SIGNS[rating]:1}"
+        text = "" if row is None else f"{format_figure(row, value)}{signs[rating]:{width}}"
         column.cells.append(text)
         column.colours.append(COLOURS.get(rating, "") if style.colours else "")
     return column
@@ -220,19 +235,30 @@ def _describe_versions(recorders: Sequence[str], exporters: Sequence[str]) -> st
     return ", ".join(named)
 
 
-def format_machine_line(facts: dict[str, object]) -> str:
-    """Return the date, the GPUs and the versions for people; empty where nothing is known."""
+def format_gpu_models(facts: dict[str, object]) -> str:
+    """Return the GPU models; empty where they are unknown."""
     models = dict(facts.get("gpu_models") or {})
     # Hosts may have more GPUs than the job uses.
     more = sum(models.values()) > int(str(facts.get("devices", sum(models.values()))))
+    if len(models) == 1 and not more:
+        return next(iter(models))
     gpus = list_some([f"{count:,} x {name}" for name, count in models.items()])
-    parts = [
-        f"{facts['begins_utc']} UTC" if facts.get("begins_utc") else "",
-        f"the hosts have {gpus}" if more else gpus,
-        f"driver {list_some(list(facts['drivers']))}" if facts.get("drivers") else "",
-        _describe_versions(facts.get("recorded_by") or (), facts.get("exported_by") or ()),
-    ]
-    return "; ".join(filter(None, parts))
+    return f"the nodes have {gpus}" if more else gpus
+
+
+def format_recording(facts: dict[str, object]) -> str:
+    """Return the date and the versions of a recording; empty where nothing is known."""
+    date = f"Recorded {facts['begins_utc']} UTC" if facts.get("begins_utc") else ""
+    versions = _describe_versions(facts.get("recorded_by") or (), facts.get("exported_by") or ())
+    if date and versions:
+        date += f"{',' * versions.startswith('exported')} {versions.removeprefix('recorded ')}"
+    drivers = f"driver {list_some(list(facts['drivers']))}" if facts.get("drivers") else ""
+    return ", ".join(filter(None, [date or versions, drivers]))
+
+
+def format_machine_line(facts: dict[str, object]) -> str:
+    """Return the GPUs, the date and the versions; empty where nothing is known."""
+    return "; ".join(filter(None, [format_gpu_models(facts), format_recording(facts)]))
 
 
 #: What is said of the work of an iteration.
@@ -280,29 +306,19 @@ def format_results(
     results: Iterable[Result],
     head: Iterable[str] = (),
     style: Style | None = None,
-    left_out: Sequence[str] = (),
     whole: str = "the job",
 ) -> str:
-    """Return the results for people. left_out: names of the analyses that were not made, as there
-    is no room for their tables (:func:`count_lines_left`). whole: what shares are of without a
-    steady state.
-    """
+    """Return the results as text. whole: what shares are of without a steady state."""
     style, results = style or Style(), list(results)
     parts, blocks = _lay_out(results, head, style, whole)
     kept, last = [block for _, block in blocks], []
     if not (style.full or style.chosen):
-        kept, not_whole, _ = _fit_blocks(parts, blocks)
-        names = dict.fromkeys([*not_whole, *left_out])
+        kept, not_whole = _fit_blocks(parts, blocks)
+        names = dict.fromkeys(not_whole)
         only = ", ".join(name for name in names if name != "difference")
         more = f"more tables: --full shows all{f', --only one of {only}' if only else ''}"
         last = [fold_lines([more], style.text_width)] if names else []
     return "\n\n".join("\n".join(part) for part in (*parts, *kept, *last))
-
-
-def count_lines_left(results: Iterable[Result], head: Iterable[str], style: Style) -> int:
-    """Return how many lines these results leave to those of further analyses."""
-    _, _, room = _fit_blocks(*_lay_out(list(results), head, style))
-    return room
 
 
 def _lay_out(
@@ -328,10 +344,8 @@ def _lay_out(
 
 def _fit_blocks(
     parts: Sequence[Sequence[str]], blocks: Sequence[tuple[str, list[str]]]
-) -> tuple[list[list[str]], list[str], int]:
-    """Return the blocks for which there is room below the parts, the names of the others'
-    analyses, and how many lines are left.
-    """
+) -> tuple[list[list[str]], list[str]]:
+    """Return the blocks for which there is room below the parts, and the names of the others' analyses."""
     room = MOST_LINES - LAST_LINES - sum(len(part) + 1 for part in parts)
     names = [name for name, _ in blocks]
     first = names.index(FIRST_TABLES) if FIRST_TABLES in names else 0
@@ -343,7 +357,7 @@ def _fit_blocks(
             kept.add(number)
             room -= len(blocks[number][1]) + 1
     left_out = [name for number, name in enumerate(names) if number not in kept]
-    return [blocks[number][1] for number in sorted(kept)], left_out, room
+    return [blocks[number][1] for number in sorted(kept)], left_out
 
 
 def format_findings(
@@ -386,23 +400,36 @@ def format_findings(
 def _format_finding(finding: Finding, width: int, full: bool, most: int) -> list[str]:
     """Return the lines of a finding. most: measurements, unless all are shown."""
     lines = _format_title(finding, width)
-    details = [
-        *(("measured", text) for text in finding.evidence[: None if full else most]),
-        ("where", finding.where),
-        ("do", finding.advice),
-        ("look at", finding.look_at),
-        ("more views", ", ".join(finding.views[1:]) if full else ""),
-    ]
-    for label, text in details:
-        if text:
-            lines += _wrap_text(f"         {label}: {text}", width, 11 + len(label))
+    indent = " " * DETAILS
+    for label, text in list_details(finding, None if full else most, full):
+        lines += _wrap_text(f"{indent}{label:{LABEL_WIDTH}}{text}", width, DETAILS + LABEL_WIDTH)
     if finding.command:
-        lines += fold_command(f"         {finding.command}", width)
+        lines += fold_command(f"{indent}{finding.command}", width)
     return lines
 
 
+def list_details(
+    finding: Finding, most: int | None = None, full: bool = False
+) -> list[tuple[str, str]]:
+    """Return the known details of a finding with their labels. most: measurements, None for all. full:
+    also further views.
+    """
+    view = f"view {PurePath(finding.views[0]).stem}" if finding.views else ""
+    details = [
+        *(
+            ("" if number else "Evidence", text)
+            for number, text in enumerate(finding.evidence[:most])
+        ),
+        ("Where", finding.where),
+        ("Try", finding.advice),
+        ("See", ", ".join(filter(None, [finding.look_at, view]))),
+        ("Views", ", ".join(finding.views[1:]) if full else ""),
+    ]
+    return [(label, text) for label, text in details if text]
+
+
 def _format_title(finding: Finding, width: int) -> list[str]:
-    share = f"{100 * finding.share:5.1f} %" if finding.share else ""
+    share = f"{format_share(finding.share):>6}" if finding.share else ""
     return _wrap_text(f"{share}  {finding.title}", width, len(share) + 2)
 
 
@@ -419,11 +446,11 @@ def _format_findings(result: Result, style: Style, whole: str) -> list[str]:
     if phases := result.tables.get("phases"):
         [repeats] = phases.frame.filter(phase="steady state")["time_share"]
         span = "the steady state"
-    trace = ["  job.prv: the trace that `nsys2prv REPORT... job.prv` writes, for Paraver"]
+    trace = ["  job.prv is the Paraver trace that `nsys2prv REPORT... job.prv` writes"]
     nothing, shown = (result.missing or [NOTHING])[0], result.findings
     lines = format_findings(shown, width, style.full, nothing, span, repeats)
     return [
-        *style.format_title("What holds the job back"),
+        *style.format_title("Bottlenecks"),
         *[line for note in result.notes[:1] for line in _wrap_text(f"  {note}", width, 2)],
         *lines,
         *(fold_lines(trace, width) if any("wxparaver " in line for line in lines) else []),
@@ -473,11 +500,15 @@ def _format_blocks(result: Result, style: Style) -> list[list[str]]:
     return blocks
 
 
-def _format_tree(result: Result, style: Style) -> list[str]:
-    """Return the tree of efficiencies: the steady state beside the whole job."""
+def list_efficiencies(
+    result: Result,
+) -> tuple[list[str], list[tuple[Row, Sequence[float | None]]]] | None:
+    """Return the parts of the job, and the rows of the tree of efficiencies with a value for each part;
+    None where there are no efficiencies.
+    """
     tables = [result.tables.get(name) for name in ("device", "host")]
-    if result.name != FIRST_TABLES or not any(tables):
-        return []
+    if not any(tables):
+        return None
     rows = [
         {} if table is None else {row["part"]: row for row in table.frame.iter_rows(named=True)}
         for table in tables
@@ -485,18 +516,27 @@ def _format_tree(result: Result, style: Style) -> list[str]:
     parts = list(dict.fromkeys(part for of_table in rows for part in of_table))
     metrics = [name_metrics(*(one.get(part, {}) for one in rows)) for part in parts]
     known = nest_rows(list_known_rows(metrics))
-    if not known:
+    return (parts, known) if known else None
+
+
+def _format_tree(result: Result, style: Style) -> list[str]:
+    """Return the tree of efficiencies: the steady state beside the whole job."""
+    if result.name != FIRST_TABLES or not (found := list_efficiencies(result)):
         return []
+    parts, known = found
     names = ["  " * row.depth + row.label for row, _ in known]
     rows_of_names, figures = zip(*known, strict=True)
     columns = [
-        make_figure_column(part, zip(rows_of_names, values, strict=True), style)
+        make_figure_column(part, zip(rows_of_names, values, strict=True), style, in_words=True)
         for part, values in zip(parts, zip(*figures, strict=True), strict=True)
     ]
-    hosts = "; hosts: no fault where they wait for GPUs" if all(tables) else ""
-    title = f"Each is the product of those below it (-: below 80 %, !: below 60 %{hosts})"
+    title = (
+        "Each efficiency is the product of the ones below it (low: below 80%, very low: below 60%)"
+    )
+    if result.tables.get("device") and result.tables.get("host"):
+        title += ". Low host efficiency is expected while hosts wait for GPUs."
     return [
-        *fold_lines([title], style.width),
+        *fold_lines([title], style.text_width),
         *lay_out_table([Column("", names), *columns], style.width),
     ]
 

@@ -122,7 +122,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """Return whether what a claim states (ns) amounts to its gain, a share of the span."""
         return states >= LEAST_STATED * gain * self.replay.span
 
-    def describe_unrecorded(self, partly: object = None, what: str = "what hosts do there") -> Said:
+    def describe_unrecorded(self, partly: object = None, what: str = "host activity there") -> Said:
         """Say that something of hosts is not recorded, or not all, and what would record it."""
         return say("unrecorded", what=what, partly=partly, options=self.lacking)
 
@@ -230,11 +230,11 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         if kind == Kind.KERNEL:
             return f"in kernel {self.name_kernel(key)}"
         if kind == Kind.LAUNCH:
-            return f"from {self.name_call(key // 2)} to the begin of its work"
+            return f"from {self.name_call(key // 2)} to the start of its work"
         if kind != Kind.GAP:
             return f"in {TEXTS['work'][kind.name]}"
         before, after = map(self.name_call, split_place(key))
-        return f"between calls of {before}" if before == after else f"between {before} and {after}"
+        return f"between {before} calls" if before == after else f"between {before} and {after}"
 
     def name_work(self, edges: np.ndarray, weights: np.ndarray) -> Said:
         """Name where most of these weights lies: the place, and the NVTX range."""

@@ -97,7 +97,9 @@ def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
     edges, saved = edges[long], saved[long]
     where = facts.name_work(edges, saved)
     key = "hiccups" if len(saved) > 1 else "hiccup"
-    title = say(key, times=len(saved), total=saved.sum(), where=where)
+    range_ = where.facts["range"]
+    known = {"range": range_, "where": "" if range_ else where.facts["what"]}
+    title = say(key, times=len(saved), total=saved.sum(), **known)
     shape = find_loss(facts, suspect, edges, saved).shape
     if shape.kind == "every":
         title = say("longer when", what="the host", each=shape.each, when=shape.when)
@@ -105,7 +107,12 @@ def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
     kind = Kind(columns.kind[longest[0]])
     usual = np.median(facts.measure(facts.replay.select((kind,), [columns.key[longest[0]]])))
     evidence: list[Said | str] = [
-        say("then", longest=facts.measure(longest)[0], usual=float(usual))
+        say(
+            "then",
+            where=where.facts["what"],
+            longest=facts.measure(longest)[0],
+            usual=float(usual),
+        )
     ]
     if kind in HOST:
         pauses = facts.find_pauses(edges)
@@ -287,7 +294,7 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
     evidence += [pauses.call.of_whole] if pauses.call else []
     evidence += [pauses.until] if pauses.until else []
     if longer.get("unknown", 0) > whole / 2 or not (title or parts):
-        evidence.append(facts.describe_unrecorded(what="what the host does there"))
+        evidence.append(facts.describe_unrecorded(what="host activity there"))
     shape, advice = find_loss(facts, suspect, edges, saved).shape, ""
     if shape.when:
         what = range_ if title else "the host"

@@ -71,7 +71,7 @@ VIEW_NEEDS = {"nccl": ("nccl_kernel",), "mpi": MPI_LAYOUTS, "nvtx": ("nvtx_pushp
 #: Kinds of findings of what hosts do while GPUs wait for them.
 OF_HOSTS = ("blocked_by_call", "host_work", "host_bound")
 GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
-NO_VERDICT = "what holds the job back cannot be told"
+NO_VERDICT = "bottlenecks cannot be determined"
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
@@ -117,7 +117,7 @@ def _replay_job(frames: Frames, context: Context, result: Result) -> None:
         replay = structs.replace(replay, cpu_waits=skip_cpu_waits(replay, shortage.waits))
     if asked := parse_what_ifs(options.what_ifs):
         answers = replay_what_ifs(asked, replay, names)
-        span = "the work of GPUs" if devices.height else f"the time from {MPI_TIME}"
+        span = "the GPU work" if devices.height else f"the time from {MPI_TIME}"
         result.add("what_if", answers, span="the steady state" if facts.is_steady else span)
     facts = CauseContext(frames, context, replay)
     if options.divided:
@@ -127,15 +127,14 @@ def _replay_job(frames: Frames, context: Context, result: Result) -> None:
     outside = replay.measure_outside()
     if summary and outside * replayed >= LEAST_OUTSIDE:
         result.notes[-1] += (
-            f" For {outside * replayed:.0%} of the time the job waits for what comes from "
-            "outside of it, such as requests: long pauses of several ranks that end together."
+            f" For {outside * replayed:.0%} of the time the job waits for input from outside, such as "
+            "requests (long pauses of several ranks that end together)."
         )
     # As all shares, of the steady state or the job.
     unexplained = replayed * replay.measure_unexplained()
     time = "the steady state" if facts.is_steady else "the job"
     trust = (
-        f"For {unexplained:.1%} of {time} the critical path waits for something that the reports "
-        "do not show"
+        f"For {unexplained:.1%} of {time}, the reports do not show what the critical path waits for"
     )
     if summary and unexplained > MOST_UNEXPLAINED:
         result.notes[-1] += f" {trust}."
@@ -146,11 +145,11 @@ def _replay_job(frames: Frames, context: Context, result: Result) -> None:
         findings.insert(0, loss)
     if unmatched := options.unmatched:
         result.notes.append(
-            f"which rank is late may not be told: NCCL kernels of {list_some(unmatched)} have no payloads, and "
-            "could not be matched with those of the other ranks"
+            f"late ranks may be missed: NCCL kernels on {list_some(unmatched)} have no payloads and could not be "
+            "matched with other ranks"
         )
     if lost := context.explain_loss():
-        result.notes.append(f"gains may be too small: {lost}")
+        result.notes.append(f"savings may be underestimated: {lost}")
     if MOST_UNEXPLAINED >= unexplained >= LEAST_TOLD:
         result.notes.append(trust)
     limits = (
@@ -171,12 +170,12 @@ def _judge_hosts(facts: JobFacts, result: Result, has_failed: bool) -> None:
     if facts.context.reader.layouts <= {"diagnostic", "profiler_overhead"}:
         result.missing.append(f"{ADVICE['nothing']}. {capitalize(absence)}")
         return
-    why = "calls of CUDA failed: of work behind them there is none" if has_failed else absence
+    why = "CUDA API calls failed, so the work behind them is missing" if has_failed else absence
     if finding := time_use.describe_hosts(facts, why):
         advice = ADVICE["failed"] if has_failed else finding.advice
         result.findings.append(structs.replace(finding, advice=advice))
     else:
-        result.missing.append(f"{NO_VERDICT} without work on GPUs or calls of MPI: {absence}")
+        result.missing.append(f"{NO_VERDICT} without GPU work or MPI calls: {absence}")
 
 
 def _order_groups(findings: list[Finding], repeats: float | None) -> list[Finding]:

@@ -43,6 +43,12 @@ from nsys2prv.verdict.words import ADVICE, TEXTS, Said, choose_advice, say
 GRAPHICS = {"opengl_gpu", "vulkan_gpu", "dx11_gpu", "dx12_gpu"}
 #: Errors of CUDA that are no failure: not ready, and those at the end of a process.
 NO_FAILURES = (600, 4, 201, 709)
+#: GPU activity in memory operations -> its name where nothing else runs.
+EXPOSED = {
+    "copy": "exposed copies",
+    "fill memory": "exposed fills",
+    "copy or fill memory": "exposed memory operations",
+}
 
 
 def describe_edge(facts: JobFacts, when: str) -> Finding | None:
@@ -78,7 +84,7 @@ def describe_edge(facts: JobFacts, when: str) -> Finding | None:
         title,
         share,
         use.list_evidence(),
-        advice=f"{advice}; {ADVICE['capture']}" if is_before else advice,
+        advice=f"{advice}. {ADVICE['capture']}" if is_before else advice,
         views=("views/cuda_activities.cfg",),
         moments=((*use.moment, ()),),
         where=use.where,
@@ -146,7 +152,7 @@ def describe_failures(facts: JobFacts) -> str:
         f"{call} {format_count(count, 'time')} ({errors.get(error, f'error {error}')})"
         for call, error, count in sums.reverse().rows()
     ]
-    return f"Calls of CUDA failed: {list_some(lines)}. Mend this first." if lines else ""
+    return f"CUDA API calls failed: {list_some(lines)}. Fix this first." if lines else ""
 
 
 def describe_devices(facts: JobFacts) -> str:
@@ -156,33 +162,33 @@ def describe_devices(facts: JobFacts) -> str:
     frames, options, devices = facts.frames, facts.options, facts.devices
     steady = options.steady
     repeats = say("repeats", count=steady.count, share=options.repeats) if steady else ""
-    time = "the job" if options.covered.length == facts.context.duration else "the captured time"
-    time = "the steady state" if facts.is_steady else time
+    time = "job" if options.covered.length == facts.context.duration else "captured time"
+    time = "steady state" if facts.is_steady else time
     if not devices.height:
-        time = time if facts.is_steady else f"the time from {MPI_TIME}"
-        return f"{repeats}Ranks are in MPI for {_measure_mpi(facts):.1%} of {time}."
+        time = f"the {time}" if facts.is_steady else f"the time from {MPI_TIME}"
+        return f"{repeats}Ranks spend {_measure_mpi(facts):.1%} of {time} in MPI."
     devices = devices.filter(~pl.col("device").is_in(list(options.lossy_devices)))
     length = devices["length"].sum()
     if not length:
         return ""
     compute, active, copies = (devices[name].sum() for name in ("compute", "active", "copies"))
     most = _describe_longest_kernel(facts) if frames["kernels"].height else ""
-    idle = "draw, or are idle," if facts.context.reader.layouts & GRAPHICS else "are idle"
-    idle = "have no work of this job" if select_other_work(frames).height else idle
+    idle = "graphics or idle" if facts.context.reader.layouts & GRAPHICS else "idle"
+    idle = "no work of this job" if select_other_work(frames).height else idle
     shares = (
-        (compute, "compute", most),
-        (active - compute - copies, "only communicate", ""),
-        (copies, f"only {_judge_copies(frames['copies'])[0]}", ""),
-        (length - active, idle, ""),
+        (compute, "compute"),
+        (active - compute - copies, "exposed communication"),
+        (copies, EXPOSED[_judge_copies(frames["copies"])[0]]),
+        (length - active, idle),
     )
     parts: list[str] = []
-    for lasts, does, more in shares:
+    for lasts, does in shares:
         share = "more than 99.9%" if lasts >= 0.9995 * length else f"{lasts / length:.1%}"
         if lasts >= 0.0005 * length:
-            parts.append(f"{does} for {share}{'' if parts else f' of {time}'}{more}")
+            parts.append(f"{share} {does}")
     profiler = _measure_profiler(facts)
-    own = f" Nsight Systems itself takes {profiler:.0%} of it, which is no gain."
-    said = f"{repeats}GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
+    own = f" Profiler overhead is {profiler:.0%}, not counted as savings."
+    said = f"{repeats}GPU time in the {time}: {', '.join(parts)}.{most}"
     return said + own * (profiler >= LEAST_LOSS)
 
 
@@ -220,7 +226,7 @@ def _describe_mpi(facts: JobFacts, explained: float) -> Finding | None:
 
 def _describe_longest_kernel(facts: JobFacts) -> str:
     """Return the function that takes most of the time of kernels, all instances of a template
-    together, as ` (...)`; empty where its name is not known.
+    together, as a sentence; empty where its name is not known.
     """
     kernels, labels = (
         facts.frames["kernels"],
@@ -231,8 +237,8 @@ def _describe_longest_kernel(facts: JobFacts) -> str:
     sums = sums.group_by(function=functions).agg(pl.col("time").sum(), count=pl.len())
     function, lasts, count = sums.sort("time", "function").row(-1)
     share = lasts / max(sums["time"].sum(), 1)
-    instances = f", {count:,} instances of a template" if count > 1 else ""
-    named = f" ({share:.0%} of kernel time in {shorten_name(function)}{instances})"
+    instances = f", {count:,} template instances" if count > 1 else ""
+    named = f" Top kernel: {shorten_name(function)} ({share:.0%} of kernel time{instances})."
     return named if function else ""
 
 
@@ -376,7 +382,7 @@ def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
     elif size < SMALL_COPY:
         advice = ADVICE["small_copies"].format(size=format_size(size))
     elif map_labels("memory_kind")["pageable"] in (most["source"], most["destination"]):
-        advice = f"{ADVICE['pageable']}; or {advice}"
+        advice = f"{ADVICE['pageable']}. Or: {advice}"
     return does, advice
 
 
@@ -448,4 +454,4 @@ def _list_shares(samples: pl.DataFrame, which: pl.Expr) -> pl.DataFrame:
 
 def _format_range(shares: pl.Series) -> str:
     least, most = float(shares.min() or 0), float(shares.max() or 0)
-    return f"{most:.0%}" if round(least, 2) == round(most, 2) else f"{least:.0%} to {most:.0%}"
+    return f"{most:.0%}" if round(least, 2) == round(most, 2) else f"{least:.0%}-{most:.0%}"

@@ -44,7 +44,7 @@ def test_instances_of_a_template_are_one_kernel(tmp_path: Path) -> None:
     tables = {KERNEL: kernels, "StringIds": make_strings(*names)}
     with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True) as job:
         (note, *_) = job.analyse("findings")["findings"].notes
-    assert "(64% of kernel time in fill, 3 instances of a template)" in note
+    assert "Top kernel: fill (64% of kernel time, 3 template instances)" in note
 
 
 def find(
@@ -90,8 +90,8 @@ def test_calls_of_cuda_that_mpi_makes(tmp_path: Path) -> None:
     call = {"globalTid": make_global_tid(PID), "textId": len(NAMES) + 2}
     more = {"MPI_COLLECTIVES_EVENTS": [{"start": 0, "end": 98 * MS, **call}]}
     found = find(tmp_path, calls, {1: (100 * MS, 101 * MS)}, more, ["cudaMemcpy", "MPI_Bcast"])
-    assert "of MPI (MPI_Bcast 98.00 ms; cudaMemcpy 70.00 ms within it)" in found[0].title
-    assert found[0].advice.startswith("MPI copies between hosts and GPUs")
+    assert "MPI calls (MPI_Bcast 98.00 ms; cudaMemcpy 70.00 ms inside MPI)" in found[0].title
+    assert found[0].advice.startswith("MPI itself copies between hosts and GPUs")
 
 
 def test_a_call_lasts_as_long_as_it_waits(tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ def test_start_up_is_told_by_what_it_consists_of(tmp_path: Path) -> None:
         tmp_path, calls, {2: (101 * MS, 102 * MS)}, more, ["ioctl", "cuLibraryLoadData"]
     )
     assert round(startup.share, 3) == 0.99
-    assert startup.title.startswith("Start-up: 101.00 ms before the GPUs' first work")
-    assert "mostly in calls of CUDA (cudaMalloc 60.00 ms, CUDA initialization)" in startup.title
+    assert startup.title.startswith("Startup: 101.00 ms before the first GPU work")
+    assert "mostly in CUDA API calls (cudaMalloc 60.00 ms, CUDA initialization)" in startup.title
     # The main thread's call is within no call of CUDA, but of no thread that uses the GPU.
     assert "ioctl" not in startup.evidence[0]
     assert "--cpuctxsw=process-tree" in startup.evidence[-1]
@@ -166,8 +166,8 @@ def test_launches_that_load_code(tmp_path: Path) -> None:
         end = begin + lasts
         rows.append(make_kernel(end, end + MS, correlationId=number, **names))
     findings = find(tmp_path, calls, {}, {KERNEL: rows}, ["first_kernel", "second_kernel"])
-    (launches,) = (one for one in findings if one.title == "Hosts wait in cudaLaunchKernel.")
-    assert "1 that launch a kernel for the first time: 20.00 ms" in launches.evidence[0]
+    (launches,) = (one for one in findings if one.title == "Hosts wait in cudaLaunchKernel")
+    assert "1 of them launch a kernel for the first time: 20.00 ms" in launches.evidence[0]
     assert "CUDA_MODULE_LOADING" in launches.advice
 
 
@@ -178,7 +178,7 @@ def test_what_hosts_do_without_gpus(tmp_path: Path) -> None:
         "PROFILER_OVERHEAD": [make_overhead(90 * MS, 100 * MS, len(NAMES) + 2)],
     }
     (finding,) = find(tmp_path, calls, {}, more, ["read", "CUPTI buffers"])
-    assert "in calls of CUDA for 60.00 ms of 100.00 ms (cudaMalloc 60.00 ms" in finding.title
+    assert "in CUDA API calls for 60.00 ms of 100.00 ms (cudaMalloc 60.00 ms" in finding.title
     # A moment counts once, with its name, too.
     assert "30% in file or network I/O (read 30.00 ms), 10% in the prof" in finding.evidence[0]
     # There are calls of CUDA: to trace it is no advice.
@@ -207,10 +207,10 @@ def test_cuda_that_cannot_be_traced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("grid", "block", "registers", "shared", "says"),
     [
-        (1, 32, 32, 0, "fewer blocks than it has multiprocessors"),
-        (7, 256, 32, 0, "fewer blocks than it has multiprocessors"),
-        (1 << 20, 4, 26, 0, "do not fill a warp of 32 threads, so at most 6.25%"),
-        (40, 32, 32, 0, "fewer warps on a multiprocessor"),
+        (1, 32, 32, 0, "fewer blocks than it has SMs"),
+        (7, 256, 32, 0, "fewer blocks than it has SMs"),
+        (1 << 20, 4, 26, 0, "do not fill a warp of 32 threads, so they run at most 6.25%"),
+        (40, 32, 32, 0, "fewer warps per SM"),
         # One block at a time on each, by its shared memory or registers: all that it can.
         (120, 128, 128, 60_000, ""),
         (40, 512, 128, 0, ""),
@@ -237,8 +237,8 @@ def test_kernels_that_leave_a_gpu_without_work(
     (finding,) = found
     assert says in finding.title
     assert finding.is_limit
-    assert f"most in kern: 49.98 ms with grid {grid}x1x1, block {block}x1x1" in finding.evidence[0]
-    assert ("Tesla T4 has 40 multiprocessors" in finding.evidence[0]) == bool(processors)
+    assert f"mostly kern: 49.98 ms with grid {grid}x1x1, block {block}x1x1" in finding.evidence[0]
+    assert ("Tesla T4 has 40 SMs" in finding.evidence[0]) == bool(processors)
 
 
 @pytest.mark.parametrize("several", [1, 5])
@@ -269,12 +269,16 @@ def test_calls_that_fail(tmp_path: Path) -> None:
     with nsys2prv.open(report, quiet=True, jobs=1) as job:
         result = job.analyse("findings")["findings"]
     assert "failed: cudaLaunchKernel 2 times (Unsupported PTX version)" in result.notes[0]
-    assert "calls of CUDA that failed" in result.findings[0].advice
+    assert "failed CUDA calls" in result.findings[0].advice
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("getc", "terminal"), ("ioctl", "asks a driver"), ("cudaFreeHost", "if this is its end")],
+    [
+        ("getc", "terminal"),
+        ("ioctl", "calls a driver"),
+        ("cudaFreeHost", "If the process ends here"),
+    ],
 )
 def test_advice_by_what_takes_most_time(name: str, said: str, tmp_path: Path) -> None:
     calls = [make_call(0, 10 * US, 0, nameId=LAUNCH)]
@@ -288,7 +292,7 @@ def test_advice_by_what_takes_most_time(name: str, said: str, tmp_path: Path) ->
 
 
 def test_nobody_gains_more_than_gpus_are_idle(tmp_path: Path) -> None:
-    """Kernels of two streams, each waited for: one at a time, they keep the GPU busy for 90 %."""
+    """Kernels of two streams, each waited for: one at a time, they keep the GPU busy for 90%."""
     calls, rows = [], []
     for number in range(20):
         begin = number * 10 * MS
@@ -315,7 +319,7 @@ def test_gpus_that_only_copy(does: str, tmp_path: Path) -> None:
     table = MEMCPY
     if does != "copy":
         copies = [{**one, "memKind": 4, "srcKind": None} for one in copies]
-        table, said = MEMCPY.replace("CPY", "SET"), "memset: 10 of managed memory"
+        table, said = MEMCPY.replace("CPY", "SET"), "memset: 10 to managed memory"
     findings = find(tmp_path, calls, {0: (98 * MS, 99 * MS)}, {table: copies})
     (loss,) = (one for one in findings if one.kind == "idle")
     assert loss.title.startswith(f"GPUs only {does} for ")
@@ -338,7 +342,7 @@ def test_nothing_of_the_program_is_recorded(tmp_path: Path) -> None:
     tables = {"PROFILER_OVERHEAD": [make_overhead(0, MS, 1)], "StringIds": make_strings("o")}
     with nsys2prv.open(make_export(tmp_path / "one.sqlite", tables), quiet=True) as job:
         result = job.analyse("findings")["findings"]
-    assert "nothing that the program does is recorded: see whether it ran" in result.missing[0]
+    assert "Nothing that the program does was recorded. Check that it ran" in result.missing[0]
 
 
 @pytest.mark.parametrize("name", ["solver", "mpirun", "mpirun.mpich"])
@@ -364,7 +368,7 @@ def test_of_several_processes_the_one_that_works(name: str, tmp_path: Path) -> N
     if name == "mpirun.mpich":
         assert f"Process {child} is computing for 10.00 ms" in finding.title
         return
-    assert f"nor what process {child} does" in finding.title
+    assert f"nothing that shows how process {child} spends" in finding.title
     assert any("in NVTX range solve" in line for line in finding.evidence)
     assert "--sample=process-tree" in finding.advice
 
@@ -394,7 +398,7 @@ def test_copies_that_would_be_faster_from_pinned_memory(
         r"from pageable to device memory, 2\d\d.0 MB in 1\d\d.\d\d ms, 2.00 GB/s",
         copied.evidence[0],
     )
-    assert f"{speed}.0 GB/s, a usual one of pinned memory with these GPUs" in copied.evidence[1]
+    assert f"{speed}.0 GB/s, the usual speed of pinned memory with these GPUs" in copied.evidence[1]
     assert copied.share == pytest.approx((6 - 12 / speed) / 7, abs=0.03)
 
 
@@ -431,7 +435,7 @@ def test_launches_that_are_waited_for_one_by_one(tmp_path: Path) -> None:
         kernels[len(calls)] = (begin + 12 * US, begin + 35 * US)
         calls += [(begin, begin + 10 * US, LAUNCH), (begin + 11 * US, begin + 38 * US, SYNCHRONIZE)]
     first, *_ = find(tmp_path, calls, kernels)
-    assert first.title == "Hosts wait in cudaStreamSynchronize."
+    assert first.title == "Hosts wait in cudaStreamSynchronize"
     assert first.share == pytest.approx(0.5, abs=0.1)
 
 
@@ -473,7 +477,7 @@ def test_a_thread_without_further_events(state: int | None, end: int, tmp_path: 
     findings = find(tmp_path, [(MS, MS + 10 * US, LAUNCH)], {0: (MS + 20 * US, 5 * MS)}, more)
     (shutdown,) = (one for one in findings if one.kind == "shutdown")
     is_off = state != 5 and end == 100
-    assert f"{8000 // (end - 5)}% not begun yet or past its" in shutdown.evidence[0].replace(
+    assert f"{8000 // (end - 5)}% not started yet or after its" in shutdown.evidence[0].replace(
         ".", ""
     )
     assert ("11% off the CPU" in shutdown.evidence[0]) is is_off
@@ -500,7 +504,7 @@ def test_nothing_is_said_of_gpus_whose_work_is_lost(tmp_path: Path) -> None:
         result, time = job.analyse("findings", "time").values()
         assert 'id="big"' not in make_job_page(job)
     assert not any("idle" in note for note in result.notes)
-    assert "is lost" in result.missing[0]
+    assert "is missing" in result.missing[0]
     assert time.tables["lanes"].frame["idle_unknown_ns"].to_list() == [None]
 
 
@@ -525,7 +529,7 @@ def test_what_a_host_does_between_calls_is_that_of_the_thread_that_pauses(tmp_pa
         ],
     }
     (pause,) = (one for one in find(tmp_path, [], kernels, more) if one.kind == "host_work")
-    assert "the host is 100% computing" in pause.evidence[0]
+    assert "host: 100% computing" in pause.evidence[0]
 
 
 @pytest.mark.parametrize("steps", [100, 1500])
@@ -538,7 +542,7 @@ def test_what_happens_once_comes_last_beside_much_that_repeats(steps: int, tmp_p
         calls += [(begin, begin + 5 * US, LAUNCH), (begin + 6 * US, begin + 20 * US, SYNCHRONIZE)]
     findings = find(tmp_path, calls, kernels, names=["cudaHostAlloc_v3020"])
     edge = next(one for one in findings if one.kind == "startup")
-    assert re.search(r"ms before the steady state, .*\(cudaHostAlloc 2", edge.title)
+    assert re.search(r"ms before the steady state; .*\(cudaHostAlloc 2", edge.title)
     assert findings[0 if steps == 100 else -1] is edge
     assert edge.share > (0.8 if steps == 100 else 0.2)
 
@@ -550,7 +554,7 @@ def test_a_thread_that_waits_for_calls_of_others(tmp_path: Path) -> None:
     for tid in map(make_global_tid, (PID + 1, PID + 2)):
         rows.append(make_call(10 * MS, 790 * MS, 9, nameId=MALLOC, globalTid=tid))
     (finding, *_) = find(tmp_path, calls, {1: (801 * MS, 802 * MS)}, {RUNTIME: rows})
-    assert "mostly in calls of CUDA (cudaMalloc 780.00 ms" in finding.title
+    assert "mostly in CUDA API calls (cudaMalloc 780.00 ms" in finding.title
 
 
 def test_one_launch_is_not_to_be_made_less_often(tmp_path: Path) -> None:
@@ -588,12 +592,12 @@ def test_ranges_name_pauses(layers: int, kind: int, tmp_path: Path) -> None:
     (pause,) = (one for one in findings if one.kind == "host_work")
     assert pause.share > 0.7
     if layers == 1:
-        assert "100% of it in NVTX range layer_0" in " ".join(pause.evidence)
+        assert "100% in NVTX range layer_0" in " ".join(pause.evidence)
 
 
 @pytest.mark.parametrize("late", [3, 5, 20])
 def test_equal_runs_have_the_same_first_finding(late: int, tmp_path: Path) -> None:
-    """However late kernels begin for a reason that is not recorded: about 3, 5 and 17 % of the time."""
+    """However late kernels begin for a reason that is not recorded: about 3, 5 and 17% of the time."""
     calls, kernels = [], {}
     for number in range(200):
         begin = MS + number * 100 * US

@@ -23,9 +23,9 @@ def test_a_report_says_when_and_where_it_was_recorded(
     assert main([*command, "--title", "Batch of 8", "--json", str(json_file)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Batch of 8"
-    assert lines[2].startswith(
-        "2026-05-28 20:26:40 UTC; 4 x NVIDIA H100 80GB HBM3; driver 580.95.05"
-    )
+    assert "4 GPUs (NVIDIA H100 80GB HBM3)" in lines[1]
+    assert lines[2].startswith("Recorded 2026-05-28 20:26:40 UTC by nsys")
+    assert lines[2].endswith("driver 580.95.05")
     written = json.loads(json_file.read_text())
     assert written["job"]["title"] == "Batch of 8"
     assert written["job"]["gpu_models"] == {"NVIDIA H100 80GB HBM3": 4}

@@ -13,7 +13,6 @@ from tools.view_answers import SAMPLES
 from nsys2prv import open_job as job
 from nsys2prv.cli import main
 from nsys2prv.open_job import OpenJob
-from nsys2prv.show.text import MOST_LINES
 
 TRAINING, GRAPHS = (list(map(str, SAMPLES[name])) for name in ("training", "graphs"))
 #: Those that are not on demand.
@@ -24,12 +23,14 @@ def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--align", "utc", "--iterations", "iteration*", "-q", "--full", "--json"]
     assert main(["report", *TRAINING, *options, str(tmp_path / "r.json")]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^4 ranks on 2 hosts, 4 GPUs; [\d.]+ ms; [\d,]+ events\n", out)
+    assert re.search(
+        r"^4 ranks on 2 nodes, 4 GPUs \(NVIDIA H100 80GB HBM3\); [\d.]+ ms; [\d,]+ events\n", out
+    )
     written = json.loads((tmp_path / "r.json").read_text())
     assert list(written["analyses"]) == ANALYSES
     assert written["job"]["devices"] == 4
     device = written["analyses"]["efficiencies"]["tables"]["device"]["columns"]
-    balance = " +".join(f"{100 * one:.1f} %" for one in device["load_balance_efficiency"])
+    balance = " +".join(f"{100 * one:.1f}%" for one in device["load_balance_efficiency"])
     assert re.search(rf"^ +Device load balance efficiency +{balance}$", out, re.MULTILINE)
     assert device["parallel_efficiency"][0] == pytest.approx(
         device["useful_ns"][0] / 4 / device["elapsed_ns"][0]
@@ -39,10 +40,9 @@ def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert iterations["iteration"] == list(range(1, 20))
 
 
-def test_a_terminal_has_the_analyses_that_fit(
+def test_the_first_screen_needs_two_analyses(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What it has no room for is not made, and named at the end."""
     analyses: list[str] = []
     analyse = OpenJob.analyse
     monkeypatch.setattr(
@@ -51,16 +51,8 @@ def test_a_terminal_has_the_analyses_that_fit(
         lambda job, *names, **given: analyses.extend(names) or analyse(job, *names, **given),
     )
     assert main(["report", GRAPHS[0], "-q", "-j", "1"]) == 0
-    out = capsys.readouterr().out
     assert analyses == ANALYSES[:2]
-    assert len(out.splitlines()) <= MOST_LINES
-    last = out.rstrip().rpartition("\n\n")[2]
-    assert last.startswith("more tables: --full shows all, --only one of ")
-    assert " ".join(last.split()).endswith(", ".join(ANALYSES[2:]))
-    analyses.clear()
-    monkeypatch.setattr("nsys2prv.show.text.MOST_LINES", 200)
-    assert main(["report", GRAPHS[0], "-q", "-j", "1"]) == 0
-    assert analyses[:3] == ANALYSES[:3]
+    assert capsys.readouterr().out.endswith("fficiencies, tables, Paraver commands: --full\n")
 
 
 def test_parts_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,9 +110,9 @@ def test_a_report_beside_a_conversion(tmp_path: Path, capsys: pytest.CaptureFixt
         (["report"], 2, "REPORT is missing; write `nsys2prv report REPORT...`"),
         (["report", "no-such.sqlite"], 1, "no-such.sqlite: "),
         (["report", *GRAPHS, "--only", "speed"], 2, "speed: no such analysis"),
-        (["report", *GRAPHS, "--iterations", "nowhere*"], 2, "no NVTX range has such a name"),
-        (["report", *GRAPHS, "--bins", "x"], 2, "--bins x: give a whole number"),
-        (["report", *GRAPHS, "--bins", "0"], 2, "--bins 0: give a whole number, 1 or more"),
+        (["report", *GRAPHS, "--iterations", "nowhere*"], 2, "no NVTX range has this name"),
+        (["report", *GRAPHS, "--bins", "x"], 2, "--bins x: give an integer"),
+        (["report", *GRAPHS, "--bins", "0"], 2, "--bins 0: give an integer, 1 or greater"),
         (["report", *GRAPHS, "--useful", "all"], 2, "give compute or bsc or all-kernels"),
         (
             ["report", *GRAPHS, "--json", "no/such/folder/r.json"],
@@ -128,10 +120,10 @@ def test_a_report_beside_a_conversion(tmp_path: Path, capsys: pytest.CaptureFixt
             "no/such/folder: no such folder",
         ),
         (["report", *GRAPHS, "--tmp", "no/such/folder"], 1, "no/such/folder"),
-        (["report", "--json", *GRAPHS], 2, "rank0.sqlite: is a report"),
-        (["report", *GRAPHS, "--html", GRAPHS[1]], 2, "rank1.sqlite: is a report"),
-        (["diff", *GRAPHS, "--json", GRAPHS[1]], 2, "rank1.sqlite: is a report"),
-        (["diff", GRAPHS[0]], 2, "is one run; write `nsys2prv diff A B`"),
+        (["report", "--json", *GRAPHS], 2, "rank0.sqlite: this is a report"),
+        (["report", *GRAPHS, "--html", GRAPHS[1]], 2, "rank1.sqlite: this is a report"),
+        (["diff", *GRAPHS, "--json", GRAPHS[1]], 2, "rank1.sqlite: this is a report"),
+        (["diff", GRAPHS[0]], 2, "this is one run; write `nsys2prv diff A B`"),
         (["diff", "a.json", "b.json"], 1, "a.json: No such file"),
         (["diff", "pyproject.toml", "b.json"], 1, "pyproject.toml: "),
     ],

@@ -80,7 +80,7 @@ def test_ranks_that_share_a_cpu(system: bool, tmp_path: Path) -> None:
         first, *others = job.findings()
         host = job.analyse("efficiencies")["efficiencies"].tables["host"]
         efficiency = host.frame["cpu_efficiency"]
-    assert (first.kind, first.title) == ("cpu_waits", "Ranks 0, 1 (node1) share CPU 0.")
+    assert (first.kind, first.title) == ("cpu_waits", "Ranks 0, 1 (node1) share CPU 0")
     assert first.ranks == (0, 1)
     # On a CPU of its own each has done its slices in half of the time.
     assert first.share == pytest.approx(SLICE * SLICES / STEP, rel=0.1)

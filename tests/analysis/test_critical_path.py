@@ -78,7 +78,7 @@ def test_two_ranks_made_by_hand(tmp_path: Path) -> None:
     assert [kernels[name] for name in NAMES[4:6]] == [640, 850]
     assert tables["causes"]["share"].sum() == pytest.approx(1)
     assert tables["by_kernel"]["share"].sum() == pytest.approx((640 + 850 + 198) / duration)
-    assert "no device works for 11.2% of it" in result.tables["causes"].title
+    assert "all GPUs are idle for 11.2% of it" in result.tables["causes"].title
 
 
 def test_figures_of_the_steady_state(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_figures_of_the_steady_state(tmp_path: Path) -> None:
     for table in ("causes", "ranks"):
         assert result.tables[table].frame["steady_share"].sum() == pytest.approx(1)
     title = result.tables["causes"].title
-    assert title.endswith("no device works for 11.2% of it, in the steady state for 15.2%")
+    assert title.endswith("all GPUs are idle for 11.2% of it, in the steady state for 15.2%")
 
 
 @pytest.mark.slow

@@ -88,31 +88,31 @@ def test_findings_as_text() -> None:
         ("views/nccl_wait.cfg", "views/idle_gaps.cfg"),
         ((12_304_000_000, 12_318_000_000, (1,)),),
     )
-    look = "         look at: 12.304 s to 12.318 s, rank 1"
+    look = "         See       12.304-12.318 s, rank 1, view nccl_wait"
     command = "         wxparaver job.prv $(nsys2prv cfgs --view nccl_wait --time 12.300:12.322)"
     assert format_findings([finding])[1:] == [
-        " 12.3 %  Rank 1 (n GPU0) is late.",
-        "         measured: first",
-        "         measured: second",
-        "         do: look",
+        " 12.3%  Rank 1 (n GPU0) is late.",
+        "         Evidence  first",
+        "                   second",
+        "         Try       look",
         look,
         command,
     ]
-    more = "         more views: views/idle_gaps.cfg"
+    more = "         Views     views/idle_gaps.cfg"
     assert format_findings([finding], full=True)[-3:] == [look, more, command]
     limit = Finding.from_dict({**finding.as_dict(), "share": 0.2, "at_most": True})
     large = replace(limit, share=0.5)
     assert _order_groups([limit, large], 0.9) == [large, limit]
     lines = format_findings([finding, limit, limit], span="the steady state")
-    assert lines[0].startswith("  Causes, in % of the steady state: by how much it gets")
-    assert lines[7].startswith("  Limits, in % of the steady state: at most this much is gained")
+    assert lines[0].startswith("  Causes (savings: how much shorter the steady state would be")
+    assert lines[7].startswith("  Limits (savings: at most this much of the steady state")
     start = replace(finding, share=0.5, kind="startup")
     once = [
-        "  Start and end, in % of this job: paid once, however long the job is",
-        " 50.0 %  Rank 1 (n GPU0) is late.",
+        "  Startup and shutdown (one-time costs, in % of this job)",
+        " 50.0%  Rank 1 (n GPU0) is late.",
     ]
     assert format_findings([finding, start])[7:] == once
-    assert "         do: look" in format_findings([start, finding])[2:7]
+    assert "         Try       look" in format_findings([start, finding])[2:7]
     assert format_findings([start], nothing="none", repeats=0.3)[:3] == ["  None", *once]
     lines = format_findings([start], nothing="none", repeats=0.2)
     assert lines[:2] + lines[-1:] == [*once, "  None"]
@@ -129,7 +129,9 @@ def test_findings_as_text() -> None:
         assert _order_groups([one, start], repeats) == expected
     alone = replace(finding, share=0.0, kind="no_gpu_work")
     assert format_findings([alone])[0] == "  Rank 1 (n GPU0) is late."
-    assert format_findings([limit, finding])[7].startswith("  Causes, in % of the job")
+    assert format_findings([limit, finding])[7].startswith(
+        "  Causes (savings: how much shorter the job"
+    )
     assert format_findings([finding] * 7)[-1] == "  and 4 more: --full"
     assert all(
         len(line) <= 40

@@ -66,9 +66,9 @@ def test_what_hosts_do_decides_what_is_advised(use: HostUse, advice: str) -> Non
 
 def test_calls_within_mpi_and_names_of_places_mislead_nobody() -> None:
     alone = make_use("idle", call_for("mpi", "MPI_Send"))
-    assert alone.advice == "look at what MPI waits for there, on the other ranks too"
+    assert alone.advice == "Check what MPI waits for there, on all ranks"
     named = Place(0.9, "add mpi to --trace; MPI_Send 3; cu (app)", "the program", False)
-    assert make_use("idle", place=named).advice == "do this once, in parallel, or on the GPU"
+    assert make_use("idle", place=named).advice == "Do this once, in parallel, or on the GPU"
 
 
 def test_the_first_call_sets_cuda_up_if_it_is_most() -> None:
@@ -105,8 +105,8 @@ def test_calls_of_nccl_are_calls_in_sentences_and_on_pictures(tmp_path: Path) ->
     with nsys2prv.open(rank.write(tmp_path / "r.sqlite"), quiet=True) as job:
         (startup,) = (one for one in job.findings() if one.kind == "startup")
         lanes = job.analyse("time")["time"].tables["lanes"].frame
-    assert "the host is mostly in calls of NCCL (ncclCommInitRank 90.00 ms)" in startup.title
-    assert startup.advice.startswith("NCCL sets communicators up once in a job")
+    assert "the host is mostly in NCCL calls (ncclCommInitRank 90.00 ms)" in startup.title
+    assert startup.advice.startswith("NCCL creates communicators once per job")
     assert lanes["idle_nccl_ns"].to_list() == pytest.approx([90 * S // 1000], rel=1e-6)
     assert PICTURE["idle_nccl"][0] == f"idle: host {PARTS['nccl']}"
 
@@ -146,15 +146,15 @@ def test_what_a_program_does_is_not_advised() -> None:
     for key in (launches, "launching", "latency"):
         assert "CUDA graphs" in ADVICE[key]
         assert "CUDA graphs" not in ADVICE[TEXTS["already"][key]["graphs"]]
-    assert "no copy here is of pageable" in ADVICE[TEXTS["already"]["pageable_copies"]["pinned"]]
+    assert "no copy here uses pageable" in ADVICE[TEXTS["already"]["pageable_copies"]["pinned"]]
 
 
 def test_what_is_not_known_is_not_said() -> None:
     assert (
-        str(say("pause", waiting="GPUs", where="in a", others=False)) == "GPUs wait for hosts in a."
+        str(say("pause", waiting="GPUs", where="in a", others=False)) == "GPUs wait for hosts in a"
     )
     more = str(say("pause", waiting="GPUs", where="in {a} [b]", others=True))
-    assert more == "GPUs wait for hosts in {a} [b] and at other places."
+    assert more == "GPUs wait for hosts in {a} [b] and elsewhere"
     assert (
         str(say("calls", name="cudaFree", time=1_500_000.0, count=1))
         == "cudaFree: 1.50 ms in 1 call"

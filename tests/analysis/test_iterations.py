@@ -61,4 +61,4 @@ def test_a_job_without_iterations_says_so(tmp_path: Path) -> None:
     with nsys2prv.open([report], quiet=True) as job:
         result = job.analyse("iterations")["iterations"]
     assert not result.tables
-    assert "does not repeat itself" in result.missing[0]
+    assert "has no repeating part" in result.missing[0]

@@ -35,7 +35,7 @@ def test_waits_on_hosts_without_common_clock_are_not_known() -> None:
     assert 0 < shares["mpi"] < shares["auto"]
     unplaced = records.filter(records["late"].is_null())
     assert unplaced["wait"].null_count() == unplaced["transfer"].null_count() == unplaced.height
-    (line,) = (line for line in results["collectives"].missing if "not known" in line)
+    (line,) = (line for line in results["collectives"].missing if "unknown" in line)
     assert f"{unplaced['collective'].n_unique()} NCCL collectives" in line
     assert not results["clocks"].tables["hosts"].frame["comparable"].any()
 
@@ -67,7 +67,7 @@ def test_an_analysis_that_needs_names_of_kernels_is_not_available_without(tmp_pa
         assert KERNEL_NAMES not in job.available
         results = job.analyse("overlap", "efficiencies")
     for result in results.values():
-        assert any("the names of kernels are not in the reports" in one for one in result.missing)
+        assert any("the reports lack kernel names" in one for one in result.missing)
         assert "device" not in result.tables
 
 

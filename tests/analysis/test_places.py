@@ -92,9 +92,11 @@ def test_the_place_and_the_moment(fault: str, tmp_path: Path) -> None:
     else:
         assert "add_one" in names
         assert "add_one" in text
-        assert "NVTX range forward" in text
+        assert "forward" in text
     if fault == "loader":
-        assert re.search(r"load_batch takes 9\d\d\.\d+ us against \d\d\.\d+ us", finding.title)
+        assert re.search(
+            r"load_batch takes 9\d\d\.\d+ us, on other ranks \d\d\.\d+ us", finding.title
+        )
     assert len(finding.look_at) <= 80 - len("         look at: ")
 
 
@@ -150,7 +152,7 @@ def test_ranges_that_differ_in_numbers_are_one_place(kind: int, tmp_path: Path) 
 
 
 def test_a_range_that_is_longer_more_often_is_not_longer_each_time(tmp_path: Path) -> None:
-    """What each takes longer, by 7 %, is no tenth of the loss: the slow rank does it 12 times a step."""
+    """What each takes longer, by 7%, is no tenth of the loss: the slow rank does it 12 times a step."""
     load, work = np.full((RANKS, STEPS), 20_000), np.full((RANKS, STEPS), 200_000)
     load[SLOW] = 400_000
     reports = write_job(tmp_path, load, work)
@@ -190,7 +192,7 @@ def test_what_the_host_did_when_it_was_held_up(tmp_path: Path) -> None:
             " NVTX_EVENTS WHERE text = 'load_batch' ORDER BY end - start DESC LIMIT 1"
         )
     finding, _ = find_first(reports)
-    assert finding.title.endswith("in NVTX range load_batch.")
-    assert "the host is 100% in file or network I/O" in finding.evidence
-    assert "100% of it in read" in finding.evidence
+    assert finding.title.endswith("in load_batch")
+    assert "host: 100% in file or network I/O" in finding.evidence
+    assert "100% in read" in finding.evidence
     assert not any("NVTX range load_batch" in one for one in finding.evidence)

@@ -68,7 +68,7 @@ def test_mixed_scaling_has_no_title_of_one() -> None:
     works = [{"sums": {"useful_ns": work}} for work in (1e6, 1e6, 4e6)]
     made = compare_runs(make_runs(*works))
     assert write_title(made) == "POP study of 3 runs on 2 to 8 GPUs"
-    assert any("strong and of weak scaling" in line for line in made.warnings)
+    assert any("strong and weak scaling" in line for line in made.warnings)
 
 
 @pytest.mark.parametrize(("count", "compared"), [(10, True), (871, False)])

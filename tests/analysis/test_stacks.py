@@ -140,7 +140,7 @@ def test_samples_with_stacks_stand_for_those_without(
 ) -> None:
     """Though the others are in a library by their one function."""
     where = find_place(tmp_path, (("memcpy", module), *IN_INIT[1:]), every=every)
-    share, _, place = where.partition(" of it in ")
+    share, _, place = where.partition(" in ")
     assert place.startswith("init (app), called by main")
     assert 85 <= int(share.removesuffix("%")) <= 100
 
@@ -148,7 +148,7 @@ def test_samples_with_stacks_stand_for_those_without(
 @pytest.mark.parametrize("calls", [False, True])
 def test_mpi_that_was_not_traced(calls: bool, tmp_path: Path) -> None:
     where = find_place(tmp_path, (("MPI_Init", MPI), ("main", APP)), calls=calls)
-    assert where.endswith("in main (app), there in MPI, which was not traced: add mpi to --trace")
+    assert where.endswith("in main (app), in MPI, which was not traced: add mpi to --trace")
 
 
 def test_code_that_is_compiled_is_not_computed(tmp_path: Path) -> None:

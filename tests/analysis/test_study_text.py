@@ -31,11 +31,11 @@ def test_figures_beside_each_other_with_marks(study: Study) -> None:
     lines = format_study(study, Style(width=80)).splitlines()
     assert max(map(len, lines)) <= 80
     row = next(line for line in lines if "Device parallel efficiency" in line)
-    # 79.96 % is printed as 80.0 %, which is not below it.
-    assert " ".join(row.split()) == "Device parallel efficiency 95.0 % 80.0 % 55.0 %!"
+    # 79.96% is printed as 80.0%, which is not below it.
+    assert " ".join(row.split()) == "Device parallel efficiency 95.0% 80.0% 55.0%!"
     figures = [(ROW_OF["device.parallel"], 0.7994), (ROW_OF["speedup"], 0.5), (None, None)]
     column = make_figure_column("", figures, Style(colours=True))
-    assert column.cells == ["79.9 %-", "0.50 ", ""]
+    assert column.cells == ["79.9%-", "0.50 ", ""]
     assert column.colours == [COLOURS["fair"], "", ""]
     assert not [line for line in lines if "MPI" in line], "what is not known has no row"
 
@@ -44,7 +44,7 @@ def test_four_runs_beside_each_other_and_more_below(study: Study) -> None:
     study.runs += convert([make_run(32, 0.5, 0.7), make_run(64, 0.4, 0.6)], list[Run])
     text = format_study(study, Style(width=80))
     rows = [line for line in text.splitlines() if "Device orchestration efficiency" in line]
-    assert [row.count("98.0 %") for row in rows[:2]] == [4, 1]
+    assert [row.count("98.0%") for row in rows[:2]] == [4, 1]
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -52,12 +52,12 @@ def test_four_runs_beside_each_other_and_more_below(study: Study) -> None:
 def test_the_paragraph_has_the_figures_of_the_table(study: Study, scaling: str) -> None:
     study.scaling = replace(study.scaling, used=scaling)
     text = summarise_study(study).replace(" us", " µs")
-    printed = re.findall(r"\d+\.\d %", text)
+    printed = re.findall(r"\d+\.\d%", text)
     table = format_markdown(study)
     assert len(printed) >= 6
     assert [figure for figure in printed if figure not in table.replace(text, "")] == []
     assert text.startswith("From 4 to 16 GPUs")
-    assert "device communication efficiency 96.9 % → 56.1 %" in text
+    assert "device communication efficiency 96.9% → 56.1%" in text
     assert "Region backward loses most" in text
 
 

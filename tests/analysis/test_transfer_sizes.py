@@ -32,7 +32,7 @@ def test_small_messages_are_bound_by_latency(tmp_path: Path, sizes: list[int]) -
     assert {size: row["collectives"] for size, row in rows.items()} == dict.fromkeys(sizes, 3)
     assert rows[sizes[0]]["median_transfer_ns"] == pytest.approx(LATENCY, rel=0.01)
     assert rows[sizes[0]].get("link_gb_s") is None
-    assert any("links" in note for note in result.notes)
+    assert any("link speeds" in note for note in result.notes)
     # Of two sizes a line says nothing.
     bounds = ["latency"] * 3 + ["bandwidth"] * 2 if sizes == SIZES else [None] * 2
     assert [row.get("bound") for row in rows.values()] == bounds

@@ -45,7 +45,7 @@ def test_colours_are_for_terminals(
 def test_conversion_ends_with_a_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_main("-m", *RANKS, tmp_path / "out") == 0
     text = capsys.readouterr().out
-    assert "2 ranks on 1 host, 2 GPUs" in text
+    assert "2 ranks on 1 node, 2 GPUs" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "out.nsys2prv.json",
         "out.pcf",

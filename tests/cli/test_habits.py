@@ -41,7 +41,7 @@ def test_options_of_bscs_tool_are_answered(
         [REPORT, tmp_path / "o", option, "100"],
     ):
         error = read_error(capsys, *line)
-        assert f"{option} is an option of BSC's nsys2prv; here {LEGACY[option]}" in error
+        assert f"{option} is an option of BSC's nsys2prv; here, {LEGACY[option]}" in error
     assert not list(tmp_path.iterdir())
     assert option not in Parser(CONVERSION).format_help().replace(",", " ").split()
 

@@ -35,37 +35,37 @@ def test_every_ending_that_is_written_is_that_of_a_trace() -> None:
 MISTAKES = [
     (
         ["-t", REPORT, "out.prv"],
-        ["-t takes kinds of events", "nsys2prv -t kernels,nvtx", "leave -t out"],
+        ["-t takes event kinds", "nsys2prv -t kernels,nvtx", "omit -t"],
     ),
-    (["-t", "kernels", "nvtx", REPORT, "out.prv"], ["join kinds by commas: -t kernels,nvtx"]),
+    (["-t", "kernels", "nvtx", REPORT, "out.prv"], ["separate kinds by commas: -t kernels,nvtx"]),
     (
         [REPORT, "a.prv", "b.prv"],
-        ["a.prv: is a trace, not a report", "comes last: nsys2prv REPORT... b.prv"],
+        ["a.prv: this is a trace, not a report", "output trace last: nsys2prv REPORT... b.prv"],
     ),
     ([REPORT], ["REPORT... OUTPUT", f"as in `nsys2prv {REPORT} out.prv`"]),
-    ([REPORT, REPORT], ["add a name, as in out.prv"]),
-    (["report", "out.prv"], ["is a trace", "takes the reports that it was made of"]),
+    ([REPORT, REPORT], ["add a name such as out.prv"]),
+    (["report", "out.prv"], ["is a trace", "takes the reports that it was converted from"]),
     (["reprot", REPORT], ["did you mean `nsys2prv report`?"]),
     (["help", "zzzz"], ["the commands are report, study, cfgs, diff"]),
     (["diff", "--html"], ["--html takes a value; write --html FILE; `nsys2prv help diff`"]),
-    (["--time", "", REPORT, "o"], ["--time is given an empty value", "write --time FROM:TO"]),
-    (["report", REPORT, "--only="], ["--only is given an empty value", "write --only NAMES"]),
+    (["--time", "", REPORT, "o"], ["--time has an empty value", "write --time FROM:TO"]),
+    (["report", REPORT, "--only="], ["--only has an empty value", "write --only NAMES"]),
     (["--time"], ["--time takes a value; write --time FROM:TO"]),
     (["report", REPORT, "--json", "-"], ["--json -: give the name of a file"]),
-    (["-j", "0", REPORT, "o"], ["-j 0: give a whole number, 1 or more"]),
-    (["out.prv", REPORT], ["the trace to write comes last: nsys2prv REPORT... out.prv"]),
+    (["-j", "0", REPORT, "o"], ["-j 0: give an integer, 1 or greater"]),
+    (["out.prv", REPORT], ["give the output trace last: nsys2prv REPORT... out.prv"]),
     (["--kernel-name", "full", REPORT, "o"], ["did you mean --kernel-names?"]),
     (["--html", "page.html", REPORT, "o"], ["nsys2prv report REPORT... --html FILE"]),
     (
         ["--min-duration", "kernel=10us", REPORT, "o"],
         ["--min-duration kernel=10 us: no such kind", "is it kernels?"],
     ),
-    (["cfgs", __file__], ["is the name of a file; give the folder to copy the views to"]),
+    (["cfgs", __file__], ["this is a file name; give a folder for the views"]),
     (["list", REPORT], ["write `nsys2prv --list REPORT...`"]),
     (["convert", REPORT, "out.prv"], ["write `nsys2prv REPORT... OUTPUT`"]),
     (
         ["-o", "out.prv", REPORT],
-        ["-o is not an option of nsys2prv: the trace to write is the last argument"],
+        ["-o is not an option of nsys2prv: give the output trace as the last argument"],
     ),
     (["check", REPORT], ["is a report; nsys2prv check takes the trace"]),
     (["check", str(GRAPHS)], ["is a folder; it has no traces"]),
@@ -79,13 +79,13 @@ MISTAKES = [
     (["diff", REPORT, REPORT, "--html", str(GRAPHS)], ["--html", "is a folder", "job.html"]),
     (["open", "job.prv"], ["write `wxparaver out.prv`"]),
     (["cfgs", "nccl_wiat"], ["the view views/nccl_wait.cfg", "`nsys2prv cfgs views`"]),
-    (["-q", "report", REPORT], ["give a command before its options", "nsys2prv report"]),
-    (["report", REPORT, "page.html"], ["to write it, give --html page.html"]),
+    (["-q", "report", REPORT], ["give the command before its options", "nsys2prv report"]),
+    (["report", REPORT, "page.html"], ["to write it, use --html page.html"]),
     (["--args", "kernles=class", REPORT, "o"], ["no such kind of event; is it kernels?"]),
     (["--list"], ["write `nsys2prv --list REPORT...`"]),
     (
         ["report", REPORT, "--iterations", "stpe"],
-        ["--iterations stpe: no NVTX range has such a name; "],
+        ["--iterations stpe: no NVTX range has this name; "],
     ),
 ]
 FAILURES = [
@@ -130,7 +130,7 @@ def test_a_trace_given_for_reports_names_them(
     assert main(["-q", REPORT, str(tmp_path / "out.prv.gz")]) == 0
     capsys.readouterr()
     assert main(["report", str(tmp_path / "out.prv.gz")]) == 2
-    assert capsys.readouterr().err.endswith(f"that it was made of: {REPORT}\n")
+    assert capsys.readouterr().err.endswith(f"that it was converted from: {REPORT}\n")
     assert main(["cfgs", str(tmp_path / "out.prv.gz")]) == 2
     assert f"nsys2prv cfgs --for {tmp_path / 'out.prv.gz'}" in capsys.readouterr().err
 
@@ -142,8 +142,8 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     text = capsys.readouterr().out
     assert text.startswith("usage: nsys2prv")
     if command in ("", "help"):
-        assert next(line for line in text.splitlines() if line.endswith(":")) == "examples:"
-        assert all(name in text for name in COMMANDS if name != "help")
+        assert next(line for line in text.splitlines() if line.endswith(":")) == "Examples:"
+        assert all(f"  {name} " in text for name in COMMANDS if name != "help")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from nsys2prv import Options, Summary, convert
 from nsys2prv.events import all_kinds
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
-IDLE = "no work on any GPU"
+IDLE = "no GPU work"
 BY_NODE = "graphs: the reports hold no events of this kind: graphs were traced node by node, and their nodes are rows of `kernels`"
 
 

@@ -217,7 +217,7 @@ def test_messages_of_a_report_that_begins_late_are_settled_by_the_end_of_their_s
             connection.execute(f"DELETE FROM {table} WHERE start < {begin}")
     connection.close()
     trace, summary = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
-    assert not [line for line in summary.notes if "whose order is not certain" in line]
+    assert not [line for line in summary.notes if "in uncertain order" in line]
     cut = truth["ranks"][1]["capture_start_true_ns"] + begin
     known = [
         message

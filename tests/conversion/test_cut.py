@@ -169,7 +169,7 @@ def test_a_trace_of_one_moment(tmp_path: Path) -> None:
     for options in ({}, {"arguments": False}, {"rates": {"all": 5}}):
         convert([report], tmp_path / "cut.prv", Options(cut=CutOptions(**options)))
         assert (tmp_path / "cut.prv").read_bytes() == (tmp_path / "whole.prv").read_bytes()
-    with pytest.raises(NothingToWrite, match="no part of the trace"):
+    with pytest.raises(NothingToWrite, match="does not overlap the trace"):
         convert([report], tmp_path / "cut.prv", Options(cut=CutOptions(time="0:50%")))
 
 
@@ -381,13 +381,13 @@ def test_kernels_have_one_launch_configuration(tmp_path: Path) -> None:
         ({"time": "0:101%"}, "100%"),
         ({"region": "step:0"}, "counted from 1"),
         ({"region": "step:3-2"}, "counted from 1"),
-        ({"ranks": ("a",)}, "give numbers"),
+        ({"ranks": ("a",)}, "give rank numbers"),
         ({"ranks": ("3-1",)}, "range is empty"),
-        ({"fields": {"kernels": ("nonsense",)}}, "no such attribute; there are: "),
+        ({"fields": {"kernels": ("nonsense",)}}, "unknown attribute; the attributes are "),
         ({"fields": {"nonsense": ("bytes",)}}, "no such kind"),
-        ({"time": "5s:1s"}, "--time 5s:1s: ends before it begins"),
-        ({"rates": {"kernels": 5}}, "no such kind of sampled numbers"),
-        ({"rates": {"gpu_metrics": 0}}, "how many samples"),
+        ({"time": "5s:1s"}, "--time 5s:1s: the end is before the start"),
+        ({"rates": {"kernels": 5}}, "not a sampled kind"),
+        ({"rates": {"gpu_metrics": 0}}, "number of samples"),
     ],
 )
 def test_what_cannot_be_asked(options: dict, message: str) -> None:
@@ -399,8 +399,8 @@ def test_what_cannot_be_asked(options: dict, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"time": "100s:200s"}, NothingToWrite, "nothing to write: no part of the trace"),
-        ({"time": "2ns:2ns"}, NothingToWrite, "no part of the trace"),
+        ({"time": "100s:200s"}, NothingToWrite, "nothing to write: does not overlap the trace"),
+        ({"time": "2ns:2ns"}, NothingToWrite, "does not overlap the trace"),
         ({"region": "no such range"}, Nsys2prvError, "no NVTX range"),
         ({"ranks": ("77",)}, Nsys2prvError, "the reports have 0, 1"),
         ({"hosts": ("elsewhere",)}, Nsys2prvError, "the reports are from"),

@@ -139,10 +139,12 @@ def test_outputs_agree(wrapped: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     page, facts = tmp_path / "job.html", tmp_path / "job.json"
     assert main(["report", str(wrapped), "--html", str(page), "--json", str(facts)]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("2 ranks on 1 host;")
+    assert text.startswith("2 ranks on 1 node, no GPU work;")
     assert "<span>2 ranks on 1 host</span>" in page.read_text()
-    share = re.search(r"Ranks are in MPI for ([\d.]+)% of the steady state", text)[1]
-    assert f"in MPI for {share} % of the steady state." in page.read_text()
+    share = re.search(r"Ranks spend ([\d.]+)% of the steady state in MPI", " ".join(text.split()))[
+        1
+    ]
+    assert f"spend {share}% of the steady state in MPI." in page.read_text()
     convert(sorted(wrapped.glob("*.sqlite")), tmp_path / "o.pftrace")
     trace = (tmp_path / "o.pftrace").read_bytes()
     assert b"rank 1 app 111 on node1" in trace
@@ -187,7 +189,7 @@ def test_a_report_that_is_no_rank(tmp_path: Path) -> None:
         reports.append(one.write(tmp_path / f"{name}.sqlite"))
     trace, summary = convert_and_read(reports, tmp_path / "o.prv")
     assert trace.names["TASK"] == ["rank 0 200", "rank 1 201", "helper raylet 90"]
-    assert (summary.processes, summary.ranks_by) == ("2 ranks", ["NCCL's payloads"])
+    assert (summary.processes, summary.ranks_by) == ("2 ranks", ["NCCL payloads"])
     assert [note.kind for note in summary.quality if "a.sqlite" in note.text] == ["no_rank"]
     with nsys2prv.open(reports) as job:
         assert job.describe()["ranks"] == 2

@@ -93,7 +93,7 @@ def test_launches_without_work_are_counted_by_process_in_both_commands(
     assert main(["report", str(report), "--json", str(data), "--html", str(page)]) == 0
     assert wanted in " ".join(capsys.readouterr().out.split())
     note, lacks = json.loads(data.read_text())["job"]["quality"]
-    assert "no CPU samples: --sample=process-tree names the code" in lacks["text"]
+    assert "no CPU samples: --sample=process-tree identifies the code" in lacks["text"]
     assert "no CPU samples" in page.read_text()
     assert note["kind"] == "launches_without_work"
     assert wanted in note["text"]
@@ -144,11 +144,11 @@ def test_where_all_later_work_is_lost_what_is_before_counts(tmp_path: Path) -> N
     with nsys2prv.open([write_lossy(tmp_path / "r.sqlite", range(1, 7))]) as job:
         (note, _) = job.quality
         assert note.text.endswith(
-            "777: 4 of 10, all from 60 ns on; what their GPUs did then is not known"
+            "777: 4 of 10, all from 60 ns on; GPU activity at these times is unknown"
         )
         assert job.coverage.common.find_hull() == (0, 60)
         result = job.analyse("findings")["findings"]
-        assert "777 to 60 ns" in result.notes[0]
+        assert "until 60 ns" in result.notes[0]
         assert (
             job.analyse("efficiencies")["efficiencies"].tables["device"].frame["elapsed_ns"][-1]
             == 60
@@ -180,7 +180,7 @@ def test_no_figures_are_given_of_gpus_with_lost_work(tmp_path: Path) -> None:
     assert not {"device", "devices", "steady"} & results["efficiencies"].tables.keys()
     assert not {"gaps", "long_gaps"} & results["idle"].tables.keys()
     for name in ("efficiencies", "overlap"):
-        assert any("is lost" in line for line in results[name].missing)
+        assert any("is missing" in line for line in results[name].missing)
 
 
 @pytest.mark.parametrize(("busy_until", "lost"), [(1000, set()), (500, {"launches_without_work"})])
@@ -209,7 +209,7 @@ def test_tables_of_another_version_and_missing_names_are_told(tmp_path: Path) ->
     }
     notes = list_notes(make_export(tmp_path / "new.sqlite", tables))
     assert notes.keys() == {"launches_without_work", "unknown_table", "not_used"}
-    assert "1 rows in the table ETW_EVENTS are not read: Windows' own trace" in notes["not_used"]
+    assert "1 rows in the table ETW_EVENTS are not read: Windows trace" in notes["not_used"]
     assert f"1 rows in the table {KERNEL}_V2 are not read" in notes["unknown_table"]
     assert notes["unknown_table"].endswith(f"only {KERNEL}")
     tables = {RUNTIME: [call(1, 1)], KERNEL: [make_kernel(1, 5, correlationId=1)]}

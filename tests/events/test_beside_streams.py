@@ -154,8 +154,8 @@ def test_what_idle_gpus_wait_for(tmp_path: Path) -> None:
     with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True, jobs=1) as job:
         first = job.findings()[0].evidence[0]
     assert first == (
-        "the host is 38% compiling code for GPUs, 33% waiting for host callbacks, which hold streams, "
-        "15% in calls of NVSHMEM or OpenSHMEM, 8% in other calls of the operating system (poll 8.00 us)"
+        "host: 38% compiling GPU code, 33% waiting for host callbacks, which block streams, "
+        "15% in NVSHMEM or OpenSHMEM calls, 8% in other OS runtime calls (poll 8.00 us)"
     )
 
 

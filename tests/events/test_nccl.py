@@ -159,7 +159,7 @@ def test_damaged_payloads_are_counted_and_the_calls_stay(tmp_path: Path, rank: R
     trace, summary = convert_ranks(tmp_path, rank)
     assert read_payloads(trace, CALL) == [{OPERATION: "AllReduce"}]
     assert read_payloads(trace, NCCL_KERNEL) == [{OPERATION: "AllReduce", FUSED: 1}]
-    assert "1 row of nccl changed: NCCL payloads that cannot be read" in summary.text()
+    assert "1 row of nccl changed: unreadable NCCL payloads" in summary.text()
 
 
 def test_no_payloads_at_all(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_every_message_of_the_program_is_a_line(converted: tuple[Trace, Summary]
     )
     assert found == expected
     assert all(send <= receive for _, send, _, receive, _, _ in trace.comms)
-    others = "in a communicator that the reports do not describe, such as one between groups"
+    others = "with a communicator missing from the reports, such as an intercommunicator"
     assert summary.notes == [
         "MPI messages: 108 lines for 132 sends and 132 receives",
         *(f"MPI messages: 24 {ends} {others}" for ends in ("sends", "receives")),

@@ -124,7 +124,7 @@ def test_a_folder_without_tables(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_folder_is_no_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(SAMPLES / "graphs" / "rank0.sqlite"), str(tmp_path / "rank1.parquetdir")]) == 2
-    assert "the last argument is the trace to write" in read_one_line(capsys)
+    assert "the last argument must be the output trace" in read_one_line(capsys)
 
 
 def test_arrow_folders_are_refused_by_name(

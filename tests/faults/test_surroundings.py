@@ -116,8 +116,8 @@ def test_few_open_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("output", "problem"),
     [
-        ("job3.gz", r"; give job3.prv.gz$"),
-        (r"C:\out\job.prv", "is a path of Windows"),
+        ("job3.gz", r"; use job3.prv.gz$"),
+        (r"C:\out\job.prv", "this is a Windows path"),
     ],
 )
 def test_outputs_whose_names_are_slips(output: str, problem: str) -> None:
@@ -128,7 +128,7 @@ def test_outputs_whose_names_are_slips(output: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("option", "hint"),
     [
-        ("--gpu", "`nsys2prv help` lists the options"),
+        ("--gpu", "`nsys2prv help convert` lists the options"),
         ("--iterations", "`nsys2prv report REPORT..."),
     ],
 )

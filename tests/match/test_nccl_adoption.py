@@ -45,7 +45,7 @@ def test_kernels_without_payloads_are_matched_by_order_and_ends(tmp_path: Path) 
         assert [one.ranks for one in job.findings()] == [one.ranks for one in whole.findings()]
         assert not any("there is none of its rank" in line for line in job.warnings)
         (note,) = (note for note in job.quality if note.kind == "nccl_payloads_missing")
-        assert note.text.startswith("rank2.sqlite: no payload names the communicators")
+        assert note.text.startswith("rank2.sqlite: no payloads identify the communicators")
 
 
 def test_nobody_is_accused_where_a_rank_cannot_be_matched(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_clocks_that_do_not_agree_are_said(tmp_path: Path) -> None:
         lambda rank: rank.add_collective(100, 7_000, 9_000, format_payload(7, 8000)),
     )
     trace, text = convert_and_summarize(tmp_path, *ranks)
-    assert "in 1 collective a rank ends before the last one begins, by up to 4.0 us" in text
+    assert "in 1 collective a rank ends before the last one starts, by up to 4.0 us" in text
     assert read_records(trace) == {1: [(1, 0, 2000, 0), (2, 6000, 0, 2000)]}
 
 
@@ -153,7 +153,10 @@ def test_incomplete_and_differing_collectives_are_left_out(tmp_path: Path) -> No
         ),
     )
     trace, text = convert_and_summarize(tmp_path, *ranks)
-    assert "NCCL: 1 collective incomplete or different between ranks" in text
+    assert (
+        "NCCL: 1 collective not compared across ranks (incomplete or different between ranks"
+        in text
+    )
     assert len(read_records(trace)) == 2
 
 
@@ -170,7 +173,7 @@ def test_a_capture_that_begins_later_matches_nothing_by_order(tmp_path: Path) ->
         ),
     )
     trace, text = convert_and_summarize(tmp_path, *ranks)
-    assert "of no collective of the other ranks: not compared" in text
+    assert "without a matching collective on other ranks: not compared" in text
     assert not read_records(trace)
 
 
@@ -183,7 +186,7 @@ def test_a_rank_without_a_report_makes_nothing_complete(tmp_path: Path) -> None:
         lambda rank: rank.add_collective(100, 1000, 1100, format_payload(7, 1)),
     )
     trace, text = convert_and_summarize(tmp_path, *ranks)
-    assert "NCCL: 1 collective incomplete" in text
+    assert "NCCL: 1 collective not compared across ranks (incomplete" in text
     assert not read_records(trace)
 
 
@@ -203,7 +206,7 @@ def test_sequence_numbers_outweigh_the_order(tmp_path: Path) -> None:
     )
     trace, text = convert_and_summarize(tmp_path, *ranks)
     assert "sequence number: 1\n" in text
-    assert "NCCL: 2 collectives incomplete" in text
+    assert "NCCL: 2 collectives not compared across ranks (incomplete" in text
     assert read_records(trace) == {1: [(1, 0, 10, 90), (2, 10, 0, 90)]}
 
 
@@ -220,7 +223,7 @@ def test_same_pid_on_two_hosts(tmp_path: Path) -> None:
 def test_few_kernels_without_payloads_are_not_matched(tmp_path: Path) -> None:
     ranks = make_pair(*[lambda rank: rank.add_collective(100, 1000, 1300)] * 2)
     trace, text = convert_and_summarize(tmp_path, *ranks)
-    assert "2 kernels without a call that names their communicator" in text
+    assert "2 kernels without a call that identifies their communicator" in text
     assert not read_records(trace)
 
 

@@ -77,11 +77,11 @@ def test_time_counts_for_the_gpu_while_it_works(tmp_path: Path) -> None:
     assert sorted(path) == [
         ("call", "cudaLaunchKernel", 200),
         ("exit", "", 0),
-        ("host", "between calls of cudaLaunchKernel", 2_000),
+        ("host", "between cudaLaunchKernel calls", 2_000),
         ("kernel", "k", 3_600),
         ("kernel", "other", 1_500),
         ("latency", "cudaLaunchKernel", 300),
-        ("start", "in calls of CUDA", 200),
+        ("start", "in CUDA API calls", 200),
         ("start", "outside recorded calls", 200),
     ]
     work = result.tables["work"].frame.select("part", "name", "follows", "count", "time_ns").rows()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, to_builtins
 
-from nsys2prv._util.text import format_nanoseconds, list_some, shorten
+from nsys2prv._util.text import format_nanoseconds, format_share, list_some, shorten
 from nsys2prv.show.difference.runs import ARGUMENTS
 from nsys2prv.verdict.words import TEXTS, say
 
@@ -87,7 +87,7 @@ class Reason(Struct, frozen=True):
             return f"{self.counts[1]:,.4g} instead of {self.counts[0]:,.4g}"
         if not self.times or abs(self.times - 1) < APART:
             return ""
-        each = f"each {100 * abs(self.times - 1):.0f} % {'longer' if self.times > 1 else 'shorter'}"
+        each = f"each {format_share(abs(self.times - 1), 0)} {'longer' if self.times > 1 else 'shorter'}"
         if self.times >= MANY_TIMES:
             each = f"each {self.times:.3g} times as long"
         clock = f", as the clock is {'lower' if self.times > 1 else 'higher'}"
@@ -102,7 +102,7 @@ class Limit(Struct, frozen=True):
     what: str
     #: Of the region, kernel or efficiency, as a pattern or a part of it.
     name: str
-    #: What is allowed (0.05: 5 %).
+    #: What is allowed (0.05: 5%).
     share: float
 
 
@@ -114,7 +114,7 @@ class Checked(Struct, frozen=True):
     before: float
     #: In B.
     after: float
-    #: By how much B is worse (0.22: by 22 %).
+    #: By how much B is worse (0.22: by 22%).
     change: float
     #: What the change may be by chance.
     noise: float
@@ -128,8 +128,8 @@ class Checked(Struct, frozen=True):
         how = better if self.change < 0 else worse
         state = "exceeds the limit of" if self.is_exceeded else "is within the limit of"
         return (
-            f"{what}: {how} by {100 * abs(self.change):.1f} %, which {state} {100 * self.limit.share:g} % "
-            f"(by chance up to {100 * self.noise:.1f} %)"
+            f"{what}: {how} by {format_share(abs(self.change))}, which {state} {100 * self.limit.share:g}% "
+            f"(by chance up to {format_share(self.noise)})"
         )
 
 
@@ -171,7 +171,7 @@ class Comparison(Struct, frozen=True):
 
     @property
     def change(self) -> float:
-        """By how much B takes longer than A (0.22: by 22 %)."""
+        """By how much B takes longer than A (0.22: by 22%)."""
         return compute_change(*self.unit_ns)
 
     @property
@@ -204,7 +204,7 @@ class Comparison(Struct, frozen=True):
         reserve = f"With reserve ({reserves}): " if reserves else ""
         is_small = abs(self.change) < ALIKE
         how = "as long as" if is_small else _say_change(self.change, " than", " as")
-        chance = f"by chance up to {100 * self.noise:.1f} %" if self.noise is not None else ""
+        chance = f"by chance up to {format_share(self.noise)}" if self.noise is not None else ""
         if self.is_alike and not is_small:
             how = f"{_say_change(self.change)}, which may be chance, than"
         medians = f"medians of {self.runs[0]} and {self.runs[1]} runs" if max(self.runs) > 1 else ""
@@ -212,7 +212,7 @@ class Comparison(Struct, frozen=True):
         said = f"{b} takes {how} {a} ({UNITS[self.unit]} {times})"
         if self.causes and (self.against or not is_small):
             causes = (
-                f"{one}, {100 * one.share:.0f} % of the difference" * (one.share < MANY_TIMES)
+                f"{one}, {format_share(one.share, 0)} of the difference" * (one.share < MANY_TIMES)
                 or str(one)
                 for one in self.causes
             )
@@ -252,7 +252,7 @@ def _say_change(change: float, than: str = "", as_: str = "") -> str:
     """Return a change for people. than, as_: what follows what differs by a share, and by a multiple."""
     if change >= MANY_TIMES - 1:
         return f"{1 + change:.3g} times as long{as_}"
-    return f"{100 * abs(change):.1f} % {'longer' if change > 0 else 'less time'}{than}"
+    return f"{format_share(abs(change))} {'longer' if change > 0 else 'less time'}{than}"
 
 
 def _say_times(before: float, after: float) -> str:

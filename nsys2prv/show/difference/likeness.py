@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from nsys2prv._util.text import format_count, list_differing
+from nsys2prv._util.text import format_count, format_share, list_differing
 from nsys2prv.figures.device_group import OS
 from nsys2prv.figures.stacks import SAMPLES, STATES_OF_THREADS
 from nsys2prv.show.difference.facts import APART, NOT_COMPARABLE
@@ -50,12 +50,12 @@ def list_reserves(
         others.append(f"{'AB'[not jobs[1]['devices']]} has no work on GPUs")
     elif common is not None and common < LEAST_COMMON:
         others.append(
-            f"other programs, kernels that both have take {100 * common:.0f} % of the time of one's"
+            f"other programs, kernels that both have take {format_share(common, 0)} of the time of one's"
         )
     elif common is None and all(programs) and programs[0] != programs[1]:
         others.append("other programs")
     elif likeness is not None and likeness < LEAST_ALIKE:
-        reserves.append(f"other work, {100 * likeness:.0f} % of its {what} are the same")
+        reserves.append(f"other work, {format_share(likeness, 0)} of its {what} are the same")
     models = [", ".join(sorted(job.get("gpu_models") or {})) for job in jobs]
     clocks = [say_clock(run.job.clock) for run in runs if compare_clocks(runs) != 1]
     counts = (

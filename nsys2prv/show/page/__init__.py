@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from nsys2prv._util import __version__
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.files import load_templates, read_data_text
-from nsys2prv._util.text import capitalize, format_count, format_nanoseconds
+from nsys2prv._util.text import capitalize, format_count, format_nanoseconds, format_share
 from nsys2prv.export.roles import describe_processes
 from nsys2prv.figures.result import NOTHING, TEXTS, Result
 from nsys2prv.figures.study_model import FAIR, GOOD, SIGNS, ComparedRuns, rate_efficiency
@@ -219,7 +219,7 @@ def load_environment() -> Environment:
         "groups": TEXTS["groups"],
     }
     environment.filters |= {
-        "percent": lambda share, digits=1: f"{100 * share:.{digits}f} %",
+        "percent": format_share,
         "ns": format_nanoseconds,
         "begin_sentence": capitalize,
     }

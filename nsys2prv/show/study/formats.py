@@ -22,6 +22,7 @@ from nsys2prv._util.text import (
     escape_to_one_line,
     fold_lines,
     format_nanoseconds,
+    format_share,
     lay_out_table,
     measure_table,
     shorten,
@@ -120,7 +121,9 @@ def _list_efficiencies(study: ComparedRuns, style: Style) -> list[str]:
             shown.append((None, [None] * len(heads)))
         names.cells.append("  " * row.depth + study.find_label(row))
         shown.append((row, values))
-    legend = f"  -: below {100 * GOOD:.0f} %, worth a look (POP); !: below {100 * FAIR:.0f} %"
+    legend = (
+        f"  -: below {format_share(GOOD, 0)}, worth a look (POP); !: below {format_share(FAIR, 0)}"
+    )
     if any(row and row.path == OFFLOAD for row, _ in shown):
         legend += "; hosts: no fault where they wait for GPUs"
     table = _lay_out_figures([names], heads, shown, style)
@@ -197,7 +200,7 @@ def _compare_shares(study: ComparedRuns, finding: Finding) -> tuple[str, ...]:
     if sum(one is not None for one in shares) < 2:
         return ()
     each = zip(study.name_runs(False), shares, strict=True)
-    said = [f"{head} {'-' if share is None else f'{100 * share:.1f} %'}" for head, share in each]
+    said = [f"{head} {'-' if share is None else format_share(share)}" for head, share in each]
     return (f"Over the runs: {', '.join(said)}",)
 
 

@@ -25,7 +25,7 @@ export const formatBytes = bytes => {
 /** A figure with its unit. */
 export const formatFigure = (value, unit) => unit === "bytes" ? formatBytes(value) : `${Number(value.toPrecision(3)).toLocaleString("en-US")} ${unit}`;
 
-export const formatShare = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
+export const formatShare = (share, digits = 1) => `${(100 * share).toFixed(digits)}%`;
 
 const COUNTS = new Intl.NumberFormat("en-US");
 export const formatCount = number => COUNTS.format(Math.round(number));

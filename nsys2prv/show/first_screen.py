@@ -1,0 +1,176 @@
+"""Write the first screen of a report, 24 lines of 80 columns: what ran, how well, what costs most,
+what to try and where to look. Everything else is printed with ``--full``.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from nsys2prv._util.text import (
+    PLAIN,
+    Column,
+    capitalize,
+    escape_unprintable,
+    fold_lines,
+    format_count,
+    format_share,
+    lay_out_table,
+)
+from nsys2prv.figures.result import NOTHING, Finding, Result
+from nsys2prv.show.text import (
+    BOLD,
+    FIRST_TABLES,
+    LABEL_WIDTH,
+    MOST_SHORT,
+    Style,
+    format_table,
+    list_details,
+    list_efficiencies,
+    make_figure_column,
+)
+
+#: Lines and columns of the screen. Narrower terminals are respected, wider ones are used.
+LINES, COLUMNS = 24, 80
+#: Lines of the heading, and rows of efficiencies, at most.
+MOST_HEAD, MOST_RATED = 5, 5
+#: Columns of a finding's number.
+INDENT = 3
+MORE = "--full"
+
+
+def format_first_screen(
+    results: Sequence[Result], head: Sequence[str], style: Style, whole: str = "the job"
+) -> str:
+    """Return the first screen. head: its first lines, the facts of the job before its notes. whole: what shares are of without
+    a steady state.
+    """
+    width = min(style.width or COLUMNS, style.text_width)
+    found = next(result for result in results if result.name == "findings")
+    span = "the steady state" if "phases" in found.tables else whole
+    parts = [_shorten_head(head, width)] if head else []
+    if asked := found.tables.get("what_if"):
+        frame = asked.frame
+        parts.append([*style.format_title(asked.title), *format_table(frame, frame.height, width)])
+    parts += [_wrap(note, width, "  ") for note in found.notes[:1]]
+    parts += [lines for result in results if (lines := _format_efficiencies(result, style))]
+    used = sum(len(part) + 1 for part in parts)
+    parts.append(_format_bottlenecks(found, style, width, span, max(LINES - used, 0)))
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _wrap(text: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(
+        escape_unprintable(text), width, subsequent_indent=indent, break_on_hyphens=False
+    )
+
+
+def _shorten_head(head: Sequence[str], width: int) -> list[str]:
+    """Return the lines of the heading for which there is room, and how many notes there are beside them."""
+    folded = [fold_lines([line], width) for line in head]
+    # Notes are indented.
+    facts = [lines for line, lines in zip(head, folded, strict=True) if line[:1] != " "]
+    notes = [lines for line, lines in zip(head, folded, strict=True) if line[:1] == " "]
+    shown = [line for lines in facts for line in lines]
+    left = len(notes)
+    for lines in notes:
+        if len(shown) + len(lines) + (left > 1) <= MOST_HEAD:
+            shown += lines
+            left -= 1
+    more = "more " * (left < len(notes))
+    return shown + [f"  {left} {more}note{'s' * (left > 1)} on this capture: {MORE}"] * (left > 0)
+
+
+def _format_efficiencies(result: Result, style: Style) -> list[str]:
+    """Return the outermost efficiencies, one line each; those of hosts too where there is room."""
+    if result.name != FIRST_TABLES or not (found := list_efficiencies(result)):
+        return []
+    parts, known = found
+    if not any(row.path.startswith(("device.", "mpi.", "openmp.")) for row, _ in known):
+        return []
+    second = [place for place, (row, _) in enumerate(known) if place and not row.depth]
+    first = known[: min(second, default=len(known))]
+    # The first tree as deep as fits, then only the roots of the others.
+    depth = max(
+        most
+        for most in range(max(row.depth for row, _ in first) + 1)
+        if not most or sum(row.depth <= most for row, _ in first) <= MOST_RATED - bool(second)
+    )
+    shown = [one for one in first if one[0].depth <= depth]
+    shown += [known[place] for place in second][: MOST_RATED - len(shown)]
+    names = Column("Efficiencies (POP)", ["  " * row.depth + row.label for row, _ in shown])
+    columns = [
+        make_figure_column(
+            part, [(row, values[place]) for row, values in shown], style, in_words=True
+        )
+        for place, part in enumerate(parts)
+    ]
+    first, *rows = [line.removeprefix("  ") for line in lay_out_table([names, *columns], None)]
+    return [_emphasize(first, style), *rows]
+
+
+def _emphasize(title: str, style: Style) -> str:
+    return f"{BOLD}{title}{PLAIN}" if style.colours else title
+
+
+def _format_bottlenecks(found: Result, style: Style, width: int, span: str, room: int) -> list[str]:
+    """Return the lines of the first findings: all titles, then as many details as there is room for."""
+    shown, more = found.findings[:MOST_SHORT], len(found.findings) - MOST_SHORT
+    nothing = (found.missing or [NOTHING])[0]
+    if all(one.happens_once for one in shown):
+        shown = shown[: MOST_SHORT - 1]
+        more = len(found.findings) - len(shown)
+    is_numbered = any(one.share for one in shown)
+    title = "Bottlenecks"
+    if is_numbered:
+        title += f" (savings: how much shorter {span} would be)"
+    lines = [_emphasize(title, style)] if is_numbered else []
+    if all(one.happens_once for one in found.findings):
+        lines += _wrap(capitalize(nothing), width, "  ")
+    titles = [
+        _format_title(one, f"{number}. " if is_numbered else "", width, span)
+        for number, one in enumerate(shown, 1)
+    ]
+    room -= len(lines) + 1
+    while len(titles) > 1 and sum(map(len, titles)) > room:
+        titles.pop()
+        more += 1
+    room -= sum(map(len, titles))
+    rest = "efficiencies, tables, Paraver commands"
+    footer = (
+        f"{format_count(more, 'more bottleneck')}, {rest}: {MORE}"
+        if more > 0
+        else f"{capitalize(rest)}: {MORE}"
+    )
+    for finding, of_title in zip(shown, titles, strict=False):
+        lines += of_title
+        # What to try, where to look, then what was measured.
+        details = [
+            (label, text) for label, text in list_details(finding, most=1) if label != "Where"
+        ]
+        folded = {
+            label: _wrap(
+                f"{'':{INDENT}}{label:{LABEL_WIDTH}}{text}", width, " " * (INDENT + LABEL_WIDTH)
+            )
+            for label, text in details
+        }
+        kept = set()
+        for label in ("Try", "See", "Evidence"):
+            if label in folded and len(folded[label]) <= room:
+                kept.add(label)
+                room -= len(folded[label])
+        lines += [line for label, own in folded.items() if label in kept for line in own]
+    return [*lines, footer]
+
+
+def _format_title(finding: Finding, number: str, width: int, span: str) -> list[str]:
+    """Return the title of a finding, with what it costs at the right of its first line."""
+    saves = ""
+    if finding.share:
+        at_most = "at most " if finding.is_limit else ""
+        saves = f"saves {at_most}{format_share(finding.share)}"
+        if finding.happens_once and span == "the steady state":
+            saves = f"{format_share(finding.share)} of the job, once"
+    indent = " " * len(number)
+    first, *others = _wrap(number + finding.title, width - len(saves) - 2 * bool(saves), indent)
+    return [f"{first:{width - len(saves)}}{saves}".rstrip(), *others]
