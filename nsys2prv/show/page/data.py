@@ -29,8 +29,10 @@ LONGEST = 400
 FULL = 250
 #: Most numbers of a grid (lanes by iterations); in larger ones several iterations share a column.
 MOST_CELLS = 60_000
-#: Sampled metrics, and places of each.
-MOST_METRICS, MOST_PLACES = 48, 1024
+#: Sampled metrics, and bytes of all.
+MOST_METRICS, MOST_METRIC_BYTES = 48, 1_000_000
+#: Metrics that are there at least.
+FIRST_METRICS = r"^SMs? Active|^GR Active|^Device memory in use"
 #: What rows of metrics are called, in front of the GPU.
 GPU_METRICS = "Metrics "
 #: Bytes of the longest number as a varint: 8 x 7 bits hold more than a year in ns.
@@ -233,7 +235,10 @@ def _pack_metrics(pack: Pack, job: FinishedJob) -> Iterator[dict[str, Any]]:
     below = {name: lane for lane, *names in reversed(lanes) for name in names}
     columns = int(frame["bin"].max()) + 1
     greatest = frame.group_by("metric", maintain_order=True).agg(pl.col("mean").max())
-    for metric, most in greatest.filter(pl.col("mean") > 0).head(MOST_METRICS).rows():
+    is_first = pl.col("metric").str.contains(FIRST_METRICS)
+    ordered = greatest.filter(pl.col("mean") > 0).sort(~is_first, maintain_order=True)
+    room = MOST_METRIC_BYTES // columns
+    for metric, most in ordered.head(MOST_METRICS).rows():
         name, _, unit = metric.removesuffix("]").partition(" [")
         is_share = unit.endswith("%")
         top = 100.0 if is_share and most <= 100 else most
@@ -241,8 +246,9 @@ def _pack_metrics(pack: Pack, job: FinishedJob) -> Iterator[dict[str, Any]]:
         for (node, device), part in own.partition_by("node", "device", as_dict=True).items():
             gpu = f"{node} {device.removeprefix(GPU_METRICS)}"
             lane = below.get(gpu, below.get(node))
-            if lane is None or len(places) == MOST_PLACES:
+            if lane is None or not room:
                 continue
+            room -= 1
             values = np.zeros(columns, np.uint8)
             values[part["bin"].to_numpy()] = 1 + np.round(254 * part["mean"] / top)
             label = "" if gpu in below else device

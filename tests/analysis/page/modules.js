@@ -2,7 +2,7 @@
 import { findFirstEnding, JobData } from "./data.js";
 import { describeEvent, describeMoment, findGap } from "./describe.js";
 import { countNoun, formatBytes, formatCount, formatShare, formatSpan, formatTime, makeTimeTicks, roundStep, shortenName, splitWords } from "./format.js";
-import { listRanges } from "./groups.js";
+import { groupAlike, groupByHost, listRanges } from "./groups.js";
 import { getRampColour } from "./heatmap.js";
 import { findEvent, layOut, locateEvent } from "./layout.js";
 import { chooseTicks, spreadNames } from "./lines.js";
@@ -102,6 +102,12 @@ check("shares of events, each moment once", [measure([0], 0, 10_000_000, false),
 check("grids", data.grids.wait.map(row => [...row].map(Math.round)), [[0, 10], [2, 6]]);
 check("what is on the page", [data.isCarried(0, 5, 6), data.isCarried(1, 5, 6)], [true, false]);
 check("collectives", data.getCollective(1).map(({ lane, i }) => [lane, i]), [[0, 0], [1, 0]]);
+
+const many = { span: [0, 40], duration: 40, binCount: 40, binParts: [{ name: "compute", ofHost: false }], lanes: Array.from({ length: 50 }, (_, lane) => ({ who: `rank ${lane}`, node: `n${lane >> 3}`, device: true })),
+  binValues: Uint8Array.from({ length: 2000 }, (_, at) => at >= 280 && at < 320 ? 100 : 200 + at % 3), binsOf: new Map(), binsOfLists: new WeakMap(), grids: {}, isCarried: () => false };
+check("odd ranks, those of findings, and like ones", groupAlike(many, [3]).map(({ lanes, open, note }) => [lanes.length, lanes[0], open, note]),
+  [[2, 3, true, "2 GPUs, odd or in findings"], [48, 0, false, "ranks 0 to 2, 4 to 6, 8 to 49"]]);
+check("hosts", groupByHost(many).map(({ label, lanes }) => [label, lanes.length]).slice(-2), [["n5", 8], ["n6", 2]]);
 
 // ---- places -----------------------------------------------------------------------------------
 const lay = (options = {}, isDetailed = () => true) => layOut(data, { lanes: [0, 1], isDetailed, options });

@@ -2,6 +2,7 @@
 import { FONT, getColours, make, Painter, showTip } from "./dom.js";
 import { roundStep } from "./format.js";
 import { GUTTER } from "./layout.js";
+import { stackShares } from "./shares.js";
 
 const TOP = 8, BOTTOM = 24;  // Room above the bars, and for the axis (px).
 
@@ -68,14 +69,8 @@ export class BarChart {
       c.textAlign = "right";
       c.fillText(this.formatValue(value, each), GUTTER - 8, ground - value * scale);
     }
-    for (const [bar, longest] of bars) {
-      let bottom = ground;
-      this.parts.forEach(({ colour }, part) => {
-        const size = this.values[part][longest] * scale;
-        c.fillStyle = colours[colour];
-        c.fillRect(x(bar) + gap / 2, bottom -= size, Math.max(wide * step - gap, .8), size);
-      });
-    }
+    for (const [bar, longest] of bars)
+      stackShares(c, x(bar) + gap / 2, TOP, Math.max(wide * step - gap, .8), ground - TOP, this.parts.map(({ colour }, part) => [colours[colour], this.values[part][longest] / top]));
     c.fillStyle = colours.soft;
     c.textAlign = "center";
     const each = Math.max(1, roundStep((last - first) / Math.max(1, across / 70)));

@@ -4,7 +4,7 @@ import { findFirstEnding, MEETING } from "./data.js";
 import { cutBack, cutFront, FONT } from "./dom.js";
 import { formatFigure, formatTime, makeTimeTicks, shortenName } from "./format.js";
 import { AXIS, GUTTER } from "./layout.js";
-import { findSpread, measureShares } from "./shares.js";
+import { findSpread, measureShares, stackShares } from "./shares.js";
 
 /** Classes on whose colours texts are dark. */
 const LIGHT = new Set(["sync", "nvtx", "copy", "kernel", "os"]);
@@ -184,16 +184,9 @@ export class Drawing {
   }
   /** Stack the shares of the parts of time in each pixel column, of lanes their mean. */
   drawShares(lanes, y, size, isHost) {
-    const { c, colours, data, width } = this, first = Math.max(GUTTER, Math.floor(this.x(0))), last = Math.min(width, this.x(data.duration));
+    const { c, data, width } = this, first = Math.max(GUTTER, Math.floor(this.x(0))), last = Math.min(width, this.x(data.duration));
     let since = first, before = null;
-    const paint = to => {
-      let bottom = y + size;
-      before?.forEach((share, part) => {
-        if (size * share < .05) return;
-        c.fillStyle = this.getFill(data.binParts[part].colour);
-        c.fillRect(since, bottom -= size * share, to - since, size * share);
-      });
-    };
+    const fills = data.binParts.map(({ colour }) => this.getFill(colour)), paint = to => before && stackShares(c, since, y, to - since, size, fills.map((fill, part) => [fill, before[part]]));
     for (let x = first; x < last; x++) {
       const now = measureShares(data, lanes, this.getTime(x), this.getTime(x + 1), isHost);
       // Equal columns side by side are one.

@@ -1,5 +1,5 @@
 // Groups of many lanes: those that do the same at the same time in one line, odd ones apart; or hosts.
-import { countNoun, formatTime } from "./format.js";
+import { countNoun } from "./format.js";
 import { measureShares } from "./shares.js";
 
 /** In how many parts of the steady state lanes are compared, and in what share of it like ones differ at most: twice what a finding
@@ -34,17 +34,17 @@ export const groupAlike = (data, wanted) => {
   const odd = [...new Set([...wanted, ...groups.filter(isOdd).flatMap(({ lanes }) => lanes)])].sort((one, two) => one - two);
   const alike = groups.filter(group => !isOdd(group)).map(({ lanes }) => lanes.filter(lane => !odd.includes(lane))).filter(lanes => lanes.length);
   const name = lanes => `ranks ${listRanges([...new Set(lanes.map(lane => Number(/\d+/.exec(data.lanes[lane].who)?.[0] ?? lane)))].sort((one, two) => one - two))}`;
-  return [...odd.length ? [{ label: "unlike the others", lanes: odd, open: true, note: countNoun(odd.length, getNoun(data)) }] : [],
+  return [...odd.length ? [{ label: "to look at", lanes: odd, open: true, note: `${countNoun(odd.length, getNoun(data))}, odd or in findings` }] : [],
     ...alike.sort((one, two) => one.length - two.length).map(lanes => ({ label: `${countNoun(lanes.length, getNoun(data))} alike`, lanes, open: false, note: name(lanes) }))];
 };
 
 /** Hosts with their lanes: those that wait least first, as the others wait for them. */
 export const groupByHost = data => {
-  const hosts = new Map(), { wait } = data.grids, sum = lane => sumGrid(wait, lane);
-  data.lanes.forEach(({ node }, lane) => { if (!hosts.has(node)) hosts.set(node, []); hosts.get(node).push(lane); });
-  const groups = [...hosts].map(([label, lanes]) => {
-    const waits = lanes.reduce((total, lane) => total + sum(lane), 0) / lanes.length;
-    return { label, lanes: lanes.sort((one, two) => sum(one) - sum(two)), open: false, waits, note: countNoun(lanes.length, getNoun(data)) + (wait ? `, wait ${formatTime(waits, 1)}` : "") };
-  });
-  return groups.sort((one, two) => one.waits - two.waits);
+  const sum = lane => sumGrid(data.grids.wait, lane), groups = new Map(), order = data.lanes.map((_, lane) => lane).sort((one, two) => sum(one) - sum(two));
+  for (const lane of order) {
+    const { node } = data.lanes[lane], group = groups.get(node) ?? groups.set(node, { label: node, lanes: [], open: false }).get(node);
+    group.lanes.push(lane);
+    group.note = countNoun(group.lanes.length, getNoun(data));
+  }
+  return [...groups.values()];
 };

@@ -114,3 +114,12 @@ const fillRest = (data, shares, addBins) => {
   const rest = 1 - sum(shares), known = sum(bins);
   if (rest > 0 && known > 0) bins.forEach((share, part) => { shares[part] += rest * share / known; });
 };
+
+/** Stack shares from the bottom of a place up. shares: [colour, share]. */
+export const stackShares = (c, x, y, width, size, shares) => {
+  let bottom = y + size;
+  for (const [colour, share] of shares) if (size * share > .05) {
+    c.fillStyle = colour;
+    c.fillRect(x, bottom -= size * share, width, size * share);
+  }
+};

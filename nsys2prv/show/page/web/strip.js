@@ -3,7 +3,7 @@ import { describeShares } from "./describe.js";
 import { FONT, getColours, make, Painter, showTip } from "./dom.js";
 import { countNoun, formatTime } from "./format.js";
 import { GUTTER } from "./layout.js";
-import { measureShares } from "./shares.js";
+import { measureShares, stackShares } from "./shares.js";
 
 const TOP = 15;  // Room for the pins (px).
 
@@ -51,14 +51,9 @@ export class Strip {
     c.textBaseline = "middle";
     c.fillStyle = colours.ground;
     c.fillRect(GUTTER, TOP, across, size);
-    for (let x0 = GUTTER; x0 < width; x0++) {
-      let bottom = TOP + size;
-      measureShares(data, this.lanes, getTime(x0), getTime(x0 + 1), this.isHost).forEach((share, part) => {
-        bottom -= size * share;
-        c.fillStyle = colours[data.binParts[part].colour];
-        c.fillRect(x0, bottom, 1, size * share);
-      });
-    }
+    const fills = data.binParts.map(({ colour }) => colours[colour]);
+    for (let x0 = GUTTER; x0 < width; x0++)
+      stackShares(c, x0, TOP, 1, size, [...measureShares(data, this.lanes, getTime(x0), getTime(x0 + 1), this.isHost)].map((share, part) => [fills[part], share]));
     const [begin, end] = this.brush ? [...this.brush].sort((one, two) => one - two) : this.timeline.view;
     c.fillStyle = colours.veil;
     c.fillRect(GUTTER, TOP, x(begin) - GUTTER, size);
