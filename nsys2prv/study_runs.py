@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import polars.selectors as cs
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError, UsageError
@@ -25,6 +26,7 @@ from nsys2prv.figures.study_model import (
     FORMAT,
     Interval,
     Metrics,
+    Past,
     Run,
     Scaling,
     Work,
@@ -51,6 +53,10 @@ WANTED = ("efficiencies", "findings", "kernels", "collectives")
 #: What is not counted as work of iterations: kernels that communicate are counted by operation, and some
 #: calls happen once in a job.
 NO_WORK = ("Communication", "MPI_Init", "MPI_Init_thread", "MPI_Finalize")
+#: When a run began, in its environment.
+BEGIN = "begin (UTC)"
+#: Iterations that take so many times the median are named if they come regularly, at least so often.
+LONGER, REGULAR = 1.2, 3
 #: A table that a run lacks.
 NO_ROWS = pl.DataFrame(schema={"elapsed_ns": pl.Int64})
 #: What is said of runs that do not compare.
@@ -69,6 +75,7 @@ def make_study(
     useful: str = "compute",
     options: Options | None = None,
     drawn: dict[str, FinishedJob] | None = None,
+    history: Sequence[str | Path] = (),
     **fields: object,
 ) -> Study:
     """Return the study of several runs of one program.
@@ -79,7 +86,7 @@ def make_study(
     with, None for the smallest. iterations: pattern of the NVTX ranges that are iterations, "" to
     find them. whole: of the whole capture instead. labels: run -> what it is called. host_threads:
     `main` or `all`. useful: as in OpenJob.analyse. drawn: run -> what a page draws of its job, which is
-    added. options, fields: as in nsys2prv.open.
+    added. history: JSON of earlier studies of the program, the first one first. options, fields: as in nsys2prv.open.
 
     Raises Nsys2prvError where a run cannot be read, UsageError for a region that no run has.
     """
@@ -126,7 +133,15 @@ def make_study(
         if lacking and line not in run.missing:
             run.missing.append(line)
     study.regions = names
+    study.history = [_read_past(Path(path)) for path in history]
     return study
+
+
+def _read_past(path: Path) -> Past:
+    """Return an earlier study of the program."""
+    runs = _read_earlier(path)
+    begins = min((begin for run in runs if (begin := run.environment.get(BEGIN))), default="")
+    return Past(path.stem, begins, {run.shape: run.metrics for run in reversed(runs)})
 
 
 def _distinguish_runs(given: Sequence[str], earlier: Mapping[str, Sequence[Run]]) -> None:
@@ -234,7 +249,13 @@ def _make_run(name: str, job: FinishedJob) -> Run:
         middle, *ends = map(
             format_nanoseconds, (iterations.median(), iterations.min(), iterations.max())
         )
-        environment["time of an iteration"] = f"median {middle}, {' to '.join(ends)}"
+        spread = 2 * float(iterations.std()) / len(iterations) ** 0.5 / float(iterations.mean())
+        said = [
+            f"median {middle}",
+            " to ".join(ends),
+            f"mean ± {100 * spread:.1f}% (two standard errors)",
+        ]
+        environment["time of an iteration"] = ", ".join([*said, *_find_regular(iterations)])
     return Run(
         name=name,
         ranks=focus["ranks"],
@@ -247,6 +268,9 @@ def _make_run(name: str, job: FinishedJob) -> Run:
         threads=HOST_THREADS[focus["host_threads"]],
         useful=USEFUL[focus["useful"]],
         metrics=metrics,
+        errors=_estimate_errors(tables),
+        phases=_list_phases(job),
+        balance=_measure_balance(tables),
         iteration_ns=iterations.to_list(),
         regions=regions,
         missing=[*result.missing],
@@ -258,6 +282,44 @@ def _make_run(name: str, job: FinishedJob) -> Run:
             "recorded": focus["recorded"].split(", "),
         },
     )
+
+
+def _find_regular(iterations: pl.Series) -> list[str]:
+    """Say which iterations are longer than the others if these come regularly: `every 5th 1.4 × as long`."""
+    times = iterations / iterations.median()
+    at = times.ge(LONGER).arg_true()
+    steps = at.diff().drop_nulls().unique()
+    if len(at) < REGULAR or len(steps) != 1 or steps[0] < 2:
+        return []
+    return [f"every {steps[0]}th {times.gather(at).median():.1f} × as long"]
+
+
+def _estimate_errors(tables: Mapping[str, pl.DataFrame]) -> Metrics:
+    """Return the standard errors of the means of efficiencies and of the time, over iterations."""
+    rows = []
+    for name in ("iterations", "host_iterations"):
+        frame = tables.get(name, NO_ROWS)
+        known = frame.select(cs.ends_with("_efficiency"), "elapsed_ns")
+        errors = known.select(pl.all().std() / max(frame.height, 1) ** 0.5)
+        rows.append(errors.row(0, named=True) if frame.height > 1 else {})
+    elapsed = next((row["elapsed_ns"] for row in rows if row.get("elapsed_ns")), None)
+    return {**name_metrics(*rows), **({"elapsed_ns": elapsed} if elapsed else {})}
+
+
+def _list_phases(job: FinishedJob) -> list[tuple[str, int, int]]:
+    """Return the phases of a run, all of it as one where these are not known."""
+    phases = job.find_frame("findings", "phases")
+    if phases is None or phases.is_empty():
+        return [("run", 0, job.duration)]
+    return phases.select("phase", "begin_ns", "time_ns").rows()
+
+
+def _measure_balance(tables: Mapping[str, pl.DataFrame]) -> dict[str, float]:
+    """Return the useful share of each GPU, or rank without any."""
+    for name, key in (("devices", "device"), ("hosts", "rank")):
+        if (frame := tables.get(name)) is not None and frame.height:
+            return dict(frame.select(key, "useful_share").drop_nulls().rows())
+    return {}
 
 
 def _measure_work(job: FinishedJob, focus: Mapping[str, Any]) -> dict[str, dict[str, Work]]:
@@ -305,7 +367,7 @@ def _describe_environment(job: FinishedJob, focus: Mapping[str, Any]) -> dict[st
     made = {name: list_some([*texts]) for name, texts in lists.items() if texts}
     length = max(job.length, 1)
     made["recorded"] = focus["recorded"]
-    made["begin (UTC)"] = facts.get("begins_utc", "")
+    made[BEGIN] = facts.get("begins_utc", "")
     made["captured"] = format_nanoseconds(job.length)
     for name, time in (
         ("before the focus", focus["begin_ns"]),

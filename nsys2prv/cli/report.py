@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -342,10 +343,10 @@ def run_study(options: argparse.Namespace) -> Answer:
     # Not before they are needed.
     from nsys2prv.show.study.formats import (
         format_csv,
-        format_markdown,
         format_study,
         make_talp_files,
     )
+    from nsys2prv.show.study.markdown import format_markdown
     from nsys2prv.study_runs import make_study
 
     _check_runs(options)
@@ -360,18 +361,24 @@ def run_study(options: argparse.Namespace) -> Answer:
         regions=regions,
         labels=labels,
         drawn=drawn,
+        history=options.history,
         **_choose(options, *chosen, *RUNNING),
     )
     paths = [run.name for run in study.runs]
     if options.anonymous:
         drawn = _hide_given(study, drawn, regions)
+    more = make_talp_files(study, options.talp) if options.talp else {}
+    pictures = study.pictures() if options.svg else {}
+    plots = {options.svg / f"{name}.svg": text for name, text in pictures.items()}
+    beside = (options.md or Path()).absolute().parent
+    shown = {path.stem: Path(os.path.relpath(path, beside)).as_posix() for path in plots}
     _write_files(
         options,
         json=lambda: f"{json.dumps(study.to_dict(), indent=1, allow_nan=False)}\n",
         html=lambda: _import_page().make_study_page(study, options.html, drawn),
-        md=lambda: format_markdown(study),
+        md=lambda: format_markdown(study, shown),
         csv=lambda: format_csv(study),
-        more=make_talp_files(study, options.talp) if options.talp else {},
+        more=more | plots,
     )
     text = format_study(study, Style.for_output())
     if options.cut:
@@ -385,7 +392,7 @@ def _check_runs(options: argparse.Namespace) -> None:
     paths = [Path(run) for run in options.runs]
     if options.whole and options.iterations:
         refuse("whole_and_iterations")
-    for name in ("talp", "cut"):
+    for name in ("talp", "cut", "svg"):
         if folder := getattr(options, name):
             if folder.exists() and not folder.is_dir():
                 refuse("file_for_output_folder", option=name, path=folder)

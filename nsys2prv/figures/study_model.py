@@ -37,6 +37,8 @@ OFFLOAD = "host.offload"
 #: iterations.
 GPU_TIME, HOST_TIME = "GPU time of an iteration", "Time of an iteration"
 ELAPSED_TIME = "Elapsed time"
+#: Groups of findings in the order of recommendations.
+ORDER = ("causes", "limits", "once")
 #: How an efficiency is rated -> the sign behind it, where no colours are.
 SIGNS = {"good": "", "fair": "-", "poor": "!"}
 
@@ -156,6 +158,16 @@ def compute_loss(metrics: Mapping[str, Any], elapsed_ns: float) -> float | None:
     return None if efficiency is None else elapsed_ns * max(1 - efficiency, 0.0)
 
 
+class Past(Struct, frozen=True):
+    """An earlier study of the program."""
+
+    #: What it is called, and when its first run began (UTC), empty where not recorded.
+    name: str
+    begins_utc: str
+    #: Its figures by number of GPUs, nodes and ranks, as `4/1/4`: of an iteration, in the form of a run's.
+    metrics: dict[str, Metrics]
+
+
 class Run(Struct, kw_only=True):
     """A run of the program."""
 
@@ -183,6 +195,12 @@ class Run(Struct, kw_only=True):
     metrics: Metrics = field(default_factory=dict)
     #: Time of each iteration (ns).
     iteration_ns: list[int] = field(default_factory=list)
+    #: Standard errors of figures, as far as iterations differ, in the form of `metrics`.
+    errors: Metrics = field(default_factory=dict)
+    #: Phases of the whole run: name, begin and length (ns).
+    phases: list[tuple[str, int, int]] = field(default_factory=list)
+    #: The useful share of each GPU, or rank without any, in the focus.
+    balance: dict[str, float] = field(default_factory=dict)
     #: Figures by region, in the same form; `elapsed_ns` is that of devices in all iterations, `share`
     #: of the run's, `lost_ns` what an iteration loses in it, beyond the reference's.
     regions: dict[str, Metrics] = field(default_factory=dict)
@@ -199,6 +217,11 @@ class Run(Struct, kw_only=True):
     def units(self) -> int:
         """Number of GPUs, or of ranks where there are none, that speed-up is relative to."""
         return self.devices or self.ranks
+
+    @property
+    def shape(self) -> str:
+        """Numbers of GPUs, nodes and ranks, by which runs of several studies are the same: `4/1/4`."""
+        return f"{self.devices}/{self.nodes}/{self.ranks}"
 
     @property
     def size(self) -> str:
@@ -279,6 +302,8 @@ class ComparedRuns(Struct):
     runs: list[Run]
     #: Regions that have figures, in the order in which they are shown.
     regions: list[str] = field(default_factory=list)
+    #: Earlier studies of the program, the first one first.
+    history: list[Past] = field(default_factory=list)
     format: str = FORMAT
 
     def to_dict(self) -> dict[str, Any]:
@@ -389,6 +414,42 @@ class ComparedRuns(Struct):
                 most[name] = max(most.get(name, 0.0), work.time_ns)
         names = sorted(most, key=lambda name: -most[name])
         return [(name, [own.get(name) for own in each]) for name in names]
+
+    def estimate_chance(self, first: Run, last: Run, path: str) -> float:
+        """Return by how much a figure of two runs may differ by chance: two standard errors, by its spread over
+        iterations, or half of what repeats of one of them differ by; of times as a share.
+        """
+        row, errors, spreads = ROW_OF[path], [], []
+        for run in (first, last):
+            of_time = run.metrics["elapsed_ns"] if path == "elapsed_ns" else 1.0
+            errors.append((row.find_value(run.errors) or 0.0) / of_time)
+            alike = [one for one in self.runs if one.shape == run.shape]
+            values = [value for one in alike if (value := one.find_value(path)) is not None]
+            spreads.append((max(values) - min(values)) / of_time / 2 if values else 0.0)
+        return max(2 * sum(one**2 for one in errors) ** 0.5, *spreads)
+
+    def list_recommendations(self) -> list[tuple[Finding, list[float | None]]]:
+        """Return what to do by what it gains, causes before limits: the findings of all runs about their focus, each
+        once, of the largest run that has it; and their shares in each run, None where one lacks it.
+        """
+        found: dict[tuple[str, str], Finding] = {}
+        for run in reversed(self.runs):
+            for one in map(Finding.from_dict, run.findings):
+                if one.share and not (run.interval.iterations and one.kind in OUTSIDE):
+                    found.setdefault((one.kind, one.what_if or one.title), one)
+        order = sorted(found.values(), key=lambda one: (ORDER.index(one.group), -one.share))
+        return [(one, self.list_shares(one)) for one in order]
+
+    def list_history(self, path: str) -> list[tuple[str, list[float | None]]]:
+        """Return a figure over the earlier studies and this one, for each of its runs that one of them has, too."""
+        row = ROW_OF[path]
+        each = [
+            [row.find_value(past.metrics.get(run.shape, {})) for past in self.history]
+            + [run.find_value(path)]
+            for run in self.runs
+        ]
+        named = zip(self.name_runs(), each, strict=True)
+        return [(head, own) for head, own in named if any(one is not None for one in own[:-1])]
 
     def list_shares(self, finding: Finding) -> list[float | None]:
         """Return the share of a finding of the largest run in each run, None where it has none."""

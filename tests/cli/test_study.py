@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from tools.commands import GRAPHS, SAMPLES
 from tools.studies import make_study_data
 
 from nsys2prv.cli import main
+from nsys2prv.show.study.formats import Study
+from nsys2prv.show.study.plots import choose_ticks, spread_names
+from nsys2prv.show.study.summary import summarise_study
 
 
 @pytest.fixture
@@ -89,3 +93,68 @@ def test_traces_of_the_focus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         lasts = run["interval"]["end_ns"] - run["interval"]["begin_ns"]
         with open(trace) as file:
             assert f":{lasts}_ns:" in file.readline()
+
+
+def test_plots_as_files_and_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The Markdown shows the plots that lie beside it; an earlier study in which iterations took less time is named."""
+    content = make_study_data()
+    content["runs"][1]["balance"] = {"node01 GPU0": 0.8, "node01 GPU1": 0.4}
+    content["runs"][1]["phases"] = [["start-up", 0, 10], ["steady state", 10, 90]]
+    now, past = tmp_path / "now.json", tmp_path / "v1.json"
+    now.write_text(json.dumps(content))
+    for run in content["runs"]:
+        run["metrics"]["elapsed_ns"] = run["sums"]["elapsed_ns"] = run["sums"]["elapsed_ns"] / 2
+    past.write_text(json.dumps(content))
+    files = [
+        "--svg",
+        str(tmp_path / "plots"),
+        "--md",
+        str(tmp_path / "study.md"),
+        "--json",
+        str(tmp_path / "both.json"),
+    ]
+    assert main(["study", str(now), "--history", str(past), *files]) == 0
+    assert "from v1 to this study: on " in " ".join(capsys.readouterr().out.split())
+    written = json.loads((tmp_path / "both.json").read_text())
+    assert [one["name"] for one in written["history"]] == ["v1"]
+    text = (tmp_path / "study.md").read_text()
+    drawn = {path.stem: path for path in (tmp_path / "plots").iterdir()}
+    assert {
+        "runs",
+        "speed_up",
+        "balance_2",
+        "over_the_studies_elapsed_time_of_an_iteration",
+    } <= drawn.keys()
+    for name, path in drawn.items():
+        assert f"](plots/{name}.svg)" in text
+        assert ElementTree.parse(path).getroot().tag.endswith("svg")
+    bars = ElementTree.parse(drawn["balance_2"]).getroot().findall("{*}rect")
+    heights = [float(bar.get("height", 0)) for bar in bars]
+    assert heights[0] == pytest.approx(2 * heights[1], rel=1e-4)
+    assert "mean, 75% of the most" in drawn["balance_2"].read_text()
+
+
+def test_axes_of_plots() -> None:
+    assert choose_ticks([1, 3.7], True) == [1, 2, 4]
+    assert choose_ticks([0.93, 0.4], False) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+    assert len(choose_ticks([], False)) > 1
+    assert spread_names([50, 48, 20, 300], 256) == [62, 48, 20, 256]
+    assert spread_names([250, 251, 252], 256) == [228, 242, 256]
+
+
+def test_what_is_chance_is_no_reason() -> None:
+    """A factor that changes by less than its spread over iterations, or than repeats differ by, is not named."""
+    content = make_study_data()
+    content["runs"] = content["runs"][:2]
+    study = Study.from_dict(content)
+    changed = [
+        row
+        for row, (a, b) in study.list_figures()
+        if row.path == "device.parallel" and abs(a - b) > 0.02
+    ]
+    assert changed
+    before = summarise_study(study)
+    for run in study.runs:
+        run.errors = {"device": dict.fromkeys(run.metrics["device"], 0.2)}
+    assert study.estimate_chance(*study.runs, "device.parallel") == pytest.approx(2 * 0.2 * 2**0.5)
+    assert len(summarise_study(study)) < len(before)

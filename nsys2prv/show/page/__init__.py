@@ -34,7 +34,8 @@ from nsys2prv.show.page import compared as compared_runs
 from nsys2prv.show.page import sections
 from nsys2prv.show.page.data import pack_data
 from nsys2prv.show.page.excerpts import BUDGET, choose_excerpts
-from nsys2prv.show.study.summary import summarise_study, write_title
+from nsys2prv.show.study.plots import draw_study
+from nsys2prv.show.study.summary import describe_history, summarise_study, write_title
 from nsys2prv.show.text import (
     WORKS,
     format_figure,
@@ -121,7 +122,8 @@ def make_study_page(
         study=study,
         summary=join_units(summarise_study(study)),
         figures=study.list_figures(),
-        plots=sections.list_plotted(study),
+        history=describe_history(study),
+        plots=[Markup(one) for one in draw_study(study).values()],
         links={run.name: sections.find_page(run, folder) for run in study.runs},
         signs=SIGNS,
         rate=rate_efficiency,

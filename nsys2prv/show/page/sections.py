@@ -1,5 +1,5 @@
 """Compute what a page says without its script: where the time went, the findings and the efficiencies; of
-a study what its plots show and which pages its runs have.
+a study which pages its runs have.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 from msgspec import Struct
@@ -16,11 +15,6 @@ from nsys2prv._util.text import format_count, format_nanoseconds
 from nsys2prv.conversion.quality import QualityNote, format_quality
 from nsys2prv.figures.result import OUTSIDE, Finding
 from nsys2prv.figures.study_model import (
-    GOOD,
-    GPU_TIME,
-    HOST_TIME,
-    ROW_OF,
-    ComparedRuns,
     Row,
     Run,
     list_known_rows,
@@ -127,25 +121,6 @@ def list_efficiencies(job: FinishedJob) -> list[tuple[Row, float, str]]:
     """
     known = list_known_rows([job.metrics])
     return [(row, value, rate_efficiency(value)) for row, (value,) in known]
-
-
-def list_plotted(study: ComparedRuns) -> dict[str, Any]:
-    """Return the figures of a study that plots.js plots over the runs, and over their iterations."""
-    regions = study.list_region_figures()
-    best, time = ("device.global", GPU_TIME) if study.has_devices else ("mpi.parallel", HOST_TIME)
-    return {
-        "names": study.name_runs(False),
-        "counts": [run.units for run in study.runs],
-        "unit": "GPUs" if study.runs[-1].devices else "ranks",
-        "reference": study.reference_run.units,
-        "good": GOOD,
-        "figures": {row.path: (row.bare_name, values) for row, values in study.list_figures()},
-        "regions": study.region_heads,
-        "ofRegions": [{row.path: values for row, values in one} for _, one in regions],
-        "best": best,
-        "titles": [ROW_OF[best].name, time],
-        "times": [run.iteration_ns for run in study.runs],
-    }
 
 
 def find_page(run: Run, folder: Path | None) -> str:

@@ -1,4 +1,4 @@
-"""Write a study as text, Markdown and CSV, and as the files that DLB's TALP writes, one for each run,
+"""Write a study as text and CSV, and as the files that DLB's TALP writes, one for each run,
 which TALP-Pages reads; the study that Python gets has all of these.
 """
 
@@ -16,10 +16,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nsys2prv._util.files import load_shipped_file, load_templates, write_complete_files
+from nsys2prv._util.files import load_shipped_file, write_complete_files
 from nsys2prv._util.text import (
     Column,
-    escape_to_one_line,
     fold_lines,
     format_nanoseconds,
     format_share,
@@ -34,26 +33,21 @@ from nsys2prv.figures.study_model import (
     GOOD,
     OFFLOAD,
     ROW_OF,
-    SIGNS,
     ComparedRuns,
     Metrics,
     Row,
     Run,
-    rate_efficiency,
 )
 from nsys2prv.show.page import Frame, make_study_page
-from nsys2prv.show.study.summary import summarise_study, write_title
+from nsys2prv.show.study.markdown import format_markdown
+from nsys2prv.show.study.plots import draw_study, make_file
+from nsys2prv.show.study.summary import describe_history, summarise_study, write_title
 from nsys2prv.show.text import (
-    GROUPS,
     NO_BREAK,
-    WORKS,
     Style,
-    format_figure,
     format_findings,
-    format_work,
     join_units,
     make_figure_column,
-    use_micro_sign,
 )
 
 #: Runs or regions beside each other.
@@ -63,11 +57,6 @@ WIDEST = 16
 #: Titles of regions: a few rows are printed, files have all.
 DEVICE_REGIONS = "Regions: devices, in the work launched in them"
 HOST_REGIONS = "Regions: MPI, while hosts are in them"
-#: What Markdown indents a factor by, and the characters that mean something to it.
-INDENT = "&nbsp;" * 4
-#: An underscore within a word means nothing.
-_SPECIAL = re.compile(r"[\\`*\[\]<>|~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 #: Cells that spreadsheets would take for formulas begin so; numbers are none.
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 #: What files of TALP have.
@@ -82,6 +71,7 @@ def format_study(study: ComparedRuns, style: Style) -> str:
         _list_runs(study, style),
         _list_efficiencies(study, style),
         _list_regions(study, style),
+        _list_history(study, style),
         _list_findings(study, style),
         _wrap(study.missing, style),
     ]
@@ -174,6 +164,27 @@ def _lay_out_figures(
     return [line.replace(NO_BREAK, " ") for line in lines]
 
 
+def _list_history(study: ComparedRuns, style: Style) -> list[str]:
+    """Return the time of an iteration over the studies."""
+    rows = study.list_history("elapsed_ns")
+    if not rows:
+        return []
+    columns = [
+        Column("study", [*(past.name for past in study.history), "this one"]),
+        Column("begin (UTC)", [*(past.begins_utc or "-" for past in study.history), ""]),
+        *(
+            Column(head, ["-" if one is None else format_nanoseconds(one) for one in values], False)
+            for head, values in rows
+        ),
+    ]
+    title = style.format_title("Time of an iteration over the studies")
+    return [
+        *title,
+        *_wrap(filter(None, [describe_history(study)]), style, 0),
+        *lay_out_table(columns, style.width),
+    ]
+
+
 def _list_findings(study: ComparedRuns, style: Style) -> list[str]:
     """Return the lines on the findings of the largest run."""
     run, head = study.runs[-1], study.name_runs()[-1]
@@ -202,41 +213,6 @@ def _compare_shares(study: ComparedRuns, finding: Finding) -> tuple[str, ...]:
     each = zip(study.name_runs(False), shares, strict=True)
     said = [f"{head} {'-' if share is None else format_share(share)}" for head, share in each]
     return (f"Over the runs: {', '.join(said)}",)
-
-
-def format_markdown(study: ComparedRuns) -> str:
-    """Return a study in Markdown, as an assessment has it."""
-    environment = load_templates(__package__, keep_trailing_newline=True)
-    environment.filters |= {
-        "row": lambda cells: f"| {' | '.join(cells)} |",
-        "md": escape_markdown,
-        "figure": _mark_figure,
-        "work": format_work,
-    }
-    template, title = environment.get_template("study.md"), write_title(study)
-    summary = summarise_study(study)
-    over_runs = {one.title: _compare_shares(study, one) for one in study.findings}
-    texts = {
-        "title": title,
-        "summary": summary,
-        "over_runs": over_runs,
-        "indent": INDENT,
-        "groups": GROUPS,
-    }
-    texts |= {"works": WORKS, "good": f"{100 * GOOD:.0f}", "fair": f"{100 * FAIR:.0f}"}
-    return use_micro_sign(template.render(study=study, **texts))
-
-
-def _mark_figure(value: float | None, row: Row) -> str:
-    """Return a figure for people; an efficiency with its sign."""
-    is_rated = value is not None and row.is_efficiency
-    return format_figure(row, value) + (SIGNS[rate_efficiency(value)] if is_rated else "")
-
-
-def escape_markdown(text: str) -> str:
-    """Return a text as Markdown that shows the same, in a cell of a table too."""
-    one_line = escape_to_one_line(text)
-    return _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), one_line)
 
 
 def format_csv(study: ComparedRuns) -> str:
@@ -344,6 +320,10 @@ class Study(ComparedRuns):
     def markdown(self) -> str:
         """Return the paragraph and tables of an assessment, in Markdown."""
         return format_markdown(self)
+
+    def pictures(self) -> dict[str, str]:
+        """Return name -> plot, as the text of an SVG file."""
+        return {name: make_file(drawn) for name, drawn in draw_study(self).items()}
 
     def to_talp(self, folder: str | Path) -> list[Path]:
         """Write a file in the form of TALP for each run, for TALP-Pages; return their paths."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from nsys2prv._util.text import format_count, format_nanoseconds
@@ -47,7 +48,11 @@ def summarise_study(study: ComparedRuns) -> str:
         return f"{names[1]} is not compared with {names[0]}: see the warnings."
     sentences = [
         _describe_time(study, pair, names),
-        *(line for whole in _list_wholes(study, pair) for line in _describe_factors(pair, whole)),
+        *(
+            line
+            for whole in _list_wholes(study, pair)
+            for line in _describe_factors(study, pair, whole)
+        ),
         _describe_computation(study, pair),
         *_describe_regions(study, pair, names),
     ]
@@ -61,7 +66,10 @@ def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> s
     unit = "an iteration" if pair[0].interval.iterations else "the run"
     grown = pair[1].units / pair[0].units
     times = f"{format_nanoseconds(first)} → {format_nanoseconds(last)}"
+    chance = study.estimate_chance(*pair, "elapsed_ns")
     longer = f"takes {last / first:.2f} × as long"
+    if grown == 1 and ALIKE <= abs(last / first - 1) < chance:
+        longer += f", which may be chance (up to {100 * chance:.1f}%),"
     if abs(last / first - 1) < ALIKE:
         longer = "takes as long"
     if grown == 1:
@@ -81,7 +89,25 @@ def _describe_one_run(study: ComparedRuns) -> Iterator[str]:
     unit = "An iteration" if run.interval.iterations else "The run"
     yield f"{unit} takes {format_nanoseconds(run.metrics['elapsed_ns'])} on {run.size}."
     for whole in _list_wholes(study, (run, run)):
-        yield from _describe_factors((run, run), whole)
+        yield from _describe_factors(study, (run, run), whole)
+
+
+def describe_history(study: ComparedRuns) -> str:
+    """Say between which studies in a row the time of an iteration changes most; "" where none changes beyond what is
+    mentioned.
+    """
+    names, jumps = [*(past.name for past in study.history), "this study"], []
+    for head, values in study.list_history("elapsed_ns"):
+        pairs = zip(names, names[1:], values, values[1:], strict=False)
+        for before, after, old, new in pairs:
+            if old and new and abs(new / old - 1) >= MENTIONED:
+                jumps.append((abs(math.log(new / old)), head, before, after, old, new))
+    if not jumps:
+        return ""
+    _, head, before, after, old, new = max(jumps)
+    times = f"{format_nanoseconds(old)} → {format_nanoseconds(new)}"
+    change = f"{100 * abs(new / old - 1):.1f}% {'longer' if new > old else 'less time'}"
+    return f"Over the studies an iteration changes most from {before} to {after}: on {head} it takes {change} ({times})."
 
 
 def _list_wholes(study: ComparedRuns, pair: Pair) -> Iterator[str]:
@@ -110,18 +136,22 @@ def _list_known_factors(path: str, pair: Pair) -> list[str]:
     return found
 
 
-def _describe_factors(pair: Pair, whole: str) -> Iterator[str]:
-    """Say how an efficiency changes and by which factors, and in which most is lost."""
+def _describe_factors(study: ComparedRuns, pair: Pair, whole: str) -> Iterator[str]:
+    """Say how an efficiency changes and by which factors beyond chance, and in which most is lost."""
     last = pair[1]
     known = _list_known_factors(whole, pair)
     known.sort(key=lambda one: -abs(_change(pair, one)))
-    changed = [one for one in known if abs(_change(pair, one)) >= MENTIONED]
+    changed = [
+        one
+        for one in known
+        if abs(_change(pair, one)) >= max(MENTIONED, study.estimate_chance(*pair, one))
+    ]
     name = _name(whole)
     text = f"{name[0].upper()}{name[1:]} {_describe_change(whole, pair)}"
     if changed:
         text += f": {_join([_describe_factor(one, pair) for one in changed])}"
         if len(changed) < len(known):
-            text += f"; its other factors change by less than {100 * MENTIONED:.0f} points"
+            text += f"; its other factors change by less than {100 * MENTIONED:.0f} points, or than chance makes"
     yield f"{text}."
     low = min(known, key=lambda one: last.find_value(one) or 0.0, default=None)
     if low and low not in changed[:1] and rate_efficiency(last.find_value(low) or 0) != "good":

@@ -5,8 +5,6 @@ import { countNoun, formatBytes, formatCount, formatShare, formatSpan, formatTim
 import { groupAlike, groupByHost, listRanges } from "./groups.js";
 import { getRampColour } from "./heatmap.js";
 import { findEvent, layOut, locateEvent } from "./layout.js";
-import { chooseTicks, spreadNames } from "./lines.js";
-import { listPlots } from "./plots.js";
 import { findDecades, listRoofs } from "./roofline.js";
 import { parseSearch } from "./search.js";
 import { measureShares } from "./shares.js";
@@ -39,17 +37,6 @@ check("places to go to", ["rank 12", "1.5 s", "1.2-1.5 ms", "2 to 3µs"].map(par
 const names = ["cudaLaunchKernel", "cudaFree", "layer_3 s"], listFound = text => names.filter(parseSearch(text).test);
 check("searches", ["CUDA launch", "/^cuda(F|M)/", "3 s x"].map(listFound), [[names[0]], [names[1]], []]);
 check("colours", [getRampColour(-1), getRampColour(2)], ["rgb(0,34,78)", "rgb(254,232,56)"]);
-check("powers of two", chooseTicks([1, 3.7], true), [1, 2, 4]);
-check("from 0 on", chooseTicks([.93, .4], false), [0, .2, .4, .6, .8, 1].map((_, at) => at * .2));
-check("nothing", chooseTicks([], false).length > 1, true);
-check("names of lines stand below each other", spreadNames([50, 48, 20, 300], 256), [62, 48, 20, 256]);
-check("at the bottom too", spreadNames([250, 251, 252], 256), [228, 242, 256]);
-
-const study = { names: ["a", "b"], counts: [4, 8], unit: "GPUs", reference: 4, good: .8, figures: { speedup: ["Speed-up", [1, 1.5]], "device.parallel": ["Parallel", [.9, null]] },
-  regions: ["forward"], ofRegions: [{ elapsed_ns: [5] }, {}], best: "device.global", titles: ["Global", "Time"], times: [[7, 8], [9]] };
-check("plots", listPlots(study).map(({ title, lines, x }) => [title, lines, x]), [["Speed-up", { measured: [1, 1.5] }, [2, 3]], ["Factors of devices", { Parallel: [.9, null] }, [2, 3]],
-  ["Regions: Time", { forward: [5, null] }, [2, 3]], ["Time of each iteration", { a: [7, 8], b: [9] }, [0, 1]]]);
-check("runs of equal sizes", listPlots({ ...study, counts: [4, 4] })[0].names, ["a", "b"]);
 check("decades", [[3, 250], [10, 100], [.02, .02]].map(findDecades), [[0, 1, 2, 3], [1, 2], [-2, -1]]);
 const bf16 = { data_type: "bf16", peak_tflop_s: 989, memory_gb_s: 3352 };
 check("roofs", listRoofs([bf16, { ...bf16, tflop_s: 5 }, { ...bf16, data_type: "fp8", peak_tflop_s: 1979 }]).map(({ name, peak }) => [name, peak]), [["bf16", 989], ["fp8", 1979]]);

@@ -4,8 +4,7 @@ import { Timeline } from "./timeline.js";
 
 /** Draw the timelines; jobs: those whose moments the page has, in its order. */
 export const showAligned = jobs => {
-  const drawn = [...new Set(findAll(".aligned").map(place => place.parentElement))].map(section => showSection(section, jobs));
-  return () => drawn.forEach(draw => draw());
+  for (const section of new Set(findAll(".aligned").map(place => place.parentElement))) showSection(section, jobs);
 };
 
 const showSection = (section, jobs) => {

@@ -1,7 +1,6 @@
 // The roofline of products: operations per second over operations per byte, both in powers of ten, below what GPUs can do.
-import { addTip, make } from "./dom.js";
+import { addTip, make, makeShape } from "./dom.js";
 import { formatCount, formatShare, formatTime, shortenName } from "./format.js";
-import { makeShape } from "./lines.js";
 
 const WIDTH = 760, HEIGHT = 400, LEFT = 62, RIGHT = 190, TOP = 16, BOTTOM = 44;
 /** Radius of the product that takes most time; areas are as times. */

@@ -1,0 +1,76 @@
+"""Write a study in Markdown, as an assessment has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from nsys2prv._util import __version__
+from nsys2prv._util.files import load_templates
+from nsys2prv._util.text import escape_to_one_line, format_nanoseconds
+from nsys2prv.figures.study_model import FAIR, GOOD, SIGNS, ComparedRuns, Row, rate_efficiency
+from nsys2prv.show.study.summary import describe_history, summarise_study, write_title
+from nsys2prv.show.text import GROUPS, WORKS, format_figure, format_work, use_micro_sign
+
+#: What Markdown indents a factor by, and the characters that mean something to it.
+INDENT = "&nbsp;" * 4
+#: An underscore within a word means nothing.
+_SPECIAL = re.compile(r"[\\`*\[\]<>|~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+#: Begin of the name of a picture -> the section that shows it.
+SECTIONS = {
+    "runs": "structure",
+    "speed": "scalability",
+    "factors": "scalability",
+    "time_of": "scalability",
+    "balance": "balance",
+    "regions": "regions",
+    "over": "history",
+}
+
+
+def format_markdown(study: ComparedRuns, pictures: Mapping[str, str] | None = None) -> str:
+    """Return a study in Markdown, as an assessment has it. pictures: name -> path of the plots that it shows."""
+    environment = load_templates(__package__, keep_trailing_newline=True)
+    environment.filters |= {
+        "row": lambda cells: f"| {' | '.join(cells)} |",
+        "md": escape_markdown,
+        "figure": _mark_figure,
+        "percent": lambda share: "-" if share is None else f"{100 * share:.1f}%",
+        "ns": lambda time: "-" if time is None else format_nanoseconds(time),
+        "work": format_work,
+    }
+    template, title = environment.get_template("study.md"), write_title(study)
+    summary = summarise_study(study)
+    texts = {
+        "title": title,
+        "summary": summary,
+        "pictures": _sort_pictures(pictures or {}),
+        "history": describe_history(study),
+        "version": __version__,
+        "indent": INDENT,
+        "groups": GROUPS,
+    }
+    texts |= {"works": WORKS, "good": f"{100 * GOOD:.0f}", "fair": f"{100 * FAIR:.0f}"}
+    return use_micro_sign(template.render(study=study, **texts))
+
+
+def _sort_pictures(pictures: Mapping[str, str]) -> dict[str, list[tuple[str, str]]]:
+    """Return section -> the pictures that it shows: title, path."""
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for name, path in pictures.items():
+        section = next(own for start, own in SECTIONS.items() if name.startswith(start))
+        sections.setdefault(section, []).append((name.replace("_", " "), path))
+    return sections
+
+
+def _mark_figure(value: float | None, row: Row) -> str:
+    """Return a figure for people; an efficiency with its sign."""
+    is_rated = value is not None and row.is_efficiency
+    return format_figure(row, value) + (SIGNS[rate_efficiency(value)] if is_rated else "")
+
+
+def escape_markdown(text: str) -> str:
+    """Return a text as Markdown that shows the same, in a cell of a table too."""
+    one_line = escape_to_one_line(text)
+    return _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), one_line)
