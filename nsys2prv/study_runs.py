@@ -253,7 +253,7 @@ def _make_run(name: str, job: FinishedJob) -> Run:
         said = [
             f"median {middle}",
             " to ".join(ends),
-            f"mean ± {100 * spread:.1f}% (two standard errors)",
+            f"mean ± {format_share(spread)} (two standard errors)",
         ]
         environment["time of an iteration"] = ", ".join([*said, *_find_regular(iterations)])
     return Run(

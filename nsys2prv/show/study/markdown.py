@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from nsys2prv._util import __version__
 from nsys2prv._util.files import load_templates
-from nsys2prv._util.text import escape_to_one_line, format_nanoseconds
+from nsys2prv._util.text import escape_to_one_line, format_nanoseconds, format_share
 from nsys2prv.figures.study_model import FAIR, GOOD, SIGNS, ComparedRuns, Row, rate_efficiency
 from nsys2prv.show.study.summary import describe_history, summarise_study, write_title
 from nsys2prv.show.text import GROUPS, WORKS, format_figure, format_work, use_micro_sign
@@ -36,7 +36,7 @@ def format_markdown(study: ComparedRuns, pictures: Mapping[str, str] | None = No
         "row": lambda cells: f"| {' | '.join(cells)} |",
         "md": escape_markdown,
         "figure": _mark_figure,
-        "percent": lambda share: "-" if share is None else f"{100 * share:.1f}%",
+        "percent": lambda share: "-" if share is None else format_share(share),
         "ns": lambda time: "-" if time is None else format_nanoseconds(time),
         "work": format_work,
     }

@@ -15,7 +15,7 @@ from statistics import fmean
 from markupsafe import escape
 from msgspec import Struct
 
-from nsys2prv._util.text import format_nanoseconds, shorten
+from nsys2prv._util.text import format_nanoseconds, format_share, shorten
 from nsys2prv.figures.study_model import GOOD, GPU_TIME, HOST_TIME, ROW_OF, ComparedRuns, Run
 
 #: Size of plots, margins (on the right are the names of lines), and the height of a line of text.
@@ -107,7 +107,7 @@ def list_plots(study: ComparedRuns) -> list[Plot]:
     if has_scale:
         unit = "GPUs" if runs[-1].devices else "ranks"
         over = (unit, [math.log2(count) for count in counts], [f"{count:,}" for count in counts])
-    acceptable = {f"{100 * GOOD:.0f}% (POP)": [GOOD] * len(runs)}
+    acceptable = {f"{format_share(GOOD, 0)} (POP)": [GOOD] * len(runs)}
     ideal = {"ideal": [count / study.reference_run.units for count in counts]}
     measured = {"measured": figures.get("speedup", ("", []))[1]}
     plots = [Plot("Speed-up", "ratio", *over, measured, ideal)] if has_scale else []

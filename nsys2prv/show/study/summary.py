@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from nsys2prv._util.text import format_count, format_nanoseconds
+from nsys2prv._util.text import format_count, format_nanoseconds, format_share
 from nsys2prv.figures.study_model import (
     BETWEEN_NODES,
     ROW_OF,
@@ -69,7 +69,7 @@ def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> s
     chance = study.estimate_chance(*pair, "elapsed_ns")
     longer = f"takes {last / first:.2f} × as long"
     if grown == 1 and ALIKE <= abs(last / first - 1) < chance:
-        longer += f", which may be chance (up to {100 * chance:.1f}%),"
+        longer += f", which may be chance (up to {format_share(chance)}),"
     if abs(last / first - 1) < ALIKE:
         longer = "takes as long"
     if grown == 1:
@@ -106,7 +106,7 @@ def describe_history(study: ComparedRuns) -> str:
         return ""
     _, head, before, after, old, new = max(jumps)
     times = f"{format_nanoseconds(old)} → {format_nanoseconds(new)}"
-    change = f"{100 * abs(new / old - 1):.1f}% {'longer' if new > old else 'less time'}"
+    change = f"{format_share(abs(new / old - 1))} {'longer' if new > old else 'less time'}"
     return f"Over the studies an iteration changes most from {before} to {after}: on {head} it takes {change} ({times})."
 
 
