@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 FIRST = ("findings", "efficiencies")
 #: What options select where they select no part of the job.
 WHOLE_JOB = {"kinds": (), "cut": CutOptions()}
+#: Endings of traces for Perfetto.
+PERFETTO_ENDINGS = (".pftrace", ".pftrace.gz")
 #: Options of all that reads reports.
 RUNNING = ("kernel_rules", "nvtx_rules", "align", "jobs", "tmp", "quiet", "anonymous")
 #: Exit status of a difference that exceeds a limit, and of limits of runs that cannot be compared.
@@ -263,10 +265,11 @@ def run_diff(options: argparse.Namespace) -> Answer:
 
 
 def write_report_files(
-    job: Job, reports: Sequence[str | Path], path: Path, paths: bool = True
+    job: Job, reports: Sequence[str | Path], path: Path, trace: Path, paths: bool = True
 ) -> str:
     """Return all analyses of a converted job as text; also write them as JSON to the new file `path`,
-    and as a page beside it. paths: write the paths of reports, not only their names.
+    as a page beside it, and into its trace if that is one for Perfetto. paths: write the paths of
+    reports, not only their names.
     """
     if not paths:
         reports = [Path(report).name for report in reports]
@@ -275,6 +278,10 @@ def write_report_files(
     page = _import_page().make_page(finished)
     path.write_text(finished.to_json(), encoding="utf-8")
     path.with_suffix(".html").write_text(page, encoding="utf-8")
+    if trace.name.endswith(PERFETTO_ENDINGS):
+        from nsys2prv.show.perfetto import append_report
+
+        append_report(trace, finished)
     style = Style.for_output()
     return _format_job(finished, (), style)
 

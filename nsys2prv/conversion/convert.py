@@ -75,9 +75,12 @@ def convert(
         summary = write_job(job, staging / trace.name, keep_runs=options.report)
         if options.report and write_report:
             report_file = staging / name_beside(trace, REPORT).name
+            made = staging / trace.name
             summary.report = write_report(
-                job, reports, report_file, paths=not options.without_paths
+                job, reports, report_file, made, paths=not options.without_paths
             )
+            # It is also added to a trace for Perfetto.
+            summary.sizes[made] = made.stat().st_size
         put_in_place(staging, outputs)
         errors.ignore_signals()
         summary.sizes = {

@@ -85,11 +85,30 @@ def read_perfetto(path: Path) -> PerfettoTrace:
     # Names stand before what refers to them, whatever the times.
     open_slices: dict[int, list[int]] = defaultdict(list)
     last_of_flow: dict[bytes, int] = {}
+    # The slice that an arrow leaves, by its id: those of open slices also have a category.
+    left: dict[tuple, int] = {}
+
+    def draw_arrow(arrow: tuple, number: int, leaves: bool) -> None:
+        if leaves:
+            assert left.setdefault(arrow, number) == number
+        elif arrow in left:
+            trace.flows.append((arrow[-1], left[arrow], number))
+
     for time, _, event in sorted(events, key=lambda one: one[:2]):
-        kind, track = event[9][0], event[11][0]
+        track = event[11][0]
         assert track in trace.tracks
+        arrow = read_fields(event[6][0]) if event[6] else {}
+        if not event[9]:
+            # The slice that is open on the track; an arrow enters no other one.
+            leaves = arrow[2] == [ord("s")]
+            assert leaves or (arrow[2], arrow[12]) == ([ord("f")], [1])
+            draw_arrow((event[3][0], arrow[6][0]), open_slices[track][-1], leaves)
+            continue
+        kind = event[9][0]
         if kind == 2:
             begun = open_slices[track].pop()
+            if arrow:
+                draw_arrow((arrow[8][0],), begun, arrow[13] == [2])
             trace.slices[begun] = trace.slices[begun]._replace(
                 duration=time - trace.slices[begun].begin
             )
@@ -98,8 +117,11 @@ def read_perfetto(path: Path) -> PerfettoTrace:
         else:
             arguments = {}
             for one in map(read_fields, event[4]):
-                value = names[29][one[17][0]] if one[17] else one[3][0]
-                arguments[names[3][one[1][0]]] = value
+                key = names[3][one[1][0]] if one[1] else one[10][0].decode()
+                text = names[29][one[17][0]] if one[17] else b"".join(one[6]).decode()
+                arguments[key] = text or one[3][0]
+            if arrow:
+                draw_arrow((arrow[8][0],), len(trace.slices), arrow[13] == [2])
             if kind == 1:
                 open_slices[track].append(len(trace.slices))
             for flow in event[47]:
@@ -107,7 +129,8 @@ def read_perfetto(path: Path) -> PerfettoTrace:
                     ends = last_of_flow[flow], len(trace.slices)
                     trace.flows.append((int.from_bytes(flow, "little"), *ends))
                 last_of_flow[flow] = len(trace.slices)
-            name, category = names[2][event[10][0]], names[1][event[3][0]]
+            name = names[2][event[10][0]] if event[10] else event[23][0].decode()
+            category = names[1][event[3][0]] if event[3] else ""
             trace.slices.append(Slice(time, 0, track, name, category, arguments))
     assert not any(open_slices.values())
     return trace

@@ -23,8 +23,8 @@ from nsys2prv import Options, convert
 from nsys2prv.conversion.options import CutOptions
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
-#: Sort of a flow, in the upper bits of its id.
-LAUNCH, MESSAGE = 0, 1
+#: Name of the slice of what a rank waits in a collective.
+WAIT = "wait for the last rank"
 
 
 def convert_to_perfetto(reports: list[Path], output: Path, **options: object) -> PerfettoTrace:
@@ -48,16 +48,18 @@ def test_counts_are_those_of_the_account(sample: str, arguments: bool, tmp_path:
     ledger = json.loads((tmp_path / "out.nsys2prv.json").read_text())["ledger"]
     written = {name: one["written"] for name, one in ledger["records"].items()}
     lines = {name: one["written"] for name, one in ledger["lines"].items()}
-    counts = Counter(one.category for one in trace.slices)
+    counts = Counter(one.category for one in trace.slices if one.name != WAIT)
     ends = {name: 2 * number for name, number in lines.items() if name in counts}
     sampled = sum(number for name, number in written.items() if name not in counts)
     assert counts == {**ends, **{name: n for name, n in written.items() if name in counts}}
     assert sum(map(len, trace.counters.values())) == sampled
-    flows = Counter(flow >> 62 for flow, _, _ in trace.flows)
+    flows = Counter(trace.slices[first].category for _, first, _ in trace.flows)
     # Launches are told by an attribute, as long as that is written.
-    assert flows[LAUNCH] == sum(number for name, number in lines.items() if name not in ends)
-    assert bool(flows[LAUNCH]) == (arguments and sample != "mpi")
-    assert flows[MESSAGE] == sum(number for name, number in lines.items() if name in ends)
+    launches = sum(lines.get(name, 0) for name in ("launch", "memory") if name not in ends)
+    assert flows["cuda_api"] == launches
+    assert bool(launches) == (arguments and sample != "mpi")
+    assert flows["mpi_point_to_point"] == lines.get("mpi_message", 0)
+    assert flows["nccl_message"] == lines.get("nccl_message", 0)
     kernels, time = 0, 0
     for report in reports:
         with sqlite3.connect(report) as connection:
@@ -117,3 +119,44 @@ def test_overlaps_nesting_and_states_come_out_as_recorded(tmp_path: Path) -> Non
     tracks = {one.track for one in trace.slices if one.category == "cuda_kernel"}
     assert len(tracks) > 1
     assert len({trace.tracks[track] for track in tracks}) == 1
+
+
+def test_arrows_lead_from_the_last_rank_of_a_collective_to_those_that_waited(
+    tmp_path: Path,
+) -> None:
+    reports = sorted((SAMPLES / "graphs").glob("*.sqlite"))
+    trace = convert_to_perfetto(reports, tmp_path / "out.pftrace")
+    ranges = [one for one in trace.slices if one.category == "nccl_collective" and one.name != WAIT]
+    last = {one.arguments["collective"]: one for one in sorted(ranges)}
+    waiting = [one for one in ranges if "wait" in one.arguments]
+    arrows = [
+        (trace.slices[first], trace.slices[second])
+        for _, first, second in trace.flows
+        if trace.slices[first].category == "nccl_collective"
+    ]
+    assert len(arrows) == len(waiting) > 10
+    for came, waited in arrows:
+        assert came == last[waited.arguments["collective"]]
+        assert came.begin == waited.begin + waited.arguments["wait"]
+    waits = [one for one in trace.slices if one.name == WAIT]
+    expected = sorted((one.begin, one.track, one.arguments["wait"]) for one in waiting)
+    assert sorted((one.begin, one.track, one.duration) for one in waits) == expected
+
+
+def test_the_report_is_the_first_process(tmp_path: Path) -> None:
+    reports = sorted((SAMPLES / "training").glob("*.sqlite"))
+    trace = convert_to_perfetto(reports, tmp_path / "out.pftrace.gz", report=True)
+    written = json.loads((tmp_path / "out.report.json").read_text())
+    (process,) = (number for number, (name, *_) in trace.tracks.items() if "Report" in name)
+    tracks = {number: told[0] for number, told in trace.tracks.items() if told[1:] == (process,)}
+    assert len(tracks) == 2 + len(written["findings"])
+    for number, finding in enumerate(written["findings"], 1):
+        (track,) = (one for one, name in tracks.items() if name.startswith(f"{number}. "))
+        slices = [one for one in trace.slices if one.track == track]
+        moments = [(one["begin_ns"], one["end_ns"]) for one in finding["moments"]]
+        assert slices
+        for one in slices:
+            assert not moments or (one.begin, one.begin + one.duration) in moments
+            assert one.arguments["finding"] == finding["title"]
+            told = [text for key, text in one.arguments.items() if key.startswith("measured")]
+            assert told == finding["evidence"]

@@ -232,6 +232,8 @@ class LineKind(Struct, frozen=True, forbid_unknown_fields=True):
     tag: int | None = None
     #: Its lines lead from calls to the work that they launched; written only where they are asked for.
     of_launch: bool = False
+    #: Layout of the ranges at whose begin its lines leave and at whose end they arrive, "" for none.
+    joins: str = ""
 
 
 class CallTable(Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,8 +7,14 @@ writes all names.
 A process of Perfetto is a task of the trace, numbered as Paraver does. A host thread has a track for
 each layout of its events, a GPU's stream one for all of its work. Layouts whose ranges may overlap
 share a track only where `table/overlaps.py` has moved what overlaps to lanes: tracks of the same name,
-which Perfetto draws as one. Arrows (flows) lead from the call that launched work to the work, through
-all ranks of a collective, and from sends to receives.
+which Perfetto draws as one. Arrows (flows) lead from the call that launched work to the work, from the call that
+sends a message to the call that ends its receive, and from the rank that came last to a collective to
+those that waited for it. The wait is a slice within the collective's.
+
+Arrows of calls are events of Chrome's older form, which Perfetto binds to the slice that is open on their
+track. It takes them on a thread's own track alone, so these calls have that one. Slices of the work of
+GPUs are joined by points within them. Those of collectives have the arrow at their begin and their end
+(message LegacyEvent of protos/perfetto/trace/track_event/track_event.proto).
 """
 
 from __future__ import annotations
@@ -22,10 +28,11 @@ from typing import ClassVar
 
 import numpy as np
 import polars as pl
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from nsys2prv._util.columns import mask_changes
 from nsys2prv._util.text import capitalize
+from nsys2prv.events.catalogue import Field as CatalogueField
 from nsys2prv.events.catalogue import ValueSet, load_catalogue, split_unit
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.export.info import tid_of
@@ -57,19 +64,26 @@ class Track:
     CHILD_ORDERING, ORDER, PROCESS_ORDERING, THREAD_ORDERING = 11, 12, 19, 20
     PID, TID, SORT_INDEX, THREAD_NAME, PROCESS_NAME = 1, 2, 3, 5, 6
     UNIT, UNIT_NAME = 3, 6
+    #: Tracks below one are sorted by their ORDER; processes and threads by theirs.
+    BY_ORDER, EXPLICIT = 3, 1
 
 
 class Event:
     """Fields of `TrackEvent` and `DebugAnnotation`, and the types of events."""
 
-    CATEGORY, ARGUMENT, TYPE, NAME, TRACK = 3, 4, 9, 10, 11
+    CATEGORY, ARGUMENT, ARROW, TYPE, NAME, TRACK, NAME_TEXT = 3, 4, 6, 9, 10, 11, 23
     COUNTER_VALUE, COUNTER_FRACTION, FLOW, CORRELATION = 30, 44, 47, 52
     ARGUMENT_NAME, ARGUMENT_NUMBER, ARGUMENT_TEXT = 1, 3, 17
+    ARGUMENT_OWN_TEXT, ARGUMENT_NAME_TEXT = 6, 10
     SLICE_BEGIN, SLICE_END, INSTANT, SAMPLE = 1, 2, 3, 4
+    #: Fields of `LegacyEvent`: an arrow of the slice that is open, and one of the slice that its event
+    #: begins or ends; and whether these leave it or enter it.
+    ARROW_PHASE, ARROW_ID, ENTERS_OPEN = 2, 6, 12
+    PHASE_LEAVES, PHASE_ENTERS = ord("s"), ord("f")
+    OWN_ARROW_ID, DIRECTION = 8, 13
+    ENTERS, LEAVES = 1, 2
 
 
-#: Explicit order, of tracks by their ORDER and of processes and threads.
-BY_ORDER, EXPLICIT = 3, 1
 #: Clocks of a snapshot: that of the trace, and UTC.
 TRACE_CLOCK, UTC_CLOCK = 6, 1
 #: The unit of counters that Perfetto knows itself.
@@ -78,11 +92,14 @@ BYTES_UNIT = 3
 #: joins the two, and the lines between them.
 CALLS, STREAM_GROUP, LAUNCH_FIELD = "cuda_api", "stream", "correlation"
 LAUNCH_LINES = frozenset({"launch", "memory"})
-#: Layout with the part of each rank in a collective, and the field that numbers collectives.
-COLLECTIVES, COLLECTIVE_FIELD = "nccl_collective", "collective"
+#: Fields of ranges of which several ranks have a part: the number that they share, how long (ns) a rank
+#: waits in it for the last one, written where it waits at all, and how long it lasts from then on; and
+#: the name of the slice of the wait.
+COLLECTIVE_FIELD, WAIT_FIELD, TRANSFER_FIELD = "collective", "wait", "transfer"
+WAIT_NAME = "wait for the last rank"
 #: A flow's id: what it is of, above this bit, and above that one its task or window.
 FLOW_SORT_BIT, FLOW_PLACE_BIT = 62, 36
-LAUNCH, MESSAGE, COLLECTIVE = range(3)
+LAUNCH, MESSAGE = range(2)
 _NONE = np.zeros(0, np.int64)
 
 
@@ -187,18 +204,20 @@ class PerfettoWriter(Struct, dict=True):
         tracks = self._first_band + rows.astype(np.int64) * len(numbers.titles) + band
         if band in numbers.grouped:
             tracks = np.where(self.is_thread[rows], tracks, self._first_row + rows)
+        elif band in numbers.joined:
+            tracks = np.where(self.is_thread[rows], self._first_row + rows, tracks)
         return tracks
 
     def _describe_rows(self, content: TraceContent, keys: Sequence[ObjectKey]) -> Iterator[bytes]:
         """Yield the descriptors of processes and rows, in order."""
         tree = content.model.tree
-        yield _describe_track(
-            0, (Track.PROCESS_ORDERING, EXPLICIT), (Track.THREAD_ORDERING, EXPLICIT)
+        yield describe_track(
+            0, (Track.PROCESS_ORDERING, Track.EXPLICIT), (Track.THREAD_ORDERING, Track.EXPLICIT)
         )
         for number, task in enumerate(tree.tasks, 1):
             name = f"{task.name} on {tree.nodes[task.node]}"
             process = (Track.PID, number), (Track.PROCESS_NAME, name), (Track.SORT_INDEX, number)
-            yield _describe_track(number, (Track.PROCESS, process), (Track.ORDER, number))
+            yield describe_track(number, (Track.PROCESS, process), (Track.ORDER, number))
         names = (row.name for task in tree.tasks for row in task.threads)
         for row, (name, key) in enumerate(zip(names, keys, strict=True)):
             process = int(self.tasks[row]) + 1
@@ -209,8 +228,8 @@ class PerfettoWriter(Struct, dict=True):
                 ids = (Track.PID, process), (Track.TID, tid_of(key.tid))
                 thread = *ids, (Track.THREAD_NAME, name), (Track.SORT_INDEX, row)
                 described = ((Track.THREAD, thread),)
-            order = (Track.ORDER, row), (Track.CHILD_ORDERING, BY_ORDER)
-            yield _describe_track(self._first_row + row, *described, *order)
+            order = (Track.ORDER, row), (Track.CHILD_ORDERING, Track.BY_ORDER)
+            yield describe_track(self._first_row + row, *described, *order)
 
     def _describe_counters(self, content: TraceContent) -> Iterator[bytes]:
         for row, metrics in sorted(content.sampled.items()):
@@ -219,7 +238,7 @@ class PerfettoWriter(Struct, dict=True):
                 name, unit = split_unit(label)
                 is_bytes = unit.casefold() in ("b", "bytes")
                 shown = (Track.UNIT, BYTES_UNIT) if is_bytes else (Track.UNIT_NAME, unit)
-                yield _describe_track(
+                yield describe_track(
                     self._first_counter + row * len(self.metrics) + number,
                     (Track.NAME, name),
                     (Track.PARENT, self._first_row + int(self.parents[row])),
@@ -231,7 +250,7 @@ class PerfettoWriter(Struct, dict=True):
         """Return the descriptor of a layout's track on a row."""
         titles = load_numbers().titles
         row, band = divmod(track - self._first_band, len(titles))
-        return _describe_track(
+        return describe_track(
             track,
             (Track.NAME, capitalize(titles[band])),
             (Track.PARENT, self._first_row + int(self.parents[row])),
@@ -242,26 +261,34 @@ class PerfettoWriter(Struct, dict=True):
         for ranges in slices:
             if ranges.layout.name not in load_numbers().points:
                 for alike in ranges.split(ranges.at_end):
-                    tracks = self._find_tracks(ranges.layout.name, alike.column("row"))
-                    yield _make_ends(alike.until, tracks)
+                    yield self._end_alike(alike)
         for ranges, times, rows in list_closings(slices):
             yield _make_ends(times, self._find_tracks(ranges.layout.name, rows))
 
+    def _end_alike(self, alike: AlikeRanges) -> Packets:
+        """Return the ends of ranges; arrows enter those of ranks that waited."""
+        tracks, arrow = self._find_tracks(alike.layout.name, alike.column("row")), []
+        if self._has_waits(alike):
+            arrow = [_make_own_arrow(alike.column(COLLECTIVE_FIELD), Event.ENTERS)]
+        return _make_ends(alike.until, tracks, *arrow)
+
     def _write_begins(self, slices: Sequence[RangeSlice]) -> Iterator[Packets]:
-        begun = [
-            one
+        parts = [
+            part
             for ranges in slices
             for alike in ranges.split(ranges.at_begin)
             for one in alike.split_by_callers()
+            for part in (_divide_ties(one) if self._is_last(one) else [(one, False)])
         ]
-        if not begun:
+        if not parts:
             return
-        begun.sort(key=lambda one: (one.layout.name, one.mask))
+        parts.sort(key=lambda part: (part[0].layout.name, part[0].mask))
+        begun = [one for one, _ in parts]
         tracks = [self._find_tracks(one.layout.name, one.column("row")) for one in begun]
         depths = _find_depths(begun, tracks)
         encoded = []
-        for one, own_tracks in zip(begun, tracks, strict=True):
-            unnamed, packets = self._encode_begins(one, own_tracks)
+        for (one, leaves), own_tracks in zip(parts, tracks, strict=True):
+            unnamed, packets = self._encode_begins(one, own_tracks, leaves)
             yield from unnamed
             encoded.append(packets)
         pieces = [
@@ -278,14 +305,19 @@ class PerfettoWriter(Struct, dict=True):
                 later = np.flatnonzero((times != first) | (depth > 0))
                 yield _make_ends(times[later], packets.tracks[later])
             yield packets
+        for one, own_tracks in zip(begun, tracks, strict=True):
+            if self._has_waits(one):
+                yield from _write_waits(one, own_tracks)
 
     def _encode_begins(
-        self, begins: AlikeRanges, tracks: np.ndarray
+        self, begins: AlikeRanges, tracks: np.ndarray, leaves: bool
     ) -> tuple[list[Packets], Packets]:
-        """Return the packets of begins, and before them those of names that they alone have."""
+        """Return the packets of begins, and before them those of names that they alone have. leaves: with
+        arrows to the ranks that waited for them.
+        """
         name, rows = begins.layout.name, begins.column("row")
         numbers = load_numbers()
-        fields = list_present_fields(begins.layout, begins.mask & self.field_masks[name])
+        fields = self._list_fields(begins)
         names: list[Packets] = []
         kind = Event.INSTANT if name in numbers.points else Event.SLICE_BEGIN
         event: list[Field] = [
@@ -296,7 +328,7 @@ class PerfettoWriter(Struct, dict=True):
         if begins.layout.has_domain:
             domains = begins.column("domain").astype(np.int64)
             event.append((Event.CATEGORY, len(numbers.categories) + 1 + domains))
-        for place, one in enumerate(fields):
+        for place, one in enumerate(fields.values()):
             if one.name in REPEATED_FIELDS:
                 continue
             values = begins.column(one.name)
@@ -309,43 +341,83 @@ class PerfettoWriter(Struct, dict=True):
             else:
                 kind = Event.ARGUMENT_NUMBER if one.values is None else Event.ARGUMENT_TEXT
                 event.append(_make_argument(one.name, values, kind))
-        present = {one.name for one in fields}
-        if name == COLLECTIVES and COLLECTIVE_FIELD in present:
+        if COLLECTIVE_FIELD in fields:
             collective = begins.column(COLLECTIVE_FIELD)
             event.append((Event.CORRELATION, collective))
-            event.append((Event.FLOW, _make_flows(COLLECTIVE, 0, collective)))
-        elif self.has_launches and LAUNCH_FIELD in present and _is_launched(name):
+            if leaves:
+                event.append(_make_own_arrow(collective, Event.LEAVES))
+        elif self.has_launches and LAUNCH_FIELD in fields and _is_launched(name):
             correlation = begins.column(LAUNCH_FIELD)
             event.append((Event.FLOW, _make_flows(LAUNCH, self.launchers[rows], correlation)))
         return names, _make_packets(begins.begin, tracks, event)
 
+    def _has_waits(self, ranges: AlikeRanges) -> bool:
+        """True if these are ranges of ranks that waited for the last one."""
+        return {COLLECTIVE_FIELD, WAIT_FIELD} <= self._list_fields(ranges).keys()
+
+    def _is_last(self, ranges: AlikeRanges) -> bool:
+        """True if these are ranges of the ranks that came last."""
+        fields = self._list_fields(ranges)
+        return {COLLECTIVE_FIELD, TRANSFER_FIELD} <= fields.keys() and WAIT_FIELD not in fields
+
+    def _list_fields(self, begins: AlikeRanges) -> dict[str, CatalogueField]:
+        """Return the fields that are written of ranges, by name."""
+        mask = begins.mask & self.field_masks[begins.layout.name]
+        return {one.name: one for one in list_present_fields(begins.layout, mask)}
+
     def _write_messages(self, lines: Sequence[Slice], number: int) -> Iterator[Packets]:
-        """Yield two points in time for each message, joined by a flow; and for each launch, unless
-        an attribute joins call and work.
-        """
+        """Yield the arrows of messages, and of launches unless an attribute joins call and work."""
         numbers, done = load_numbers(), 0
         for found in sorted(lines, key=lambda one: one.run.shape.name):
             name = found.run.shape.name
             if name in LAUNCH_LINES and self.has_launches:
                 continue
-            flows = _make_flows(MESSAGE, number, done + np.arange(len(found)))
+            ids = np.int64(number << FLOW_PLACE_BIT) + done + np.arange(len(found))
             done += len(found)
-            kind = np.int64([*load_catalogue().lines].index(name))
-            arguments = [one for one in ("size", "tag") if one in found.run.columns]
             named: list[Field] = [
-                (Event.TYPE, Event.INSTANT),
-                (Event.NAME, int(numbers.number_names("", kind))),
+                (Event.NAME, int(numbers.number_names("", np.int64(numbers.lines[name])))),
                 (Event.CATEGORY, numbers.categories[name]),
-                (Event.FLOW, flows),
-                *(_make_argument(one, found.column(one)) for one in arguments),
             ]
-            ends = {"sender": ("receiver", found.times)}
-            ends["receiver"] = "sender", found.column("receive")
-            for row, (other, times) in ends.items():
-                tracks = self._find_tracks(name, found.column(row))
-                process = self.tasks[found.column(other)] + 1
-                event = [*named, (Event.TRACK, tracks), _make_argument("process", process)]
-                yield _make_packets(times, tracks, event)
+            layout = load_catalogue().lines[name].joins
+            layout = layout if layout in self.field_masks else name
+            if numbers.bands[layout] in numbers.joined:
+                yield from self._write_arrows(found, layout, named, ids)
+            else:
+                named.append((Event.FLOW, _make_flows(MESSAGE, 0, ids)))
+                yield from self._write_points(found, layout, named)
+
+    def _write_arrows(
+        self, found: Slice, layout: str, named: Sequence[Field], ids: np.ndarray
+    ) -> Iterator[Packets]:
+        """Yield arrows from the calls that begin when lines leave to those that end when they arrive."""
+        sent, came = found.times, found.column("receive")
+        # A slice is open until its end.
+        ends = ("sender", sent, Event.PHASE_LEAVES), ("receiver", came - 1, Event.PHASE_ENTERS)
+        for row, times, phase in ends:
+            tracks = self._find_tracks(layout, found.column(row))
+            arrow = (Event.ARROW_PHASE, phase), (Event.ARROW_ID, ids), (Event.ENTERS_OPEN, 1)
+            event = [*named, (Event.TRACK, tracks), (Event.ARROW, arrow)]
+            yield _make_packets(np.maximum(times, sent), tracks, event)
+
+    def _write_points(self, found: Slice, layout: str, named: Sequence[Field]) -> Iterator[Packets]:
+        """Yield both ends of lines as points in time, with what is known of their messages: within the
+        ranges of the layout that they join, else on tracks of their own.
+        """
+        sent, came = found.times, found.column("receive")
+        if layout != found.run.shape.name:
+            came = np.maximum(came - 1, sent)
+        arguments = [one for one in ("size", "tag") if one in found.run.columns]
+        event = [
+            (Event.TYPE, Event.INSTANT),
+            *named,
+            *(_make_argument(one, found.column(one)) for one in arguments),
+        ]
+        ends = ("sender", "receiver", sent), ("receiver", "sender", came)
+        for row, other, times in ends:
+            tracks = self._find_tracks(layout, found.column(row))
+            process = self.tasks[found.column(other)] + 1
+            own = [*event, (Event.TRACK, tracks), _make_argument("process", process)]
+            yield _make_packets(times, tracks, own)
 
     def _write_samples(self, samples: pl.DataFrame) -> Iterator[Packets]:
         time, row, *numbers = (one.to_numpy() for one in samples.get_columns())
@@ -371,9 +443,42 @@ def _make_packets(
     return Packets(tracks, encode_rows(len(times), (Packet.PACKET, packet)))
 
 
-def _make_ends(times: np.ndarray, tracks: np.ndarray) -> Packets:
-    event = (Event.TYPE, Event.SLICE_END), (Event.TRACK, tracks)
+def _make_ends(times: np.ndarray, tracks: np.ndarray, *more: Field) -> Packets:
+    event = (Event.TYPE, Event.SLICE_END), (Event.TRACK, tracks), *more
     return _make_packets(times, tracks, event, ON_SEQUENCE)
+
+
+def _make_own_arrow(ids: np.ndarray, direction: int) -> Field:
+    """Return the arrow of the slice that an event begins or ends. ids: what both ends of one have."""
+    return Event.ARROW, ((Event.OWN_ARROW_ID, ids), (Event.DIRECTION, direction))
+
+
+def _divide_ties(ranges: AlikeRanges) -> Iterator[tuple[AlikeRanges, bool]]:
+    """Yield the first range of each collective among these, and the others; True for the first ones. Of
+    ranks that came last together, one has the arrows.
+    """
+    is_first = np.zeros(len(ranges.begin), bool)
+    is_first[np.unique(ranges.column(COLLECTIVE_FIELD), return_index=True)[1]] = True
+    places = np.arange(len(ranges.ranges))[ranges.rows]
+    for chosen, are_first in ((is_first, True), (~is_first, False)):
+        if chosen.any():
+            yield structs.replace(ranges, rows=places[chosen]), are_first
+
+
+def _write_waits(ranges: AlikeRanges, tracks: np.ndarray) -> Iterator[Packets]:
+    """Yield slices of the time that ranks wait in ranges for the last one. A range that is open when the
+    trace begins may have begun earlier, so the end of its wait is not known.
+    """
+    begin, came = ranges.begin, ranges.begin + ranges.column(WAIT_FIELD)
+    waited = np.flatnonzero((begin > 0) & (came > begin) & (came < ranges.until))
+    event = [
+        (Event.TYPE, Event.SLICE_BEGIN),
+        (Event.NAME_TEXT, WAIT_NAME),
+        (Event.CATEGORY, load_numbers().categories[ranges.layout.name]),
+        (Event.TRACK, tracks[waited]),
+    ]
+    yield _make_packets(begin[waited], tracks[waited], event)
+    yield _make_ends(came[waited], tracks[waited])
 
 
 def _make_argument(name: str, values: np.ndarray, kind: int = Event.ARGUMENT_NUMBER) -> Field:
@@ -424,7 +529,7 @@ def _find_parents(
     return keys, parents
 
 
-def _describe_track(track: int, *fields: Field) -> bytes:
+def describe_track(track: int, *fields: Field) -> bytes:
     """Return the descriptor of a track, which has these fields."""
     described = (Track.UUID, track), *fields
     return encode_packet((Packet.TIMESTAMP, 0), (Packet.TRACK_DESCRIPTOR, described))

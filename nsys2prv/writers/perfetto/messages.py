@@ -139,12 +139,16 @@ class CatalogueNumbers(NamedTuple):
     titles: list[str]
     #: Those of groups: on rows that are no threads they have the row's own track.
     grouped: frozenset[int]
+    #: Those whose ranges lines of threads join: on rows of threads they have the thread's own track.
+    joined: frozenset[int]
     #: Category of each layout and kind of lines.
     categories: dict[str, int]
     #: Number of each field's name.
     arguments: dict[str, int]
     #: Number of each set of names or values, and of the kinds of lines ("").
     sets: dict[str, int]
+    #: Number of each kind of lines.
+    lines: dict[str, int]
     #: Layouts of points in time.
     points: frozenset[str]
 
@@ -170,13 +174,18 @@ def load_numbers() -> CatalogueNumbers:
         for layout in kind.layouts
         if not catalogue.layouts[layout].is_state
     )
+    bands = {name: numbers[groups.get(name, name)] for name in titles}
+    grouped = frozenset(numbers[group] for group in groups.values())
+    joined = frozenset(bands[line.joins] for line in catalogue.lines.values() if line.joins)
     return CatalogueNumbers(
-        {name: numbers[groups.get(name, name)] for name in titles},
+        bands,
         list(by_band.values()),
-        frozenset(numbers[group] for group in groups.values()),
+        grouped,
+        joined - grouped,
         {name: number for number, name in enumerate(titles, 1)},
         {name: number for number, name in enumerate(sorted({*fields, "process"}), 1)},
         {name: n for n, name in enumerate(("", *catalogue.name_sets, *catalogue.value_sets))},
+        {name: number for number, name in enumerate(catalogue.lines)},
         frozenset(points),
     )
 
