@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from functools import partial
+from itertools import pairwise
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -323,7 +324,13 @@ def parse_analysis(command: str, arguments: Sequence[str]) -> argparse.Namespace
     """Return the options of `report`, `diff` or `study`. Raises UsageError where a file to write is
     a report, as when its name was forgotten.
     """
-    refuse_traces(command, [word for word in arguments if not word.startswith("-")])
+    # --moment names a trace to write.
+    words = [
+        word
+        for before, word in pairwise(("", *arguments))
+        if not word.startswith("-") and before != "--moment"
+    ]
+    refuse_traces(command, words)
     options = Parser(command).parse_args(join_kind_options(arguments))
     for name in ("reports", "runs", "what_if", "only"):
         vars(options).setdefault(name, [])

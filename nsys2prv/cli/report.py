@@ -33,10 +33,11 @@ from nsys2prv.conversion.convert import REPORT, convert
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions, Options
 from nsys2prv.conversion.quality import QualityNote, format_quality
+from nsys2prv.conversion.summary import Summary
 from nsys2prv.conversion.write import list_outputs, write_job
 from nsys2prv.export.report_files import find_reports
 from nsys2prv.export.roles import FILE_NAMES, describe_processes
-from nsys2prv.figures.result import Result
+from nsys2prv.figures.result import Finding, Result, format_numbers
 from nsys2prv.open_job import OpenJob, open_job
 from nsys2prv.replay.questions import parse_what_ifs
 from nsys2prv.show.difference.facts import NOT_COMPARABLE
@@ -67,7 +68,7 @@ Answer = tuple[str, list[str], int]
 
 def run_report(options: argparse.Namespace) -> Answer:
     """Run `report`."""
-    asks_findings = parse_what_ifs(options.what_if) or options.paraver_tutorial
+    asks_findings = parse_what_ifs(options.what_if) or options.paraver_tutorial or options.moment
     if asks_findings and options.only and "findings" not in options.only:
         options.only.append("findings")
     style = Style.for_output(options.full, options.rows, bool(options.only))
@@ -83,7 +84,24 @@ def run_report(options: argparse.Namespace) -> Answer:
 
         page = write_tutorial(job, _find_trace(options), _choose_tutorial(options))
         text += f"\n\nstep through the findings in Paraver: wxparaver -t {quote(str(page))}"
+    if options.moment:
+        text += f"\n\n{_write_moment(job.findings, options).text()}"
     return text, list(map(str, job.description["warnings"])), 0
+
+
+def _write_moment(findings: Sequence[Finding], options: argparse.Namespace) -> Summary:
+    """Write the trace of a finding's first moment; its times are those of the whole job."""
+    number, _, trace = options.moment.partition("=")
+    if not (number.isdigit() and trace):
+        refuse("moment_of_no_trace", text=options.moment)
+    if Path(options.reports[0]).suffix == JSON:
+        refuse("moment_of_finished_report", path=options.reports[0])
+    with_moments = [place for place, one in enumerate(findings, 1) if one.moments]
+    if int(number) not in with_moments:
+        refuse("no_such_moment", number=number, known=format_numbers(with_moments) or "none")
+    begin, end = findings[int(number) - 1].span or (0, 0)
+    cut = CutOptions(time=f"{begin}ns:{end}ns", keep_time=True)
+    return convert(options.reports, trace, Options(cut=cut, **_choose(options, *RUNNING)))
 
 
 def _choose_tutorial(options: argparse.Namespace) -> Path:

@@ -98,7 +98,7 @@ LAUNCH_LINES = frozenset({"launch", "memory"})
 COLLECTIVE_FIELD, WAIT_FIELD, TRANSFER_FIELD = "collective", "wait", "transfer"
 WAIT_NAME = "wait for the last rank"
 #: A flow's id: what it is of, above this bit, and above that one its task or window.
-FLOW_SORT_BIT, FLOW_PLACE_BIT = 62, 36
+FLOW_SORT_BIT, OWN_ARROW_BIT, FLOW_PLACE_BIT = 62, 61, 36
 LAUNCH, MESSAGE = range(2)
 _NONE = np.zeros(0, np.int64)
 
@@ -372,7 +372,7 @@ class PerfettoWriter(Struct, dict=True):
             name = found.run.shape.name
             if name in LAUNCH_LINES and self.has_launches:
                 continue
-            ids = np.int64(number << FLOW_PLACE_BIT) + done + np.arange(len(found))
+            ids = done + np.arange(len(found))
             done += len(found)
             named: list[Field] = [
                 (Event.NAME, int(numbers.number_names("", np.int64(numbers.lines[name])))),
@@ -381,9 +381,10 @@ class PerfettoWriter(Struct, dict=True):
             layout = load_catalogue().lines[name].joins
             layout = layout if layout in self.field_masks else name
             if numbers.bands[layout] in numbers.joined:
-                yield from self._write_arrows(found, layout, named, ids)
+                own = np.int64(number << FLOW_PLACE_BIT) + ids
+                yield from self._write_arrows(found, layout, named, own)
             else:
-                named.append((Event.FLOW, _make_flows(MESSAGE, 0, ids)))
+                named.append((Event.FLOW, _make_flows(MESSAGE, number, ids)))
                 yield from self._write_points(found, layout, named)
 
     def _write_arrows(
@@ -449,8 +450,11 @@ def _make_ends(times: np.ndarray, tracks: np.ndarray, *more: Field) -> Packets:
 
 
 def _make_own_arrow(ids: np.ndarray, direction: int) -> Field:
-    """Return the arrow of the slice that an event begins or ends. ids: what both ends of one have."""
-    return Event.ARROW, ((Event.OWN_ARROW_ID, ids), (Event.DIRECTION, direction))
+    """Return the arrow of the slice that an event begins or ends. ids: what both ends of one have; the
+    trace processor numbers arrows of open slices from 0, in the same space.
+    """
+    own = ids.astype(np.int64) | 1 << OWN_ARROW_BIT
+    return Event.ARROW, ((Event.OWN_ARROW_ID, own), (Event.DIRECTION, direction))
 
 
 def _divide_ties(ranges: AlikeRanges) -> Iterator[tuple[AlikeRanges, bool]]:
