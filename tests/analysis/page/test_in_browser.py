@@ -305,47 +305,46 @@ def test_tables_themes_and_print(training: Path, visit: Callable[..., Any]) -> N
 def test_the_address_keeps_the_view(training: Path, visit: Callable[..., Any]) -> None:
     """A reload shows the same, and Back and Ctrl+Z undo one step after the other."""
     page, root = visit(training), "#whole"
-    timeline, first = "document.querySelector('#whole').timeline", read_view(page, root)
+    timeline, views = "document.querySelector('#whole').timeline", []
 
-    def settle() -> str:
-        page.wait_for_timeout(600)
-        return page.url
+    def note_step(part: str) -> None:
+        page.wait_for_url(lambda url: part in url and url not in views)
+        views.append(page.url)
 
-    page.locator(f"{root} button", has_text="whole job").click()
-    views = [settle()]
-    page.evaluate(f"{timeline}.selectArea(60e6, 70e6, [0, 1, 3])")
-    views.append(settle())
     page.locator(f"{root} input").fill("/load_/")
     page.keyboard.press("Enter")
-    settle()
+    note_step("&event=")
+    page.wait_for_timeout(600)
+    views[0], first = page.url, read_view(page, root)
+    page.locator(f"{root} button", has_text="whole job").click()
+    note_step("time=0-")
+    page.evaluate(f"{timeline}.selectArea(60e6, 70e6, [0, 1, 3])")
+    note_step("&selected=")
     page.click("#theme")
-    views.append(settle())
+    note_step("&theme=dark")
     page.locator("nav a[href='#kernels']").click()
-    shown = read_view(page, root)
+    page.wait_for_url(lambda url: "#kernels&" in url)
     page.reload()
     page.locator("html[data-ready]").wait_for()
-    assert read_view(page, root) == pytest.approx(shown, abs=1)
+    assert read_view(page, root)[0] == 0
     assert page.evaluate(f"{timeline}.area") == {"begin": 60e6, "end": 70e6, "lanes": [0, 1, 3]}
     assert page.evaluate(f"{timeline}.selected.i") >= 0
     assert page.input_value(f"{root} input") == "/load_/"
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     assert page.evaluate("scrollY") > 1000, "the section is part of the address"
-    page.go_back()
-    assert settle() == views[2]
-    page.go_back()
-    assert page.evaluate("document.documentElement.dataset.theme") is None
     page.locator(f"{root} .tl-box").focus()
-    while settle() not in views:
-        page.keyboard.press("Control+z")
-    assert page.url == views[1]
-    page.go_back()
-    assert settle() == views[0]
-    page.keyboard.press("Control+Shift+z")
-    assert settle() == views[1]
-    for _ in range(2):
-        page.get_by_role("button", name="undo").click()
-        settle()
-    assert read_view(page, root) == pytest.approx(first)
+    for view, go in (
+        (views[3], page.go_back),
+        (views[2], lambda: page.keyboard.press("Control+z")),
+        (views[1], page.go_back),
+        (views[2], lambda: page.keyboard.press("Control+Shift+z")),
+        (views[1], page.go_back),
+        (views[0], page.get_by_role("button", name="undo").click),
+    ):
+        go()
+        page.wait_for_url(view)
+    assert page.evaluate("document.documentElement.dataset.theme") is None
+    assert read_view(page, root) == pytest.approx(first, abs=1)
 
 
 def test_fingers(training: Path, visit: Callable[..., Any]) -> None:

@@ -1,20 +1,15 @@
 // The view of a timeline in the address of the page: a reload keeps it, Back undoes a step, a link shares it.
 import { copy, find, makeButton, onTheme, setTheme } from "./dom.js";
+import { listRanges } from "./groups.js";
 import { unfoldEvent } from "./search.js";
 
 const SETTLED = 350;  // A view that stays so long is a step (ms).
 const writeTimes = times => times.map(Math.round).join("-"), readTimes = text => text?.split("-").map(Number);
 /** Numbers as ranges, "0-3.7", and back. */
-export const writeNumbers = numbers => {
-  const ranges = [];
-  for (const one of [...numbers].sort((first, second) => first - second))
-    if (ranges.at(-1)?.[1] === one - 1) ranges.at(-1)[1] = one; else ranges.push([one, one]);
-  return ranges.map(([first, last]) => first === last ? first : `${first}-${last}`).join(".");
-};
-export const readNumbers = text => (text || "").split(".").filter(Boolean).flatMap(range => {
-  const [first, last = first] = range.split("-").map(Number);
-  return Array.from({ length: last - first + 1 }, (_, at) => first + at);
-});
+const writeNumbers = numbers => listRanges([...numbers].sort((one, two) => one - two)).replaceAll(" to ", "-").replaceAll(", ", ".");
+const readNumbers = text => (text || "").match(/\d+(-\d+)?/g)?.map(range => range.split("-").map(Number))
+  .flatMap(([first, last = first]) => Array.from({ length: last - first + 1 }, (_, at) => first + at)) ?? [];
+const isTyped = ({ target }) => /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName);
 
 export class Address {
   constructor(timeline) {
@@ -25,11 +20,8 @@ export class Address {
     timeline.search.input.before(makeButton("↶", "undo (Ctrl+Z, or Back)", () => this.undo()), makeButton("↷", "redo (Ctrl+Shift+Z)", () => this.redo()),
       makeButton("copy link", "a link to this view of the page", event => { this.push(); copy(event.target, location.href); }));
     addEventListener("popstate", () => { if (history.state || location.hash.includes("&")) this.restore(); else this.write("replaceState"); });
-    document.addEventListener("keydown", event => {
-      if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z" || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
-      event.preventDefault();
-      if (event.shiftKey) this.redo(); else this.undo();
-    });
+    const listen = event => { event.preventDefault(); if (event.shiftKey) this.redo(); else this.undo(); };
+    document.addEventListener("keydown", event => { if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z" && !isTyped(event)) listen(event); });
     this.restore();
     if (location.hash.includes("&")) find(`#${CSS.escape(this.section)}`)?.scrollIntoView();
     this.write("replaceState");
@@ -46,22 +38,16 @@ export class Address {
       find: search.input.value, hosts: open === this.home ? "" : open || "none", unfolded: writeNumbers(toggled), theme };
     return Object.entries(known).filter(([, value]) => value).map(([name, value]) => `&${name}=${encodeURIComponent(value)}`).join("");
   }
-  push() {
-    clearTimeout(this.waiting);
-    if (this.state === this.now) return;
-    this.top = ++this.step;
-    this.write("pushState");
-  }
+  push() { clearTimeout(this.waiting); if (this.state !== this.now) { this.top = ++this.step; this.write("pushState"); } }
   write(method) {
-    this.now = this.state;
+    const { state } = this, fragment = `${this.section || (state && "timeline")}${state}`;
+    this.now = state;
     // A frame of a notebook has no address.
-    const fragment = `${this.section || (this.now && "timeline")}${this.now}`;
     try { history[method]({ step: this.step }, "", fragment ? `#${fragment}` : undefined); } catch { this.step = 0; }
   }
   restore() {
     const { timeline } = this, state = new URLSearchParams(location.hash.slice(1).split("&").slice(1).join("&")), hosts = new Set(readNumbers(state.get("hosts") ?? this.home));
-    this.step = history.state?.step ?? 0;
-    this.top = Math.max(this.top, this.step);
+    this.top = Math.max(this.top, this.step = history.state?.step ?? 0);
     timeline.toggled = new Set(readNumbers(state.get("unfolded")));
     timeline.groups?.forEach(group => { group.open = hosts.has(Math.min(...group.lanes)); });
     timeline.clear();

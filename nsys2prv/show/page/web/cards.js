@@ -27,10 +27,7 @@ export const showCards = (data, showInWhole) => {
   const observer = new IntersectionObserver(entries => {
     for (const { isIntersecting, target } of entries) if (isIntersecting) { observer.unobserve(target); open(target); }
   }, { rootMargin: "300px" });
-  for (const card of cards) {
-    find(".sentence", card).textContent = describeMoment(data, data.moments[Number(card.dataset.moment)]);
-    observer.observe(card);
-  }
+  for (const card of cards) { find(".sentence", card).textContent = describeMoment(data, data.moments[Number(card.dataset.moment)]); observer.observe(card); }
   return () => cards.forEach(open);
 };
 

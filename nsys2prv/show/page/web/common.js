@@ -27,9 +27,7 @@ export const preparePage = () => {
   prepareButtons();
   followContents();
 };
-export const prepareButtons = () => {
-  for (const button of findAll("[data-copy]")) button.addEventListener("click", () => copy(button, button.dataset.copy));
-};
+export const prepareButtons = () => { for (const button of findAll("[data-copy]")) button.addEventListener("click", () => copy(button, button.dataset.copy)); };
 
 /** Load the jobs whose data the page has. */
 export const loadJobs = () => Promise.all(findAll("script.data").map(element => JobData.load(element)));

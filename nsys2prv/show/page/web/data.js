@@ -18,10 +18,7 @@ const readColumns = (bytes, at, count, names, into) => {
 
 /** Events of one kind on a lane, by begin. Columns: begin, end (ns), name, and those of the kind. */
 class Track {
-  constructor(bytes, at, kind, count, names) {
-    Object.assign(this, { kind, count });
-    readColumns(bytes, at, count, names, this);
-  }
+  constructor(bytes, at, kind, count, names) { Object.assign(this, { kind, count }); readColumns(bytes, at, count, names, this); }
   /** Numbers of the events in lists of which no two overlap: outer ranges first. */
   get depths() {
     if (this.byDepth) return this.byDepth;
@@ -39,10 +36,7 @@ class Track {
   get streams() {
     if (this.byStream) return this.byStream;
     this.byStream = new Map();
-    for (let i = 0; i < this.count; i++) {
-      if (!this.byStream.has(this.stream[i])) this.byStream.set(this.stream[i], []);
-      this.byStream.get(this.stream[i]).push(i);
-    }
+    for (let i = 0; i < this.count; i++) { if (!this.byStream.has(this.stream[i])) this.byStream.set(this.stream[i], []); this.byStream.get(this.stream[i]).push(i); }
     return this.byStream;
   }
 }
@@ -50,10 +44,7 @@ class Track {
 /** The place in a list of events of the first that ends after a time; their ends ascend. */
 export const findFirstEnding = (list, ends, time) => {
   let low = 0, high = list.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (ends[list[middle]] > time) high = middle; else low = middle + 1;
-  }
+  while (low < high) { const middle = (low + high) >> 1; if (ends[list[middle]] > time) high = middle; else low = middle + 1; }
   return low;
 };
 
@@ -155,9 +146,7 @@ export class JobData {
   nameLane(lane) { return this.lanes[lane].who; }
   describeLane(lane) { return [this.lanes[lane].who, this.lanes[lane].label].filter(Boolean).join(" · "); }
   /** Levels of NVTX ranges; of many lanes only some are looked at. */
-  get nvtxDepth() {
-    return (this.deepest ??= Math.max(0, ...this.lanes.slice(0, 16).map((_, lane) => this.getTrack(lane, "x")?.depths.length ?? 0)));
-  }
+  get nvtxDepth() { return (this.deepest ??= Math.max(0, ...this.lanes.slice(0, 16).map((_, lane) => this.getTrack(lane, "x")?.depths.length ?? 0))); }
   findIteration(time) {
     const edges = this.iterations;
     let low = 0, high = edges.length;

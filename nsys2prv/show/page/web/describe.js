@@ -60,10 +60,7 @@ export const describeEvent = (data, lane, track, i) => {
   if (track.bytes?.[i]) lines.push(["bytes", formatBytes(track.bytes[i])]);
   if (track.kind === "m" && track.bytes[i] && length) lines.push(["speed", `${(track.bytes[i] / length).toFixed(1)} GB/s`]);
   if (track.collective?.[i]) lines.push(...describeCollective(data, track, i));
-  if (track.before?.[i]) {
-    const call = data.findLaunch(lane, track, i);
-    lines.push(["launched before", formatTime(track.before[i])], call && ["by", call.name]);
-  }
+  if (track.before?.[i]) { const call = data.findLaunch(lane, track, i); lines.push(["launched before", formatTime(track.before[i])], call && ["by", call.name]); }
   return lines;
 };
 

@@ -35,6 +35,13 @@ export const copy = async (button, text) => {
   setTimeout(() => { button.textContent = before; }, 1200);
 };
 
+/** Fill a choice with [value, text]; `draw` draws what is chosen, first of all the first. */
+export const offer = (select, choices, draw) => {
+  select.append(...choices.map(([value, text]) => make("option", { value: String(value) }, text)));
+  select.addEventListener("change", draw);
+  draw();
+};
+
 let colours = null;
 const themeListeners = new Set();
 /** The colours of the theme, by the names of their CSS variables. */
@@ -53,11 +60,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tellTheme)
 const prefersDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 export const getTheme = () => document.documentElement.dataset.theme || (prefersDark() ? "dark" : "light");
 /** Set the theme; empty: that of the system. */
-export const setTheme = name => {
-  if (name) document.documentElement.dataset.theme = name;
-  else delete document.documentElement.dataset.theme;
-  tellTheme();
-};
+export const setTheme = name => { if (name) document.documentElement.dataset.theme = name; else delete document.documentElement.dataset.theme; tellTheme(); };
 
 const tipBox = make("div", { class: "tip", role: "status", hidden: true });
 /** Show lines beside the pointer: texts, or [name, value]; null hides the box. */
@@ -82,10 +85,7 @@ export const addTip = (element, list) => {
   const show = event => showTip(list(event), event.clientX, event.clientY);
   element.addEventListener("pointermove", show);
   element.addEventListener("pointerleave", () => showTip(null));
-  element.addEventListener("focus", () => {
-    const { left, bottom } = element.getBoundingClientRect();
-    showTip(list(null), left, bottom - 10);
-  });
+  element.addEventListener("focus", () => { const { left, bottom } = element.getBoundingClientRect(); showTip(list(null), left, bottom - 10); });
   element.addEventListener("blur", () => showTip(null));
 };
 
@@ -101,11 +101,7 @@ export class Painter {
     new ResizeObserver(() => this.ask()).observe(canvas);
     onTheme(() => this.ask());
   }
-  ask() {
-    if (this.pending) return;
-    this.pending = true;
-    requestAnimationFrame(() => { this.pending = false; this.now(); });
-  }
+  ask() { if (this.pending) return; this.pending = true; requestAnimationFrame(() => { this.pending = false; this.now(); }); }
   now() {
     const { clientWidth: width, clientHeight: height } = this.canvas;
     if (!width || !height) return;

@@ -9,11 +9,7 @@ const chooseShade = name => [...name].reduce((sum, letter) => (sum * 31 + letter
 
 export class FlameGraph {
   /** frames: [depth, name, begin, time], the first one being all of it. */
-  constructor(root, frames) {
-    Object.assign(this, { root, frames, whole: frames[0], words: [] });
-    this.root.classList.add("flame");
-    this.draw(this.whole);
-  }
+  constructor(root, frames) { Object.assign(this, { root, frames, whole: frames[0], words: [] }); this.root.classList.add("flame"); this.draw(this.whole); }
   draw(focus) {
     const [, , begin, time] = focus, [, , , all] = this.whole, deepest = Math.max(...this.frames.map(([depth]) => depth));
     this.focus = focus;

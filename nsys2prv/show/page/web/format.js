@@ -55,11 +55,7 @@ export const roundStep = least => {
 export const shortenName = name => {
   const plain = name.replace(/^void\s+/, "").replace(/\(anonymous namespace\)::/g, "");
   let depth = 0, outside = "";
-  for (const letter of plain) {
-    if (letter === "<" || letter === "(") depth++;
-    if (!depth) outside += letter;
-    if ((letter === ">" || letter === ")") && depth) depth--;
-  }
+  for (const letter of plain) { if (letter === "<" || letter === "(") depth++; if (!depth) outside += letter; if ((letter === ">" || letter === ")") && depth) depth--; }
   return outside.trim().split("::").slice(-1)[0] || plain;
 };
 

@@ -36,10 +36,7 @@ export class HeatMap {
       this.painter.ask();
     });
     this.canvas.addEventListener("pointerleave", () => { this.hover = null; showTip(null); this.painter.ask(); });
-    this.canvas.addEventListener("click", event => {
-      const found = find(event);
-      if (found) this.pick?.(found[1], found[0]);
-    });
+    this.canvas.addEventListener("click", event => { const found = find(event); if (found) this.pick?.(found[1], found[0]); });
   }
   draw(c, width, height) {
     const colours = getColours(), cell = (width - GUTTER) / this.columns, { size } = this;
@@ -50,18 +47,11 @@ export class HeatMap {
     this.rows.forEach(({ label }, row) => {
       const y = row * size;
       const middle = Math.max(y + size / 2, 6);
-      if (middle >= written + 11) {
-        c.fillStyle = colours.soft;
-        c.fillText(cutFront(c, label, GUTTER - 10), 5, middle);
-        written = middle;
-      }
+      if (middle >= written + 11) { c.fillStyle = colours.soft; c.fillText(cutFront(c, label, GUTTER - 10), 5, middle); written = middle; }
       for (let column = 0; column < this.columns; column += step) {
         // Of several columns on a pixel the greatest.
         let value = null;
-        for (let at = column; at < Math.min(column + step, this.columns); at++) {
-          const one = this.getValue(row, at);
-          if (one !== null) value = Math.max(value ?? -Infinity, one);
-        }
+        for (let at = column; at < Math.min(column + step, this.columns); at++) { const one = this.getValue(row, at); if (one !== null) value = Math.max(value ?? -Infinity, one); }
         c.fillStyle = value === null ? colours.ground : getRampColour(value);
         c.fillRect(GUTTER + column * cell, y, cell * step + (cell > 6 ? -1 : .4), size - (size > 6 ? 1 : 0));
       }

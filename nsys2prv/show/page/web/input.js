@@ -14,10 +14,7 @@ export const listenToPointer = timeline => {
   let press = null, pinched = null;
   /** Fingers on it -> where. */
   const fingers = new Map();
-  const place = event => {
-    const { left, top } = canvas.getBoundingClientRect();
-    return [event.clientX - left, event.clientY - top];
-  };
+  const place = event => { const { left, top } = canvas.getBoundingClientRect(); return [event.clientX - left, event.clientY - top]; };
   box.addEventListener("scroll", () => { timeline.scroll = box.scrollTop; timeline.painter.ask(); });
   box.addEventListener("focus", () => { active = timeline; });
   box.addEventListener("pointerenter", () => { active = timeline; });
@@ -44,21 +41,11 @@ export const listenToPointer = timeline => {
     if (pinched) pinch(timeline, pinched, [...fingers.values()]);
     else if (press) drag(timeline, press, x, y); else point(timeline, x, y, event);
   });
-  const release = event => {
-    canvas.classList.remove("pans");
-    if (press && !press.moved) timeline.click(timeline.find(...place(event)));
-    lift(event);
-  };
-  const lift = event => {
-    fingers.delete(event.pointerId);
-    press = pinched = null;
-  };
+  const release = event => { canvas.classList.remove("pans"); if (press && !press.moved) timeline.click(timeline.find(...place(event))); lift(event); };
+  const lift = event => { fingers.delete(event.pointerId); press = pinched = null; };
   canvas.addEventListener("pointerup", release);
   canvas.addEventListener("pointercancel", lift);
-  canvas.addEventListener("dblclick", event => {
-    const [x] = place(event);
-    if (x > GUTTER) timeline.zoom(.35, timeline.getTime(x));
-  });
+  canvas.addEventListener("dblclick", event => { const [x] = place(event); if (x > GUTTER) timeline.zoom(.35, timeline.getTime(x)); });
   box.addEventListener("wheel", event => {
     const [x] = place(event), turn = Math.max(-80, Math.min(80, event.deltaY));
     if (event.ctrlKey || event.metaKey) timeline.zoom(Math.exp(turn * .0045), timeline.getTime(Math.max(x, GUTTER)), false);
@@ -113,10 +100,7 @@ const move = now => {
 };
 const hold = key => {
   if (held.has(key)) return;
-  if (!held.size) {
-    heldSince = lastFrame = performance.now();
-    requestAnimationFrame(move);
-  }
+  if (!held.size) { heldSince = lastFrame = performance.now(); requestAnimationFrame(move); }
   held.add(key);
   // A tap, too, is seen.
   const [zoom, pan] = HELD[key];

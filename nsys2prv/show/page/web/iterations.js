@@ -24,14 +24,8 @@ function addIdle(data) {
 }
 /** Iterations of a column of the grids: first, and the one behind the last. */
 function listColumn(data, column) { return [column * data.group, Math.min((column + 1) * data.group, data.iterations.length - 1)]; }
-function measureColumn(data, column) {
-  const [first, last] = listColumn(data, column);
-  return data.iterations[last] - data.iterations[first];
-}
-function nameColumn(data, column) {
-  const [first, last] = listColumn(data, column);
-  return last - first > 1 ? `iterations ${first + 1} to ${last}` : `iteration ${first + 1}`;
-}
+function measureColumn(data, column) { const [first, last] = listColumn(data, column); return data.iterations[last] - data.iterations[first]; }
+function nameColumn(data, column) { const [first, last] = listColumn(data, column); return last - first > 1 ? `iterations ${first + 1} to ${last}` : `iteration ${first + 1}`; }
 /** The lanes of an iteration that are worth a look: of many those that others wait for most, and least. */
 function chooseLanes(data, column) {
   const { delays, wait } = data.grids, lanes = data.lanes.map((_, lane) => lane);

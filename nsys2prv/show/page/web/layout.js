@@ -21,18 +21,12 @@ const makeShares = (data, lane, y, isHost, label = "") => makeTrack("shares", la
 const stackTracks = (data, lane, options) => {
   const isOnGpu = data.lanes[lane].device, tracks = [makeShares(data, lane, 2, !isOnGpu, isOnGpu ? "GPU" : "host")];
   let y = SHARES_HEIGHT + 4;
-  const add = (kind, label, size, rows, more) => {
-    tracks.push(makeTrack(kind, label, y, size, rows, more));
-    y += rows.length * size + 2;
-  };
+  const add = (kind, label, size, rows, more) => { tracks.push(makeTrack(kind, label, y, size, rows, more)); y += rows.length * size + 2; };
   if (options.streams) {
     const lists = new Map();
     for (const kind of "knm") {
       const track = data.getTrack(lane, kind);
-      for (const [stream, list] of track?.streams ?? []) {
-        if (!lists.has(stream)) lists.set(stream, []);
-        lists.get(stream).push({ track, list });
-      }
+      for (const [stream, list] of track?.streams ?? []) { if (!lists.has(stream)) lists.set(stream, []); lists.get(stream).push({ track, list }); }
     }
     for (const stream of [...lists.keys()].sort((one, two) => one - two))
       add("s", `stream ${stream}`, STREAM_HEIGHT, [lists.get(stream)]);
@@ -46,14 +40,8 @@ const stackTracks = (data, lane, options) => {
     if (kind !== "x") for (const list of depths.slice(shown)) rows[shown - 1].push({ track, list });
     add(kind, label, shown > 1 && size > 11 ? 11 : size, rows, { hidden: kind === "x" ? depths.length - shown : 0 });
   }
-  if (isOnGpu && data.hasHosts) {
-    tracks.push(makeShares(data, lane, y, true, "host"));
-    y += SHARES_HEIGHT + 2;
-  }
-  for (const metric of data.listMetrics(lane, options.metrics)) {
-    tracks.push(makeTrack("metric", "", y, METRIC_HEIGHT, [[]], { metric }));
-    y += METRIC_HEIGHT + 3;
-  }
+  if (isOnGpu && data.hasHosts) { tracks.push(makeShares(data, lane, y, true, "host")); y += SHARES_HEIGHT + 2; }
+  for (const metric of data.listMetrics(lane, options.metrics)) { tracks.push(makeTrack("metric", "", y, METRIC_HEIGHT, [[]], { metric })); y += METRIC_HEIGHT + 3; }
   return { tracks, height: y };
 };
 
@@ -69,10 +57,7 @@ export const layOut = (data, { groups, lanes, isDetailed, options }) => {
     } else add({ type: "lane", lane, lanes: [lane], indent, detailed: false, tracks: [makeShares(data, lane, 2, !data.lanes[lane].device)], height: COMPACT_HEIGHT });
   };
   if (!groups) lanes.forEach(lane => addLane(lane, 0));
-  for (const group of groups || []) {
-    add({ type: "group", group, height: GROUP_HEIGHT });
-    if (group.open) group.lanes.forEach(lane => addLane(lane, 12));
-  }
+  for (const group of groups || []) { add({ type: "group", group, height: GROUP_HEIGHT }); if (group.open) group.lanes.forEach(lane => addLane(lane, 12)); }
   return { rows, height: y };
 };
 
@@ -95,10 +80,6 @@ export const findEvent = (row, y, time, slack) => {
 export const locateEvent = (row, track, i) => {
   const places = [...row.tracks].sort((one, two) => (one.kind === "shares") - (two.kind === "shares"));
   for (const place of places) for (const [depth, lists] of place.rows.entries())
-    for (const one of lists) {
-      if (one.track !== track) continue;
-      const at = one.list.indexOf(i);
-      if (at >= 0) return { place, depth, list: one.list, at };
-    }
+    for (const one of lists) { if (one.track !== track) continue; const at = one.list.indexOf(i); if (at >= 0) return { place, depth, list: one.list, at }; }
   return null;
 };

@@ -1,5 +1,5 @@
 // Maps of the whole job: who sends to whom, and how long one kernel takes on each rank over time.
-import { find, make } from "./dom.js";
+import { find, offer } from "./dom.js";
 import { countNoun, formatBytes, formatCount, formatTime } from "./format.js";
 import { HeatMap } from "./heatmap.js";
 
@@ -16,15 +16,13 @@ export const showMessages = data => {
   });
   const figures = { bytes: [sum => sum.bytes, formatBytes], messages: [sum => sum.count, formatCount], "mean time from send to receive": [sum => sum.time / sum.count, formatTime] };
   const draw = () => {
-    const [get] = figures[select.value], top = Math.max(...[...sums.values()].map(get)) || 1, findSum = (row, column) => sums.get(row * names.length + column);
+    const [get, write] = figures[select.value], top = Math.max(...[...sums.values()].map(get)) || 1, findSum = (row, column) => sums.get(row * names.length + column);
     new HeatMap(find("#messages-map"), { rows: names.map(label => ({ label })), columns: names.length, label: `Messages from rows to columns: ${select.value}`,
       getValue: (row, column) => findSum(row, column) ? get(findSum(row, column)) / top : null,
       describe: (row, column) => [["to", names[column]], ...findSum(row, column) ? Object.entries(figures).map(([name, [value, write]]) => [name, write(value(findSum(row, column)))]) : ["no messages"]] });
-    find("#messages-top").textContent = `0 to ${figures[select.value][1](top)}`;
+    find("#messages-top").textContent = `0 to ${write(top)}`;
   };
-  select.append(...Object.keys(figures).map(name => make("option", {}, name)));
-  select.addEventListener("change", draw);
-  draw();
+  offer(select, Object.keys(figures).map(name => [name, name]), draw);
 };
 
 /** pick(lane, begin, end) shows a time of a lane. */
@@ -47,8 +45,5 @@ export const showKernelMaps = (data, pick) => {
         ["on this rank", formatTime(mean(shown[row]))], "click: the timeline then"],
       pick: (column, row) => pick(shown[row], edges[column], edges[column + 1]) });
   };
-  const order = data.maps.map((_, at) => at).sort((one, two) => data.maps[two].time - data.maps[one].time);
-  select.append(...order.map(at => make("option", { value: String(at) }, data.maps[at].name.slice(0, 90))));
-  select.addEventListener("change", draw);
-  draw();
+  offer(select, [...data.maps.entries()].sort(([, one], [, two]) => two.time - one.time).map(([at, { name }]) => [at, name.slice(0, 90)]), draw);
 };

@@ -2,7 +2,7 @@
 import { Address } from "./address.js";
 import { showCards } from "./cards.js";
 import { loadJobs, prepareForPrint, preparePage, reportReady, showTables } from "./common.js";
-import { addTip, find, getColours, make, Painter } from "./dom.js";
+import { addTip, find, getColours, make, offer, Painter } from "./dom.js";
 import { FlameGraph } from "./flame.js";
 import { formatCount, formatTime } from "./format.js";
 import { showIterations } from "./iterations.js";
@@ -14,11 +14,7 @@ import { showWhole } from "./whole.js";
 preparePage();
 const [data] = await loadJobs();
 const whole = data.lanes.length ? showWhole(data) : null;
-const showInWhole = (lanes, begin, end) => {
-  whole.reveal(lanes);
-  whole.show(begin, end);
-  find("#timeline").scrollIntoView({ behavior: "smooth" });
-};
+const showInWhole = (lanes, begin, end) => { whole.reveal(lanes); whole.show(begin, end); find("#timeline").scrollIntoView({ behavior: "smooth" }); };
 const drawCards = showCards(data, moment => showInWhole(moment.lanes, ...moment.view));
 if (Object.keys(data.grids).length) showIterations(data);
 showKernels();
@@ -39,10 +35,7 @@ function showKernels() {
   if (!place || !kernels) return;
   const shown = ["kernel", "class", "tensor_cores", "count", "time_ns", "time_share", "median_ns", "min_ns", "max_ns", "imbalance"];
   const table = makeTable(shown.map(wanted => kernels.find(([name]) => name === wanted))), bins = new Map();
-  durations?.[0][2].forEach((kernel, row) => {
-    if (!bins.has(kernel)) bins.set(kernel, []);
-    bins.get(kernel).push(durations.slice(1).map(([, , values]) => values[row]));
-  });
+  durations?.[0][2].forEach((kernel, row) => { if (!bins.has(kernel)) bins.set(kernel, []); bins.get(kernel).push(durations.slice(1).map(([, , values]) => values[row])); });
   table.tHead.rows[0].cells[5].after(make("th", { scope: "col" }, "durations"));
   for (const row of table.tBodies[0].rows) {
     const [name] = row.cells, own = bins.get(name.textContent);
@@ -75,10 +68,8 @@ function showFlames(name, flames) {
   const select = find(`#${name}-of`), search = find(`#${name}-search`);
   let graph = null;
   const draw = () => { graph = new FlameGraph(find(`#${name}-flame`), flames[Number(select.value)][1]); graph.search(search.value); };
-  select.append(...flames.map(([rank], at) => make("option", { value: String(at) }, rank === "all" ? "all ranks" : rank)));
-  select.addEventListener("change", draw);
   search.addEventListener("input", () => graph.search(search.value));
-  draw();
+  offer(select, flames.map(([rank], at) => [at, rank === "all" ? "all ranks" : rank]), draw);
 }
 /** The modules of a model as a tree, the roofline of products, how iterations differ, and parallel dimensions. */
 function showModules() {

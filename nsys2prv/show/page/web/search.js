@@ -29,16 +29,14 @@ export class Search {
   /** Point out the events with such names; the others pale. */
   ask(text) {
     this.input.value = text;
-    let said = "";
-    try { this.asked = parseSearch(text.trim()); } catch { [this.asked, said] = [{}, "not a regular expression"]; }
-    const { test } = this.asked, names = new Set();
-    if (test) this.data.names.forEach((name, number) => { if (test(name)) names.add(number); });
-    this.timeline.matches = test ? names : null;
+    try { this.asked = parseSearch(text.trim()); } catch { this.asked = { isWrong: true }; }
+    const { test, isWrong, rank, time } = this.asked, names = test && new Set(this.data.names.flatMap((name, number) => test(name) ? [number] : []));
+    this.timeline.matches = names ?? null;
     this.hits = test ? this.list(names) : null;
     this.hit = -1;
     for (const button of this.steps) button.hidden = !this.hits?.length;
-    if (this.hits) said = `${formatCount(this.hits.length)} on this page${this.hits.length ? "; Enter: the next" : ""}`;
-    this.found.textContent = test ? said : said || (Object.keys(this.asked).length ? "Enter: go there" : "");
+    this.found.textContent = this.hits ? `${formatCount(this.hits.length)} on this page${this.hits.length ? "; Enter: the next" : ""}`
+      : isWrong ? "not a regular expression" : time || rank !== undefined ? "Enter: go there" : "";
     this.timeline.change();
   }
   list(names) {
@@ -52,22 +50,19 @@ export class Search {
   /** Go to the next one, or to the rank or time; without anything asked for to the next event named as the selected one. */
   step(by) {
     const { timeline, asked } = this, { selected } = timeline;
-    if (asked.time) {
-      const [from, to] = asked.time, half = (timeline.view[1] - timeline.view[0]) / 2;
-      return to > from ? timeline.show(from, to) : timeline.show(from - half, from + half);
-    }
+    const [begin, end] = timeline.view, [from, to] = asked.time ?? [], half = (end - begin) / 2;
+    if (asked.time) return to > from ? timeline.show(from, to) : timeline.show(from - half, from + half);
     if (asked.rank !== undefined) return this.goToRank(asked.rank);
     if (!this.hits && selected?.track) {
       this.ask(`/^${this.data.getName(selected.track, selected.i).replace(/[.*+?^${}()|[\]\\/]/g, "\\$&")}$/`);
       this.hit = this.hits.findIndex(({ track, i }) => track === selected.track && i === selected.i);
     }
     if (!this.hits?.length) return;
-    const after = this.hits.findIndex(({ track, i }) => track.end[i] > timeline.view[0]);
-    this.hit = this.hit < 0 ? after - (by < 0) : this.hit + by;
-    this.hit = (this.hit + this.hits.length) % this.hits.length;
+    const after = this.hits.findIndex(({ track, i }) => track.end[i] > begin), next = this.hit < 0 ? after - (by < 0) : this.hit + by;
+    this.hit = (next + this.hits.length) % this.hits.length;
     this.found.textContent = `${formatCount(this.hit + 1)} of ${formatCount(this.hits.length)}`;
     const { lane, track, i } = this.hits[this.hit], length = track.end[i] - track.begin[i];
-    if (length * 20 < timeline.view[1] - timeline.view[0]) timeline.show(track.begin[i] - 10 * length, track.end[i] + 10 * length, false);
+    if (length * 20 < end - begin) timeline.show(track.begin[i] - 10 * length, track.end[i] + 10 * length, false);
     timeline.goTo(lane, track, i);
   }
   goToRank(rank) {
@@ -75,8 +70,7 @@ export class Search {
     this.found.textContent = lanes.length ? "" : `there is no rank ${rank}`;
     if (!lanes.length) return;
     timeline.reveal(lanes);
-    const row = timeline.findRow(lanes[0]);
-    if (!row.detailed) timeline.toggleLane(lanes[0]);
+    if (!timeline.findRow(lanes[0]).detailed) timeline.toggleLane(lanes[0]);
     timeline.box.scrollTop = timeline.findRow(lanes[0]).y;
     timeline.box.focus({ preventScroll: true });
   }

@@ -12,11 +12,8 @@ const ORDER = ["knm", "h", "x"];  // Of the kinds of events in the table.
 const SOON = 120;  // Until the table follows the view (ms).
 
 /** How much of a time spans cover that may overlap. spans: [begin, end]. */
-const measureUnion = spans => {
-  let total = 0, reached = -Infinity;
-  for (const [from, to] of spans.sort((one, two) => one[0] - two[0])) if (to > reached) { total += to - Math.max(from, reached); reached = to; }
-  return total;
-};
+const measureUnion = spans => spans.sort(([one], [two]) => one - two).reduce(([total, reached], [from, to]) =>
+  [total + Math.max(to - Math.max(from, reached), 0), Math.max(to, reached)], [0, -Infinity])[0];
 
 /** The columns of a table of what some lanes do from begin to end, by events: time within, share of the time of all these lanes; count, mean and
  * longest of the whole events that are at least partly in it. Where events of it are not on the page the shares of its bins, and no counts. covered: the share
@@ -34,7 +31,7 @@ export const sumUp = (data, lanes, begin, end) => {
     data.binParts.forEach(({ title, ofHost }, part) => add(Number(ofHost), ofHost ? "share of host" : "share of time", title, (gpu[part] + host[part]) * all));
     if (data.lanes[lanes[0]].device) add(0, "share of time", "idle", Math.max(rest, 0) * all);
   } else for (const lane of lanes) {
-    const own = new Map(), measure = sorts => measureUnion(sorts.flatMap(sort => own.get(sort) ?? [])), host = new Set(), onGpu = new Set();
+    const own = new Map(), measure = (...sorts) => measureUnion(sorts.flatMap(sort => own.get(sort))), seen = [new Set(), new Set(), new Set()];
     for (const kind of "knmhx") {
       const track = data.getTrack(lane, kind);
       for (let i = 0; i < (track?.count ?? 0) && track.begin[i] < end; i++) {
@@ -44,19 +41,18 @@ export const sumUp = (data, lanes, begin, end) => {
         const sort = SORTS[data.getClass(track, i)] ?? "kernel", order = ORDER.findIndex(kinds => kinds.includes(kind));
         add(order, sort, data.getName(track, i), to - from, length, wait);
         (own.get(sort) ?? own.set(sort, []).get(sort)).push([from, to]);
-        [onGpu, host][order]?.add(sort);
+        seen[order].add(sort);
       }
     }
-    if (data.lanes[lane].device) add(0, "GPU", "no GPU work", end - begin - measure([...onGpu]));
-    if (data.getTrack(lane, "h")) add(1, "host", "outside recorded calls", end - begin - measure([...host]));
-    for (const sort of own.keys()) covered.set(sort, (covered.get(sort) ?? 0) + measure([sort]) / all);
+    if (data.lanes[lane].device) add(0, "GPU", "no GPU work", end - begin - measure(...seen[0]));
+    if (data.getTrack(lane, "h")) add(1, "host", "outside recorded calls", end - begin - measure(...seen[1]));
+    for (const sort of own.keys()) covered.set(sort, (covered.get(sort) ?? 0) + measure(sort) / all);
   }
-  const list = [...rows.values()].filter(row => row.time || row.count).sort((one, two) => one.order - two.order || two.time - one.time), column = (...names) => get => [...names, list.map(get)];
-  const columns = [[...column("sort", "what")(row => row.sort), true], [...column("name", "name")(row => row.name), true], column("time_ns", "time")(row => Math.round(row.time)),
-    column("share", "share")(row => row.time / all)];
-  if (isWhole) columns.push(column("count", "count")(row => row.count), column("mean_ns", "mean")(row => row.count ? row.whole / row.count : null), column("longest_ns", "longest")(row => row.longest));
-  if (list.some(row => row.wait)) columns.push(column("wait_ns", "of it waiting")(row => row.wait || null));
-  return { columns, isWhole, covered: [...covered], rows: list.length };
+  const list = [...rows.values()].filter(row => row.time || row.count).sort((one, two) => one.order - two.order || two.time - one.time);
+  const columns = [["sort", "what", row => row.sort, true], ["name", "name", row => row.name, true], ["time_ns", "time", row => Math.round(row.time)], ["share", "share", row => row.time / all],
+    ...isWhole ? [["count", "count", row => row.count], ["mean_ns", "mean", row => row.count ? row.whole / row.count : null], ["longest_ns", "longest", row => row.longest]] : [],
+    ...list.some(row => row.wait) ? [["wait_ns", "of it waiting", row => row.wait || null]] : []];
+  return { columns: columns.map(([name, head, get, isText]) => [name, head, list.map(get), isText]), isWhole, covered: [...covered], rows: list.length };
 };
 
 export class Panel {
@@ -94,12 +90,11 @@ export class Panel {
     if (!found?.track) return;
     const { track, i, row: { lane } } = found, [name, where, ...lines] = describeEvent(data, lane, track, i), launch = data.findLaunch(lane, track, i);
     const fields = [["where", where], ...lines, ["ends at", formatTime(track.end[i], 4)]].filter(Boolean);
-    const members = track.collective?.[i] ? data.getCollective(track.collective[i]) : [], pick = get => members.map(({ lane: one, track: of, i: at }) => get(of, at, one));
-    const goTo = at => () => timeline.goTo(members[at].lane, members[at].track, members[at].i);
-    const table = members.length > 1 && makeTable([["rank", "rank", pick((of, at, one) => data.nameLane(one)), true], ["begin_ns", "begins at", pick((of, at) => of.begin[at])],
-      ["late_ns", "after the first", pick((of, at) => of.late[at])], ["wait_ns", "waits for the last", pick((of, at) => of.wait[at])],
-      ["transfer_ns", "transfer", pick((of, at) => of.end[at] - of.begin[at] - of.wait[at])], ["duration_ns", "duration", pick((of, at) => of.end[at] - of.begin[at])]]);
-    if (table) [...table.tBodies[0].rows].forEach(({ cells: [cell] }, at) => cell.replaceChildren(makeButton(cell.textContent, "show it there", goTo(at))));
+    const members = track.collective?.[i] ? data.getCollective(track.collective[i]) : [];
+    const columns = [["rank", "rank", (of, at, one) => data.nameLane(one), true], ["begin_ns", "begins at", (of, at) => of.begin[at]], ["late_ns", "after the first", (of, at) => of.late[at]],
+      ["wait_ns", "waits for the last", (of, at) => of.wait[at]], ["transfer_ns", "transfer", (of, at) => of.end[at] - of.begin[at] - of.wait[at]], ["duration_ns", "duration", (of, at) => of.end[at] - of.begin[at]]];
+    const table = members.length > 1 && makeTable(columns.map(([key, head, get, isText]) => [key, head, members.map(({ lane: one, track: of, i: at }) => get(of, at, one)), isText]));
+    if (table) [...table.tBodies[0].rows].forEach(({ cells: [cell] }, at) => cell.replaceChildren(makeButton(cell.textContent, "show it there", () => timeline.goTo(members[at].lane, members[at].track, members[at].i))));
     this.event.replaceChildren(...[make("h4", {}, name), make("p", { class: "tools" },
       makeButton("zoom to it", "show only its time (z)", () => timeline.zoomToArea()),
       launch && makeButton("its launch", launch.name, () => timeline.goTo(lane, data.getTrack(lane, "h"), launch.i)),

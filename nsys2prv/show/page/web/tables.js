@@ -18,10 +18,7 @@ const makeSortable = table => {
   heads.forEach(head => {
     if (head.classList.contains("fixed")) return;
     const isNumber = head.classList.contains("n");
-    const getKey = row => {
-      const cell = row.cells[head.cellIndex];
-      return isNumber ? (cell.dataset.v ? Number(cell.dataset.v) : -Infinity) : cell.textContent;
-    };
+    const getKey = row => { const cell = row.cells[head.cellIndex]; return isNumber ? (cell.dataset.v ? Number(cell.dataset.v) : -Infinity) : cell.textContent; };
     const sort = () => {
       const now = head.getAttribute("aria-sort"), up = isNumber ? now === "descending" : now !== "ascending";
       heads.forEach(one => one.removeAttribute("aria-sort"));
@@ -38,10 +35,7 @@ const makeSortable = table => {
 /** Show only rows with all words of an input; count says how many. */
 export const makeFilterable = (input, table, count) => input.addEventListener("input", () => {
   const words = splitWords(input.value), rows = [...table.tBodies[0].rows];
-  for (const row of rows) {
-    const text = row.textContent.toLowerCase();
-    row.hidden = !words.every(word => text.includes(word));
-  }
+  for (const row of rows) { const text = row.textContent.toLowerCase(); row.hidden = !words.every(word => text.includes(word)); }
   count.textContent = `${formatCount(rows.filter(row => !row.hidden).length)} of ${formatCount(rows.length)}`;
 });
 

@@ -94,10 +94,7 @@ export class Timeline {
   toggleLane(lane) { if (!this.toggled.delete(lane)) this.toggled.add(lane); this.layOut(); }
   toggleGroup(group) { group.open = !group.open; this.layOut(); }
   /** Unfold the groups of some lanes. */
-  reveal(lanes) {
-    for (const group of this.groups || []) group.open ||= group.lanes.some(lane => lanes.includes(lane));
-    this.layOut();
-  }
+  reveal(lanes) { for (const group of this.groups || []) group.open ||= group.lanes.some(lane => lanes.includes(lane)); this.layOut(); }
 
   // ---- the view -------------------------------------------------------------------------------
   show(begin, end, softly = true) {
@@ -122,15 +119,8 @@ export class Timeline {
     this.show(middle - (middle - begin) * factor, middle + (end - middle) * factor, softly);
   }
   pan(part, softly = true) { this.show(...this.view.map((side, _, [begin, end]) => side + (end - begin) * part), softly); }
-  tell() {
-    const [begin, end] = this.view;
-    this.range.textContent = formatSpan(begin, end);
-    this.onview?.(this.view);
-  }
-  getTime(x) {
-    const [begin, end] = this.view;
-    return begin + (x - GUTTER) / (this.canvas.clientWidth - GUTTER) * (end - begin);
-  }
+  tell() { const [begin, end] = this.view; this.range.textContent = formatSpan(begin, end); this.onview?.(this.view); }
+  getTime(x) { const [begin, end] = this.view; return begin + (x - GUTTER) / (this.canvas.clientWidth - GUTTER) * (end - begin); }
   draw(context, width, height) { new Drawing(this, context, width, height, getColours()).draw(); }
 
   /** The lanes of the rows from a height to another; from the axis all. */
@@ -165,16 +155,9 @@ export class Timeline {
     this.change();
   }
   /** Select a time of lanes. */
-  selectArea(begin, end, lanes) {
-    this.area = { begin: Math.max(begin, 0), end: Math.min(end, this.data.duration), lanes };
-    this.panel.table.open = true;
-    this.change();
-  }
+  selectArea(begin, end, lanes) { this.area = { begin: Math.max(begin, 0), end: Math.min(end, this.data.duration), lanes }; this.panel.table.open = true; this.change(); }
   /** Show the selected time only, or the selected event. */
-  zoomToArea() {
-    const { track, i } = this.selected ?? {};
-    if (this.area) this.show(this.area.begin, this.area.end); else if (track) this.show(track.begin[i], track.end[i]);
-  }
+  zoomToArea() { const { track, i } = this.selected ?? {}; if (this.area) this.show(this.area.begin, this.area.end); else if (track) this.show(track.begin[i], track.end[i]); }
   click(found) {
     if (!found) return this.clear();
     if (found.row.type === "group") this.toggleGroup(found.row.group);
