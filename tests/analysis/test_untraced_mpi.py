@@ -111,9 +111,9 @@ def test_mpi_asked_for_and_not_recorded(
         tables["CUPTI_ACTIVITY_KIND_RUNTIME"] = [make_call(41 * MS, 42 * MS, 1, nameId=2)]
         tables["CUPTI_ACTIVITY_KIND_KERNEL"] = [make_kernel(42 * MS, 49 * MS, correlationId=1)]
     report = make_export(tmp_path / "r.sqlite", tables)
-    main(["report", str(report)])
+    main(["report", "--full", str(report)])
     printed = " ".join(capsys.readouterr().out.split())
-    quality = printed.partition("quality of the capture:")[2]
+    quality = printed.partition("Capture quality")[2]
     assert quality.startswith(" r.sqlite: MPI tracing was on, but no MPI call was recorded")
     assert "--mpi-impl" in quality
     assert "LD_PRELOAD" in quality

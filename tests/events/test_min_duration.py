@@ -71,7 +71,7 @@ def test_short_calls_are_dropped_and_counted(tmp_path: Path) -> None:
         ("osrt", Reason.TOO_SHORT.with_detail("1 us")): 3,
         ("osrt", Reason.NO_TIME): 2,
     }
-    assert "3 rows of osrt left out: shorter than 1 us" in summary.text()
+    assert "3 rows of osrt discarded: shorter than 1 us" in summary.text()
     assert "read" not in trace.labels.values[OSRT].values()
     assert summary.threads == 2
 

@@ -177,9 +177,9 @@ def test_losses_come_first_in_the_summary(
     assert main(["-v", *reports, str(tmp_path / "o.prv")]) == 0
     output = capsys.readouterr()
     quoted = [
-        line.strip()
+        line[line.index("Nsight Systems ") :]
         for line in output.out.splitlines()
-        if line.strip().startswith("Nsight Systems ")
+        if line.strip().removeprefix("Quality").strip().startswith("Nsight Systems ")
     ]
     order = [
         next((item["tells"] for item in messages if item["begins"].strip() in line), "warning")
