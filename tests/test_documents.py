@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.writers.paraver.cfg import load_views
 
 DOCS = Path(__file__).parent.parent / "docs"
+PACKAGE = DOCS.parent / "nsys2prv"
 TRAINING = DOCS.parent / "sample_reports" / "training"
 
 
@@ -162,3 +165,42 @@ def test_the_tutorial_s_python_prints_the_figures_that_it_tells(
     )
     assert match
     assert [times[rank] for rank in range(4)] == [int(match[1])] * 3 + [int(match[2])]
+
+
+def test_troubleshooting_quotes_messages_that_there_are() -> None:
+    """Words in code face that begin a paragraph, or a row of a table of messages or reasons."""
+    files = [path for ending in ("py", "yaml") for path in PACKAGE.rglob(f"*.{ending}")]
+    source = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    source = " ".join(re.sub(r'"\s*\n\s*f?"', "", source).replace('\\"', '"').split())
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8").partition("## Former")[0]
+    rows = re.findall(r"^\| (`.*?) \| ", text, re.M)
+    quoted = re.findall(r"\*\*`([^`]+)`\*\*", text) + re.findall("`([^`]+)`", "\n".join(rows))
+    assert len(quoted) > 90
+    parts = {part.strip() for one in quoted for part in re.split(r"\bR\b", one)}
+    assert sorted(part for part in parts if part not in source) == []
+
+
+#: Commands that need what tests do not have: an installation, Paraver, or the reader's own reports.
+NOT_RUN = re.compile(r"wxparaver|--install|^(?!nsys2prv)|\brun/|\b4gpu/|\bbefore/|man nsys2prv")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md", "docs/questions.md"])
+def test_commands_of_documents_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = DOCS.parent
+    blocks = re.findall(
+        r"^```sh\n(.*?)^```$", (root / name).read_text(encoding="utf-8"), re.M | re.S
+    )
+    lines = [
+        line.split("  #")[0].split(" && ")[-1] for block in blocks for line in block.splitlines()
+    ]
+    commands = [shlex.split(line)[1:] for line in lines if not NOT_RUN.search(line.strip())]
+    (tmp_path / "sample_reports").symlink_to(root / "sample_reports")
+    monkeypatch.chdir(tmp_path)
+    for words in commands:
+        with contextlib.suppress(SystemExit):
+            # A limit may be exceeded.
+            assert main(words) in (0, 4, 5), words
+    assert commands
