@@ -414,13 +414,16 @@ def _add_guards(
         return windows, list(range(1, len(windows) + 1))
     at = max(number for number, window in enumerate(windows) if isinstance(window, Single)) + 1
     level = windows[at - 1].level
+    # A guard lets pass no other lines than the window whose lines are drawn.
+    drawn = [one.filters for one in windows if isinstance(one, Single) and one.look.lines]
+    tags = {name: filters[name] for filters in drawn for name in filters if name == "tag_msg"}
     added = [
         Single(
             "any of these events" if types.condition == "[x,y]" else "all of these events",
             level,
             {"thread": Function("Last Evt Val")},
             Look(shown=False),
-            {"evt_type": types, "evt_value": Filter("=", (float(NO_VALUE),))},
+            {"evt_type": types, "evt_value": Filter("=", (float(NO_VALUE),)), **tags},
         )
         for types in guards
     ]

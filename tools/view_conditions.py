@@ -86,6 +86,11 @@ def list_conditions(cfg: Cfg) -> tuple[Need, ...]:
         conditions.append(Need("any", tuple(Need("types", window=at) for at, _ in singles)))
     if table is None:
         shown = [at for at, one in enumerate(windows, 1) if one.look.shown]
+        for at, one in singles:
+            # Lines of some kinds; those of all but some are drawn where there are any.
+            tags = one.filters.get("tag_msg")
+            if one.look.lines and tags and tags.condition == "=":
+                conditions.append(Need("tags", window=at))
         return *conditions, _need_any(_list_window_needs(windows, at) for at in shown)
     if table.statistic in STATISTICS_OF_LINES:
         return *conditions, Need("tags", window=table.control)
