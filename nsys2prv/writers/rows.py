@@ -201,7 +201,16 @@ class ObjectModel(Struct):
     @property
     def count(self) -> int:
         """Return the number of tasks that are processes, neither helpers nor devices of a host."""
-        return sum(one.pid != NO_PROCESS and not one.is_helper for one in self.processes)
+        return len(self.members)
+
+    @property
+    def members(self) -> list[int]:
+        """Return these tasks, from 1."""
+        return [
+            task
+            for task, one in enumerate(self.processes, 1)
+            if one.pid != NO_PROCESS and not one.is_helper
+        ]
 
     def describe_processes(self) -> str:
         """Return how many processes and ranks there are, for people."""

@@ -130,6 +130,17 @@ def test_graphs_traced_as_a_whole_count_as_kernels(tmp_path: Path) -> None:
     assert {labels[63000006][one] for one in graphs} == {labels[63000008][one] for one in graphs}
 
 
+@pytest.mark.parametrize(("sample", "ranks"), [("mpi", 4), ("graphs", 0)])
+def test_dimemas_finds_the_communicator_of_all_ranks(
+    sample: str, ranks: int, tmp_path: Path
+) -> None:
+    convert_and_read(sorted((SAMPLES / sample).glob("*.sqlite")), tmp_path / "o.prv")
+    header, first, *_ = (tmp_path / "o.prv").read_text().splitlines()
+    assert header.endswith("),1") == first.startswith("c:") == bool(ranks)
+    if ranks:
+        assert first == "c:1:1:4:1:2:3:4"
+
+
 @pytest.mark.parametrize("sample", ["graphs", "mpi"])
 def test_types_are_declared_that_records_have(sample: str, tmp_path: Path) -> None:
     reports = sorted((SAMPLES / sample).glob("*.sqlite"))

@@ -47,7 +47,7 @@ def parse_trace(prv: Path, keep: Callable[[Row], Row | None] = lambda row: row) 
     trace = ParsedTrace(int(header.split("):", 1)[1].split("_ns", 1)[0]))
     opened: dict[tuple[Row, tuple[int, ...]], list[tuple[int, Pairs, int]]] = defaultdict(list)
     for place, line in enumerate(body):
-        if line.startswith("#"):
+        if line.startswith(("#", "c")):
             continue
         numbers = [int(word) for word in line.split(":")]
         row = (numbers[3], numbers[4])
@@ -230,7 +230,7 @@ def read_lines(prv: Path) -> tuple[Counter[str], dict[tuple[Row, int], list[Pair
     lines: Counter[str] = Counter()
     order: dict[tuple[Row, int], list[Pairs]] = defaultdict(list)
     for line in body:
-        if line.startswith("#"):
+        if line.startswith(("#", "c")):
             continue
         numbers = [int(word) for word in line.split(":")]
         row = (numbers[3], numbers[4])

@@ -52,7 +52,10 @@ def read_trace(path: Path) -> Trace:
     header, *body = content.decode("ascii").split("\n")
     if body and body[-1] == "":
         body.pop()
-    _read_header(trace, header)
+    communicators = _read_header(trace, header)
+    if any(not line.startswith("c:1:") for line in body[:communicators]):
+        trace.violations.add("lines of communicators", header)
+    del body[:communicators]
     _read_pcf(trace, path.with_name(f"{stem}.pcf"))
     _read_row(trace, path.with_name(f"{stem}.row"))
     _Body(trace).read(body)
@@ -60,12 +63,12 @@ def read_trace(path: Path) -> Trace:
     return trace
 
 
-def _read_header(trace: Trace, line: str) -> None:
-    """Read duration, nodes and tasks."""
+def _read_header(trace: Trace, line: str) -> int:
+    """Read duration, nodes and tasks; return the number of lines of communicators that follow."""
     match = HEADER.fullmatch(line)
     if match is None:
         raise ValueError(f"not a header: {line[:200]}")
-    _, duration, nodes, cpus, count, tasks, _ = match.groups()
+    _, duration, nodes, cpus, count, tasks, communicators = match.groups()
     trace.duration = int(duration)
     trace.nodes = [int(cpu) for cpu in cpus.split(",")]
     pairs = [entry.split(":") for entry in tasks.split(",")]
@@ -76,6 +79,7 @@ def _read_header(trace: Trace, line: str) -> None:
         trace.violations.add("node without CPU, or task on an unknown node", line)
     if max(sum(trace.nodes), sum(threads for threads, _ in trace.tasks)) > LAST_OBJECT:
         trace.violations.add("more objects than Paraver holds", line)
+    return int(communicators or 0)
 
 
 def _read_row(trace: Trace, path: Path) -> None:

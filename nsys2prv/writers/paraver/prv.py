@@ -54,6 +54,8 @@ class Choice(Struct, frozen=True, dict=True):
         return b"".join(self.texts) + _BEHIND, np.cumsum([0, *map(len, self.texts)], dtype=np.int32)
 
 
+#: Layouts of calls that have a communicator.
+COMMUNICATING = frozenset(("mpi_point_to_point", "mpi_collective"))
 #: Integers of any size, from 0 up; or indices, and the numbers (int64) that they stand for.
 Column = np.ndarray | tuple[np.ndarray, np.ndarray]
 #: A text that is the same in all lines, one of several texts by a column, or the numbers of a column.
@@ -106,7 +108,9 @@ class ParaverWriter(Struct, dict=True):
             self.closings.append(ends.with_columns(zeros))
         # From the reports, so that the same reports always give the same bytes.
         date = content.begin_utc or datetime.fromtimestamp(0, timezone.utc)
-        header = _format_header(content.model.tree, date, content.duration)
+        uses_mpi = not COMMUNICATING.isdisjoint(content.layouts)
+        members = content.model.members if uses_mpi else []
+        header = _format_header(content.model.tree, date, content.duration, members)
         return (header + content.comments).encode()
 
     def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
@@ -233,12 +237,15 @@ class ParaverWriter(Struct, dict=True):
         return Batch(time, [(self._begins[1], row), time, *parts])
 
 
-def _format_header(tree: ObjectTree, date: datetime, duration: int) -> str:
-    """Return the first line of the .prv; `duration` in ns."""
+def _format_header(tree: ObjectTree, date: datetime, duration: int, members: Sequence[int]) -> str:
+    """Return the first line of the .prv, and that of MPI_COMM_WORLD, which BSC's Dimemas needs for
+    collectives. duration: in ns. members: tasks of that communicator, from 1; empty without MPI.
+    """
     cpus = ",".join(map(str, tree.cpus_per_node))
     tasks = ",".join(f"{len(task.threads)}:{task.node + 1}" for task in tree.tasks)
     objects = f"{len(tree.nodes)}({cpus}):1:{len(tree.tasks)}({tasks})"
-    return f"#Paraver ({date:%d/%m/%Y at %H:%M}):{duration}_ns:{objects}\n"
+    world = f",1\nc:1:1:{len(members)}:{':'.join(map(str, members))}" if members else ""
+    return f"#Paraver ({date:%d/%m/%Y at %H:%M}):{duration}_ns:{objects}{world}\n"
 
 
 def _find(found: Slice | AlikeRanges, name: str) -> Column:
