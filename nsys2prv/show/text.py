@@ -164,11 +164,6 @@ def use_micro_sign(text: str) -> str:
     return re.sub(r"(?<=\d )us\b", "µs", text)
 
 
-def write_units(text: str) -> str:
-    """Return a text with µs and percentages as people write them: 5 µs, 87 %."""
-    return re.sub(r"(?<=\d)%", " %", use_micro_sign(text))
-
-
 def join_units(text: str) -> str:
     """Return a text in which a number and its unit stay together."""
     return re.sub(r"(?<=\d) (?=[%×a-z])", NO_BREAK, text)

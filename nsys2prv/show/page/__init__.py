@@ -42,7 +42,7 @@ from nsys2prv.show.text import (
     format_machine_line,
     format_work,
     join_units,
-    write_units,
+    use_micro_sign,
 )
 
 if TYPE_CHECKING:
@@ -229,12 +229,12 @@ def load_environment() -> Environment:
 
 
 def make_printable(value: object) -> object:
-    """Return a value for a template, with replacement characters for what cannot be printed, and µs and
-    percentages as people write them.
+    """Return a value for a template, with replacement characters for what cannot be printed, and µs as
+    people write it.
     """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    value = write_units(value)
+    value = use_micro_sign(value)
     if value.isprintable():
         return value
     return "".join(one if one.isprintable() or one == "\u00a0" else "\ufffd" for one in value)

@@ -19,7 +19,7 @@ from nsys2prv.figures.time_division import BINS, HOST_PARTS
 from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.page.events import CLASSES, COLUMNS, merge_windows
 from nsys2prv.show.page.excerpts import Excerpts
-from nsys2prv.show.text import format_heading, write_units
+from nsys2prv.show.text import format_heading
 
 #: Rows of a table on a page; JSON has all.
 MOST_ROWS = 1500
@@ -273,9 +273,8 @@ def _list_tables(results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
             if key not in result.declared.drawn
         ]
         if tables or (not result.declared.special and (result.notes or result.missing)):
-            texts = {"notes": result.notes, "missing": result.missing}
-            written = {key: [*map(write_units, lines)] for key, lines in texts.items()}
-            yield {"title": result.title, "tables": tables, **written}
+            texts = {"title": result.title, "notes": result.notes, "missing": result.missing}
+            yield {"tables": tables, **texts}
 
 
 def _list_columns(frame: pl.DataFrame) -> Iterator[tuple[str, str, Sequence[object], bool]]:

@@ -24,7 +24,7 @@ check("spans have the digits that they need", [[0, 5], [1_094_980_000, 1_095_020
   ["0 to 5 ns (5 ns)", "1.094980 to 1.095020 s (40.00 µs)", "0.000 to 2.000 ms (2.00 ms)"]);
 check("ranges", listRanges([0, 1, 2, 5, 7, 8]), "0 to 2, 5, 7 to 8");
 check("bytes", [0, 999, 1000, 12_800_000, 4e12].map(formatBytes), ["0 B", "999 B", "1.00 kB", "12.80 MB", "4.00 TB"]);
-check("shares", [formatShare(.12345), formatShare(1, 0)], ["12.3 %", "100 %"]);
+check("shares", [formatShare(.12345), formatShare(1, 0)], ["12.3%", "100%"]);
 check("counts", [formatCount(1234567), countNoun(1, "rank"), countNoun(1000, "rank")], ["1,234,567", "1 rank", "1,000 ranks"]);
 check("steps", [.7, 1, 1.1, 3, 6, 1e6 + 1, 0, NaN].map(roundStep), [1, 1, 2, 5, 10, 2e6, 1, 1]);
 check("ticks", makeTimeTicks(0, 1000, 5), [[0, "0.0 µs"], [200, "0.2 µs"], [400, "0.4 µs"], [600, "0.6 µs"], [800, "0.8 µs"], [1000, "1.0 µs"]]);

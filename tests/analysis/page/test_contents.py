@@ -21,7 +21,7 @@ from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.page import load_environment, make_job_page, make_page
 from nsys2prv.show.page.data import encode_varints
 from nsys2prv.show.page.excerpts import choose_excerpts
-from nsys2prv.show.text import write_units
+from nsys2prv.show.text import use_micro_sign
 
 ROOT = Path(__file__).parents[3]
 
@@ -61,14 +61,14 @@ def test_the_page_has_what_the_json_has(page_and_json: tuple[str, dict]) -> None
                     pytest.approx(expected, rel=1e-5) if isinstance(expected, float) else expected
                 )
     for finding in data["findings"]:
-        assert write_units(finding["title"]) in page.text
+        assert use_micro_sign(finding["title"]) in page.text
     notes = [line for one in job.facts["tables"] for line in (*one["notes"], *one["missing"])]
     for name, one in data["analyses"].items():
         # Where few jobs have anything of an analysis, the page does not say that there is nothing.
         is_told = bool(one["tables"]) or not DECLARED[name].special
-        assert not is_told or {*map(write_units, (*one["missing"], *one["notes"]))} <= {*notes}
+        assert not is_told or {*one["missing"], *one["notes"]} <= {*notes}
     for note in [*data["job"]["notes"], *data["job"]["warnings"]]:
-        assert write_units(note) in page.text
+        assert use_micro_sign(note) in page.text
     assert not [*list_references(text)]
     written = re.sub(r'class="data">[^<]*', "", text)
     assert not re.search(r"https?:|file:|xmlns|unsafe", written, re.IGNORECASE)

@@ -15,26 +15,20 @@ const MOST_JOINS = 160, MOST_LOOKED_AT = 3000, MOST_MESSAGES = 1500;
 /** Events narrower than this (px) fill columns together. */
 const NARROW = 3;
 
-/** Pixel columns of a track, each with the shares of the narrow events in it. */
+/** Pixel columns of a track, each with the shares of the narrow events in it: at least a pixel high, so that a single one is seen. */
 class Columns {
   constructor(drawing, y, size) { Object.assign(this, { drawing, y, size, x: 0, shares: new Map() }); }
-  add(x0, x1, colour, alpha) {
+  add(x0, x1, colour) {
     for (let x = Math.floor(x0); x < x1; x++) {
       if (x !== this.x) this.paint();
-      const key = `${colour} ${alpha}`, share = Math.min(x1, x + 1) - Math.max(x0, x);
       this.x = x;
-      this.shares.set(key, (this.shares.get(key) ?? 0) + share);
+      this.shares.set(colour, (this.shares.get(colour) ?? 0) + Math.min(x1, x + 1) - Math.max(x0, x));
     }
   }
   paint() {
-    const { drawing, y, size, x, shares } = this, { c } = drawing;
-    let bottom = y + size;
-    for (const [key, share] of [...shares].sort()) {
-      const [colour, alpha] = key.split(" "), high = Math.max(size * share, shares.size > 1 ? 0 : 1);
-      c.globalAlpha = Number(alpha);
-      c.fillStyle = drawing.getFill(colour);
-      c.fillRect(x, bottom -= high, 1, high);
-    }
+    const { drawing, shares, size } = this, least = shares.size > 1 ? 0 : 1 / size;
+    drawing.c.globalAlpha = 1;
+    stackShares(drawing.c, this.x, this.y, 1, size, [...shares].sort().map(([colour, share]) => [drawing.getFill(colour), Math.max(share, least)]));
     shares.clear();
   }
 }
@@ -232,8 +226,7 @@ export class Drawing {
       const kind = data.getClass(track, i), alpha = !matches || matches.has(track.name[i]) ? 1 : .18;
       const ready = track.wait ? Math.min(Math.max(this.x(from + track.wait[i]), x0), x1) : x0;
       if (wide < NARROW) {
-        columns.add(x0, ready, "wait-bin", alpha);
-        columns.add(ready, x1, kind, alpha);
+        if (alpha === 1) { columns.add(x0, ready, "wait-bin"); columns.add(ready, x1, kind); }
         continue;
       }
       c.globalAlpha = alpha;

@@ -23,7 +23,7 @@ export const formatBytes = bytes => {
 };
 
 /** A figure with its unit. */
-export const formatFigure = (value, unit) => unit === "bytes" ? formatBytes(value) : `${Number(value.toPrecision(3)).toLocaleString("en-US")} ${unit}`;
+export const formatFigure = (value, unit) => unit === "bytes" ? formatBytes(value) : `${Number(value.toPrecision(3)).toLocaleString("en-US")}${unit === "%" ? "" : " "}${unit}`;
 
 export const formatShare = (share, digits = 1) => `${(100 * share).toFixed(digits)}%`;
 

@@ -1,59 +1,36 @@
 // Shares of the parts of time that fill a time of a lane: of single events where they are on the page, elsewhere of bins.
 
-/** Time without other time; both are lists of [begin, end] that ascend and do not overlap. */
-const takeOff = (some, taken) => {
-  const left = [];
-  let at = 0;
-  for (let [begin, end] of some) {
-    while (at < taken.length && taken[at][1] <= begin) at++;
-    for (let next = at; next < taken.length && taken[next][0] < end; next++) {
-      if (taken[next][0] > begin) left.push([begin, taken[next][0]]);
-      begin = Math.max(begin, taken[next][1]);
-    }
-    if (end > begin) left.push([begin, end]);
-  }
-  return left;
-};
-/** Time that is in any of these. */
-const unite = spans => {
-  const whole = [];
-  for (const [begin, end] of spans.sort((one, two) => one[0] - two[0]))
-    if (whole.length && begin <= whole.at(-1)[1]) whole.at(-1)[1] = Math.max(end, whole.at(-1)[1]);
-    else if (end > begin) whole.push([begin, end]);
-  return whole;
-};
-
-/** Times of the parts of a lane's time by its single events: of each moment the first part that applies. */
-const listTimes = (data, lane, isHost) => {
-  const times = data.binParts.map(() => []), number = name => data.binParts.findIndex(part => part.name === name);
-  const [compute, moving, wait, copies] = ["compute", "communication", "wait", "copies"].map(number);
+/** Begins (1) and ends (-1) of the parts of a lane's time, by its single events: [time, part, 1 or -1]. */
+const listEdges = (data, lane, isHost) => {
+  const edges = [], number = name => data.binParts.findIndex(part => part.name === name), [moving, wait] = ["communication", "wait"].map(number);
+  const ofKind = { k: number("compute"), n: moving, m: number("copies") }, ofClass = data.classes.map(name => data.binParts.findIndex(({ ofHost, colour }) => ofHost && colour === name));
+  const add = (part, begin, end) => { if (part >= 0 && end > begin) edges.push([begin, part, 1], [end, part, -1]); };
   for (const kind of isHost ? "h" : "knm") {
     const track = data.getTrack(lane, kind);
     for (let i = 0; i < (track?.count ?? 0); i++) {
       const begin = track.begin[i], end = track.end[i], ready = kind === "n" ? Math.min(begin + track.wait[i], end) : begin;
-      const part = isHost ? data.binParts.findIndex(({ ofHost, colour }) => ofHost && colour === data.getClass(track, i)) : { k: compute, n: moving, m: copies }[kind];
-      times[part]?.push([ready, end]);
-      if (ready > begin) times[wait]?.push([begin, ready]);
+      add(isHost ? ofClass[data.nameClasses[track.name[i]]] : ofKind[kind], ready, end);
+      add(wait, begin, ready);
     }
   }
-  return times;
+  return edges.sort((one, two) => one[0] - two[0]);
 };
 
-/** The division of a lane's time into parts that exclude each other, as sums up to any time. */
+/** The division of a lane's time into parts, of each moment the first that applies, as sums up to any time. */
 class Division {
   constructor(data, lane, isHost) {
-    this.count = data.binParts.length;
-    let taken = [];
-    const pieces = listTimes(data, lane, isHost).flatMap((times, part) => {
-      const own = takeOff(unite(times), taken);
-      if (own.length) taken = unite([...taken, ...own].map(one => [...one]));
-      return own.map(([begin, end]) => ({ begin, end, part }));
-    }).sort((one, two) => one.begin - two.begin);
-    this.pieces = pieces;
-    this.sums = new Float64Array((pieces.length + 1) * this.count);
+    const count = this.count = data.binParts.length, pieces = this.pieces = [], open = new Array(count).fill(0);
+    let since = 0;
+    for (const [time, part, change] of listEdges(data, lane, isHost)) {
+      const now = time > since ? open.findIndex(one => one > 0) : -1;
+      if (now >= 0) pieces.push({ begin: since, end: time, part: now });
+      since = time;
+      open[part] += change;
+    }
+    this.sums = new Float64Array((pieces.length + 1) * count);
     pieces.forEach(({ begin, end, part }, at) => {
-      for (let one = 0; one < this.count; one++) this.sums[(at + 1) * this.count + one] = this.sums[at * this.count + one];
-      this.sums[(at + 1) * this.count + part] += end - begin;
+      this.sums.copyWithin((at + 1) * count, at * count, (at + 1) * count);
+      this.sums[(at + 1) * count + part] += end - begin;
     });
   }
   /** Add the time of each part before a time to sums, times a factor. */
