@@ -220,8 +220,11 @@ def take_off_inner(values: np.ndarray, parent: np.ndarray) -> np.ndarray:
     """Return what ranges have of a value (int64) without what the ranges within them have. parent: as
     :func:`find_parents` returns it.
     """
-    own, inner = values.copy(), parent >= 0
-    np.subtract.at(own, parent[inner], values[inner])
+    own = values.copy()
+    for first in range(0, len(parent), INTERVAL_ROWS):
+        above = parent[first : first + INTERVAL_ROWS]
+        inner = np.flatnonzero(above >= 0)
+        np.subtract.at(own, above[inner], values[first + inner])
     return own
 
 

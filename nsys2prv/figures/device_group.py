@@ -30,7 +30,7 @@ from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.export.info import GpuLimits
-from nsys2prv.table.event_reader import HOST, EventReader, make_frame
+from nsys2prv.table.event_reader import HOST, RANGES, EventReader, make_frame
 
 #: What analyses collect of a device group: frames, each with its name; and those of all groups by name.
 Collected = Iterator[tuple[str, pl.DataFrame]]
@@ -422,6 +422,12 @@ class DeviceGroup:
             self._computed.clear()
             self.__dict__.pop("launches", None)
 
+    def forget_ranges(self) -> None:
+        """Drop the NVTX ranges, of a unit that is alone; they are read again where they are needed."""
+        if self.is_alone:
+            for layout in RANGES:
+                self._computed.pop(("ranges", layout), None)
+
     def forget_work(self) -> None:
         """Drop what devices executed, of a unit that is alone; it is read again where it is needed."""
         if self.is_alone:
@@ -478,10 +484,14 @@ def read_ordered_ranges(
     unit, by thread, begin, longer first.
     """
     frame = reader.read_begins(layout, ("range",), unit, dtype=np.int32)
-    thread, begin, end, name = to_arrays(frame, "thread", *SIDES, "range")
-    thread = reader.rows.main_rows[thread]
-    order = order_ranges(begin, end, thread)
-    return thread[order], begin[order], end[order], options.find_groups(name[order])
+    thread = reader.rows.main_rows.astype(np.int32)[frame.drop_in_place("thread").to_numpy()]
+    order = order_ranges(*to_arrays(frame, *SIDES), thread).astype(np.uint32)
+    # One after the other: of millions of ranges both orders together would take most memory.
+    ordered = [thread[order]]
+    del thread
+    ordered += [frame.drop_in_place(side).to_numpy()[order] for side in SIDES]
+    name = frame.drop_in_place("range").to_numpy()[order]
+    return *ordered, options.find_groups(name).astype(np.int32)
 
 
 def join_launch_ranges(work: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:

@@ -15,6 +15,7 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.budget import INTERVAL_ROWS
 from nsys2prv._util.columns import COUNT, DURATION
 from nsys2prv._util.intervals import (
     EMPTY,
@@ -70,6 +71,8 @@ PARTS: dict[str, str] = {part: said for part, (said, *_) in TEXTS["parts"].items
 WAITING = "synchronisation"
 #: Time that belongs to calls of CUDA of other threads.
 BESIDE = "beside"
+#: Columns of the times of a thread's activities that are summed.
+ROW_COLUMNS = ("source", "name", "time", "begin", "longest")
 #: What tells more of hosts -> its layouts.
 TOLD_BY: dict[str, Collection[str]] = {
     "CUDA API calls": ("cuda_api",),
@@ -282,25 +285,34 @@ def list_activities(
     sources: dict[tuple[str, str], int] = {}
     columns: list[np.ndarray] = []
 
+    def sum_rows(rows: Iterable[np.ndarray]) -> pl.LazyFrame:
+        return sum_times(pl.LazyFrame(dict(zip(ROW_COLUMNS, rows, strict=True))), "source", "name")
+
     def add(part: str, names: str, *rows: np.ndarray) -> None:
-        source = sources.setdefault((part, names), len(sources))
-        piece = np.stack(np.broadcast_arrays(np.int64(source), *rows))
-        columns.append(piece[:, piece[2] > 0])
+        source = np.int64(sources.setdefault((part, names), len(sources)))
+        kept = np.flatnonzero(rows[1] > 0)
+        given = np.broadcast_arrays(source, *rows, rows[1])
+        piece = np.stack([one[kept] for one in given], dtype=np.int64)
+        if len(kept) > INTERVAL_ROWS:
+            piece = sum_rows(piece).collect().select(ROW_COLUMNS).to_numpy().T
+        columns.append(piece)
 
     task = int(unit.task_of[thread])
     for layout, part in CALLS.items():
         if not unit.has(layout):
             continue
         calls = unit.select_events(layout, unit.list_rows(task))
-        begin, end, name = to_arrays(calls, *SIDES, NAMED_BY[layout])
-        is_own, is_io = (calls["thread"] == thread).to_numpy(), np.isin(name, unit.options.io)
+        called = to_arrays(calls, *SIDES, NAMED_BY[layout])
+        is_own = (calls["thread"] == thread).to_numpy()
+        is_io = np.isin(called[2], unit.options.io)
         counted = {part: is_own | (others and part == "nccl")}
         if part == "cuda":
             counted |= {BESIDE: ~is_own, "mpi": is_own}
         elif part == "os":
             counted = {"io": is_own & is_io, "os": is_own & ~is_io}
         for one, counts in counted.items():
-            since, until, lasts = begin[counts], end[counts], np.zeros(counts.sum(), np.int64)
+            begin, until, name = called if counts.all() else (one[counts] for one in called)
+            since, lasts = begin, np.zeros(len(begin), np.int64)
             if one == BESIDE or (others and one == "nccl"):
                 # Where several threads are in calls, the call that began first counts.
                 reached = np.maximum.accumulate(np.append(0, until))[:-1]
@@ -308,13 +320,11 @@ def list_activities(
             for time in (time for name_of_part, time in found if name_of_part == one):
                 lasts += time.within(since, until)
             names = NAME_SETS.get(layout, layout)
-            add("cuda" if one == BESIDE else one, names, name[counts], lasts, begin[counts])
+            add("cuda" if one == BESIDE else one, names, name, lasts, begin)
     places = measure_places(unit, thread, spans)
     for part, names, frame in (("where", "place", places), ("range", "range", ranges)):
         add(part, names, *to_arrays(frame, frame.columns[0], "time"), np.int64(-1))
-    row_columns = ("source", "name", "time", "begin")
-    rows = pl.LazyFrame(dict(zip(row_columns, np.concatenate(columns, axis=1), strict=True)))
-    sums = sum_times(rows.with_columns(longest="time"), "source", "name")
+    sums = sum_rows(np.concatenate(columns, axis=1))
     parts, names = (pl.Series(one, dtype=pl.String) for one in zip(*sources, strict=True))
     part, of_source = pl.lit(parts).gather("source"), pl.lit(names).gather("source")
     set_up = unit.remember(("set up", task), lambda: _find_set_up(unit, task))
@@ -341,7 +351,7 @@ def _find_set_up(unit: DeviceGroup, task: int) -> int:
     begin = int(first["begin"][0]) if first.height else -2
     if begin < 0 or (unit.first_work is not None and unit.first_work < begin):
         return -2
-    is_late = calls.filter(uses & (pl.col("end") <= begin) & (pl.col("error") <= 0)).height
+    is_late = calls.select((uses & (pl.col("end") <= begin) & (pl.col("error") <= 0)).any()).item()
     return -2 if is_late and not first.filter(launches).height else begin
 
 
@@ -357,15 +367,20 @@ def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFra
         row, begin, end, group = (column[rows] for column in columns)
         if len(row):
             break
-    _, parent = find_parents(row, begin, end)
-    of_groups = pl.DataFrame({"group": group.astype(np.int64), "lasts": end - begin})
+    parent = find_parents(row, begin, end)[1]
     sums = []
     for time in times:
         first, last = time.find_hull()
-        inside = pl.Series(take_off_inner(time.within(begin, end), parent))
-        own = of_groups.with_columns(time=inside.clip(0)).filter((begin < last) & (end > first))
-        grouped = own.group_by("group", maintain_order=True)
-        sums.append(grouped.agg(pl.col("time", "lasts").sum(), count=COUNT))
+        inside, pieces = take_off_inner(time.within(begin, end), parent), []
+        for start in range(0, max(1, len(begin)), INTERVAL_ROWS):
+            of = slice(start, start + INTERVAL_ROWS)
+            sides = {"begin": begin[of], "end": end[of]}
+            rows = pl.DataFrame({"group": group[of].astype(np.int64), "time": inside[of], **sides})
+            own = rows.lazy().filter(pl.col("begin") < last, pl.col("end") > first)
+            lasts, spent = pl.col("end") - pl.col("begin"), pl.col("time").clip(0)
+            grouped = own.group_by("group", maintain_order=True)
+            pieces.append(grouped.agg(spent.sum(), lasts=lasts.sum(), count=COUNT).collect())
+        sums.append(pl.concat(pieces).group_by("group", maintain_order=True).sum())
     return sums
 
 

@@ -429,6 +429,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """Return what a thread does in some time."""
         # Ranges first: while all calls are in memory these would need more.
         ranges = sum_ranges(unit, row, spans)
+        unit.forget_ranges()
         when = [*find_host_parts(unit, row, spans)]
         parts = sum_host_parts(when)
         # A host that goes on afterwards has neither ended nor not begun.

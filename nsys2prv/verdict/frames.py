@@ -114,6 +114,8 @@ def _collect_hosts(
     moments = {when: time.find_longest() for when, time in asked.items()}
     asked = {when: time - busy for when, time in asked.items()}
     *of_asked, of_main = host_time.sum_ranges(unit, main, *asked.values(), outside[main])
+    if len(outside) == 1:
+        unit.forget_ranges()
     yield "ranges", _label(of_main, task)
     for (when, time), ranges in zip(asked.items(), of_asked, strict=True):
         row = dict(zip(SIDES, moments[when], strict=True)) | {"length": time.length}
