@@ -315,10 +315,12 @@ def _list_phases(job: FinishedJob) -> list[tuple[str, int, int]]:
 
 
 def _measure_balance(tables: Mapping[str, pl.DataFrame]) -> dict[str, float]:
-    """Return the useful share of each GPU, or rank without any."""
+    """Return the useful share of each GPU, or rank without any: of MPI alone what is outside it."""
     for name, key in (("devices", "device"), ("hosts", "rank")):
-        if (frame := tables.get(name)) is not None and frame.height:
-            return dict(frame.select(key, "useful_share").drop_nulls().rows())
+        frame = tables.get(name, NO_ROWS)
+        for share in ("useful_share", "outside_mpi_share"):
+            if share in frame.columns:
+                return dict(frame.select(key, share).drop_nulls().rows())
     return {}
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import statistics
+import tarfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,6 +120,27 @@ def test_one_run_has_no_scalability() -> None:
     assert write_title(made) == "POP assessment of one run on 2 GPUs"
     assert {"speedup", "efficiency"}.isdisjoint(made.runs[0].metrics)
     assert "Speed-up" not in format_study(made, Style(width=100))
+
+
+def test_balance_of_a_program_of_mpi_alone(tmp_path: Path) -> None:
+    """What each rank does outside MPI, as SQL has it; plots show it."""
+    with tarfile.open(
+        SAMPLES.parent / "tests" / "mpi_patterns" / "recordings.tar.xz"
+    ) as recordings:
+        members = [one for one in recordings if one.name.startswith("alltoall/")]
+        recordings.extractall(tmp_path, members, filter="data")
+    made = study([tmp_path / "alltoall"])
+    (run,) = made.runs
+    assert statistics.fmean(run.balance.values()) == pytest.approx(run.metrics["mpi"]["parallel"])
+    calls = """SELECT end - start FROM MPI_COLLECTIVES_EVENTS JOIN StringIds ON id = textId
+        WHERE value = 'MPI_Alltoall' ORDER BY start DESC LIMIT ?"""
+    length = run.interval.end_ns - run.interval.begin_ns
+    for number, (rank, outside) in enumerate(run.balance.items()):
+        assert rank == f"rank {number}"
+        with sqlite3.connect(tmp_path / "alltoall" / f"rank{number}.sqlite") as database:
+            inside = sum(time for (time,) in database.execute(calls, [run.interval.iterations]))
+        assert outside == pytest.approx(1 - inside / length, abs=1e-3)
+    assert {"runs", "balance_1"} <= made.pictures().keys()
 
 
 def test_hosts_of_a_region_are_those_of_its_thread() -> None:
