@@ -107,8 +107,7 @@ SCENES = (
         1,
         (
             "analysis/kernel-class-time_2dh",
-            "analysis/overlap-communication-compute-2dh-timeline",
-            "analysis/nccl-exposed-2dh",
+            "analysis/overlap_2dh",
             "analysis/nccl_late_by_task_2dh",
             "analysis/nccl_wait_by_task_2dh",
             "analysis/nccl_bw_mbs",

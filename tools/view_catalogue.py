@@ -42,9 +42,11 @@ from nsys2prv.writers.paraver.cfg import (
     Histogram,
     HistogramColumns,
     Look,
+    Need,
     Single,
     View,
     Window,
+    combine_cfgs,
 )
 
 #: What a file of the catalogue says of a view, a window or a table.
@@ -77,7 +79,7 @@ SHORT_UNITS = {
     **{unit: unit.replace("/", " per ") for unit in ("MB/s", "bytes/ms", "packets/ms", "ticks/ms")},
     "percent": "%",
 }
-_VIEW = {"title", "shows", "unit", "first", "any_of", "needs", "windows", "histogram"}
+_VIEW = {"title", "shows", "unit", "first", "any_of", "needs", "kernels", "windows", "histogram"}
 #: Title of a window that is 1 where a table's columns have a value.
 COUNTED = "in any column"
 #: Key of a window -> field of its look.
@@ -107,10 +109,12 @@ def load_views(path: Path) -> tuple[View, ...]:
                 f"{path / MENUS}: name each view of a file here, in a menu, and no other: {', '.join(sorted(differing))}"
             )
         specs += _make_declared_views([spec for _, spec in listed], core, codes)
-    views = []
-    for name, spec in specs:
+    views: list[View] = []
+    # Workspaces last, since they open the others.
+    for name, spec in sorted(specs, key=lambda named: "opens" in named[1]):
         try:
-            views.append(_make_view(name, spec, codes))
+            make = _make_workspace if "opens" in spec else _make_view
+            views.append(make(name, spec, codes if make is _make_view else views))
         except (CfgError, KeyError, TypeError, ValueError) as error:
             raise CfgError(
                 f"{path / files.get(name, '')}: {name}: {error if isinstance(error, CfgError) else repr(error)}"
@@ -259,18 +263,59 @@ def _make_view(name: str, spec: Spec, codes: Codes) -> View:
         table = _make_histogram(
             histogram, heading, dict(zip(windows, numbers, strict=True)), guarded
         )
-    text = "\n".join(
+    cfg = Cfg(_describe(spec, needs), tuple(guarded), table)
+    path, shows, unit = name + VIEW_SUFFIX, spec["shows"], spec["unit"]
+    first = spec.get("first", 0)
+    headline = write_headline(shows) if first or histogram is None else ""
+    kernels, conditions = spec.get("kernels", ""), list_conditions(cfg)
+    return View(path, title, shows, unit, needs, cfg, conditions, first, headline, kernels=kernels)
+
+
+def _make_workspace(name: str, spec: Spec, views: list[View]) -> View:
+    """Return a view that opens others of these."""
+    _check_keys(spec, {"title", "shows", "unit", "first", "opens", "opens_if"})
+    by_path = {view.path: view for view in views}
+    opens, opens_if = (
+        tuple(path + VIEW_SUFFIX for path in spec.get(key, ())) for key in ("opens", "opens_if")
+    )
+    members = [by_path[path] for path in opens]
+    assert all(path in by_path for path in opens_if)
+    needs = "; or ".join(dict.fromkeys(view.needs for view in members))
+    cfg = combine_cfgs(_describe(spec, needs), (view.cfg for view in members))
+    needed, before = [], 0
+    for view in members:
+        needed.append(Need("all", tuple(_move_need(one, before) for one in view.conditions)))
+        before += len(view.cfg.windows)
+    return View(
+        name + VIEW_SUFFIX,
+        spec["title"],
+        spec["shows"],
+        spec["unit"],
+        needs,
+        cfg,
+        (Need("any", tuple(needed)),),
+        spec.get("first", 0),
+        write_headline(spec["shows"]),
+        opens,
+        opens_if,
+    )
+
+
+def _move_need(need: Need, by: int) -> Need:
+    """Return a need of windows whose numbers are higher by some."""
+    moved = tuple(_move_need(one, by) for one in need.needs)
+    return replace(need, needs=moved, window=need.window and need.window + by)
+
+
+def _describe(spec: Spec, needs: str) -> str:
+    """Return the description in a view's file."""
+    return "\n".join(
         [
             *textwrap.wrap(spec["shows"], DESCRIPTION_WIDTH),
             f"Unit: {spec['unit']}.",
             *textwrap.wrap(f"Needs: {needs}.", DESCRIPTION_WIDTH),
         ]
     )
-    cfg = Cfg(text, tuple(guarded), table)
-    path, shows, unit = name + VIEW_SUFFIX, spec["shows"], spec["unit"]
-    first = spec.get("first", 0)
-    headline = write_headline(shows) if first or histogram is None else ""
-    return View(path, title, shows, unit, needs, cfg, list_conditions(cfg), first, headline)
 
 
 def _leave_out_zero(spec: Spec, windows: dict[str, Window]) -> Spec:

@@ -78,13 +78,13 @@ DRAW_MODES = _split_words(
 )
 STATISTICS = _split_words(
     """
-    Time, % Window Time, # Bursts, # Bursts != 0, Integral, Average value, Average value != 0,
-    Sum bursts, #Sends, Bytes sent
+    Time, % Time, % Window Time, # Bursts, # Bursts != 0, Integral, Average value, Average value != 0,
+    Average per Burst != 0, Sum bursts, #Sends, Bytes sent
     """
 )
 #: Of these, those to which a data window of 0 adds nothing: Paraver shows no column then.
 STATISTICS_OF_DATA = _split_words(
-    "# Bursts != 0, Integral, Average value, Average value != 0, Sum bursts, #Sends, Bytes sent"
+    "# Bursts != 0, Integral, Average value, Average value != 0, Average per Burst != 0, Sum bursts, #Sends, Bytes sent"
 )
 #: The largest number that Paraver keeps as an event type with a label.
 LAST_TYPE = 2**31 - 1
@@ -142,8 +142,8 @@ def _find_problems(cfg: Cfg) -> Iterator[str]:
         )
         for problem in (*_check_any_window(window), *problems):
             yield f"{where}: {problem}"
-    if cfg.histogram is not None and cfg.windows:
-        for problem in _check_histogram(cfg.histogram, cfg.windows):
+    for table in cfg.tables if cfg.windows else ():
+        for problem in _check_histogram(table, cfg.windows):
             yield f"histogram: {problem}"
 
 

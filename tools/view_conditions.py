@@ -53,7 +53,7 @@ OPERATIONS_OF_THE_FIRST = frozenset(
     ("controlled: clear by", "controlled: maximum", "controlled: add")
 )
 #: Statistics of the columns' window alone, independent of the data window's values.
-STATISTICS_OF_COLUMNS = frozenset(("Time", "% Window Time", "# Bursts", "# Bursts != 0"))
+STATISTICS_OF_COLUMNS = frozenset(("Time", "% Time", "% Window Time", "# Bursts", "# Bursts != 0"))
 #: Statistics of the lines that pass the filters of the columns' window, by partner.
 STATISTICS_OF_LINES = frozenset(("#Sends", "Bytes sent"))
 #: Event types of CUDA's calls and work, which nearly every trace has.
@@ -180,7 +180,13 @@ def list_views_for_most(views: Iterable[View], codes: Iterable[Sequence[int]]) -
     )
     shown = []
     for view in views:
-        singles = [window for window in view.cfg.windows if isinstance(window, Single)]
+        # Ranges that keep Paraver from asking have types of all between.
+        singles = [
+            window
+            for window in view.cfg.windows
+            if isinstance(window, Single)
+            and not (window.guards and window.types.condition == "[x,y]")
+        ]
         # Paraver offers views without event types for any trace.
         types = set().union(*(_list_window_types(one, known) for one in singles)) or {0}
         contents = (_make_least_contents(code, usual) for code in types)

@@ -106,21 +106,6 @@ def test_messages_from_rank_to_rank(answers: Answers, library: str) -> None:
         assert read_matrix(answers, "analysis/mpi_sends_2dh.cfg") == counted
 
 
-def test_mpi_exposed(answers: Answers, tasks: list[list[Work]], mpi: list[list[Span]]) -> None:
-    if not any(mpi):
-        pytest.skip("no MPI")
-    expected = []
-    for calls, work in zip(mpi, tasks, strict=True):
-        computing = [(one.begin, one.end) for one in work if one.computes]
-        exposed = measure([*calls, *computing]) - measure(computing)
-        expected.append((exposed, measure(calls) - exposed))
-    assert [
-        (row.get("Exposed", 0), row.get("Overlapped", 0))
-        for row in answers.read_labelled_rows("analysis/mpi_exposed_2dh.cfg")
-        if row
-    ] == expected
-
-
 def test_time_in_mpi_by_partner(answers: Answers) -> None:
     times: Counter[str] = Counter()
     for call in answers.load_trace().list_intervals(MPI_CODES[0]):

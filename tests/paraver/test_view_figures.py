@@ -4,9 +4,11 @@ of the trace read by other means.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import chain, pairwise
+from operator import itemgetter
 
 import pytest
 from tools.trace import Interval
@@ -100,15 +102,65 @@ def test_states_of_main_threads(answers: Answers) -> None:
 
 # ------------------------------------------------------------------------------------------------------- overlap and gaps
 def test_overlap(answers: Answers, tasks: list[list[Work]]) -> None:
+    rows = [answers.query(f"SELECT start, end FROM {table}") for table in MPI_TABLES]
     expected = []
-    for task in tasks:
-        alone = _sum_busy(item for item in task if _is_nccl(item) or item.computes)
-        alone -= _sum_busy(item for item in task if item.computes)
-        expected.append((alone, _sum_busy(filter(_is_nccl, task)) - alone))
-    assert [
-        (row.get("Exposed", 0), row.get("Overlapped", 0))
-        for row in answers.read_labelled_rows("analysis/nccl-exposed-2dh.cfg")
-    ] == expected
+    for number, task in enumerate(tasks):
+        mpi = [(begin, end) for export, begin, end in chain(*rows) if export == number]
+        running = {
+            "NCCL": merge_stretches(filter(_is_nccl, task)),
+            "MPI": merge_stretches(Work((0, 0), *times, "", False) for times in mpi),
+            "copies": merge_stretches(
+                item for item in task if not item.computes and not _is_nccl(item)
+            ),
+        }
+        computing = merge_stretches(item for item in task if item.computes)
+        times: Counter[str] = Counter()
+        edges = sorted(
+            {edge for of in (computing, *running.values()) for one in of for edge in one}
+        )
+        for begin, end in pairwise(edges):
+            beside = [name for name, of in running.items() if _covers(of, begin)]
+            if _covers(computing, begin):
+                times[f"Overlapped {beside[0]}" if beside else "Computes alone"] += end - begin
+            elif beside:
+                times[f"Exposed {beside[0]}"] += end - begin
+        times["Idle"] = answers.duration - times.total()
+        expected.append({name: 100 * time / answers.duration for name, time in times.items()})
+    rows = answers.read_labelled_rows("analysis/overlap_2dh.cfg")
+    assert len(rows) == len(expected)
+    for row, shares in zip(rows, expected, strict=True):
+        assert row == pytest.approx(shares, rel=1e-6, abs=1e-7)
+    exposed = answers.read_rows("analysis/nccl_exposed_2dh.cfg")
+    assert [100 * sum(row) / answers.duration for row in exposed] == pytest.approx(
+        [row["Exposed NCCL"] for row in rows]
+    )
+    if "analysis/mpi_exposed_by_call_2dh.cfg" in answers.tables:
+        for row, calls in zip(
+            rows, answers.read_rows("analysis/mpi_exposed_by_call_2dh.cfg"), strict=True
+        ):
+            assert 100 * sum(calls) / answers.duration >= row["Exposed MPI"] > 0
+
+
+def _covers(stretches: list[tuple[int, int]], time: int) -> bool:
+    at = bisect_right(stretches, time, key=itemgetter(0)) - 1
+    return at >= 0 and time < stretches[at][1]
+
+
+def test_products_on_tensor_cores(answers: Answers) -> None:
+    """Of each task, by the stretches in which each answer holds: the least certain counts."""
+    labels = answers.load_trace().labels.values
+    expected: dict[int, list[Work]] = defaultdict(list)
+    for kernel in answers.load_trace().events[KERNEL]:
+        if labels[CLASS].get(kernel.others.get(CLASS)) in ("GEMM", "Attention", "Convolution"):
+            work = Work(
+                (0, 0), kernel.begin, kernel.end, labels[TENSOR][kernel.others[TENSOR]], True
+            )
+            expected[kernel.row[0]].append(work)
+    shares = answers.read_labelled_rows("analysis/tensor_cores_2dh.cfg")
+    for row, (_, work) in zip(shares, sorted(expected.items()), strict=True):
+        every = _sum_busy(work)
+        certain = _sum_busy(one for one in work if one.name != "Yes")
+        assert row["Yes"] == pytest.approx(100 * (every - certain) / every, rel=1e-6)
 
 
 #: Digits of a gap's length in ns -> how a view calls it, and what is added to them for it.

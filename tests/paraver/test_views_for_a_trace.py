@@ -32,12 +32,13 @@ from nsys2prv.writers.paraver.cfg import (
     load_environment,
     load_views,
 )
+from nsys2prv.writers.paraver.kernels import find_kernel_to_show
 from nsys2prv.writers.paraver.views import (
     TraceContents,
     Workspace,
-    find_kernel_to_show,
     find_views_for_trace,
     install_views,
+    make_views,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -195,7 +196,7 @@ def test_a_line_without_end_is_not_read_whole(
 
 
 # ------------------------------------------------------------------------------------------------ views that show something
-OVERLAP = "analysis/nccl-exposed-2dh.cfg"
+OVERLAP = "analysis/nccl_exposed_2dh.cfg"
 COMPUTING, MUTEXES = "hwcounters/sm-active-avg-2dh.cfg", "analysis/mutex_contention.cfg"
 IN_FLIGHT, TENSORS = "analysis/kernels-inflight.cfg", "hwcounters/tensor_util_per_kernel-2dh.cfg"
 ACTIVITIES, USEFUL = "views/cuda_activities.cfg", "model/GPU_LB.cfg"
@@ -226,7 +227,7 @@ REASONS = {
     # Not those that keep Paraver from asking.
     RANGES: [({ON_GPU}, {}, f"no event type {NVTX} … event type "), ({NVTX, ON_GPU}, {}, "")],
     "views/nccl_size.cfg": [({NCCL}, {}, "no event type 9501")],
-    # An overlap needs both; what is added to one of them is none.
+    # What may be 1 without events is no need.
     OVERLAP: [({NCCL}, {}, ""), ({NCCL, KERNEL}, {}, ""), ({KERNEL}, {}, f"no event type {NCCL}")],
     USEFUL: [({NCCL}, {}, f"no {EITHER}")],
     OUTSIDE: [
@@ -528,6 +529,38 @@ def test_every_entry_of_the_menus_shows_something(
     for title, group in menus.items():
         assert group == [path for path in load_views().menus[title] if path in group]
         assert all((folder / path).is_file() for path in group)
+
+
+def test_a_workspace_opens_what_shows_something_and_zooms_it_together(
+    trace: tuple[Path, list[str]],
+) -> None:
+    shown = {fit.path for fit in find_views_for_trace(trace[0]) if not fit.lacking}
+    texts = make_views(trace[0])
+    spaces = [view for view in VIEWS.values() if view.opens]
+    assert len(spaces) == 3
+    for space in spaces:
+        members = [VIEWS[one] for one in (*space.opens, *space.opens_if) if one in shown]
+        cfg = read_cfg(texts[space.path])
+        assert len(cfg.tables) == sum(view.cfg.histogram is not None for view in members) > 0
+        assert [table.title for table in cfg.tables] == [
+            view.cfg.histogram.title for view in members if view.cfg.histogram
+        ]
+        assert any(window.look.shown for window in cfg.windows)
+        assert {window.look.group for window in cfg.windows} == {1}
+        assert texts[space.path].count("Analyzer2D.Synchronize: 1\n") == len(cfg.tables)
+        # Side by side, on a screen of 1920 × 1080 pixels.
+        lines = texts[space.path].splitlines()
+        places = {
+            name: [
+                int(line.rpartition(" ")[2])
+                for line in lines
+                if line.startswith(f"Analyzer2D.{name}: ")
+            ]
+            for name in ("X", "Y", "Width", "Height")
+        }
+        corners = [*zip(*places.values(), strict=True)]
+        assert all(x + width <= 1920 and y + height <= 1200 for x, y, width, height in corners)
+        assert len({corner[:2] for corner in corners}) == len(corners)
 
 
 def test_workspaces_are_those_of_the_menus(installed: list[ElementTree.Element]) -> None:

@@ -51,7 +51,7 @@ def read_cfg(text: str) -> Cfg:
     description, end, body = rest.partition("\n" + DESCRIPTION_END)
     if not end:
         raise CfgError("no description")
-    windows_text, _, histogram_text = body.partition(NEW_HISTOGRAM + "\n")
+    windows_text, *tables = body.split(NEW_HISTOGRAM + "\n")
     windows = [
         _parse_window(_parse_tags(part))
         for part in re.split(r"^(?=window_name )", windows_text, flags=re.M)[1:]
@@ -59,9 +59,8 @@ def read_cfg(text: str) -> Cfg:
     announced = re.search(r"^ConfigFile.NumWindows: (\d+)$", head, re.M)
     if announced is None or int(announced[1]) != len(windows):
         raise CfgError("NumWindows is not the number of windows")
-    cfg = Cfg(
-        description, tuple(windows), _parse_histogram(histogram_text) if histogram_text else None
-    )
+    *more, last = map(_parse_histogram, tables) if tables else (None,)
+    cfg = Cfg(description, tuple(windows), last, tuple(more))
     check_view(cfg)
     return cfg
 

@@ -11,27 +11,25 @@ from __future__ import annotations
 import base64
 import re
 import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import lru_cache
 from itertools import islice, zip_longest
 from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
 
 import numpy as np
-from isal import igzip
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import load_templates, name_beside, write_complete_files
-from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.writers.paraver import check
 from nsys2prv.writers.paraver.cfg import (
     Cfg,
     Contents,
     Single,
     View,
+    combine_cfgs,
     explain_empty_view,
     format_cfg,
     load_environment,
@@ -44,14 +42,6 @@ from nsys2prv.writers.paraver.cfg import (
 MOST_VIEWS_LISTED = 10
 #: Title, in a listing, of the views that are in no menu.
 NO_MENU_TITLE = "In no menu (written with --all)"
-#: Event types that name a kernel, and its class.
-KERNEL_TYPE, CLASS_TYPE = (
-    load_catalogue().layouts["cuda_kernel"].by_name[name].code for name in ("kernel", "class")
-)
-#: Bytes at the start of a trace that are searched for the kernel to show. One with bimodal
-#: durations is preferred if it takes at least this share of the time of the most costly kernel.
-BYTES_SEARCHED, LEAST_BIMODAL = 1 << 26, 0.1
-
 #: The folder of views below Paraver's, and in it that of single views at a moment.
 INSTALLED, AT_MOMENTS = "nsys2prv", "moments"
 WORKSPACES_FILE = "workspaces.xml"
@@ -76,10 +66,16 @@ def find_views_for_trace(trace: Path) -> list[ViewFit]:
     contents = TraceContents(trace).whole
     by_breadth = sorted(load_views().codes.items(), key=lambda entry: -len(entry[1]))
     names = {code: name for name, codes in by_breadth for code in codes}
-    return [
-        ViewFit(view.path, view.title, _explain(view, contents, names))
-        for view in load_views().views
-    ]
+    lacking: dict[str, str] = {}
+    for view in load_views().views:
+        members = (*view.opens, *view.opens_if)
+        shown = any(not lacking[one] for one in members)
+        lacking[view.path] = "" if shown else _explain(view, contents, names)
+        if view.kernels and not lacking[view.path]:
+            from nsys2prv.writers.paraver.kernels import explain_lacking_kernels
+
+            lacking[view.path] = explain_lacking_kernels(trace, view.kernels)
+    return [ViewFit(view.path, view.title, lacking[view.path]) for view in load_views().views]
 
 
 def _explain(view: View, contents: Contents, names: Mapping[int, str]) -> str:
@@ -157,64 +153,36 @@ def make_views(trace: Path | None = None, everything: bool = False) -> dict[str,
         contents, rows = TraceContents(trace), _count_rows_by_level(trace)
         types, by_row = contents.whole.types, contents.rows
         views = [remove_empty_rows(narrow_types(view, types), by_row) for view in views]
+        views = _fit_workspaces(views, trace)
     return {view.path: format_cfg(choose_plane(view.cfg, trace), rows) for view in views}
 
 
+def _fit_workspaces(views: Sequence[View], trace: Path) -> list[View]:
+    """Return views, those that open others with all that show something of a trace."""
+    fits = {fit.path for fit in find_views_for_trace(trace) if not fit.lacking}
+    by_path = {view.path: view.cfg for view in views}
+    fitted = []
+    for view in views:
+        members = [by_path[path] for path in (*view.opens, *view.opens_if) if path in fits]
+        combined = combine_cfgs(view.cfg.description, members) if members else view.cfg
+        fitted.append(replace(view, cfg=combined))
+    return fitted
+
+
 def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
-    """Let a view with planes of kernels open on :func:`find_kernel_to_show`; return it. Other views
+    """Let a view with planes of kernels open on the most interesting kernel; return it. Other views
     are returned as they are.
     """
     table = cfg.histogram
     if trace is None or table is None or table.planes is None:
         return cfg
+    # Not before it is needed: with it comes polars.
+    from nsys2prv.writers.paraver.kernels import KERNEL_TYPE, find_kernel_to_show
+
     window = cfg.windows[table.planes - 1]
     if not isinstance(window, Single) or KERNEL_TYPE not in window.types.values:
         return cfg
     return replace(cfg, histogram=replace(table, plane=find_kernel_to_show(trace)))
-
-
-@lru_cache(1)
-def find_kernel_to_show(trace: Path) -> int:
-    """Return the value of the most interesting kernel at the start of a trace: of the matrix
-    products (else of all kernels) the most costly one with bimodal durations, if that costs enough;
-    else the most costly one. 0 without kernels.
-    """
-    import polars as pl
-
-    from nsys2prv._util.columns import find_modes
-
-    with (igzip.open if trace.suffix == ".gz" else open)(trace, "rb") as file:
-        data = file.read(BYTES_SEARCHED)
-    line, number = pl.col("line"), r":(\d+)"
-    events = (
-        pl.read_csv(data, has_header=False, separator="\x1f", quote_char=None, new_columns=["line"])
-        .lazy()
-        .filter(line.str.starts_with("2:") & line.str.contains(f":{KERNEL_TYPE}:", literal=True))
-        .select(
-            cpu=line.str.extract(r"^2:(\d+):"),
-            time=line.str.extract(r"^2:\d+:\d+:\d+:\d+:(\d+):").cast(pl.Int64),
-            kernel=line.str.extract(f":{KERNEL_TYPE}{number}").cast(pl.Int64),
-            product=line.str.extract(f":{CLASS_TYPE}{number}") == "1",
-        )
-        .with_columns(lasts=pl.col("time").shift(-1).over("cpu") - pl.col("time"))
-        .filter(pl.col("kernel") > 0)
-        .group_by("kernel")
-        .agg(pl.col("lasts").drop_nulls(), pl.col("product").any(), time=pl.col("lasts").sum())
-        .sort("product", "time", "kernel", descending=True, nulls_last=True)
-        .collect()
-    )
-    if not events.height:
-        return 0
-    first = events.row(0, named=True)
-    candidates = events.filter(
-        (pl.col("product") == first["product"]) & (pl.col("time") >= LEAST_BIMODAL * first["time"])
-    )
-    bimodal = (
-        kernel
-        for kernel, durations in zip(candidates["kernel"], candidates["lasts"], strict=True)
-        if find_modes(durations.to_numpy())[0]
-    )
-    return int(next(bimodal, first["kernel"]))
 
 
 def _count_rows_by_level(trace: Path) -> dict[str, int]:

@@ -191,6 +191,13 @@ class Cfg(Struct, frozen=True, omit_defaults=True):
     windows: tuple[Single | Composed, ...]
     #: The table, None for timelines.
     histogram: Histogram | None = None
+    #: The tables before it, of a workspace.
+    more: tuple[Histogram, ...] = ()
+
+    @property
+    def tables(self) -> tuple[Histogram, ...]:
+        """All tables."""
+        return self.more if self.histogram is None else (*self.more, self.histogram)
 
 
 class Need(Struct, frozen=True, omit_defaults=True):
@@ -226,6 +233,14 @@ class View(Struct, frozen=True, omit_defaults=True):
     first: int = 0
     #: What it shows, in one short sentence, of views that may be opened first.
     headline: str = ""
+    #: Of a workspace: the views that it opens, and those that it does for a trace of which they show
+    #: something.
+    opens: tuple[str, ...] = ()
+    #: See above.
+    opens_if: tuple[str, ...] = ()
+    #: Kernels that it needs, where event types do not tell: `sampled`, `without tensor cores`; "" if
+    #: they do.
+    kernels: str = ""
 
     @property
     def is_core(self) -> bool:
@@ -316,6 +331,25 @@ def format_cfg(
         windows.append((window, chosen, composes))
     template = load_environment().get_template("view.cfg")
     return template.render(cfg=cfg, windows=windows, rows=rows or {}, span=span)
+
+
+def combine_cfgs(description: str, cfgs: Iterable[Cfg]) -> Cfg:
+    """Return a view that opens several ones, whose windows and tables zoom together."""
+    windows: list[Single | Composed] = []
+    tables: list[Histogram] = []
+    for cfg in cfgs:
+        before = len(windows)
+        for window in cfg.windows:
+            if isinstance(window, Composed):
+                first, second = window.parents
+                window = replace(window, parents=(before + first, before + second))
+            windows.append(replace(window, look=replace(window.look, group=1)))
+        for table in cfg.tables:
+            planes = None if table.planes is None else before + table.planes
+            control, data = before + table.control, before + table.data
+            tables.append(replace(table, control=control, data=data, planes=planes))
+    *more, last = tables or (None,)
+    return Cfg(description, tuple(windows), last, tuple(more))
 
 
 @cache
