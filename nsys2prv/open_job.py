@@ -331,7 +331,7 @@ class OpenJob(Closable):
         if found := [kind] if kind in known else find_layouts(kind):
             return {layout: known[layout] for layout in found}
         held = ", ".join(self.kinds) or "none"
-        raise UsageError(f"{kind}: no such kind of event; this job holds {held}")
+        raise UsageError(f"{kind}: no such kind of event; this job has {held}")
 
     def _read_layout(
         self, layout: str, fields: Mapping[str, ValueSet | NameSet | None], labels: bool
@@ -597,7 +597,7 @@ def open_job(
     align="utc". Temporary files are in the system's folder by default.
 
     Raises Nsys2prvError with one line for people when a report cannot be read, NothingToWrite when
-    the reports hold no events.
+    the reports contain no events.
     """
     options = choose_options(options, fields)
     given = [reports] if isinstance(reports, str | Path) else reports

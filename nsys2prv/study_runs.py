@@ -630,7 +630,7 @@ def _compare_recordings(runs: Sequence[Run]) -> list[str]:
     if differing := _list_differing(named, lambda run: ", ".join(run.programs)):
         warnings.append(WARNINGS["programs"].format(differing=differing))
     for what, describe in (
-        ("useful work of devices is not the same", lambda run: run.useful),
+        ("the useful work of GPUs differs", lambda run: run.useful),
         ("host threads are not the same", lambda run: run.threads),
         ("ranks for each GPU are not the same", lambda run: f"{run.ranks / max(run.units, 1):g}"),
         ("recorded is not the same", lambda run: ", ".join(run.sums.get("recorded", ()))),

@@ -176,7 +176,7 @@ def run_conversion(arguments: list[str]) -> int:
                     f"\nfinding by finding in Paraver: nsys2prv report {finished} --paraver-tutorial"
                 )
     for line in summary.unread:
-        print_message("error", f"left out: {line}")
+        print_message("error", f"skipped: {line}")
     return int(bool(summary.unread))
 
 
@@ -245,8 +245,8 @@ def run_cfgs(arguments: list[str]) -> int:
     elif options.install:
         target, count, menus = views.install_views(trace, options.all)
         text = (
-            f"views written to {target}; Paraver offers {count} of them under Hints, in {menus} menus that begin with nsys2prv, when it is "
-            f"started next: those that show something of {trace or 'nearly every trace; with --for TRACE, those that do of a trace'}"
+            f"views written to {target}; after its next start, Paraver offers {count} of them under Hints, in {menus} nsys2prv menus: "
+            f"the views for {trace or 'nearly every trace (--for TRACE selects the views for one trace)'}"
         )
     elif folder:
         count = len(views.copy_views(folder, trace, options.all))

@@ -130,7 +130,7 @@ class Parser(argparse.ArgumentParser):
             message = f"{wanted[1]} {wanted[2]}: give {' or '.join(choices)}"
         elif wanted := TOO_MANY.match(message):
             example = f"; write {self.example}" if self.example else ""
-            message = f"{wanted[1]}: there is one argument too many{example}"
+            message = f"{wanted[1]}: one argument too many{example}"
             if wanted[1].startswith("-"):
                 message = f"{wanted[1]} is not an option of {self.prog}"
         elif wanted := MISSING.match(message):

@@ -65,7 +65,7 @@ def describe_reports(
             foreign.append(error)
     if not inspected:
         raise foreign[0]
-    warnings = [f"left out: {error}" for error in foreign]
+    warnings = [f"skipped: {error}" for error in foreign]
     if anonymous:
         names = Pseudonyms(one.info for one in inspected)
         inspected = [replace(one, info=hide_report(one.info, names)) for one in inspected]
@@ -74,10 +74,10 @@ def describe_reports(
     columns = ([COLUMNS[title](one.info) for one in inspected] for title in ALIKE_EVERYWHERE)
     rows = ([one.kinds.get(kind.name, (0,))[0] for one in inspected] for kind in all_kinds())
     marked = any(len({*one}) > 1 for one in columns) or any(map(_differ, rows))
-    first = f"{format_count(len(inspected), 'report')}{f'; {MARK} marks what differs between them' if marked else ''}:"
+    first = f"{format_count(len(inspected), 'report')}{f'; {MARK} marks differences' if marked else ''}:"
     tables = {table for one in inspected for table in one.counts}
     more = [f"  {what}: {how}" for what, how in list_unrecorded(tables).items()]
-    more = ["", "not recorded, and would tell more:", *more] if more else []
+    more = ["", "not recorded, but useful:", *more] if more else []
     text = "\n".join([first, *reports, "", *kinds, *_describe_untranslated(inspected), *more])
     infos = [one.info for one in inspected]
     if len(infos) < 2:

@@ -211,7 +211,7 @@ def _load_job_file(path: Path) -> FinishedJob:
     """Read the file that `report --json` wrote."""
     job = FinishedJob.read(path)
     if "records" not in job.description:
-        raise Nsys2prvError(f"{path}: holds the difference of two jobs, not one job")
+        raise Nsys2prvError(f"{path}: contains the difference of two jobs, not one job")
     return job
 
 

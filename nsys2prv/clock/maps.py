@@ -229,7 +229,7 @@ def read_record(text: str, source: str) -> ClockRecord:
         hosts = content.get("hosts") if isinstance(content, dict) else None
         if not isinstance(hosts, dict):
             raise Nsys2prvError(
-                f"{source}: not a clock file: needs `hosts:` with offset_ns and drift_ppm of each, as in a trace's .clock.yaml"
+                f"{source}: not a clock file: it needs `hosts:` with offset_ns and drift_ppm for each host, as in the .clock.yaml of a trace"
             )
         clocks = {}
         for name, fields in hosts.items():
@@ -247,5 +247,5 @@ def read_record(text: str, source: str) -> ClockRecord:
         raise Nsys2prvError(f"{source}: not YAML: {str(error).splitlines()[0]}") from None
     except ValidationError as error:
         raise Nsys2prvError(
-            f"{where}: not as in a clock file: {error}; see a trace's .clock.yaml"
+            f"{where}: not a valid clock file: {error}; see a trace's .clock.yaml"
         ) from None

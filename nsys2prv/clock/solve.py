@@ -198,7 +198,7 @@ def _find_unconnected_hosts(
                 if estimate.host not in observed.hosts
                 else "its calls cannot be paired with those of other hosts"
                 if estimate.host in observed.left
-                else "what it did with other hosts does not determine its clock"
+                else "its communication with other hosts does not determine its clock"
             )
             if others:
                 reason = f"nothing connects this host and {others} others to the first host: placed by UTC against it"

@@ -188,11 +188,11 @@ def _correct_rows(job: Read, captures: Captures) -> list[str]:
         )
         reasons = ", ".join(f"{n} {describe_reason(reason)}" for reason, n in (+lost).items())
         why = f" ({reasons})" if reasons else ""
-        missing, advice = "of the kinds asked for", "see what the reports hold with --list"
+        missing, advice = "events of the selected kinds", "inspect the reports with --list"
         if not job.selection.asked:
-            missing = "that can be translated"
-            advice += "; if the capture is empty, profile the program itself, until it ends"
-        raise NothingToWrite(f"{names}: nothing to write: no events {missing}{why}; {advice}")
+            missing = "supported events"
+            advice += "; if the capture is empty, profile the program, not its launcher, and let it exit normally"
+        raise NothingToWrite(f"{names}: nothing to write: no {missing}{why}; {advice}")
     warnings = samples.scale_fractions(job.results, job.folder)
     separate_overlaps(job.results, job.run_small)
     return warnings

@@ -294,7 +294,7 @@ def describe_clocks(
         one = "1 report" if len(placements) == 1 else "1 host"
         return [f"{one}, one clock: nothing to align"]
     if record is None:
-        return [f"{hosts:,} hosts placed by UTC alone, which may be wrong by milliseconds"]
+        return [f"{hosts:,} hosts placed by UTC only, which may be wrong by milliseconds"]
     alone = [name for name, clock in record.hosts.items() if not is_aligned(clock)]
     aligned = [clock for name, clock in record.hosts.items() if name not in alone]
     lines = _describe_aligned(aligned, hosts)
@@ -309,7 +309,7 @@ def describe_clocks(
 
 def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> list[str]:
     if clocks and not any(clock.method for clock in clocks):
-        return [f"{format_count(len(clocks), 'host')} corrected as the given clock file says"]
+        return [f"{format_count(len(clocks), 'host')} corrected by the given clock file"]
     if len(clocks) < 2:
         return []
     how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")

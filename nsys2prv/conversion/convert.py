@@ -221,7 +221,7 @@ def open_reports(
         raise Nsys2prvError(f"none of the reports can be read; of the first: {unread[0]}")
     if foreign and not infos:
         raise foreign[0]
-    warnings += [f"left out: {error}" for error in foreign]
+    warnings += [f"skipped: {error}" for error in foreign]
     infos = order_reports(infos)
     # What is not wanted is read all the same: clocks are aligned and ranks related before
     # anything is cut.

@@ -398,7 +398,7 @@ def _warn_of_missing_kinds(job: Job) -> Iterator[str]:
             kind.name in dropped or not records.isdisjoint(kind.layouts) for kind in meant
         ):
             hint = _hint_elsewhere(named[0], job.infos) if named else ""
-            yield f"{name}: the reports hold no events of this kind{hint}"
+            yield f"{name}: the reports contain no events of this kind{hint}"
 
 
 def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
@@ -430,4 +430,4 @@ def _note_unrequested_kinds(job: Job) -> Iterator[str]:
     if any(kind.gpu_work for kind in job.selection.kinds):
         return
     if left_out := sorted({name for info in job.infos for name in list_gpu_work(info)}):
-        yield f"the reports hold work on GPUs that -t does not select: {', '.join(left_out)}"
+        yield f"the reports contain GPU work that -t does not select: {', '.join(left_out)}"

@@ -471,7 +471,7 @@ def _try_class_pattern(pattern: str) -> str:
         warnings.simplefilter("ignore")
         _compile(pattern)
     if _NESTED_REPEAT.search(pattern) and _takes_for_ever(pattern):
-        raise re.error("some names would take for ever, as it repeats what repeats")
+        raise re.error("it has nested repetitions, which take too long for some names")
     return pattern
 
 

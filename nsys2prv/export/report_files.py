@@ -150,7 +150,7 @@ def check_no_url(path: str) -> None:
     url = _URL.match(path)
     if url and not Path(path).exists():
         raise Nsys2prvError(
-            f"{path}: is a URL ({url[1]}), and nsys2prv reads files; download it, and give the file"
+            f"{path}: is a URL ({url[1]}), but nsys2prv reads files; download the file"
         )
 
 
@@ -179,7 +179,7 @@ def find_reports(paths: Iterable[str | Path], left_out: list[str] | None = None)
         ]
         files = chain.from_iterable(sorted(folder.iterdir()) for folder in folders)
         foreign = (explain_foreign_file(file) for file in files if has_foreign_name(file))
-        left_out += [f"left out: {error}" for error in foreign if error]
+        left_out += [f"skipped: {error}" for error in foreign if error]
     return list(chain.from_iterable(found))
 
 
@@ -321,7 +321,7 @@ def check_file(path: Path) -> int:
                 f"{path}: is a folder without tables; give .sqlite exports, or folders of nsys export --type parquetdir"
             )
         if path.is_symlink() and not path.exists():
-            raise Nsys2prvError(f"{path}: is a link that leads nowhere")
+            raise Nsys2prvError(f"{path}: is a broken link")
         if not path.exists():
             raise Nsys2prvError(describe_missing_file(path))
         if not path.is_file():
@@ -396,7 +396,7 @@ def export_report(report: Path, folder: Path) -> Path:
         command = shlex.join(make_export_command("nsys", report, beside))
         advice = f"export it where nsys is installed (with --include-json true if nsys has it): {command}"
         if beside.is_file():
-            advice = f"give {beside}, which lies beside it"
+            advice = f"give {beside}, which is in the same folder"
         raise Nsys2prvError(
             f"{report}: needs the nsys program, which is neither on the PATH nor in NSYS_HOME; {advice}"
         )

@@ -230,7 +230,7 @@ def _add_host_tables(
     kinds.append("cpu")
     rated = _rate_groups(context.label_tasks(hosts, "node"), PART, "hosts", *kinds)
     of_job = _select_parts(rated)
-    name = "MPI serialisation and transfer efficiency"
+    name = "MPI serialization and transfer efficiency"
     if ideal := _replay_ideal_network(name, (Kind.MPI,), span, context, result):
         counted = hosts.filter(pl.col("part") == WHOLE_JOB)["thread"].unique()
         most = min(ideal.mpi.get(row, 0.0) for row in counted.to_list())

@@ -53,10 +53,10 @@ def add_up_memory(
     counters = _make_counters(pl.concat(changes)) if changes else ()
     result = write_result(NAME, number, folder, counters)
     notes = (
-        (unknown, "releases of memory whose allocation is not in the reports, left out"),
+        (unknown, "releases of memory without a recorded allocation, discarded"),
         (
             replaced,
-            "allocations at addresses in use, whose releases are not in the reports: counted as released",
+            "allocations at addresses in use, without a recorded release; the earlier ones count as released",
         ),
     )
     for counts, what in notes:

@@ -68,7 +68,7 @@ _BY_MESSAGES = {
 #: The same of two ranks, whose messages tell less.
 _OF_TWO = "both ranks send to each other, as two of a ring also do"
 _GUESSED = {
-    CHAIN: "ranks send and receive, to partners that are not known: what other dimensions leave",
+    CHAIN: "sends and receives with unknown partners, outside other dimensions",
     EXCHANGE: "sends and receives of these ranks end together",
 }
 #: Operations by what they are for: those that gather, and those that reduce.

@@ -86,7 +86,11 @@ def _format_efficiencies(result: Result, style: Style) -> list[str]:
     if result.name != FIRST_TABLES or not (found := list_efficiencies(result)):
         return []
     parts, known = found
-    if not any(row.path.startswith(("device.", "mpi.", "openmp.")) for row, _ in known):
+    # One GPU has no others to be compared with.
+    device = result.tables.get("device")
+    is_single = device is not None and device.frame["devices"].max() == 1
+    parts_of_job = ("mpi.", "openmp.") if is_single else ("device.", "mpi.", "openmp.")
+    if not any(row.path.startswith(parts_of_job) for row, _ in known):
         return []
     second = [place for place, (row, _) in enumerate(known) if place and not row.depth]
     first = known[: min(second, default=len(known))]
@@ -132,7 +136,10 @@ def _format_bottlenecks(found: Result, style: Style, width: int, span: str, room
         for number, one in enumerate(shown, 1)
     ]
     room -= len(lines) + 1
-    while len(titles) > 1 and sum(map(len, titles)) > room:
+    details = [_fold_details(one, width) for one in shown]
+    # What to try against the first comes before the titles of others.
+    least = len(details[0].get("Try", ())) if details else 0
+    while len(titles) > 1 and sum(map(len, titles)) + least > room:
         titles.pop()
         more += 1
     room -= sum(map(len, titles))
@@ -142,18 +149,9 @@ def _format_bottlenecks(found: Result, style: Style, width: int, span: str, room
         if more > 0
         else f"{capitalize(rest)}: {MORE}"
     )
-    for finding, of_title in zip(shown, titles, strict=False):
+    for of_title, folded in zip(titles, details, strict=False):
         lines += of_title
         # What to try, where to look, then what was measured.
-        details = [
-            (label, text) for label, text in list_details(finding, most=1) if label != "Where"
-        ]
-        folded = {
-            label: _wrap(
-                f"{'':{INDENT}}{label:{LABEL_WIDTH}}{text}", width, " " * (INDENT + LABEL_WIDTH)
-            )
-            for label, text in details
-        }
         kept = set()
         for label in ("Try", "See", "Evidence"):
             if label in folded and len(folded[label]) <= room:
@@ -161,6 +159,16 @@ def _format_bottlenecks(found: Result, style: Style, width: int, span: str, room
                 room -= len(folded[label])
         lines += [line for label, own in folded.items() if label in kept for line in own]
     return [*lines, footer]
+
+
+def _fold_details(finding: Finding, width: int) -> dict[str, list[str]]:
+    """Return the lines of each detail of a finding by its label."""
+    indent = " " * (INDENT + LABEL_WIDTH)
+    return {
+        label: _wrap(f"{'':{INDENT}}{label:{LABEL_WIDTH}}{text}", width, indent)
+        for label, text in list_details(finding, most=1)
+        if label != "Where"
+    }
 
 
 def _format_title(finding: Finding, number: str, width: int, span: str) -> list[str]:

@@ -238,7 +238,7 @@ def format_gpu_models(facts: dict[str, object]) -> str:
     if len(models) == 1 and not more:
         return next(iter(models))
     gpus = list_some([f"{count:,} x {name}" for name, count in models.items()])
-    return f"the nodes have {gpus}" if more else gpus
+    return f"of {gpus}" if more else gpus
 
 
 def format_recording(facts: dict[str, object]) -> str:
@@ -488,7 +488,7 @@ def _format_blocks(result: Result, style: Style) -> list[list[str]]:
             blocks.append([*title, *lines, *more])
     blocks = [block for block in (*blocks, notes) if block]
     if style.chosen and not (blocks or result.findings or result.missing):
-        blocks = [[f"not available: {result.title}: there is nothing of it in this job"]]
+        blocks = [[f"not available: {result.title}: none in this job"]]
     if blocks and result.name != "findings":
         # A heading stands with what is below it.
         blocks[0] = [*style.format_title(result.title), *blocks[0]]

@@ -402,7 +402,7 @@ def deduplicate_device_samples(
                 result.events -= Counter({name: run.count})
                 result.leave_out(name, Reason.IN_OTHER_REPORT, run.count)
                 left_out += run.count
-    text = f"{left_out:,} samples left out: several reports hold them, of {len(devices)} devices; the first one's are written"
+    text = f"{left_out:,} samples left out: several reports contain them, of {len(devices)} devices; the first one's are written"
     return [Note(text, is_routine=True)] if devices else []
 
 

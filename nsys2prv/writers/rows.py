@@ -317,7 +317,7 @@ def build_object_model(
     tree = ObjectTree(tuple(nodes), tuple(tasks))
     if tree.threads > MOST_OBJECTS:
         raise Nsys2prvError(
-            f"the reports hold {tree.threads} threads and streams, but Paraver can show {MOST_OBJECTS}; "
+            f"the reports contain {tree.threads} threads and streams, but Paraver can show {MOST_OBJECTS}; "
             "convert fewer reports at a time, or leave kinds out with -t"
         )
     numbers = {(one.report, one.pid): number for number, one in enumerate(processes)}

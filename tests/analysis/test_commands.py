@@ -207,6 +207,6 @@ def test_a_report_warns_of_what_a_conversion_warns_of(
     arguments = ["-t", "kernels,mpi"]
     assert main([GRAPHS[0], str(tmp_path / "out.prv"), *arguments]) == 0
     converted = capsys.readouterr().err
-    assert "mpi: the reports hold no events of this kind" in converted
+    assert "mpi: the reports contain no events of this kind" in converted
     assert main(["report", GRAPHS[0], *arguments]) == 0
     assert capsys.readouterr().err == converted

@@ -133,7 +133,7 @@ def test_causes(work: Mapping[str, Any], said: str) -> None:
     [
         (make_run(devices=4), "with reserve", "With reserve (A has 2 GPUs, B has 4 GPUs): B takes as long as A"),
         (make_run(gpu_models={"A100": 2}), "with reserve", "A ran on H100, B ran on A100"),
-        (make_run(devices=0), NOT_COMPARABLE, "A and B cannot be compared: B has no work on GPUs"),
+        (make_run(devices=0), NOT_COMPARABLE, "A and B cannot be compared: B has no GPU work"),
         (make_run({GEMM: {"name": "a"}, "norm": {"name": "b"}}), NOT_COMPARABLE, "other programs, kernels that both"),
         (make_run({GEMM: {"count": 7}}), "with reserve", "(other work, 67% of its kernels are the same): B takes as long as A (iteration"),
         (make_run({GEMM: {"count": 40}}), "with reserve", "(other work, 14% of its kernels are the same): B takes as long as A (job 5.45 ms → 5.45 ms)."

@@ -105,7 +105,7 @@ def test_lines_lead_to_what_was_launched(both: tuple[OpenJob, Trace]) -> None:
 
 def test_what_is_not_there(both: tuple[OpenJob, Trace]) -> None:
     job, _ = both
-    with pytest.raises(UsageError, match=r"no such kind of event; this job holds .*kernels"):
+    with pytest.raises(UsageError, match=r"no such kind of event; this job has .*kernels"):
         job.frame("cuda_kernels")
     with pytest.raises(UsageError, match="grid: no field of cuda_kernel; it has kernel, class"):
         job.frame("cuda_kernel", "grid")

@@ -144,7 +144,7 @@ def test_kinds_asked_for_and_absent_are_a_warning(
     )
     assert run_main("-t", "kernels,nvtx", report, tmp_path / "out.prv") == 0
     warnings = capsys.readouterr().err
-    assert warnings == "nsys2prv: warning: nvtx: the reports hold no events of this kind\n"
+    assert warnings == "nsys2prv: warning: nvtx: the reports contain no events of this kind\n"
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_nsys_rep_without_nsys_points_at_its_export(
     report.write_bytes(b"x")
     export.write_bytes(Path(RANKS[0]).read_bytes())
     assert run_main(report, tmp_path / "out.prv") == 1
-    assert f"give {export}, which lies beside it" in read_error_line(capsys)
+    assert f"give {export}, which is in the same folder" in read_error_line(capsys)
 
 
 #: Stands in for nsys: answers as 2023.4.4 does, which has no --include-json, or as later ones,

@@ -23,7 +23,7 @@ from nsys2prv.events import all_kinds
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 IDLE = "no GPU work"
-BY_NODE = "graphs: the reports hold no events of this kind: graphs were traced node by node, and their nodes are rows of `kernels`"
+BY_NODE = "graphs: the reports contain no events of this kind: graphs were traced node by node, and their nodes are rows of `kernels`"
 
 
 def convert_tables(folder: Path, *reports: Path, kinds: tuple[str, ...]) -> Summary:
@@ -36,7 +36,7 @@ def test_work_on_gpus_that_was_not_asked_for_is_no_lack_of_it(tmp_path: Path) ->
     summary = convert_tables(tmp_path, *reports, kinds=("cuda_api_trace", "nvtx_pushpop_trace"))
     assert not any(IDLE in note.text for note in summary.quality)
     assert [note for note in summary.notes if "GPU" in note] == [
-        "the reports hold work on GPUs that -t does not select: kernels, memory"
+        "the reports contain GPU work that -t does not select: kernels, memory"
     ]
     assert not any(
         "GPU" in note for note in convert_tables(tmp_path, *reports, kinds=("cuda",)).notes
@@ -66,7 +66,7 @@ def test_a_report_without_work_is_named_where_some_was_asked_for(tmp_path: Path)
     )
     # Copies were asked for and are not there, but the GPU did work.
     assert convert_tables(tmp_path, busy, kinds=("memory", "osrt")).warnings == [
-        "memory: the reports hold no events of this kind"
+        "memory: the reports contain no events of this kind"
     ]
 
 
@@ -96,6 +96,6 @@ def test_nodes_of_graphs_are_pointed_at(tmp_path: Path) -> None:
         },
     )
     assert (
-        "graphs: the reports hold no events of this kind"
+        "graphs: the reports contain no events of this kind"
         in convert_tables(tmp_path, none, kinds=("kernels", "graphs")).warnings
     )

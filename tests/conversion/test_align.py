@@ -255,7 +255,7 @@ def test_one_host_alone_is_left_alone_and_an_old_clock_file_goes(tmp_path: Path)
         ("a: [", "not YAML"),
         (
             "hosts: {n1: {offset_ns: much}}",
-            "n1: not as in a clock file: Expected `int`, got `str` - at `$.offset_ns`",
+            "n1: not a valid clock file: Expected `int`, got `str` - at `$.offset_ns`",
         ),
         (
             "hosts: {n1: {offset_ns: 1, drift_ppm: 1.0e+9, at_utc_ns: 5}}",
@@ -264,11 +264,11 @@ def test_one_host_alone_is_left_alone_and_an_old_clock_file_goes(tmp_path: Path)
         ("hosts: {n1: {offset_ns: 1, drift_ppm: 2.5}}", "needs at_utc_ns"),
         (
             "hosts: {n1: {offset: 5}}",
-            "n1: not as in a clock file: Object contains unknown field `offset`",
+            "n1: not a valid clock file: Object contains unknown field `offset`",
         ),
         (
             "hosts: {n1: {drift_ppm: 0}}",
-            "n1: not as in a clock file: Object missing required field `offset_ns`",
+            "n1: not a valid clock file: Object missing required field `offset_ns`",
         ),
     ],
 )

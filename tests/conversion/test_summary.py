@@ -110,11 +110,11 @@ def test_clocks_of_hosts_are_told_in_a_line() -> None:
     assert clocks(placed, placed) == [
         "2 hosts not aligned (n0, n1): placed by UTC, which may be wrong by milliseconds"
     ]
-    assert clocks(HostClock(3), HostClock(4)) == ["2 hosts corrected as the given clock file says"]
+    assert clocks(HostClock(3), HostClock(4)) == ["2 hosts corrected by the given clock file"]
     (both,) = describe_clocks(
         None, [Placement(0, ClockMap(0), "UTC"), Placement(1, ClockMap(0), "UTC")], 2
     )
-    assert "UTC alone" in both
+    assert "UTC only" in both
 
 
 def test_it_shows_itself_in_a_line(summary: Summary) -> None:

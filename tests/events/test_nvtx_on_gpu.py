@@ -218,7 +218,7 @@ def test_without_work_there_is_a_warning(
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [make_range("one", 0, 100)]})
     assert main(["-q", "--project-nvtx", str(report), str(tmp_path / "o.prv")]) == 0
     assert (
-        "nsys2prv: warning: nvtx_on_gpu: the reports hold no events of this kind"
+        "nsys2prv: warning: nvtx_on_gpu: the reports contain no events of this kind"
         in capsys.readouterr().err.splitlines()
     )
 

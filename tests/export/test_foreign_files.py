@@ -90,8 +90,8 @@ def test_what_is_foreign_in_a_folder_is_left_out(
         ("report", tmp_path),
     ):
         assert run_main(*arguments) == 0
-        lines = [line for line in capsys.readouterr().err.splitlines() if "left out: " in line]
-        assert [line.partition("left out: ")[2].partition(": is ")[0] for line in lines] == [
+        lines = [line for line in capsys.readouterr().err.splitlines() if "skipped: " in line]
+        assert [line.partition("skipped: ")[2].partition(": is ")[0] for line in lines] == [
             str(tmp_path / "rank1.qdstrm"),
             str(foreign),
         ]

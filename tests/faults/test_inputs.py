@@ -303,7 +303,7 @@ def test_keep_going_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
     errors = [
         line
         for line in process.stderr.splitlines()
-        if line.startswith("nsys2prv: error: left out: ")
+        if line.startswith("nsys2prv: error: skipped: ")
     ]
     assert process.returncode == 1
     assert len(errors) == 3

@@ -132,8 +132,8 @@ def test_releases_of_what_is_not_known_and_addresses_taken_twice(tmp_path: Path)
     trace, summary = convert_memory_events(tmp_path, rows)
     assert list_totals(trace) == [(10, 100), (20, 30), (30, 0), (50, 1)]
     assert [note for note in summary.notes if "memory" in note] == [
-        "memory in use: 2 releases of memory whose allocation is not in the reports, left out",
-        "memory in use: 1 allocations at addresses in use, whose releases are not in the reports: counted as released",
+        "memory in use: 2 releases of memory without a recorded allocation, discarded",
+        "memory in use: 1 allocations at addresses in use, without a recorded release; the earlier ones count as released",
     ]
 
 

@@ -58,7 +58,9 @@ def test_a_damaged_header_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixt
     path = tmp_path / "t.prv"
     path.write_text(TRACE.replace("3(3:1,3:1,2:1)", "3(3:1"))
     assert main(["cfgs", "--for", str(path), str(tmp_path / "views")]) == 1
-    assert capsys.readouterr().err.endswith("its header is damaged; `nsys2prv check` says how\n")
+    assert capsys.readouterr().err.endswith(
+        "its header is damaged; `nsys2prv check` describes the damage\n"
+    )
     assert not (tmp_path / "views").exists()
 
 

@@ -47,7 +47,7 @@ def list_reserves(
     reserves, others = [], []
     programs = [", ".join(run.job.programs) for run in runs]
     if bool(jobs[0]["devices"]) != bool(jobs[1]["devices"]):
-        others.append(f"{'AB'[not jobs[1]['devices']]} has no work on GPUs")
+        others.append(f"{'AB'[not jobs[1]['devices']]} has no GPU work")
     elif common is not None and common < LEAST_COMMON:
         others.append(
             f"other programs, kernels that both have take {format_share(common, 0)} of the time of one's"

@@ -197,9 +197,9 @@ def _list_findings(study: ComparedRuns, style: Style) -> list[str]:
         for one in study.findings
     ]
     return [
-        *style.format_title(f"What to do: findings of {shorten(head, 2 * WIDEST)}"),
+        *style.format_title(f"Recommendations: findings of {shorten(head, 2 * WIDEST)}"),
         *format_findings(short, style.text_width, span=f"its {run.focus}"),
-        *_wrap([f"  `nsys2prv report {path}` has what was measured"], style),
+        *_wrap([f"  `nsys2prv report {path}` shows the evidence"], style),
     ]
 
 

@@ -327,10 +327,12 @@ class TraceContents:
                 raise Nsys2prvError(f"{path}: the compressed file is damaged: {finding.example}")
         if not opening.startswith(check.MAGIC):
             raise Nsys2prvError(
-                f"{path}: not a Paraver trace: it does not begin with {check.MAGIC}"
+                f"{path}: not a Paraver trace: it does not start with {check.MAGIC}"
             )
         if header is None:
-            raise Nsys2prvError(f"{path}: its header is damaged; `nsys2prv check` says how")
+            raise Nsys2prvError(
+                f"{path}: its header is damaged; `nsys2prv check` describes the damage"
+            )
         #: Task of each thread.
         self._tasks = np.repeat(np.arange(len(header.tasks)), [count for count, _ in header.tasks])
 
