@@ -227,7 +227,7 @@ class OpenJob(Closable):
         return assess_quality(self.prepared, ends[False], ends[True])
 
     def _describe_reach(self, reach: Reach) -> str:
-        """Return how far calls of a thread or process are recorded, for people."""
+        """Return how far calls of a thread or process are recorded, as text."""
         rows = self.reader.rows.threads
         who = str(rows.filter(process=reach.task)["who"][0])
         if reach.thread >= 0:
@@ -265,7 +265,7 @@ class OpenJob(Closable):
 
     @cached_property
     def reaches(self) -> list[Reach]:
-        """How far calls of CUDA and MPI are recorded, where that is not to the end, by all of a job that was cut."""
+        """How far CUDA and MPI calls are recorded, where that is not to the end, by all of a job that was cut."""
         job, reader, saved = self.prepared, self.reader, self.saved_reader
         if job.uncut:
             reader, saved = make_event_reader(job.uncut), job.folder / "uncut-reader"
@@ -281,7 +281,7 @@ class OpenJob(Closable):
 
     @cached_property
     def kinds(self) -> dict[str, int]:
-        """The kinds of events that the job has (names for :meth:`frame`), with the number of events
+        """The event kinds that the job has (names for :meth:`frame`), with the number of events
         of their layouts.
         """
         sources: list[EventKind | Relation] = [*all_kinds(), *all_relations()]
@@ -433,9 +433,9 @@ class OpenJob(Closable):
         whole: bool = False,
         divided: bool = True,
     ) -> Results:
-        """Return the results of the analyses of these names, or of all, by name.
+        """Return the results of the analyzes of these names, or of all, by name.
 
-        names: of those that :attr:`analyses` lists. useful: which kernels count as useful work,
+        names: of those that :attr:`analyzes` lists. useful: which kernels count as useful work,
         `compute` (those that do not communicate), `bsc` (all but NCCL's) or `all-kernels`.
         iterations: glob pattern of NVTX ranges whose executions are the iterations, "" to find
         them. bins: number of intervals of maps over time. what_if: changes to replay
@@ -480,12 +480,12 @@ class OpenJob(Closable):
 
     @property
     def analyses(self) -> list[str]:
-        """The names of all analyses of this job: one is on demand, as the kind that it reads."""
+        """The names of all analyzes of this job: one is on demand, as the kind that it reads."""
         names = [analysis.name for analysis in ANALYSES]
         return [name for name in names if name != ON_DEMAND or name in self.reader.layouts]
 
     def findings(self, useful: str = "compute") -> list[Finding]:
-        """Return what holds the job back, the most costly first: at most ten, each one cause.
+        """Return the bottlenecks of the job, the most costly first: at most ten, one cause each.
         useful: as in :meth:`analyse`.
         """
         return self.analyse("findings", useful=useful)["findings"].findings
@@ -501,7 +501,7 @@ class OpenJob(Closable):
         """Return the whole call stacks of host threads, folded, the longest first of each thread:
         `rank`, `thread`, `drives_gpus`, `stack` (`main;solve;cudaMalloc`), `time_ns`; empty without
         stacks. rank: of one alone. while_idle: only the time in which the GPUs of the process are
-        idle; of processes without work on GPUs there is none.
+        idle; of processes without GPU work there is none.
         """
         tables = self.analyse("stacks")["stacks"].tables
         if "stacks" not in tables:
@@ -562,9 +562,7 @@ class OpenJob(Closable):
     def run_on_groups(
         self, function: Callable[[DeviceGroup], T], options: AnalysisOptions = DEFAULTS
     ) -> Iterator[T]:
-        """Yield what a function returns of each group of threads that share a report or a GPU, in their
-        order; workers run it.
-        """
+        """Yield the result of a function for each group of threads that share a report or a GPU, in their order; workers run it."""
         run = partial(call_on_group, function, options, self.saved_reader)
         return iter(self.prepared.run(run, self.units))
 
@@ -596,7 +594,7 @@ def open_job(
     conversion; None for the defaults. fields: single fields of Options by name, as in jobs=0 or
     align="utc". Temporary files are in the system's folder by default.
 
-    Raises Nsys2prvError with one line for people when a report cannot be read, NothingToWrite when
+    Raises Nsys2prvError with one line as text when a report cannot be read, NothingToWrite when
     the reports contain no events.
     """
     options = choose_options(options, fields)

@@ -380,7 +380,7 @@ def _describe_environment(job: FinishedJob, focus: Mapping[str, Any]) -> dict[st
 
 
 def _sum_work(device: Mapping[str, Any], host: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return what scalabilities are made of, of an iteration."""
+    """Return the components of scalabilities, per iteration."""
     sums = {"elapsed_ns": device.get("elapsed_ns"), "useful_ns": device.get("useful_ns")}
     useful, on_cpu = host.get("useful_ns"), host.get("cpu_efficiency")
     sums["host_useful_ns"] = useful
@@ -446,7 +446,7 @@ def _choose_reference(runs: Sequence[Run], name: str | None) -> Run:
 
 def _measure_growth(runs: Sequence[Run], first: Run) -> tuple[list[float], str]:
     """Return with which power of the number of devices the work of an iteration grows, for every run of
-    another size of which it is known; and the mean of these for people.
+    another size of which it is known; and the mean of these as text.
     """
     key = "useful_ns" if first.devices else "host_useful_ns"
     if not first.devices and all(run.sums.get("host_cpu_ns") for run in runs):
@@ -624,7 +624,7 @@ def _list_repeats(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _compare_recordings(runs: Sequence[Run]) -> list[str]:
-    """Return what else keeps figures from being compared."""
+    """Return further obstacles to a comparison of figures."""
     warnings = []
     named = [run for run in runs if run.programs]
     if differing := _list_differing(named, lambda run: ", ".join(run.programs)):

@@ -140,7 +140,7 @@ def _unite_two(first: Spans, second: Spans) -> Spans:
 
 
 def _compute(function: Callable[..., tuple[bytes, bytes]], first: Spans, second: Spans) -> Spans:
-    """Return what a compiled function makes of two sets."""
+    """Return the result of a compiled function for two sets."""
     found = function(*_list_sides(first), *_list_sides(second))
     return Spans(*(np.frombuffer(side, np.int64) for side in found))
 
@@ -217,7 +217,7 @@ def find_innermost(
 
 
 def take_off_inner(values: np.ndarray, parent: np.ndarray) -> np.ndarray:
-    """Return what ranges have of a value (int64) without what the ranges within them have. parent: as
+    """Return the exclusive part of a value of ranges (int64), without nested ranges. parent: as
     :func:`find_parents` returns it.
     """
     own = values.copy()

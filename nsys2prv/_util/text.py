@@ -47,7 +47,7 @@ NARROWEST = 40
 _BEGIN = re.compile(r" *(?:\S+(?: \S+)* {2,})?")
 #: How much of a command's time each of its phases takes, against the others.
 WEIGHTS = {"opening": 5, "reading": 45, "clocks": 15, "writing": 30, "analysing": 30, "page": 10}
-#: Phases before a job can be written or analysed.
+#: Phases before a job can be written or analyzed.
 PREPARING = ("opening", "reading", "clocks")
 #: Seconds for which nothing is shown.
 SILENT = 1.0
@@ -73,7 +73,7 @@ def list_some(names: Sequence[str], most: int = 3, separator: str = ", ") -> str
 def list_differing(
     described: Iterable[tuple[str, str]], form: str = "{who}: {what}", between: str = "; "
 ) -> str:
-    """Return what named things differ in, `4 GPUs: A100; 8 GPUs: H100`; empty where they do not. form: of each."""
+    """Return the differences of named things, `4 GPUs: A100; 8 GPUs: H100`; empty where they do not. form: of each."""
     found: dict[str, list[str]] = {}
     for name, what in described:
         found.setdefault(what, []).append(name)
@@ -82,14 +82,14 @@ def list_differing(
 
 
 def suggest_range(wanted: str, names: Sequence[str]) -> str:
-    """Return what to do where no NVTX range has this name: the nearest one, or how to list them."""
+    """Return a hint for an unknown NVTX range name: the nearest name, or how to list all."""
     if near := get_close_matches(wanted.strip("*"), names[:MOST_COMPARED], 1):
         return f"did you mean {near[0]}?"
     return "`nsys2prv report REPORT... --only operations` lists the names there are"
 
 
 def format_size(size: float) -> str:
-    """Return bytes for people, in units of 1000."""
+    """Return a size as text, in units of 1000."""
     return format_scaled(size, ("B", "kB", "MB", "GB", "TB"), 1)
 
 
@@ -399,7 +399,7 @@ def shorten_name(name: str) -> str:
 
 
 def format_nanoseconds(value: float) -> str:
-    """Return nanoseconds for people."""
+    """Return a duration as text, such as "1.50 ms"."""
     return format_scaled(value, ("ns", "us", "ms", "s"))
 
 

@@ -69,7 +69,7 @@ def refuse(mistake: str, **words: object) -> NoReturn:
 
 
 def load_commands() -> dict[str, Any]:
-    """Return what ``options.yaml`` declares, by the name of the command."""
+    """Return the declarations of ``options.yaml`` by command name."""
     return load_shipped_file(__package__, "options.yaml")
 
 
@@ -440,7 +440,7 @@ def check_command(word: str, commands: Collection[str]) -> None:
 
 
 def check_kinds(words: Sequence[str], paths: Sequence[str]) -> None:
-    """Raise UsageError for a report given as kinds of events, as in `-t rank0.sqlite out.prv`.
+    """Raise UsageError for a report given as event kinds, as in `-t rank0.sqlite out.prv`.
     words: the values of -t.
     """
     for word in words:
@@ -450,7 +450,7 @@ def check_kinds(words: Sequence[str], paths: Sequence[str]) -> None:
 
 def check_conversion(paths: Sequence[str], kinds: Sequence[str], commands: Collection[str]) -> None:
     """Raise UsageError for arguments in the place of reports that are something else: commands,
-    kinds of events, or traces. kinds: the values of -t.
+    event kinds, or traces. kinds: the values of -t.
     """
     reports, output = paths[:-1], paths[-1]
     for word in reports:

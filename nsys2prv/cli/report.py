@@ -177,7 +177,7 @@ def _format_job(job: FinishedJob, heading: Sequence[str], style: Style) -> str:
 
 
 def _analyse_reports(options: argparse.Namespace) -> FinishedJob:
-    """Return the analysed job: with the analyses of the first screen alone where nothing else is asked for."""
+    """Return the analyzed job: with the analyzes of the first screen alone where nothing else is asked for."""
     names = options.only
     first = Path(options.reports[0])
     if first.suffix != JSON:
@@ -285,7 +285,7 @@ def run_diff(options: argparse.Namespace) -> Answer:
 def write_report_files(
     job: Job, reports: Sequence[str | Path], path: Path, trace: Path, paths: bool = True
 ) -> str:
-    """Return all analyses of a converted job as text; also write them as JSON to the new file `path`,
+    """Return all analyzes of a converted job as text; also write them as JSON to the new file `path`,
     as a page beside it, and into its trace if that is one for Perfetto. paths: write the paths of
     reports, not only their names.
     """
@@ -324,7 +324,7 @@ def _analyse_job(
 
 
 def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
-    """Return the job that an argument of `diff` names, analysed."""
+    """Return the job that an argument of `diff` names, analyzed."""
     path = Path(name)
     if path.suffix == JSON:
         if options.iterations or _select_part(options) != WHOLE_JOB:
@@ -338,7 +338,7 @@ def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
 
 
 def _name_run(given: str, options: argparse.Namespace) -> str:
-    """Return what outputs call a run that was given: its path, or a pseudonym."""
+    """Return the name of a given run in outputs: its path, or a pseudonym."""
     return make_pseudonym("run", given) if options.anonymous else given
 
 

@@ -73,7 +73,7 @@ def find_violations(
 
 
 def _find_noise(orders: Precedences) -> np.ndarray:
-    """Return by how much precedences may be violated, ns: calls of MPI are timed by the host's clock, kernels
+    """Return by how much precedences may be violated, ns: MPI calls are timed by the host's clock, kernels
     by those of GPUs.
     """
     return np.where(orders.noise_kind == NoiseKind.MPI, 0.0, TOLERANCE + orders.find_slack())
@@ -187,9 +187,7 @@ class _Network:
     def _place_others(
         self, steep: list[int], moved: Corrections, findings: list[ClockFinding]
     ) -> list[Estimate]:
-        """Return the estimates by what is known of others than these, whose clocks would drift as no
-        clock can.
-        """
+        """Return the estimates from other hosts than these, whose clocks would drift implausibly."""
         for host in steep:
             reason = FindingKind.STEEP.value.format(moved.drift[host] * 1e6)
             findings.append(ClockFinding(FindingKind.STEEP, clock=host, reason=reason))

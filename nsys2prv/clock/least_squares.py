@@ -145,7 +145,7 @@ class CollectiveEnds(Struct):
 
 
 def gather_collective_ends(hosts: pl.DataFrame) -> list[CollectiveEnds]:
-    """Return a block of each group's synchronising collectives that are not held back."""
+    """Return a block of each group's synchronizing collectives that are not held back."""
     collectives = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
     blocks = []
     for part in collectives.partition_by("key", maintain_order=True):

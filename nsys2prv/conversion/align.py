@@ -1,7 +1,7 @@
 """Align the reports of a job: one time, one set of rows, one value for each name, and what follows
 from several reports.
 
-In: a job that is read. Out: one that can be cut, written or analysed.
+In: a job that is read. Out: one that can be cut, written or analyzed.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _align_by_clock_results(
     job: Read, captures: Captures
 ) -> tuple[Read, dict[tuple[int, int], tuple[int, int]] | None, ClockRecord | None]:
     """Return the clock corrections that follow from the events read for the clocks alone; None
-    without such events. With them, reports get the same clocks whatever kinds of events are
+    without such events. With them, reports get the same clocks whatever event kinds are
     selected. Before them, the job and its `silent_in_nccl` where these events tell them, too.
     """
     if not any(result.facts for result in job.clock_results):
@@ -287,7 +287,7 @@ def _add_states(job: Job) -> Job:
 
 
 def _add_asked_for(job: Job) -> Job:
-    """Add what is found out of all events where it is asked for: kinds on demand without tables."""
+    """Add the records of on-demand kinds without tables, which are derived from all events."""
     asked = [kind.name for kind in job.selection.kinds if kind.opt_in and not kind.tables]
     if not asked:
         return job

@@ -1,5 +1,5 @@
 """Replace texts that tell of users, machines and programs by pseudonyms, in a job that is ready to be
-written or analysed: names of hosts, reports, processes, threads, NVTX ranges, functions, modules and files.
+written or analyzed: names of hosts, reports, processes, threads, NVTX ranges, functions, modules and files.
 
 A pseudonym follows from the text alone, so that the same text has the same one in every trace. Names
 of CUDA, MPI and the operating system, of kernels, GPUs and metrics stay: classes of kernels, findings and views
@@ -207,7 +207,7 @@ def _hide_metrics(shape: Shape) -> Shape:
 
 
 def hide_report(info: ReportInfo, names: Pseudonyms) -> ReportInfo:
-    """Return what is known of a report, without private names."""
+    """Return the facts of a report without private names."""
     return replace(
         info,
         alias=names.find(info.given.name),

@@ -1,7 +1,7 @@
 """Convert reports to a trace, through four stages: open, read, align, write.
 
 In: paths of reports and `Options`. Out: a trace and its `Summary`. :func:`prepare` stops before the
-trace is written, for analyses.
+trace is written, for analyzes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def convert(
     """Write the trace of these reports (files, folders of reports, patterns) to `output`: .prv
     (with .pcf and .row beside it) for Paraver, .pftrace for Perfetto, either with .gz.
 
-    Raises Nsys2prvError with one line for people when a report cannot be read or the trace cannot
+    Raises Nsys2prvError with one line as text when a report cannot be read or the trace cannot
     be written, NothingToWrite when there is no event of the kinds asked for. Files under the final
     names are replaced only by complete ones.
 
@@ -101,14 +101,14 @@ def prepare(
     given: Sequence[str | Path] | None = None,
     left_out: Sequence[str] = (),
 ) -> Job:
-    """Return the job of these reports, cut as planned, to be written or analysed. They are read by
+    """Return the job of these reports, cut as planned, to be written or analyzed. They are read by
     the pool's workers, or by this process where that is not worth it.
 
     folder: of temporary files, see :mod:`nsys2prv._util.files`. phases: what is to follow, for the
     progress that is shown. given: as they were given; a file of another kind that is not, but lies in
     a folder that is, is left out. left_out: warnings on further such files.
 
-    Raises Nsys2prvError with one line for people when a report cannot be
+    Raises Nsys2prvError with one line as text when a report cannot be
     read, NothingToWrite when there is no event of the kinds asked for.
     """
     progress = Progress(quiet, (*PREPARING, *phases))

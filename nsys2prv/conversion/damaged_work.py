@@ -1,11 +1,11 @@
-"""Find work on GPUs whose recorded times cannot be right, though they lie within the capture.
+"""Find GPU work whose recorded times cannot be right, though they lie within the capture.
 
 The operations of a stream run one after the other. One that begins and ends while an earlier one runs
 says that the times of one of both are wrong; two of them, by majority, that those of the earlier are.
 Nodes of one graph may run at once. So may kernels that are launched to begin before the one ahead
 ends, but they end after it.
 
-In: a job whose overlapping work is on further rows. Out: its damaged work, which analyses leave out.
+In: a job whose overlapping work is on further rows. Out: its damaged work, which analyzes leave out.
 """
 
 from __future__ import annotations

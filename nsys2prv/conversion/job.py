@@ -1,7 +1,7 @@
 """The job that goes through the stages of a conversion, as each of them leaves it.
 
 `Opened` is what is known of the reports before they are read, `Read` has their events, `Numbered` their
-rows, `Placed` their time in the trace, and `Job` can be cut, written and analysed. A stage takes the one
+rows, `Placed` their time in the trace, and `Job` can be cut, written and analyzed. A stage takes the one
 before its own and returns its own; each has the fields of those before it. Arrays are int64, times ns.
 """
 
@@ -88,7 +88,7 @@ class Opened(Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def selection(self) -> Selection:
-        """Return the kinds of events that are translated."""
+        """Return the event kinds that are translated."""
         return self.plan.selection
 
     @property
@@ -168,7 +168,7 @@ class Placed(Numbered, frozen=True, eq=False, kw_only=True):
 
 
 class Job(Placed, frozen=True, eq=False, kw_only=True):
-    """A job that can be cut, written and analysed."""
+    """A job that can be cut, written and analyzed."""
 
     #: Notes for the summary.
     notes: list[Note]

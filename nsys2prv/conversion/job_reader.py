@@ -195,7 +195,7 @@ def make_row_table(job: Job) -> RowTable:
 
 
 def _split_by_gpu(job: Job, rows: RowTable) -> RowTable:
-    """Return the rows of a job in which each GPU that runs kernels of NCCL beside others of its process is a
+    """Return the rows of a job in which each GPU that runs NCCL kernels beside others of its process is a
     task of its own, with the threads that drive it alone. What is left of the process is a task in front of
     these; where these threads drive nearly all, its threads are helpers.
     """
@@ -382,7 +382,7 @@ def _number_units(
 
 
 def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
-    """Return the job's runs for analyses: ranges that span the whole job are split by device group."""
+    """Return the job's runs for analyzes: ranges that span the whole job are split by device group."""
     result: list[Run] = []
     # A part of a job has the folder of the whole one.
     folder = Path(mkdtemp(prefix="units-", dir=job.folder))
@@ -415,7 +415,7 @@ class Found(Struct):
 
 
 def find_asked_for(job: Job, names: Collection[str]) -> Found:
-    """Return what some kinds find out of all events of a job. names: of kinds, those of FINDERS."""
+    """Return the records that some kinds derive from all events of a job. names: of kinds, those of FINDERS."""
     reader = make_event_reader(job)
     found = Found([], [], {}, {})
     for number, name in enumerate(sorted(names), job.next_task):
@@ -450,7 +450,7 @@ def _find_mpi_waiting(_: Job, reader: EventReader, __: Found) -> list[Rows]:
 
 
 def _find_parallel_groups(job: Job, reader: EventReader, found: Found) -> list[Rows]:
-    """Return which dimension kernels of NCCL are of, in all and while they wait, and where each rank is in the
+    """Return which dimension NCCL kernels are of, in all and while they wait, and where each rank is in the
     dimensions. found: gets the places of tasks, or a warning where no dimension is known.
     """
     mesh = find_named_mesh(reader, job.plan.options.mesh)

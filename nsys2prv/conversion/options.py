@@ -247,7 +247,7 @@ def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan
 
 
 def find_layouts(name: str) -> list[str]:
-    """Return the layouts of the kinds of events, and of the relations, that a name selects; none
+    """Return the layouts of the event kinds, and of the relations, that a name selects; none
     for an unknown name.
     """
     meant: list[EventKind | Relation] = [kind for kind in all_kinds() if kind.is_called(name)]

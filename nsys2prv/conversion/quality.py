@@ -87,7 +87,7 @@ def assess_quality(
     job: Job, ends: Sequence[str] = (), mpi_ends: Sequence[str] = ()
 ) -> list[QualityNote]:
     """Return notes on missing data in the reports of a job, causes before their consequences. ends,
-    mpi_ends: how far calls of CUDA and of MPI are recorded, where that is not to the end.
+    mpi_ends: how far CUDA calls and of MPI are recorded, where that is not to the end.
     """
     helping = _find_reports_without_ranks(job)
     infos = [info for report, info in enumerate(job.infos) if report not in helping]
@@ -129,7 +129,7 @@ def _find_reports_without_ranks(job: Job) -> set[int]:
 
 
 def list_unrecorded(tables: Collection[str]) -> dict[str, str]:
-    """Return what would be useful but is not recorded, and how to record it, as in
+    """Return useful data that is not recorded, and the option that records it, such as
     `--sample=process-tree names the code`. tables: those with rows.
     """
     return {
@@ -140,7 +140,7 @@ def list_unrecorded(tables: Collection[str]) -> dict[str, str]:
 
 
 def format_quality(notes: Sequence[QualityNote], full: bool = False) -> list[str]:
-    """Return the notes for people, a line each. full: also minor ones."""
+    """Return the notes as text, a line each. full: also minor ones."""
     shown = [str(note) for note in notes if full or not _DECLARED["notes"][note.kind].get("minor")]
     if len(shown) > MOST_SHOWN and not full:
         shown[MOST_SHOWN:] = [f"and {len(shown) - MOST_SHOWN} more"]
@@ -250,7 +250,7 @@ def find_refusal(infos: Iterable[ReportInfo]) -> str:
 
 
 def list_gpu_work(info: ReportInfo) -> list[str]:
-    """Return the kinds of work on GPUs that a report holds."""
+    """Return the kinds of GPU work that a report holds."""
     return [
         kind.name for kind in all_kinds() if kind.gpu_work and info.parts.keys() & set(kind.tables)
     ]
@@ -426,7 +426,7 @@ def _note_details(job: Job) -> Iterator[str]:
 
 
 def _note_unrequested_kinds(job: Job) -> Iterator[str]:
-    """Yield a note where the reports hold work on GPUs and none was asked for."""
+    """Yield a note where the reports hold GPU work and none was asked for."""
     if any(kind.gpu_work for kind in job.selection.kinds):
         return
     if left_out := sorted({name for info in job.infos for name in list_gpu_work(info)}):

@@ -123,9 +123,7 @@ def _read_kinds(job: Opened, groups: Sequence[Group], left_out: Sequence[str]) -
 def _survey_reports(
     job: Opened, left_out: Sequence[str], read: Sequence[WorkResult]
 ) -> dict[int, WholeReport]:
-    """Return what was found out about each report as a whole: by the task that read all of it, or by
-    one that follows those that did.
-    """
+    """Return the facts about each report as a whole: by the task that read all of it, or by one that follows those that did."""
     found = {one.report: one.whole for one in read if one.whole}
     results: dict[int, list[WorkResult]] = defaultdict(list)
     for result in read:
@@ -141,7 +139,7 @@ def _survey_reports(
 
 
 def _list_kinds_for_clocks(job: Opened) -> list[EventKind]:
-    """Return the kinds of events to be read for the clocks of hosts alone, where there are several
+    """Return the event kinds to be read for the clocks of hosts alone, where there are several
     hosts: those by which these are aligned and which the plan leaves out, or wants in part.
     """
     kinds = [kind for kind in all_kinds() if kind.name in KINDS_FOR_CLOCKS]
@@ -174,7 +172,7 @@ def list_wanted_parts(info: ReportInfo, kinds: Iterable[EventKind]) -> Iterator[
 
 
 def warn_of_far_rows(job: Read) -> list[str]:
-    """Return a warning that names the reports and kinds of events with rows of damaged times."""
+    """Return a warning that names the reports and event kinds with rows of damaged times."""
     kinds: Counter[str] = Counter()
     reports: set[int] = set()
     for result in job.results:

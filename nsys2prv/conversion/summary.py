@@ -1,7 +1,7 @@
 """Summarize a conversion: outputs, clocks, an account of every row and record, missing data, and what to
 look at.
 
-In: a job that is written. Out: a `Summary`, and its text for people.
+In: a job that is written. Out: a `Summary`, and its text as text.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Ledger(Struct):
 
     @property
     def missing(self) -> dict[str, int]:
-        """Return what does not balance, by kind, layout or kind of line: empty unless something is
+        """Return the imbalance by kind, layout or kind of line: empty unless something is
         wrong.
         """
         accounts: list[tuple[str, Account | RecordBalance]] = [*self.kinds.items()]
@@ -172,7 +172,7 @@ class Summary(Struct, dict=True):
     opening: str = ""
     #: Event types in the trace.
     types: frozenset[int] = frozenset()
-    #: Text of the analyses, "" if they were not asked for.
+    #: Text of the analyzes, "" if they were not asked for.
     report: str = ""
     #: One line for each report that could not be read, with keep_going.
     unread: list[str] = field(default_factory=list)
@@ -269,7 +269,7 @@ class Summary(Struct, dict=True):
         return [note.text for note in self.noted]
 
     def text(self, verbose: bool = False) -> str:
-        """Return the closing summary for people. verbose: with all events by kind, every note and
+        """Return the closing summary as text. verbose: with all events by kind, every note and
         where the reports were placed.
         """
         parts = [

@@ -1,4 +1,4 @@
-"""Find out what concerns reports as a whole: when their events begin and end, read or not, and which
+"""Collect facts about reports as a whole: when their events begin and end, read or not, and which
 launching calls have no work in them, since when: from then on it is not known what GPUs did.
 
 Time 0 and the duration of a trace follow from all events, whatever kinds of them are asked for, so
@@ -163,13 +163,13 @@ def list_kinds_left_out(
 
 
 def survey_report(work: WholeWork) -> WholeReport:
-    """Find out what concerns a report as a whole (a pure function over files)."""
+    """Collect facts about a report as a whole (a pure function over files)."""
     with open_database(work.info.path) as database:
         return survey_database(work, database)
 
 
 def survey_database(work: WholeWork, database: Database) -> WholeReport:
-    """Find out what concerns the report of an open database as a whole."""
+    """Collect facts about the report of an open database as a whole."""
     span = find_span(work, database)
     # Rows about the profiler count only in a report that holds nothing else.
     span = work.stored if span is None else span

@@ -1,4 +1,4 @@
-"""Read all kinds of events, and select those that a user asks for (``-t``).
+"""Read all event kinds, and select those that a user asks for (``-t``).
 
 In: the tables of a report. Out: `Rows` or `Counters`, the normal form, without anything of Paraver.
 Start in :mod:`kind`, which declares what a kind is; each further module holds the kinds of a family.

@@ -1,5 +1,5 @@
 """Read attributes and samples of events from columns of exports, and extract kinds that the
-catalogue declares completely: tables of calls, or of work on GPUs.
+catalogue declares completely: tables of calls, or of GPU work.
 
 Fields of the catalogue that name a column are read by :func:`read_fields`: each by what NULL and 0
 mean in exports.
@@ -12,7 +12,7 @@ blank_nonpositive    ABSENT              ABSENT    numbers that begin at 1, such
 ===================  ==================  ========  =====================================
 
 In a field that is not optional, a number may be ABSENT where it is not known: the trace then has no
-such number, or 0, and analyses get ABSENT. A name may not: it would be the first one. All take and
+such number, or 0, and analyzes get ABSENT. A name may not: it would be the first one. All take and
 return int64, shape (n,). The catalogue's sets of values begin at 1, as a 0 in a trace ends an
 event. Samples (time, metric, value) become one record per instant.
 """
@@ -66,7 +66,7 @@ OBJECT_COLUMNS = {
     "stream": (*STREAM_COLUMNS, "correlationId"),
     "gpu": ("globalPid", "deviceId"),
 }
-#: Fact about work on GPUs that begins before its launch: globalPid, deviceId, count, most (ns).
+#: Fact about GPU work that begins before its launch: globalPid, deviceId, count, most (ns).
 EARLY_WORK = "early_work"
 
 

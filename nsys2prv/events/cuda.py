@@ -273,7 +273,7 @@ def _describe_configurations(*columns: np.ndarray) -> list[str]:
 def _classify(
     extraction: Extraction, names: np.ndarray, codes: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the fields that follow from the names of kernels: class, tensor cores, and layout and
+    """Return the fields that follow from the kernel names: class, Tensor Cores, and layout and
     tile (a name index). codes: index of each kernel's name.
     """
     classes = extraction.classifier.classify(names)

@@ -1,4 +1,4 @@
-"""The state of reading one report (:class:`Extraction`), with which kinds of events read from the
+"""The state of reading one report (:class:`Extraction`), with which event kinds read from the
 export and number objects and names; keys of objects, and which physical GPU a key means.
 """
 
@@ -53,7 +53,7 @@ from nsys2prv.export.source import (
     zero_nulls,
 )
 
-#: Tables of work on GPUs, which is recorded as a whole.
+#: Tables of GPU work, which is recorded as a whole.
 GPU_TABLES = frozenset(
     f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 )
@@ -189,7 +189,7 @@ class ReadingSettings(Struct, frozen=True):
     field_masks: Mapping[str, int] = field(default_factory=dict)
     #: Number of stack frames of each CPU sample.
     callstack: int = 1
-    #: True if whole stacks are set aside, for analyses.
+    #: True if whole stacks are set aside, for analyzes.
     stacks: bool = False
     #: Rules of NVTX names; None for those that come with nsys2prv.
     nvtx_rules: tuple[NvtxRule, ...] | None = None
@@ -260,7 +260,7 @@ class Extraction:
         `where`; it is for the caller to count these.
 
         A value of the wrong type reads as NULL and is counted. Rows with a time (in one of the
-        columns `times`) far outside the capture, and work on GPUs that lies outside it, are left
+        columns `times`) far outside the capture, and GPU work that lies outside it, are left
         out and counted.
 
         Rows whose columns `start` and `end` are closer than :attr:`min_duration` are left out and counted,

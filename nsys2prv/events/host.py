@@ -155,7 +155,7 @@ def _explain_skip(extraction: Extraction, pid: int) -> str:
 
 
 def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the states of threads, each from a row of the scheduler on, and none after their end."""
+    """Yield the thread states, each from a row of the scheduler on, and none after their end."""
     wanted = ("start", "cpu", "isSchedIn", "globalTid", *list_columns(WITH_REASON))
     columns = keep_profiled(extraction, extraction.read(part, wanted))
     lacking = columns["isSchedIn"] == NULL

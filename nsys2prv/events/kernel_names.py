@@ -28,7 +28,7 @@ MAX_DEPTH = 64
 
 
 _DATA = load_shipped_file("nsys2prv.events.catalogue", "kernel_words.yaml")
-#: Sets of words in the names of kernels.
+#: Sets of words in the kernel names.
 WORDS = {key: frozenset(words.split()) for key, words in _DATA.items() if key != "wrappers"}
 #: Wrapper -> which of its arguments stands for the whole.
 WRAPPERS = {word: place for place, words in _DATA["wrappers"].items() for word in words.split()}

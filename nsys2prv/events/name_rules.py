@@ -1,4 +1,4 @@
-"""Apply rules to names: find the class of a kernel, whether it uses tensor cores, and the layout and
+"""Apply rules to names: find the class of a kernel, whether it uses Tensor Cores, and the layout and
 tile of a GEMM; change or drop the names of NVTX ranges and marks.
 
 The rules are data (``kernel_rules.yaml``, ``nvtx_rules.yaml``, and what users put before them); this
@@ -451,7 +451,7 @@ def _takes_for_ever(pattern: str) -> bool:
 
 
 def _check_pattern(pattern: Any, where: str, try_out: Callable[[str], T]) -> T:
-    """Return what a trial of a pattern does. Raises Nsys2prvError for what is no pattern."""
+    """Return the result of a trial of a pattern. Raises Nsys2prvError for an invalid pattern."""
     if not isinstance(pattern, str) or not pattern:
         raise Nsys2prvError(
             f"{where}: {str(pattern)[:40]!r} is not a regular expression; put it in quotes"

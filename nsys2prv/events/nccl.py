@@ -1,4 +1,4 @@
-"""NCCL calls on host threads (kinds of events) with their NVTX payloads, and which kernels do the work
+"""NCCL calls on host threads (event kinds) with their NVTX payloads, and which kernels do the work
 of which calls (:func:`attach_payloads`).
 
 Payloads have three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four
@@ -438,7 +438,7 @@ def group_calls(calls: Arrays) -> tuple[Arrays, Arrays]:
 
 
 def _list_operations(calls: Arrays) -> Arrays:
-    """Return the first of what :func:`group_calls` does. calls: in order, with their groups."""
+    """Return the first result of :func:`group_calls`. calls: in order, with their groups."""
     operation = calls["operation"]
     moving = take_rows(calls, (operation >= 1) & (operation <= LAST_OPERATION))
     moving = take_rows(moving, _mask_outer(moving))
@@ -477,7 +477,7 @@ def _find_made(making: Arrays, moving: Arrays, mask: int) -> Arrays:
 
 
 def _sum_groups(operations: Arrays) -> Arrays:
-    """Return the second of what :func:`group_calls` does, without times."""
+    """Return the second result of :func:`group_calls`, without times."""
     operation, size, rows = operations["operation"], operations["bytes"], len(operations["bytes"])
     first = np.flatnonzero(mask_changes(operations["call_group"]))
     pairs = np.isin(operation, (SEND, RECEIVE))

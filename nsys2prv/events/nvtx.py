@@ -168,7 +168,7 @@ def make_ranges(extraction: Extraction, layout: str, columns: Columns) -> Rows:
 
 
 def _read_facts(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
-    """Return what the texts of ranges say beside the name (range_texts.FACTS), those that any says."""
+    """Return the values in range texts besides the name (range_texts.FACTS), those that any says."""
     codes, texts = columns.texts["text"]
     facts = read_facts(texts)[:, codes]
     rows = np.flatnonzero((columns["textId"] != NULL) & (facts == ABSENT).all(axis=0))
@@ -181,7 +181,7 @@ def _read_facts(extraction: Extraction, columns: Columns) -> dict[str, np.ndarra
 def _rename(
     extraction: Extraction, columns: Columns, domains: Sequence[str], domain_of: np.ndarray
 ) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
-    """Return what the rules make of the texts met (name_rules.RENAMED), each row's index into it, and
+    """Return the results of the rules for the texts met (name_rules.RENAMED), each row's index into it, and
     each row's number. domains: names, of which each row has one.
     """
     pieces: list[pl.DataFrame] = []
@@ -634,7 +634,7 @@ def _count_earlier(*columns: np.ndarray) -> np.ndarray:
 
 
 def _name_path(path: str) -> str:
-    """Return what a number is called by where it stands."""
+    """Return the name of a number from its position."""
     name = re.sub(r"\A\$(?:\.data\[\d+\])?\.?", "", path)
     return WRAPPING.sub("", name, count=1).replace('"', "") or "number"
 

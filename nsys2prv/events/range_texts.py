@@ -1,4 +1,4 @@
-"""Read what the texts of ranges say beside the name: the operations of matrix products, attention and
+"""Read what the texts of ranges say beside the name: the operations of GEMMs, attention and
 convolutions, by their shapes, and the phase, requests and tokens of steps of serving.
 
 Shapes:
@@ -85,7 +85,7 @@ _MOST = 1 << 60
 
 
 def read_facts(texts: DistinctTexts) -> np.ndarray:
-    """Return what each text says: a row for each of FACTS (int64). Of many texts only the templates are
+    """Return the values in each text: one row per entry of FACTS (int64). Of many texts only the templates are
     looked at first.
     """
     templates = texts.templates if len(texts) > FEW_TEXTS else None
@@ -100,7 +100,7 @@ def read_facts(texts: DistinctTexts) -> np.ndarray:
 
 
 def read_facts_of(texts: Texts) -> np.ndarray:
-    """Return what each text says: a row for each of FACTS (int64)."""
+    """Return the values in each text: one row per entry of FACTS (int64)."""
     facts = np.full((len(FACTS), len(texts)), ABSENT)
     rows = np.flatnonzero(np.array(list(map(_may_say, texts)), bool))
     if not len(rows):

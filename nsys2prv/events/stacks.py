@@ -151,7 +151,7 @@ class DistinctStacks:
     def _describe(
         self, first: np.ndarray, stack: np.ndarray, code: np.ndarray, frames: list[tuple[str, str]]
     ) -> None:
-        """Add what is said of stacks. first: of each the place of its innermost frame. code: which of
+        """Add the labels of stacks. first: of each the place of its innermost frame. code: which of
         `frames`, function and module, each is.
         """
         values = map_labels("code_owner")
@@ -378,7 +378,7 @@ def _find_extremes(database: Database, table: str, column: str) -> tuple[int, in
 
 
 def _find_shift(extraction: Extraction, table: str) -> int:
-    """Return what is to be added to the numbers of stacks that calls of CUDA have: 1 where the
+    """Return the offset for the stack numbers of CUDA calls: 1 where the
     first is 0, the last one less than that of a stack, and stacks so found name their calls.
     """
     database = extraction.database
@@ -480,13 +480,13 @@ def take_file_name(module: str) -> str:
 
 
 def label_frame(name: str, path: str) -> str:
-    """Return what a trace calls a frame: `setup (jacobi)`; without a name, its module alone."""
+    """Return the name of a frame in a trace: `setup (jacobi)`; without a name, its module alone."""
     module = take_file_name(path)
     return f"{strip_arguments(name)} ({module})" if _is_named(name) else f"{module}{NO_SYMBOLS}"
 
 
 def fold_frame(name: str, path: str) -> str:
-    """Return what folded stacks call a frame: `setup`; without a name `[libc.so.6]`, its module."""
+    """Return the name of a frame in folded stacks: `setup`; without a name `[libc.so.6]`, its module."""
     if name.startswith("["):  # that a stack is not whole
         return name
     frame = strip_arguments(name) if _is_named(name) else f"[{take_file_name(path).strip('[]')}]"

@@ -214,7 +214,7 @@ class Database(Closable):
         return sqlite3.connect(":memory:")
 
     def _evaluate(self, sql: str) -> list[tuple]:
-        """Return what a query without tables says, which is the same for all reports."""
+        """Return the result of a query without tables, which is the same for all reports."""
         answer = _EVALUATED.get(sql)
         if answer is None:
             if len(_EVALUATED) >= MOST_EVALUATED:

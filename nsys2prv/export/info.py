@@ -50,7 +50,7 @@ JOB_VARIABLES = (
     *("SLURM_HET_JOB_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"),
     *("FLUX_JOB_ID", "PJM_JOBID", "COBALT_JOBID"),
 )
-#: Part of a machine, for people -> its name in TARGET_INFO_SYSTEM_ENV.
+#: Part of a machine, as text -> its name in TARGET_INFO_SYSTEM_ENV.
 MACHINE = {
     "CPU": "CpuDescription",
     "CPUs of a node": "CpuCores",
@@ -556,7 +556,7 @@ def _read_cuda_devices(
 
 
 def _trim_uuid(uuid: str) -> str:
-    """Return a UUID without what some tables write before it."""
+    """Return a UUID without the prefix that some tables write."""
     return _UUID_PREFIX.sub("", uuid, count=1).lower()
 
 

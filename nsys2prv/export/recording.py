@@ -220,7 +220,7 @@ class Capture(Struct, frozen=True):
     first: int = -TIME_LIMIT
     #: Latest time (local ns).
     last: int = TIME_LIMIT
-    #: Earliest and latest time of work on GPUs (local ns).
+    #: Earliest and latest time of GPU work (local ns).
     gpu: tuple[int, int] = (-TIME_LIMIT, TIME_LIMIT)
 
     def holds(self, times: np.ndarray, span: tuple[int, int] | None = None) -> bool:
@@ -233,7 +233,7 @@ class Capture(Struct, frozen=True):
         return ((times < self.first) | (times > self.last)) & mask_usable(times)
 
     def mask_far_work(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Mark work on GPUs (local ns) that lies partly outside, except times that no trace can
+        """Mark GPU work (local ns) that lies partly outside, except times that no trace can
         hold.
         """
         early, late = begin < self.gpu[0], end > self.gpu[1]

@@ -447,7 +447,7 @@ def _copy_export(path: Path, folder: Path) -> Path:
 
 
 def _take_log(copy: Path, path: Path) -> Path:
-    """Write what is in the log of a copied database to the copy itself, and return this."""
+    """Apply the log of a copied database to the copy, and return the copy."""
     try:
         with closing(sqlite3.connect(copy)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

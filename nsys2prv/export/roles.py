@@ -68,13 +68,13 @@ class Evidence(Struct, frozen=True):
     threads: Mapping[ProcessKey, int] = field(default_factory=dict)
     #: Of NCCL's payloads: report, process, communicator, ranks and rank; None without any.
     nccl: pl.DataFrame | None = None
-    #: Processes with kernels of NCCL that have no payload.
+    #: Processes with NCCL kernels that have no payload.
     silent: Collection[ProcessKey] = ()
     #: Processes that launch work of which none is recorded.
     launching: Collection[ProcessKey] = ()
     #: Processes with CUDA contexts, ranks where nothing in their report works.
     ready: Collection[ProcessKey] = ()
-    #: Processes with other work on GPUs, as of graphics: no helpers.
+    #: Processes with other GPU work, as of graphics: no helpers.
     also_busy: Collection[ProcessKey] = ()
     #: Whether the reports are of one job, so that their names may tell ranks.
     is_one_job: bool = True
@@ -116,7 +116,7 @@ def find_launched_size(infos: Iterable[ReportInfo]) -> int | None:
 
 
 def find_roles(infos: Sequence[ReportInfo], evidence: Evidence) -> Roles:
-    """Return what each process is."""
+    """Return the role of each process."""
     by_report = _group_by_report(evidence.with_gpu)
     owners = _find_owners(infos, by_report, evidence)
     has_work = bool(owners)

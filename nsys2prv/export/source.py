@@ -263,7 +263,7 @@ class Wanted(Struct, frozen=True):
 
 
 def make_columns(rows: int, read: Mapping[str, pl.Series], wanted: Wanted) -> Columns:
-    """Return what was read, by what it is to be. Integers where others belong are numbers and texts, too."""
+    """Return the read values by their required type. Integers where others belong are numbers and texts, too."""
     numbers: dict[str, np.ndarray] = {}
     odd = np.zeros(rows, np.int64)
     for name in wanted.integers:

@@ -236,7 +236,7 @@ class SqliteDatabase(Database):
         return self._read_pages(part, wanted) or self._read_by_sql(part, wanted)
 
     def _read_pages(self, part: Part, wanted: Wanted) -> tuple[Columns, np.ndarray] | None:
-        """Return what :meth:`_read_part` does; None where SQLite has to read it."""
+        """Return the result of :meth:`_read_part`, or None if SQLite has to read the part."""
         if not part.rowid:
             return None
         with self._explain_damage(part.table):
@@ -253,7 +253,7 @@ class SqliteDatabase(Database):
     def _read_by_sql(
         self, part: Part, wanted: Wanted, where: str = ""
     ) -> tuple[Columns, np.ndarray]:
-        """Return what :meth:`_read_part` does, by SQLite, of the rows that meet one more condition."""
+        """Return the result of :meth:`_read_part`, by SQLite, for the rows that meet one more condition."""
         have = self.tables[part.table].columns
         present = [name for name in wanted.integers if name in have]
         odd = [f"(typeof({quote_name(name)}) NOT IN ('integer', 'null'))" for name in present]

@@ -86,7 +86,7 @@ class Declaration(Struct, frozen=True):
 
 
 def _describe(name: str, sql: bytes, query: Query) -> Declaration:
-    """Return what SQLite says of a table. sql: its declaration."""
+    """Return SQLite's description of a table. sql: its declaration."""
     described = query(f"PRAGMA table_xinfo({quote_name(name)})")
     columns = {column: kind for _, column, kind, *_, hidden in described if not hidden}
     taken = {column.lower() for column in columns}
@@ -144,7 +144,7 @@ def open_pages(path: Path) -> Any:
 
 
 def ask_core(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what the core answers, None where SQLite has to."""
+    """Return the answer of the compiled core, or None if SQLite has to answer."""
     try:
         return function(*arguments)
     except core.StandAside:

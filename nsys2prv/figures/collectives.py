@@ -41,7 +41,7 @@ SUMS = {
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Collect sums of NCCL kernels (`kernels`) and of calls of MPI (`mpi`) by task."""
+    """Collect sums of NCCL kernels (`kernels`) and of MPI calls (`mpi`) by task."""
     fields = ("operation", "bytes", "communicator", "graph_node", "kernel", "launch")
     kernels = unit.read_begins("nccl_kernel", fields)
     by_task = kernels.with_columns(unit.list_tasks(kernels)).group_by(
@@ -86,7 +86,7 @@ def _sum_mpi_calls(unit: DeviceGroup, layout: str) -> pl.DataFrame:
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
     """Add tables of collectives: of kernels by operation, across ranks, stragglers, and
-    calls of MPI.
+    MPI calls.
     """
     kernels, mpi = frames["kernels"], frames["mpi"]
     matched = _list_matched(context.reader)
@@ -196,7 +196,7 @@ def _label_operations(rows: pl.DataFrame, kernels: pl.DataFrame, context: Contex
 
 
 def _sum_by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return figures per communicator and operation of all kernels of NCCL, and if they are known most kernels'
+    """Return figures per communicator and operation of all NCCL kernels, and if they are known most kernels'
     `channels`, each of which has a block, and how many use a tree: their names tell that alone of algorithms.
     """
     unknown = pl.lit(None, pl.String)
@@ -291,7 +291,7 @@ def _add_sizes(matched: pl.DataFrame, context: Context, result: Result) -> None:
 
 
 def _find_links(matched: pl.DataFrame, context: Context) -> dict[int, float]:
-    """Return what the GPUs of each communicator can send each other by NVLink (GB/s, one direction), of those of one
+    """Return the NVLink speed between the GPUs of each communicator (GB/s, one direction), of those of one
     host whose model says so.
     """
     models = {device: "/".join(sorted(names)) for device, names in context.options.gpus}

@@ -59,7 +59,7 @@ class Coverage(Struct, frozen=True):
     names: Mapping[int, str]
     #: How long captures ran before the trace begins, with the first event of a process of the job (ns).
     unseen: int = 0
-    #: Task -> until when its calls of CUDA or MPI, or kernels, are recorded (ns), where that is before its
+    #: Task -> until when its CUDA calls or MPI, or kernels, are recorded (ns), where that is before its
     #: report ends; those of MPI.
     cut: Mapping[int, int] = {}
     cut_in_mpi: frozenset[int] = frozenset()
@@ -86,7 +86,7 @@ class Coverage(Struct, frozen=True):
         )
 
     def describe(self) -> str:
-        """Return a sentence about what is not covered, empty where all is."""
+        """Return a sentence about uncovered time, or an empty text."""
         if self.common.length == self.duration:
             return ""
         if self.common.length == self.job.length:
@@ -246,7 +246,7 @@ def _count_calls_of_others(
 
 
 def explain_absence(job: Job, layouts: Collection[str]) -> str:
-    """Return why there are no events of these layouts, or no names of kernels."""
+    """Return why there are no events of these layouts, or no kernel names."""
     if KERNEL_NAMES in layouts:
         return (
             "the reports lack kernel names, so communication cannot be separated from computation"

@@ -1,7 +1,7 @@
 """The events of one unit of analysis (threads that share a report or a GPU), and what the hosts
 that drive a device do.
 
-What several analyses need is computed once.
+What several analyzes need is computed once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.export.info import GpuLimits
 from nsys2prv.table.event_reader import HOST, RANGES, EventReader, make_frame
 
-#: What analyses collect of a device group: frames, each with its name; and those of all groups by name.
+#: What analyzes collect of a device group: frames, each with its name; and those of all groups by name.
 Collected = Iterator[tuple[str, pl.DataFrame]]
 Frames = Mapping[str, pl.DataFrame]
 T = TypeVar("T")
@@ -68,7 +68,7 @@ WORK_COLUMNS = {
     "name": np.int32, "class": np.int8, "tensor": np.int8, "operation": np.int8,
 }  # fmt: skip
 _CLASSES, _TENSOR_CORES = map_labels("kernel_class"), map_labels("tensor_cores")
-#: Values of the catalogue: classes of kernels, and whether they use tensor cores.
+#: Values of the catalogue: classes of kernels, and whether they use Tensor Cores.
 GEMM, CONVOLUTION = _CLASSES["gemm"], _CLASSES["convolution"]
 ATTENTION, COMMUNICATION = _CLASSES["attention"], _CLASSES["communication"]
 TENSOR_YES, TENSOR_NO = _TENSOR_CORES["yes"], _TENSOR_CORES["no"]
@@ -96,7 +96,7 @@ class Steady(Struct, frozen=True):
     iteration_begins: tuple[int, ...]
     #: Description of the iterations: "NVTX ranges step #".
     found_by: str
-    #: How many the job has, and which of them do not count, for people.
+    #: How many the job has, and which of them do not count, as text.
     found: int = 0
     left_out: str = ""
 
@@ -112,7 +112,7 @@ class Steady(Struct, frozen=True):
 
 
 class AnalysisOptions(Struct, frozen=True):
-    """Options of all analyses."""
+    """Options of all analyzes."""
 
     #: `compute` (kernels that do not communicate), `bsc` (kernels other than NCCL's) or `all-kernels`
     #: (as TALP).
@@ -409,7 +409,7 @@ class DeviceGroup:
         return frame[np.sort(np.concatenate([order[:0], *rows]))]
 
     def remember(self, key: object, compute: Callable[[], T]) -> T:
-        """Return what is computed once for each key."""
+        """Return a value that is computed once per key."""
         if key not in self._computed:
             self._computed[key] = compute()
         return self._computed[key]

@@ -1,4 +1,4 @@
-"""Compute efficiencies as POP and TALP define them (analyses.yaml has the definitions), of the times that
+"""Compute efficiencies as POP and TALP define them (analyzes.yaml has the definitions), of the times that
 efficiency_times.py measures.
 """
 
@@ -38,7 +38,7 @@ from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
 from nsys2prv.table.event_reader import HOST, STREAM
 
 TERMS = DECLARED["efficiencies"].terms
-#: Useful work of devices, and which host threads count -> what people call them.
+#: Useful work of devices, and which host threads count -> the display name of them.
 USEFUL: dict[str, str] = TERMS["useful"]
 HOST_THREADS: dict[str, str] = TERMS["host_threads"]
 NO_STEADY = ", which has no steady state"
@@ -159,7 +159,7 @@ def _replay_ideal_network(
 
 
 def _find_serialisation(ideal: IdealNetwork, begin: int, context: Context) -> float:
-    """Return the serialisation efficiency of devices in a replay that begins then."""
+    """Return the serialization efficiency of devices in a replay that begins then."""
     rows = ideal.rows
     device = context.reader.rows.get_column("device").astype(np.int32)[rows]
     device[rows < 0] = -1

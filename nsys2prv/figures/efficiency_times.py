@@ -34,7 +34,7 @@ OPENMP_WAITS, OPENMP_SYNC = ("openmp_sync_wait",), ("openmp_barrier", "openmp_sy
 #: Parts of the job that have figures; each row of the last two has the number of an iteration, or the
 #: key of a region.
 STEADY, WHOLE_JOB, ITERATION, REGION = "steady state", "whole job", "iteration", "region"
-#: The time that figures of the whole job cover where MPI is recorded, but no work of GPUs.
+#: The time that figures of the whole job cover where MPI is recorded, but no GPU work.
 MPI_TIME = "MPI_Init to MPI_Finalize"
 PART = ["part", "key"]
 #: Instructions that a multiprocessor issues in a cycle at most: one for each of its schedulers.
@@ -179,7 +179,7 @@ def measure_hosts(
 
 
 def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> dict[str, int]:
-    """Return what the threads of a process do in OpenMP within some time of its main thread (ns);
+    """Return the OpenMP activities of the threads of a process within some time of its main thread (ns);
     nothing where OpenMP, or all synchronization of it, was not recorded.
     """
     main_rows = unit.reader.rows.main_rows

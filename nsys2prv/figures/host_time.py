@@ -1,7 +1,7 @@
-"""Find what host threads do in some time: what the reports show of it, and what they do not record.
+"""Find the activities of host threads in some time, and the data that is not recorded.
 
 Nothing is said that no row shows. That a thread computes is shown by CPU samples outside the
-profiler's libraries, or by the states of threads; that it waits, by these or by calls of the
+profiler's libraries, or by the thread states; that it waits, by these or by calls of the
 operating system. Calls of the operating system within a call of CUDA or MPI belong to that call.
 """
 
@@ -65,11 +65,11 @@ CALLS = {
 NAME_SETS = {"nccl_call": "nvtx", **dict.fromkeys(UCX, "ucx")}
 #: What names of calls, ranges, kernels and GPUs tell, as regular expressions.
 NAMES = TEXTS["names"]
-#: Parts of time -> what people call it. Each moment counts for the first that applies.
+#: Parts of time -> the display name of it. Each moment counts for the first that applies.
 PARTS: dict[str, str] = {part: said for part, (said, *_) in TEXTS["parts"].items()}
 #: Calls of CUDA that wait for GPUs, which pictures and tables tell from its others.
 WAITING = "synchronisation"
-#: Time that belongs to calls of CUDA of other threads.
+#: Time that belongs to CUDA calls of other threads.
 BESIDE = "beside"
 #: Columns of the times of a thread's activities that are summed.
 ROW_COLUMNS = ("source", "name", "time", "begin", "longest")
@@ -86,7 +86,7 @@ def find_host_parts(
     unit: DeviceGroup, thread: int, time: Spans, others: bool = False
 ) -> Iterator[tuple[str, Spans]]:
     """Yield when a thread is in each of PARTS within some time, of each moment the first that applies; piece
-    by piece of the time, so that a part may come several times. others: it waits for calls of NCCL, and of
+    by piece of the time, so that a part may come several times. others: it waits for NCCL calls, and of
     CUDA (BESIDE), of the other threads of its process where it neither computes nor does I/O.
     """
     key = ("host parts", thread, others)
@@ -228,7 +228,7 @@ def sum_parts(hosts: pl.DataFrame) -> dict[str, float]:
 
 
 def describe_unrecorded(frames: Frames, context: Context) -> str:
-    """Return what would tell more about hosts, and the options that record it: `NVTX ranges,
+    """Return unrecorded data that would show more about hosts, with the options that record it: `NVTX ranges,
     --trace=osrt`. frames: `unrecorded`, as findings.py collects it.
     """
     what = frames["unrecorded"]["what"].unique(maintain_order=True)
@@ -237,7 +237,7 @@ def describe_unrecorded(frames: Frames, context: Context) -> str:
 
 
 def list_unrecorded(unit: DeviceGroup) -> list[str]:
-    """Return what would tell more about hosts, of what is not recorded: keys of TOLD_BY."""
+    """Return unrecorded data that would show more about hosts: keys of TOLD_BY."""
     lacking = [what for what, names in TOLD_BY.items() if not unit.has(*names)]
     return [one for one in lacking if unit.first_work is not None or one != "CUDA API calls"]
 
@@ -276,10 +276,10 @@ def list_activities(
     found: Sequence[tuple[str, Spans]],
     others: bool = False,
 ) -> pl.DataFrame:
-    """Return what a thread does in some time by name: `part` (of PARTS, `range` or `where`), `names` (a
+    """Return the activities of a thread in some time by name: `part` (of PARTS, `range` or `where`), `names` (a
     name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), and whether the
     longest sets CUDA up (`first`). A call counts where its part does (:func:`find_host_parts`); what MPI
-    copies and waits for by calls of CUDA is MPI's. ranges: of this time, as :func:`sum_ranges` returns them.
+    copies and waits for by CUDA calls is MPI's. ranges: of this time, as :func:`sum_ranges` returns them.
     found, others: what find_host_parts yields of this time, and is given.
     """
     sources: dict[tuple[str, str], int] = {}
@@ -398,7 +398,7 @@ def select_named(labels: pl.DataFrame, key: str) -> tuple[int, ...]:
 def compare_with_others(
     frame: pl.DataFrame, name: str, tasks: Sequence[int]
 ) -> list[tuple[int, float, float, float]]:
-    """Return what some tasks have more time of than the others: (value of `name`, mean of theirs,
+    """Return where some tasks have more time than the other tasks: (value of `name`, mean of theirs,
     median of the others', their most), ns, the greatest difference first. frame: task, `name`, time.
     """
     is_own = pl.col("task").is_in(list(tasks))
@@ -419,7 +419,7 @@ def compare_with_others(
 def describe_parts(
     parts: Mapping[str, float], most: int = 3, named: Mapping[str, str] | None = None
 ) -> str:
-    """Describe in words what hosts do: `62 % computing, 30 % in file or network I/O`. named: part ->
+    """Return the host activity as text: `62% computing, 30% in file or network I/O`. named: part ->
     what most of it is, as ` (read 2 ms)`.
     """
     whole = sum(parts.values())

@@ -87,7 +87,7 @@ def sum_metrics(
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of kernels, of their classes, and of tensor cores."""
+    """Add tables of kernels, of their classes, and of Tensor Cores."""
     groups, measured = frames["kernels"], frames["measured"]
     tasks = groups["task"].n_unique()
     if not measured.height:
@@ -141,7 +141,7 @@ def _compute_figures(
 
 
 def _label_classes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return classes and tensor cores as texts; class 0 is that of graphs."""
+    """Return classes and Tensor Cores as texts; class 0 is that of graphs."""
     kinds = label_values("class", "kernel_class", "Other")
     graph = pl.when(pl.col("class") == 0).then(pl.lit("CUDA graph"))
     rows = rows.with_columns(graph.otherwise(kinds).alias("class"))

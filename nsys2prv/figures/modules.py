@@ -1,4 +1,4 @@
-"""Sum the work of GPUs by the modules that launched it, as a tree: model, block, attention, projection.
+"""Sum the GPU work by the modules that launched it, as a tree: model, block, attention, projection.
 
 Modules are what frameworks and people put into NVTX push/pop ranges: dotted names (hooks of vLLM, SGLang and
 TensorRT-LLM, `torch.cuda.nvtx`), FSDP's ranges before and after a module's forward pass, between which the module

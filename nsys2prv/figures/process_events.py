@@ -34,7 +34,7 @@ GRAPHS = "cuda_graph"
 KERNELS = ("cuda_kernel", GRAPHS)
 NCCL = "nccl_kernel"
 COPIES, SYNCS = "memory_operation", "cuda_synchronization"
-#: Of calls of MPI what tells one from another: all of it, and what stays the same where sizes change.
+#: Of MPI calls what tells one from another: all of it, and what stays the same where sizes change.
 MPI_FIELDS = ("call", "partner", "communicator", "root", "size", "sent", "received")
 WITHOUT_SIZES = MPI_FIELDS[:4]
 _CLASSES, _COPIES, _SYNCS = (
@@ -66,7 +66,7 @@ def list_launches(reader: EventReader, unit: int) -> np.ndarray:
 
 
 def list_events(reader: EventReader, unit: int) -> Iterator[Events]:
-    """Yield what the iterations of a unit may be found by, the most telling first: the kernels of the
+    """Yield candidates for the marks of iterations of a unit, the most specific first: the kernels of the
     busiest stream of its first device; in a job without GPUs the calls of the thread with most calls of
     MPI, with and without sizes.
     """
@@ -93,7 +93,7 @@ def list_events(reader: EventReader, unit: int) -> Iterator[Events]:
 
 def _read_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
     """Return kernels and graphs of a unit's first device by begin: begin, end, thread, name, class. When
-    kernels of NCCL begin depends on other ranks: they count alone.
+    NCCL kernels begin depends on other ranks: they count alone.
     """
     frames = []
     for layout in KERNELS if reader.layouts & {*KERNELS} else (NCCL,):
@@ -115,7 +115,7 @@ def _read_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
 
 
 def _read_calls(reader: EventReader, unit: int) -> pl.DataFrame:
-    """Return the calls of MPI of a unit by begin: begin, end, thread, layout (its place), MPI_FIELDS (0
+    """Return the MPI calls of a unit by begin: begin, end, thread, layout (its place), MPI_FIELDS (0
     where a layout lacks them).
     """
     frames = []

@@ -272,7 +272,7 @@ def _label_products(rows: pl.DataFrame, measured: pl.DataFrame, context: Context
 
 
 def _sum_by_device(rows: pl.DataFrame, every: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return what each device does of what it can: in products, and of all of the steady state."""
+    """Return the achieved fraction of the peak of each device: in products, and of all of the steady state."""
     sums = sum_rates(rows, "device")
     sums = sums.join(every, on="device", how="left").sort("device")
     figures = sums.select(
@@ -297,7 +297,7 @@ def find_data_type(kernel: str) -> str | None:
 @cache
 def find_peak(model: str, data_type: str | None, limits: GpuLimits = UNKNOWN) -> float | None:
     """Return the dense peak of a GPU for a data type (10^12 operations a second), None where it is not
-    known. Of models without an entry it is that of their multiprocessors and clock, if they have tensor cores.
+    known. Of models without an entry it is that of their multiprocessors and clock, if they have Tensor Cores.
     """
     if _PART.search(model):
         return None

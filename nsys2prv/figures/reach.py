@@ -57,7 +57,7 @@ class Reach(Struct, frozen=True):
     count: int
 
     def describe(self, who: str, find_label: Callable[..., str]) -> str:
-        """Return how far it reaches, and what goes on. who: name of the thread or task; find_label: as of
+        """Return how far it reaches, and the events that continue. who: name of the thread or task; find_label: as of
         Context.
         """
         until, goes_on = format_nanoseconds(self.until), format_nanoseconds(self.goes_on)
@@ -106,7 +106,7 @@ def find_reaches(unit: DeviceGroup) -> list[Reach]:
 
 
 def _list_marks(unit: DeviceGroup, read: Callable[..., pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Yield what threads do again and again: thread, task, begin, end (ns), layout, name."""
+    """Yield the repeated work of threads: thread, task, begin, end (ns), layout, name."""
     keys = ("thread", "task", "begin", "end")
     yield read("cuda_api").clear().select(*keys, layout=pl.lit(""), name=pl.lit(0, pl.Int64))
     for layout in filter(unit.has, RANGES):

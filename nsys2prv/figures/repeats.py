@@ -3,7 +3,7 @@ a thread.
 
 A mark is an event, or a few in a row, that comes again and again. From one mark to the next it is
 an interval: a layer, a micro-batch, a step, ten steps and an evaluation. Iterations are the shortest
-intervals that have all that the job does again and again: nearly all kinds of events, by time; its
+intervals that have all that the job does again and again: nearly all event kinds, by time; its
 communication; the update of weights, or else what host and device exchange. Layers and micro-batches
 lack some of it; an evaluation now and then brings nothing that steps lack. Where a host only launches,
 layers look like iterations: there only very many intervals, tiny ones, or those made of shorter ones count.
@@ -76,7 +76,7 @@ class Repeated(Struct, frozen=True):
 
 
 def find_repeated(events: Events) -> Iterator[list[Repeated]]:
-    """Yield what may be the iterations of a process, shorter ones first; again with longer marks, which
+    """Yield candidates for the iterations of a process, shorter ones first; again with longer marks, which
     count only where shorter ones find none.
     """
     if len(events.name):
@@ -213,13 +213,13 @@ class _Sequence:
         )
 
     def _find_what_is_usual(self, places: np.ndarray) -> tuple[float, float]:
-        """Return the share of the time that is of kinds of events that nearly all intervals have, and how
+        """Return the share of the time that is of event kinds that nearly all intervals have, and how
         good the marks are: in which share of the intervals kinds are, by their time, less that of intervals
         that are several.
         """
         first, last, sizes = places[0], places[-1], np.diff(places)
         name, spent = self.name[first:last], self.lasts[first:last].copy()
-        # One may be held up however long.
+        # One may be stalled however long.
         spent[np.argmax(spent)] = 0
         is_first = self.before[first:last] < np.repeat(places[:-1], sizes)
         having = np.bincount(name[is_first], minlength=name.max() + 1) / len(sizes)
@@ -364,9 +364,7 @@ class Period:
 
 
 def find_periods(events: Events) -> list[Period]:
-    """Return what may be the iterations of a process, the shortest first, none where it does not repeat
-    itself.
-    """
+    """Return candidates for the iterations of a process, the shortest first; none without repetition."""
     for repeated in find_repeated(events):
         periods = [Period(events, one.places) for one in repeated]
         if found := [one for one in periods if len(one.begins) >= LEAST_COUNT]:

@@ -28,7 +28,7 @@ from nsys2prv.figures.thresholds import (
 
 #: Layouts of calls with stacks. Those of CUDA come first, as calls of the system lie within them.
 CALLS = ("cuda_api", "osrt", "pthread", "syscalls")
-#: Whose code it is -> what people call it, with callers and where no function is known.
+#: Whose code it is -> the display name of it, with callers and where no function is known.
 LIBRARIES, NO_FUNCTION = (DECLARED["stacks"].terms[name] for name in ("libraries", "no_function"))
 #: A place is a number: caller 1, then the bits of caller 2 + 1, then those of the owner of the code.
 CALLER_BITS, OWNER_BITS = 28, 4
@@ -232,7 +232,7 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
             calls.append(called.with_columns(place=pl.Series(place)))
     if unit.has(*SAMPLES):
         samples = read_samples(unit, thread, with_place=True)
-        # That calls of CUDA are in the driver is no place.
+        # That CUDA calls are in the driver is no place.
         in_cuda = unit.find_thread_spans([thread], "cuda_api").contains(samples["begin"].to_numpy())
         samples = samples.filter((pl.col("own_1") >= 0) | ~pl.Series(in_cuda))
         first, second, owner, begin, lasts = to_arrays(
@@ -301,7 +301,7 @@ def _is_untraced(owner: str, context: Context) -> bool:
 
 
 def label_place(place: int, context: Context) -> str:
-    """Return what people call a place: `alloc (app), called by main, in the CUDA driver`; ""
+    """Return the display name of a place: `alloc (app), called by main, in the CUDA driver`; ""
     if nothing is known.
     """
     owner = _name_owner(place)

@@ -136,7 +136,7 @@ class Interval(Struct, frozen=True):
     end_ns: int
     #: Number of iterations, 0 where it is not made of iterations.
     iterations: int
-    #: What it is, for people.
+    #: What it is, as text.
     what: str
 
 
@@ -152,7 +152,7 @@ class Work(Struct, frozen=True):
 
 
 def compute_loss(metrics: Mapping[str, Any], elapsed_ns: float) -> float | None:
-    """Return what of a time devices lose by their efficiency (ns), None where that is not known."""
+    """Return the time that devices lose by an efficiency (ns), or None if unknown."""
     device = metrics.get("device", {})
     efficiency = device.get("global", device.get("parallel"))
     return None if efficiency is None else elapsed_ns * max(1 - efficiency, 0.0)
@@ -183,7 +183,7 @@ class Run(Struct, kw_only=True):
     gpu_models: dict[str, int] = field(default_factory=dict)
     #: Names of the programs that its ranks run.
     programs: list[str] = field(default_factory=list)
-    #: Where and how it ran and was recorded: figure -> text for people.
+    #: Where and how it ran and was recorded: figure -> text as text.
     environment: dict[str, str] = field(default_factory=dict)
     #: The focus of analysis.
     interval: Interval
@@ -225,7 +225,7 @@ class Run(Struct, kw_only=True):
 
     @property
     def size(self) -> str:
-        """This number, for people."""
+        """This number, as text."""
         return format_count(self.units, "GPU" if self.devices else "rank")
 
     @property
@@ -282,7 +282,7 @@ class Scaling(Struct, frozen=True):
     detected: str | None
     #: What the figures mean.
     used: str
-    #: By what it was found, for people.
+    #: By what it was found, as text.
     why: str = ""
     #: The work of some runs grows with the devices, and that of others does not.
     is_mixed: bool = False
@@ -480,7 +480,7 @@ class ComparedRuns(Struct):
         ]
 
     def name_runs(self, with_nodes: bool = True) -> list[str]:
-        """Return what heads the column of each run: `8 GPUs, 2 nodes`, or its label where that was
+        """Return the heading of the column of each run: `8 GPUs, 2 nodes`, or its label where that was
         given, or where several runs have as many.
         """
         sizes = [run.size for run in self.runs]
@@ -491,7 +491,7 @@ class ComparedRuns(Struct):
         return [run.title for run in self.runs]
 
     def find_label(self, row: Row) -> str:
-        """Return the name of a row below what it is a factor of."""
+        """Return the name of a row as a factor of the row above it."""
         if row.path == "elapsed_ns" and not any(run.interval.iterations for run in self.runs):
             return ELAPSED_TIME
         return self.name_row(row, row.label)

@@ -22,11 +22,11 @@ MOST_APART = 1.0
 
 # Iterations without ranges, by the sequence of kernels or calls.
 
-#: Nearly all of the time is of kinds of events that are in nearly every interval (USUAL): an optimizer after
+#: Nearly all of the time is of event kinds that are in nearly every interval (USUAL): an optimizer after
 #: some micro-batches takes more, or is told by its name.
 ALIKE, USUAL = 0.9, 0.8
 #: Intervals last about as long within this factor; those that do take so much of the time, though others
-#: are held up: where a step is several equal ones and a long one, and where requests come, they take less.
+#: are stalled: where a step is several equal ones and a long one, and where requests come, they take less.
 REGULAR, LEAST_REGULAR = 2.0, 1 / 3
 #: Intervals whose numbers of events differ by no more than this have the same in them, as most have; from
 #: so many intervals on, for of fewer some may by chance.

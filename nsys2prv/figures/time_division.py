@@ -36,7 +36,7 @@ from nsys2prv.match.meetings import list_compared_kernels
 from nsys2prv.replay.path import Cause, join_work
 
 _TERMS = DECLARED["time"].terms
-#: Parts of the time of a host, of a GPU, and of both over time: what people call each, and its colour on
+#: Parts of the time of a host, of a GPU, and of both over time: the display name of each, and its colour on
 #: a page.
 HOST_PARTS: dict[str, tuple[str, str]] = {
     **_TERMS["calls"],
@@ -62,7 +62,7 @@ NO_DEVICE = -1
 
 
 def list_lanes(group: DeviceGroup) -> list[tuple[int, int]]:
-    """Return task and device of all work on GPUs, and the tasks of ranks that have none (with
+    """Return task and device of all GPU work, and the tasks of ranks that have none (with
     NO_DEVICE), by task.
     """
     tasks = group.list_tasks(group.work).to_numpy()
@@ -100,7 +100,7 @@ def divide_lane(group: DeviceGroup, task: int, device: int) -> Iterator[tuple[st
 
 
 def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:
-    """Return when kernels of NCCL on a device wait for other ranks, and when they move data."""
+    """Return when NCCL kernels on a device wait for other ranks, and when they move data."""
     if not group.has(*WAITS):
         return EMPTY, EMPTY
     kernels = group.remember("waits", lambda: read_layouts(group, WAITS, "late", "wait"))

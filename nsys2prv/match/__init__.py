@@ -44,7 +44,7 @@ MPI, NCCL = "mpi", "nccl"
 #: The model of a relation that follows no parallel program's rules.
 NO_MODEL = ""
 #: Rules by which calls are found to belong together, in the order in which they are tried: values of the
-#: value set `matching_rule` of the catalogue, which has their words. Three are of calls of MPI, one of
+#: value set `matching_rule` of the catalogue, which has their words. Three are of MPI calls, one of
 #: waits for other processes.
 BY_NUMBER, BY_LAUNCH, BY_ENDS, BY_STREAMS, BY_CALLS, BY_SET_UP, BY_WAITS, BY_EPOCHS = range(1, 9)
 MPI_RULES = (BY_CALLS, BY_SET_UP, BY_EPOCHS)
@@ -173,7 +173,7 @@ class Relation(Struct, frozen=True, forbid_unknown_fields=True):
 
     #: Name, as --args and --sample take it.
     name: str
-    #: Title for people.
+    #: Title as text.
     title: str
     #: Names of the facts that it reads; it is left out where none of the first was found.
     facts: tuple[str, ...]
@@ -187,7 +187,7 @@ class Relation(Struct, frozen=True, forbid_unknown_fields=True):
     observe: str = ""
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Return what a function of this package returns."""
+        """Return the result of a function of this package."""
         return find_function(function, __name__)(*arguments)
 
 

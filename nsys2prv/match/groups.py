@@ -226,7 +226,7 @@ def _find_rest(
 
 
 class Unknown(Struct, frozen=True):
-    """Members of kernels of NCCL whose communicator no payload names, by whom they meet."""
+    """Members of NCCL kernels whose communicator no payload names, by whom they meet."""
 
     #: Row of the trace and operation -> `communicator`: a number for all with the same members, beyond those
     #: of communicators.
@@ -238,7 +238,7 @@ class Unknown(Struct, frozen=True):
 
 
 def find_unknown(reader: EventReader) -> Unknown:
-    """Return who takes part in the kernels of NCCL whose communicator is not known."""
+    """Return who takes part in the NCCL kernels whose communicator is not known."""
     return reader.remember("unknown members", lambda: _find_unknown(reader))
 
 
@@ -666,9 +666,7 @@ def _name_expert_data(dimension: Dimension, found: Sequence[Dimension]) -> Dimen
 
 
 def _estimate_iterations(kernels: pl.DataFrame) -> int:
-    """Return how often ranks do what they do least often of what they do again and again, 0 where they do
-    nothing so: something is done once in each iteration, such as a norm.
-    """
+    """Return how often ranks do the rarest of their repeated work, or 0 without repeated work: something is done once in each iteration, such as a norm."""
     by = ("rank", "communicator", "operation", "bytes")
     counts = kernels.group_by(by).agg(pl.col("count").sum())["count"]
     return int(counts.filter(counts >= FEWEST).min() or 0)
@@ -677,7 +675,7 @@ def _estimate_iterations(kernels: pl.DataFrame) -> int:
 def _name_division(
     division: Division, of_ranks: Sequence[tuple[int, ...]], kernels: pl.DataFrame, iterations: int
 ) -> tuple[str, str]:
-    """Return what groups of ranks look like, and why."""
+    """Return the likely purpose of groups of ranks, with the reason."""
     if division.communicators:
         is_own = pl.col("communicator").is_in(division.communicators)
         is_own &= ~pl.col("operation").is_in(P2P)
@@ -692,7 +690,7 @@ def _name_division(
 def _name_family(
     kernels: pl.DataFrame, groups: Sequence[tuple[int, ...]], iterations: int
 ) -> tuple[str, str]:
-    """Return what collectives of some groups look like, and why."""
+    """Return the likely purpose of collectives of some groups, with the reason."""
     kernels = kernels.filter((pl.col("bytes") >= SMALL) | (pl.col("bytes") < 0))
     if not kernels.height:
         name = WORLD if len(groups) == 1 else _name_steps(groups)
@@ -803,7 +801,7 @@ def find_named_mesh(reader: EventReader, mesh: str = "") -> Mesh | None:
 
 
 def list_by_dimension(reader: EventReader, mesh: Mesh) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return kernels of NCCL that are of a dimension, `thread`, `begin`, `end` (ns), `dimension` (of the value
+    """Return NCCL kernels that are of a dimension, `thread`, `begin`, `end` (ns), `dimension` (of the value
     set), and when they wait.
     """
     fields = ("operation", "communicator")

@@ -1,5 +1,5 @@
-"""Match hand-offs between threads of a host: one waits in calls of the operating system until another one,
-as a rule of another process, lets it go on.
+"""Match hand-offs between threads of a host: one waits in OS runtime calls until another one,
+usually of another process, lets it go on.
 
 No row says who ends a wait. What proves it: again and again, a wait ends just after a call of one
 thread that lets others go on, more often than by chance; or it ends while one thread is between two
@@ -22,7 +22,7 @@ from nsys2prv.match import BY_WAITS
 from nsys2prv.match.meetings import list_collectives
 from nsys2prv.table.event_reader import NO_UNIT, EventReader
 
-#: Layouts of calls of the operating system.
+#: Layouts of OS runtime calls.
 OS_LAYOUTS = ("osrt", "pthread")
 #: Calls that wait for others, or that are repeated until others have come; and calls that let others go on.
 WAITS = re.compile(
@@ -60,7 +60,7 @@ HANDOFFS = {
     **dict.fromkeys(("waited", "calls"), pl.Boolean),
     "certain": pl.Float64,
 }
-#: Columns of calls, and of pauses of a thread between two calls of CUDA or MPI (ns), and the names of these.
+#: Columns of calls, and of pauses of a thread between two CUDA calls or MPI (ns), and the names of these.
 _CALLS = dict.fromkeys(("thread", "begin", "end", "call"), pl.Int64)
 _PAUSES = dict.fromkeys(("thread", "begin", "end", "before", "after"), pl.Int64)
 
@@ -297,7 +297,7 @@ def _list_rows(waiter: _Thread, found: _Found) -> pl.DataFrame:
 
 
 def _find_releaser(waiter: _Thread, waits: np.ndarray, threads: Iterable[_Thread]) -> _Found | None:
-    """Return what ends some waits of a thread; None where it is not known, or a call of CUDA or MPI of
+    """Return the event that ends some waits of a thread, or None if unknown, or a call of CUDA or MPI of
     another thread of the process.
     """
     if len(waits) < FEWEST_WAITS:
@@ -386,7 +386,7 @@ def _follow(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found | None
 def _make_found(
     waits: np.ndarray, fits: np.ndarray, apart: np.ndarray, other: _Thread, released: np.ndarray
 ) -> _Found:
-    """Return what ends those waits that fit. apart: the ends of waits from what it does (ns)."""
+    """Return the end of the waits that fit. apart: the ends of waits from what it does (ns)."""
     certain, differs = float(fits.mean()), _measure_spread(apart[fits])
     released = released[fits]
     at = np.searchsorted(other.until, released, "right") - 1

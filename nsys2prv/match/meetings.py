@@ -1,7 +1,7 @@
 """The tables of what ranks did together: members of collectives, and messages, by whatever rule they were
 matched. All who ask which calls belong together read these.
 
-The relations matched kernels of NCCL and messages while the job was aligned. Calls of MPI are
+The relations matched NCCL kernels and messages while the job was aligned. Calls of MPI are
 matched by the order in which the processes make them (:mod:`mpi_collectives`).
 """
 
@@ -100,7 +100,7 @@ def _complete(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _read_nccl(reader: EventReader) -> pl.DataFrame:
-    """Return the kernels of NCCL that the relation matched."""
+    """Return the NCCL kernels that the relation matched."""
     fields = ("operation", "collective", "late", "wait", "transfer", "rule")
     records = reader.read_begins("nccl_collective", fields).rename({"operation": "call"})
     # Those whose capture is not recorded share what the others' tell.
@@ -109,7 +109,7 @@ def _read_nccl(reader: EventReader) -> pl.DataFrame:
 
 
 def list_nccl_kernels(reader: EventReader) -> pl.DataFrame:
-    """Return the kernels of NCCL: `thread`, `begin` (ns), `operation`, `bytes`, `communicator`."""
+    """Return the NCCL kernels: `thread`, `begin` (ns), `operation`, `bytes`, `communicator`."""
     return reader.remember("nccl_kernels", lambda: _read_kernels(reader))
 
 

@@ -289,7 +289,7 @@ def _learn_pairs(reader: EventReader, pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def match_set_up(reader: EventReader) -> pl.DataFrame:
-    """Return calls of MPI without a communicator: the n-th of a name of all processes."""
+    """Return MPI calls without a communicator: the n-th of a name of all processes."""
     found = reader.read_named_calls(MPI_LAYOUTS, _SET_UP).sort("begin", maintain_order=True)
     found = found.with_columns(reader.rows.find("process", found["thread"]).alias("task"))
     found = found.with_columns(number=pl.int_range(pl.len()).over("layout", "call", "task"))

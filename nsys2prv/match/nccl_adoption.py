@@ -357,7 +357,7 @@ class Queue(Struct, frozen=True, dict=True):
 
     @cached_property
     def calls(self) -> CallSequence:
-        """Return its calls, which all synchronise."""
+        """Return its calls, which all synchronize."""
         count = len(self.end)
         return CallSequence(self.end, np.zeros(count, np.int64), np.ones(count, bool))
 

@@ -242,7 +242,7 @@ def warn_of_absent_members(context: RelationContext, silent: int) -> list[str]:
 
 
 def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> list[str]:
-    """Return what :func:`warn_of_absent_members` does. communicators: a row for each time that a
+    """Return the result of :func:`warn_of_absent_members`. communicators: a row for each time that a
     process names one: communicator, task, ranks (their number), rank.
     """
     # A process may have several GPUs, each with a rank of its own; where the report begins after

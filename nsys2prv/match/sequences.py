@@ -70,18 +70,18 @@ class CallSequence(Table, frozen=True, dict=True):
 
     @cached_property
     def places(self) -> np.ndarray:
-        """Return the places of the synchronising calls, in the order of their ends."""
+        """Return the places of the synchronizing calls, in the order of their ends."""
         places = np.flatnonzero(self.all)
         return places[np.argsort(self.end[places], kind="stable")]
 
     @cached_property
     def ends(self) -> Ends:
-        """Return the ends of the synchronising calls, in their order."""
+        """Return the ends of the synchronizing calls, in their order."""
         return Ends(self.end[self.places], self.signature[self.places])
 
     @cached_property
     def rivals(self) -> list[float]:
-        """Return the distances (ns) at which its synchronising calls may be taken for each other."""
+        """Return the distances (ns) at which its synchronizing calls may be taken for each other."""
         return find_rival_distances(self.ends)
 
 
@@ -342,7 +342,7 @@ def _is_gapless(index: np.ndarray, count: int) -> bool:
 def _pair_by_ends(
     member: CallSequence, reference: CallSequence, noise: Noise
 ) -> tuple[np.ndarray | None, FindingKind | None]:
-    """Return ordinals of the synchronising calls by their ends; of all calls where the order only
+    """Return ordinals of the synchronizing calls by their ends; of all calls where the order only
     begins elsewhere.
     """
     own, other = member.ends, reference.ends
@@ -373,6 +373,6 @@ def _pair_by_ends(
             member.signature, reference.signature[np.clip(shifted, 0, len(reference) - 1)]
         )
         if fits[inside].mean() >= AGREEING_SHARE:
-            # Ends decide about synchronising calls; the others follow their order.
+            # Ends decide about synchronizing calls; the others follow their order.
             ordinals = np.where(fits & ~member.all, shifted, ordinals)
     return ordinals, None

@@ -1,4 +1,4 @@
-"""Find what holds a job back: changes of its work, the one that gains most first. Each is replayed
+"""Find the bottlenecks of a job: changes of its work, the one that saves most first. Each is replayed
 with those before it done, because their gains do not add up.
 """
 
@@ -93,7 +93,7 @@ class Cause(Struct, frozen=True):
 
 
 def find_causes(replay: Replay) -> list[Cause]:
-    """Return what gains time: culprits, other causes, limits."""
+    """Return the changes that save time: stragglers, other causes, limits."""
     # Who waits for a CPU is late for that reason, whoever it is.
     waiting = Cause("cpu", replay.compute_gain(replay.cpu_waits, LEAST_GAIN), replay.cpu_waits)
     first = [waiting] if waiting.gain >= LEAST_GAIN else []
@@ -125,7 +125,7 @@ def find_causes(replay: Replay) -> list[Cause]:
 
 
 def _measure_alone(replay: Replay, cause: Cause) -> Cause:
-    """Return a cause with what it gains by itself: other causes may make it worse, or hide it."""
+    """Return a cause with its savings alone: other causes may make it worse, or hide it."""
     if cause.kind in HAS_OTHERS:
         return cause
     alone = replay.compute_gain(cause.changes)
@@ -324,7 +324,7 @@ def remove_long_pauses(replay: Replay) -> Changes:
 
 
 def use_tensor_cores(replay: Replay) -> Changes:
-    """Let matrix products without tensor cores, on GPUs that have some, run on these."""
+    """Let GEMMs without Tensor Cores, on GPUs that have some, run on these."""
     names, processes = replay.known.products
     return replay.scale(GPU, 1 / TENSOR_SPEED_UP, keys=names, processes=processes)
 

@@ -54,7 +54,7 @@ _CALL_COLUMNS = {
     "begin": np.int64, "end": np.int64, "thread": np.int32, "name": np.int32,
     "correlation": np.int64,
 }  # fmt: skip
-#: Added to event values of calls of MPI, which CUDA's may be equal to. Twice as many there are at most.
+#: Added to event values of MPI calls, which CUDA's may be equal to. Twice as many there are at most.
 #: The last of CUDA's stand for hand-offs, and for the end of a wait of who hands off.
 MPI_NAMES = 1 << 14
 HANDOFF, WAITED = MPI_NAMES - 1, MPI_NAMES - 2
@@ -138,7 +138,7 @@ class Launches(Struct, frozen=True):
 
 
 def read_calls(reader: EventReader, unit: int, handoffs: pl.DataFrame) -> tuple[Calls, Launches]:
-    """Return the outermost calls of CUDA and MPI of a unit, with its sides of hand-offs as calls of their
+    """Return the outermost CUDA and MPI calls of a unit, with its sides of hand-offs as calls of their
     own, and which operations they launched. handoffs: of all units (HANDOFFS of `match/handoffs.py`).
     """
     fields = {"cuda_api": ("call", "correlation"), **dict.fromkeys(MPI_LAYOUTS, ("call",))}
@@ -184,7 +184,7 @@ def _list_sides(handoffs: pl.DataFrame, is_own: np.ndarray) -> dict[str, np.ndar
 
 
 def describe_calls(calls: Calls, labels: Mapping[int, str], operations: Operations) -> np.ndarray:
-    """Return what each call may do, such as SYNCHRONISES | FREES (uint8): by its name, and by whether
+    """Return the effects of each call, such as SYNCHRONISES | FREES (uint8): by its name, and by whether
     it copies pageable memory.
     """
     values, codes = factorize(calls.name)
@@ -269,7 +269,7 @@ def find_launches(launches: Launches, tasks: np.ndarray, correlations: np.ndarra
 
 
 def read_markers(reader: EventReader, unit: int) -> Markers:
-    """Return what a unit's tables of events and synchronisations say."""
+    """Return the contents of the event and synchronization tables of a unit."""
     named = ("event", "stream")
     records = reader.read_begins("cuda_event", named, unit)
     waits = reader.read_begins("cuda_synchronization", (*named, "type"), unit)

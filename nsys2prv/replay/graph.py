@@ -288,7 +288,7 @@ class Graph(Struct, frozen=True, dict=True):
         return _look_up(rows, self.target, 1)
 
     def find_keys(self, rows: np.ndarray) -> np.ndarray:
-        """Return what work edges are, the same number on all ranks: name, place, or channel (int32)."""
+        """Return the identity of work edges, the same number on all ranks: name, place, or channel (int32)."""
         keys = np.empty(rows.shape, np.int32)
         core.find_keys(self.core, np.ascontiguousarray(rows, np.int32), keys)
         return keys

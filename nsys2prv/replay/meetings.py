@@ -215,7 +215,7 @@ def _find_rounds(members: pl.DataFrame) -> pl.Series:
 
 
 def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
-    """Return the meetings of calls of MPI. calls: `thread`, `begin`, `end`, `node_begin`, `node_end`,
+    """Return the meetings of MPI calls. calls: `thread`, `begin`, `end`, `node_begin`, `node_end`,
     `name` of each outermost one.
     """
     table = list_collectives(reader).filter(pl.col("rule").is_in(MPI_RULES))

@@ -122,7 +122,7 @@ def join_work(pieces: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     return found.with_columns(known).drop("begun", "until")
 
 
-#: Kinds of work of GPUs: while one runs on the rank that the path is on, time counts for the first of these.
+#: Kinds of GPU work: while one runs on the rank that the path is on, time counts for the first of these.
 _ON_GPUS = {Kind.KERNEL: Cause.COMPUTATION, Kind.NCCL: Cause.NCCL, Kind.COPY: Cause.MEMORY}
 
 

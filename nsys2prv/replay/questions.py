@@ -274,7 +274,7 @@ def _find_named(wanted: str, labels: Mapping[int, str], what: str) -> list[int]:
 
 
 def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
-    """Return the words for what a cause changes; nothing where there are none."""
+    """Return the what-if text for a cause; empty if there is none."""
     if suspect := cause.suspect:
         if suspect.host and suspect.is_link:
             link = next(name for name, kinds in _LINKS.items() if kinds == (suspect.kind,))

@@ -108,7 +108,7 @@ class Suspect(Struct, frozen=True):
 
 
 def list_suspects(replay: Replay) -> list[Suspect]:
-    """Return sets of processes by what is gained if they work as the others, the greatest first."""
+    """Return sets of processes by the savings if they work like the others, the largest first."""
     if len(replay.processes) < 2:
         return []
     slow = (list_slow_processes(replay, kind) for kind in ("gpu", "host"))

@@ -47,7 +47,7 @@ HIDDEN, WORSE = 0.75, 1.1
 #: Culprits that are looked for, and calls and places between calls that are tried: those with most time
 #: on the critical path.
 MOST_CULPRITS, MOST_PLACES = 3, 8
-#: Who was held up a few times: this share of what it does longer is in so few times of all,
+#: Who was stalled a few times: this share of what it does longer is in so few times of all,
 #: and in no more than these.
 HICCUP_SHARE, HICCUP_TIMES, MOST_HICCUPS = 0.7, 0.1, 3
 #: Jobs are bound by calls that launch if these, and the time between them, are this share of what GPUs
@@ -64,7 +64,7 @@ COPY_SPEEDS = (12.0, 24.0, 50.0)
 #: Copies of fewer bytes are not slower from pageable memory, of fewer tell no speed, nor do no more than
 #: so many.
 SMALL_COPY, LARGE_COPY, FEWEST_COPIES = 1 << 16, 1 << 18, 5
-#: How many times as fast matrix products are with tensor cores.
+#: How many times as fast GEMMs are with Tensor Cores.
 TENSOR_SPEED_UP = 3.0
 
 # What runs beside.

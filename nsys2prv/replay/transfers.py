@@ -100,7 +100,7 @@ class _Device(Struct, frozen=True):
 
 
 def _list_devices(replay: Replay) -> Iterator[_Device]:
-    """Yield the devices with kernels and kernels of NCCL in the span."""
+    """Yield the devices with kernels and NCCL kernels in the span."""
     graph, edges, job = replay.graph, replay.edges, replay.job
     rows = replay.select(GPU)
     row = graph.row[graph.find_nodes(rows)]
@@ -117,7 +117,7 @@ def _list_devices(replay: Replay) -> Iterator[_Device]:
 
 
 def find_beside(replay: Replay) -> Beside:
-    """Return what runs beside NCCL in the span, which is measured once."""
+    """Return the kernels beside NCCL in the span, measured once."""
     found: Beside | None = replay.measured.get("beside")
     if found is None:
         found = replay.measured["beside"] = _measure_beside(replay)
@@ -125,7 +125,7 @@ def find_beside(replay: Replay) -> Beside:
 
 
 def _measure_beside(replay: Replay) -> Beside:
-    """Return what kernels of the span last longer beside those of NCCL."""
+    """Return how much longer kernels of the span take beside NCCL kernels."""
     parts = [pl.DataFrame(schema=_KERNELS)]
     places = [pl.DataFrame(schema=_PLACES)]
     transfers = _list_transfers(replay)
@@ -375,7 +375,7 @@ def is_late_at_times(replay: Replay, processes: Sequence[int]) -> bool:
 
 
 def _compare_with_quick(replay: Replay, processes: Sequence[int]) -> pl.DataFrame:
-    """Return what processes do before hand-offs, as `list_work` does, and how long the `quick` ones take."""
+    """Return the work of processes before hand-offs, like `list_work`, and the duration of the `quick` ones."""
     work = replay.list_work(replay.find_releases(processes))
     quick = pl.col("lasts").quantile(QUICK_SHARE, "lower").over("key", "process")
     return work.with_columns(quick=quick)

@@ -74,7 +74,7 @@ class UnitGraph(Struct):
     long: tuple[np.ndarray, np.ndarray]
     #: Groups of latencies (:func:`mark_clear`).
     groups: pl.DataFrame
-    #: NCCL kernels and graphs traced as a whole, and calls of MPI and hand-offs: `thread`, `begin`,
+    #: NCCL kernels and graphs traced as a whole, and MPI calls and hand-offs: `thread`, `begin`,
     #: `end`, `node_begin`, `node_end` (moments), `name`, and of kernels `bytes` and `is_graph`.
     kernels: pl.DataFrame
     mpi: pl.DataFrame

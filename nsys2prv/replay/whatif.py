@@ -49,7 +49,7 @@ from nsys2prv.replay.unit_graph import (
     pack_lines,
 )
 
-#: Kinds of work that a rank may do slower than others, and what people call it.
+#: Kinds of work that a rank may do slower than others, and the display name of it.
 GPU, HOST, COPIES = (Kind.KERNEL,), (Kind.GAP, Kind.CALL), (Kind.COPY,)
 #: Kinds of edges that are time of the host.
 HOST_TIME = (*HOST, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF)
@@ -192,7 +192,7 @@ class WorkTable(Struct, frozen=True, dict=True):
         return Excess(total, mean, error, longest, sums, usually)
 
     def join_places(self) -> WorkTable:
-        """Return the table with places between calls of MPI together that are one of the program."""
+        """Return the table with places between MPI calls together that are one of the program."""
         _, totals, counts = self.by_key
         group = group_places(self.keys, totals, counts)
         if (group == np.arange(len(group))[:, None]).all():
@@ -271,7 +271,7 @@ def make_work_table(
 class KernelFacts(Struct, frozen=True):
     """Facts of kernels and memory, by their event values."""
 
-    #: Kernels that are matrix products without tensor cores, and processes whose GPUs have some.
+    #: Kernels that are GEMMs without Tensor Cores, and processes whose GPUs have some.
     products: tuple[Collection[int], Collection[int]] = ((), ())
     #: Kernels of products far below what their shapes allow, with their process and the share of their time
     #: that they would take as others of the job do.
@@ -516,7 +516,7 @@ class Replay(Struct, frozen=True, dict=True):
         return self.tables[kinds]
 
     def _select_work(self, kinds: tuple[Kind, ...]) -> np.ndarray:
-        """Return the edges of some kinds that are a process's own work: calls of MPI, which wait in ways
+        """Return the edges of some kinds that are a process's own work: MPI calls, which wait in ways
         that are not known, are not.
         """
         others = [name for name in self.job.calls if name < MPI_NAMES]
@@ -576,9 +576,7 @@ class Replay(Struct, frozen=True, dict=True):
         return edges[own.select((number < pl.col("most")).fill_null(False)).to_series().to_numpy()]
 
     def find_releases(self, processes: Sequence[int] | None = None) -> np.ndarray:
-        """Return the edges of what processes do, from their last call or wait on, before they let others
-        go on; None: of all.
-        """
+        """Return the edges of the work of processes before they release others, from their last call or wait; None: of all."""
         if HANDOFF not in self.job.calls:
             return np.zeros(0, np.int32)
         gaps = self.select((Kind.GAP,), processes=processes)

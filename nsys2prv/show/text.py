@@ -127,7 +127,7 @@ def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None =
 
 
 def format_heading(name: str) -> str:
-    """Return a column's name for people: the unit is in the cells."""
+    """Return a column's name as text: the unit is in the cells."""
     name = name.replace("balance_in_efficiency", "balance_within_nodes")
     name = name.replace("balance_out_efficiency", "balance_between_nodes")
     for ending in ("_ns", "_gb_s"):
@@ -137,7 +137,7 @@ def format_heading(name: str) -> str:
 
 
 def format_cell(name: str, value: object) -> str:
-    """Return a value of a column for people."""
+    """Return a value of a column as text."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -170,14 +170,14 @@ def join_units(text: str) -> str:
 
 
 def say_clock(clock: tuple[float, bool] | None) -> str:
-    """Return the clock of GPUs for people: `FinishedJob.clock`; empty where it is not known."""
+    """Return the clock of GPUs as text: `FinishedJob.clock`; empty where it is not known."""
     if clock is None:
         return ""
     return f"{clock[0] / 1e6:,.0f} MHz ({'sampled' if clock[1] else 'at most'})"
 
 
 def format_work(work: Work | None) -> str:
-    """Return the time of an iteration for people, with how many there are and what they send."""
+    """Return the time of an iteration as text, with how many there are and what they send."""
     if work is None:
         return "-"
     size = format_size(work.bytes) if work.bytes else ""
@@ -186,7 +186,7 @@ def format_work(work: Work | None) -> str:
 
 
 def format_figure(row: Row, value: float | None) -> str:
-    """Return a figure of a run for people."""
+    """Return a figure of a run as text."""
     if value is None:
         return "-"
     if row.is_efficiency:
@@ -276,7 +276,7 @@ class Style(Struct, frozen=True):
     rows: int | None = None
     #: Whether escape sequences for colours may be used.
     colours: bool = False
-    #: Whether the analyses were chosen by name: all their tables are printed, or why there are
+    #: Whether the analyzes were chosen by name: all their tables are printed, or why there are
     #: none.
     chosen: bool = False
 
@@ -320,7 +320,7 @@ def _lay_out(
     results: Sequence[Result], head: Iterable[str], style: Style, whole: str = "the job"
 ) -> tuple[list[list[str]], list[tuple[str, list[str]]]]:
     """Return the parts that are always printed, and the tables and notes by the names of their
-    analyses.
+    analyzes.
     """
     head = list(head)
     parts = [fold_lines(head, style.text_width)] if head else []
@@ -340,7 +340,7 @@ def _lay_out(
 def _fit_blocks(
     parts: Sequence[Sequence[str]], blocks: Sequence[tuple[str, list[str]]]
 ) -> tuple[list[list[str]], list[str]]:
-    """Return the blocks for which there is room below the parts, and the names of the others' analyses."""
+    """Return the blocks for which there is room below the parts, and the names of the others' analyzes."""
     room = MOST_LINES - LAST_LINES - sum(len(part) + 1 for part in parts)
     names = [name for name, _ in blocks]
     first = names.index(FIRST_TABLES) if FIRST_TABLES in names else 0
@@ -393,7 +393,7 @@ def format_findings(
 
 
 def _format_finding(finding: Finding, width: int, full: bool, most: int) -> list[str]:
-    """Return the lines of a finding. most: measurements, unless all are shown."""
+    """Return the lines of a finding. most: number of measurements, unless all are shown."""
     lines = _format_title(finding, width)
     indent = " " * DETAILS
     for label, text in list_details(finding, None if full else most, full):

@@ -93,7 +93,7 @@ def list_present_fields(layout: Layout, field_mask: int) -> list:
 
 @cache
 def find_role(stream: str, kind: str, column: str) -> str:
-    """Return what a column holds: TIMES, OBJECTS, DOMAINS, CALLERS, NUMBERS or the name of a name set.
+    """Return the content of a column: TIMES, OBJECTS, DOMAINS, CALLERS, NUMBERS or the name of a name set.
     Raises KeyError for a column that is not declared.
     """
     if column in COLUMNS[stream]:

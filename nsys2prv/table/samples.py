@@ -89,7 +89,7 @@ def list_partly_sampled(
     results: Sequence[WorkResult], clocks: Sequence[ClockMap], duration: int
 ) -> Iterator[tuple[int, ObjectKey, int | None, int | None]]:
     """Yield the GPUs whose metrics lack more than a few periods at the begin or the end of the time in
-    which their report has work of GPUs, or metrics of others: their sampling began later, or stopped.
+    which their report has GPU work, or metrics of others: their sampling began later, or stopped.
     Report, GPU, and when its metrics begin and end (ns of the trace), None where nothing is lacking there.
 
     clocks: from each report's time to that of the trace. duration: of the trace.

@@ -99,7 +99,7 @@ class WindowReader(Closable):
         self._last = np.array([self._to_trace_time(run, self._find_last(run)) for run in runs])
 
     def read(self, first: int, last: int | None, names: Sequence[str] | None = None) -> Window:
-        """Return what is at first <= time < last (ns; None: to the end of the trace). names: as
+        """Return the records with first <= time < last (ns; None: to the end of the trace). names: as
         :func:`read_slice` has them.
         """
         touched = self._last >= first

@@ -83,7 +83,7 @@ class WorkResult(Struct):
         self.accounts.setdefault(kind, Account()).add(account)
 
     def add_found(self, kind: str, account: Account) -> None:
-        """Add to the account what no row by itself is a record of."""
+        """Add records without a row of their own to the account."""
         account.synthesized[Reason.FROM_SEVERAL_ROWS] = account.records + account.dropped.total()
         self.add(kind, account)
 

@@ -71,7 +71,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     @property
     def waiting(self) -> str:
-        """Return who waits for what holds the job back."""
+        """Return who waits for the bottlenecks."""
         if is_shared(self.frames):
             return "Kernels"
         return "GPUs" if self.job.has_gpus else "Ranks"
@@ -114,12 +114,12 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         }
 
     def advise(self, key: str) -> str:
-        """Return what helps (key of ADVICE), or what does where the program does that already."""
+        """Return advice (key of ADVICE), or an alternative if the program already follows it."""
         others = TEXTS["already"].get(key, {})
         return ADVICE[next((do for fact, do in others.items() if self.already[fact]), key)]
 
     def is_backed(self, gain: float, states: float) -> bool:
-        """Return whether what a claim states (ns) amounts to its gain, a share of the span."""
+        """Return whether the times of a claim (ns) amount to its savings, a share of the span."""
         return states >= LEAST_STATED * gain * self.replay.span
 
     def describe_unrecorded(self, partly: object = None, what: str = "host activity there") -> Said:
@@ -127,7 +127,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return say("unrecorded", what=what, partly=partly, options=self.lacking)
 
     def list_unrecorded(self, known: object) -> list[Said]:
-        """Return what recording would tell more about hosts. known: what is known of them."""
+        """Return options that would record more about hosts. known: what is known of them."""
         return [self.describe_unrecorded(known)] if self.frames["unrecorded"].height else []
 
     # Times and places of edges.
@@ -206,7 +206,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return shorten_name(label) or f"kernel {name}"
 
     def name_transfer(self, kind: Kind, name: int) -> str:
-        """Return the label of what transfers: a kernel of NCCL or a call of MPI."""
+        """Return the label of a transfer: an NCCL kernel or an MPI call."""
         if name <= 0:
             return TEXTS["work"][kind.name]
         return self.name_kernel(name) if kind == Kind.NCCL else self.name_call(name)
@@ -398,7 +398,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         )
 
     def find_pauses(self, edges: np.ndarray) -> Pauses:
-        """Return what the host that pauses longest in all does during these edges."""
+        """Return the activities of the host with the longest total pauses during these edges."""
         if (longest := self._find_longest(edges)) is None:
             return Pauses(dict.fromkeys(PARTS, 0), None, None)
         unit, row, spans = longest
@@ -426,7 +426,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return say("until", share=share, thread=name, parts=known, what=what)
 
     def _find_activities(self, unit: DeviceGroup, row: int, spans: Spans) -> Pauses:
-        """Return what a thread does in some time."""
+        """Return the activities of a thread in some time."""
         # Ranges first: while all calls are in memory these would need more.
         ranges = sum_ranges(unit, row, spans)
         unit.forget_ranges()

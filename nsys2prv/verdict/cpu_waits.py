@@ -21,7 +21,7 @@ from nsys2prv.verdict.words import Claim, Said, say
 
 
 def skip_cpu_waits(replay: Replay, waits: pl.DataFrame) -> Changes:
-    """Return what changes if no thread waits for a CPU: work of hosts lasts as long as they run, and a
+    """Return the changes if no thread waits for a CPU: work of hosts lasts as long as they run, and a
     transfer of MPI is shorter by as long as that of its members waits that does so longest. waits: as of
     CpuUse.
     """

@@ -45,7 +45,7 @@ GOING_ON = [part for part in PARTS if part not in (*OVER, "away")]
 
 
 def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
-    """Say which processes, or links, hold the others up, and by what."""
+    """Describe the processes or links that make others wait, and the reason."""
     helpers = facts.replay.job.helpers
     tasks = tuple(process + 1 for process in suspect.processes if process not in helpers)
     describe = _describe_own if suspect.is_own else _DESCRIBE[cause.kind]
@@ -90,7 +90,7 @@ def _describe_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
 
 
 def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
-    """Say how long it usually takes where a rank was held up, and what its host did then."""
+    """Describe a stall: its usual duration, and the activity of the host."""
     columns = facts.edges
     edges, saved = facts.replay.list_saved(cause.changes)
     long = saved >= saved.max() / OF_LONGEST
@@ -131,9 +131,7 @@ def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
 
 
 def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
-    """Say how many times as long as the others' the kernels of some processes take, or that these
-    have more.
-    """
+    """Describe how much longer kernels of some processes take than elsewhere, or that there are more of them."""
     saved = _list_longer(cause, facts, suspect)
     worst = facts.keep_name(*saved)
     (own, usual), (own_count, count), keys = _compare(facts, suspect)
@@ -186,7 +184,7 @@ def _list_longer(
 
 
 def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
-    """Say what some processes do that the others do not."""
+    """Describe work that only some processes do."""
     replay, kinds = facts.replay, KINDS[suspect.kind]
     own = find_work_of(replay, kinds, suspect.processes)
     table, columns = replay.tabulate(kinds), own.columns
@@ -263,7 +261,7 @@ def _are_pageable_there(facts: CauseContext, suspect: Suspect) -> bool:
 
 
 def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
-    """Say in which NVTX range, call, function and part of time hosts take longer than the others."""
+    """Describe the NVTX range, call, function and activity in which hosts take longer than elsewhere."""
     frames = facts.frames
     tasks = [process + 1 for process in suspect.processes]
     edges, saved = facts.replay.list_saved(cause.changes)
@@ -327,7 +325,7 @@ def _compare_range(
     cause: Cause, facts: CauseContext, tasks: list[int], group: int, name: str
 ) -> Said | None:
     """Say by how much an NVTX range takes longer than on the others, if it does so each time; None
-    where that does not amount to the loss. What counts is the time outside of calls of CUDA and MPI;
+    where that does not amount to the loss. What counts is the time outside of CUDA and MPI calls;
     said is how long the range lasts, where that differs as much.
     """
     rows = facts.frames["ranges"].filter(pl.col("group").is_in(facts.list_groups(group)))

@@ -164,7 +164,7 @@ def _replay_job(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _judge_hosts(facts: JobFacts, result: Result, has_failed: bool) -> None:
-    """Add what hosts do in a job without work of GPUs or calls of MPI. has_failed: calls of CUDA."""
+    """Add the host activity of a job without GPU work or MPI calls. has_failed: CUDA calls failed."""
     absence = facts.context.explain_absence(tuple(WORK))
     # Nothing of the program itself.
     if facts.context.reader.layouts <= {"diagnostic", "profiler_overhead"}:
@@ -195,7 +195,7 @@ def _order_groups(findings: list[Finding], repeats: float | None) -> list[Findin
 
 
 def _choose_span(graph: JobGraph, facts: JobFacts) -> tuple[int, int]:
-    """Return the begin and end of what is replayed: of the steady state, else of the GPUs' work, because
+    """Return the begin and end of the replayed time: of the steady state, else of the GPUs' work, because
     what is before and after it is told of by itself, or of what lies between MPI_Init and
     MPI_Finalize.
     """
@@ -293,7 +293,7 @@ def _skip_unmatched(graph: JobGraph, begin: int, end: int) -> int:
 
 
 def _list_names(context: Context, helpers: Mapping[int, int]) -> Names:
-    """Return what words of what-ifs stand for. helpers: row of each process without a GPU."""
+    """Return the meaning of words in what-ifs. helpers: row of each process without a GPU."""
     ranks: dict[int, tuple[int, ...]] = {}
     rows = context.reader.rows.threads.filter(pl.col("kind") != HELPER)
     # Of a process whose GPUs are ranks of NCCL all of these; of the only one these ranks.
@@ -316,7 +316,7 @@ def _list_names(context: Context, helpers: Mapping[int, int]) -> Names:
 
 
 def _list_known(facts: JobFacts, names: Names) -> KernelFacts:
-    """Return what is known of kernels and memory."""
+    """Return the facts about kernels and memory."""
     kernels, no_product = names.kernels, host_time.NAMES["no_product"]
     products = facts.frames["products"]
     found = [
@@ -362,7 +362,7 @@ def _find_generation(model: str) -> int:
 
 
 def _describe_nothing(facts: JobFacts, is_beside: bool) -> str:
-    """Return what is said where no cause gains enough. is_beside: beside what happens once."""
+    """Return the text for a job without sufficient savings. is_beside: beside what happens once."""
     devices, hosts, edges = facts.devices, "", 0.0
     compute, inner, length = (
         devices[one].sum() if devices.height else 0 for one in ("compute", "inner", "length")

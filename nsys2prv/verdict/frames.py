@@ -37,9 +37,9 @@ def collect(unit: DeviceGroup) -> Collected:
     of CUDA or MPI and its GPUs are idle. `uses`, `activities` (by name): what the thread that drives
     the GPUs does before their first work, after their last, and while they are idle; without such
     work, all the time, of MPI from MPI_Init to MPI_Finalize. `devices`, `kernels`, `copies`: what
-    GPUs do, in all, by kernel and launch configuration, and by kind of copy. `products`: kernels that are matrix products
-    without tensor cores, on devices that have some. `shapes`: products with known shapes. `mpi_samples`: CPU samples of main
-    threads by MPI call, where MPI was not traced. `mpi`: the time in MPI. `failed`: calls of CUDA that failed. `unrecorded`: what
+    GPUs do, in all, by kernel and launch configuration, and by kind of copy. `products`: kernels that are GEMMs
+    without Tensor Cores, on devices that have some. `shapes`: products with known shapes. `mpi_samples`: CPU samples of main
+    threads by MPI call, where MPI was not traced. `mpi`: the time in MPI. `failed`: CUDA calls that failed. `unrecorded`: what
     the reports do not record. `cpu_waits`, `cpu_runs`: cpu_time.py.
     """
     window = unit.options.covered_steady
@@ -94,7 +94,7 @@ def _collect_hosts(
     unit: DeviceGroup, task: int, window: Spans, times: Mapping[str, Spans]
 ) -> Collected:
     """Collect what the threads of a task do. window: the time that counts; times: before, between and
-    after the work of GPUs.
+    after the GPU work.
     """
     devices = [one for one in unit.devices if task in unit.list_device_tasks(one)]
     drivers = [one for device in devices for one in find_driving_threads(unit, device)]
@@ -140,8 +140,8 @@ def _label(frame: pl.DataFrame, task: int, *when: str) -> pl.DataFrame:
 def _measure_device(
     unit: DeviceGroup, device: int, window: Spans, times: Mapping[str, Spans]
 ) -> pl.DataFrame:
-    """Return what a device does in the time that counts, and before and after it. times: before and after
-    the work of GPUs, or the steady state, and between (`idle`).
+    """Return the activities of a device in the analyzed time, and before and after it. times: before and after
+    the GPU work, or the steady state, and between (`idle`).
     """
     inner = times["idle"]
     row = {"device": device, "length": window.length, "inner": inner.length}
@@ -193,7 +193,7 @@ def _sum_copies(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
 
 
 def _find_edges(unit: DeviceGroup, window: Spans) -> tuple[Spans, Spans]:
-    """Return the covered time before the first work of GPUs, and after the last; before the steady state
+    """Return the covered time before the first GPU work, and after the last; before the steady state
     and after it, where there is one (window).
     """
     if (first := unit.first_work) is None:

@@ -88,7 +88,7 @@ class Pauses(Struct, frozen=True):
         return choose_advice("pauses", part=largest, call=call, share=share)
 
     def describe(self) -> Iterator[Said]:
-        """Yield what the host does, where that is known, by part, range and call."""
+        """Yield the known host activity by part, range and call."""
         if self.parts["unknown"] < sum(self.parts.values()):
             yield say("host is", parts=describe_parts(self.parts))
         yield from (one.of_whole for one in (self.range, self.call) if one)
@@ -133,7 +133,7 @@ class HostUse(Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """Place in the program of most of it, for people; empty where stacks do not show it."""
+        """Place in the program of most of it, as text; empty where stacks do not show it."""
         return str(self.place or "")
 
     @property
@@ -164,7 +164,7 @@ class HostUse(Struct, frozen=True):
         return [one for one in self.calls if one.part == part]
 
     def name_most(self, part: str) -> str:
-        """Return what most of a part is spent in, as ` (...)`; empty where that is not known."""
+        """Return the main calls of a part, as ` (...)`; empty if unknown."""
         calls = self.list_calls(part)
         return f" ({'; '.join(map(str, calls))})" if calls else ""
 
@@ -178,9 +178,9 @@ class HostUse(Struct, frozen=True):
         return f"{PARTS[part]}{self.name_most(part)}" if is_most else ""
 
     def list_evidence(self) -> list[Said]:
-        """Return what hosts do in this time, and what is not recorded of it."""
+        """Return the host activity in this time, and unrecorded data."""
         named = {part: self.name_most(part) for part in self.parts}
-        # In a job without work of GPUs the title tells of the time in which nothing is recorded.
+        # In a job without GPU work the title tells of the time in which nothing is recorded.
         gone = dict.fromkeys(("away", *OVER), 0) if self.when == "all" else {}
         parts = {**self.parts, **gone}
         described = describe_parts(parts, 4, named)
@@ -202,7 +202,7 @@ class JobFacts(Struct, frozen=True, dict=True):
 
     @property
     def options(self) -> AnalysisOptions:
-        """The options of all analyses."""
+        """The options of all analyzes."""
         return self.context.options
 
     @property

@@ -1,5 +1,5 @@
 """Measure causes that are of no rank: all of one sort of work or waiting (unequal work, transfers,
-messages, the time of hosts, copies, calls of a family, matrix products), single calls, and places
+messages, the time of hosts, copies, calls of a family, GEMMs), single calls, and places
 between calls.
 """
 
@@ -48,7 +48,7 @@ WAITING = re.compile(r"Synchronize|^MPI_")
 
 
 def describe_job_cause(cause: Cause, facts: CauseContext) -> Claim:
-    """Say what a cause is that no comparison of ranks shows, and whose it is where one alone has it."""
+    """Describe a cause that a comparison of ranks does not show, and its process if only one has it."""
     claim = _DESCRIBE.get(cause.kind, _describe_calls)(cause, facts)
     only = None if claim.tasks else _find_only_process(cause, facts)
     if only is None:
@@ -122,7 +122,7 @@ def _describe_host_time(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _advise_hosts(facts: CauseContext, kind: Kind, key: int) -> tuple[str, float]:
-    """Return what helps against what hosts do most of the time on the critical path (key of ADVICE),
+    """Return advice for the dominant host activity on the critical path (key of ADVICE),
     and how long a single one of it lasts that is most of it (ns), else 0.
     """
     path, edges = facts.replay.path, facts.edges
@@ -138,7 +138,7 @@ def _advise_hosts(facts: CauseContext, kind: Kind, key: int) -> tuple[str, float
 
 
 def _describe_pageable(cause: Cause, facts: CauseContext) -> Claim:
-    """Say what is copied; and how long callers wait, where copies alone are not what is gained."""
+    """Describe the copies, and the wait time of callers if it exceeds the copies."""
     copies, returns, _ = (edges for edges, _ in cause.changes)
     (worst, _), states = _list_saved(cause, facts), float(facts.measure(copies).sum())
     evidence = describe_copies_of(cause, facts)
@@ -150,7 +150,7 @@ def _describe_pageable(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def describe_copies_of(cause: Cause, facts: CauseContext) -> list[Said]:
-    """Say what is copied most, of the copies that a cause changes, and at what speed it would be."""
+    """Describe the main copies that a cause changes, and their speed without it."""
     copies = facts.replay.job.copies
     copies = copies.filter(pl.col("edge").is_in(cause.changes[0][0].tolist()))
     edges = copies["edge"].to_numpy()
@@ -163,7 +163,7 @@ def describe_copies_of(cause: Cause, facts: CauseContext) -> list[Said]:
 
 
 def _describe_calls(cause: Cause, facts: CauseContext) -> Claim:
-    """Say of which calls, or of matrix products of which kernel, there are most."""
+    """Say of which calls, or of GEMMs of which kernel, there are most."""
     edges = cause.changes[0][0]
     lasts, advice, is_product = facts.measure(edges), "", cause.kind == "tensor_cores"
     sums = facts.replay.sum_work(edges, "key", lasts=lasts).head(1 if is_product else 2)
@@ -206,7 +206,7 @@ def _describe_slow_products(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _advise_products(facts: CauseContext) -> str:
-    """Return what makes matrix products use the tensor cores that the GPUs have (key of ADVICE)."""
+    """Return advice for using the Tensor Cores of the GPUs in GEMMs (key of ADVICE)."""
     devices, gpus = {*facts.frames["products"]["device"]}, dict(facts.options.gpus)
     models = {model for device in devices for model in gpus.get(device) or [""]}
     modern = select_gpus(models, "no_tensor_cores", "no_tf32")
@@ -215,13 +215,13 @@ def _advise_products(facts: CauseContext) -> str:
 
 
 def _find_gained(cause: Cause, facts: CauseContext, mean: float) -> float | None:
-    """Return what is gained (ns), where that is more than a rank has of it on average (ns)."""
+    """Return the savings (ns), if they exceed the average of a rank (ns)."""
     gained = cause.gain * facts.replay.span
     return gained if gained >= MORE * mean else None
 
 
 def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
-    """Say what ranks wait in after the last of them has come: for data, where there is much."""
+    """Describe the waits of ranks after the last rank arrived: for data, if there is much."""
     columns = facts.edges
     edges = cause.changes[0][0]
     work = facts.replay.list_work(np.setdiff1d(edges, facts.replay.find_shared_links()))
@@ -379,9 +379,7 @@ def _list_busy(facts: CauseContext, edges: np.ndarray) -> list[Said]:
 
 
 def _advise_once(lasts: np.ndarray) -> str:
-    """Return what helps where a single one lasts most of the time (ns), a key of ADVICE; empty where
-    none does.
-    """
+    """Return advice if a single one takes most of the time (ns), a key of ADVICE; empty otherwise."""
     is_most = lasts.max(initial=0) > MOST_IN_FIRST * lasts.sum()
     return ("mostly_once" if len(lasts) > 1 else "once") if is_most else ""
 
@@ -501,7 +499,7 @@ def _launch_anew(replay: Replay, calls: np.ndarray) -> np.ndarray:
     return np.isin(edges.source[calls], sent) | np.isin(edges.target[calls], sent)
 
 
-#: Kind of cause -> what measures it; all others are of calls of a family, or of matrix products.
+#: Kind of cause -> what measures it; all others are of calls of a family, or of GEMMs.
 _DESCRIBE = {
     "imbalance": _describe_imbalance,
     "host_time": _describe_host_time,

@@ -61,7 +61,7 @@ class Shape(Struct, frozen=True):
 
 
 def classify_losses(losses: np.ndarray, unit: str = "iterations") -> Shape:
-    """Return the shape of what each iteration loses (ns)."""
+    """Return the shape of the loss of each iteration (ns)."""
     losses = np.maximum(losses.astype(float), 0)
     whole, count = losses.sum(), len(losses)
     place = np.arange(count)

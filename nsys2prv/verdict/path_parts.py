@@ -43,7 +43,7 @@ OF_KINDS = {
     Kind.NCCL: "nccl",
     Kind.MPI: "mpi",
 }
-#: Kinds of work of GPUs, whose names say enough.
+#: Kinds of GPU work, whose names say enough.
 OF_GPUS = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
 #: Columns that tell rows apart.
 KEYS = ("process", "part", "name", "range")
@@ -75,7 +75,7 @@ def list_path(facts: CauseContext) -> pl.DataFrame:
 
 
 def list_work(facts: CauseContext) -> pl.DataFrame:
-    """Return what each rank does within what is replayed: `rank`, `part` (of OF_KINDS), `name`, `follows` (the
+    """Return the work of each rank in the replayed time: `rank`, `part` (of OF_KINDS), `name`, `follows` (the
     kernel that most often runs before), `count` and `time_ns`, without what it waits.
     """
     replay = facts.replay
@@ -165,7 +165,7 @@ def _join_short(frame: pl.DataFrame, span: int) -> pl.DataFrame:
 
 
 def list_host_path(facts: JobFacts) -> pl.DataFrame:
-    """Return where the time of a job goes that has no work of GPUs or calls of MPI, as :func:`list_path` does:
+    """Return where the time of a job goes that has no GPU work or MPI calls, as :func:`list_path` does:
     what its host does.
     """
     covered = facts.options.covered.find_hull()
@@ -180,7 +180,7 @@ def _list_ends(facts: CauseContext) -> pl.DataFrame:
 
 
 def _divide_host_time(facts: JobFacts, part: str, when: str, time: int) -> pl.DataFrame:
-    """Return rows of a time (ns) by what hosts do then, and the call or NVTX range that most of that is in. when: as
+    """Return rows of a time (ns) by host activity, with its main call or NVTX range. when: as
     :meth:`JobFacts.find_use` has it.
     """
     use = facts.find_use(when)
@@ -207,7 +207,7 @@ def _divide_host_time(facts: JobFacts, part: str, when: str, time: int) -> pl.Da
 
 
 def _name_ranges(facts: CauseContext, groups: pl.Series) -> pl.Series:
-    """Return what NVTX ranges are called without the numbers in which they differ; "" for none."""
+    """Return the common name of NVTX ranges without their differing numbers; "" for none."""
     return groups.replace_strict(
         {-1: "", **dict(facts.alike.select("group", "pattern").rows())}, return_dtype=pl.String
     )

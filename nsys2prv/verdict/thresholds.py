@@ -64,7 +64,7 @@ FEW_MORE = 0.02
 #: than this share of what balancing each iteration gains.
 EVEN = 0.25
 #: Of MPI, a transfer that is slower (B/ns) than the slowest network of such jobs, Gigabit Ethernet, and takes
-#: longer than any latency (ns), is not held up by the network.
+#: longer than any latency (ns), is not stalled by the network.
 SLOW_LINK, LONG_TRANSFER = 0.1, 500_000
 #: What is lost to messages in chains is a pipeline's bubble if it is so many times what the formula
 #: says, or more, where that is not known this. So many stages are named.
@@ -74,7 +74,7 @@ MORE = 1.1
 
 # Time that no cause explains.
 
-#: Least share of the job for time before the first work of GPUs, or after the last, to be told.
+#: Least share of the job for time before the first GPU work, or after the last, to be told.
 LEAST_EDGE = 0.05
 #: Least share of their time in which GPUs are idle, or only copy, to be a finding.
 LEAST_LOSS = 0.1

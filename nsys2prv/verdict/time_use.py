@@ -1,5 +1,5 @@
-"""Say what no what-if explains: the time before the first and after the last work of GPUs, and while
-GPUs are idle or only copy, and in jobs without recorded work of GPUs all the time of their hosts.
+"""Say what no what-if explains: the time before the first and after the last GPU work, and while
+GPUs are idle or only copy, and in jobs without recorded GPU work all the time of their hosts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EXPOSED = {
 
 
 def describe_edge(facts: JobFacts, when: str) -> Finding | None:
-    """Return the finding of a long time before the first work of GPUs, or after the last; before or after
+    """Return the finding of a long time before the first GPU work, or after the last; before or after
     the steady state with what GPUs only copy then.
     """
     # Where work is lost it is not known when it began and ended.
@@ -100,7 +100,7 @@ def make_finding(
 
 
 def describe_hosts(facts: JobFacts, why: str) -> Finding | None:
-    """Return the finding about the hosts of a job without work of GPUs or calls of MPI. why: the
+    """Return the finding about the hosts of a job without GPU work or MPI calls. why: the
     reason why there is no such work.
     """
     use = facts.find_use("all")
@@ -137,7 +137,7 @@ def describe_hosts(facts: JobFacts, why: str) -> Finding | None:
 
 
 def describe_failures(facts: JobFacts) -> str:
-    """Return a sentence on the calls of CUDA that failed, of those that launch, copy, allocate or
+    """Return a sentence on the CUDA calls that failed, of those that launch, copy, allocate or
     wait; empty where none did.
     """
     failed = facts.frames["failed"]
@@ -396,7 +396,7 @@ def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe_copies(copies: pl.DataFrame) -> list[Said]:
-    """Say what is copied most, by direction and kinds of memory. copies: as for sum_copies."""
+    """Describe the main copies by direction and kind of memory. copies: as for sum_copies."""
     operations, labels = list_labels("memory_operation"), list_labels("memory_kind")
     kinds = {kind: one.lower() for kind, one in labels.items() if one != "Unknown"}
     return [

@@ -59,7 +59,7 @@ class Said(Struct, frozen=True):
 
 
 def say(key: str, **facts: Any) -> Said:
-    """Return what a template says of these facts (times: ns)."""
+    """Return the sentence of a template for these facts (times: ns)."""
     return Said(key, facts)
 
 

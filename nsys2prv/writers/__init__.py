@@ -44,7 +44,7 @@ class TraceContent(Struct, frozen=True):
     #: Runs of records of the whole job, and what their times and indices mean.
     runs: Sequence[Run]
     global_ids: GlobalIds
-    #: Layouts that records are of, in the order of the kinds of events -> bits of the fields to
+    #: Layouts that records are of, in the order of the event kinds -> bits of the fields to
     #: write, of those that records have.
     layouts: Mapping[str, int]
     #: Layout -> its sampled numbers.
@@ -59,7 +59,7 @@ class TraceContent(Struct, frozen=True):
     duration: int
     #: UTC at trace time 0, None where the reports do not state it.
     begin_utc: datetime | None
-    #: Lines for people on the clocks, each begun by #.
+    #: Lines as text on the clocks, each begun by #.
     comments: str
 
 

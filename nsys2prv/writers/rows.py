@@ -148,7 +148,7 @@ class RankedProcess(Struct, frozen=True):
 
     @property
     def rank_label(self) -> str:
-        """Return the rank for people, "" where there is none."""
+        """Return the rank as text, "" where there is none."""
         if self.rank is None:
             return ""
         return f"rank {self.rank}{BY_FILE_NAME if self.is_by_name else ''}"
@@ -178,12 +178,12 @@ class ObjectModel(Struct):
     roles: Roles = Roles()
     #: Threads of helpers.
     helper_rows: frozenset[int] = frozenset()
-    #: Programs and process ids of the helpers, for people.
+    #: Programs and process ids of the helpers, as text.
     helpers: tuple[str, ...] = ()
 
     @property
     def rank_sources(self) -> list[str]:
-        """Return the sources of the ranks, for people."""
+        """Return the sources of the ranks, as text."""
         return list(dict.fromkeys(one.source for one in self.processes if one.source))
 
     @property
@@ -213,7 +213,7 @@ class ObjectModel(Struct):
         ]
 
     def describe_processes(self) -> str:
-        """Return how many processes and ranks there are, for people."""
+        """Return how many processes and ranks there are, as text."""
         ranks = {process.rank for process in self.processes} - {None}
         return describe_processes(self.count, len(ranks))
 
@@ -225,7 +225,7 @@ class ObjectModel(Struct):
         return f"ranks {list_some(list(map(str, ranks)), MOST_SHARING)}"
 
     def describe_shared_gpus(self) -> str:
-        """Return a line for people on GPUs that several processes use; "" where there are none."""
+        """Return a line as text on GPUs that several processes use; "" where there are none."""
         shared = [
             f"{gpu} ({self._name_tasks(tasks)})"
             for gpu, tasks in sorted(self.shared_gpus.items(), key=lambda item: item[1])
@@ -355,7 +355,7 @@ def gather_evidence(
         for kind in (StreamKey, QueueKey)
     )
     ready = {one for one in processes if pid_of(one[1]) in infos[one[0]].cuda_processes}
-    # Where no work of GPUs was read, contexts tell of it.
+    # Where no GPU work was read, contexts tell of it.
     working = streams or queues or ready
     return Evidence(
         {one: one in working for one in processes},
@@ -434,7 +434,7 @@ def _make_name_sort_key(tid: int, info: ReportInfo) -> tuple:
 def _make_thread_sort_key(
     key: ObjectKey, main: int | None, process: RankedProcess, gpus: GpuNumbers
 ) -> tuple:
-    """Return the place of a row in its task: the main thread, streams, other work on GPUs, other
+    """Return the place of a row in its task: the main thread, streams, other GPU work, other
     threads, the further rows of threads, and last the threads of helpers by process.
     """
     report, pid = process.report, find_process(key)

@@ -167,7 +167,7 @@ class Layout(Struct, frozen=True, dict=True):
 
     #: Name in the catalogue.
     name: str
-    #: Title for people.
+    #: Title as text.
     title: str
     #: Its event types; the first names the event.
     fields: tuple[Field, ...]
@@ -226,7 +226,7 @@ class LineKind(Struct, frozen=True, forbid_unknown_fields=True):
 
     #: Name in the catalogue.
     name: str
-    #: Label for people.
+    #: Label as text.
     label: str
     #: Tag of its lines; None: each of them has its own.
     tag: int | None = None
@@ -260,7 +260,7 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
     time: tuple[str, ...] = ("start", "end")
     #: Column of the globalTid, or globalPid.
     thread: str = "globalTid"
-    #: Title of the rows of work on GPUs, one for each process and GPU; "" for calls of host
+    #: Title of the rows of GPU work, one for each process and GPU; "" for calls of host
     #: threads.
     queue: str = ""
     #: Column of the GPU's number.
@@ -335,7 +335,7 @@ class Catalogue(Struct, frozen=True):
     domains: tuple[str, ...]
     #: Tables whose layouts and name sets come from one line each.
     calls: dict[str, CallTable]
-    #: Declarations of kinds of events (:func:`nsys2prv.events.kind.declare_kind`).
+    #: Declarations of event kinds (:func:`nsys2prv.events.kind.declare_kind`).
     kinds: dict[str, dict[str, Any]]
     #: Declarations of relations (:func:`nsys2prv.match.all_relations`).
     relations: dict[str, dict[str, Any]]

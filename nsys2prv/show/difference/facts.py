@@ -58,7 +58,7 @@ class Reason(Struct, frozen=True):
     is_of_clock: bool = False
 
     def __str__(self) -> str:
-        """Return the reason for people: `rank 2 takes 2.0 ms longer in load_batch`."""
+        """Return the reason as text: `rank 2 takes 2.0 ms longer in load_batch`."""
         who, name = list_some([*self.ranks]), _shorten(self.name)
         inside = _shorten(self.inside) if self.inside != self.name else ""
 
@@ -142,7 +142,7 @@ class Comparison(Struct, frozen=True):
     verdict: str
     #: Why not.
     reserves: list[str]
-    #: What is compared: `iteration`, `job`, or `work`, the time from the first to the last work of GPUs.
+    #: What is compared: `iteration`, `job`, or `work`, the time from the first to the last GPU work.
     unit: str
     #: How alike that of both runs is, None where it is not known.
     likeness: float | None
@@ -249,7 +249,7 @@ def compute_change(before: float, after: float) -> float:
 
 
 def _say_change(change: float, than: str = "", as_: str = "") -> str:
-    """Return a change for people. than, as_: what follows what differs by a share, and by a multiple."""
+    """Return a change as text. than, as_: what follows what differs by a share, and by a multiple."""
     if change >= MANY_TIMES - 1:
         return f"{1 + change:.3g} times as long{as_}"
     return f"{format_share(abs(change))} {'longer' if change > 0 else 'less time'}{than}"

@@ -16,7 +16,7 @@ from nsys2prv.show.text import say_clock
 #: Iterations are compared if so much of their kernels (calls) is the same, by number, or half of it, if they are
 #: NVTX ranges of the same name; programs are others if kernels that both have take less of the time of one.
 LEAST_ALIKE, LEAST_COMMON = 0.8, 0.5
-#: Layouts that show what hosts do outside calls of CUDA and MPI.
+#: Layouts that show what hosts do outside CUDA and MPI calls.
 SHOW_HOSTS = {*SAMPLES, *STATES_OF_THREADS, *OS}
 
 
@@ -89,7 +89,7 @@ def compare_clocks(runs: Sequence[Run]) -> float:
 
 
 def find_unseen_host(runs: Sequence[Run]) -> str:
-    """Say which run alone shows what hosts do before and after the work of GPUs, so that jobs begin and end at other
+    """Say which run alone shows what hosts do before and after the GPU work, so that jobs begin and end at other
     moments; "" where both do, or neither.
     """
     shown = [

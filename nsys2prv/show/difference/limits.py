@@ -56,7 +56,7 @@ def measure_run(job: FinishedJob, what: str, name: str) -> float | None:
 def check_limits(
     sides: Sequence[Sequence[FinishedJob]], comparison: Comparison, limits: Sequence[Limit]
 ) -> list[Checked]:
-    """Return what was found of each limit, of the means of the runs of both sides. A change that may be chance, by
+    """Return the result for each limit, from the means of the runs of both sides. A change that may be chance, by
     the spread over runs or over iterations, exceeds none. Raises UsageError where a run lacks a figure.
     """
     checked = []

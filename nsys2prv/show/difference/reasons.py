@@ -110,7 +110,7 @@ def list_reasons(
 
 
 def compare_ranks(runs: Sequence[Run], unit: str) -> pl.DataFrame:
-    """Return what each rank does in a unit in both runs: `rank`, `part`, `name`, `a_time_ns`, `b_time_ns`, `a_count`,
+    """Return the work of each rank in a unit in both runs: `rank`, `part`, `name`, `a_time_ns`, `b_time_ns`, `a_count`,
     `b_count`, how many times as long each takes in B on most ranks (`times`), and how long all would take with
     that (`usual`).
     """
@@ -139,7 +139,7 @@ def choose_causes(
     times: Sequence[float],
     clock: float,
 ) -> tuple[list[Reason], list[Reason]]:
-    """Return what makes most of the difference, the first cause first, and the largest part against it. of_ranks: as
+    """Return the main causes of the difference, the largest first, and the largest opposite part. of_ranks: as
     :func:`compare_ranks` returns it; times: of the unit in both runs (ns); clock: how many times as long kernels
     take by the clocks of GPUs.
     """
@@ -189,7 +189,7 @@ class _Causes(Struct, frozen=True):
         return tuple(longest["rank"]), longest["b_time_ns"].sum() / usual if usual else None
 
     def list_parts(self, sign: float, least: float) -> list[Reason]:
-        """Return what changes in a direction, the largest first: of each family, and of single ranks apart."""
+        """Return the changes in one direction, the largest first: of each family, and of single ranks apart."""
         found = []
         for family in self.reasons["family"].unique(maintain_order=True):
             own = self.reasons.filter(family=family)
@@ -203,7 +203,7 @@ class _Causes(Struct, frozen=True):
     def _find_part(
         self, family: str, own: pl.DataFrame, columns: Sequence[str], sign: float, least: float
     ) -> Reason | None:
-        """Return what a family changes by in some columns, None where that is less than is named."""
+        """Return the change of a family in some columns, or None if it is too small to be named."""
         grown = own.with_columns(own=pl.sum_horizontal(columns) * sign)
         change = float(grown["own"].sum())
         if change < least:
@@ -243,7 +243,7 @@ def is_of_clock(times: float | None, clock: float) -> bool:
 
 
 def explain_job(runs: Sequence[Run], times: Sequence[float]) -> list[Reason]:
-    """Return what else than the length of iterations makes the difference of jobs: their number, and what is
+    """Return the causes of the difference of jobs besides the length of iterations: their number, and what is
     before and after. times: of an iteration of both (ns).
     """
     whole = runs[1].job.length - runs[0].job.length

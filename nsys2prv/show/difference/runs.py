@@ -57,7 +57,7 @@ class Run(Struct, frozen=True):
 
 
 def choose_unit(runs: Iterable[Run]) -> str:
-    """Return what runs are compared by: an iteration, if all have some."""
+    """Return the unit of comparison of runs: an iteration, if all have iterations."""
     return "iteration" if all(run.iterations for run in runs) else "job"
 
 
@@ -73,7 +73,7 @@ def open_run(job: FinishedJob) -> Run:
 
 
 def _simplify(name: str) -> str:
-    """Return what of a kernel's name is the same in each build and on each GPU."""
+    """Return the part of a kernel name that is the same in each build and on each GPU."""
     return re.sub(r"\d+", "#", _GPU.sub("", ARGUMENTS.sub("", name)))
 
 

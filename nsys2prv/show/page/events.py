@@ -47,7 +47,7 @@ _DECLARED = load_shipped_file(__package__, "events.yaml")
 CLASSES: tuple[str, ...] = tuple(_DECLARED["classes"])
 #: Kind of track -> columns of its events, behind begin and length.
 COLUMNS: dict[str, list[str]] = _DECLARED["columns"]
-#: Layouts of work on GPUs: kind of track, field of its name, further fields.
+#: Layouts of GPU work: kind of track, field of its name, further fields.
 WORK_LAYOUTS: dict[str, tuple[str, str, list[str]]] = _DECLARED["work"]
 KERNEL_CLASSES = {GEMM: "gemm", CONVOLUTION: "gemm", ATTENTION: "attention", COMMUNICATION: "nccl"}
 #: Layouts of calls of hosts -> the class of their events.
@@ -259,7 +259,7 @@ def _classify_work(layout: str) -> pl.Expr:
 
 
 def read_collectives(job: OpenJob) -> pl.DataFrame:
-    """Read the members of collectives, and other kernels of NCCL that wait for ranks: thread, begin, end,
+    """Read the members of collectives, and other NCCL kernels that wait for ranks: thread, begin, end,
     collective (from 1, those of MPI behind those of NCCL; 0 for none), how late they came, and how long
     they waited (ns), and whether they are of NCCL (1, 0). Of MPI those that block.
     """

@@ -138,7 +138,7 @@ def find_page(run: Run, folder: Path | None) -> str:
 
 
 def list_quality(job: FinishedJob) -> list[str]:
-    """Return what the reports lack, and what to do about it."""
+    """Return the missing data of the reports, with remedies."""
     return format_quality(
         [QualityNote(**one) for one in job.description.get("quality", ())], full=True
     )

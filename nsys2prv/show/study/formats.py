@@ -64,7 +64,7 @@ TALP: dict[str, Any] = load_shipped_file(__package__, "talp.yaml")
 
 
 def format_study(study: ComparedRuns, style: Style) -> str:
-    """Return a study for people."""
+    """Return a study as text."""
     parts = [
         [*style.format_title(write_title(study)), *_wrap([summarise_study(study)], style, 0)],
         _wrap(study.warnings, style),
@@ -204,9 +204,7 @@ def _list_findings(study: ComparedRuns, style: Style) -> list[str]:
 
 
 def _compare_shares(study: ComparedRuns, finding: Finding) -> tuple[str, ...]:
-    """Return a sentence on what each run gains without the cause of a finding; none where one run alone
-    has it.
-    """
+    """Return a sentence on the savings of each run without the cause of a finding; none if only one run has it."""
     shares = study.list_shares(finding)
     if sum(one is not None for one in shares) < 2:
         return ()
@@ -283,7 +281,7 @@ def _count(run: Run) -> dict[str, int]:
 
 
 def _describe(run: Run, metrics: Metrics, elapsed: float) -> dict[str, Any]:
-    """Return what TALP says of a region. elapsed: its time (ns)."""
+    """Return the TALP figures of a region. elapsed: its time (ns)."""
     known = {name: ROW_OF[path].find_value(metrics) for name, path in TALP["efficiencies"].items()}
     shares = {name: 1.0 if value is None else value for name, value in known.items()}
     outside = shares["mpiParallelEfficiency"] * run.ranks * elapsed

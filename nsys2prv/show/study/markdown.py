@@ -65,7 +65,7 @@ def _sort_pictures(pictures: Mapping[str, str]) -> dict[str, list[tuple[str, str
 
 
 def _mark_figure(value: float | None, row: Row) -> str:
-    """Return a figure for people; an efficiency with its sign."""
+    """Return a figure as text; an efficiency with its sign."""
     is_rated = value is not None and row.is_efficiency
     return format_figure(row, value) + (SIGNS[rate_efficiency(value)] if is_rated else "")
 

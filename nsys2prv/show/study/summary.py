@@ -1,4 +1,4 @@
-"""Say in sentences what a study shows, the paragraph of an assessment, with the table's figures."""
+"""Summarize a study in sentences, with the figures of its table."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from isal import igzip
 from nsys2prv._util.columns import find_modes
 from nsys2prv.events.catalogue import load_catalogue
 
-#: Event types that name a kernel, its class and its use of tensor cores.
+#: Event types that name a kernel, its class and its use of Tensor Cores.
 KERNEL_TYPE, CLASS_TYPE, TENSOR_CORES_TYPE = (
     load_catalogue().layouts["cuda_kernel"].by_name[name].code
     for name in ("kernel", "class", "tensor_cores")
 )
-#: The class of matrix products, and the use of tensor cores of those without.
+#: The class of GEMMs, and the use of Tensor Cores of those without.
 GEMM, WITHOUT = 1, 2
 #: Event types of GPU metrics, in a line.
 METRICS = r":94\d\d:"

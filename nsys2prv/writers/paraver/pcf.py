@@ -36,7 +36,7 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
 OPTIONS = read_data_text(__package__, "options.txt")
 #: Factors of fractions with more zeros than this are written as a power of ten in labels.
 MOST_ZEROS = 6
-#: Layouts of work on GPUs, and the event types that are declared beside it even where the trace has
+#: Layouts of GPU work, and the event types that are declared beside it even where the trace has
 #: none of them: POP's BasicAnalysis knows by their labels which traces it can read so, and nsys2prv
 #: of BSC declares them beside every kernel.
 GPU_LAYOUTS = frozenset(("cuda_kernel", "cuda_graph"))

@@ -185,7 +185,7 @@ class Histogram(Struct, frozen=True, omit_defaults=True):
 class Cfg(Struct, frozen=True, omit_defaults=True):
     """A view: its windows in order, and its table, if it is one."""
 
-    #: Description of the view, in lines for people.
+    #: Description of the view, in lines as text.
     description: str
     #: Windows in the file's order; others name them by their number, from 1.
     windows: tuple[Single | Composed, ...]
@@ -238,7 +238,7 @@ class View(Struct, frozen=True, omit_defaults=True):
     opens: tuple[str, ...] = ()
     #: See above.
     opens_if: tuple[str, ...] = ()
-    #: Kernels that it needs, where event types do not tell: `sampled`, `without tensor cores`; "" if
+    #: Kernels that it needs, where event types do not tell: `sampled`, `without Tensor Cores`; "" if
     #: they do.
     kernels: str = ""
 
