@@ -1,6 +1,6 @@
 // Groups of many lanes: those that do the same at the same time in one line, odd ones apart; or hosts.
 import { countNoun } from "./format.js";
-import { measureShares } from "./shares.js";
+import { FULL } from "./shares.js";
 
 /** In how many parts of the steady state lanes are compared, and in what share of it like ones differ at most: twice what a finding
  * has to gain (2%), so that noise does not part them. A group of at most this share of all lanes is odd. */
@@ -16,12 +16,15 @@ export const listRanges = numbers => {
   return ranges.map(([first, last]) => first === last ? first : `${first} to ${last}`).join(", ");
 };
 /** The shares of a lane's time in each part of the steady state, one after the other. */
-const profile = (data, lane) => Array.from({ length: PARTS }, (_, at) => {
-  const [begin, end] = data.span, from = begin + at * (end - begin) / PARTS;
-  return [...measureShares(data, [lane], from, from + (end - begin) / PARTS, !data.lanes[lane].device, true)];
-}).flat();
+const profile = ({ binCount, binParts, binValues, duration, lanes, span }, lane) => {
+  const [first, last] = span.map(time => Math.round(time / duration * binCount)), count = binParts.length, size = Math.max(1, Math.floor((last - first) / PARTS));
+  const shares = new Float64Array(Math.ceil((last - first) / size) * count), isHost = !lanes[lane].device;
+  for (let bin = first; bin < last; bin++) for (let part = 0, at = (lane * binCount + bin) * count; part < count; part++, at++)
+    if (binParts[part].ofHost === isHost) shares[Math.floor((bin - first) / size) * count + part] += binValues[at] / (FULL * (last - first));
+  return shares;
+};
 /** The share of time in which two lanes do something else. */
-const measureDifference = (one, two) => one.reduce((sum, share, at) => sum + Math.max(share - two[at], 0), 0) / PARTS;
+const measureDifference = (one, two) => one.reduce((sum, share, at) => sum + Math.max(share - two[at], 0), 0);
 
 /** Lanes in groups of like ones, the largest last and folded; in front, open, those unlike all others, and `wanted` ones. */
 export const groupAlike = (data, wanted) => {

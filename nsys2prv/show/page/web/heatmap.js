@@ -6,10 +6,11 @@ import { GUTTER } from "./layout.js";
 const RAMP = [[0, 34, 78], [28, 55, 109], [67, 78, 108], [102, 105, 112], [135, 132, 121], [173, 163, 112], [214, 196, 86], [254, 232, 56]];
 const HIGHEST = 460;  // Height of the rows together (px).
 
-export const getRampColour = share => {
-  const x = Math.min(Math.max(share, 0), 1) * (RAMP.length - 1), at = Math.min(Math.floor(x), RAMP.length - 2);
+const COLOURS = Array.from({ length: 256 }, (_, step) => {
+  const x = step / 255 * (RAMP.length - 1), at = Math.min(Math.floor(x), RAMP.length - 2);
   return `rgb(${RAMP[at].map((low, channel) => Math.round(low + (RAMP[at + 1][channel] - low) * (x - at))).join(",")})`;
-};
+});
+export const getRampColour = share => COLOURS[Math.round(255 * Math.min(Math.max(share, 0), 1))];
 
 export class HeatMap {
   /** options: `rows` ({label}), `columns` (their number), `getValue(row, column)` as a share of the greatest,

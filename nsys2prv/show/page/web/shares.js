@@ -1,5 +1,8 @@
 // Shares of the parts of time that fill a time of a lane: of single events where they are on the page, elsewhere of bins.
 
+/** The byte of a part that has all of a bin's time. */
+export const FULL = 250;
+
 /** Begins (1) and ends (-1) of the parts of a lane's time, by its single events: [time, part, 1 or -1]. */
 const listEdges = (data, lane, isHost) => {
   const edges = [], number = name => data.binParts.findIndex(part => part.name === name), [moving, wait] = ["communication", "wait"].map(number);
@@ -66,8 +69,6 @@ export const findSpread = (data, lanes, isHost) => remember(data.spreads, lanes,
   }
   return [low, high];
 });
-/** The byte of a part that has all of a bin's time. */
-const FULL = 250;
 
 /** What is made once for lanes: by their list, or the number of one. */
 const remember = (known, key, build) => { if (!known.has(key)) known.set(key, build()); return known.get(key); };
@@ -75,8 +76,8 @@ const getBins = (data, lanes) => remember(...lanes.length > 1 ? [data.binsOfList
 
 /** Shares of the parts of time (binParts) of lanes from begin to end, their mean: of the hosts, or of the GPUs. Of one lane by its events,
  * where all are on the page; lanes: always the same list for the same lanes. */
-export const measureShares = (data, lanes, begin, end, isHost, byBins = false) => {
-  const shares = new Float64Array(data.binParts.length), isExact = !byBins && lanes.length === 1 && data.isCarried(lanes[0], begin, end), whole = 1 / (end - begin);
+export const measureShares = (data, lanes, begin, end, isHost) => {
+  const shares = new Float64Array(data.binParts.length), isExact = lanes.length === 1 && data.isCarried(lanes[0], begin, end), whole = 1 / (end - begin);
   const add = (source, into) => { source.addUntil(end, whole, into); source.addUntil(begin, -whole, into); };
   add(isExact ? remember(data.divisions, `${lanes[0]} ${isHost}`, () => new Division(data, lanes[0], isHost)) : getBins(data, lanes), shares);
   if (isExact && isHost) fillRest(data, shares, into => add(getBins(data, lanes), into));
