@@ -61,6 +61,7 @@ def compare_jobs(
     likeness, common = compare_work(runs, unit)
     if likeness is not None and likeness < (LEAST_COMMON if repeat_alike(runs) else LEAST_ALIKE):
         unit = "job"
+        likeness, common = compare_work(runs, unit)
     verdict, reserves = list_reserves(runs, likeness, common)
     if unit == "job" and verdict != NOT_COMPARABLE and (said := find_unseen_host(runs)):
         unit, verdict, reserves = "work", "with reserve", [*reserves, said]

@@ -155,9 +155,9 @@ def choose_causes(
     found = _Causes(reasons, rows, of_ranks, whole, clock)
     sign, least = np.sign(whole), LEAST_NAMED * abs(whole)
     # What single parts of equal runs differ by is chance.
-    others = found.list_parts(-sign, max(least, OPPOSED * min(times)))
+    most = found.find_against(-sign, max(least, OPPOSED * min(times)))
     causes = found.list_parts(sign, least)[:MOST_CAUSES]
-    return causes, [one for one in others if one.family not in UNKNOWN][:1] if causes else []
+    return causes, [most] if causes and most else []
 
 
 class _Causes(Struct, frozen=True):
@@ -199,6 +199,21 @@ class _Causes(Struct, frozen=True):
                 if part := self._find_part(family, own, columns, sign, least):
                     found.append(part)
         return sorted(found, key=lambda one: -abs(one.change_ns))
+
+    def find_against(self, sign: float, least: float) -> Reason | None:
+        """Return the largest change in a direction: of a family, or a single one that others of its family make up
+        for; None where all are smaller than is named.
+        """
+        found = self.list_parts(sign, least)
+        families = {one.family for one in found}
+        rows = self.reasons.filter(pl.col("change_ns") * sign >= least)
+        singles = (
+            self._find_part(row["family"][0], row, BY, sign, least)
+            for row in rows.iter_slices(1)
+            if row["family"][0] in OF_MANY and row["family"][0] not in families
+        )
+        named = [one for one in (*found, *singles) if one and one.family not in UNKNOWN]
+        return max(named, key=lambda one: abs(one.change_ns), default=None)
 
     def _find_part(
         self, family: str, own: pl.DataFrame, columns: Sequence[str], sign: float, least: float
