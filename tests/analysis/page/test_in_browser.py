@@ -373,7 +373,7 @@ def test_fingers(training: Path, visit: Callable[..., Any]) -> None:
     assert third[0] > second[0]
     assert third[1] - third[0] == pytest.approx(second[1] - second[0])
     page.touchscreen.tap(box["x"] + 300, box["y"] + 88)
-    page.locator("#whole .event h4").wait_for()
+    page.locator("#whole .event h3").wait_for()
 
 
 @pytest.mark.parametrize("width", [1400, 420])

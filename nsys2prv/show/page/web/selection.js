@@ -1,5 +1,5 @@
 // Below a timeline: what fills the selected or visible time, as a table, and the selected event with its collective.
-import { describeEvent } from "./describe.js";
+import { describeEvent, findLast } from "./describe.js";
 import { make, makeButton } from "./dom.js";
 import { countNoun, formatCount, formatShare, formatSpan, formatTime } from "./format.js";
 import { measureShares } from "./shares.js";
@@ -90,18 +90,18 @@ export class Panel {
     if (!found?.track) return;
     const { track, i, row: { lane } } = found, [name, where, ...lines] = describeEvent(data, lane, track, i), launch = data.findLaunch(lane, track, i);
     const fields = [["where", where], ...lines, ["ends at", formatTime(track.end[i], 4)]].filter(Boolean);
-    const members = track.collective?.[i] ? data.getCollective(track.collective[i]) : [];
+    const members = track.collective?.[i] ? findLast(data, track.collective[i]).members : [];
     const columns = [["rank", "rank", (of, at, one) => data.nameLane(one), true], ["begin_ns", "begins at", (of, at) => of.begin[at]], ["late_ns", "after the first", (of, at) => of.late[at]],
       ["wait_ns", "waits for the last", (of, at) => of.wait[at]], ["transfer_ns", "transfer", (of, at) => of.end[at] - of.begin[at] - of.wait[at]], ["duration_ns", "duration", (of, at) => of.end[at] - of.begin[at]]];
     const table = members.length > 1 && makeTable(columns.map(([key, head, get, isText]) => [key, head, members.map(({ lane: one, track: of, i: at }) => get(of, at, one)), isText]));
     if (table) [...table.tBodies[0].rows].forEach(({ cells: [cell] }, at) => cell.replaceChildren(makeButton(cell.textContent, "show it there", () => timeline.goTo(members[at].lane, members[at].track, members[at].i))));
-    this.event.replaceChildren(...[make("h4", {}, name), make("p", { class: "tools" },
+    this.event.replaceChildren(...[make("h3", {}, name), make("p", { class: "tools" },
       makeButton("zoom to it", "show only its time (z)", () => timeline.zoomToArea()),
       launch && makeButton("its launch", launch.name, () => timeline.goTo(lane, data.getTrack(lane, "h"), launch.i)),
       makeButton("‹ same name", "previous occurrence (N)", () => timeline.search.step(-1)), makeButton("same name ›", "next occurrence (n)", () => timeline.search.step(1)),
       makeButton("close", "select nothing (Escape)", () => timeline.clear())),
     make("dl", {}, ...fields.map(([field, value]) => make("div", {}, make("dt", {}, field), make("dd", {}, value)))),
-    table && make("p", {}, `Its collective, of all ${formatCount(members.length)} ranks whose part is on this page`),
+    table && make("p", {}, `Its collective, on the ${formatCount(members.length)} ranks that are on this page, last to come first`),
     table && make("div", { class: "wide tall", tabindex: "0" }, table)].filter(Boolean));
   }
 }

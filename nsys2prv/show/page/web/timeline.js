@@ -33,7 +33,7 @@ export class Timeline {
   build(label) {
     this.canvas = make("canvas", { role: "img", "aria-label": label });
     this.spacer = make("div", { class: "spacer" });
-    const keys = "Keys: w and s zoom, a and d move, 0 shows the first view, comma and point step through events.";
+    const keys = "Keys: w and s zoom, a and d move, 0 shows the first view, comma and point step through events, n and N through those of the same name, z shows the selection, Escape clears it, slash searches.";
     this.box = make("div", { class: "tl-box", tabindex: "0", role: "application", "aria-roledescription": "timeline",
       "aria-label": `${label}. ${keys}` }, this.canvas, this.spacer);
     this.live = make("div", { class: "sr", "aria-live": "polite" });
