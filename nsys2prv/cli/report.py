@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from shlex import quote
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -80,10 +79,10 @@ def run_report(options: argparse.Namespace) -> Answer:
     text = _format_job(job, heading, style)
     if options.paraver_tutorial:
         # Not before it is needed.
-        from nsys2prv.show.tutorial import write_tutorial
+        from nsys2prv.show.tutorial import describe_opening, write_tutorial
 
         page = write_tutorial(job, _find_trace(options), _choose_tutorial(options))
-        text += f"\n\nstep through the findings in Paraver: wxparaver -t {quote(str(page))}"
+        text += f"\n\nstep through the findings in Paraver: {describe_opening(page)}"
     if options.moment:
         text += f"\n\n{_write_moment(job.findings, options).text()}"
     return text, list(map(str, job.description["warnings"])), 0

@@ -390,8 +390,10 @@ def _warn_of_missing_kinds(job: Job) -> Iterator[str]:
     dropped = {
         kind for one in job.results for kind, account in one.accounts.items() if account.dropped
     }
-    kinds = job.selection.kinds
-    for name in sorted(job.selection.asked):
+    kinds, options = job.selection.kinds, job.plan.options
+    # What an analysis asks for by itself is no mistake of the user.
+    own = options.demanded if options.report else ()
+    for name in sorted(job.selection.asked.difference(own)):
         named = [kind for kind in kinds if kind.name == name]
         meant = named or [kind for kind in kinds if kind.is_called(name)]
         if meant and not any(

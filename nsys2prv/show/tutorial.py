@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path, PurePosixPath
+from shlex import quote
 
 from nsys2prv._util.files import load_templates, write_complete_files
 from nsys2prv.figures.result import group_findings
@@ -37,6 +38,17 @@ def find_tutorials_folder() -> Path:
         preferences = ""
     named = _NAMED.search(preferences)
     return Path(named[1]) if named else Path.home() / TUTORIALS
+
+
+def describe_opening(page: Path) -> str:
+    """Return how Paraver opens a tutorial: it lists those below its own folder alone, wherever else -t
+    points to.
+    """
+    folder, listed = page.parent.absolute(), find_tutorials_folder()
+    command = f"wxparaver -t {quote(str(page))}, and click its title"
+    if folder.parent == listed.absolute():
+        return command
+    return f"link its folder (ln -s {quote(str(folder))} {quote(str(listed))}/), then {command}"
 
 
 def write_tutorial(job: FinishedJob, trace: Path, folder: Path) -> Path:

@@ -21,12 +21,19 @@ def read_links(page: Path) -> list[Path]:
 
 
 def test_links_open_the_trace_and_views_at_the_moments_of_findings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     reports, facts, folder = SAMPLES / "training", tmp_path / "job.json", tmp_path / "tutorial"
     options = ["--json", str(facts), "--paraver-tutorial", str(folder), "-q"]
     assert main(["report", str(reports), *options]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith(f"wxparaver -t {folder}/index.html")
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[-1]
+        .endswith(
+            f" {folder} {tmp_path}/paraver-tutorials/), then wxparaver -t {folder}/index.html, and click its title"
+        )
+    )
     trace, *views = read_links(folder / "index.html")
     assert trace == folder / "job.prv"
     assert trace.read_bytes().startswith(b"#Paraver (")
@@ -59,7 +66,8 @@ def test_a_finished_report_opens_the_trace_beside_it(
     assert main([str(SAMPLES / "graphs"), str(trace), "--report", "-q"]) == 0
     assert main(["report", str(tmp_path / "job.report.json"), "--paraver-tutorial"]) == 0
     page = tmp_path / "home" / "paraver-tutorials" / "job" / "index.html"
-    assert capsys.readouterr().out.splitlines()[-1].endswith(f"wxparaver -t {page}")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith(f": wxparaver -t {page}, and click its title")
     assert all(path.is_file() for path in read_links(page))
     assert read_links(page)[0].samefile(trace)
     # Paraver's own preferences say where its tutorials are.
