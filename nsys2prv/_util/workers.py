@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -146,6 +147,8 @@ class Pool(Struct):
     end: Callable[[Executor], None] = lambda executor: executor.shutdown()
     #: Within it a task is handed over.
     guard: Callable[[], AbstractContextManager[object]] = nullcontext
+    #: True if workers may be on other machines.
+    is_remote: bool = False
 
     @property
     def shares_memory(self) -> bool:
@@ -190,6 +193,19 @@ class Pool(Struct):
             for future in waiting:
                 future.cancel()
 
+    def check_shared(self, paths: Sequence[Path]) -> None:
+        """Raise Nsys2prvError if a worker on another machine does not find these files and folders. Twice as
+        many tasks as there are workers look for them, so most workers have one.
+        """
+        if not self.is_remote:
+            return
+        for host, missing in self.run_in_order(_list_missing, [paths] * (2 * self.jobs)):
+            if missing:
+                raise Nsys2prvError(
+                    f"{missing[0]}: not found by the worker on {host}; reports, output and --tmp must be on a "
+                    "file system that all workers share, and relative paths need workers in the same folder"
+                )
+
     def limit_together(self, tasks: int, most: int) -> int:
         """Return how many of small tasks, `most` at most, go together so that all workers have some."""
         return max(1, min(most, tasks // (4 * self.jobs)))
@@ -231,14 +247,26 @@ def run_batch(function: Callable[[T], R], tasks: Iterable[T]) -> Outcome:
     return results, None
 
 
+def _list_missing(paths: Sequence[Path]) -> tuple[str, list[Path]]:
+    """Return this machine's name, and which of these paths do not exist here."""
+    return socket.gethostname(), [path for path in paths if not path.exists()]
+
+
+def limit_threads() -> None:
+    """Let numeric libraries that are not in use yet have one thread in this process, unless the
+    environment says how many.
+    """
+    for library in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(library, "1")
+
+
 @contextmanager
 def _make_process_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     """Start `jobs` processes, which use one thread each."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    for library in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ.setdefault(library, "1")
+    limit_threads()
     try:
         # Spawned: libraries that have threads, as polars does, may hang in a forked process.
         executor = ProcessPoolExecutor(jobs, get_context("spawn"), _prepare_worker)
@@ -300,6 +328,7 @@ def _make_dask_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
         if scheduler:
             client = Client(scheduler, timeout=SCHEDULER_TIMEOUT)
         else:
+            limit_threads()
             with _delay_interruptions():
                 client = Client(
                     n_workers=max(1, jobs),
@@ -316,7 +345,8 @@ def _make_dask_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
         # workers were lost.
         workers = max(1, sum(client.nthreads().values()))
         executor = client.get_executor(pure=False)
-        yield Pool(executor, workers, lost=(KilledWorker,))
+        client.run(limit_threads)
+        yield Pool(executor, workers, lost=(KilledWorker,), is_remote=bool(scheduler))
 
 
 @contextmanager
@@ -349,9 +379,11 @@ def _make_mpi_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     from mpi4py.futures import MPICommExecutor
 
     others = MPI.COMM_WORLD.Get_size() - 1
+    if MPI.COMM_WORLD.Get_rank():
+        limit_threads()
     with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
         if executor is not None:
-            yield Pool(executor, max(1, others))
+            yield Pool(executor, max(1, others), is_remote=others > 0)
             return
     raise SystemExit(0)
 

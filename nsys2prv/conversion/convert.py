@@ -202,6 +202,7 @@ def open_reports(
     folders, which are left out where they are files of another kind.
     """
     paths, warnings = _drop_repetitions(reports)
+    pool.check_shared(paths[:1])
     shared = len(paths) > 1 and should_parallelize(paths, pool.jobs)
     inspectors = pool if shared else Pool()
     inspections = inspect_reports(paths, folder, plan.options.keep_going, inspectors)

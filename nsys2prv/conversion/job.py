@@ -62,6 +62,7 @@ def open_workplace(
             files.make_temporary_folder(options.tmp or staging) as working,
             pool.ensure_end(),
         ):
+            pool.check_shared([staging, working])
             yield pool, staging, working
     except OSError as error:
         raise files.describe_write_error(error, target, folders) from error

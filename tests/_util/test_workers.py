@@ -74,6 +74,37 @@ def test_a_running_dask_cluster(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*/.*"))
 
 
+@pytest.mark.slow
+def test_workers_that_do_not_see_the_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed = pytest.importorskip("distributed")
+    for report in SAMPLES:
+        shutil.copy(report, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names = [report.name for report in SAMPLES]
+    cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+    with cluster, distributed.Client(cluster) as client:
+        client.run(os.chdir, "/")
+        options = Options(engine="dask", scheduler=cluster.scheduler_address)
+        with pytest.raises(
+            Nsys2prvError, match=r"rank0\.sqlite: not found by the worker on .*share"
+        ):
+            convert(names, tmp_path / "out.prv", options)
+        assert set(client.run(lambda: os.environ["POLARS_MAX_THREADS"]).values()) == {"1"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+
+
+def test_folders_that_a_worker_does_not_see(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as executor:
+        pool = Pool(executor, 2, is_remote=True)
+        pool.check_shared([tmp_path])
+        with pytest.raises(Nsys2prvError, match=r"local: not found by the worker on"):
+            pool.check_shared([tmp_path, tmp_path / "local"])
+        # Workers of this machine are not asked.
+        Pool(executor, 2).check_shared([tmp_path / "local"])
+
+
 def test_no_dask_scheduler_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "SCHEDULER_TIMEOUT", "0.2s")
     with pytest.raises(Nsys2prvError, match="no Dask scheduler answers there"):
