@@ -302,6 +302,18 @@ def run_analysis(command: str, arguments: list[str]) -> int:
     return status
 
 
+def run_quality(arguments: list[str]) -> int:
+    """Run `nsys2prv quality`."""
+    options = Parser("quality").parse_args(arguments)
+    limit_threads(options.jobs, options.reports)
+    from nsys2prv.cli import quality
+
+    text, warnings, status = quality.run_quality(options)
+    print_warnings(warnings)
+    print_text(text)
+    return status
+
+
 #: What stands before everything else on the command line.
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "report": partial(run_analysis, "report"),
@@ -309,5 +321,6 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "cfgs": run_cfgs,
     "diff": partial(run_analysis, "diff"),
     "check": run_check,
+    "quality": run_quality,
     "help": run_help,
 }

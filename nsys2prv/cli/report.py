@@ -155,6 +155,11 @@ def _import_page() -> ModuleType:
     return page
 
 
+def choose_running(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of all that reads reports that were given."""
+    return _choose(options, *RUNNING)
+
+
 def _choose(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     """Return the options with these names that were given."""
     return {name: value for name in names if (value := vars(options).get(name)) is not None}

@@ -139,9 +139,20 @@ def list_unrecorded(tables: Collection[str]) -> dict[str, str]:
     }
 
 
+def is_minor(note: QualityNote) -> bool:
+    """True for a note that needs no action."""
+    return bool(_DECLARED["notes"][note.kind].get("minor"))
+
+
+def list_options(notes: Iterable[QualityNote]) -> list[str]:
+    """Return the options of `nsys profile` that record what these notes miss, where there are some."""
+    declared = (_DECLARED["notes"][note.kind] for note in notes)
+    return [one["option"] for one in declared if "option" in one]
+
+
 def format_quality(notes: Sequence[QualityNote], full: bool = False) -> list[str]:
     """Return the notes as text, a line each. full: also minor ones."""
-    shown = [str(note) for note in notes if full or not _DECLARED["notes"][note.kind].get("minor")]
+    shown = [str(note) for note in notes if full or not is_minor(note)]
     if len(shown) > MOST_SHOWN and not full:
         shown[MOST_SHOWN:] = [f"and {len(shown) - MOST_SHOWN} more"]
     return shown

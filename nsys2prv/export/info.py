@@ -141,6 +141,19 @@ def read_environment(database: Database) -> dict[str, set[str]]:
     return settings
 
 
+def read_program(database: Database) -> list[str]:
+    """Return the program that the capture started and its arguments, [] where that is not recorded."""
+    rows = database.read_small_table("META_DATA_CAPTURE", "name", "value", types=(str, str))
+    values = {name.upper(): value for name, value in rows}
+    command = values.get("PROCESS_0:COMMAND")
+    if not command:
+        return []
+    words = [command]
+    while (word := values.get(f"PROCESS_0:ARGUMENT_{len(words) - 1}")) is not None:
+        words.append(word)
+    return words
+
+
 def find_numbers(environment: Mapping[str, set[str]], names: Iterable[str]) -> dict[str, int]:
     """Return the values of variables that are numbers, in the order of these names; a variable with
     several values (several processes launched) tells nothing and is left out.

@@ -1,0 +1,101 @@
+"""Run `nsys2prv quality`: check a capture, such as a short trial run, before the long one.
+
+In: parsed options. Out: what is missing for the figures, what else could be recorded, and the command that
+would record it, with the options and the program of the first report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from msgspec import structs
+
+from nsys2prv.cli.report import Answer, choose_running, make_heading
+from nsys2prv.conversion.quality import WOULD_TELL, is_minor, list_options, list_unrecorded
+from nsys2prv.export.info import read_program
+from nsys2prv.export.report_files import find_reports
+from nsys2prv.export.sqlite import open_database
+from nsys2prv.open_job import open_job
+
+#: Exit status where the capture lacks something that figures need.
+LACKING = 6
+#: Tables with rows -> what --trace= traces.
+TRACED = {
+    "CUPTI_ACTIVITY_KIND_": "cuda",
+    "NVTX_EVENTS": "nvtx",
+    "OSRT_API": "osrt",
+    "MPI_": "mpi",
+    "UCX_": "ucx",
+    "OPENMP_": "openmp",
+    "CUDA_GRAPH": "cuda",
+}
+TRACE = "--trace="
+#: Table of what only a job with GPUs can have.
+GPU_METRICS = "GPU_METRICS"
+
+
+def run_quality(options: argparse.Namespace) -> Answer:
+    """Run `quality`."""
+    with open_job(options.reports, **choose_running(options)) as job:
+        described = job.describe(options.reports)
+        notes = [note for note in job.quality if note.kind != "not_recorded"]
+        infos = job.prepared.infos
+    lacking = [note for note in notes if not is_minor(note)]
+    tables = {table for info in infos for table in info.parts}
+    unrecorded = list_unrecorded(tables if described["devices"] else {*tables, GPU_METRICS})
+    wanted = [*list_options(lacking), *(WOULD_TELL[what]["option"] for what in unrecorded)]
+    program = [] if options.anonymous else _read_program(options.reports)
+    command = _make_command(tables, wanted, program)
+    lines = [*make_heading({**described, "quality": ()}), ""]
+    if lacking:
+        lines.append("Missing for the figures")
+        for note in lacking:
+            lines += [f"  {note.text}", f"    do: {note.advice}"]
+    else:
+        lines.append("Nothing is missing: this capture has all that the figures need")
+    if unrecorded:
+        lines += ["", "Also possible"]
+        lines += [f"  {how} (no {what} in this capture)" for what, how in unrecorded.items()]
+    if minor := [note for note in notes if is_minor(note)]:
+        lines += ["", "No action needed", *(f"  {note.text}" for note in minor)]
+    if wanted:
+        lines += ["", "To record all of this", f"  {command}"]
+    facts = {
+        "lacking": [structs.asdict(note) for note in lacking],
+        "possible": unrecorded,
+        "command": command if wanted else "",
+    }
+    if options.json:
+        options.json.write_text(f"{json.dumps(facts, indent=1)}\n", encoding="utf-8")
+    return "\n".join(lines), list(map(str, described["warnings"])), LACKING if lacking else 0
+
+
+def _make_command(tables: Collection[str], wanted: Iterable[str], program: Sequence[str]) -> str:
+    """Return the command that records what these tables have, and with these options more."""
+    traced = [
+        what for prefix, what in TRACED.items() if any(table.startswith(prefix) for table in tables)
+    ]
+    further = []
+    for word in " ".join(wanted).split():
+        if word.startswith(TRACE):
+            traced += word.removeprefix(TRACE).split(",")
+        else:
+            further.append(word)
+    traces = ",".join(dict.fromkeys(traced or ["cuda", "nvtx"]))
+    shown = shlex.join(program) if program else "PROGRAM"
+    return " ".join(["nsys profile", f"{TRACE}{traces}", *dict.fromkeys(further), shown])
+
+
+def _read_program(reports: Sequence[str | Path]) -> list[str]:
+    """Return the program that the first report says was started, and its arguments; [] where it is an
+    export on its own that has to be made first, or says nothing.
+    """
+    first = find_reports(reports)[0]
+    if first.suffix != ".sqlite":
+        return []
+    with open_database(first) as database:
+        return read_program(database)

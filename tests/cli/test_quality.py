@@ -1,0 +1,53 @@
+"""`nsys2prv quality`: what a capture lacks, and the command that records it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tools.commands import run_command
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+
+
+def test_a_capture_without_kernels_of_graphs_lacks_something(tmp_path: Path) -> None:
+    answer = tmp_path / "quality.json"
+    done = run_command("quality", "-q", str(SAMPLES / "graphs"), "--json", str(answer))
+    assert done.returncode == 6
+    facts = json.loads(answer.read_text())
+    assert [note["kind"] for note in facts["lacking"]] == ["graphs_as_a_whole"]
+    assert facts["command"] in done.stdout
+    assert "--cuda-graph-trace=node" in facts["command"].split()
+    # The program and its arguments are those of the report.
+    assert facts["command"].endswith(" python3 train.py")
+
+
+def test_a_capture_with_all_that_figures_need() -> None:
+    done = run_command("quality", "-q", str(SAMPLES / "training"))
+    assert done.returncode == 0
+    assert "Nothing is missing" in done.stdout
+    # Metrics of GPUs are in it, thread states are not.
+    assert "--gpu-metrics-devices" not in done.stdout
+    assert "--cpuctxsw=process-tree" in done.stdout
+
+
+def test_what_is_recorded_is_not_asked_for_again(tmp_path: Path) -> None:
+    report = tmp_path / "rank0.sqlite"
+    shutil.copy(SAMPLES / "training" / "rank0.sqlite", report)
+    with sqlite3.connect(report) as connection:
+        connection.execute("DROP TABLE OSRT_API")
+    done = run_command("quality", "-q", str(report))
+    traced = next(word for word in done.stdout.split() if word.startswith("--trace=cuda"))
+    assert traced == "--trace=cuda,nvtx,osrt"
+    assert "--trace=osrt identifies" in done.stdout
+    assert "planted-secret" not in done.stdout
+
+
+@pytest.mark.parametrize("argument", ["missing.sqlite", "job.prv"])
+def test_what_is_no_report(argument: str) -> None:
+    done = run_command("quality", argument)
+    assert (done.returncode, done.stdout) in [(1, ""), (2, "")]
+    assert done.stderr.count("\n") == 1
