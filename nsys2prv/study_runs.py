@@ -49,7 +49,7 @@ MIDDLE, UNCLEAR = 0.5, 0.25
 #: factor: clocks and instructions per cycle differ by less.
 OTHER_WORK = 1.5
 #: What a study shows of each run.
-WANTED = ("efficiencies", "findings", "kernels", "collectives")
+WANTED = ("efficiencies", "findings", "kernels", "collectives", "metrics", "clocks")
 #: What is not counted as work of iterations: kernels that communicate are counted by operation, and some
 #: calls happen once in a job.
 NO_WORK = ("Communication", "MPI_Init", "MPI_Init_thread", "MPI_Finalize")
@@ -271,6 +271,7 @@ def _make_run(name: str, job: FinishedJob) -> Run:
         errors=_estimate_errors(tables),
         phases=_list_phases(job),
         balance=_measure_balance(tables),
+        gpu_metrics=_find_metrics(job),
         iteration_ns=iterations.to_list(),
         regions=regions,
         missing=[*result.missing],
@@ -306,6 +307,11 @@ def _estimate_errors(tables: Mapping[str, pl.DataFrame]) -> Metrics:
     return {**name_metrics(*rows), **({"elapsed_ns": elapsed} if elapsed else {})}
 
 
+def _find_metrics(job: FinishedJob) -> dict[str, float]:
+    frame = job.find_frame("metrics", "metrics")
+    return {} if frame is None else dict(frame.select("metric", "mean").drop_nulls().rows())
+
+
 def _list_phases(job: FinishedJob) -> list[tuple[str, int, int]]:
     """Return the phases of a run, all of it as one where these are not known."""
     phases = job.find_frame("findings", "phases")
@@ -329,6 +335,10 @@ def _measure_work(job: FinishedJob, focus: Mapping[str, Any]) -> dict[str, dict[
     iterations of the job; none of these without iterations.
     """
     found: dict[str, dict[str, Work]] = {}
+    waiting = job.find_frame("collectives", "across_ranks")
+    waits = {}
+    if waiting is not None and "wait_ns" in waiting.columns:
+        waits = dict(waiting.group_by("operation").agg(pl.col("wait_ns").sum()).rows())
     for sort, analysis, table, names in (
         ("kernels", "kernels", "classes", ("class", "count")),
         ("communication", "collectives", "nccl", ("operation", "kernels")),
@@ -344,7 +354,12 @@ def _measure_work(job: FinishedJob, focus: Mapping[str, Any]) -> dict[str, dict[
         found.setdefault(sort, {}).update(
             (
                 f"NCCL {key}" if table == "nccl" else key,
-                Work(number / iterations, time / iterations, sent and sent / iterations),
+                Work(
+                    number / iterations,
+                    time / iterations,
+                    sent and sent / iterations,
+                    waits[key] / iterations if table == "nccl" and key in waits else None,
+                ),
             )
             for key, number, time, sent in sums.rows()
             if key not in NO_WORK
@@ -366,6 +381,11 @@ def _describe_environment(job: FinishedJob, focus: Mapping[str, Any]) -> dict[st
         "recorded by nsys": facts.get("recorded_by", ()),
         "exported by nsys": facts.get("exported_by", ()),
     }
+    clocks = job.find_frame("clocks", "hosts")
+    if clocks is not None and "error_bound_ns" in clocks.columns:
+        error = format_nanoseconds(clocks["error_bound_ns"].max() or 0)
+        methods = clocks["method"].unique(maintain_order=True).to_list()
+        lists["clocks of hosts"] = [f"{list_some(methods)}; error at most {error}"]
     made = {name: list_some([*texts]) for name, texts in lists.items() if texts}
     length = max(job.length, 1)
     made["recorded"] = focus["recorded"]

@@ -37,6 +37,36 @@ OFFLOAD = "host.offload"
 #: iterations.
 GPU_TIME, HOST_TIME = "GPU time of an iteration", "Time of an iteration"
 ELAPSED_TIME = "Elapsed time"
+#: Efficiencies without factors that are explained -> kinds of findings that explain where they are low.
+EXPLAINED_BY = {
+    "load_balance": ("straggler", "slow_host", "imbalance", "cpu_waits", "hiccup"),
+    "serialisation": ("serialisation", "pipeline_bubble", "hiccup", "straggler", "imbalance"),
+    "transfer": ("exposed_communication", "slow_link", "in_mpi", "contention", "cpu_waits"),
+    "communication": (
+        "exposed_communication",
+        "slow_link",
+        "in_mpi",
+        "pipeline_bubble",
+        "straggler",
+    ),
+    "orchestration": (
+        "host_bound",
+        "host_work",
+        "blocked_by_call",
+        "exposed_copies",
+        "hiccup",
+        "idle",
+    ),
+    "computation_scalability": (
+        "small_grids",
+        "no_tensor_cores",
+        "slow_products",
+        "contention",
+        "cpu_waits",
+    ),
+}
+#: A factor that falls by so much from the reference is explained, too.
+FALLEN = 0.05
 #: Groups of findings in the order of recommendations.
 ORDER = ("causes", "limits", "once")
 #: How an efficiency is rated -> the sign behind it, where no colours are.
@@ -149,6 +179,8 @@ class Work(Struct, frozen=True):
     time_ns: float
     #: What they send, None where it is not known.
     bytes: float | None = None
+    #: Of the time, what ranks wait for each other (ns), None where it is not known.
+    waiting_ns: float | None = None
 
 
 def compute_loss(metrics: Mapping[str, Any], elapsed_ns: float) -> float | None:
@@ -201,6 +233,8 @@ class Run(Struct, kw_only=True):
     phases: list[tuple[str, int, int]] = field(default_factory=list)
     #: The useful share of each GPU, or rank without any, in the focus.
     balance: dict[str, float] = field(default_factory=dict)
+    #: GPU metric -> its mean over the whole run, as recorded.
+    gpu_metrics: dict[str, float] = field(default_factory=dict)
     #: Figures by region, in the same form; `elapsed_ns` is that of devices in all iterations, `share`
     #: of the run's, `lost_ns` what an iteration loses in it, beyond the reference's.
     regions: dict[str, Metrics] = field(default_factory=dict)
@@ -439,6 +473,29 @@ class ComparedRuns(Struct):
                     found.setdefault((one.kind, one.what_if or one.title), one)
         order = sorted(found.values(), key=lambda one: (ORDER.index(one.group), -one.share))
         return [(one, self.list_shares(one)) for one in order]
+
+    def explain_low(self) -> list[tuple[Row, float | None, float, list[Finding]]]:
+        """Return of the largest run each factor that is low, or has fallen: its row, value in the reference and in
+        this run, and the findings that explain it, none where none does.
+        """
+        first, last = self.reference_run, self.runs[-1]
+        found, explained = list(map(Finding.from_dict, last.findings)), []
+        for row, (old, value) in list_known_rows([first.metrics, last.metrics]):
+            part, _, factor = row.path.partition(".")
+            is_whole = any(last.find_value(one) is not None for one in list_factors(row.path))
+            if value is None or factor not in EXPLAINED_BY or part not in ("device", "mpi", "host"):
+                continue
+            if (self.has_devices and part != "device") or (is_whole and factor == "communication"):
+                continue
+            if value < GOOD or (old is not None and old - value >= FALLEN):
+                causes = [one for one in found if one.share and one.kind in EXPLAINED_BY[factor]]
+                explained.append((row, old, value, sorted(causes, key=lambda one: -one.share)))
+        return explained
+
+    def list_metrics(self) -> list[tuple[str, list[float | None]]]:
+        """Return the means of GPU metrics that runs have recorded."""
+        names = dict.fromkeys(name for run in self.runs for name in run.gpu_metrics)
+        return [(name, [run.gpu_metrics.get(name) for run in self.runs]) for name in names]
 
     def list_history(self, path: str) -> list[tuple[str, list[float | None]]]:
         """Return a figure over the earlier studies and this one, for each of its runs that one of them has, too."""

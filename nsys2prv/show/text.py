@@ -181,7 +181,8 @@ def format_work(work: Work | None) -> str:
     if work is None:
         return "-"
     size = format_size(work.bytes) if work.bytes else ""
-    parts = format_nanoseconds(work.time_ns), f"{work.count:,.4g} ×", size
+    waiting = f"waiting {format_nanoseconds(work.waiting_ns)}" if work.waiting_ns else ""
+    parts = format_nanoseconds(work.time_ns), f"{work.count:,.4g} ×", size, waiting
     return ", ".join(filter(None, parts))
 
 
@@ -259,7 +260,7 @@ def format_machine_line(facts: dict[str, object]) -> str:
 #: What is said of the work of an iteration.
 WORKS = {
     "kernels": "Kernels of an iteration, by class: time and number on all GPUs",
-    "communication": "Communication of an iteration: time, number and bytes on all ranks",
+    "communication": "Communication of an iteration: time, number, bytes and waiting for other ranks, on all ranks",
 }
 
 

@@ -11,9 +11,12 @@ from tools.commands import GRAPHS, SAMPLES
 from tools.studies import make_study_data
 
 from nsys2prv.cli import main
+from nsys2prv.figures.result import Finding
 from nsys2prv.show.study.formats import Study
 from nsys2prv.show.study.plots import choose_ticks, spread_names
 from nsys2prv.show.study.summary import summarise_study
+
+FINDING = Finding("idle", "", 0.0).as_dict()
 
 
 @pytest.fixture
@@ -158,3 +161,19 @@ def test_what_is_chance_is_no_reason() -> None:
         run.errors = {"device": dict.fromkeys(run.metrics["device"], 0.2)}
     assert study.estimate_chance(*study.runs, "device.parallel") == pytest.approx(2 * 0.2 * 2**0.5)
     assert len(summarise_study(study)) < len(before)
+
+
+def test_low_factors_are_explained_by_findings() -> None:
+    """Of the largest run; what no finding explains is said to be so."""
+    content = make_study_data()
+    straggler = {**FINDING, "kind": "straggler", "title": "Rank 1 is late.", "share": 0.2}
+    content["runs"][-1]["findings"] = [straggler]
+    content["runs"][-1]["metrics"]["device"] |= {"load_balance": 0.7, "orchestration": 0.6}
+    study = Study.from_dict(content)
+    causes = {row.path: [one.title for one in found] for row, *_, found in study.explain_low()}
+    assert causes["device.load_balance"] == ["Rank 1 is late."]
+    assert causes["device.orchestration"] == []
+    text = study.markdown()
+    assert "load balance efficiency 70.0%-: Rank 1 is late (20.0%)" in text
+    assert "orchestration efficiency 60.0%-: no finding explains it" in text
+    assert study.list_recommendations()[0][1] == [None, None, 0.2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import count
 
 from nsys2prv._util import __version__
 from nsys2prv._util.files import load_templates
@@ -27,6 +28,8 @@ SECTIONS = {
     "regions": "regions",
     "over": "history",
 }
+#: Sections in the order of the document, by which figures are numbered.
+ORDER = ("structure", "scalability", "regions", "balance", "history")
 
 
 def format_markdown(study: ComparedRuns, pictures: Mapping[str, str] | None = None) -> str:
@@ -39,6 +42,8 @@ def format_markdown(study: ComparedRuns, pictures: Mapping[str, str] | None = No
         "percent": lambda share: "-" if share is None else format_share(share),
         "ns": lambda time: "-" if time is None else format_nanoseconds(time),
         "work": format_work,
+        "cause": lambda finding: f"{finding.title.rstrip('.')} ({format_share(finding.share)})",
+        "number": lambda value: "-" if value is None else f"{value:,.1f}",
     }
     template, title = environment.get_template("study.md"), write_title(study)
     summary = summarise_study(study)
@@ -55,13 +60,16 @@ def format_markdown(study: ComparedRuns, pictures: Mapping[str, str] | None = No
     return use_micro_sign(template.render(study=study, **texts))
 
 
-def _sort_pictures(pictures: Mapping[str, str]) -> dict[str, list[tuple[str, str]]]:
-    """Return section -> the pictures that it shows: title, path."""
-    sections: dict[str, list[tuple[str, str]]] = {}
+def _sort_pictures(pictures: Mapping[str, str]) -> dict[str, list[tuple[int, str, str]]]:
+    """Return section -> the pictures that it shows: number, title, path."""
+    sections: dict[str, list[tuple[int, str, str]]] = {one: [] for one in ORDER}
     for name, path in pictures.items():
         section = next(own for start, own in SECTIONS.items() if name.startswith(start))
-        sections.setdefault(section, []).append((name.replace("_", " "), path))
-    return sections
+        sections[section].append((0, name.replace("_", " "), path))
+    numbers = count(1)
+    return {
+        section: [(next(numbers), *rest) for _, *rest in own] for section, own in sections.items()
+    }
 
 
 def _mark_figure(value: float | None, row: Row) -> str:

@@ -215,7 +215,7 @@ def test_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["diff", data, data, "--json", both]) == 0
     capsys.readouterr()
     for arguments, status, message in (
-        ([both], 1, "holds the difference of two jobs"),
+        ([both], 1, "contains the difference of two jobs"),
         ([data, data], 2, "this is a finished report"),
         ([data, "--iterations", "x"], 2, "this is a finished report"),
         ([data, "--ranks", "0"], 2, "this is a finished report"),
