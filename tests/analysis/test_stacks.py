@@ -119,6 +119,31 @@ def test_whole_stacks_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert line.split()[-3:] == ["60.00", "ms", "1"]
 
 
+def test_flame_graphs_hold_threads_that_launch_kernels(tmp_path: Path) -> None:
+    """Not the samples of another thread, which takes none of the GPU's work."""
+    stacks = [(1, 0, "main"), (2, 0, "init(int)")]
+    tables = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [
+            make_call(0, 10 * MS, 1, nameId=8, globalTid=make_global_tid(PID + 1))
+        ],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(60 * MS, 100 * MS, correlationId=1)],
+        "OSRT_API": [
+            make_os_call(20 * MS, 40 * MS, 3, tid=PID + 1, callchainId=1),
+            make_os_call(20 * MS, 50 * MS, 3, callchainId=2),
+        ],
+        "OSRT_CALLCHAINS": [
+            {"id": one, "stackDepth": depth, "symbol": TEXTS.index(name) + 1, "module": 9}
+            for one, depth, name in stacks
+        ],
+        "StringIds": make_strings(*TEXTS),
+    }
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True, jobs=1) as job:
+        drives = dict(job.stacks(while_idle=False).select("stack", "drives_gpus").rows())
+        flame = job.analyse("stacks")["stacks"].tables["flame"].frame
+    assert drives == {"main": True, "init": False}
+    assert set(flame["name"]) == {"all", "main"}
+
+
 def test_a_stack_that_is_not_there(tmp_path: Path) -> None:
     tables = {
         "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(0, 10, 1, nameId=8, callchainId=5)],

@@ -177,6 +177,25 @@ def test_maps_of_kernels_and_messages_have_what_sql_has() -> None:
     assert [pair[3] for pair in pairs] == sent.to_list()
 
 
+def test_metrics_are_on_one_scale() -> None:
+    """Percentages from 0 to 100, below the GPU that they are of."""
+    name, lane = "GR Active [Throughput %]", 2
+    with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
+        (data,) = Page(make_job_page(job)).jobs
+    (metric,) = (one for one in data.facts["metrics"] if one["name"] == "GR Active [%]")
+    assert (metric["top"], metric["unit"]) == (100, "%")
+    assert sorted(place["lane"] for place in metric["places"]) == [0, 1, 2, 3]
+    (at,) = (place["at"] for place in metric["places"] if place["lane"] == lane)
+    shown = np.frombuffer(data.body[at : at + metric["columns"]], np.uint8)
+    with sqlite3.connect(SAMPLES["training"][lane]) as export:
+        (mean,) = export.execute(
+            "SELECT avg(value) FROM GPU_METRICS JOIN TARGET_INFO_GPU_METRICS USING (typeId, metricId) "
+            "WHERE metricName = ?",
+            (name,),
+        ).fetchone()
+    assert (shown[shown > 0].mean() - 1) / 254 * 100 == pytest.approx(mean, abs=2)
+
+
 def test_collectives_of_mpi_are_joined_over_ranks() -> None:
     """Nobody waits for longer than until the last one came."""
     with nsys2prv.open(ROOT / "sample_reports" / "mpi", jobs=1, quiet=True) as job:
