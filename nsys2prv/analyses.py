@@ -1,4 +1,4 @@
-"""Run analyzes: collect frames of every device group, in any worker, and conclude from all of them."""
+"""Run analyses: collect frames of every device group, in any worker, and conclude from all of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: The analysis, and the kind and layout of the same name, that are there on demand.
 ON_DEMAND = CRITICAL_PATH
-#: What analyzes need -> layouts, of which one must be there.
+#: What analyses need -> layouts, of which one must be there.
 GROUPS: dict[str, tuple[str, ...]] = {
     "work": (*WORK,),
     "work or calls": (*WORK, "cuda_api"),
@@ -51,7 +51,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 MESH = "groups"
 #: The analysis that reads what names say of modules.
 MODULES = "modules"
-#: All analyzes, in the order of their tables.
+#: All analyses, in the order of their tables.
 ANALYSES = [analysis for analysis in DECLARED.values() if analysis.conclude]
 
 
@@ -62,7 +62,7 @@ def run_analyses(
     pattern: str,
     regions: tuple[str, ...],
 ) -> dict[str, Result]:
-    """Return the results of analyzes by name. pattern: of the NVTX names of iterations, "" to find
+    """Return the results of analyses by name. pattern: of the NVTX names of iterations, "" to find
     them. regions: names or glob patterns of NVTX ranges.
     """
     job, plain = opened.prepared, opened.plain_labels
@@ -172,7 +172,7 @@ def run_analyses(
 def _collect_units(
     opened: OpenJob, able: Sequence[Analysis], options: AnalysisOptions
 ) -> Iterator[list[tuple[str, str, pl.DataFrame]]]:
-    """Yield the frames that the analyzes collect, unit by unit; of a single unit, which workers
+    """Yield the frames that the analyses collect, unit by unit; of a single unit, which workers
     could not share, analysis by analysis.
     """
     names = [analysis.name for analysis in able if analysis.collect]
@@ -187,7 +187,7 @@ def _collect_units(
 
 
 def _collect_frames(names: Sequence[str], unit: DeviceGroup) -> list[tuple[str, str, pl.DataFrame]]:
-    """Return the frames that analyzes collect of one unit: analysis, name of the frame, frame."""
+    """Return the frames that analyses collect of one unit: analysis, name of the frame, frame."""
     return [
         (name, *frame)
         for name in names

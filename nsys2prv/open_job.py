@@ -433,9 +433,9 @@ class OpenJob(Closable):
         whole: bool = False,
         divided: bool = True,
     ) -> Results:
-        """Return the results of the analyzes of these names, or of all, by name.
+        """Return the results of the analyses of these names, or of all, by name.
 
-        names: of those that :attr:`analyzes` lists. useful: which kernels count as useful work,
+        names: of those that :attr:`analyses` lists. useful: which kernels count as useful work,
         `compute` (those that do not communicate), `bsc` (all but NCCL's) or `all-kernels`.
         iterations: glob pattern of NVTX ranges whose executions are the iterations, "" to find
         them. bins: number of intervals of maps over time. what_if: changes to replay
@@ -480,7 +480,7 @@ class OpenJob(Closable):
 
     @property
     def analyses(self) -> list[str]:
-        """The names of all analyzes of this job: one is on demand, as the kind that it reads."""
+        """The names of all analyses of this job: one is on demand, as the kind that it reads."""
         names = [analysis.name for analysis in ANALYSES]
         return [name for name in names if name != ON_DEMAND or name in self.reader.layouts]
 
@@ -594,7 +594,7 @@ def open_job(
     conversion; None for the defaults. fields: single fields of Options by name, as in jobs=0 or
     align="utc". Temporary files are in the system's folder by default.
 
-    Raises Nsys2prvError with one line as text when a report cannot be read, NothingToWrite when
+    Raises Nsys2prvError with one clear line when a report cannot be read, NothingToWrite when
     the reports contain no events.
     """
     options = choose_options(options, fields)

@@ -466,7 +466,7 @@ def _choose_reference(runs: Sequence[Run], name: str | None) -> Run:
 
 def _measure_growth(runs: Sequence[Run], first: Run) -> tuple[list[float], str]:
     """Return with which power of the number of devices the work of an iteration grows, for every run of
-    another size of which it is known; and the mean of these as text.
+    another size of which it is known; and the mean of these, as text.
     """
     key = "useful_ns" if first.devices else "host_useful_ns"
     if not first.devices and all(run.sums.get("host_cpu_ns") for run in runs):

@@ -58,7 +58,7 @@ PAYLOAD_BYTES = 1 << 14
 LEAST_VALUES, BYTES_PER_VALUE = 4_000_000, 4
 #: Values in payloads that are in memory together; and bytes of their paths at most.
 VALUES_TOGETHER, PATH_BYTES = 400_000, 1 << 25
-#: Processes and devices, which analyzes look at one by one, at least; and bytes of the reports for each
+#: Processes and devices, which analyses look at one by one, at least; and bytes of the reports for each
 #: further one. A process that does anything takes more than so many bytes.
 LEAST_PROCESSES, BYTES_PER_PROCESS = 1_000, 16_384
 #: Rows of a folder of Parquet tables at least; and bytes for each further one. Times alone, which never

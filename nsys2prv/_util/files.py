@@ -235,7 +235,7 @@ def check_folder(folder: Path) -> None:
 
 def write_complete_files(texts: Mapping[Path, str]) -> None:
     """Write files that come into being complete, all or none, and the folders that they need. A
-    device or a pipe is written to, first. Raises one line as text.
+    device or a pipe is written to, first. Raises one clear line.
     """
     special = [path for path in texts if path.exists() and not path.is_file()]
     plain = [path for path in texts if path not in special]

@@ -181,7 +181,7 @@ def _format_job(job: FinishedJob, heading: Sequence[str], style: Style) -> str:
 
 
 def _analyse_reports(options: argparse.Namespace) -> FinishedJob:
-    """Return the analyzed job: with the analyzes of the first screen alone where nothing else is asked for."""
+    """Return the analyzed job: with the analyses of the first screen alone where nothing else is asked for."""
     names = options.only
     first = Path(options.reports[0])
     if first.suffix != JSON:
@@ -289,7 +289,7 @@ def run_diff(options: argparse.Namespace) -> Answer:
 def write_report_files(
     job: Job, reports: Sequence[str | Path], path: Path, trace: Path, paths: bool = True
 ) -> str:
-    """Return all analyzes of a converted job as text; also write them as JSON to the new file `path`,
+    """Return all analyses of a converted job as text; also write them as JSON to the new file `path`,
     as a page beside it, and into its trace if that is one for Perfetto. paths: write the paths of
     reports, not only their names.
     """

@@ -1,7 +1,7 @@
 """Convert reports to a trace, through four stages: open, read, align, write.
 
 In: paths of reports and `Options`. Out: a trace and its `Summary`. :func:`prepare` stops before the
-trace is written, for analyzes.
+trace is written, for analyses.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def convert(
     """Write the trace of these reports (files, folders of reports, patterns) to `output`: .prv
     (with .pcf and .row beside it) for Paraver, .pftrace for Perfetto, either with .gz.
 
-    Raises Nsys2prvError with one line as text when a report cannot be read or the trace cannot
+    Raises Nsys2prvError with one clear line when a report cannot be read or the trace cannot
     be written, NothingToWrite when there is no event of the kinds asked for. Files under the final
     names are replaced only by complete ones.
 
@@ -108,7 +108,7 @@ def prepare(
     progress that is shown. given: as they were given; a file of another kind that is not, but lies in
     a folder that is, is left out. left_out: warnings on further such files.
 
-    Raises Nsys2prvError with one line as text when a report cannot be
+    Raises Nsys2prvError with one clear line when a report cannot be
     read, NothingToWrite when there is no event of the kinds asked for.
     """
     progress = Progress(quiet, (*PREPARING, *phases))

@@ -5,7 +5,7 @@ says that the times of one of both are wrong; two of them, by majority, that tho
 Nodes of one graph may run at once. So may kernels that are launched to begin before the one ahead
 ends, but they end after it.
 
-In: a job whose overlapping work is on further rows. Out: its damaged work, which analyzes leave out.
+In: a job whose overlapping work is on further rows. Out: its damaged work, which analyses leave out.
 """
 
 from __future__ import annotations

@@ -382,7 +382,7 @@ def _number_units(
 
 
 def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
-    """Return the job's runs for analyzes: ranges that span the whole job are split by device group."""
+    """Return the job's runs for analyses: ranges that span the whole job are split by device group."""
     result: list[Run] = []
     # A part of a job has the folder of the whole one.
     folder = Path(mkdtemp(prefix="units-", dir=job.folder))

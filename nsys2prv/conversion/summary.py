@@ -1,7 +1,7 @@
 """Summarize a conversion: outputs, clocks, an account of every row and record, missing data, and what to
 look at.
 
-In: a job that is written. Out: a `Summary`, and its text as text.
+In: a job that is written. Out: a `Summary`, and its text.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Summary(Struct, dict=True):
     opening: str = ""
     #: Event types in the trace.
     types: frozenset[int] = frozenset()
-    #: Text of the analyzes, "" if they were not asked for.
+    #: Text of the analyses, "" if they were not asked for.
     report: str = ""
     #: One line for each report that could not be read, with keep_going.
     unread: list[str] = field(default_factory=list)

@@ -104,7 +104,7 @@ def write_job(job: Job, output: str | Path, keep_runs: bool = True) -> Summary:
 
 
 def _leave_out_launches(job: Job) -> Job:
-    """Return the job without the lines of launches that were stored for analyzes alone."""
+    """Return the job without the lines of launches that were stored for analyses alone."""
     masks = job.plan.cut.field_masks
     runs = [run for run in job.runs if run.shape.stream != LINE or masks[run.shape.name]]
     lost = {run.shape.name for run in job.runs} - {run.shape.name for run in runs}

@@ -12,7 +12,7 @@ blank_nonpositive    ABSENT              ABSENT    numbers that begin at 1, such
 ===================  ==================  ========  =====================================
 
 In a field that is not optional, a number may be ABSENT where it is not known: the trace then has no
-such number, or 0, and analyzes get ABSENT. A name may not: it would be the first one. All take and
+such number, or 0, and analyses get ABSENT. A name may not: it would be the first one. All take and
 return int64, shape (n,). The catalogue's sets of values begin at 1, as a 0 in a trace ends an
 event. Samples (time, metric, value) become one record per instant.
 """

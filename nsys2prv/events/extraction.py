@@ -189,7 +189,7 @@ class ReadingSettings(Struct, frozen=True):
     field_masks: Mapping[str, int] = field(default_factory=dict)
     #: Number of stack frames of each CPU sample.
     callstack: int = 1
-    #: True if whole stacks are set aside, for analyzes.
+    #: True if whole stacks are set aside, for analyses.
     stacks: bool = False
     #: Rules of NVTX names; None for those that come with nsys2prv.
     nvtx_rules: tuple[NvtxRule, ...] | None = None

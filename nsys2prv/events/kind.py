@@ -304,7 +304,7 @@ class Reason(str):
     class has each by its key in capital letters.
 
     The key is short and stays the same from version to version: scripts find it in
-    ``out.nsys2prv.json``. The text is as text. Some keys have a detail behind them:
+    ``out.nsys2prv.json``. The text is for display. Some keys have a detail behind them:
     ``too-short: 5 us``.
 
     >>> Reason.TOO_SHORT.with_detail("5 us")
@@ -319,7 +319,7 @@ class Reason(str):
 
     @property
     def text(self) -> str:
-        """The text as text; "{}" stands for the detail."""
+        """The text; "{}" stands for the detail."""
         return _TEXTS["routine"].get(self) or _TEXTS["unusual"][self]
 
 
@@ -328,7 +328,7 @@ for _key in chain(*_TEXTS.values()):
 
 
 def describe_reason(key: str) -> str:
-    """Return the text of a reason as text, by its key with or without a detail. Raises KeyError
+    """Return the text of a reason, by its key with or without a detail. Raises KeyError
     for no key.
     """
     reason, _, detail = key.partition(SEPARATOR)

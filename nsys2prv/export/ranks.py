@@ -254,7 +254,7 @@ class Captures(Struct, frozen=True):
         return self.firsts.get((report, process), (report, process))
 
     def describe_gaps(self) -> list[str]:
-        """Return a line as text where processes were captured several times."""
+        """Return a line if processes were captured several times."""
         if not self.chains:
             return []
         most = max(map(len, self.chains))
@@ -264,7 +264,7 @@ class Captures(Struct, frozen=True):
         ]
 
     def describe_runs(self, infos: Sequence[ReportInfo]) -> str:
-        """Return a line as text where the reports are of separate runs, else nothing."""
+        """Return a line if the reports are of separate runs, else nothing."""
         if len(self.runs) < 2:
             return ""
         names = [list_some([infos[at].name for at in run]) for run in self.runs]

@@ -1,7 +1,7 @@
 """The events of one unit of analysis (threads that share a report or a GPU), and what the hosts
 that drive a device do.
 
-What several analyzes need is computed once.
+What several analyses need is computed once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.export.info import GpuLimits
 from nsys2prv.table.event_reader import HOST, RANGES, EventReader, make_frame
 
-#: What analyzes collect of a device group: frames, each with its name; and those of all groups by name.
+#: What analyses collect of a device group: frames, each with its name; and those of all groups by name.
 Collected = Iterator[tuple[str, pl.DataFrame]]
 Frames = Mapping[str, pl.DataFrame]
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Steady(Struct, frozen=True):
 
 
 class AnalysisOptions(Struct, frozen=True):
-    """Options of all analyzes."""
+    """Options of all analyses."""
 
     #: `compute` (kernels that do not communicate), `bsc` (kernels other than NCCL's) or `all-kernels`
     #: (as TALP).

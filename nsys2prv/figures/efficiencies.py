@@ -1,4 +1,4 @@
-"""Compute efficiencies as POP and TALP define them (analyzes.yaml has the definitions), of the times that
+"""Compute efficiencies as POP and TALP define them (analyses.yaml has the definitions), of the times that
 efficiency_times.py measures.
 """
 

@@ -1,4 +1,4 @@
-"""Declare analyzes by their entries in analyzes.yaml; hold the context that they get, and the results with
+"""Declare analyses by their entries in analyses.yaml; hold the context that they get, and the results with
 findings and tables that they return. Names ranks, hosts, GPUs and communicators in them (`ranks 4-7 (node02)`,
 `world (0-15)`, `every 4th (0,4,8,12)`).
 """
@@ -47,7 +47,7 @@ NOTHING = "No bottleneck found: no rank is persistently late, and nothing else c
 
 
 class Analysis(Struct, frozen=True):
-    """Declaration of an analysis and its tables: its entry in analyzes.yaml."""
+    """Declaration of an analysis and its tables: its entry in analyses.yaml."""
 
     #: Name in ``--only``.
     name: str
@@ -80,7 +80,7 @@ class Analysis(Struct, frozen=True):
     terms: dict[str, Any] = field(default_factory=dict)
 
 
-#: What is declared of analyzes, by their names.
+#: What is declared of analyses, by their names.
 DECLARED = {
     name: convert({"name": name, **declared}, Analysis)
     for name, declared in load_shipped_file(__package__, "analyses.yaml").items()
@@ -285,14 +285,14 @@ class Result(Struct, frozen=True):
 
 
 class Results(dict[str, Result]):
-    """Results by the names of their analyzes."""
+    """Results by the names of their analyses."""
 
     def _repr_html_(self) -> str:
         return "".join(result._repr_html_() for result in self.values())
 
 
 def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
-    """Return the findings of several analyzes as one list: those of the first analysis in their order,
+    """Return the findings of several analyses as one list: those of the first analysis in their order,
     all others in their group, in front of the first that costs less.
     """
     joined: list[Finding] = []
@@ -327,7 +327,7 @@ class Context(Struct, frozen=True):
 
     #: Reads the job's events.
     reader: EventReader
-    #: Options of all analyzes.
+    #: Options of all analyses.
     options: AnalysisOptions
     #: Name set -> frame of value and label.
     labels: Frames

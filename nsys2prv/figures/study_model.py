@@ -215,7 +215,7 @@ class Run(Struct, kw_only=True):
     gpu_models: dict[str, int] = field(default_factory=dict)
     #: Names of the programs that its ranks run.
     programs: list[str] = field(default_factory=list)
-    #: Where and how it ran and was recorded: figure -> text as text.
+    #: Where and how it ran and was recorded: figure -> text.
     environment: dict[str, str] = field(default_factory=dict)
     #: The focus of analysis.
     interval: Interval

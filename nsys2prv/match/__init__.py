@@ -173,7 +173,7 @@ class Relation(Struct, frozen=True, forbid_unknown_fields=True):
 
     #: Name, as --args and --sample take it.
     name: str
-    #: Title as text.
+    #: Title.
     title: str
     #: Names of the facts that it reads; it is left out where none of the first was found.
     facts: tuple[str, ...]

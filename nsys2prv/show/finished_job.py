@@ -1,4 +1,4 @@
-"""A job whose analyzes are done: what pages show, what comparisons and studies compare, and what a JSON
+"""A job whose analyses are done: what pages show, what comparisons and studies compare, and what a JSON
 file holds.
 """
 

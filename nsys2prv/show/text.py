@@ -277,7 +277,7 @@ class Style(Struct, frozen=True):
     rows: int | None = None
     #: Whether escape sequences for colours may be used.
     colours: bool = False
-    #: Whether the analyzes were chosen by name: all their tables are printed, or why there are
+    #: Whether the analyses were chosen by name: all their tables are printed, or why there are
     #: none.
     chosen: bool = False
 
@@ -321,7 +321,7 @@ def _lay_out(
     results: Sequence[Result], head: Iterable[str], style: Style, whole: str = "the job"
 ) -> tuple[list[list[str]], list[tuple[str, list[str]]]]:
     """Return the parts that are always printed, and the tables and notes by the names of their
-    analyzes.
+    analyses.
     """
     head = list(head)
     parts = [fold_lines(head, style.text_width)] if head else []
@@ -341,7 +341,7 @@ def _lay_out(
 def _fit_blocks(
     parts: Sequence[Sequence[str]], blocks: Sequence[tuple[str, list[str]]]
 ) -> tuple[list[list[str]], list[str]]:
-    """Return the blocks for which there is room below the parts, and the names of the others' analyzes."""
+    """Return the blocks for which there is room below the parts, and the names of the others' analyses."""
     room = MOST_LINES - LAST_LINES - sum(len(part) + 1 for part in parts)
     names = [name for name, _ in blocks]
     first = names.index(FIRST_TABLES) if FIRST_TABLES in names else 0

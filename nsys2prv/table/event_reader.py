@@ -75,7 +75,7 @@ STACK_COLUMNS = {
 
 
 class RowTable(Struct, frozen=True):
-    """Rows of a job, its devices, and the units that analyzes look at one at a time."""
+    """Rows of a job, its devices, and the units that analyses look at one at a time."""
 
     #: A row for each thread of the trace, in their order: `thread` (from 0), `row` (its label), `name`
     #: (that without its address), `gpu` (number of its GPU on its machine, null for none), `kind` (host, stream, samples, helper), `process` (from 1, as Paraver numbers tasks), `task` (from 1: the process, or

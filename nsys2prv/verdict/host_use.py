@@ -202,7 +202,7 @@ class JobFacts(Struct, frozen=True, dict=True):
 
     @property
     def options(self) -> AnalysisOptions:
-        """The options of all analyzes."""
+        """The options of all analyses."""
         return self.context.options
 
     @property

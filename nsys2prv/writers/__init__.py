@@ -59,7 +59,7 @@ class TraceContent(Struct, frozen=True):
     duration: int
     #: UTC at trace time 0, None where the reports do not state it.
     begin_utc: datetime | None
-    #: Lines as text on the clocks, each begun by #.
+    #: Lines on the clocks, each begun by #.
     comments: str
 
 

@@ -225,7 +225,7 @@ class ObjectModel(Struct):
         return f"ranks {list_some(list(map(str, ranks)), MOST_SHARING)}"
 
     def describe_shared_gpus(self) -> str:
-        """Return a line as text on GPUs that several processes use; "" where there are none."""
+        """Return a line on GPUs that several processes use; "" where there are none."""
         shared = [
             f"{gpu} ({self._name_tasks(tasks)})"
             for gpu, tasks in sorted(self.shared_gpus.items(), key=lambda item: item[1])

@@ -167,7 +167,7 @@ class Layout(Struct, frozen=True, dict=True):
 
     #: Name in the catalogue.
     name: str
-    #: Title as text.
+    #: Title.
     title: str
     #: Its event types; the first names the event.
     fields: tuple[Field, ...]
@@ -226,7 +226,7 @@ class LineKind(Struct, frozen=True, forbid_unknown_fields=True):
 
     #: Name in the catalogue.
     name: str
-    #: Label as text.
+    #: Label.
     label: str
     #: Tag of its lines; None: each of them has its own.
     tag: int | None = None

@@ -52,7 +52,7 @@ def compare_jobs(
     first: FinishedJob, second: FinishedJob, names: tuple[str, str] = ("A", "B")
 ) -> tuple[Comparison, Result]:
     """Compare two runs: the facts, and the tables that belong to them. Changes are of the second from the
-    first. names: of both as text.
+    first. names: of both.
     """
     runs = [open_run(job) for job in (first, second)]
     unit = choose_unit(runs)

@@ -1,6 +1,6 @@
 """Make HTML pages of jobs, which refer to nothing outside themselves.
 
-In: jobs whose analyzes are done (:mod:`nsys2prv.show.finished_job`), with :mod:`excerpts` of their
+In: jobs whose analyses are done (:mod:`nsys2prv.show.finished_job`), with :mod:`excerpts` of their
 events. Out: a page: :mod:`sections` has what it says, :mod:`data` what its script draws, ``web/`` the
 templates and scripts. Start here, then in :mod:`excerpts`.
 """

@@ -185,7 +185,7 @@ class Histogram(Struct, frozen=True, omit_defaults=True):
 class Cfg(Struct, frozen=True, omit_defaults=True):
     """A view: its windows in order, and its table, if it is one."""
 
-    #: Description of the view, in lines as text.
+    #: Description of the view, in lines.
     description: str
     #: Windows in the file's order; others name them by their number, from 1.
     windows: tuple[Single | Composed, ...]
