@@ -6,7 +6,7 @@
     with nsys2prv.open("run/rank*.sqlite") as job:        # files, folders of reports, patterns
         kernels = job.frame("kernels")                # polars; begin and end in ns, int64
         results = job.analyse("efficiencies", "overlap")  # name -> Result with tables
-        findings = job.findings()                         # what holds the job back, worst first
+        findings = job.findings()                         # the bottlenecks, worst first
 
     nsys2prv.study(["4gpu/", "8gpu/", "16gpu/"])          # how the job scales: a Study
 

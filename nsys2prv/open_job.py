@@ -90,7 +90,7 @@ class OpenJob(Closable):
         with nsys2prv.open("run/rank*.sqlite") as job:
             kernels = job.frame("cuda_kernel", "kernel")   # a polars frame, a row for each kernel
             job.analyse("efficiencies")                    # tables
-            job.findings()                                 # what holds the job back
+            job.findings()                                 # the bottlenecks
 
     Use it in a `with` statement, or call close(): that removes its temporary files. Times are ns
     (int64) since the job's first event; ranks count from 0.

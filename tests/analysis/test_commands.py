@@ -97,7 +97,7 @@ def test_a_report_beside_a_conversion(tmp_path: Path, capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
     assert main([*GRAPHS, str(tmp_path / "without.prv")]) == 0
     assert (tmp_path / "with.prv").read_bytes() == (tmp_path / "without.prv").read_bytes()
-    assert "What holds the job back" in out
+    assert "Bottlenecks" in out
     beside = json.loads((tmp_path / "with.report.json").read_text())["analyses"]
     assert main(["report", *GRAPHS, "--json", str(tmp_path / "r.json"), "-q"]) == 0
     assert json.loads((tmp_path / "r.json").read_text())["analyses"] == beside

@@ -173,7 +173,7 @@ def test_the_page_of_a_job_without_gpus_has_no_headings_about_gpus(tmp_path: Pat
     assert main(["report", "-q", *map(str, reports), "--html", str(tmp_path / "p.html")]) == 0
     page = (tmp_path / "p.html").read_text()
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
-    assert any(one.startswith("What holds the job back") for one in headings)
+    assert any(one.startswith("Bottlenecks") for one in headings)
     assert not [one for one in headings if re.search("GPU|Kernel|device|communication", one)]
 
 

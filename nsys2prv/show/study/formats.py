@@ -115,7 +115,7 @@ def _list_efficiencies(study: ComparedRuns, style: Style) -> list[str]:
         f"  -: below {format_share(GOOD, 0)}, worth a look (POP); !: below {format_share(FAIR, 0)}"
     )
     if any(row and row.path == OFFLOAD for row, _ in shown):
-        legend += "; hosts: no fault where they wait for GPUs"
+        legend += "; low host efficiency is expected while hosts wait for GPUs"
     table = _lay_out_figures([names], heads, shown, style)
     return [*table, "", *_wrap([legend], style, 0)]
 

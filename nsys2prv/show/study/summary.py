@@ -69,7 +69,7 @@ def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> s
     chance = study.estimate_chance(*pair, "elapsed_ns")
     longer = f"takes {last / first:.2f} × as long"
     if grown == 1 and ALIKE <= abs(last / first - 1) < chance:
-        longer += f", which may be chance (up to {format_share(chance)}),"
+        longer += f", possibly by chance (up to {format_share(chance)}),"
     if abs(last / first - 1) < ALIKE:
         longer = "takes as long"
     if grown == 1:
@@ -151,7 +151,7 @@ def _describe_factors(study: ComparedRuns, pair: Pair, whole: str) -> Iterator[s
     if changed:
         text += f": {_join([_describe_factor(one, pair) for one in changed])}"
         if len(changed) < len(known):
-            text += f"; its other factors change by less than {100 * MENTIONED:.0f} points, or than chance makes"
+            text += f"; its other factors change by less than {100 * MENTIONED:.0f} points or less than chance"
     yield f"{text}."
     low = min(known, key=lambda one: last.find_value(one) or 0.0, default=None)
     if low and low not in changed[:1] and rate_efficiency(last.find_value(low) or 0) != "good":
@@ -176,7 +176,7 @@ def _describe_computation(study: ComparedRuns, pair: Pair) -> str:
     if worst is None or longer[worst] <= 0:
         return ""
     both = " → ".join(format_work(work[worst]) for work in (first, last))
-    return f"Kernels of the class {worst} take most of that: {both} on all GPUs."
+    return f"Kernels of class {worst} cause most of this: {both} on all GPUs."
 
 
 def _describe_factor(path: str, pair: Pair) -> str:
