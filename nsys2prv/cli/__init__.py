@@ -25,7 +25,7 @@ from nsys2prv._util.budget import (
 )
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import FULL, has_report_name, name_beside
-from nsys2prv._util.text import escape_to_one_line, print_text
+from nsys2prv._util.text import escape_to_one_line, find_width, fold_command, print_text
 from nsys2prv.cli.arguments import (
     CONVERSION,
     MESSAGES,
@@ -172,9 +172,9 @@ def run_conversion(arguments: list[str]) -> int:
             print(f"\n{summary.report}")
             if not summary.opening:
                 finished = quote(str(name_beside(Path(summary.trace), REPORT)))
-                print(
-                    f"\nfinding by finding in Paraver: nsys2prv report {finished} --paraver-tutorial"
-                )
+                print_text("\nTo step through the findings in Paraver:")
+                command = f"  nsys2prv report {finished} --paraver-tutorial"
+                print("\n".join(fold_command(command, find_width() or len(command) + 2)))
     for line in summary.unread:
         print_message("error", f"skipped: {line}")
     return int(bool(summary.unread))

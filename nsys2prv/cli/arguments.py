@@ -31,7 +31,7 @@ from nsys2prv._util.files import (
     name_beside,
     read_data_text,
 )
-from nsys2prv._util.text import fold_lines, list_some, parse_duration
+from nsys2prv._util.text import find_width, fold_lines, list_some, parse_duration
 from nsys2prv.export.report_files import is_report
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """Print the short help where there is one, else the list of all options."""
-        print((self.overview or self.format_help()).rstrip(), file=file)
+        text = self.overview or self.format_help()
+        print("\n".join(fold_lines(text.rstrip().splitlines(), find_width())), file=file)
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError with argparse's complaint in our words."""

@@ -158,7 +158,7 @@ def _format_bottlenecks(found: Result, style: Style, width: int, span: str, room
                 kept.add(label)
                 room -= len(folded[label])
         lines += [line for label, own in folded.items() if label in kept for line in own]
-    return [*lines, footer]
+    return [*lines, *_wrap(footer, width, "  ")]
 
 
 def _fold_details(finding: Finding, width: int) -> dict[str, list[str]]:
