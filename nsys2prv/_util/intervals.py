@@ -98,7 +98,9 @@ class Spans(Struct, frozen=True, eq=False):
     def within(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Return how much of the set lies within each [begin, end)."""
         lengths = self.until(end)
-        lengths -= self.until(begin)
+        for first in range(0, len(begin), INTERVAL_ROWS):
+            part = slice(first, first + INTERVAL_ROWS)
+            lengths[part] -= self.until(begin[part])
         return lengths
 
     def overlap(self, other: Spans) -> int:

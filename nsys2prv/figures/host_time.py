@@ -292,10 +292,12 @@ def list_activities(
         source = np.int64(sources.setdefault((part, names), len(sources)))
         kept = np.flatnonzero(rows[1] > 0)
         given = np.broadcast_arrays(source, *rows, rows[1])
-        piece = np.stack([one[kept] for one in given], dtype=np.int64)
-        if len(kept) > INTERVAL_ROWS:
-            piece = sum_rows(piece).collect().select(ROW_COLUMNS).to_numpy().T
-        columns.append(piece)
+        for first in range(0, max(1, len(kept)), INTERVAL_ROWS):
+            own = kept[first : first + INTERVAL_ROWS]
+            piece = np.stack([one[own] for one in given], dtype=np.int64)
+            if len(kept) > INTERVAL_ROWS:
+                piece = sum_rows(piece).collect().select(ROW_COLUMNS).to_numpy().T
+            columns.append(piece)
 
     task = int(unit.task_of[thread])
     for layout, part in CALLS.items():

@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, factorize, find_places, take_rows
+from nsys2prv._util.budget import INTERVAL_ROWS
+from nsys2prv._util.columns import ABSENT, factorize, find_places, is_sorted, take_rows
 from nsys2prv._util.intervals import find_outermost
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.cuda import SYNCHRONISING, SYNCHRONIZATIONS
@@ -260,11 +261,18 @@ def find_launches(launches: Launches, tasks: np.ndarray, correlations: np.ndarra
     """Return the call of each (task, correlation), -1 for none (int32)."""
     call = np.full(len(tasks), -1, np.int32)
     for task in np.unique(launches.task).tolist():
-        own, wanted = np.flatnonzero(launches.task == task), np.flatnonzero(tasks == task)
-        # Of several calls of an id the first.
-        order = own[np.argsort(launches.correlation[own], kind="stable")]
-        place = find_places(launches.correlation[order], correlations[wanted])
-        call[wanted] = np.append(launches.call[order], -1)[place]
+        ids, calls = launches.correlation, launches.call
+        if not (is_own := launches.task == task).all():
+            ids, calls = ids[is_own], calls[is_own]
+        if not is_sorted(ids):
+            # Of several calls of an id the first.
+            order = np.argsort(ids, kind="stable")
+            ids, calls = ids[order], calls[order]
+        calls = np.append(calls, np.int32(-1))
+        wanted = np.flatnonzero(tasks == task)
+        for first in range(0, len(wanted), INTERVAL_ROWS):
+            own = wanted[first : first + INTERVAL_ROWS]
+            call[own] = calls[find_places(ids, correlations[own])]
     return call
 
 

@@ -7,14 +7,15 @@ is ranks waiting for each other.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from numpy.typing import ArrayLike
 
 from nsys2prv.replay.events import CALL_NAMES, MPI_NAMES, SYNCHRONISES
-from nsys2prv.replay.graph import TRANSFERS, Column, Kind, Times
+from nsys2prv.replay.graph import TRANSFERS, Column, Kind, Times, split_rows
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.meetings import MEETING_CALL
 from nsys2prv.replay.thresholds import LEAST_MET, LEAST_MPI, MOST_UNEXPLAINED, SLACK
@@ -68,44 +69,53 @@ def find_pieces(replay: Replay) -> PathPieces:
     if not len(path):
         return PathPieces(*np.zeros((5, 0), np.int64))
     graph, edges = replay.graph, replay.edges
-    source, target, kind, key = (
-        column[path] for column in (edges.source, edges.target, edges.kind, edges.key)
-    )
     # Clocks may be apart a bit: what is waited for is over when what waits begins.
-    ends = np.minimum.accumulate(graph.time[target])
-    begins = np.append(ends[1:], min(ends[-1], int(graph.time[source[-1]])))
-    rows, before = (replay.job.rows[moments].astype(np.int64) for moments in (target, source))
-    rows = np.where(rows >= 0, rows, before)
-    cause = np.array([_CAUSES[kind] for kind in Kind])[kind]
-    is_pause = np.flatnonzero(kind == Kind.GAP)
-    cause[is_pause[graph.binding[path[is_pause]] == 0]] = Cause.OUTSIDE
-    is_call = kind == Kind.CALL
+    ends = np.minimum.accumulate(graph.time[edges.target[path]])
+    begins = np.append(ends[1:], min(ends[-1], int(graph.time[edges.source[path[-1]]])))
+    # From the begin of a call to an operation that it launches: first the call.
+    returned = replay.find_returns(path, begins, ends)
     waiting = [
         name for name, label in replay.job.calls.items() if CALL_NAMES[SYNCHRONISES].search(label)
     ]
-    cause[is_call & np.isin(key, waiting)] = Cause.WAIT
-    cause[is_call & (key >= MPI_NAMES)] = Cause.MPI
-    # From the begin of a call to an operation that it launches: first the call.
-    called = replay.job.rows[source].astype(np.int64)
-    returned = replay.find_returns(path, begins, ends)
-    # What a latency has beyond what is usual comes first, as what was really waited for.
-    is_latency = (kind >= Kind.LAUNCH) & ~np.isin(kind, (Kind.MEET, Kind.OUTSIDE))
-    beyond = graph.weight[path] - edges.typical[path]
-    beyond = np.where(is_latency & (beyond > SLACK), beyond, 0)
-    explained = np.clip(returned + beyond, returned, ends)
-    first, last = begins[-1:], ends[:1]
-    parts = (
-        (begins, returned, called, np.full(len(path), Cause.CALL), path),
-        (returned, explained, rows, np.full(len(path), Cause.UNEXPLAINED), path),
-        (explained, ends, rows, cause, path),
-        ([replay.begin], first, rows[-1:], [Cause.OUTSIDE], [-1]),
-        (last, [replay.end], rows[:1], [Cause.OUTSIDE], [-1]),
-    )
-    begin, end, row, cause, edge = map(np.concatenate, zip(*parts, strict=True))
-    begin = np.maximum(begin, replay.begin)
-    order = np.argsort(-end, kind="stable")
-    order = order[end[order] > begin[order]]
-    return PathPieces(*(column[order] for column in (begin, end, row, cause, edge)))
+    causes = np.array([_CAUSES[kind] for kind in Kind])
+    found: list[list[np.ndarray]] = []
+    outer: list[int] = []
+
+    def keep(begin: ArrayLike, end: ArrayLike, *columns: ArrayLike) -> None:
+        begin, end = np.maximum(begin, replay.begin), np.asarray(end)
+        own = np.flatnonzero(end > begin)
+        given = np.broadcast_arrays(begin, end, *columns)
+        found.append([one[own].astype(np.int64) for one in given])
+
+    for some in split_rows(len(path)):
+        own, until = path[some], ends[some]
+        source, target, kind, key = (
+            column[own] for column in (edges.source, edges.target, edges.kind, edges.key)
+        )
+        called, rows = (replay.job.rows[moments] for moments in (source, target))
+        rows = np.where(rows >= 0, rows, called)
+        cause = causes[kind]
+        is_pause = np.flatnonzero(kind == Kind.GAP)
+        cause[is_pause[graph.binding[own[is_pause]] == 0]] = Cause.OUTSIDE
+        is_call = kind == Kind.CALL
+        cause[is_call & np.isin(key, waiting)] = Cause.WAIT
+        cause[is_call & (key >= MPI_NAMES)] = Cause.MPI
+        # What a latency has beyond what is usual comes first, as what was really waited for.
+        is_latency = (kind >= Kind.LAUNCH) & ~np.isin(kind, (Kind.MEET, Kind.OUTSIDE))
+        beyond = graph.weight[own] - edges.typical[own]
+        beyond = np.where(is_latency & (beyond > SLACK), beyond, 0)
+        explained = np.clip(returned[some] + beyond, returned[some], until)
+        keep(begins[some], returned[some], called, Cause.CALL, own)
+        keep(returned[some], explained, rows, Cause.UNEXPLAINED, own)
+        keep(explained, until, rows, cause, own)
+        outer += [rows[0], rows[-1]]
+    keep([replay.begin], begins[-1:], outer[-1], Cause.OUTSIDE, -1)
+    keep(ends[:1], [replay.end], outer[0], Cause.OUTSIDE, -1)
+    del begins, returned, ends
+    pieces = [np.concatenate(column) for column in zip(*found, strict=True)]
+    found.clear()
+    order = np.argsort(-pieces[1], kind="stable")
+    return PathPieces(*(column[order] for column in pieces))
 
 
 def join_work(pieces: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
@@ -126,10 +136,10 @@ def join_work(pieces: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
 _ON_GPUS = {Kind.KERNEL: Cause.COMPUTATION, Kind.NCCL: Cause.NCCL, Kind.COPY: Cause.MEMORY}
 
 
-def divide_path(replay: Replay) -> pl.DataFrame:
+def divide_path(replay: Replay) -> Iterator[pl.DataFrame]:
     """Divide the span among what the GPUs of the rank do that the critical path is on, and where these do
     nothing, what the path waits for: `edge` (-1: not known), `cause` (of `Cause`), `process` and `time`
-    (ns) of each piece. They add up to the span. What hosts do while a GPU works does not make a job
+    (ns) of each piece, some at a time. They add up to the span. What hosts do while a GPU works does not make a job
     longer, so that two runs of a program differ in what makes one of them longer alone.
     """
     pieces, graph = find_pieces(replay), replay.graph
@@ -144,6 +154,7 @@ def divide_path(replay: Replay) -> pl.DataFrame:
         {"edge": pieces.edge, "cause": pieces.cause, "process": process}
         | {"begin": place(pieces.begin, process), "end": place(pieces.end, process)}
     ).sort("begin")
+    del pieces, process
     begin, end = (own[name].to_numpy() for name in ("begin", "end"))
     layers = []
     for kind, cause in _ON_GPUS.items():
@@ -165,17 +176,19 @@ def divide_path(replay: Replay) -> pl.DataFrame:
     at = np.searchsorted(begin, cuts, "right") - 1
     cuts, at = (one[(at >= 0) & (cuts < end[at])] for one in (cuts, at))
     lasts = np.minimum(np.append(cuts[1:], 1 << 62), end[at]) - cuts
-    found = own[at].with_columns(time=lasts)
-    edge, cause = (found[name].to_numpy().copy() for name in ("edge", "cause"))
-    is_left = ~np.isin(cause, (Cause.COMPUTATION, Cause.GRAPH))
-    for of_layer, edges, source, target in layers:
-        where = np.searchsorted(source, cuts, "right") - 1
-        inside = is_left & (where >= 0) & (cuts < np.append(target, 0)[where])
-        # The path's own piece of a kind keeps its name.
-        new = inside & (cause != of_layer)
-        edge[new], cause[new] = edges[where[new]], of_layer
-        is_left &= ~inside
-    return found.select("process", "time", edge=edge, cause=cause)
+    named = own.select("process", "edge", "cause")
+    for some in split_rows(len(cuts)):
+        moments, found = cuts[some], named[at[some]].with_columns(time=lasts[some])
+        edge, cause = (found[name].to_numpy().copy() for name in ("edge", "cause"))
+        is_left = ~np.isin(cause, (Cause.COMPUTATION, Cause.GRAPH))
+        for of_layer, edges, source, target in layers:
+            where = np.searchsorted(source, moments, "right") - 1
+            inside = is_left & (where >= 0) & (moments < np.append(target, 0)[where])
+            # The path's own piece of a kind keeps its name.
+            new = inside & (cause != of_layer)
+            edge[new], cause[new] = edges[where[new]], of_layer
+            is_left &= ~inside
+        yield found.select("process", "time", edge=edge, cause=cause)
 
 
 #: Calls that set things up, where little of the time is for data; and calls that only begin a transfer.

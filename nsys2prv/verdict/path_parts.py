@@ -53,17 +53,19 @@ def list_path(facts: CauseContext) -> pl.DataFrame:
     """Return where the time of the job goes: `rank`, `part` (of OF_CAUSES, `start` before what is replayed and
     `exit` after it), `name` (kernel, call, or place between two), `range` (NVTX, of hosts) and `time_ns`.
     """
-    pieces = divide_path(facts.replay)
-    edges = pieces["edge"].to_numpy()
-    known = edges >= 0
-    groups, kinds, keys = np.full((3, len(edges)), -1)
-    kinds[known], keys[known] = _find_work(facts, edges[known])
-    of_host = known & ~np.isin(kinds, OF_GPUS)
-    groups[of_host] = facts.find_groups(edges[of_host])
-    frame = pieces.with_columns(kind=pl.Series(kinds), key=pl.Series(keys), group=pl.Series(groups))
-    frame = frame.group_by("process", "cause", "kind", "key", "group").agg(
-        time_ns=pl.col("time").sum()
-    )
+    alike, sums = ("process", "cause", "kind", "key", "group"), []
+    for pieces in divide_path(facts.replay):
+        edges = pieces["edge"].to_numpy()
+        known = edges >= 0
+        groups, kinds, keys = np.full((3, len(edges)), -1)
+        kinds[known], keys[known] = _find_work(facts, edges[known])
+        of_host = known & ~np.isin(kinds, OF_GPUS)
+        groups[of_host] = facts.find_groups(edges[of_host])
+        named = (
+            pl.Series(name, of) for name, of in zip(alike[2:], (kinds, keys, groups), strict=True)
+        )
+        sums.append(pieces.with_columns(named).group_by(alike).agg(time_ns=pl.col("time").sum()))
+    frame = pl.concat(sums).group_by(alike).agg(pl.col("time_ns").sum())
     frame = frame.with_columns(
         part=pl.col("cause").replace_strict(
             {int(cause): part for cause, part in OF_CAUSES.items()}, return_dtype=pl.String
