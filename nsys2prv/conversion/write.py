@@ -165,6 +165,7 @@ def _describe_content(job: Job, runs: Sequence[Run]) -> TraceContent:
         duration=job.duration,
         begin_utc=job.begin_utc,
         comments=make_comment_lines(job.clock_record),
+        full_kernel_names=job.plan.options.full_kernel_names,
     )
 
 

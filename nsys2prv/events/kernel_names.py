@@ -15,7 +15,7 @@ kernel's own name and those template arguments that tell one kernel from another
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count
 
@@ -220,6 +220,8 @@ class _NameReader:
 
 _LABEL_LENGTH = 120
 _SUFFIX_LENGTH = 40
+#: Of labels that fit into a column of Paraver's, and of their begins.
+_SHORT_LENGTH, _HEAD = 42, 26
 # Facts that matter stand at the front; a longer name is not read further, so that its cost is
 # bounded.
 _PARSED_LENGTH = 8192
@@ -459,6 +461,39 @@ def make_labels_unique(labels: Sequence[str], full: Sequence[str]) -> list[str]:
                 unique[label, name] = choice
                 taken.add(choice)
     return [unique.get((label, name), label) for label, name in zip(labels, full, strict=True)]
+
+
+def abbreviate_labels(labels: Sequence[str]) -> list[str]:
+    """Return labels of at most 42 characters that differ where these do. Of longer ones: the name without
+    its template arguments where no other kernel has it; else the begin and the end; of those alike then,
+    the begin and what is from the first difference on; else a number.
+    """
+    short, taken = {label: label for label in labels if len(label) <= _SHORT_LENGTH}, {*labels}
+    of_name = Counter(label.partition("<")[0] for label in taken)
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for label in sorted({*labels} - short.keys()):
+        name, arguments, _ = label.partition("<")
+        ends = f"{label[:_HEAD]}..{label.rstrip('.')[_HEAD + 2 - _SHORT_LENGTH :]}"
+        is_known = arguments and of_name[name] == 1 and len(name) <= _SHORT_LENGTH - 4
+        groups[f"{name}<..>" if is_known else ends].append(label)
+    for candidate, group in sorted(groups.items()):
+        first, last = group[0], group[-1]
+        common = next(
+            (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other),
+            0,
+        )
+        for label in group:
+            choice = candidate
+            if len(group) > 1:
+                rest = _SHORT_LENGTH - _HEAD // 2 - 2
+                begin = max(_HEAD // 2, min(common - 2, len(label) - rest))
+                choice = f"{label[: _HEAD // 2]}..{label[begin : begin + rest]}"
+            numbered = (f"{choice[: _SHORT_LENGTH - 4]}#{number}" for number in count(1))
+            while choice in taken:
+                choice = next(numbered)
+            taken.add(choice)
+            short[label] = choice
+    return [short[label] for label in labels]
 
 
 def _find_differences(names: list[str]) -> list[str]:

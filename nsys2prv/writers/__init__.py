@@ -61,6 +61,8 @@ class TraceContent(Struct, frozen=True):
     begin_utc: datetime | None
     #: Lines on the clocks, each begun by #.
     comments: str
+    #: True if kernels are to have their whole names.
+    full_kernel_names: bool = False
 
 
 class WindowBytes(NamedTuple):

@@ -25,6 +25,7 @@ from nsys2prv.events.catalogue import (
     assign_counter_codes,
     load_catalogue,
 )
+from nsys2prv.events.kernel_names import abbreviate_labels
 from nsys2prv.events.name_rules import DEFAULT_DOMAIN
 from nsys2prv.table.runs import list_present_fields
 from nsys2prv.writers.names import END_LABEL, LONGEST_LABEL, NO_LABELS, NameValues, clean_label
@@ -49,6 +50,8 @@ LAYOUTS_THAT_VIEWS_COMPUTE_FROM = GPU_LAYOUTS | {
     *("cuda_api", "memory_operation", "nccl_kernel", "device_state", "mpi_point_to_point"),
     *("mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io"),
 }
+#: Name sets of kernels.
+KERNEL_NAMES = ("kernels", "nccl_kernels")
 #: What stands between the colour, the number and the label of a type: for BSC's nsys2prv, and for
 #: Extrae, by whose blanks POP's BasicAnalysis finds MPI, OpenMP and CUDA in traces that are not of nsys2prv.
 BLANKS, BLANKS_OF_EXTRAE = " ", "   "
@@ -121,6 +124,19 @@ def to_ascii(text: str) -> str:
         ),
         text,
     )
+
+
+def abbreviate_kernels(values: Mapping[str, NameValues]) -> dict[str, NameValues]:
+    """Return the names of kernels, by name set, with labels that fit into columns of Paraver's tables."""
+    sets = {name: values[name] for name in KERNEL_NAMES if name in values}
+    labels = [label for one in sets.values() for label in one.labels["label"].to_list()]
+    short = dict(zip(labels, abbreviate_labels(labels), strict=True))
+    return {
+        name: replace(
+            one, labels=one.labels.with_columns(pl.col("label").replace(short)), domains={}
+        )
+        for name, one in sets.items()
+    }
 
 
 def make_event_types(

@@ -30,6 +30,7 @@ from nsys2prv.table.slices import AlikeRanges, Slice, list_closings
 from nsys2prv.table.windows import Window
 from nsys2prv.writers import TraceContent, WindowBytes
 from nsys2prv.writers.paraver.pcf import (
+    abbreviate_kernels,
     format_row_file,
     make_counter_types,
     make_event_types,
@@ -129,7 +130,10 @@ class ParaverWriter(Struct, dict=True):
             if run.index is not None:
                 name = run.shape.name
                 held[name] |= (run.index.always | run.index.some) & content.layouts[name]
-        types = make_event_types(held, content.values, dict(content.domain_codes), counters)
+        values = content.values
+        if not content.full_kernel_names:
+            values = {**values, **abbreviate_kernels(values)}
+        types = make_event_types(held, values, dict(content.domain_codes), counters)
         states = load_catalogue().states if content.has_states else ()
         with pcf.open("wb") as file:
             write_pcf(types, file, states)
