@@ -59,3 +59,43 @@ def test_batch_scripts_convert(engine: str, tmp_path: Path) -> None:
     assert trace.read_bytes() == alone.read_bytes()
     left = {path.name for path in run.iterdir()} - {path.name for path in tmp_path.iterdir()}
     assert not [name for name in left if name.startswith(("dask", "."))]
+
+
+@pytest.mark.parametrize(
+    "variable", ["RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"]
+)
+def test_ranks_of_every_launcher_have_a_report_each(variable: str, tmp_path: Path) -> None:
+    """A stand-in for nsys writes its options to the report, and runs the program."""
+    nsys = tmp_path / "nsys"
+    nsys.write_text(
+        "#!/bin/sh\n"
+        'for word; do case "$word" in --output=*) echo "$@" > "${word#--output=}.nsys-rep";; esac; done\n'
+        'while [ "$1" != echo ]; do shift; done\n'
+        'exec "$@"\n'
+    )
+    nsys.chmod(0o755)
+    ranks = {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}
+    environment = {name: text for name, text in os.environ.items() if name not in ranks}
+    environment |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NSYS_RANKS": "0 10"}
+    script = ROOT / "docs" / "scripts" / "profile-rank.sh"
+    for rank in ("0", "1", "10"):
+        done = subprocess.run(
+            [script, "echo", "two words", "end"],
+            env=environment | {variable: rank},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == "two words end\n"
+    reports = {path.name: path.read_text() for path in (tmp_path / "run").iterdir()}
+    assert sorted(reports) == ["rank0.nsys-rep", "rank10.nsys-rep"]
+    assert "--cuda-graph-trace=node" in reports["rank0.nsys-rep"].split()
+
+
+def test_a_process_without_a_rank_is_refused(tmp_path: Path) -> None:
+    script = ROOT / "docs" / "scripts" / "profile-rank.sh"
+    done = subprocess.run(
+        [script, "true"], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
