@@ -86,6 +86,12 @@ def test_reports_are_in_plain_english(name: str, tmp_path: Path) -> None:
     assert not {habit: match[0] for habit, match in found.items() if match}
 
 
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
+def test_documents_quote_the_first_screen(name: str) -> None:
+    screen = (GOLDEN / "training.txt").read_text()
+    assert f"```text\n{screen}```\n" in (TESTS.parent / name).read_text(encoding="utf-8")
+
+
 def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help"]) == 0
     lines = capsys.readouterr().out.splitlines()
