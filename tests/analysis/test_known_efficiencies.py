@@ -27,8 +27,8 @@ from tools.exports import (
 import nsys2prv
 from nsys2prv.figures.result import Result
 from nsys2prv.figures.study_model import Interval, Run
+from nsys2prv.show.study.compare import compare_runs
 from nsys2prv.show.study.formats import Study
-from nsys2prv.study_runs import compare_runs
 
 NAMES = make_strings(
     "gemm",

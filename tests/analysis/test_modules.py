@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tools.commands import SAMPLES
 from tools.exports import (
     KERNEL,
     PID,
@@ -214,3 +215,15 @@ def test_what_runs_beside_other_work_overlaps(tmp_path: Path) -> None:
         frame = job.analyse("modules")["modules"].tables["modules"].frame
     overlapped = dict(frame.select("path", "overlapped_ns").rows())
     assert overlapped == {"model": 8_000, "model / compute": 4_000, "model / send": 4_000}
+
+
+def test_gpu_time_of_a_range_with_and_without_its_backward_pass() -> None:
+    """Ranges have the work that their thread launches in them; modules also the backward pass, which others launch."""
+    with nsys2prv.open(sorted((SAMPLES / "training").glob("*.sqlite"))) as job:
+        results = job.analyse("operations", "modules")
+    ranges = dict(
+        results["operations"].tables["operations"].frame.select("operation", "gpu_ns").rows()
+    )
+    modules = results["modules"].tables["modules"].frame.filter(path="iteration").row(0, named=True)
+    assert modules["backward_gpu_ns"] > 0
+    assert modules["gpu_ns"] - modules["backward_gpu_ns"] == ranges["iteration"]

@@ -15,9 +15,9 @@ from tools.studies import make_run
 
 from nsys2prv import study
 from nsys2prv.figures.study_model import Run
+from nsys2prv.show.study.compare import compare_runs
 from nsys2prv.show.study.formats import Style, format_study
 from nsys2prv.show.study.summary import summarise_study, write_title
-from nsys2prv.study_runs import compare_runs
 
 
 def make_runs(*changes: dict[str, Any]) -> list[Run]:
