@@ -26,6 +26,7 @@ from nsys2prv._util.files import (
     create_temporary_file,
     make_temporary_folder,
 )
+from nsys2prv._util.stored_columns import save_object
 from nsys2prv._util.text import Note, format_count
 from nsys2prv.analyses import ANALYSES, ON_DEMAND, call_on_group, run_analyses
 from nsys2prv.conversion.anonymous import make_pseudonym
@@ -103,7 +104,7 @@ class OpenJob(Closable):
         check_processes(len(job.model.tree.tasks) + devices, size)
         self.reader = make_event_reader(job)
         self.saved_reader = job.folder / "reader"
-        self.reader.save(self.saved_reader)
+        save_object(self.reader, self.saved_reader)
         self.units = self.reader.rows.unit_numbers
         self._steady: dict[str, tuple[Steady | None, Path | None]] = {}
         self._results: dict[tuple[object, ...], dict[str, Result]] = {}
@@ -269,7 +270,7 @@ class OpenJob(Closable):
         job, reader, saved = self.prepared, self.reader, self.saved_reader
         if job.uncut:
             reader, saved = make_event_reader(job.uncut), job.folder / "uncut-reader"
-            reader.save(saved)
+            save_object(reader, saved)
         options = AnalysisOptions(groups=self.group_table)
         find = partial(call_on_group, find_reaches, options, saved)
         found = job.run(find, np.unique(reader.rows.units).tolist())

@@ -53,6 +53,11 @@ def fill_with_zero(column: np.ndarray) -> np.ndarray:
     return column if find_bounds(column)[0] >= 0 else np.maximum(column, 0)
 
 
+def fill_nulls(column: pl.Series, value: float | bytes) -> pl.Series:
+    """Return a column with a value for nulls; most have none, which is quickly told."""
+    return column.fill_null(value) if column.null_count() else column
+
+
 def factorize(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct keys in ascending order, and for every row the index of its key among
     them.

@@ -47,6 +47,18 @@ def _unpack(kind: type[Packed], *values: Any) -> Packed:
     )
 
 
+def save_object(thing: object, path: Path) -> None:
+    """Write an object to a file, for other workers of this run: :func:`load_object`."""
+    with path.open("wb") as file:
+        pickle.dump(thing, file, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def load_object(path: Path) -> Any:
+    """Return the object that :func:`save_object` wrote."""
+    with path.open("rb") as file:
+        return pickle.load(file)
+
+
 class StoredColumn(Struct, frozen=True, array_like=True):
     """Place of a column in a file."""
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
+from nsys2prv._util.stored_columns import save_object
 from nsys2prv._util.text import Note, format_seconds, list_some, suggest_range
 from nsys2prv.conversion.cut_runs import CutWindow, CutWork, cut_task
 from nsys2prv.conversion.job import Job, group_by_report, sum_counters
@@ -83,7 +84,7 @@ def _cut_runs(
     times = {"clocks": clocks, "duration": job.duration - origin}
     ids = replace(job.ids, objects=objects, names={}, **times)
     saved = job.folder / "ids-of-cut"
-    ids.save(saved)
+    save_object(ids, saved)
     window = CutWindow(first - origin, last - origin, last == job.duration, -origin)
     tasks = []
     for report, runs in sorted(group_by_report(job.runs).items()):

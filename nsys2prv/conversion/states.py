@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import Table, find_places, group_rows, number_linked, sum_changes
 from nsys2prv._util.native import core
+from nsys2prv._util.stored_columns import save_object
 from nsys2prv.conversion.job import Job, group_by_report
 from nsys2prv.events.catalogue import Field, Layout, load_catalogue
 from nsys2prv.events.extraction import QueueKey, StreamKey, ThreadKey, find_stream_device
@@ -93,7 +94,7 @@ def plan_state_tasks(job: Job) -> list[StateWork]:
             rows[report][thread] = state, isinstance(key, QueueKey)
     runs = group_by_report(run for run in job.runs if run.shape.stream != STATE)
     global_ids = job.folder / "ids-of-states"
-    job.ids.save(global_ids)
+    save_object(job.ids, global_ids)
     captured, value_states = _find_captured_times(job), _map_values_to_states(job)
     tasks = []
     for number, report in enumerate(sorted(rows), job.next_task):
@@ -288,7 +289,7 @@ def find_device_states(job: Job, number: int) -> Iterator[WorkResult]:
         run for run in job.runs if run.index is not None and run.shape.name in BITS
     )
     global_ids = job.folder / "ids-of-operations"
-    job.ids.save(global_ids)
+    save_object(job.ids, global_ids)
     # Reports that share a GPU are of one task.
     reports = sorted(runs)
     groups: dict[int, list[Run]] = defaultdict(list)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 import re
 import shutil
 import threading
@@ -27,6 +26,7 @@ from msgspec.structs import asdict, replace
 
 from nsys2prv._util import __version__
 from nsys2prv._util.files import name_beside
+from nsys2prv._util.stored_columns import load_object, save_object
 from nsys2prv.conversion.clocks import make_comment_lines
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import DEFAULTS, Options
@@ -176,7 +176,7 @@ def _write_windows(
     layout, how many samples were dropped because another one has the same time.
     """
     saved = job.folder / "windows"
-    plan.save(saved)
+    save_object(plan, saved)
     if not keep_runs:
         # What was joined is not read again.
         read = {run.path for result in job.results for run in result.runs}
@@ -217,11 +217,6 @@ class WindowPlan(Struct):
     #: Folder for a file of each window, from workers that are other processes; None where windows
     #: stay in memory until they are written.
     parts: Path | None
-
-    def save(self, path: Path) -> None:
-        """Write it to a file, for the workers."""
-        with path.open("wb") as file:
-            pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def make_window(plan_path: Path, number: int) -> tuple[list[memoryview] | Path, int, Counter[str]]:
@@ -273,8 +268,7 @@ def _open_plan(path: Path) -> tuple[WindowPlan, WindowReader]:
     if key not in _OPEN_PLANS:
         for other in [other for other in list(_OPEN_PLANS) if other[1] == key[1]]:
             _OPEN_PLANS.pop(other)[1].close()
-        with path.open("rb") as file:
-            plan = pickle.load(file)
+        plan = load_object(path)
         _OPEN_PLANS[key] = plan, WindowReader(plan.runs, plan.global_ids, ends=True)
     return _OPEN_PLANS[key]
 

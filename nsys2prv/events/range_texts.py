@@ -88,7 +88,13 @@ def read_facts(texts: DistinctTexts) -> np.ndarray:
     """Return the values in each text: one row per entry of FACTS (int64). Of many texts only the templates are
     looked at first.
     """
-    templates = texts.templates if len(texts) > FEW_TEXTS else None
+    is_few = len(texts) <= FEW_TEXTS
+    templates = None if is_few else texts.templates
+    if is_few:
+        # Most reports have none such, which is quicker told of all texts at once.
+        together = b"\n".join(texts.as_list())
+        if not any(one.encode() in together for one in _BEGINNINGS):
+            return np.full((len(FACTS), len(texts)), ABSENT)
     if templates is None:
         return read_facts_of(texts.decode())
     says = np.array(list(map(_may_say, decode_texts(templates.firsts).to_list())), bool)

@@ -78,7 +78,8 @@ class ParquetTable(SourceTable):
         self.file, self.name = file, file.stem
         self.everything = Part(self.name, 1, MOST_ROWS)
 
-    def _scan(self) -> pl.LazyFrame:
+    @cached_property
+    def _scanned(self) -> pl.LazyFrame:
         return pl.scan_parquet(self.file, glob=False, hive_partitioning=False)
 
     @contextmanager
@@ -98,17 +99,17 @@ class ParquetTable(SourceTable):
     def columns(self) -> dict[str, pl.DataType]:
         """The columns, with the types of their values."""
         with self.explain_damage():
-            return dict(self._scan().collect_schema())
+            return dict(self._scanned.collect_schema())
 
     @cached_property
     def whole(self) -> Part:
         """All of its rows."""
         with self.explain_damage():
-            return Part(self.name, 1, self._scan().select(pl.len()).collect().item())
+            return Part(self.name, 1, self._scanned.select(pl.len()).collect().item())
 
     def scan(self, columns: Sequence[str]) -> pl.LazyFrame:
         """Return these of its columns, which it has, in SQLite's types."""
-        return self._scan().select(_to_plain(name, self.columns[name]) for name in columns)
+        return self._scanned.select(_to_plain(name, self.columns[name]) for name in columns)
 
     def read(self, part: Part, columns: Sequence[str]) -> pl.DataFrame:
         """Return these columns of some rows."""
@@ -213,8 +214,9 @@ class ParquetFolder(Database):
             with source.explain_damage():
                 frame = source.read(piece, present) if present else pl.DataFrame()
                 frame = frame if met is None else frame.filter(met != 0)
-                for column in frame.select(pl.col(pl.String, pl.Binary)).iter_columns():
-                    budget.take("bytes of texts", column.cast(pl.Binary).bin.size().sum())
+                for column in frame.iter_columns():
+                    if column.dtype in (pl.String, pl.Binary):
+                        budget.take("bytes of texts", column.cast(pl.Binary).bin.size().sum())
             read = {
                 name: decode_texts(column) if column.dtype == pl.Binary else column
                 for name, column in frame.to_dict().items()
@@ -287,7 +289,9 @@ def _measure(data: mmap.mmap) -> TableSize:
     if data[-4:] != MAGIC:
         raise ValueError("it does not end like a Parquet file")
     length = int.from_bytes(data[-TAIL:-4], "little")
-    footer = _Reader(data, len(data) - TAIL - length).read_struct()
+    start = len(data) - TAIL - length
+    # Bytes of their own are read in a fraction of the time.
+    footer = _Reader(data[max(start, 0) : -TAIL], min(start, 0)).read_struct()
     pages = (
         header[PAGE_UNPACKED]
         for group in footer[GROUPS]
@@ -316,7 +320,7 @@ def _read_page_headers(data: mmap.mmap, column: dict[int, Any]) -> Iterator[dict
 class _Reader:
     """Reads Thrift's compact protocol."""
 
-    def __init__(self, data: mmap.mmap, place: int) -> None:
+    def __init__(self, data: mmap.mmap | bytes, place: int) -> None:
         if place < 0:
             raise ValueError("its footer is damaged")
         self.data, self.place = data, place
@@ -328,13 +332,16 @@ class _Reader:
 
     def _read_number(self) -> int:
         """Return a number without a sign."""
-        number = shift = 0
-        while True:
-            byte = self._read_byte()
+        data, place = self.data, self.place
+        byte = data[place]
+        number, shift = byte & 0x7F, 7
+        while byte >= 0x80:
+            place += 1
+            byte = data[place]
             number |= (byte & 0x7F) << shift
             shift += 7
-            if byte < 0x80:
-                return number
+        self.place = place + 1
+        return number
 
     def _read_integer(self) -> int:
         number = self._read_number()
@@ -347,7 +354,12 @@ class _Reader:
         while head := self._read_byte():
             number = number + (head >> 4) if head >> 4 else self._read_integer()
             kind = head & 0x0F
-            fields[number] = kind == TRUE if kind in (TRUE, FALSE) else self._read(kind, depth + 1)
+            if BYTE < kind < DOUBLE:
+                fields[number] = self._read_integer()
+            else:
+                fields[number] = (
+                    kind == TRUE if kind in (TRUE, FALSE) else self._read(kind, depth + 1)
+                )
         return fields
 
     def _read(self, kind: int, depth: int) -> Any:

@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from nsys2prv._util.columns import find_bounds, mask_changes, take_rows
+from nsys2prv._util.columns import fill_nulls, find_bounds, mask_changes, take_rows
 from nsys2prv._util.native import core
 
 #: Stands for NULL in columns of integers.
@@ -248,7 +248,7 @@ def decode_texts(series: pl.Series) -> pl.Series:
 def to_bytes(column: pl.Series) -> pl.Series:
     """Return the values of a column as texts, empty ones for NULL."""
     texts = column if column.dtype == pl.Binary else column.cast(pl.String).cast(pl.Binary)
-    return texts.fill_null(b"")
+    return fill_nulls(texts, b"")
 
 
 class Wanted(Struct, frozen=True):
@@ -269,14 +269,14 @@ def make_columns(rows: int, read: Mapping[str, pl.Series], wanted: Wanted) -> Co
     for name in wanted.integers:
         column = read.get(name)
         if column is not None and column.dtype == pl.Int64:
-            numbers[name] = column.fill_null(NULL).to_numpy()
+            numbers[name] = fill_nulls(column, NULL).to_numpy()
         else:
             numbers[name] = np.full(rows, NULL)
             odd += 0 if column is None else column.is_not_null().to_numpy()
     for name in wanted.reals:
         column = read.get(name)
         if column is not None and column.dtype.is_numeric():
-            numbers[name] = column.cast(pl.Float64).fill_null(np.nan).to_numpy()
+            numbers[name] = fill_nulls(column.cast(pl.Float64), np.nan).to_numpy()
         else:
             numbers[name] = np.full(rows, np.nan)
     words = {}

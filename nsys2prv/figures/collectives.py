@@ -239,6 +239,8 @@ def _add_sizes(matched: pl.DataFrame, context: Context, result: Result) -> None:
         median_transfer_ns=pl.col("transfer").median(),
         median_bus_gb_s=pl.col("bus_bandwidth").median() / 1e9,
     )
+    # Sums of floats depend on the order.
+    rows = rows.sort(*keys, "up_to_bytes")
     x, y = pl.col("x"), pl.col("median_transfer_ns")
     weight = 1 / y**2
     of_x, of_y, of_xx, of_xy, of_all = (

@@ -105,6 +105,11 @@ class Steady(Struct, frozen=True):
         """Number of iterations."""
         return len(self.iteration_begins)
 
+    @property
+    def edges(self) -> np.ndarray:
+        """Begins of the iterations, and the end of the last one (ns)."""
+        return np.append(self.iteration_begins, self.end)
+
     def describe(self) -> str:
         """Return a description: `9 of 10 iterations (NVTX ranges step #), excluding the first`."""
         found = max(self.found, self.count)
@@ -313,8 +318,8 @@ class DeviceGroup:
     @cached_property
     def work_counts(self) -> pl.DataFrame:
         """Return the number of rows of work that each device has of each task: device, task, len."""
-        devices = self.work.select("device", self.list_tasks(self.work))
-        return devices.group_by("device", "task").len().sort("device", "task")
+        devices = self.work.lazy().select("device", self.list_tasks(self.work))
+        return devices.group_by("device", "task").len().sort("device", "task").collect()
 
     @cached_property
     def first_work(self) -> int | None:

@@ -85,10 +85,10 @@ def _measure_parts(
         for (part, key), window in windows.items()
     ]
     steady = unit.options.steady if (STEADY, 0) in windows else None
-    edges = np.append(steady.iteration_begins, steady.end) if steady else np.zeros(1, np.int64)
+    edges = steady.edges if steady else np.zeros(1, np.int64)
     each = {name: spans.within(edges[:-1], edges[1:]) for name, spans in sets.items()}
-    iterations = pl.DataFrame(each).with_row_index("key", 1).cast(pl.Int64)
-    iterations = iterations.with_columns(part=pl.lit(ITERATION))
+    part = pl.Series([ITERATION] * (len(edges) - 1), dtype=pl.String)
+    iterations = pl.DataFrame({"key": np.arange(1, len(edges)), **each, "part": part})
     return pl.concat([pl.DataFrame(rows), iterations], how="diagonal")
 
 
@@ -170,12 +170,17 @@ def measure_hosts(
             row = dict(zip(("begin_ns", "end_ns"), window.find_hull(), strict=True))
             row |= _measure_openmp(unit, task, main, window & outside) if thread == main else {}
             of_parts.append({"part": part, "key": key, **row})
-        times = times.join(pl.DataFrame(of_parts), PART, "left", maintain_order="left")
-        yield times.with_columns(
-            task=pl.lit(task, pl.Int64),
-            thread=pl.lit(thread, pl.Int64),
-            takes_part=pl.lit(bool(takes_part)),
+        others = pl.LazyFrame(of_parts)
+        joined = (
+            times.lazy()
+            .join(others, PART, "left", maintain_order="left")
+            .with_columns(
+                task=pl.lit(task, pl.Int64),
+                thread=pl.lit(thread, pl.Int64),
+                takes_part=pl.lit(bool(takes_part)),
+            )
         )
+        yield joined.collect()
 
 
 def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> dict[str, int]:

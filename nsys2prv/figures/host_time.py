@@ -72,7 +72,7 @@ WAITING = "synchronisation"
 #: Time that belongs to CUDA calls of other threads.
 BESIDE = "beside"
 #: Columns of the times of a thread's activities that are summed.
-ROW_COLUMNS = ("source", "name", "time", "begin", "longest")
+ROW_COLUMNS = ("at", "source", "name", "time", "begin", "longest")
 #: What tells more of hosts -> its layouts.
 TOLD_BY: dict[str, Collection[str]] = {
     "CUDA API calls": ("cuda_api",),
@@ -215,11 +215,11 @@ def find_profiler_spans(unit: DeviceGroup, thread: int) -> Spans:
     if not unit.has("profiler_overhead"):
         return EMPTY
     rows = unit.select_events("profiler_overhead", [thread])
-    rows = rows.filter(~pl.col("what").is_in(list(unit.options.no_profiler)))
     begin, end = to_arrays(unit.select_events("cuda_api", [thread]), "begin", "end")
     following = np.searchsorted(begin, rows["begin"].to_numpy())
     ends = np.append(end, np.iinfo(np.int64).max)[following]
-    return unit.merge_rows(rows.filter(pl.col("end") < pl.Series(ends)))
+    works = ~pl.col("what").is_in(list(unit.options.no_profiler))
+    return unit.merge_rows(rows.filter(works & (pl.col("end") < pl.Series(ends))))
 
 
 def sum_parts(hosts: pl.DataFrame) -> dict[str, float]:
@@ -271,27 +271,28 @@ def find_outside_calls(unit: DeviceGroup, thread: int, time: Spans) -> Spans:
 def list_activities(
     unit: DeviceGroup,
     thread: int,
-    spans: Spans,
-    ranges: pl.DataFrame,
-    found: Sequence[tuple[str, Spans]],
+    times: Sequence[Spans],
+    ranges: Sequence[pl.DataFrame],
+    found: Sequence[Sequence[tuple[str, Spans]]],
     others: bool = False,
 ) -> pl.DataFrame:
-    """Return the activities of a thread in some time by name: `part` (of PARTS, `range` or `where`), `names` (a
-    name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), and whether the
-    longest sets CUDA up (`first`). A call counts where its part does (:func:`find_host_parts`); what MPI
-    copies and waits for by CUDA calls is MPI's. ranges: of this time, as :func:`sum_ranges` returns them.
-    found, others: what find_host_parts yields of this time, and is given.
+    """Return the activities of a thread in each of some times (`at`, ascending) by name: `part` (of PARTS,
+    `range` or `where`), `names` (a name set, `range` or `place`), `name` (value, group or place), `time`,
+    `longest` (ns), and whether the longest sets CUDA up (`first`). A call counts where its part does
+    (:func:`find_host_parts`); what MPI copies and waits for by CUDA calls is MPI's. ranges: of these times, as
+    :func:`sum_ranges` returns them. found, others: what find_host_parts yields of these times, and is given.
     """
     sources: dict[tuple[str, str], int] = {}
     columns: list[np.ndarray] = []
 
     def sum_rows(rows: Iterable[np.ndarray]) -> pl.LazyFrame:
-        return sum_times(pl.LazyFrame(dict(zip(ROW_COLUMNS, rows, strict=True))), "source", "name")
+        frame = pl.LazyFrame(dict(zip(ROW_COLUMNS, rows, strict=True)))
+        return sum_times(frame, "at", "source", "name")
 
-    def add(part: str, names: str, *rows: np.ndarray) -> None:
+    def add(at: int, part: str, names: str, *rows: np.ndarray) -> None:
         source = np.int64(sources.setdefault((part, names), len(sources)))
         kept = np.flatnonzero(rows[1] > 0)
-        given = np.broadcast_arrays(source, *rows, rows[1])
+        given = np.broadcast_arrays(np.int64(at), source, *rows, rows[1])
         for first in range(0, max(1, len(kept)), INTERVAL_ROWS):
             own = kept[first : first + INTERVAL_ROWS]
             piece = np.stack([one[own] for one in given], dtype=np.int64)
@@ -314,24 +315,27 @@ def list_activities(
             counted = {"io": is_own & is_io, "os": is_own & ~is_io}
         for one, counts in counted.items():
             begin, until, name = called if counts.all() else (one[counts] for one in called)
-            since, lasts = begin, np.zeros(len(begin), np.int64)
+            since = begin
             if one == BESIDE or (others and one == "nccl"):
                 # Where several threads are in calls, the call that began first counts.
                 reached = np.maximum.accumulate(np.append(0, until))[:-1]
                 since = np.clip(reached, since, until)
-            for time in (time for name_of_part, time in found if name_of_part == one):
-                lasts += time.within(since, until)
-            names = NAME_SETS.get(layout, layout)
-            add("cuda" if one == BESIDE else one, names, name, lasts, begin)
-    places = measure_places(unit, thread, spans)
-    for part, names, frame in (("where", "place", places), ("range", "range", ranges)):
-        add(part, names, *to_arrays(frame, frame.columns[0], "time"), np.int64(-1))
-    sums = sum_rows(np.concatenate(columns, axis=1))
+            names = "cuda" if one == BESIDE else one, NAME_SETS.get(layout, layout)
+            for at, parts in enumerate(found):
+                lasts = np.zeros(len(begin), np.int64)
+                for time in (time for name_of_part, time in parts if name_of_part == one):
+                    lasts += time.within(since, until)
+                add(at, *names, name, lasts, begin)
+    for at, (time, of_time) in enumerate(zip(times, ranges, strict=True)):
+        places = measure_places(unit, thread, time)
+        for part, source, frame in (("where", "place", places), ("range", "range", of_time)):
+            add(at, part, source, *to_arrays(frame, frame.columns[0], "time"), np.int64(-1))
+    sums = sum_rows(np.concatenate(columns, axis=1)).sort("at", maintain_order=True)
     parts, names = (pl.Series(one, dtype=pl.String) for one in zip(*sources, strict=True))
     part, of_source = pl.lit(parts).gather("source"), pl.lit(names).gather("source")
     set_up = unit.remember(("set up", task), lambda: _find_set_up(unit, task))
     is_first = (part == "cuda") & (pl.col("begin") == set_up)
-    named = part.alias("part"), of_source.alias("names"), "name", "time", "longest"
+    named = "at", part.alias("part"), of_source.alias("names"), "name", "time", "longest"
     return sums.select(*named, first=is_first).collect()
 
 
@@ -382,7 +386,8 @@ def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFra
             lasts, spent = pl.col("end") - pl.col("begin"), pl.col("time").clip(0)
             grouped = own.group_by("group", maintain_order=True)
             pieces.append(grouped.agg(spent.sum(), lasts=lasts.sum(), count=COUNT).collect())
-        sums.append(pl.concat(pieces).group_by("group", maintain_order=True).sum())
+        together = pl.concat(pieces).group_by("group", maintain_order=True)
+        sums.append(together.sum() if len(pieces) > 1 else pieces[0])
     return sums
 
 

@@ -153,12 +153,13 @@ def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
             at = np.flatnonzero(rows & (before >= 0))
             latest[at] = np.maximum(latest[at], ended[before[at]])
     _add_work_beyond(unit, task, sides, reached)
-    return ranges.with_columns(
+    numbered = ranges.lazy().with_columns(
         unit=pl.lit(unit.number, pl.Int64),
         iteration=pl.int_range(pl.len()).over("task"),
         since=pl.Series(reached["begin"]),
         until=pl.Series(reached["end"]),
-    ).select(*ITERATION_COLUMNS, "number")
+    )
+    return numbered.select(*ITERATION_COLUMNS, "number").collect()
 
 
 def _add_work_beyond(
@@ -200,16 +201,16 @@ def read_ranges(unit: DeviceGroup, names: NamePattern | None = None) -> pl.DataF
 def find_longest_threads(ranges: pl.DataFrame) -> pl.DataFrame:
     """Return for each task the thread that is longest in its ranges: task, thread."""
     lasts = DURATION.sum()
-    threads = ranges.group_by("task", "thread").agg(lasts=lasts)
+    threads = ranges.lazy().group_by("task", "thread").agg(lasts=lasts)
     threads = threads.sort("lasts", "thread", descending=[True, False])
-    return threads.unique("task", keep="first").select("task", "thread")
+    return threads.unique("task", keep="first").select("task", "thread").collect()
 
 
 def keep_outermost(ranges: pl.DataFrame) -> pl.DataFrame:
     """Return the ranges of each thread that lie within no other, by thread and begin."""
-    ranges = ranges.sort("thread", "begin", "end", descending=[False, False, True])
+    ordered = ranges.lazy().sort("thread", "begin", "end", descending=[False, False, True])
     reached = pl.col("end").cum_max().shift(1).over("thread")
-    return ranges.filter(reached.is_null() | (pl.col("begin") >= reached))
+    return ordered.filter(reached.is_null() | (pl.col("begin") >= reached)).collect()
 
 
 def _join_tasks(

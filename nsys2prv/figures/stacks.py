@@ -221,7 +221,9 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
     see :func:`label_place`), `time` (ns). Of the rest too little is known.
     """
     samples, calls = None, []
-    for layout in filter(unit.has, CALLS):
+    for layout in CALLS:
+        if not unit.reader.has_callers(layout, unit.number):
+            continue
         read = partial(unit.reader.read_begins, layout, ("caller_1", "caller_2"), unit.number)
         find = partial(read, keep=lambda columns: columns["caller_1"] >= 0)
         callers = unit.remember(f"callers of {layout}", find)

@@ -117,7 +117,7 @@ def collect(group: DeviceGroup) -> Collected:
     """
     steady, covered = group.options.steady, group.options.covered_steady
     bins = np.arange(count_bins(group) + 1) * group.duration // count_bins(group)
-    edges = np.append(steady.iteration_begins, steady.end) if steady else np.zeros(1, np.int64)
+    edges = steady.edges if steady else np.zeros(1, np.int64)
     for task, device in list_lanes(group):
         lane = {"task": pl.lit(task, pl.Int64), "device": pl.lit(device, pl.Int64)}
         if device in group.options.lossy_devices or (device == NO_DEVICE and group.has(*WORK)):
@@ -217,7 +217,7 @@ def _sum_lateness(context: Context, lanes: pl.DataFrame) -> pl.DataFrame:
     known = known.cast(pl.Int64).join(rows, "thread")
     is_last = late == late.max().over("collective")
     before = late.top_k(2).min().over("collective")
-    edges = pl.Series((*steady.iteration_begins, steady.end), dtype=pl.Int64)
+    edges = pl.Series(steady.edges)
     known = known.with_columns(
         number=edges.search_sorted(known["begin"], "right").cast(pl.Int64) - 1,
         delays=pl.when(is_last).then(late - before).otherwise(0),

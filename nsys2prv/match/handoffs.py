@@ -178,7 +178,7 @@ def _merge_waits(waits: pl.DataFrame) -> pl.DataFrame:
 
 def _list_pauses(reader: EventReader, unit: int) -> pl.DataFrame:
     """Return the pauses of the threads of a unit that call CUDA or MPI: _PAUSES."""
-    calls = reader.read_outermost_calls(("cuda_api", *MPI_LAYOUTS), unit)
+    calls = reader.read_outermost_calls(("cuda_api", *MPI_LAYOUTS), unit).lazy()
     pauses = calls.select(
         pl.when(pl.col("thread").shift() == pl.col("thread")).then("thread").alias("thread"),
         begin=pl.col("end").shift(),
@@ -187,7 +187,7 @@ def _list_pauses(reader: EventReader, unit: int) -> pl.DataFrame:
         after="call",
     )
     long = DURATION >= SHORTEST
-    return pauses.filter(long).drop_nulls("thread").cast(_PAUSES)
+    return pauses.filter(long).drop_nulls("thread").cast(_PAUSES).collect()
 
 
 def _group_threads(
@@ -212,9 +212,7 @@ def _group_threads(
     inside = inside.group_by("thread", own, maintain_order=True).agg(pl.all().get(longest))
     waits = inside.sort("thread", "begin")
     frames = {
-        name: {
-            thread: rows for (thread,), rows in frame.partition_by("thread", as_dict=True).items()
-        }
+        name: {rows["thread"][0]: rows for rows in frame.partition_by("thread")}
         for name, frame in (("waits", waits), ("pauses", pauses), ("wakes", wakes))
     }
     known = {int(owners[row]) for row in known}
@@ -279,10 +277,13 @@ def _is_near(waiter: _Thread, other: _Thread) -> bool:
     does not wait, when these end.
     """
     ends = waiter.until[:: max(len(waiter.until) // SAMPLE, 1)]
-    wake = np.append(other.wakes, 0)[np.searchsorted(other.wakes, ends, "right") - 1]
-    last = np.append(other.until, 0)[other.find_last_waits(ends)]
-    fits = ((wake > 0) & (ends - wake <= WAKE_UP)) | (last < ends)
-    return bool(fits.sum() >= FEWEST_WAITS * NEARLY_ALL * len(ends) / max(len(waiter.until), 1))
+    fits = np.append(other.until, 0)[other.find_last_waits(ends)] < ends
+    if len(other.wakes):
+        wake = np.append(other.wakes, 0)[np.searchsorted(other.wakes, ends, "right") - 1]
+        fits |= (wake > 0) & (ends - wake <= WAKE_UP)
+    return bool(
+        np.count_nonzero(fits) >= FEWEST_WAITS * NEARLY_ALL * len(ends) / max(len(waiter.until), 1)
+    )
 
 
 def _list_rows(waiter: _Thread, found: _Found) -> pl.DataFrame:

@@ -12,7 +12,14 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.budget import INTERVAL_ROWS
-from nsys2prv._util.columns import ABSENT, factorize, find_places, is_sorted, take_rows
+from nsys2prv._util.columns import (
+    ABSENT,
+    factorize,
+    find_places,
+    is_sorted,
+    number_rows,
+    take_rows,
+)
 from nsys2prv._util.intervals import find_outermost
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.cuda import SYNCHRONISING, SYNCHRONIZATIONS
@@ -144,8 +151,8 @@ def read_calls(reader: EventReader, unit: int, handoffs: pl.DataFrame) -> tuple[
     """
     fields = {"cuda_api": ("call", "correlation"), **dict.fromkeys(MPI_LAYOUTS, ("call",))}
     columns = reader.read_joined(fields, unit, _CALL_COLUMNS, _make_calls)
-    sides = _list_sides(handoffs, reader.rows.units == unit)
-    if len(sides["begin"]):
+    sides = _list_sides(handoffs, reader.rows.units == unit) if handoffs.height else {}
+    if sides and len(sides["begin"]):
         order = np.argsort(np.append(sides["begin"], columns["begin"]), kind="stable")
         columns = {
             name: np.append(sides[name].astype(column.dtype), column)[order]
@@ -280,30 +287,39 @@ def read_markers(reader: EventReader, unit: int) -> Markers:
     """Return the contents of the event and synchronization tables of a unit."""
     named = ("event", "stream")
     records = reader.read_begins("cuda_event", named, unit)
-    waits = reader.read_begins("cuda_synchronization", (*named, "type"), unit)
+    waits = reader.read_begins("cuda_synchronization", (*named, "type"), unit).lazy()
     waits = waits.filter(pl.col("type").is_in([*_SYNCHRONISATIONS]))
     says = pl.col("type").replace_strict(_SYNCHRONISATIONS, return_dtype=pl.Int64)
     rows = pl.concat(
         [
-            records.with_columns(says=pl.lit(RECORD, pl.Int64)),
+            records.lazy().with_columns(says=pl.lit(RECORD, pl.Int64)),
             waits.select(*records.columns, says=says),
         ]
     ).sort("begin", maintain_order=True)
+    rows = rows.collect()
     # Of several rows of a stream the first.
-    streams = reader.rows.threads.filter(pl.Series(reader.rows.units == unit)).select(
-        pl.col("stream").cast(pl.Int64), task=pl.col("process"), row=pl.col("thread").cast(pl.Int32)
+    streams = (
+        reader.rows.threads.lazy()
+        .filter(pl.Series(reader.rows.units == unit))
+        .select(
+            pl.col("stream").cast(pl.Int64),
+            task=pl.col("process"),
+            row=pl.col("thread").cast(pl.Int32),
+        )
     )
     streams = streams.drop_nulls().unique(("task", "stream"), keep="first", maintain_order=True)
-    rows = rows.with_columns(reader.rows.find("process", rows["thread"]).alias("task"))
-    rows = rows.join(streams, on=("task", "stream"), how="left", maintain_order="left")
-    number = pl.struct("event", "task").rank("dense").cast(pl.Int32)
-    event = pl.when(pl.col("event") >= 0).then(number - 1).otherwise(-1)
+    tasks = reader.rows.find("process", rows["thread"]).alias("task")
+    joined = rows.lazy().with_columns(tasks)
+    joined = joined.join(streams, on=("task", "stream"), how="left", maintain_order="left")
+    rows = joined.with_columns(pl.col("row").fill_null(-1)).collect()
+    event = rows["event"].to_numpy()
+    _, number = number_rows(event, rows["task"].to_numpy())
     return Markers(
         rows["begin"].to_numpy(),
         rows["says"].to_numpy().astype(np.uint8),
         rows["thread"].to_numpy().astype(np.int32),
-        rows["row"].fill_null(-1).to_numpy(),
-        rows.select(event).to_series().to_numpy(),
+        rows["row"].to_numpy(),
+        np.where(event >= 0, number, -1).astype(np.int32),
     )
 
 

@@ -177,8 +177,8 @@ def _compare_places(device: _Device, share: np.ndarray) -> pl.DataFrame:
     mixed = np.zeros(len(row), np.int64)
     for by in range(-NEIGHBOURS, NEIGHBOURS + 1):
         mixed = mixed * 1_000_003 + np.where(np.roll(row, by) == row, np.roll(name, by), -1)
-    cases = pl.DataFrame({"place": mixed, "name": name, "share": share[:MOST_CASES]})
-    cases = cases.with_columns(lasts=np.log(np.maximum(time, 1)))
+    logs = np.log(np.maximum(time, 1))
+    cases = pl.LazyFrame({"place": mixed, "name": name, "share": share[:MOST_CASES], "lasts": logs})
     lasts, of = pl.col("lasts"), pl.col("share")
     varies = (of.max() - of.min() > 1 - MOSTLY) & (pl.len() >= FEWEST_NAMED)
     cases = cases.filter(varies.over("place"))
@@ -193,7 +193,7 @@ def _compare_places(device: _Device, share: np.ndarray) -> pl.DataFrame:
         **{f"times_{name}": side.len() for name, side in sides.items()},
         lasts=lasts.var() * (pl.len() - 1),
     )
-    return places.select(*_PLACES).cast(_PLACES)
+    return places.select(*_PLACES).cast(_PLACES).collect()
 
 
 def _pool(places: pl.DataFrame, *by: str) -> pl.DataFrame:
@@ -234,7 +234,7 @@ def _hide(device: _Device, own: pl.DataFrame, ratio: float) -> tuple[np.ndarray,
     times as long kernels last beside NCCL.
     """
     # A kernel of NCCL ends with the longest of its transfers.
-    each = own.group_by("end").agg(pl.col("lasts").max()).sort("end")
+    each = own.lazy().group_by("end").agg(pl.col("lasts").max()).sort("end").collect()
     lasts, end = each["lasts"].to_numpy(), each["end"].to_numpy()
     order = np.argsort(device.begin, kind="stable")
     alone = order[device.share(device.nccl)[order] < 1 - MOSTLY]

@@ -112,7 +112,9 @@ def build_unit_graph(
         reader.rows.get_column(name).astype(np.int32) for name in ("task", "device")
     )
     # Threads wait for what they drive, and for each other.
-    host_of = np.array([reader.rows.hosts.get(one, one) for one in task_of.tolist()], np.int32)
+    host_of = task_of.copy()
+    for gpu, host in reader.rows.hosts.items():
+        host_of[task_of == gpu] = host
 
     does = describe_calls(calls, labels, operations)
     is_copy, work = operations.kind == Kind.COPY, operations.name
@@ -123,8 +125,8 @@ def build_unit_graph(
         np.flatnonzero, (operations.kind == Kind.NCCL, is_copy, calls.meets, does & POLLS)
     )
     kernels = _list_events(operations, operations.stream, of_nccl)
-    kernels = kernels.with_columns(
-        pl.Series(name, getattr(operations, name)[of_nccl]) for name in ("bytes", "is_graph")
+    kernels = kernels.hstack(
+        [pl.Series(name, getattr(operations, name)[of_nccl]) for name in ("bytes", "is_graph")]
     )
     mpi = _list_events(calls, calls.thread, of_mpi)
     names = ("bytes", "source", "destination")
@@ -161,7 +163,7 @@ def build_unit_graph(
     idle_nodes = nodes_of_calls[np.append(polls, calls_end + polls)]
     kernels = _place_events(kernels, nodes_of, of_nccl)
     mpi = _place_events(mpi, nodes_of_calls, of_mpi)
-    copies = copies.with_columns(edge=pl.Series(nodes_of[of_copies]))
+    copies = copies.lazy().with_columns(edge=pl.Series(nodes_of[of_copies]))
     del nodes_of, nodes_of_calls
     groups = mark_clear(columns, lasts, np.append(task_of - 1, np.int32(-1)))
     return UnitGraph(
@@ -170,7 +172,7 @@ def build_unit_graph(
         groups,
         kernels,
         mpi,
-        copies.cast(pl.Int64).sort("edge"),
+        copies.cast(pl.Int64).sort("edge").collect(),
         idle_nodes[idle_nodes >= 0],
     )
 
@@ -193,8 +195,8 @@ def _place_events(events: pl.DataFrame, nodes: np.ndarray, rows: np.ndarray) -> 
     of their ends.
     """
     moments = {"node_begin": nodes[rows], "node_end": nodes[len(nodes) // 2 + rows]}
-    return events.with_columns(
-        pl.Series(name, 2 * column.astype(np.int64)) for name, column in moments.items()
+    return events.hstack(
+        [pl.Series(name, 2 * column.astype(np.int64)) for name, column in moments.items()]
     )
 
 
@@ -210,9 +212,10 @@ def mark_clear(columns: Columns, lasts: Durations, processes: np.ndarray) -> pl.
     found = core.group_latencies(graph, time, lasts.columns, processes[row], CLEAR, typical, marks)
     groups = pl.DataFrame(found, dict.fromkeys(("kind", "process", "key"), pl.Int64), orient="row")
     cases = list_cases(np.flatnonzero(marks), columns, Times(time, lasts))
-    medians = cases.group_by("group").agg(count=pl.len(), usual=pl.col("gap").median())
-    groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
-    return groups.join(medians, on="group", how="left", maintain_order="left").drop("group")
+    medians = cases.lazy().group_by("group").agg(count=pl.len(), usual=pl.col("gap").median())
+    numbered = groups.lazy().with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
+    joined = numbered.join(medians, on="group", how="left", maintain_order="left")
+    return joined.drop("group").collect()
 
 
 def make_core_graph(

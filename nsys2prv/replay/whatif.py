@@ -181,7 +181,11 @@ class WorkTable(Struct, frozen=True, dict=True):
             own = (self.weight[self.edges[lines, column]] - self.usual[lines]).astype(np.float32)
             part, count = self.part[lines], max(len(lines), 1)
             sums[column] = np.bincount(part, own, PARTS)
-            np.maximum.at(longest[column], part, own)
+            # Those of a part follow one another in each key.
+            first = np.flatnonzero(np.diff(part, prepend=PARTS))
+            np.maximum.at(
+                longest[column], part[first], np.maximum.reduceat(own, first) if len(own) else own
+            )
             total[column] = own.sum(dtype=float)
             mean[column] = total[column] / count
             of_parts = sums[column].var() * PARTS

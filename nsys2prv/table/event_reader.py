@@ -4,7 +4,6 @@ with its task, rank, node, device and stream.
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
@@ -16,9 +15,9 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize_together, is_sorted, take_rows
+from nsys2prv._util.columns import factorize_together, fill_nulls, is_sorted, take_rows
 from nsys2prv._util.intervals import find_outermost
-from nsys2prv._util.stored_columns import StoredFrame, read_frame
+from nsys2prv._util.stored_columns import StoredFrame, load_object, read_frame
 from nsys2prv.events.catalogue import CALLERS, Metric, load_catalogue
 from nsys2prv.export.source import mask_usable
 from nsys2prv.table import windows
@@ -100,7 +99,7 @@ class RowTable(Struct, frozen=True):
 
     def get_column(self, name: str) -> np.ndarray:
         """Return a column of `threads`, -1 for null."""
-        return self.threads[name].fill_null(-1).to_numpy()
+        return fill_nulls(self.threads[name], -1).to_numpy()
 
     def find(self, name: str, threads: pl.Series) -> pl.Series:
         """Return a column of `threads` for each of these rows (int64, called as the column), -1 for null."""
@@ -185,11 +184,6 @@ class EventReader(Struct, dict=True):
     #: Of a part of a job with such: the NVTX ranges of the whole one.
     whole: EventReader | None = None
 
-    def save(self, path: Path) -> None:
-        """Write the reader to a file, for :func:`load_event_reader`."""
-        with path.open("wb") as file:
-            pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
-
     def remember(self, key: str, compute: Callable[[], T]) -> T:
         """Return a value that is computed from the events once per key."""
         remembered = self.__dict__.setdefault("remembered", {})
@@ -250,6 +244,11 @@ class EventReader(Struct, dict=True):
 
         schema = _make_schema(("begin", "end", "thread", *fields), dtype)
         return make_frame(self.read_joined({layout: fields}, unit, schema, make))
+
+    def has_callers(self, layout: str, unit: int) -> bool:
+        """Return whether any event of a layout in a unit has a call stack."""
+        runs = self._index.get((RANGE, layout, unit), ())
+        return any(CALLERS in run.columns for run in runs)
 
     def read_named_calls(self, layouts: Iterable[str], names: re.Pattern[str]) -> pl.DataFrame:
         """Return the calls of some layouts whose names match a pattern, layout by layout: as
@@ -593,6 +592,5 @@ def _read_numbers(samples: Slice, metrics: Sequence[Metric]) -> pl.DataFrame:
 
 @lru_cache(maxsize=1)
 def load_event_reader(path: Path) -> EventReader:
-    """Return the reader saved by :meth:`EventReader.save`, kept while the same one is asked for."""
-    with path.open("rb") as file:
-        return pickle.load(file)
+    """Return the reader that was saved, kept while the same one is asked for."""
+    return load_object(path)

@@ -4,7 +4,6 @@ times and indices of the runs of a job mean there (:class:`GlobalIds`).
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, OPEN, take_rows
 from nsys2prv._util.native import core
+from nsys2prv._util.stored_columns import load_object
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import CALLERS, Layout, load_catalogue
 from nsys2prv.table.range_index import find_blocks_of_ends, skips_zero
@@ -123,17 +123,11 @@ class GlobalIds(Struct):
         tables = {OBJECTS: self.objects, DOMAINS: self.domains, CALLERS: self.stacks}
         return tables.get(role) or self.names.get(role)
 
-    def save(self, path: Path) -> None:
-        """Save it for :func:`load_global_ids`."""
-        with path.open("wb") as file:
-            pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
-
 
 @lru_cache(1)
 def load_global_ids(path: Path) -> GlobalIds:
     """Return the global numbers saved to a file of this conversion."""
-    with path.open("rb") as file:
-        return pickle.load(file)
+    return load_object(path)
 
 
 class Slice:

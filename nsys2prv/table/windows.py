@@ -27,6 +27,7 @@ from nsys2prv._util.budget import (
 )
 from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv._util.files import Closable
+from nsys2prv._util.stored_columns import save_object
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import CALLERS, load_catalogue
 from nsys2prv.table.runs import (
@@ -145,7 +146,7 @@ def join_small_runs(
     if not several:
         return runs
     folder = Path(mkdtemp(prefix="joined-", dir=parent))
-    global_ids.save(folder / GLOBAL_IDS)
+    save_object(global_ids, folder / GLOBAL_IDS)
     # Each task has about as many records as a run of joined ones.
     sizes = np.cumsum([sum(run.rows for run in group) for group in several])
     numbered = zip((sizes // JOINED_RECORDS).tolist(), several, strict=True)

@@ -437,7 +437,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
             parts["unknown"] += parts[part]
             parts[part] = 0
         whole = max(sum(parts.values()), 1)
-        rows = list_activities(unit, row, spans, *ranges, when)
+        rows = list_activities(unit, row, [spans], ranges, [when])
         rows = rows.sort("time", descending=True)
         named = []
         for of_parts in (["range"], ["nccl", "io", "os"]):

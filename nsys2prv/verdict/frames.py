@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -60,7 +60,8 @@ def collect(unit: DeviceGroup) -> Collected:
     products = unit.work.lazy().filter(is_product).select("name", "device", "thread")
     products = products.unique().collect()
     tasks = unit.list_tasks(products)
-    yield "products", products.select("name", "device", tasks).cast(pl.Int64).unique()
+    products = products.lazy().select("name", "device", tasks).cast(pl.Int64)
+    yield "products", products.unique().collect()
     yield from _collect_shapes(unit)
     # What follows needs no more of the work than when devices are active.
     unit.forget_work()
@@ -68,8 +69,8 @@ def collect(unit: DeviceGroup) -> Collected:
         yield from _collect_hosts(unit, task, window, times)
     for overhead in host_time.collect_overhead(unit):
         yield "overhead", overhead
-    failed = unit.api.filter(pl.col("error") > 0).group_by("call", "error")
-    yield "failed", failed.agg(count=pl.len()).cast(pl.Int64)
+    failed = unit.api.lazy().filter(pl.col("error") > 0).group_by("call", "error")
+    yield "failed", failed.agg(count=pl.len()).cast(pl.Int64).collect()
     yield "unrecorded", pl.Series("what", host_time.list_unrecorded(unit), pl.String).to_frame()
 
 
@@ -108,7 +109,8 @@ def _collect_hosts(
     yield "mpi_samples", _label(count_mpi_samples(unit, main, window), task)
     outside = {thread: host_time.find_outside_calls(unit, thread, window) for thread in threads}
     found = host_time.find_host_parts(unit, main, outside[main] - busy)
-    yield "hosts", _label(pl.DataFrame(host_time.sum_host_parts(found)), task)
+    parts_of_host = host_time.sum_host_parts(found)
+    yield "hosts", _label(_make_frame([(*parts_of_host.values(),)], *parts_of_host), task)
     yield from collect_cpu_time(unit, task, threads, window)
     asked = {"all": of_host} if unit.first_work is None else times
     moments = {when: time.find_longest() for when, time in asked.items()}
@@ -117,24 +119,32 @@ def _collect_hosts(
     if len(outside) == 1:
         unit.forget_ranges()
     yield "ranges", _label(of_main, task)
-    for (when, time), ranges in zip(asked.items(), of_asked, strict=True):
-        row = dict(zip(SIDES, moments[when], strict=True)) | {"length": time.length}
-        found = [*host_time.find_host_parts(unit, main, time, others=True)]
-        row |= host_time.sum_host_parts(found)
-        yield "uses", _label(pl.DataFrame(row), task, when)
-        activities = host_time.list_activities(unit, main, time, ranges, found, others=True)
-        yield "activities", _label(activities, task, when)
+    parts = [[*host_time.find_host_parts(unit, main, one, others=True)] for one in asked.values()]
+    uses = [
+        (*moments[when], time.length, *host_time.sum_host_parts(found).values())
+        for (when, time), found in zip(asked.items(), parts, strict=True)
+    ]
+    yield "uses", _label(_make_frame(uses, *SIDES, "length", *host_time.PARTS), task, asked)
+    given = [*asked.values()], of_asked, parts
+    activities = host_time.list_activities(unit, main, *given, others=True)
+    when = map([*asked].__getitem__, activities["at"])
+    yield "activities", _label(activities.drop("at"), task, when)
     for thread, time in outside.items():
         yield "places", _label(measure_places(unit, thread, time - busy), task)
         if thread != main:
             yield "ranges", _label(host_time.sum_ranges(unit, thread, time)[0], task)
 
 
-def _label(frame: pl.DataFrame, task: int, *when: str) -> pl.DataFrame:
-    """Return a small frame with the columns `task` and, where it is given, `when`."""
-    labels = (("task", task, pl.Int64), *(("when", one, pl.String) for one in when))
-    columns = (pl.Series(name, [value] * frame.height, dtype) for name, value, dtype in labels)
-    return frame.hstack([*columns])
+def _make_frame(rows: Sequence[tuple[int, ...]], *names: str) -> pl.DataFrame:
+    return pl.DataFrame(rows, dict.fromkeys(names, pl.Int64), orient="row")
+
+
+def _label(frame: pl.DataFrame, task: int, when: Iterable[str] | None = None) -> pl.DataFrame:
+    """Return a small frame with the columns `task` and, where it is given for each row, `when`."""
+    labels = [pl.Series("task", [task] * frame.height, pl.Int64)]
+    if when is not None:
+        labels.append(pl.Series("when", [*when], pl.String))
+    return frame.hstack(labels)
 
 
 def _measure_device(
@@ -187,9 +197,10 @@ def _sum_copies(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
     """
     keys = ("operation", "source", "destination")
     copies = unit.read_begins("memory_operation", (*keys, "bytes"))
-    copies = copies.with_columns(time=unit.measure_within(time, copies)).filter(pl.col("time") > 0)
-    sums = copies.group_by(keys).agg(pl.len().alias("count"), pl.col("bytes", "time").sum())
-    return sums.cast(pl.Int64)
+    timed = copies.lazy().with_columns(time=unit.measure_within(time, copies))
+    groups = timed.filter(pl.col("time") > 0).group_by(keys)
+    sums = groups.agg(pl.len().alias("count"), pl.col("bytes", "time").sum())
+    return sums.cast(pl.Int64).collect()
 
 
 def _find_edges(unit: DeviceGroup, window: Spans) -> tuple[Spans, Spans]:

@@ -13,7 +13,9 @@ from tools.nccl_exports import Rank, format_payload
 
 import nsys2prv
 from nsys2prv._util.native import core
+from nsys2prv.replay.path_bound import PathBound
 from nsys2prv.replay.suspects import choose_culprit, list_suspects
+from nsys2prv.replay.thresholds import LEAST_GAIN
 from nsys2prv.replay.transfers import find_beside, list_slow_links, run_alone, send_as_others
 from nsys2prv.replay.unequal_work import find_longer_lines, list_owners
 from nsys2prv.replay.whatif import GPU, Replay
@@ -112,6 +114,19 @@ def test_data_moves_once_the_last_partner_has_come(
         none = replay.compute_gain(replay.do_as_others(GPU, [1])) * replay.span
     assert gain == pytest.approx(before - after, rel=0.03)
     assert none == pytest.approx(0, abs=0.01 * before)
+
+
+def test_no_more_is_gained_than_what_a_rank_has_on_the_critical_path(tmp_path: Path) -> None:
+    work = np.random.default_rng(8).integers(390_000, 410_000, (STEPS, RANKS))
+    work[:, 2] *= 2
+    sizes = np.stack([90_000 * (1 - np.eye(RANKS, dtype=np.int64))] * STEPS)
+    with open_exchanges(tmp_path, work, sizes) as replay:
+        bound = PathBound(replay)
+        for rank in range(RANKS):
+            gain = replay.compute_gain(replay.do_as_others(GPU, [rank]))
+            assert not bound.is_below(GPU, (rank,), False, gain)
+            assert bound.is_below(GPU, (rank,), False, LEAST_GAIN) == (rank != 2)
+            assert (gain > LEAST_GAIN) == (rank == 2)
 
 
 @pytest.mark.parametrize("slow", [(), (0, 3)])

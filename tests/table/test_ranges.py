@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN
+from nsys2prv._util.stored_columns import save_object
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import CALLERS, load_catalogue
 from nsys2prv.table import range_index, runs
@@ -157,7 +158,7 @@ def test_joined_ranges_are_those_of_all_pieces(tmp_path: Path) -> None:
         listed = {name: listed[name] for name in _make_ranges(random, 1, 0)}
         stored.append(_store(tmp_path, columns, report, report))
         every += _list_expected(listed, ids, report, report)
-    ids.save(tmp_path / GLOBAL_IDS)
+    save_object(ids, tmp_path / GLOBAL_IDS)
     [joined] = join_task((tmp_path, 0, [stored]))
     every.sort(key=lambda row: row[0])
     with SpillReader() as reader:

@@ -195,7 +195,7 @@ class _Places:
         """
         begin, end, lanes, steady = 0, self._job.duration, [], self._job.steady
         if steady:
-            edges = np.append(steady.iteration_begins, steady.end)
+            edges = steady.edges
             at = int(np.argsort(np.diff(edges), kind="stable")[(len(edges) - 1) // 2])
             begin, end = int(edges[at]), int(edges[at + 1])
             own = results["time"].tables["by_iteration"].frame.filter(iteration=at + 1)
@@ -212,7 +212,7 @@ class _Places:
         if steady := self._job.steady:
             # Those that follow in its iteration.
             at = bisect_right(steady.iteration_begins, begin)
-            edges = (*steady.iteration_begins, steady.end)
+            edges = steady.edges.tolist()
             until = max(edges[at] if at < len(edges) else 0, end + (end - begin))
         near = of_lanes.filter((pl.col("begin") >= begin) & (pl.col("begin") < until))
         if not near.height or finding.kind == "exposed_communication":
@@ -258,7 +258,7 @@ def _choose_windows(
     steady = job.steady
     edges = np.linspace(0, duration, 21).astype(np.int64)
     if steady:
-        edges = np.append(steady.iteration_begins, steady.end)
+        edges = steady.edges
     density = total / lanes / max(int(edges[-1] - edges[0]), 1)
     left = 0.8 * budget
 
