@@ -36,8 +36,7 @@ GRAPH = 63000008
 COMPLAINT = re.compile(
     r"Cannot load|aborted|[Ee]rror|Unkwnown|None of the events|Some of the events|multiple instances|0 objects"
 )
-#: Views of the core of which no sample holds an event, for all of them are of the same GPU and
-#: network; and those of events that are made on demand alone.
+#: Views of the core of which no sample holds an event: of events that are made on demand alone.
 NOT_IN_SAMPLES = {
     "analysis/critical_path_time_2dh.cfg",
     "analysis/mpi_waiting_2dh.cfg",
@@ -45,16 +44,6 @@ NOT_IN_SAMPLES = {
     "analysis/nvtx_on_gpu_time_2dh.cfg",
     "views/mpi_waiting.cfg",
     "views/nvtx_on_gpu.cfg",
-} | {
-    f"hwcounters/nic/{name}.cfg"
-    for name in (
-        "eth-avg-recv-pack-size",
-        "eth-avg-sent-pack-size",
-        "ib-avg-recv-pack-size",
-        "ib-avg-sent-pack-size",
-        "ib-cnps-recv",
-        "ib-cnps-sent",
-    )
 }
 
 
