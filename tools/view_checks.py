@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from msgspec import structs
 from view_catalogue import list_details, load_menus, load_views
 from view_conditions import COMMUNICATION_FUNCTIONS, STATE_FUNCTIONS, CfgError, may_change_zero
 
@@ -264,13 +265,26 @@ def _is_zero_where(windows: tuple[Window, ...], number: int, other: int) -> bool
         same = isinstance(reference, Single) and window.filters == reference.filters
         return same and window.level == reference.level
     if isinstance(reference, Composed) and not may_change_zero(reference):
-        made_of = [(one.operation, one.parents, one.factors) for one in (window, reference)]
-        if made_of[0] == made_of[1]:
+        made_of = [(one.operation, one.factors) for one in (window, reference)]
+        pairs = zip(window.parents, reference.parents, strict=False)
+        if made_of[0] == made_of[1] and all(_are_alike(windows, *pair) for pair in pairs):
             return True
     deciding = {"product": window.parents, "divide": window.parents[:1]}
     return any(
         _is_zero_where(windows, parent, other) for parent in deciding.get(window.operation, ())
     )
+
+
+def _are_alike(windows: tuple[Window, ...], number: int, other: int) -> bool:
+    """True if two windows are one, or declared alike but for their names and parents, which are alike."""
+    one, two = windows[number - 1], windows[other - 1]
+    if number == other or type(one) is not type(two):
+        return number == other
+    if isinstance(one, Single):
+        return structs.replace(two, title=one.title) == one
+    alike = structs.replace(two, title=one.title, parents=one.parents) == one
+    pairs = zip(one.parents, two.parents, strict=True)
+    return alike and all(_are_alike(windows, *pair) for pair in pairs)
 
 
 def _list_ancestors(windows: tuple[Window, ...], number: int) -> set[int]:
