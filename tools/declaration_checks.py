@@ -1,5 +1,6 @@
 """Check the declarations of events, for the makers of views and pages: what is misspelt or missing
-is named with its file, and an event type has one meaning.
+is named with its file, and an event type has one meaning. ``python tools/declaration_checks.py`` prints
+the next free event types.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from nsys2prv.events.catalogue import Catalogue, DomainCode, Field, Layout, load
 from nsys2prv.events.kind import EventKind, find_function
 from nsys2prv.match import all_relations
 
+#: Event types for new fields and lines of calls; no other tool for Paraver uses them.
+OWN_TYPES = range(69_200_000, 70_000_000)
 DECLARATIONS = Path(module.__file__).parent / "events"
 #: Sections of the files -> keys of their entries; none for those that are checked as they are read.
 SECTIONS: dict[str, Collection[str]] = {
@@ -155,3 +158,19 @@ def _list_uses(catalogue: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
     for name, entries in listed.items():
         for code, names in entries.items():
             yield f"counter {names[0]!r} of layout {name!r}", code, names[0]
+
+
+def find_free_types(catalogue: Catalogue) -> tuple[int, int]:
+    """Return the next free event type for a field, and the next free multiple of 100 for a line of
+    `calls`, which has its hundred for itself.
+    """
+    calls = {call.code // 100 for call in catalogue.calls.values()}
+    taken = [code for code in check_event_types(catalogue) if code in OWN_TYPES]
+    free = 100 * (max(taken) // 100 + 1)
+    last = max(code for code in taken if code // 100 not in calls)
+    return (last + 1 if (last + 1) % 100 else free), free
+
+
+if __name__ == "__main__":
+    field, line = find_free_types(load_catalogue())
+    print(f"next free event type of a field: {field}; of a line of calls: {line}")

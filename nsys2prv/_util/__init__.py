@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-__version__ = "1.0.0.dev0"
+__version__ = "1.0.0"
 
 #: File of an installed package that names the commit it was built from; tools/make_package_data.py writes it.
 COMMIT = "commit.txt"
