@@ -50,7 +50,7 @@ def _load_functions(*by_parameters: str) -> MappingProxyType[str, int]:
 THREAD = MappingProxyType(
     dict.fromkeys((*sorted(STATE_FUNCTIONS), *sorted(COMMUNICATION_FUNCTIONS)), 0)
     | _load_functions(
-        "Last Evt Val, Next Evt Val, Next Evt Type, Thread ID",
+        "Last Evt Val, Next Evt Val, Next Evt Type, Thread ID, Node ID",
     )
 )
 #: Functions of levels above threads.

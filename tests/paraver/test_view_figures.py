@@ -60,6 +60,11 @@ def test_efficiencies_of_devices(answers: Answers, tasks: list[list[Work]]) -> N
     assert shares["Average"] == [pytest.approx(100 * sum(times) / total, rel=CLOSE)]
     assert shares["Maximum"] == [pytest.approx(100 * max(times) / answers.duration, rel=CLOSE)]
     assert shares["Avg/Max"] == [pytest.approx(mean / max(times), rel=CLOSE)]
+    by_node: Counter[str] = Counter()
+    hosts = answers.query("SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'")
+    for (_, host), time in zip(sorted(hosts), times, strict=True):
+        by_node[host] += 100 * time / answers.duration
+    assert answers.sum_columns("model/useful_by_node_2dh.cfg") == pytest.approx(by_node, rel=CLOSE)
     idle = answers.read_totals("model/Device_State.cfg")["Minimum"][0]
     assert 100 - idle == pytest.approx(100 * max(active) / answers.duration, rel=CLOSE)
 
