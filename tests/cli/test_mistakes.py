@@ -205,9 +205,9 @@ def test_every_command_takes_folders_and_patterns(
     assert len(json.loads((tmp_path / "a.nsys2prv.json").read_text())["inputs"]) == 2
     capsys.readouterr()
     assert main(["report", "-q", pattern, "--only", "efficiencies"]) == 0
-    assert capsys.readouterr().out.startswith("2 ranks on 1 host")
+    assert capsys.readouterr().out.startswith("2 ranks on 1 node")
     assert main(["--list", str(GRAPHS)]) == 0
-    assert "2 reports; * marks what differs" in capsys.readouterr().out
+    assert "2 reports; * marks differences" in capsys.readouterr().out
 
 
 def test_the_list_marks_differences(capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,7 +108,8 @@ def test_a_wild_row_in_every_table_moves_nothing(sample: str, column: int, tmp_p
         )
         assert one <= other
         lost += len(other) - len(one)
-    assert lost == 2
+    # A graph that was traced as a whole counts as a kernel.
+    assert lost == 2 + (sample == "graphs")
     assert not summary.ledger.missing
     (warning,) = [line for line in summary.warnings if Reason.FAR_FROM_CAPTURE.text in line]
     assert warning.startswith("rank0.sqlite: ")

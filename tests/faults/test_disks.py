@@ -105,7 +105,7 @@ WRITERS = [
     (runs.SpillWriter, "close"),
     (prv, "write_pcf"),
     (work_result, "spill_rows"),
-    (write.WindowPlan, "save"),
+    (write, "save_object"),
 ]
 
 

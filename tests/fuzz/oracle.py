@@ -109,7 +109,7 @@ def _is_announced(rule: str, stderr: str) -> bool:
     """Return whether the command itself named the fault of the trace: times are those of the
     reports.
     """
-    return rule == "time-inexact" and "Paraver cannot tell nanoseconds apart" in stderr
+    return rule == "time-inexact" and "Paraver cannot resolve nanoseconds" in stderr
 
 
 def _read_content(path: Path) -> bytes:

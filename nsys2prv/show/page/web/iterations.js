@@ -6,7 +6,7 @@ import { countNoun, formatSpan, formatTime } from "./format.js";
 import { sumGrid } from "./groups.js";
 import { getRampColour, HeatMap } from "./heatmap.js";
 import { Timeline } from "./timeline.js";
-import { FEW, MANY } from "./whole.js";
+import { MANY } from "./whole.js";
 
 const MAPS = [
   ["delays", "how much others wait for it alone"], ["late", "how late it comes at collectives"], ["wait", "how long it waits for others"],
@@ -27,11 +27,13 @@ function listColumn(data, column) { return [column * data.group, Math.min((colum
 function measureColumn(data, column) { const [first, last] = listColumn(data, column); return data.iterations[last] - data.iterations[first]; }
 function nameColumn(data, column) { const [first, last] = listColumn(data, column); return last - first > 1 ? `iterations ${first + 1} to ${last}` : `iteration ${first + 1}`; }
 /** The lanes of an iteration that are worth a look: of many those that others wait for most, and least. */
+/** Ranks that the timeline of an iteration shows. */
+const SHOWN = 8;
 function chooseLanes(data, column) {
   const { delays, wait } = data.grids, lanes = data.lanes.map((_, lane) => lane);
-  if (lanes.length <= FEW || !delays) return lanes.slice(0, FEW);
-  const order = [...lanes].sort((one, two) => delays[two][column] - delays[one][column] || wait[one][column] - wait[two][column]);
-  return [...order.slice(0, 4), ...order.slice(-4)];
+  if (lanes.length <= SHOWN || !delays) return lanes.slice(0, SHOWN);
+  const order = [...lanes].sort((one, two) => delays[two][column] - delays[one][column] || (wait ? wait[one][column] - wait[two][column] : 0));
+  return [...order.slice(0, SHOWN / 2), ...order.slice(-SHOWN / 2)];
 }
 export const showIterations = data => {
   const lanes = data.lanes.map((_, lane) => lane);
@@ -86,7 +88,7 @@ export const showIterations = data => {
     if (heat) { heat.picked = column; heat.painter.ask(); }
     const [first, last] = listColumn(data, column), [begin, end] = [data.iterations[first], data.iterations[last]], pad = .03 * (end - begin);
     const shown = chooseLanes(data, column), isCarried = shown.some(one => data.isCarried(one, begin, end));
-    const most = lanes.length > FEW ? "; the four that others wait for most, and the four that are waited for least" : "";
+    const most = lanes.length > SHOWN ? "; the four that others wait for most, and the four that are waited for least" : "";
     find("#iteration-title").textContent = `${nameColumn(data, column)[0].toUpperCase()}${nameColumn(data, column).slice(1)}: ${formatSpan(begin, end)}${most}`;
     find("#iteration-note").textContent = isCarried ? "" : `Single events of this time are not on this page: nsys2prv report … --time ${(begin / 1e9).toFixed(6)}:${(end / 1e9).toFixed(6)} --html FILE makes one that has them.`;
     find("#iteration-excerpt").hidden = false;
