@@ -522,7 +522,11 @@ def test_every_entry_of_the_menus_shows_something(
         if _list_types(space) & present
     }
     offered = {
-        path for group in menus.values() for path in group if _is_offered(VIEWS[path], present)
+        path
+        for group in menus.values()
+        for path in group
+        for one in (path, *(VIEWS[path].opens_if if of_trace else ()))
+        if _is_offered(VIEWS[one], present)
     }
     assert offered
     assert [path for path in offered if lacking[path]] == []
