@@ -270,7 +270,11 @@ def _parse_histogram(text: str) -> Histogram:
         "ShortHeaderLabels",
     ):
         _parse_capitalized_flag(name, tags[name])
-    automatic = _parse_capitalized_flag("ComputeYScale", tags["ComputeYScale"])
+    # A table of some rows has columns found by Paraver, as paramedir names its rows wrongly otherwise; those
+    # that are declared stay beside it.
+    is_of_some_rows = tags.get("Objects", "All") != "All" and float(tags["Maximum"]) > 1
+    found = _parse_capitalized_flag("ComputeYScale", tags["ComputeYScale"])
+    automatic = found and not is_of_some_rows
     width = (
         float(tags["Delta"])
         if _parse_capitalized_flag("UseFixedDelta", tags["UseFixedDelta"])
