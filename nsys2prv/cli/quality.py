@@ -56,7 +56,7 @@ def run_quality(options: argparse.Namespace) -> Answer:
         for note in lacking:
             lines += [f"  {note.text}", f"    do: {note.advice}"]
     else:
-        lines.append("Nothing is missing: this capture has all that the figures need")
+        lines.append("Nothing required is missing; optional data explains more")
     if unrecorded:
         lines += ["", "Also possible"]
         lines += [f"  {how} (no {what} in this capture)" for what, how in unrecorded.items()]

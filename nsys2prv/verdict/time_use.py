@@ -238,7 +238,9 @@ def _describe_longest_kernel(facts: JobFacts) -> str:
     function, lasts, count = sums.sort("time", "function").row(-1)
     share = lasts / max(sums["time"].sum(), 1)
     instances = f", {count:,} template instances" if count > 1 else ""
-    named = f" Top kernel: {shorten_name(function)} ({share:.0%} of kernel time{instances})."
+    named = (
+        f" Top kernel: {shorten_name(function)} ({share:.0%} of compute kernel time{instances})."
+    )
     return named if function else ""
 
 

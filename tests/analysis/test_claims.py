@@ -44,7 +44,7 @@ def test_instances_of_a_template_are_one_kernel(tmp_path: Path) -> None:
     tables = {KERNEL: kernels, "StringIds": make_strings(*names)}
     with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True) as job:
         (note, *_) = job.analyse("findings")["findings"].notes
-    assert "Top kernel: fill (64% of kernel time, 3 template instances)" in note
+    assert "Top kernel: fill (64% of compute kernel time, 3 template instances)" in note
 
 
 def find(
