@@ -266,7 +266,7 @@ class OpenJob(Closable):
 
     @cached_property
     def reaches(self) -> list[Reach]:
-        """How far CUDA and MPI calls are recorded, where that is not to the end, by all of a job that was cut."""
+        """Return how far CUDA and MPI calls are recorded, where not to the end, by all of a job that was cut."""
         job, reader, saved = self.prepared, self.reader, self.saved_reader
         if job.uncut:
             reader, saved = make_event_reader(job.uncut), job.folder / "uncut-reader"

@@ -146,6 +146,9 @@ RETURNED_BYTES = 8 << 20
 NEEDED_BYTES, BYTES_PER_THREAD = 768 << 20, 256 << 20
 #: Reports of so little in all are read and analyzed as quickly by the fewest threads that polars has.
 SMALL_BYTES, FEWEST_THREADS = 16 << 20, 2
+#: The variable with polars' number of threads, and the variables of libraries that this process has set.
+POLARS_THREADS = "POLARS_MAX_THREADS"
+_CHOSEN: set[str] = set()
 
 
 class FolderBudget:
@@ -221,7 +224,22 @@ def limit_threads(jobs: int, paths: Iterable[str | Path]) -> None:
     files = (file for one in given for file in (one.iterdir() if one.is_dir() else [one]))
     with suppress(OSError):
         if jobs or sum(file.stat().st_size for file in files) <= SMALL_BYTES:
-            os.environ.setdefault("POLARS_MAX_THREADS", str(max(jobs or 0, FEWEST_THREADS)))
+            _set_threads(POLARS_THREADS, max(jobs or 0, FEWEST_THREADS))
+
+
+def use_one_thread() -> None:
+    """Let numeric libraries that are not in use yet have one thread in this process and those that it
+    starts, unless the user's environment says how many.
+    """
+    for library in (POLARS_THREADS, "OPENBLAS_NUM_THREADS"):
+        _set_threads(library, 1)
+
+
+def _set_threads(library: str, count: int) -> None:
+    """Set the threads of a library, unless its variable was set before this process did."""
+    if library in _CHOSEN or library not in os.environ:
+        _CHOSEN.add(library)
+        os.environ[library] = str(count)
 
 
 def return_large_blocks() -> None:

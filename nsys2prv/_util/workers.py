@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from nsys2prv._util.budget import collect_garbage_seldom, keep_freed_memory
+from nsys2prv._util.budget import collect_garbage_seldom, keep_freed_memory, use_one_thread
 from nsys2prv._util.errors import Nsys2prvError, UsageError, delay_signals
 
 if TYPE_CHECKING:
@@ -252,21 +252,13 @@ def _list_missing(paths: Sequence[Path]) -> tuple[str, list[Path]]:
     return socket.gethostname(), [path for path in paths if not path.exists()]
 
 
-def limit_threads() -> None:
-    """Let numeric libraries that are not in use yet have one thread in this process, unless the
-    environment says how many.
-    """
-    for library in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ.setdefault(library, "1")
-
-
 @contextmanager
 def _make_process_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     """Start `jobs` processes, which use one thread each."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    limit_threads()
+    use_one_thread()
     try:
         # Spawned: libraries that have threads, as polars does, may hang in a forked process.
         executor = ProcessPoolExecutor(jobs, get_context("spawn"), _prepare_worker)
@@ -328,7 +320,7 @@ def _make_dask_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
         if scheduler:
             client = Client(scheduler, timeout=SCHEDULER_TIMEOUT)
         else:
-            limit_threads()
+            use_one_thread()
             with _delay_interruptions():
                 client = Client(
                     n_workers=max(1, jobs),
@@ -345,7 +337,7 @@ def _make_dask_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
         # workers were lost.
         workers = max(1, sum(client.nthreads().values()))
         executor = client.get_executor(pure=False)
-        client.run(limit_threads)
+        client.run(use_one_thread)
         yield Pool(executor, workers, lost=(KilledWorker,), is_remote=bool(scheduler))
 
 
@@ -380,7 +372,7 @@ def _make_mpi_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
 
     others = MPI.COMM_WORLD.Get_size() - 1
     if MPI.COMM_WORLD.Get_rank():
-        limit_threads()
+        use_one_thread()
     with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
         if executor is not None:
             yield Pool(executor, max(1, others), is_remote=others > 0)

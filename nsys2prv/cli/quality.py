@@ -14,6 +14,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from nsys2prv._util.files import write_complete_files
 from nsys2prv.cli.report import Answer, choose_running, make_heading
 from nsys2prv.conversion.quality import WOULD_TELL, is_minor, list_options, list_unrecorded
 from nsys2prv.export.info import read_program
@@ -70,7 +71,7 @@ def run_quality(options: argparse.Namespace) -> Answer:
         "command": command if wanted else "",
     }
     if options.json:
-        options.json.write_text(f"{json.dumps(facts, indent=1)}\n", encoding="utf-8")
+        write_complete_files({options.json: f"{json.dumps(facts, indent=1)}\n"})
     return "\n".join(lines), list(map(str, described["warnings"])), LACKING if lacking else 0
 
 

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 FIRST = ("findings", "efficiencies")
 #: What options select where they select no part of the job.
 WHOLE_JOB = {"kinds": (), "cut": CutOptions()}
-#: Endings of traces for Perfetto.
-PERFETTO_ENDINGS = (".pftrace", ".pftrace.gz")
 #: Options of all that reads reports.
 RUNNING = ("kernel_rules", "nvtx_rules", "align", "jobs", "tmp", "quiet", "anonymous")
 #: Exit status of a difference that exceeds a limit, and of limits of runs that cannot be compared.
@@ -67,6 +65,9 @@ Answer = tuple[str, list[str], int]
 
 def run_report(options: argparse.Namespace) -> Answer:
     """Run `report`."""
+    if options.moment:
+        # Before the job is analyzed.
+        _parse_moment(options)
     asks_findings = parse_what_ifs(options.what_if) or options.paraver_tutorial or options.moment
     if asks_findings and options.only and "findings" not in options.only:
         options.only.append("findings")
@@ -90,17 +91,23 @@ def run_report(options: argparse.Namespace) -> Answer:
 
 def _write_moment(findings: Sequence[Finding], options: argparse.Namespace) -> Summary:
     """Write the trace of a finding's first moment; its times are those of the whole job."""
+    number, trace = _parse_moment(options)
+    spans = {place: one.span for place, one in enumerate(findings, 1) if one.span}
+    if number not in spans:
+        refuse("no_such_moment", number=number, known=format_numbers([*spans]) or "none")
+    begin, end = spans[number]
+    cut = CutOptions(time=f"{begin}ns:{end}ns", keep_time=True)
+    return convert(options.reports, trace, Options(cut=cut, **_choose(options, *RUNNING)))
+
+
+def _parse_moment(options: argparse.Namespace) -> tuple[int, str]:
+    """Return the number of a finding, and the trace to write. Raises UsageError where these are not given."""
     number, _, trace = options.moment.partition("=")
     if not (number.isdigit() and trace):
         refuse("moment_of_no_trace", text=options.moment)
     if Path(options.reports[0]).suffix == JSON:
         refuse("moment_of_finished_report", path=options.reports[0])
-    with_moments = [place for place, one in enumerate(findings, 1) if one.moments]
-    if int(number) not in with_moments:
-        refuse("no_such_moment", number=number, known=format_numbers(with_moments) or "none")
-    begin, end = findings[int(number) - 1].span or (0, 0)
-    cut = CutOptions(time=f"{begin}ns:{end}ns", keep_time=True)
-    return convert(options.reports, trace, Options(cut=cut, **_choose(options, *RUNNING)))
+    return int(number), trace
 
 
 def _choose_tutorial(options: argparse.Namespace) -> Path:
@@ -300,7 +307,7 @@ def write_report_files(
     page = _import_page().make_page(finished)
     path.write_text(finished.to_json(), encoding="utf-8")
     path.with_suffix(".html").write_text(page, encoding="utf-8")
-    if trace.name.endswith(PERFETTO_ENDINGS):
+    if ".pftrace" in trace.suffixes:
         from nsys2prv.show.perfetto import append_report
 
         append_report(trace, finished)

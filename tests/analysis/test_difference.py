@@ -185,7 +185,7 @@ def test_clocks(time: int, is_said: bool) -> None:
 
 
 def test_ends_that_one_run_alone_shows() -> None:
-    """Where the hosts of one run alone are recorded, it begins and ends elsewhere: that is not compared."""
+    """Compare GPU work alone where only one run recorded its hosts, and so begins and ends elsewhere."""
     runs = [
         make_run({GEMM: {"count": 40 * at}}, start=at * MS, records={layout: 1})
         for at, layout in ((1, "nvtx"), (40, "thread_state"))
@@ -198,7 +198,7 @@ def test_ends_that_one_run_alone_shows() -> None:
 
 
 def test_bars_add_up() -> None:
-    """What takes longer without what takes less is the difference, to the character."""
+    """Check that longer parts less shorter parts are the difference, to the character."""
     comparison, result = compare_jobs(
         make_run(), make_run({GEMM: {"time": 600 * US}, "norm": {"time": 10 * US}})
     )

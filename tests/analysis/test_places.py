@@ -152,7 +152,7 @@ def test_ranges_that_differ_in_numbers_are_one_place(kind: int, tmp_path: Path) 
 
 
 def test_a_range_that_is_longer_more_often_is_not_longer_each_time(tmp_path: Path) -> None:
-    """What each takes longer, by 7%, is no tenth of the loss: the slow rank does it 12 times a step."""
+    """Check that small excesses count: each is 7% and no tenth of the loss, 12 times a step."""
     load, work = np.full((RANKS, STEPS), 20_000), np.full((RANKS, STEPS), 200_000)
     load[SLOW] = 400_000
     reports = write_job(tmp_path, load, work)

@@ -123,7 +123,7 @@ def test_one_run_has_no_scalability() -> None:
 
 
 def test_balance_of_a_program_of_mpi_alone(tmp_path: Path) -> None:
-    """What each rank does outside MPI, as SQL has it; plots show it."""
+    """Compare the time of each rank outside MPI with SQL; plots show it."""
     with tarfile.open(
         SAMPLES.parent / "tests" / "mpi_patterns" / "recordings.tar.xz"
     ) as recordings:

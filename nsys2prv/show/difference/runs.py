@@ -52,7 +52,7 @@ class Run(Struct, frozen=True):
 
     @property
     def lasts(self) -> np.ndarray:
-        """How long each iteration takes (ns), empty where that is not known."""
+        """Return the duration of each iteration (ns), empty where not known."""
         return np.diff(self.job.iterations or [0])
 
 

@@ -101,7 +101,7 @@ def test_bar_tables_and_findings_agree(page_and_json: tuple[str, dict]) -> None:
 
 
 def test_bars_of_findings_compare_those_of_a_group(page_and_json: tuple[str, dict]) -> None:
-    """What happens once has a share of the job, causes and limits one of the steady state."""
+    """Check that one-time costs have shares of the job, causes and limits of the steady state."""
     text, data = page_and_json
     findings = [*map(Finding.from_dict, data["findings"])]
     most = {name: max(0.01, *(one.share for one in own)) for name, own in group_findings(findings)}

@@ -202,7 +202,7 @@ def test_a_selection_says_what_sql_says(training: Path, visit: Callable[..., Any
 
 
 def test_shares_of_events_are_those_of_bins(training: Path, visit: Callable[..., Any]) -> None:
-    """What a pixel column shows of single events is what bins, which analyses made, say of it."""
+    """Compare the shares of pixel columns by single events with those by bins of analyses."""
     page = visit(training)
     page.locator("#whole canvas").scroll_into_view_if_needed()
     page.wait_for_timeout(400)
