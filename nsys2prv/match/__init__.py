@@ -1,13 +1,13 @@
 """Relate events of several reports: messages, collectives, memory in use.
 
-In: *facts*, small frames that event kinds set aside while reading
-(:meth:`nsys2prv.events.extraction.Extraction.add_fact`). Out: further records and lines in trace time,
-and observations of clocks. Start here, then in :mod:`gpu_memory`, the shortest relation.
+Input: *facts*, small frames that event kinds keep while reading
+(:meth:`nsys2prv.events.extraction.Extraction.add_fact`). Output: further records and lines in trace time, and
+clock observations. Start here, then read :mod:`gpu_memory`, the shortest relation.
 
-The catalogue of events declares all relations and names their functions; :func:`run_relations` runs
-them once every clock, object and name is known. Rows of a job stand in :class:`Block` on disk, by
-group and report: nobody needs all rows of a job at once. `gathering` observes clocks by collectives,
-`meetings` lists what was matched.
+The event catalogue declares all relations and names their functions; :func:`run_relations` runs them once
+every clock, object and name is known. The rows of a job are stored on disk as :class:`Block`, by group and
+report, so no step needs all rows of a job at once. `gathering` observes clocks by collectives; `meetings`
+lists the matched calls.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ RunTasks = Callable[[Callable, Sequence], Iterator]
 
 
 class Observed(Struct, frozen=True):
-    """Observations of clocks by a relation; times are those of the hosts' own clocks."""
+    """Clock observations of a relation. Times are those of the hosts' own clocks."""
 
     #: Calls of collectives, in portions of whole groups that ascend by group.
     calls: Sequence[CallPortion] = ()
@@ -114,9 +114,7 @@ class RelationContext(Struct, frozen=True):
     clock_error: int = ALIGNED_ERROR
 
     def select_facts(self, relation: Relation, first_task: int) -> RelationContext | None:
-        """Return the context with the facts of a relation; None where the first of them is not
-        there.
-        """
+        """Return the context with the facts of a relation, or None if its first kind of facts is missing."""
         files = {name: self.files.get(name, ()) for name in relation.facts}
         own = replace(self, files=files, first_task=first_task)
         return own if files[relation.facts[0]] else None
@@ -159,16 +157,16 @@ def run_step(step: Callable[[], T]) -> T:
 
 
 class Relation(Struct, frozen=True, forbid_unknown_fields=True):
-    """The declaration of a relation: what it reads, and two functions (`module.function` of this
-    package, "" where it has none).
+    """The declaration of a relation: the facts it reads, and two functions (`module.function` of this
+    package, or "").
 
-    Both get the facts as files, and run steps on them. How many facts a step reads at a time is
-    theirs to say.
+    Both functions get the facts as files and run steps on them. They decide how many facts a step reads at a
+    time.
 
-    A frame of facts has the columns that its event kind gave it, where trace times and thread
-    indices stand for local times and objects, and `report` (index in rank order), `host` (its
-    machine), `clock_group` (of which the times can be compared with each other), `task` (0-based task of
-    the trace) of its process by the column `process`.
+    A frame of facts has the columns that its event kind gave it, with trace times and thread indices in place
+    of local times and objects. It also has `report` (index in rank order), `host` (its machine),
+    `clock_group` (times of one group can be compared), and `task` (0-based trace task) of the process in
+    column `process`.
     """
 
     #: Name, as --args and --sample take it.
@@ -198,9 +196,9 @@ def write_result(
     rows: Iterable[Rows | Counters] = (),
     lines: Iterable[CommunicationLines] = (),
 ) -> WorkResult:
-    """Return the result of what this name finds between reports, stored under this task number:
-    records and lines in trace time (ns), on objects that are thread indices of the trace. Fields of
-    the rows' layouts are plain numbers or values of value sets.
+    """Store the records and lines that a relation found, and return them as the result of this task number.
+    Times are trace time (ns) and objects are thread indices of the trace. Fields of the rows' layouts are
+    plain numbers or values of value sets.
     """
     result = WorkResult(number, TRACE, 0)
     account = Account()
@@ -251,7 +249,7 @@ def read_fact(
     tasks: Mapping[tuple[int, int], int],
     columns: Sequence[str] | None = None,
 ) -> pl.DataFrame:
-    """Return the facts of one name, from all its files, or some columns of them."""
+    """Return all columns, or some, of the facts of one name from all its files."""
     if not files:
         return pl.DataFrame()
     read = [(file, read_columns(file.frame, columns)) for file in files]
@@ -426,9 +424,9 @@ def divide_ordinals(blocks: Sequence[Block], most: int) -> list[tuple[int | None
 def store_by_time(
     context: RelationContext, blocks: Sequence[Block], most: int, step: Callable[..., WorkResult]
 ) -> list[WorkResult]:
-    """Return what the step stores of each span of time (low, high) with about `most` rows of these
-    blocks, whose ordinal is a time; one result without anything where there are none. The step also
-    gets the folder and the number of its task.
+    """Run the step for each time span (low, high) with about `most` rows of these blocks, whose ordinal is a
+    time, and return the results; one empty result if there are no rows. The step also gets the folder and the
+    number of its task.
     """
     steps = [
         partial(step, context.folder, number, *span)

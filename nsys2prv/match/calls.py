@@ -1,10 +1,9 @@
-"""Observe the hosts' clocks by collective calls, of MPI and of NCCL alike: all members leave one at
+"""Observe the hosts' clocks by collective calls, of MPI and NCCL alike: all members leave a collective at
 nearly the same moment.
 
-The calls of a few reports are sorted, in blocks on disk by communicator and member. Portions of
-whole communicators are then gathered per host (:mod:`nsys2prv.match.gathering`). Calls are compared
-by the numbers that the report knows, else by the order in which their members made them: the n-th
-of each is the others' n-th unless rows are missing.
+The calls of a few reports are sorted into blocks on disk by communicator and member. Portions of whole
+communicators are then gathered per host (:mod:`nsys2prv.match.gathering`). Calls are matched by the numbers
+in the report, otherwise by their order on each member: n-th calls belong together unless rows are missing.
 """
 
 from __future__ import annotations
@@ -186,7 +185,7 @@ class CallPortion(Struct, frozen=True):
         return [time for block in self.blocks for time in (block.earliest, block.latest)]
 
     def read_calls(self) -> pl.DataFrame:
-        """Return all calls. Where the report numbers those of a communicator, it does by function."""
+        """Return all calls. Numbers recorded for a communicator's calls count each function separately."""
         others = {block.group for block in self.blocks if not block.numbered}
         groups = np.array([block.group for block in self.blocks])
         groups = np.repeat(groups, [block.rows for block in self.blocks])

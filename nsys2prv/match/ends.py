@@ -44,7 +44,7 @@ class Ends(Table, frozen=True):
 
 
 class Match(Struct, frozen=True):
-    """Calls of one sequence matched with those of another."""
+    """Calls of one sequence matched with the calls of another."""
 
     #: Place of each call's partner in the other sequence, -1 without one.
     index: np.ndarray
@@ -65,9 +65,8 @@ def mask_compatible(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def match_sequences(own: Ends, other: Ends, noise: Noise) -> Match:
-    """Return the partners of the calls in the other sequence, where both may lack calls; none if
-    nothing fits.
-    """
+    """Match the calls of two sequences that may both have missing calls. Return no partners if nothing
+    fits."""
     length = _choose_chunk_length(len(own), len(other))
     for most, chunks in CHUNKS if length else ():
         fits = _find_fits(own, other, min(most, length), chunks, noise)
@@ -143,8 +142,8 @@ def _find_places(
 def _grow_match(
     own: Ends, other: Ends, begin: int, place: int, length: int, usual: float
 ) -> Match | None:
-    """Return the match of all calls, grown from the match of a chunk; None if it cannot be grown.
-    usual: what ends of one collective may differ by (ns), however close most of them are.
+    """Grow the match of a chunk to all calls and return it, or None if it cannot be grown. usual: allowed
+    difference between ends of one collective (ns), however close most of them are.
     """
     low, high = begin, begin + length
     times = own.time[low:high]
@@ -191,8 +190,8 @@ def find_nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarra
 
 
 def is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.ndarray) -> bool:
-    """Return whether the ends are closer than unrelated ones, which lie anywhere between two
-    others: at a median of a half of half the gap.
+    """Return whether the ends are closer than unrelated ends, which are spread evenly between two others:
+    their median misfit is half of half the gap.
     """
     gaps = np.diff(other)
     around = np.minimum(gaps[np.minimum(index, len(gaps) - 1)], gaps[np.maximum(index - 1, 0)]) / 2
@@ -226,9 +225,9 @@ SAME_DISTANCE = 100_000.0
 
 
 def rate_in_order(own: Ends, other: Ends, noise: Noise, rivals: list[float]) -> float:
-    """Return how certain it is that equally many calls belong together one by one, whatever line is
-    between their clocks, as :func:`rate_match` does. None is missing, so a call without a partner is
-    off by as much as lies between two calls.
+    """Rate the certainty that equally many calls belong together one by one, whatever line relates their
+    clocks, as :func:`rate_match` does. No call is missing, so a call without a partner counts as off by the
+    gap between two calls.
     """
     if len(own) < 2:
         return 0.0
@@ -249,10 +248,10 @@ def find_width(noise: Noise, spread: float, count: int) -> float:
 def rate_match(
     own: Ends, other: Ends, width: float, rivals: list[float], missing: float = MISSING_CALL_WIDTHS
 ) -> float:
-    """Return how certain it is that calls on one clock belong together, where both sequences may lack
-    calls: reliable from SURE_RATING on, 0 if another pairing fits about as well. Calls of different
-    signatures are no collective. rivals: :func:`find_rival_distances` of the others. missing: how
-    many widths a call without a partner is taken to be off.
+    """Rate the certainty that calls on one clock belong together, if both sequences may have missing calls:
+    reliable from SURE_RATING, 0 if another pairing fits about as well. Calls with different signatures never
+    form a collective. rivals: :func:`find_rival_distances` of the others. missing: assumed misfit of a call
+    without a partner, in widths.
     """
     if not (own.signature.all() and other.signature.all()):
         own, other = (Ends(side.time, np.zeros_like(side.signature)) for side in (own, other))

@@ -1,13 +1,11 @@
-"""Gather the calls of all members per host, one row per host and collective, without members that
-do not belong; and find the calls that two hosts have in common where no settled communicator
-connects them.
+"""Gather the calls of all members per host, one row per host and collective, without members that do not
+belong; and find the calls that two hosts share if no settled communicator connects them.
 
-Such hosts are placed by all that two of them have in common: communicators that could not be settled
-one by one are judged together. Where that does not settle them either, the order of the calls is
-taken as it is, if both hosts have equally many of each communicator, and these are so few that
-nothing speaks for another pairing, or UTC speaks for this one: it is probably right, but nothing
-shows it. If it is wrong, the host is off by no more than the calls reach over, as long as the two
-have one call in common.
+Two such hosts are placed by everything they share: communicators that could not be settled one by one are
+judged together. If that does not settle them either, the order of the calls is accepted when both hosts have
+equally many calls of each communicator, and they are so few that no other pairing is indicated, or UTC
+supports this one. The order is then probable but unproven. If it is wrong, the host is off by at most the
+time span of the calls, provided that the hosts share at least one call.
 """
 
 from __future__ import annotations
@@ -146,8 +144,8 @@ def _choose_one_per_host(calls: pl.DataFrame) -> pl.DataFrame:
 def merge_observations(
     parts: Sequence[GatheredCalls], messages: pl.DataFrame, hosts: int
 ) -> Observations:
-    """Return what the calls of all parts and messages (MESSAGES) between hosts tell of their clocks.
-    parts: whole groups, ascending by kind of noise and group. hosts: number of all.
+    """Merge the clock observations of all parts and messages (MESSAGES) between hosts. parts: whole groups,
+    ascending by kind of noise and group. hosts: total number of hosts.
     """
     parts = parts or [gather_calls(pl.DataFrame(schema=CALLS), 0)]
     rows = _concat_rows([part.rows for part in parts])
@@ -194,18 +192,18 @@ def _sample_collectives(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _choose_sample(collectives: pl.DataFrame) -> pl.DataFrame:
-    """Return the collectives of a group to look at; `held`: those that are held back."""
+    """Return the sampled collectives of a group; `held`: held back for verification."""
     kept = collectives[choose_evenly(collectives.height, MOST_COLLECTIVES)]
     return kept.with_columns(held=pl.int_range(pl.len()) % HOLD_BACK == HOLD_BACK - 1)
 
 
 def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per collective and host, sorted by both, of collectives on several hosts.
+    """Return one row per collective and host, sorted by both, for collectives on several hosts.
 
-    Columns: key, noise_kind, ordinal, clock, held, role; begin: the latest of the host's members
-    that no end may precede, null without any; first_end: their earliest that comes after such
-    begins, null without any; end: their mean end; late: the last to come of all members is here,
-    who has the shortest duration as all end together; collective: number from 0.
+    Columns: key, noise_kind, ordinal, clock, held, role; begin: the latest begin among the host's members
+    that no end may precede, or null; first_end: their earliest end after such begins, or null; end: their
+    mean end; late: the last member of all to arrive is on this host (it has the shortest duration, as all end
+    together); collective: number from 0.
     """
     role = pl.col("role").first()
     hosts = table.group_by("key", "ordinal", "clock").agg(

@@ -1,9 +1,9 @@
-"""Memory of each kind in use on every GPU, at every moment, by all processes in the trace.
+"""Compute the memory of each kind in use on every GPU at every moment, by all processes in the trace.
 
-An address means memory of one process, from its allocation to its release or to the next allocation
-at that address, whose missing release is then made up for. Memory that was allocated before the
-capture is not known: releases of it change nothing and are counted. A release gives back what its
-allocation took, whatever the release itself says.
+An address identifies memory of one process from its allocation to its release, or to the next allocation at
+that address; the missing release is then added. Memory allocated before the capture is unknown: its releases
+change nothing and are counted. A release frees as much as its allocation took, whatever size the release
+itself records.
 """
 
 from __future__ import annotations

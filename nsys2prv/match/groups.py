@@ -1,9 +1,9 @@
-"""Find the groups that the ranks of a job are divided into: by communicators of NCCL, by stages of a pipeline,
-which pass their results on to the next one, and by what else ranks send each other.
+"""Find the groups that divide the ranks of a job: NCCL communicators, pipeline stages that pass their results
+on, and other groups that exchange messages.
 
-A *dimension* is such a division of all ranks with a name (tensor, data, pipeline, expert). It follows from
-its operations; the sentence that says so has its evidence, as several layouts may fit. Names and sizes that
-are given win (`--mesh tp=2,pp=4,dp=2`): ranks are numbered along the first dimension fastest.
+A *dimension* is a division of all ranks with a name (tensor, data, pipeline, expert). The name is inferred
+from its operations; the sentence that names it gives the evidence, as several layouts may fit. Given names
+and sizes take precedence (`--mesh tp=2,pp=4,dp=2`): ranks are numbered along the first dimension fastest.
 """
 
 from __future__ import annotations
@@ -133,8 +133,7 @@ def find_divisions(
     reader: EventReader, pipeline: Pipeline | None, begin: int, end: int
 ) -> list[Division]:
     """Return how NCCL divides all ranks that use it between two times (ns): sets of communicators whose
-    groups have equal steps between ranks, such as 0,1 and 2,3, and the groups in which ranks send each
-    other messages.
+    groups have equal steps between ranks, such as 0,1 and 2,3, and groups in which ranks exchange messages.
     """
     task_of = reader.rows.get_column("task") - 1
     kernels = name_unknown(reader, list_nccl_kernels(reader))
@@ -183,9 +182,9 @@ def find_divisions(
 def name_groups(
     divisions: Sequence[Division], pipeline: Pipeline | None
 ) -> dict[tuple[int, ...], tuple[str, int, int]]:
-    """Return sets of processes -> what such a set is (STAGE, REPLICA, GROUP), its number from 1, and how many
-    there are. Replicas are what all other divisions link, where the one with the widest steps is left
-    out, of several: it holds ranks that do the same with other data.
+    """Map sets of processes to a group type (STAGE, REPLICA, GROUP), a number from 1, and the number of such
+    groups. Replicas are the sets that all other divisions connect, leaving out the division with the widest
+    steps if there are several: its ranks do the same work on other data.
     """
     divisions = [one for one in divisions if len(one.groups) > 1]
     sets = [(STAGE, pipeline.stages)] if pipeline else []
@@ -205,8 +204,8 @@ def name_groups(
 def _find_rest(
     found: Sequence[Division], every: Sequence[int], pairs: frozenset[tuple[int, int]]
 ) -> Iterator[Division]:
-    """Yield the groups in which ranks send to each other, whose partners are not known: those that have the
-    same place in all dimensions that are known, if these leave such. pairs: that are known.
+    """Yield the groups in which ranks exchange messages with unknown partners: ranks at the same place in all
+    known dimensions, if these leave any. pairs: known pairs.
     """
     divides = [one for one in found if 1 < one.size < len(every)]
     places = [
@@ -226,7 +225,7 @@ def _find_rest(
 
 
 class Unknown(Struct, frozen=True):
-    """Members of NCCL kernels whose communicator no payload names, by whom they meet."""
+    """Members of NCCL kernels without a communicator in their payloads, grouped by the kernels they share."""
 
     #: Row of the trace and operation -> `communicator`: a number for all with the same members, beyond those
     #: of communicators.
@@ -238,7 +237,7 @@ class Unknown(Struct, frozen=True):
 
 
 def find_unknown(reader: EventReader) -> Unknown:
-    """Return who takes part in the NCCL kernels whose communicator is not known."""
+    """Return the members of NCCL kernels with unknown communicators."""
     return reader.remember("unknown members", lambda: _find_unknown(reader))
 
 
@@ -298,8 +297,8 @@ def _parse_members(text: str) -> tuple[int, ...]:
 
 
 def _tell_apart(known: pl.DataFrame) -> pl.DataFrame:
-    """Return members of kernels (`thread`, `process`, `operation`, `members`), where several communicators in
-    step are told apart by what a stream does else, and by those that are alone: of equal steps.
+    """Return members of kernels (`thread`, `process`, `operation`, `members`). Communicators that run in step
+    are separated by the other work on their streams and by groups that run alone, if all have equal steps.
     """
     rows = [(*row[:3], tuple(row[3])) for row in known.rows()]
     least: dict[int, tuple[int, ...]] = {}
@@ -347,8 +346,8 @@ def _tile(
 
 
 def _divide_by_links(links: frozenset[tuple[int, int]]) -> Iterator[Division]:
-    """Yield the groups that messages form, whose directions are not known: chains, rings, or each with each.
-    Of two alone nothing tells them apart. links: processes, the lower first.
+    """Yield the groups formed by messages of unknown direction: chains, rings, or complete groups. Two ranks
+    alone fit all of these. links: pairs of processes, the lower one first.
     """
     groups = tuple(sorted(tuple(sorted(one)) for one in join_linked(links)))
     if len({*map(len, groups)}) != 1 or (size := len(groups[0])) < 3:
@@ -375,10 +374,10 @@ def _divide_by_messages(pairs: set[tuple[int, int]]) -> Iterator[Division]:
 def find_pipeline(
     reader: EventReader, begin: int, end: int, begins: Sequence[int]
 ) -> Pipeline | None:
-    """Return the pipeline that the messages between these times (ns) show: processes whose partners
-    form chains of equal length, or rings where micro-batches pass each process several times, and
-    which send nothing before they have received. None where they form anything else, as those do that
-    exchange halos. begins: of the iterations in this time, none where unknown.
+    """Return the pipeline that messages between these times (ns) form, or None. In a pipeline, partners form
+    chains of equal length, or rings if micro-batches pass each process several times, and no process sends
+    before it has received. Halo exchanges form no pipeline. begins: of the iterations in this time, empty if
+    unknown.
     """
     task_of = reader.rows.get_column("task") - 1
     lines = list_messages(reader)
@@ -429,8 +428,8 @@ def find_pipeline(
 
 
 def _list_first_stages(lines: pl.DataFrame, partners: Mapping[int, set[int]]) -> list[int]:
-    """Return the processes that begin chains, or rings, of partners: those that send first, and have one
-    partner if any has.
+    """Return the processes at the start of chains or rings of partners: those that send first, with only one
+    partner if any such exist.
     """
     first = dict(lines.group_by("a").agg(pl.col("sent").min()).sort("a").rows())
     found = []
@@ -441,8 +440,8 @@ def _list_first_stages(lines: pl.DataFrame, partners: Mapping[int, set[int]]) ->
 
 
 def _passes_on(lines: pl.DataFrame, chain: Sequence[int]) -> bool:
-    """Return whether each process of a chain but the first sends in most iterations only what it has
-    received something for.
+    """Return whether, in most iterations, each process of a chain except the first sends only after
+    receiving.
     """
     for before, after in pairwise(chain):
         own = lines.lazy().filter(a=before, b=after).group_by("iteration")
@@ -458,10 +457,9 @@ def _passes_on(lines: pl.DataFrame, chain: Sequence[int]) -> bool:
 def sum_kernels(
     reader: EventReader, unit: int, span: tuple[int, int], find_computing: Callable[[int], Spans]
 ) -> pl.DataFrame:
-    """Return sums of the NCCL kernels of a unit in some time (ns) by task, communicator (where it is not known,
-    by thread), operation and bytes: how many, their time, how much of it is beside computation, and of how
-    many (`matched`) waits are known, how long these are, and how long without computation beside.
-    find_computing: returns when a device computes.
+    """Sum the NCCL kernels of a unit in a time span (ns) by task, communicator (thread if unknown), operation
+    and bytes: number, time, time overlapped by computation, and for the `matched` ones with known waits, the
+    wait time and the wait time without overlap. find_computing: returns the times when a device computes.
     """
     begin, end = span
     kernels = reader.read_begins("nccl_kernel", ("operation", "bytes", "communicator"), unit)
@@ -522,8 +520,8 @@ class Dimension(Struct, frozen=True):
 
 
 def parse_mesh(text: str, ranks: int) -> tuple[tuple[str, int], ...]:
-    """Return names and sizes of dimensions, as in `tp=2,pp=4`. Raises UsageError where it is none of so
-    many ranks.
+    """Parse names and sizes of dimensions, such as `tp=2,pp=4`. Raise UsageError unless they describe a mesh
+    of this many ranks.
     """
     parts = []
     for part in text.split(","):
@@ -578,7 +576,7 @@ class Mesh(Struct, frozen=True):
         return {task: texts[rank] for task, rank in self.ranks.items()}
 
     def add_places(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return a frame with `place` beside `task`, where it is known."""
+        """Add the column `place` to a frame with `task`, null if unknown."""
         places = self.name_places()
         if not places:
             return frame
@@ -590,7 +588,7 @@ class Mesh(Struct, frozen=True):
         return frame.select("task", place.alias("place"), pl.exclude("task"))
 
     def add_dimensions(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return a frame with `dimension` beside `communicator` and `operation`, where any is known."""
+        """Add the column `dimension` to a frame with `communicator` and `operation`, if any is known."""
         names = {value: one.name for one in self.dimensions for value in one.communicators}
         number = pl.col("communicator").cast(pl.Int64)
         of_all = number.replace_strict(names, default=None, return_dtype=pl.String)
@@ -632,7 +630,7 @@ def _find_dimensions(
     span: tuple[int, int],
     begins: Sequence[int],
 ) -> list[Dimension]:
-    """Return the dimensions of a job, those between neighbouring ranks first. Arguments as of
+    """Return the dimensions of a job, dimensions between neighboring ranks first. For arguments, see
     :func:`find_mesh`.
     """
     pipeline = find_pipeline(reader, *span, begins)
@@ -728,8 +726,8 @@ def _name_steps(groups: Sequence[tuple[int, ...]]) -> str:
 
 
 def _find_coordinates(dimensions: Sequence[Dimension], ranks: Sequence[int]) -> pl.DataFrame | None:
-    """Return the place of each rank in each dimension, None where these do not tell all ranks apart,
-    or one has them all.
+    """Return the place of each rank in each dimension, or None if dimensions do not separate all ranks or one
+    dimension contains all of them.
     """
     divides = [one for one in dimensions if one.name != WORLD and one.size < len(ranks)]
     places = {one.name: [one.find_place(rank) for rank in ranks] for one in divides}
@@ -742,7 +740,7 @@ def _find_coordinates(dimensions: Sequence[Dimension], ranks: Sequence[int]) -> 
 
 
 def _place_in_mesh(mesh: Sequence[tuple[str, int]], ranks: Sequence[int]) -> pl.DataFrame:
-    """Return the place of each rank along each dimension of a mesh, the first of which is fastest."""
+    """Return the place of each rank along each dimension of a mesh, the first dimension varying fastest."""
     places, step = {}, 1
     for name, size in mesh:
         places[name] = [number // step % size for number in range(len(ranks))]
@@ -751,7 +749,7 @@ def _place_in_mesh(mesh: Sequence[tuple[str, int]], ranks: Sequence[int]) -> pl.
 
 
 def _name_by_mesh(dimension: Dimension, places: pl.DataFrame) -> Dimension:
-    """Return a dimension with the names of those of a mesh along which its groups lie."""
+    """Return a dimension named after the mesh dimensions along which its groups extend."""
     varying = set()
     for group in dimension.groups:
         own = places.filter(pl.col("rank").is_in(group)).drop("rank")
@@ -764,9 +762,9 @@ def _name_by_mesh(dimension: Dimension, places: pl.DataFrame) -> Dimension:
 
 
 def number_ranks(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, int]:
-    """Return the rank of each task that uses NCCL: of GPUs of a process that in NCCL, or their order where it
-    is not known; none where ranks are not known. kernels: with `task`; tasks: `task`, `rank`, `is_gpu` and
-    `nccl_rank` of all but those of helpers, by task.
+    """Return the rank of each task that uses NCCL: for GPUs of a process, their NCCL rank, or their order if
+    unknown; empty if ranks are unknown. kernels: with `task`; tasks: `task`, `rank`, `is_gpu` and `nccl_rank`
+    of all tasks except helpers', by task.
     """
     if not kernels.height:
         return {}
@@ -803,8 +801,8 @@ def find_named_mesh(reader: EventReader, mesh: str = "") -> Mesh | None:
 
 
 def list_by_dimension(reader: EventReader, mesh: Mesh) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return NCCL kernels that are of a dimension, `thread`, `begin`, `end` (ns), `dimension` (of the value
-    set), and when they wait.
+    """Return the NCCL kernels of known dimensions, as `thread`, `begin`, `end` (ns) and `dimension` (of the
+    value set), and their wait times.
     """
     fields = ("operation", "communicator")
     kernels = name_unknown(reader, reader.read_begins("nccl_kernel", fields))

@@ -1,10 +1,10 @@
-"""Match hand-offs between threads of a host: one waits in OS runtime calls until another one,
-usually of another process, lets it go on.
+"""Match hand-offs between threads of a host: one thread waits in OS runtime calls until another one, usually
+of another process, lets it continue.
 
-No row says who ends a wait. What proves it: again and again, a wait ends just after a call of one
-thread that lets others go on, more often than by chance; or it ends while one thread is between two
-calls and waits for nothing, which goes on soon after, and when it ends follows that thread more closely
-than waits of one length would. Times are of hosts whose clocks can be compared.
+No row records which thread ends a wait. Two patterns prove it. Either a wait repeatedly ends just after
+waking calls of one thread, more often than by chance. Or a wait repeatedly ends while one thread is between
+two calls and waits for nothing; the waiter continues soon after, and the end of its wait follows that thread
+more closely than waits of a fixed length would. Times are of hosts with comparable clocks.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Thread(Struct, frozen=True):
     wakes: np.ndarray
 
     def find_last_waits(self, times: np.ndarray) -> np.ndarray:
-        """Return the last of its waits that begins no later than each of these, -1 for none."""
+        """Return the index of its last wait that begins no later than each of these times, or -1."""
         return np.searchsorted(self.since, times, "right") - 1
 
 
@@ -111,8 +111,9 @@ def list_handoffs(reader: EventReader) -> pl.DataFrame:
 
 
 def list_joining_handoffs(reader: EventReader) -> pl.DataFrame:
-    """Return the hand-offs by which several ranks wait for one process: a rank, or one that lets two of
-    them go on, or such a one. What a process does for one rank alone is that rank's own time.
+    """Return the hand-offs by which several ranks wait for one process: a rank, or a helper that serves at
+    least two ranks, or such a helper's own helper. Work of a process for a single rank counts as that rank's
+    own time.
     """
     rows, owners = list_handoffs(reader), _list_owners(reader)
     columns = (
@@ -131,7 +132,7 @@ def list_joining_handoffs(reader: EventReader) -> pl.DataFrame:
 
 
 def _list_owners(reader: EventReader) -> np.ndarray:
-    """Return for each row whose it is: the task, or a number below 0 for each row of a helper."""
+    """Return the owner of each row: the task, or a number below 0 for each row of a helper."""
     tasks, units = reader.rows.get_column("task"), reader.rows.units
     return np.where(units == NO_UNIT, -1 - np.arange(len(units)), tasks)
 
@@ -165,8 +166,8 @@ def _read_os_calls(reader: EventReader, names: re.Pattern[str]) -> pl.DataFrame:
 
 
 def _merge_waits(waits: pl.DataFrame) -> pl.DataFrame:
-    """Return waits of threads, those close to each other as one, that last SHORTEST: _CALLS. waits: by
-    thread and begin.
+    """Merge waits of a thread that are close together, and return those of at least SHORTEST: _CALLS. waits:
+    by thread and begin.
     """
     reached = pl.col("end").cum_max().shift(1).over("thread")
     run = (pl.col("begin") - reached > TOGETHER).fill_null(True).cum_sum()
@@ -194,8 +195,8 @@ def _group_threads(
     reader: EventReader, pauses: pl.DataFrame, waits: pl.DataFrame, wakes: pl.DataFrame,
     known: Collection[int],
 ) -> Iterator[list[_Thread]]:  # fmt: skip
-    """Yield the threads whose times can be compared with each other, that call CUDA or MPI or wait. known:
-    those of which calls of the system are.
+    """Yield groups of threads with comparable times that call CUDA or MPI, or wait. known: threads with
+    recorded OS runtime calls.
     """
     place = pl.struct("before", "after").rank("dense").cast(pl.Int64)
     pauses = pauses.with_columns(place=place).sort("thread", "begin")
@@ -238,7 +239,7 @@ def _group_threads(
 
 
 def _group_hosts(reader: EventReader) -> list[int]:
-    """Return for each row a number of the hosts whose times can be compared, by collectives."""
+    """Return a host-group number for each row: times within a group are comparable by collectives."""
     nodes = reader.rows.threads["node"].to_list()
     table = list_collectives(reader).filter((pl.col("late") >= 0).all().over("collective"))
     node = pl.Series(nodes, dtype=pl.String).gather(table["thread"])
@@ -252,7 +253,7 @@ def _group_hosts(reader: EventReader) -> list[int]:
 
 
 def _match_threads(threads: Sequence[_Thread]) -> Iterator[pl.DataFrame]:
-    """Yield the hand-offs of threads that call CUDA or MPI, and of those that let them go on: HANDOFFS."""
+    """Yield the hand-offs of threads that call CUDA or MPI, and of the threads that wake them: HANDOFFS."""
     left = [one for one in threads if one.calls]
     seen = {one.row for one in left}
     while left:
@@ -325,9 +326,9 @@ def _find_releaser(waiter: _Thread, waits: np.ndarray, threads: Iterable[_Thread
 def _divide_waits(
     waiter: _Thread, waits: np.ndarray, threads: Iterable[_Thread]
 ) -> Iterator[_Found]:
-    """Yield what ends some waits of a thread that several others end in turn, as one waits for requests and
-    then for what it has asked for: nearly each call of one that lets others go on is followed by the end
-    of a wait at once, and none of another comes in between.
+    """Yield the ends of a thread's waits if several others end them in turn, for example a thread that waits
+    for requests and then for a reply: nearly each waking call of the other thread is followed at once by the
+    end of a wait, with no other thread's call in between.
     """
     threads = [one for one in threads if one.owner != waiter.owner and len(one.wakes)]
     ends, closest = waiter.until[waits], np.full(len(waits), WAKE_UP + 1)
@@ -387,7 +388,8 @@ def _follow(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found | None
 def _make_found(
     waits: np.ndarray, fits: np.ndarray, apart: np.ndarray, other: _Thread, released: np.ndarray
 ) -> _Found:
-    """Return the end of the waits that fit. apart: the ends of waits from what it does (ns)."""
+    """Return the ends of the waits that fit. apart: delay from the other thread's action to the end of the
+    wait (ns)."""
     certain, differs = float(fits.mean()), _measure_spread(apart[fits])
     released = released[fits]
     at = np.searchsorted(other.until, released, "right") - 1
@@ -400,7 +402,7 @@ def _make_found(
 
 
 def _is_regular(lasts: np.ndarray) -> bool:
-    """Return whether waits (ns) are as equally long as those of a timer."""
+    """Return whether waits (ns) have lengths as equal as a timer's."""
     return len(lasts) > 0 and _measure_spread(lasts) < OF_TIMER * np.median(lasts)
 
 

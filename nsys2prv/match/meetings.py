@@ -1,8 +1,8 @@
-"""The tables of what ranks did together: members of collectives, and messages, by whatever rule they were
-matched. All who ask which calls belong together read these.
+"""List calls that ranks made together: members of collectives, and messages, whatever rule matched them. All
+analyses of matched calls read these tables.
 
-The relations matched NCCL kernels and messages while the job was aligned. Calls of MPI are
-matched by the order in which the processes make them (:mod:`mpi_collectives`).
+Relations matched NCCL kernels and messages while the job was aligned. MPI calls are matched by their order in
+each process (:mod:`mpi_collectives`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def list_collectives(reader: EventReader) -> pl.DataFrame:
 
 
 def list_compared_kernels(reader: EventReader) -> pl.DataFrame:
-    """Return the members of collectives of NCCL on hosts whose clocks tell who came late."""
+    """Return the members of NCCL collectives on hosts with clocks accurate enough to identify the late
+    rank."""
     table = list_collectives(reader)
     return table.filter((pl.col("late") >= 0) & ~pl.col("rule").is_in(MPI_RULES))
 
@@ -120,7 +121,7 @@ def _read_kernels(reader: EventReader) -> pl.DataFrame:
 
 
 def _describe_kernels(reader: EventReader, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return kernels with the bytes and communicators of those of NCCL, ABSENT where unknown."""
+    """Add the bytes and communicators of NCCL kernels to a frame of kernels, ABSENT if unknown."""
     known = list_nccl_kernels(reader).drop("operation")
     kernels = kernels.join(known, on=("thread", "begin"), how="left", maintain_order="left")
     return kernels.with_columns(pl.col("bytes", "communicator").fill_null(ABSENT))
@@ -136,14 +137,15 @@ RULES = (
 
 
 def list_messages(reader: EventReader) -> pl.DataFrame:
-    """Return the messages of a job, a row for each: `kind` (of lines), `message` (its number), `sender`
-    and `sent`, `thread` and `received` (rows of the trace, ns), `bytes`. Of MPI also the `rule` that
-    matched it; when the calls begin that complete the send (`waits`) and the receive (`takes`); the
-    `protocol` of the send, and whether that was `learnt` from the job's messages; when the call of the
-    receiver begins that lets the sender go on (`lets`), and that of the sender without which the
-    receiver does not (`drives`), null where there is none; whether a loop of tests waits for it (`polls`); and how long the receiver waited for the
-    sender (`late_sender`), the sender for the receiver (`late_receiver`), and each for the other to
-    be inside of MPI (`sender_held`, `receiver_held`), ns, null where that is not known.
+    """Return the messages of a job, one row each: `kind` (of lines), `message` (its number), `sender` and
+    `sent`, `thread` and `received` (rows of the trace, ns), `bytes`.
+
+    MPI messages also have the matching `rule`; the begins of the calls that complete the send (`waits`) and
+    the receive (`takes`); the `protocol` of the send, and whether it was `learnt` from the job's messages;
+    the begin of the receiver's call that releases the sender (`lets`), and of the sender's call that the
+    receiver needs (`drives`), or null; whether a loop of tests waits for the message (`polls`); and the wait
+    times (ns, null if unknown) of the receiver for the sender (`late_sender`), of the sender for the receiver
+    (`late_receiver`), and of each for the other to be inside MPI (`sender_held`, `receiver_held`).
     """
     return reader.remember("messages", lambda: _read_messages(reader))
 
@@ -164,9 +166,9 @@ def _read_messages(reader: EventReader) -> pl.DataFrame:
 
 
 def list_mpi_waits(reader: EventReader) -> pl.DataFrame:
-    """Return when threads wait in MPI, a row for each span: `thread`, `begin`, `end` (ns), `kind` (a value of
-    the value set `mpi_waiting`), `other`: the thread that is waited for. Spans of one thread are
-    disjoint: a call that waits for several things at once waits for the one that comes last.
+    """Return the spans in which threads wait in MPI, one row each: `thread`, `begin`, `end` (ns), `kind` (a
+    value of the value set `mpi_waiting`), and `other`, the thread waited for. Spans of one thread are
+    disjoint: a call that waits for several things at once waits for the last one.
     """
     return reader.remember("mpi_waits", lambda: _find_mpi_waits(reader))
 
@@ -220,13 +222,13 @@ MUCH_CLOSER = 3.0
 def match_by_ends(
     reader: EventReader, kernels: pl.DataFrame, met: Sequence[pl.DataFrame]
 ) -> list[pl.DataFrame]:
-    """Return the members of meetings (`meeting`) of kernels that are in no collective or message: those
-    of one name that end together, on streams where all kernels of one do so with the others'. They
-    are not sure: ranks in step may be of several communicators. Those of streams that meet several
-    others, as in a pipeline, are found once the rest is.
+    """Match kernels that are in no collective or message by their ends, and return the members of each
+    `meeting`: kernels of one name that end together, on streams on which all kernels of that name do so. The
+    match is not certain: ranks in step may belong to several communicators. Streams that meet several others,
+    as in a pipeline, are matched after the rest.
 
-    kernels: `thread`, `begin`, `end`, `name`, `node_begin` (a number of its own). met: `meeting` and
-    `thread` of members known already.
+    kernels: `thread`, `begin`, `end`, `name`, `node_begin` (a unique number). met: `meeting` and `thread` of
+    known members.
     """
     of_threads = reader.rows.threads.select("thread", "task", "node")
     kernels = _describe_kernels(reader, kernels.drop("bytes").join(of_threads, on="thread"))
@@ -293,7 +295,7 @@ def _find_streams_together(kernels: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def _link_streams(kernels: pl.DataFrame) -> Iterator[tuple[int, int]]:
-    """Yield pairs of streams, the kernels of one of which end with those of the other, all of them."""
+    """Yield pairs of streams on which all kernels end together."""
     gathered = _gather_ends(kernels, "name")
     counts = dict(kernels.group_by("stream").len().rows())
     for own in gathered.partition_by("name", maintain_order=True):
@@ -314,8 +316,8 @@ def _link_streams(kernels: pl.DataFrame) -> Iterator[tuple[int, int]]:
 
 
 def _gather_ends(kernels: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return the kernels that end together with those of other ranks, and all begin before, with the
-    number of the `meeting`. Where a rank has several among them, only closer ones do.
+    """Return the kernels that end together with other ranks' kernels and all begin before, with the number of
+    the `meeting`. If a rank has several of them, only closer ones are kept.
     """
     parts, left = [], kernels
     for together in ENDS_TOGETHER:

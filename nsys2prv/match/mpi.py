@@ -1,14 +1,14 @@
-"""Messages of MPI and of UCX, as lines from sends to the receives that took them; MPI's messages and
-collectives as observations of the hosts' clocks.
+"""Match MPI and UCX messages, as lines from sends to receives; derive clock observations from MPI messages
+and collectives.
 
-The n-th send of a communicator, sender, receiver and tag belongs to the n-th such receive, if the
-reports surely have all of both. A receive through a request is complete with the first Wait of its
-handle, else with the last Test before the handle is used again, else with the receive call itself. A
-receive from MPI_ANY_SOURCE takes the message of the only sender that can be meant, if as many
-of its sends as of such receives are left; otherwise the pairs that follow are uncertain.
+The n-th send of a communicator, sender, receiver and tag belongs to the n-th such receive, if the reports
+certainly have all of both. A receive with a request completes with the first Wait for its handle, otherwise
+with the last Test before the handle is reused, otherwise with the receive call itself. A receive from
+MPI_ANY_SOURCE takes the message of the only possible sender, if as many of its sends as of such receives
+remain; otherwise the pairs that follow are uncertain.
 
-The n-th send of a UCX worker to another with a tag meets the n-th receive of that worker from the
-first with that tag. Lines are drawn only where MPI was not traced, for its messages travel by UCX.
+The n-th send of a UCX worker to another with a tag matches the n-th receive of that worker from the first
+with that tag. Lines are drawn only if MPI was not traced, because its messages use UCX.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class MatchedMessages(Struct, frozen=True):
 
 
 def relate_messages(context: RelationContext) -> list[WorkResult]:
-    """Return lines for the messages that are matched, and notes on those that are not."""
+    """Return lines for matched messages, and notes on unmatched ones."""
     sides, matched = _match_buckets(context, match_messages)
     pairs = [block for part in matched for block in part.pairs]
     results = store_lines(context, "mpi_messages", "mpi_message", True, pairs)
@@ -121,12 +121,12 @@ def observe_messages(context: RelationContext) -> Observed:
 def _match_buckets(
     context: RelationContext, step: Callable[..., T]
 ) -> tuple[list[MessageSides], list[T]]:
-    """Sort the messages into buckets by receiver, and return these and what the step makes of each.
+    """Sort the messages into buckets by receiver; return the buckets and the step's result for each.
 
-    The step gets the MPI rank of all processes of the job (-1 if unknown), and whether it was
-    recorded from MPI_Init on (`began`) and until MPI_Finalize (`ended`); and the communicators and
-    tags in which fully recorded ranks received messages that nobody sent. Their calls were in
-    another communicator that reuses the handle of a freed one, which the reports do not show.
+    The step gets the MPI rank of all processes of the job (-1 if unknown), and whether each was recorded from
+    MPI_Init on (`began`) and until MPI_Finalize (`ended`). It also gets the communicators and tags in which
+    fully recorded ranks received messages without a sender: such calls belong to another communicator that
+    reuses a freed handle, which the reports do not show.
     """
     processes = (
         read_fact(context.files[mpi.PROCESSES], context.tasks)
@@ -153,8 +153,8 @@ def sort_sides(
     processes: pl.DataFrame,
     buckets: int,
 ) -> MessageSides:
-    """Sort the messages of some reports into this many buckets by receiver; one that may be sent or
-    received comes to the bucket of either.
+    """Sort the messages of some reports into this many buckets by receiver. A message that may be sent or
+    received goes into both sides' buckets.
     """
     calls = read_fact(messages, tasks, COLUMNS["mpi_message_facts"])
     sides, unprepared = _find_sides(calls, read_fact(requests, tasks), processes)
@@ -243,8 +243,8 @@ def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> tuple[
 
 
 def _find_completions(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
-    """Return when messages through requests were `completed`, in trace time, by `place`: those that
-    another call completed; NULL or OPEN where that did not end.
+    """Return the completion time (`completed`, trace time) of messages that another call completed, by
+    `place`; NULL or OPEN if that call has no end.
     """
     requested = messages.filter(pl.col("request") != NULL)
     through = requested.filter(pl.col("role").is_in((mpi.SEND, mpi.RECEIVE))).select(
@@ -329,7 +329,7 @@ def match_messages(
 def observe_pairs(
     blocks: Sequence[Block], path: Path, processes: pl.DataFrame, contradictory: pl.DataFrame
 ) -> tuple[Block, ...]:
-    """Match the messages of some receivers, and store those between hosts."""
+    """Match the messages of some receivers, and store messages between hosts."""
     pairs, _ = _pair_messages(blocks, processes, contradictory, in_time=False)
     return write_messages(path, pairs, NoiseKind.MPI)
 
@@ -398,8 +398,8 @@ def _pair_messages(
 
 
 def _find_sources(sends: pl.DataFrame, receives: pl.DataFrame) -> pl.DataFrame:
-    """Return the receives, with the source of those from MPI_ANY_SOURCE filled in where exactly one
-    sender lacks receives, and lacks as many.
+    """Fill in the source of receives from MPI_ANY_SOURCE if exactly one sender has unmatched sends, and as
+    many.
     """
     is_wild = pl.col("why") == UNMATCHABLE.index("wild")
     wild = receives.filter(is_wild)
@@ -437,11 +437,10 @@ def _find_streams(
     either: pl.DataFrame,
     processes: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Return the streams with both sends and receives: how many of each (`sent`, `received`),
-    whether both ranks were recorded from the beginning (`began`), when the first of the `wild`
-    receives was posted that might take from it though it does not say so (`wildcard`), and when the
-    first call was made that either sends or receives in it (`either`; null: none); and whether
-    their ends alone tell their order (`backward`).
+    """Return the streams with both sends and receives: their counts (`sent`, `received`); whether both ranks
+    were recorded from the beginning (`began`); the time of the first `wild` receive that might take from the
+    stream without naming it (`wildcard`); the time of the first call that either sends or receives in it
+    (`either`, or null); and whether only their ends give their order (`backward`).
     """
     received = receives.group_by(STREAM).agg(received=pl.len())
     streams = sends.group_by(STREAM).agg(sent=pl.len()).join(received, on=STREAM)

@@ -1,10 +1,9 @@
-"""Match the collectives of MPI by the order in which the processes make them, and say who waits for whom.
+"""Match MPI collectives by their order in each process, and find who waits for whom.
 
-What a rooted collective needs depends on its size and on the library: a broadcast of much data may keep
-its root until all have come, and a reduction its leaves. So this is learnt from calls in which somebody
-was clearly late: one who left before has not waited. The same holds of scans and of one-sided epochs,
-of who waits for whom, and of collectives that return at once: whether they go on while the others are
-outside of MPI shows in when they were complete.
+The needs of a rooted collective depend on its size and on the library: a broadcast of much data may hold its
+root until all arrive, and a reduction its leaves. This is learned from calls with a clearly late member: one
+that left before did not wait. The same holds for scans, for one-sided epochs, and for nonblocking
+collectives: their completion times show whether they progress while the other processes are outside MPI.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _WAIT_FOR = {"start": "post", "complete": "post", "wait": "complete"}
 
 
 def find_last(over: str) -> pl.Expr:
-    """Return when the last of those has come that a member waits for. over: column of collectives."""
+    """Return the arrival time of the last member that each member waits for. over: column of collectives."""
     last = (
         pl.when(pl.col("awaits") & bit != 0).then(
             pl.when("inside").then(pl.col("since").filter(of).max().over(over))
@@ -69,9 +68,8 @@ def find_last(over: str) -> pl.Expr:
 
 
 def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
-    """Return the collectives of MPI: the n-th calls of the processes of a communicator belong together,
-    counted from the end where a report lacks the first ones; a communicator whose n-th calls differ
-    is left out.
+    """Return the MPI collectives: the n-th calls of the processes of a communicator belong together, counted
+    from the end if a report lacks the first ones. A communicator with differing n-th calls is left out.
     """
     blocking, at_once = list_meeting_values()
     found = reader.read_begins("mpi_collective", ("call", "communicator", "root", "sent"))
@@ -128,9 +126,9 @@ def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
 
 
 def _find_ends(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
-    """Return members with `since`, `until` and `inside`: of calls that return at once those of the first
-    wait that ends when all have come; they go on without waiting where there is none. By their
-    algorithm some members need only the calls of the others, and some that these are inside of MPI.
+    """Return members with `since`, `until` and `inside`. Nonblocking calls get these from the first wait that
+    ends after all arrived; without one they continue without waiting. Depending on the algorithm, some
+    members need only the others' calls, and some need the others inside MPI.
     """
     found = found.with_columns(since="begin", until="end", inside=pl.lit(False))
     if not found["later"].any():
@@ -163,7 +161,7 @@ def _find_ends(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_error(reader: EventReader, found: pl.DataFrame) -> pl.Series:
-    """Return by how much times of a member may be wrong against those of the others (ns)."""
+    """Return the largest error of a member's times relative to the other members' (ns)."""
     node = reader.rows.threads["node"].rank("dense")[found["thread"].to_numpy()]
     apart = found.select("communicator", node=node).select(
         pl.col("node").n_unique().over("communicator") > 1
@@ -172,8 +170,8 @@ def _find_error(reader: EventReader, found: pl.DataFrame) -> pl.Series:
 
 
 def _find_lateness(last: pl.Expr) -> pl.Expr:
-    """Return from how much on (ns) a member is clearly late, for calls of equal sizes. last: when the last
-    one has come.
+    """Return the delay (ns) from which a member is clearly late, for calls of equal sizes. last: arrival time
+    of the last member.
     """
     until = pl.col("until")
     quick = pl.min_horizontal(until - pl.col("since"), (until - last).abs())
@@ -182,7 +180,8 @@ def _find_lateness(last: pl.Expr) -> pl.Expr:
 
 
 def _outnumbers(waits: pl.Expr, early: pl.Expr) -> pl.Expr:
-    """Return whether members wait for others, by those who did while these were late, and who left."""
+    """Return whether members wait for others, by counting those that waited while the others were late and
+    those that left."""
     return (waits.sum() >= FEWEST) & (early.sum() <= SOME_EARLY * waits.sum())
 
 
@@ -227,8 +226,8 @@ def _learn_roots(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def match_epochs(reader: EventReader) -> pl.DataFrame:
-    """Return the calls of one-sided epochs that wait for the n-th calls of others: no report says which
-    processes open an epoch with each other, so these are those that were seen to wait.
+    """Return the calls of one-sided epochs that wait for the n-th calls of other processes. Reports do not
+    record which processes share an epoch, so processes that were seen to wait are paired.
     """
     calls = reader.read_named_calls(MPI_LAYOUTS, _EPOCHS).sort("begin", maintain_order=True)
     calls = calls.with_columns(
@@ -246,8 +245,8 @@ def match_epochs(reader: EventReader) -> pl.DataFrame:
 
 
 def _list_pairs(own: pl.DataFrame, others: pl.DataFrame, on: str) -> pl.DataFrame:
-    """Return calls with each call of another thread that has the same number (on), whose columns end in
-    `_there`; none where they are too many to be compared.
+    """Pair calls with each call of another thread that has the same number (`on`); the other call's columns
+    end in `_there`. Return no pairs if they are too many to compare.
     """
     counts = own.join(others.group_by(on).len(), on=on)
     if counts["len"].sum() > MOST_PAIRS:
@@ -257,8 +256,8 @@ def _list_pairs(own: pl.DataFrame, others: pl.DataFrame, on: str) -> pl.DataFram
 
 
 def _learn_pairs(reader: EventReader, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return the members of meetings of calls that wait with those that they wait for, by calls in which the
-    others were late. pairs: as :func:`_list_pairs` returns them, and which wait where no call tells (`usual`).
+    """Return the members of meetings: waiting calls and the calls they wait for, learned from calls in which
+    the others were late. pairs: from :func:`_list_pairs`, with the default where no call decides (`usual`).
     """
     since, until, come = map(pl.col, ("since", "until", "begin_there"))
     node = reader.rows.threads["node"].rank("dense").to_numpy()

@@ -1,10 +1,10 @@
-"""Say how messages of MPI wait: by which protocol each was sent, and for whom its two sides waited.
+"""Determine how MPI messages wait: the protocol of each send, and the process each side waited for.
 
-No MPI moves data of a process that is outside of its calls, but for what is small enough to be stored
-on the way. So a send ends at once (LOCAL), not before its receiver is inside any call of MPI
-(NEEDS_CALL), or not before that has posted the receive (RENDEZVOUS). Up to which size is learnt from
-sends whose receiver was clearly late, for messages within a host and between hosts, of calls that block
-and of requests; where none tells, usual limits count.
+MPI moves no data of a process outside its calls, except small messages that are stored on the way. So a send
+ends at once (LOCAL), or not before its receiver is inside any MPI call (NEEDS_CALL), or not before the
+receiver has posted the receive (RENDEZVOUS). The size limits are learned from sends with a clearly late
+receiver, separately for messages within a host and between hosts, blocking calls and requests; otherwise
+usual limits apply.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def _find_polls(
     begins: np.ndarray,
     is_test: np.ndarray,
 ) -> np.ndarray:
-    """Return which receives a loop of tests waits for: one is complete as soon as the message has `come`,
-    so that nothing else is done since the call before (ns). Tests that say no are not recorded.
+    """Find the receives that a loop of tests waits for: such a receive completes as soon as the message
+    arrives (`come`), with nothing done since the call before (ns). Unsuccessful tests are not recorded.
     """
     delay = begins[taking] - come
     soon = np.maximum(LEAST_LATE, SOON * (begins[taking] - before))
@@ -170,7 +170,7 @@ def _find_moment(begins: np.ndarray, calls: np.ndarray, since: np.ndarray) -> np
 
 
 def _sort_calls(calls: np.ndarray) -> dict[str, np.ndarray]:
-    """Return which calls are of each sort (a key of _NAMES)."""
+    """Return a mask of calls for each sort (a key of _NAMES)."""
     find_values = load_catalogue().name_sets["mpi_point_to_point"].find_values
     return {name: np.isin(calls, find_values(names)) for name, names in _NAMES.items()}
 

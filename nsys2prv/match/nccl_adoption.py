@@ -1,15 +1,15 @@
-"""Find communicators of NCCL kernels that no payload names, as those that CUDA graphs launch, from the
-names and ends of the other ranks' kernels: queues of kernels whose n-th ends lie on a line. Such a queue is what
-is on one stream, or what a node of graphs does again and again: nodes are the same if the ranks' graphs do the
-same of NCCL, in the order of their nodes.
+"""Find the communicators of NCCL kernels without one in their payloads, such as kernels launched by CUDA
+graphs, from the names and ends of other ranks' kernels. A queue contains the kernels of one stream, or the
+repeated kernels of one graph node; n-th ends of matching queues are on a line. Nodes are the same if the
+ranks' graphs run the same NCCL operations in the same node order.
 
-All members leave a collective at nearly the same moment. So the differences of the n-th ends of two
-queues of one communicator lie on a line, the offset and the drift of two clocks, however these
-differ. A line counts only if no other pairing of the calls fits nearly as well, and no other two
-queues of the hosts give another line.
+All members leave a collective at nearly the same moment. So the differences between n-th ends of two queues
+of one communicator form a line, given by the offset and drift between the two clocks, whatever these are. A
+line counts only if no other pairing of the calls fits nearly as well, and no other two queues of the hosts
+give another line.
 
-Ranks in step end their collectives together even in different communicators. That they are of one
-shows where one comes last, alone and clearly: whoever ends with it has waited for it.
+Ranks in step end their collectives together even in different communicators. A shared communicator is proven
+if one member clearly arrives last, alone: every member that ends with it waited for it.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def adopt_kernels(
     clocks: Sequence[int],
     folder: Path,
 ) -> Adoption:
-    """Return the results with the communicators of kernels whose payloads are not recorded.
-    captures, placements, clocks: of each report, clocks by number.
+    """Add communicators to kernels without recorded payloads, and return the results. captures, placements,
+    clocks: of each report, clocks by number.
     """
     adoption = Adoption(list(results))
     holders = [at for at, result in enumerate(results) if KERNELS in result.facts]
@@ -183,10 +183,9 @@ def _make_queues(
     clocks: Sequence[int],
     told_in_graphs: bool | None,
 ) -> tuple[list[Queue], list[pl.DataFrame]]:
-    """Return the queues of these results, and the rows of each: KERNEL_FACTS, QUEUE, and where it
-    is stored (place, row); `placed_begin` and `placed_end` as the reports' clocks place them.
-    told_in_graphs: whether those with payloads that graphs launched are among them, None for all with
-    payloads.
+    """Return the queues of these results, and the rows of each: KERNEL_FACTS, QUEUE, their storage place
+    (place, row), and `placed_begin` and `placed_end` by the reports' clocks. told_in_graphs: whether to
+    include graph-launched kernels with payloads; None includes all kernels with payloads.
     """
     pieces = []
     for at in places:
@@ -225,9 +224,9 @@ def _make_queues(
 
 
 def _number_nodes(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return kernels with `node_place`: of those that graphs launch a number for what NCCL does in the
-    graph and the node's place in it, as all graphs of one capture and the other ranks' have it; 0 for
-    others, and for too few to be compared.
+    """Add `node_place` to kernels: for graph-launched ones, a number for the graph's NCCL operations and the
+    node's place among them, equal in all graphs of one capture and on other ranks; 0 for other kernels, and
+    for too few to compare.
     """
     owner = ["report", "process", "device"]
     nodes = kernels.filter(pl.col("node") > 0).group_by(*owner, "node")
@@ -260,9 +259,8 @@ def _list_named(results: Sequence[WorkResult]) -> pl.DataFrame:
 def _adopt_group(
     rows: pl.DataFrame, named: pl.DataFrame, is_one: bool, number: int
 ) -> list[pl.DataFrame]:
-    """Return the rows of a group of queues with the communicator that the recorded ones among them
-    name, else with this number. named: communicators that processes have; those that name others are
-    no members.
+    """Assign a group of queues the communicator recorded for some of its rows, otherwise this number, and
+    return the rows. named: communicators of processes; a process that names another one is not a member.
     """
     told = rows.filter(pl.col("communicator") != 0)
     silent = rows.filter((pl.col("communicator") == 0) & (pl.col("ordinal") >= 0))
@@ -300,8 +298,8 @@ def _adopt_group(
 
 
 def _join_nodes(found: pl.DataFrame) -> pl.DataFrame:
-    """Return rows with the nodes of the same members and of one function as one communicator, whose
-    collectives are numbered by their ends.
+    """Merge nodes of the same members and function into one communicator, and number its collectives by their
+    ends.
     """
     is_alone = ~pl.col("told") & (pl.col("ranks") != IN_STEP) & (pl.col("node_place") > 0)
     alone = found.filter(is_alone)
@@ -368,7 +366,7 @@ class Queue(Struct, frozen=True, dict=True):
 
 
 class QueueGroup(Struct, frozen=True):
-    """Queues whose ends follow each other."""
+    """Queues with matching ends."""
 
     #: Their places among all.
     queues: tuple[int, ...]
@@ -379,7 +377,7 @@ class QueueGroup(Struct, frozen=True):
 
 
 def group_queues(queues: Sequence[Queue]) -> list[QueueGroup]:
-    """Return the groups of queues whose ends follow each other, on any clocks."""
+    """Return the groups of queues with matching ends, on any clocks."""
     by_host: dict[int, list[int]] = {}
     for place, queue in enumerate(queues):
         by_host.setdefault(queue.clock, []).append(place)
@@ -416,7 +414,7 @@ def group_queues(queues: Sequence[Queue]) -> list[QueueGroup]:
 
 
 class _LinedUp(Struct, frozen=True):
-    """Queues whose ends follow each other, by member: as `QueueGroup` has them, and lined up."""
+    """Queues with matching ends, by member: as in `QueueGroup`, and lined up."""
 
     places: tuple[int, ...]
     ordinals: tuple[np.ndarray, ...]
@@ -426,8 +424,8 @@ class _LinedUp(Struct, frozen=True):
     end: np.ndarray
 
     def divide(self, alike: Sequence[_LinedUp]) -> list[tuple[list[int], bool]]:
-        """Return the communicators among the queues, as :func:`_divide` does, by the collectives of those
-        that are alike, with the same members.
+        """Divide the queues into communicators, as :func:`_divide` does, using the collectives of the `alike`
+        ones with the same members.
         """
         begin, end = (
             np.concatenate([getattr(one, side) for one in alike]) for side in ("begin", "end")
@@ -437,7 +435,7 @@ class _LinedUp(Struct, frozen=True):
 
 
 def _divide_all(found: Sequence[_LinedUp]) -> list[QueueGroup]:
-    """Return the communicators among queues. Nodes that are divided alike tell more together."""
+    """Divide queues into communicators. Nodes with equal divisions are judged together."""
     divided = [one.divide([one]) for one in found]
     alike: dict[tuple, list[int]] = defaultdict(list)
     for number, (one, parts) in enumerate(zip(found, divided, strict=True)):
@@ -476,8 +474,8 @@ def _may_follow(own: Queue, other: Queue) -> bool:
 
 
 def _gather(queues: Sequence[Queue] | dict[int, Queue], places: Sequence[int]) -> list[QueueGroup]:
-    """Return the queues at these places, on one clock, in groups whose ends agree; the queue with
-    most calls is the first of its group and numbers the collectives.
+    """Group the queues at these places, on one clock, by agreeing ends. The queue with the most calls is the
+    first of its group and numbers the collectives.
     """
     groups = []
     for of_kind in _list_by_kind(queues, places).values():
@@ -565,8 +563,8 @@ def _tie_hosts(heads: dict[int, list[Queue]]) -> list[dict[int, tuple[float, flo
 
 
 def _find_line(own: Sequence[Queue], others: Sequence[Queue]) -> tuple[float, float] | None:
-    """Return the line (offset, slope) from one host's clock to another's, on which the ends of
-    their queues lie; None if there is none, or several fit.
+    """Return the line (offset, slope) from one host's clock to another's that fits the ends of their queues;
+    None if there is no such line, or several.
     """
     pairs = [(queue, other) for queue in own for other in others if queue.kind == other.kind]
     # Those first that have as many calls, which are most alike.
@@ -603,8 +601,8 @@ def _find_line(own: Sequence[Queue], others: Sequence[Queue]) -> tuple[float, fl
 def _compare_queues(
     own: Queue, other: Queue, in_order: bool
 ) -> tuple[float, float, float, float] | None:
-    """Return the spread, offset and slope of the line on which the ends of two queues surely lie,
-    and the time amid them; None where they do not. in_order: only if equally many do so in order.
+    """Return the spread, offset and slope of the line that certainly fits the ends of two queues, and the
+    middle of their time; None without such a line. in_order: only for equally many ends in order.
     """
     if in_order:
         partners = _pair_in_order(own.end, other.end)
@@ -624,8 +622,8 @@ def _compare_queues(
 
 
 def _pair_in_order(own: np.ndarray, other: np.ndarray) -> np.ndarray | None:
-    """Return the pairs of equally many ends in their order, if they lie on a line so much better than
-    in any other order that it is no accident, however regular they are; else None.
+    """Pair equally many ends in their order, if they fit a line so much better than in any other order that
+    chance is excluded, however regular they are; otherwise return None.
     """
     count = len(own)
     if count != len(other) or count < FEWEST:
@@ -645,9 +643,8 @@ def _pair_in_order(own: np.ndarray, other: np.ndarray) -> np.ndarray | None:
 def _divide(
     begin: np.ndarray, end: np.ndarray, recorded: Sequence[int]
 ) -> list[tuple[list[int], bool]]:
-    """Return the communicators among queues (columns) whose ends follow each other, and whether
-    each is surely a single one. begin, end: see :func:`_line_up`. recorded: the communicator of each, 0
-    if unknown.
+    """Divide queues (columns) with matching ends into communicators, and return whether each is certainly a
+    single one. begin, end: see :func:`_line_up`. recorded: the communicator of each, 0 if unknown.
     """
     spread = _compare_ends(end)
     nearest = float(np.median(spread.min(axis=0)))
@@ -696,9 +693,7 @@ def _do_correlate(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _do_wait_for_each_other(begin: np.ndarray, end: np.ndarray) -> bool:
-    """Return whether all columns end with the last member to arrive, so that they are of one
-    communicator.
-    """
+    """Return whether all columns end with the last member to arrive, and so belong to one communicator."""
     count = begin.shape[1]
     if count < 2:
         return False

@@ -1,20 +1,19 @@
-"""NCCL collectives on all their ranks: who came late, who waited, and how fast the transfer was.
+"""Match NCCL collectives across all their ranks; measure late arrivals, waits and transfer speed.
 
-How the kernels of one collective are found, the first way that the reports allow:
+Kernels of one collective are found by the first rule that the reports allow:
 
-1. by the communicator's hash and the sequence number of the advanced NCCL trace, counted per function;
-2. by the communicator's hash (in payloads since NCCL 2.25.1) and the order in which a rank launched its operations; where that
-   contradicts itself (captures that begin or end at different calls, missing rows), by when they ended;
-3. where no payload names a communicator: by the names and ends of kernels (nccl_adoption.py).
+1. the communicator's hash and the sequence number of the advanced NCCL trace, counted per function;
+2. the communicator's hash (in payloads since NCCL 2.25.1) and the launch order on each rank; if that
+is contradictory (captures that begin or end at different calls, missing rows), the end times;
+3. without a communicator in any payload: names and ends of kernels (nccl_adoption.py).
 
-A collective is numbered only if it is complete: a kernel of each rank, of the same operations and
-size. Times in ns. Bandwidths in B/s are those of the transfer, which begins with the last rank's
-kernel, and stand in records that last as long as it; bus bandwidth as nccl-tests defines it.
+A collective is numbered only if it is complete: one kernel of each rank, with the same operations and size.
+Times in ns. Bandwidths in B/s cover the transfer, which begins with the last rank's kernel, and are stored in
+records of its duration; bus bandwidth as nccl-tests defines it.
 
-The work is divided: the kernels of a few reports are brought into order, in blocks on disk by
-communicator, so that a part of a communicator's collectives is a slice of each of its blocks. Then
-such parts are matched, and their collectives numbered through. Ranks that a communicator has and no report is of are a
-warning.
+The work is divided: the kernels of a few reports are ordered, in blocks on disk by communicator, so that a
+part of a communicator's collectives is a slice of each of its blocks. Then such parts are matched and their
+collectives numbered. Ranks of a communicator without a report cause a warning.
 """
 
 from __future__ import annotations
@@ -104,8 +103,8 @@ class OrderedKernels(Struct, frozen=True):
 def order_kernels(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path
 ) -> OrderedKernels:
-    """Bring the kernels of some reports into order: those of collectives with known communicators
-    by the recorded numbers of these, if all have one, else by launches.
+    """Order the kernels of some reports: kernels of collectives with known communicators by their recorded
+    numbers, if all have one, otherwise by launch.
     """
     kernels = keep_sound_kernels(read_fact(files, tasks, COLUMNS["nccl_kernel_facts"]))
     in_step, unknown = pl.col("ranks") == IN_STEP, pl.col("communicator") == 0
@@ -146,7 +145,7 @@ def order_kernels(
 
 
 def relate_collectives(context: RelationContext) -> list[WorkResult]:
-    """Return who came late to each collective, who waited, and its transfer, stored by time."""
+    """Find the late ranks, waits and transfer of each collective; return the results stored by time."""
     surveys = context.run_each("kernels", order_kernels, *context.batch_facts(KERNELS))
     if len(frozenset().union(*(survey.members for survey in surveys))) < 2:
         return []
@@ -167,8 +166,8 @@ def relate_collectives(context: RelationContext) -> list[WorkResult]:
 def _match_by_communicator(
     context: RelationContext, surveys: Sequence[OrderedKernels]
 ) -> tuple[list[MatchedCollectives], int]:
-    """Group kernels by the communicator, and the sequence number where all of its kernels have one,
-    else by order or by when they ended. Return also how many are of no collective.
+    """Group kernels by communicator, and by sequence number if all its kernels have one, otherwise by order
+    or end time. Return also the number of kernels in no collective.
     """
     operations = pl.col("operations")
     communicators = (
@@ -209,9 +208,9 @@ def _match_by_communicator(
 
 
 def _describe_collectives(found: pl.DataFrame) -> list[Note]:
-    """Describe how many collectives were found by each rule, and how many were not; and those on
-    hosts that could not be placed, or in which a rank is done before another begins, which clocks
-    that agree would not show. found: summaries of :class:`MatchedCollectives`.
+    """Return notes on the collectives found by each rule and on those not found; on hosts that could not be
+    placed; and on collectives in which one rank ends before another begins, which agreeing clocks would not
+    show. found: summaries of :class:`MatchedCollectives`.
     """
     whole, comparable = found.filter("whole"), pl.col("comparable")
     texts = _NOTES["collectives"]
@@ -234,8 +233,8 @@ def _describe_collectives(found: pl.DataFrame) -> list[Note]:
 
 
 def warn_of_absent_members(context: RelationContext, silent: int) -> list[str]:
-    """Return a warning where the largest communicator that lacks ranks says that there are more
-    ranks than reports of them. silent: number of processes whose communicators are not recorded.
+    """Return a warning if the largest incomplete communicator has more ranks than there are reports. silent:
+    number of processes without recorded communicators.
     """
     files = context.files.get(COMMUNICATORS)
     return _describe_missing_ranks(read_fact(files, context.tasks), silent) if files else []
@@ -300,7 +299,7 @@ class CollectivePiece(Struct, frozen=True):
         return sum(block.rows for block in self.blocks)
 
     def read(self) -> pl.DataFrame:
-        """Return its kernels: COLUMNS["nccl_kernels"], COLLECTIVE_KEY, and what is known of the piece."""
+        """Return its kernels: COLUMNS["nccl_kernels"], COLLECTIVE_KEY, and known facts about the piece."""
         # Numbers below 2^31 would be narrower than those of other groups.
         known = {name: pl.lit(getattr(self, name), pl.Int64) for name in ("group", "ranks")}
         known["rule"] = pl.when(pl.col("by_ends") > 0).then(BY_STREAMS).otherwise(self.rule)
@@ -349,9 +348,9 @@ def keep_sound_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def measure_waits(members: pl.DataFrame, since: str = "begin", until: str = "end") -> pl.DataFrame:
-    """Return members with `late`, `wait` and `transfer` (ns), ABSENT where not `comparable`. They have
-    `begin`, when they wait at most (`since`, `until`), the `first` begin of those that they meet, and when
-    the `last` of these has come.
+    """Add `late`, `wait` and `transfer` (ns) to members, ABSENT unless `comparable`. Members have `begin`,
+    the span in which they may wait (`since`, `until`), the `first` begin among the members they meet, and the
+    arrival of the `last` one.
     """
     last = pl.col("last")
     times = {
@@ -435,9 +434,8 @@ def _group_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return RECORD_COLUMNS of these kernels in order of begin, and TRANSFER_RECORD_COLUMNS of
-    those with known bytes in order of their begins. kernels: with what is known of their
-    collectives.
+    """Return RECORD_COLUMNS of these kernels by begin, and TRANSFER_RECORD_COLUMNS of kernels with known
+    bytes by begin. kernels: with the columns of their collectives.
     """
     ranks, shared, reduced = (pl.col(name) for name in ("ranks", "share_bytes", "reduce_bytes"))
     plain = pl.col("bytes") - shared - reduced - pl.col("message_bytes")
@@ -511,13 +509,13 @@ def _store_span(
 def settle_order(
     piece: CollectivePiece, even: bool, mixed: bool, path: Path, pivot: int, clock_error: int
 ) -> tuple[CollectivePiece, int]:
-    """Return a communicator's kernels in the order of their launches, or by when they ended: where
-    its members have not equally many operations (even), or that order lets a kernel end before
-    another of its collective begins. Return also how many kernels are of no collective.
+    """Order a communicator's kernels by launch, or by end time if its members do not have equally many
+    operations (`even`), or if launch order lets a kernel end before another of its collective begins. Return
+    also the number of kernels in no collective.
 
-    Where ends cannot tell, the order stands if the members are even. mixed: the blocks of some are
-    ordered by recorded numbers. path: of new blocks, but for their endings. pivot: time amid all
-    times. clock_error: largest one of times of one clock group, ns.
+    If ends do not decide, launch order is kept for even members. mixed: some blocks are ordered by recorded
+    numbers. path: of new blocks, without endings. pivot: time in the middle of all times. clock_error:
+    largest error within one clock group, ns.
     """
     if mixed:
         blocks = []

@@ -1,16 +1,15 @@
 """Match NCCL sends with their receives: lines between the kernels of two ranks.
 
-The n-th send of a rank to another on a communicator belongs to the n-th receive there from it, if
-both have equally many and all their kernels overlap. Otherwise (captures that begin or end at
-different calls, missing rows) the kernels' ends tell which belong together, for a kernel that sends
-and the one that receives end nearly together. Where they do not (small messages wait in a buffer),
-the order stands if both have equally many and none is received before it is sent.
+The n-th send of a rank to another on a communicator belongs to the n-th receive there from it, if both have
+equally many and all their kernels overlap. Otherwise (captures that begin or end at different calls, missing
+rows) messages are matched by the ends of their kernels, because a sending kernel and its receiving kernel end
+nearly together. If ends do not decide (small messages wait in a buffer), the order is kept if both have
+equally many and none is received before it is sent.
 
-Kernels of NCCL that only send and receive have records where all their messages are matched: how
-late they came, how long they waited for the kernels of the other ranks that they exchange messages
-with, and how fast the transfer was. It begins when the last of these kernels has begun, the own one
-among them; the bandwidth is of what is sent or what is received, whichever is more, as nccl-tests
-has it. Times in ns, bandwidths in B/s.
+NCCL kernels that only send and receive get records if all their messages are matched: their lateness, their
+wait for the kernels of the ranks they exchange messages with, and the transfer speed. The transfer begins
+when the last of these kernels, including their own, has begun. Bandwidth counts the bytes sent or received,
+whichever are more, as nccl-tests does. Times in ns, bandwidths in B/s.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def observe_messages(context: RelationContext) -> Observed:
 
 
 def _sort_into_buckets(context: RelationContext) -> list[tuple[Block, ...]]:
-    """Return the messages by communicator and sender, several of them together, in blocks."""
+    """Sort the messages into blocks by communicator and sender, several of them together."""
     batches = context.batch_facts(MESSAGES)
     members = context.run_each("nccl-members", list_members, *batches)
     guessed = guess_ranks(pl.concat(members)) if members else pl.DataFrame()
@@ -114,8 +113,9 @@ def list_members(
 
 
 def guess_ranks(members: pl.DataFrame) -> pl.DataFrame:
-    """Return `communicator`, `task` and `guess`: its rank on communicators that were made before the
-    capture of some. Ranks of NCCL follow those of the job, if all of them send or receive.
+    """Return `communicator`, `task` and `guess`: the task's rank on communicators that some reports do not
+    name because they were made before the capture. NCCL ranks follow job ranks if all of them send or
+    receive.
     """
     guess = pl.col("task").rank("dense").over("communicator").cast(pl.Int64) - 1
     members = members.with_columns(guess=guess)
@@ -178,7 +178,7 @@ def pair_messages(blocks: Sequence[Block], path: Path, buckets: int) -> PairedMe
 
 
 def observe_pairs(blocks: Sequence[Block], path: Path) -> tuple[Block, ...]:
-    """Match the messages of some senders, and store those between hosts."""
+    """Match the messages of some senders, and store messages between hosts."""
     pairs = _pair_messages(read_blocks(blocks), UTC_ERROR)
     return write_messages(path, pairs.with_columns(completed="time_end_there"), NoiseKind.NCCL)
 
@@ -248,8 +248,8 @@ def _find_orders(messages: pl.DataFrame) -> pl.DataFrame:
 
 
 def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
-    """Return the messages with the ordinals that their kernels' ends tell, -1 where they tell none
-    and the order is not possible.
+    """Return the messages with ordinals by the ends of their kernels; -1 if ends do not decide and the order
+    is not possible.
     """
     from nsys2prv.match.sequences import number_by_order
 
@@ -310,7 +310,7 @@ def store_kernels(number: int, blocks: Sequence[Block], folder: Path) -> WorkRes
 
 
 def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
-    """Return the records of kernels, and those of transfers whose bytes are known."""
+    """Return the records of kernels, and of transfers with known bytes."""
     sent = pl.col("sends") == 1
     kernels = (
         sides.group_by("begin", "object", "end")

@@ -132,7 +132,7 @@ def number_by_order(calls: pl.DataFrame, error: float) -> tuple[pl.DataFrame, li
 
 
 def _keep_numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the calls whose number and signature those of the other members agree with."""
+    """Return the calls with the same number and signature as the other members' calls."""
     collective, signature = ["key", "ordinal"], pl.col("signature")
     table = table.with_columns(ordinal=pl.col("number")).with_row_index("row")
     # More calls than members is quick to see; fewer than that may still hide a repeated one, which
