@@ -10,15 +10,13 @@ import argparse
 import json
 import shlex
 from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
 
 from msgspec import structs
 
 from nsys2prv._util.files import write_complete_files
 from nsys2prv.cli.report import Answer, choose_running, make_heading
 from nsys2prv.conversion.quality import WOULD_TELL, is_minor, list_options, list_unrecorded
-from nsys2prv.export.info import read_program
-from nsys2prv.export.report_files import find_reports
+from nsys2prv.export.info import ReportInfo, read_program
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.open_job import open_job
 
@@ -45,11 +43,11 @@ def run_quality(options: argparse.Namespace) -> Answer:
         described = job.describe(options.reports)
         notes = [note for note in job.quality if note.kind != "not_recorded"]
         infos = job.prepared.infos
+        program = [] if options.anonymous else _read_program(infos[0])
     lacking = [note for note in notes if not is_minor(note)]
     tables = {table for info in infos for table in info.parts}
     unrecorded = list_unrecorded(tables if described["devices"] else {*tables, GPU_METRICS})
     wanted = [*list_options(lacking), *(WOULD_TELL[what]["option"] for what in unrecorded)]
-    program = [] if options.anonymous else _read_program(options.reports)
     command = _make_command(tables, wanted, program)
     lines = [*make_heading({**described, "quality": ()}), ""]
     if lacking:
@@ -91,12 +89,9 @@ def _make_command(tables: Collection[str], wanted: Iterable[str], program: Seque
     return " ".join(["nsys profile", f"{TRACE}{traces}", *dict.fromkeys(further), shown])
 
 
-def _read_program(reports: Sequence[str | Path]) -> list[str]:
-    """Return the program that the first report says was started, and its arguments; [] where it is an
-    export on its own that has to be made first, or says nothing.
+def _read_program(first: ReportInfo) -> list[str]:
+    """Return the program that the first report says was started, and its arguments; [] where it says
+    nothing.
     """
-    first = find_reports(reports)[0]
-    if first.suffix != ".sqlite":
-        return []
-    with open_database(first) as database:
+    with open_database(first.path) as database:
         return read_program(database)

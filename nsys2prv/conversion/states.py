@@ -32,8 +32,8 @@ from nsys2prv.table.runs import (
     TRACE,
     Run,
     SpillWriter,
+    find_present_fields,
     get_shape,
-    list_present_fields,
     read_run,
 )
 from nsys2prv.table.slices import GlobalIds, RangeSlice, load_global_ids
@@ -139,7 +139,7 @@ def _map_values_to_states(job: Job) -> ValueStates:
 
 
 def _find_deciding_field(layout: Layout) -> Field:
-    return list_present_fields(layout, layout.state_mask)[0]
+    return next(iter(find_present_fields(layout.name, layout.state_mask).values()))
 
 
 def _find_default(layout: Layout) -> int:

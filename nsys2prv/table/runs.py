@@ -27,7 +27,7 @@ from nsys2prv._util.stored_columns import (
     read_values,
     write_column,
 )
-from nsys2prv.events.catalogue import CALLERS, Layout, Metric, NameSet, load_catalogue
+from nsys2prv.events.catalogue import CALLERS, Field, Layout, Metric, NameSet, load_catalogue
 from nsys2prv.table.range_index import GREATEST_NARROW, RangeIndex, write_ranges
 
 #: What a run is of: ranges (kernels, calls, points in time, states that hold), lines, samples, or
@@ -86,9 +86,11 @@ Columns = Mapping[str, np.ndarray]
 RowSpan = tuple[int, int]
 
 
-def list_present_fields(layout: Layout, field_mask: int) -> list:
-    """Return the layout's fields whose bit is set."""
-    return [f for bit, f in enumerate(layout.fields) if field_mask >> bit & 1]
+@lru_cache(REMEMBERED_SHAPES)
+def find_present_fields(layout: str, field_mask: int) -> dict[str, Field]:
+    """Return the fields of a layout whose bit is set, by name."""
+    fields = load_catalogue().layouts[layout].fields
+    return {field.name: field for bit, field in enumerate(fields) if field_mask >> bit & 1}
 
 
 @cache

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tools.commands import run_command
+from tools.folders import convert_export_folder
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
@@ -21,8 +22,10 @@ def test_a_capture_without_kernels_of_graphs_lacks_something(tmp_path: Path) -> 
     assert [note["kind"] for note in facts["lacking"]] == ["graphs_as_a_whole"]
     assert facts["command"] in done.stdout
     assert "--cuda-graph-trace=node" in facts["command"].split()
-    # The program and its arguments are those of the report.
+    # The program and its arguments are those of the report, also of a folder of tables.
     assert facts["command"].endswith(" python3 train.py")
+    folder = convert_export_folder(SAMPLES / "graphs" / "rank0.sqlite", tmp_path / "rank0")
+    assert facts["command"] in run_command("quality", "-q", str(folder)).stdout
 
 
 def test_a_capture_with_all_that_figures_need() -> None:

@@ -27,7 +27,7 @@ from nsys2prv.events.catalogue import (
 )
 from nsys2prv.events.kernel_names import abbreviate_labels
 from nsys2prv.events.name_rules import DEFAULT_DOMAIN
-from nsys2prv.table.runs import list_present_fields
+from nsys2prv.table.runs import find_present_fields
 from nsys2prv.writers.names import END_LABEL, LONGEST_LABEL, NO_LABELS, NameValues, clean_label
 from nsys2prv.writers.rows import ObjectTree
 
@@ -186,8 +186,7 @@ def _add_names_of_views(types: dict[int, EventType], layouts: Iterable[str]) -> 
 
 def _list_fields(layouts: Mapping[str, int]) -> list[Field]:
     """Return the fields of these layouts whose bits are set."""
-    known = load_catalogue().layouts
-    return [one for name, mask in layouts.items() for one in list_present_fields(known[name], mask)]
+    return [one for layout in layouts.items() for one in find_present_fields(*layout).values()]
 
 
 def list_codes(layouts: Mapping[str, int], domains: Mapping[str, int]) -> set[int]:

@@ -24,7 +24,7 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.files import name_beside
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import CALLERS, DomainCode, Field, load_catalogue
-from nsys2prv.table.runs import list_present_fields
+from nsys2prv.table.runs import find_present_fields
 from nsys2prv.table.samples import read_samples
 from nsys2prv.table.slices import AlikeRanges, Slice, list_closings
 from nsys2prv.table.windows import Window
@@ -184,7 +184,7 @@ class ParaverWriter(Struct, dict=True):
     def _list_fields(self, alike: AlikeRanges, is_begin: bool) -> Iterator[Part]:
         """Yield the codes of fields, each with its value, or 0 at ends; callers as one part."""
         mask = alike.mask & self.field_masks[alike.layout.name]
-        fields = list_present_fields(alike.layout, mask)
+        fields = find_present_fields(alike.layout.name, mask).values()
         behind = b":" if is_begin else b":0"
         for are_callers, alike_fields in groupby(fields, lambda one: one.level > 0):
             if are_callers:

@@ -37,7 +37,7 @@ from nsys2prv.events.catalogue import ValueSet, load_catalogue, split_unit
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.export.info import tid_of
 from nsys2prv.table.overlaps import list_overlap_groups
-from nsys2prv.table.runs import list_present_fields
+from nsys2prv.table.runs import find_present_fields
 from nsys2prv.table.samples import read_samples
 from nsys2prv.table.slices import AlikeRanges, RangeSlice, Slice, find_first_times, list_closings
 from nsys2prv.table.windows import Window
@@ -147,7 +147,7 @@ class PerfettoWriter(Struct, dict=True):
         self.metrics = {(layout, one.name): number for number, (layout, one) in enumerate(metrics)}
         self.decimals = [one.precision for _, one in metrics]
         self.has_launches = not content.lines.isdisjoint(LAUNCH_LINES) and all(
-            LAUNCH_FIELD in {one.name for one in list_present_fields(layouts[name], mask)}
+            LAUNCH_FIELD in find_present_fields(name, mask)
             for name, mask in content.layouts.items()
             if _is_launched(name)
         )
@@ -362,8 +362,8 @@ class PerfettoWriter(Struct, dict=True):
 
     def _list_fields(self, begins: AlikeRanges) -> dict[str, CatalogueField]:
         """Return the fields that are written of ranges, by name."""
-        mask = begins.mask & self.field_masks[begins.layout.name]
-        return {one.name: one for one in list_present_fields(begins.layout, mask)}
+        name = begins.layout.name
+        return find_present_fields(name, begins.mask & self.field_masks[name])
 
     def _write_messages(self, lines: Sequence[Slice], number: int) -> Iterator[Packets]:
         """Yield the arrows of messages, and of launches unless an attribute joins call and work."""
