@@ -1,5 +1,5 @@
-"""Analyse collectives of NCCL and MPI, stragglers among them, and the clocks of hosts, whose errors
-bound what can be said of waits between ranks.
+"""Analyze NCCL and MPI collectives, the stragglers in them, and host clocks, whose errors limit the precision
+of waits between ranks.
 """
 
 from __future__ import annotations
@@ -176,9 +176,8 @@ def _label_communicators(rows: pl.DataFrame, context: Context, name_set: str) ->
 
 
 def _label_operations(rows: pl.DataFrame, kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return operations by their names, and NCCL communicators by their members, with the dimension of
-    parallel groups that they are of, and last (`communicator_hash`) as NCCL numbers them. kernels:
-    communicator and task.
+    """Return operations by name, and NCCL communicators by members, with the dimension of their parallel
+    groups, and last (`communicator_hash`) the number NCCL gives them. kernels: communicator and task.
     """
     if mesh := context.get_mesh():
         rows = mesh.add_dimensions(rows)
@@ -196,8 +195,9 @@ def _label_operations(rows: pl.DataFrame, kernels: pl.DataFrame, context: Contex
 
 
 def _sum_by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return figures per communicator and operation of all NCCL kernels, and if they are known most kernels'
-    `channels`, each of which has a block, and how many use a tree: their names tell that alone of algorithms.
+    """Return figures per communicator and operation of all NCCL kernels. If known, they include the
+    `channels` of most kernels (one block each), and the number of kernels that use a tree, the only algorithm
+    shown by their names.
     """
     unknown = pl.lit(None, pl.String)
     kernels = context.label_names(kernels, "launch", "launch_configuration", unknown=unknown)
@@ -222,10 +222,10 @@ def _sum_by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 def _add_sizes(matched: pl.DataFrame, context: Context, result: Result) -> None:
-    """Add transfers by size: whether latency or bandwidth takes most of each, and what is that of what links do.
+    """Add transfers by size: whether latency or bandwidth dominates, and the share of the link speed reached.
 
-    Where an operation has enough sizes, its times are fitted by a latency and a time for each byte, of all sizes
-    with the same relative error.
+    If an operation has enough sizes, its times are fitted by a latency and a time per byte, with the same
+    relative error at all sizes.
     """
     keys = ("communicator", "operation")
     measured = matched.filter(SIZED & (pl.col("bytes") > 0) & (pl.col("transfer") > 0))
@@ -293,8 +293,8 @@ def _add_sizes(matched: pl.DataFrame, context: Context, result: Result) -> None:
 
 
 def _find_links(matched: pl.DataFrame, context: Context) -> dict[int, float]:
-    """Return the NVLink speed between the GPUs of each communicator (GB/s, one direction), of those of one
-    host whose model says so.
+    """Return the NVLink speed between the GPUs of each communicator (GB/s, one direction), for communicators
+    within one host and GPU models with a known speed.
     """
     models = {device: "/".join(sorted(names)) for device, names in context.options.gpus}
     devices = context.devices.select(pl.col("device", "task").cast(pl.Int64), "node")
@@ -316,7 +316,7 @@ def _find_links(matched: pl.DataFrame, context: Context) -> dict[int, float]:
 
 
 def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return figures per communicator and operation of matched collectives; bytes are of all their
+    """Return figures per communicator and operation of matched collectives. Bytes are summed over all their
     kernels.
     """
     wait, transfer, bandwidth = (pl.col(name) for name in ("wait", "transfer", "bus_bandwidth"))
@@ -341,7 +341,7 @@ def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 def _find_stragglers(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return for each rank how often it came last in collectives, and what that cost."""
+    """Count for each rank its last arrivals in collectives, and their cost."""
     last = pl.col("late").max().over("collective")
     rows = matched.with_columns(
         last=(pl.col("late") == last) & (last > 0), waited=pl.col("wait").sum().over("collective")

@@ -1,13 +1,13 @@
-"""Find what the reports of a job lack: the time that they do not cover, of each process and of all of
-them together; work that was lost; events that were not recorded.
+"""Find what is missing from the reports of a job: time not covered, for each process and for all of them
+together; lost work; events that were not recorded.
 
-Nothing is known of a process while no report covers it: that is not idle time. A report covers its
-capture, from start to stop as it states them; all of the trace where it states none; also what was
-before the capture, if the profiler launched the processes, which did nothing then. A process may
-have several reports, with gaps between their captures. Helpers do not count: what only they have, before
-the first event of a rank and after the last, is not time of the job. Other ranks may tell that a report covers
-less: where it has no event at all, at the begin or the end, while they make calls of a communicator
-that its processes are in.
+A process is unknown while no report covers it; that is not idle time. A report covers its capture, from start
+to stop as recorded, or all of the trace if neither is recorded. It also covers the time before the capture if
+the profiler launched the processes, as they did nothing then. A process may have several reports, with gaps
+between their captures. Helpers do not count: events that only helpers have, before the first event of a rank
+or after the last, are outside the job's time. Other ranks may show that a report covers less: it has no
+events at all at the beginning or the end, while they make calls on a communicator that includes its
+processes.
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ class Coverage(Struct, frozen=True):
     cut_in_mpi: frozenset[int] = frozenset()
 
     def describe_cut(self) -> str:
-        """Return a sentence about the processes whose recording ends before their reports do; empty where
-        none does.
-        """
+        """Return a sentence about processes whose recording ends before their reports do, or ""."""
         ends = [
             f"{f'for {self.names[task]} ' * (len(self.names) > 1)}until {format_nanoseconds(until)}"
             for task, until in sorted(self.cut.items(), key=lambda item: item[1])
@@ -281,8 +279,8 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
 
 
 def list_unrecorded_mpi(job: Job, layouts: Collection[str]) -> tuple[str, ...]:
-    """Return the MPI calls that the program may make and Nsight Systems does not record, where the
-    reports show their like. layouts: those with events.
+    """Return MPI calls that the program may make and Nsight Systems does not record, if the reports contain
+    similar calls. layouts: those with events.
     """
     calls = []
     if "mpi_point_to_point" in layouts:
@@ -304,7 +302,8 @@ def name_lossy_processes(job: Job) -> str:
 
 
 def list_gpus(job: Job, reader: EventReader) -> dict[int, list[Gpu]]:
-    """Return the GPU of each device with work; all that its process sees where it is one of these."""
+    """Return the GPU of each device with work, or all GPUs visible to its process if it is not clear which
+    one it is."""
     gpus: dict[int, list[Gpu]] = defaultdict(list)
     for report, key, device in _list_streams(job, reader):
         info = job.infos[report]
@@ -323,8 +322,8 @@ def _list_streams(job: Job, reader: EventReader) -> Iterator[tuple[int, StreamKe
 
 
 def find_lossy_devices(job: Job, reader: EventReader) -> tuple[int, ...]:
-    """Return the devices of processes that have lost work: those with other work of theirs, or
-    the only one that they see.
+    """Return the devices of processes with lost work: those with other work of the process, or the only
+    device it sees.
     """
     infos, machines = job.infos, job.machines
     devices: dict[tuple[object, ...], int] = {}

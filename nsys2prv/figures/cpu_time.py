@@ -1,9 +1,9 @@
-"""Find when host threads wait for a CPU: they are off it, though nothing that is recorded makes them wait.
+"""Find the times when host threads wait for a CPU: they are off the CPU although no recorded event makes them
+wait.
 
-Linux does not record why a thread leaves its CPU. That it sleeps is shown by a call of the operating system, where
-these are recorded, or by another thread of its process that works meanwhile: for that one it may wait. Otherwise it
-waits for a CPU if all CPUs of its process are held by threads that are recorded: one that could run
-would not wait beside a CPU that is free.
+Linux does not record why a thread leaves its CPU. The thread sleeps if it is in a recorded OS runtime call,
+or if another thread of its process works meanwhile, for which it may wait. Otherwise it waits for a CPU if
+recorded threads occupy all CPUs of its process: a thread that could run would not wait while a CPU is free.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class CpuUse(Struct, frozen=True):
         return sorted(sharing), sorted(cpus)
 
     def count_threads(self, tasks: Sequence[int]) -> int:
-        """Return how many threads of tasks work: those that run for long beside the one that runs longest."""
+        """Count the working threads of tasks: those that run long enough compared with the longest-running
+        one."""
         length = DURATION.sum()
         runs = self.runs.filter(pl.col("task").is_in(tasks))
         sums = runs.group_by("task", "thread").agg(time=length)
@@ -67,8 +68,8 @@ class CpuUse(Struct, frozen=True):
         return sums.filter(pl.col("time") >= LEAST_OF_THREAD * most).height
 
     def find_holders(self, thread: int) -> pl.DataFrame:
-        """Return who has the CPU that a thread was on while it waits for one: `task`, and `thread`s of
-        it (ns of `time` each), of those that are recorded.
+        """Return the recorded threads that occupy a thread's CPU while it waits for one: `task`, and
+        `thread`s of it (`time` in ns each).
         """
         waits = self.waits.filter(thread=thread, sure=True)
         own = self.runs.filter(thread=thread)

@@ -1,7 +1,7 @@
-"""The events of one unit of analysis (threads that share a report or a GPU), and what the hosts
-that drive a device do.
+"""The events of one unit of analysis (threads that share a report or a GPU), and the activity of the hosts
+that drive a device.
 
-What several analyses need is computed once.
+Values that several analyses need are computed once.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ DEFAULTS = AnalysisOptions()
 
 
 class DeviceGroup:
-    """The events of one unit. folder: for what is too much to hand back."""
+    """The events of one unit. folder: for results too large to return."""
 
     def __init__(
         self, reader: EventReader, number: int, options: AnalysisOptions, folder: Path
@@ -242,9 +242,9 @@ class DeviceGroup:
     def read_begins(
         self, layout: str, fields: Sequence[str] = (), dtype: type[np.signedinteger] = np.int64
     ) -> pl.DataFrame:
-        """Return the events of a layout on this unit's threads, by begin: `begin`, `end` (trace
-        time, ns), `thread`, then the fields asked for: names as event values, ABSENT where an event
-        lacks one. As :meth:`EventReader.read_begins` does.
+        """Return the events of a layout on this unit's threads, by begin: `begin`, `end` (trace time, ns),
+        `thread`, then the requested fields: names as event values, ABSENT in events without the field. See
+        :meth:`EventReader.read_begins`.
         """
         return self.reader.read_begins(layout, fields, self.number, dtype=dtype)
 
@@ -278,7 +278,7 @@ class DeviceGroup:
 
     @cached_property
     def known_devices(self) -> list[int]:
-        """Devices with work, except those that have lost some: when these are idle is not known."""
+        """Devices with work, except those with lost work, whose idle times are unknown."""
         return [one for one in self.devices if one not in self.options.lossy_devices]
 
     @cached_property
@@ -303,12 +303,12 @@ class DeviceGroup:
         return dict.fromkeys(WORK_COLUMNS, np.zeros_like(given["what"])) | given
 
     def find_device_spans(self, device: int, *what: int) -> Spans:
-        """Return when a device executes any of these, of the covered time."""
+        """Return the covered times when a device executes any of these kinds of work."""
         return self.remember((device, what), lambda: self.merge_device_work(device, *what))
 
     def merge_device_work(self, device: int, *what: int, among: np.ndarray | bool = True) -> Spans:
-        """Return when a device executes any of these, of the covered time; it is not kept. among: which
-        rows of work count.
+        """Return the covered times when a device executes any of these kinds of work, without caching them.
+        among: mask of the rows of work that count.
         """
         kinds, devices = to_arrays(self.work, "what", "device")
         chosen = reduce(or_, (kinds == one for one in what)) & (devices == device) & among
@@ -323,15 +323,15 @@ class DeviceGroup:
 
     @cached_property
     def first_work(self) -> int | None:
-        """When the first work begins (ns), None where there is none."""
+        """The begin of the first work (ns), or None."""
         return self.work["begin"].min()
 
     def find_host(self, task: int) -> int:
-        """Return the task whose threads drive the GPUs of a task."""
+        """Return the task with the threads that drive the GPUs of a task."""
         return self.reader.rows.hosts.get(task, task)
 
     def list_device_tasks(self, device: int) -> list[int]:
-        """Return the tasks that a device works for, those whose threads drive it, ascending."""
+        """Return the tasks that use a device, that is, whose threads drive it, ascending."""
         tasks = self.work_counts.filter(device=device)["task"].to_list()
         return sorted({*map(self.find_host, tasks)})
 
@@ -359,7 +359,7 @@ class DeviceGroup:
         return int(self.list_threads(task)[0])
 
     def list_threads(self, task: int) -> list[int]:
-        """Return the host threads of a task, without further rows of these."""
+        """Return the host threads of a task, without their additional rows."""
         return np.flatnonzero(self._is_host & (self.task_of == task)).tolist()
 
     def list_rows(self, task: int) -> list[int]:
@@ -387,7 +387,7 @@ class DeviceGroup:
         return self.covered & merge_spans(*to_arrays(frame, *SIDES))
 
     def measure_within(self, time: Spans, rows: pl.DataFrame) -> pl.Series:
-        """Return how much of some time lies between `begin` and `end` of each row (ns)."""
+        """Measure how much of some time is between `begin` and `end` of each row (ns)."""
         return pl.Series(time.within(*to_arrays(rows, *SIDES)), dtype=pl.Int64)
 
     def read_named(self, layout: str) -> pl.DataFrame:
@@ -420,8 +420,8 @@ class DeviceGroup:
         return self._computed[key]
 
     def forget(self) -> None:
-        """Drop what was computed, but what devices executed, of a unit that is alone: the memory of one
-        counts more than the time.
+        """Drop everything computed for a unit on its own, except device work: its memory costs more than
+        recomputing.
         """
         if self.is_alone:
             self._computed.clear()
@@ -434,7 +434,7 @@ class DeviceGroup:
                 self._computed.pop(("ranges", layout), None)
 
     def forget_work(self) -> None:
-        """Drop what devices executed, of a unit that is alone; it is read again where it is needed."""
+        """Drop the device work of a unit on its own. It is read again on demand."""
         if self.is_alone:
             self.__dict__.pop("work", None)
 

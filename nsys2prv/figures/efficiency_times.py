@@ -45,8 +45,8 @@ UNITS = {"MHz": 1e6, "GHz": 1e9}
 
 
 def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) -> pl.DataFrame:
-    """Return the times of a device: rows of PART, elapsed_ns and times of BUSY (ns). Of the steady
-    state and its iterations that is what runs in them: ranks are in different ones at a time.
+    """Return the times of a device: rows of PART, elapsed_ns and times of BUSY (ns). For the steady state and
+    its iterations, work counts where it runs in them: ranks are in different iterations at a time.
     """
     uses = {f"{name}_ns": what for name, what in BUSY.items()} | {"useful_ns": unit.useful}
 
@@ -77,8 +77,8 @@ def _list_windows(unit: DeviceGroup, whole: Spans) -> dict[tuple[str, int], Span
 def _measure_parts(
     unit: DeviceGroup, windows: Mapping[tuple[str, int], Spans], sets: Mapping[str, Spans]
 ) -> pl.DataFrame:
-    """Return how much of each of some sets of times lies in windows (by PART), with the steady state also
-    in each iteration (ns).
+    """Measure how much of each set of times is in each window (by PART); for the steady state also in each
+    iteration (ns).
     """
     rows = [
         {"part": part, "key": key, **{name: one.overlap(window) for name, one in sets.items()}}

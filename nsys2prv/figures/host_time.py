@@ -85,9 +85,10 @@ TOLD_BY: dict[str, Collection[str]] = {
 def find_host_parts(
     unit: DeviceGroup, thread: int, time: Spans, others: bool = False
 ) -> Iterator[tuple[str, Spans]]:
-    """Yield when a thread is in each of PARTS within some time, of each moment the first that applies; piece
-    by piece of the time, so that a part may come several times. others: it waits for NCCL calls, and of
-    CUDA (BESIDE), of the other threads of its process where it neither computes nor does I/O.
+    """Yield the spans of some time in which a thread is in each of PARTS; the first part that applies wins.
+    The time is handled piece by piece, so a part may be yielded several times. others: NCCL calls that the
+    thread waits for, and CUDA calls (BESIDE) by other threads of its process while it neither computes nor
+    does I/O.
     """
     key = ("host parts", thread, others)
     found = unit.remember(key, lambda: _find_candidates(unit, thread, others))
@@ -117,7 +118,7 @@ def _find_candidates(unit: DeviceGroup, thread: int, others: bool) -> list[tuple
 
 
 def sum_host_parts(found: Iterable[tuple[str, Spans]]) -> dict[str, int]:
-    """Return how long a thread is in each of PARTS (ns), of what :func:`find_host_parts` yields."""
+    """Sum the time a thread spends in each of PARTS (ns), from the spans of :func:`find_host_parts`."""
     parts = dict.fromkeys(PARTS, 0)
     for part, spans in found:
         parts["cuda" if part == BESIDE else part] += spans.length
@@ -125,8 +126,8 @@ def sum_host_parts(found: Iterable[tuple[str, Spans]]) -> dict[str, int]:
 
 
 def find_task_parts(unit: DeviceGroup, task: int, time: Spans) -> Iterator[tuple[str, Spans]]:
-    """Yield when the thread of a task that matters is in each of PARTS within some time, and of the calls
-    of CUDA in those that wait for GPUs (WAITING).
+    """Yield the spans of some time in which a task's main thread is in each of PARTS, and in the CUDA API
+    calls that wait for GPUs (WAITING).
     """
     task = unit.find_host(task)
     if task not in unit.tasks:
@@ -143,10 +144,10 @@ def find_task_parts(unit: DeviceGroup, task: int, time: Spans) -> Iterator[tuple
 
 
 def _find_exit(unit: DeviceGroup, task: int, lives: Spans) -> Spans:
-    """Return when a thread lives, by its states, after the last call, sample or NVTX range of any thread of
-    its task: the process exits. Never where that is not known: CPU samples and calls of the system, which
-    a process makes as long as it lives, are not recorded, nor does the profiler write out at the end what
-    it holds.
+    """Return the spans in which a thread lives, by its states, after the last call, sample or NVTX range of
+    any thread of its task: the process exits. Return none if that is unknown, because neither CPU samples nor
+    OS runtime calls, which a process makes as long as it lives, are recorded, and the profiler writes no
+    pending data at the end.
     """
     if not len(lives):
         return EMPTY
@@ -278,9 +279,9 @@ def list_activities(
 ) -> pl.DataFrame:
     """Return the activities of a thread in each of some times (`at`, ascending) by name: `part` (of PARTS,
     `range` or `where`), `names` (a name set, `range` or `place`), `name` (value, group or place), `time`,
-    `longest` (ns), and whether the longest sets CUDA up (`first`). A call counts where its part does
-    (:func:`find_host_parts`); what MPI copies and waits for by CUDA calls is MPI's. ranges: of these times, as
-    :func:`sum_ranges` returns them. found, others: what find_host_parts yields of these times, and is given.
+    `longest` (ns), and whether the longest one initializes CUDA (`first`). A call counts where its part does
+    (:func:`find_host_parts`); CUDA API calls inside MPI calls count as MPI. ranges: of these times, from
+    :func:`sum_ranges`. found, others: the result and the argument of find_host_parts for these times.
     """
     sources: dict[tuple[str, str], int] = {}
     columns: list[np.ndarray] = []
@@ -362,10 +363,9 @@ def _find_set_up(unit: DeviceGroup, task: int) -> int:
 
 
 def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFrame]:
-    """Return how much of each of some times lies in each NVTX range of a thread (start/end ranges where it
-    has no others) and in none within it: by
-    `group` of names as the options have them, `time` (ns); and how many there are from the begin of
-    the time to its end (`count`), and how long they last together (`lasts`, ns).
+    """Measure how much of each of some times is in each NVTX range of a thread (start/end ranges if it has no
+    others) and in no range within it: `group` of names according to the options, `time` (ns). Also count the
+    ranges from the begin of the time to its end (`count`), and sum their durations (`lasts`, ns).
     """
     for layout in RANGES:
         columns = unit.remember(("ranges", layout), partial(unit.read_ordered_ranges, layout))
@@ -392,12 +392,12 @@ def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFra
 
 
 def select_gpus(models: Collection[str], *lacking: str) -> set[str]:
-    """Return the models of GPUs that have what others lack. lacking: keys of NAMES for these."""
+    """Return the GPU models with features that others are missing. lacking: keys of NAMES for these."""
     return {one for one in models if not any(re.search(NAMES[key], one) for key in lacking)}
 
 
 def select_named(labels: pl.DataFrame, key: str) -> tuple[int, ...]:
-    """Return the values whose names a pattern finds. labels: value and label; key: of NAMES."""
+    """Return the values with names that match a pattern. labels: value and label; key: of NAMES."""
     is_found = re.compile(NAMES[key]).search
     return tuple(value for value, label in labels.rows() if is_found(label))
 
@@ -405,8 +405,9 @@ def select_named(labels: pl.DataFrame, key: str) -> tuple[int, ...]:
 def compare_with_others(
     frame: pl.DataFrame, name: str, tasks: Sequence[int]
 ) -> list[tuple[int, float, float, float]]:
-    """Return where some tasks have more time than the other tasks: (value of `name`, mean of theirs,
-    median of the others', their most), ns, the greatest difference first. frame: task, `name`, time.
+    """Return the values for which some tasks have more time than the other tasks: (value of `name`, their
+    mean, the others' median, the others' maximum), ns, the greatest difference first. frame: task, `name`,
+    time.
     """
     is_own = pl.col("task").is_in(list(tasks))
     others = frame["task"].n_unique() - len(tasks)
@@ -426,8 +427,8 @@ def compare_with_others(
 def describe_parts(
     parts: Mapping[str, float], most: int = 3, named: Mapping[str, str] | None = None
 ) -> str:
-    """Return the host activity as text: `62% computing, 30% in file or network I/O`. named: part ->
-    what most of it is, as ` (read 2 ms)`.
+    """Describe the host activity: `62% computing, 30% in file or network I/O`. named: part -> its longest
+    item, such as ` (read 2 ms)`.
     """
     whole = sum(parts.values())
     if not whole:
@@ -458,8 +459,8 @@ def find_overhead(replay: Replay, overhead: pl.DataFrame) -> tuple[np.ndarray, n
 def measure_edges(
     replay: Replay, edges: np.ndarray, overhead: pl.DataFrame
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return those of some edges during which something happens on the thread that they lead to, ascending,
-    and for how long (ns, at most their weight). overhead: `thread`, `begin`, `end` of what happens.
+    """Return the edges during which something happens on the thread they lead to, ascending, and for how long
+    (ns, at most their weight). overhead: `thread`, `begin`, `end` of these events.
     """
     if not overhead.height:
         return np.zeros(0, np.int32), np.zeros(0, np.int64)

@@ -45,9 +45,9 @@ _FACTS = ("range", "phase", "requests", "tokens")
 
 
 def find_phases(length: int, covered: Spans, steady: Steady) -> pl.DataFrame:
-    """Return the job's start-up, steady state and shutdown, as far as they are recorded: `phase`,
-    `begin_ns`, `time_ns`, `time_share` of the job (length: ns), and of the steady state `iterations`,
-    and `activity`, by what these were found.
+    """Return the job's startup, steady state and shutdown, as far as recorded: `phase`, `begin_ns`,
+    `time_ns`, `time_share` of the job (length: ns), and for the steady state its `iterations` and the
+    `activity` that identified them.
     """
     edges = covered.find_hull()[0], steady.begin, steady.end, covered.find_hull()[1]
     phases = pl.DataFrame(
@@ -85,7 +85,7 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add the iterations of the steady state, and what is usual of them."""
+    """Add the iterations of the steady state, and their typical values."""
     steady, parts = context.options.steady, frames["iterations"]
     if steady is not None and not parts.height:
         result.missing.append(f"iterations: {context.explain_absence(tuple(WORK))}")
@@ -114,9 +114,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _summarize(each: pl.DataFrame) -> pl.DataFrame:
-    """Return the median, minimum and maximum of each part, and the iterations that have
-    these.
-    """
+    """Return the median, minimum and maximum of each part, and the iterations with these values."""
     return pl.DataFrame(
         [
             {
@@ -134,8 +132,8 @@ def _summarize(each: pl.DataFrame) -> pl.DataFrame:
 
 
 def collect_serving(unit: DeviceGroup) -> Collected:
-    """Collect the steps of serving (`steps`): task, begin, end, what their texts say, and the GPU time of
-    the work launched within, that of kernels apart.
+    """Collect the steps of serving (`steps`): task, begin, end, fields of their texts, and the GPU time of
+    the work launched within them, separately for kernels.
     """
     steps = unit.read_begins("nvtx_pushpop", _FACTS)
     steps = steps.filter(pl.col("phase") > 0)

@@ -1,12 +1,11 @@
-"""Find the steady state: the time in which a job repeats itself, its iterations without the first, from
-the moment that all ranks take part. It is the focus of efficiencies and findings.
+"""Find the steady state: the time in which a job repeats itself, its iterations without the first, from the
+moment that all ranks take part. It is the focus of efficiencies and findings.
 
-Iterations are NVTX ranges that are asked for, or those of one name that repeat (process_events.py).
-A few tasks are looked at to find that name, for all do the same; of every task the thread that is
-longest in such ranges has the iterations. Hosts run ahead of their devices: an iteration begins
-when what was launched before it has ended on the devices, and ends when what was launched in it
-has. Where there are no such ranges, iterations are periods of the sequence of kernels of a device, or
-of MPI calls (repeats.py), that a few tasks have alike.
+Iterations are NVTX ranges chosen by the user, or ranges of one name that repeat (process_events.py). Only a
+few tasks are searched for that name, because all tasks do the same; each task uses the thread with the most
+time in such ranges. Hosts run ahead of their devices: an iteration begins when work launched before it has
+ended on the devices, and ends when work launched in it has ended. Without such ranges, iterations are periods
+of the sequence of kernels of a device, or of MPI calls (repeats.py), that a few tasks have in common.
 """
 
 from __future__ import annotations
@@ -65,13 +64,13 @@ def find_steady_state(
     list_all: Callable[[NamePattern], pl.DataFrame],
     show: Callable[[str], str] = str,
 ) -> tuple[Steady, pl.DataFrame] | None:
-    """Return the steady state of a job with the iterations of its tasks (ITERATION_COLUMNS), None
-    where it does not repeat itself.
+    """Return the steady state of a job with the iterations of its tasks (ITERATION_COLUMNS), or None for a
+    job that does not repeat itself.
 
-    labels: value and label of NVTX names. pattern: of the names of the ranges that are the
-    iterations, "" to find them. covered: what the reports of all tasks cover: between two captures
-    nothing is known. list_all: returns what :func:`list_task_iterations` does of all units. show: how to print a name. Raises
-    UsageError where no range matches the pattern.
+    labels: value and label of NVTX names. pattern: matches the names of ranges that are the iterations, "" to
+    find them. covered: time covered by the reports of all tasks; nothing is known between two captures.
+    list_all: returns the result of :func:`list_task_iterations` for all units. show: formats a name. Raises
+    UsageError if no range matches the pattern.
     """
     if pattern:
         names, found_by = NamePattern.from_glob(pattern, labels), f"NVTX ranges {show(pattern)}"
@@ -113,8 +112,8 @@ def find_steady_state(
 
 
 def _find_whole(reader: EventReader, found: _Found, ends: np.ndarray) -> tuple[slice, bool]:
-    """Return the iterations that a cut does not leave a part of, all of them where there are no such; and
-    whether the first of them may be the job's.
+    """Return the iterations that a cut leaves whole, or all of them if none is whole; and whether the first
+    of them may be the job's first.
     """
     first, last, edges = 0, len(ends), reader.edges
     if edges is not None and edges.before:
@@ -129,9 +128,9 @@ def _find_whole(reader: EventReader, found: _Found, ends: np.ndarray) -> tuple[s
 
 
 def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
-    """Return the ranges of a unit whose names match, of each task those of the thread that is longest in
-    such: columns ITERATION_COLUMNS, numbered by their begins, and the `number` in their names. Ranges within
-    others do not count.
+    """Return the ranges of a unit with matching names, for each task on the thread with the most time in
+    them: columns ITERATION_COLUMNS, numbered by their begins, and the `number` in their names. Nested ranges
+    do not count.
     """
     ranges = read_ranges(unit, names)
     longest = find_longest_threads(ranges)
@@ -168,9 +167,8 @@ def _add_work_beyond(
     sides: Mapping[str, np.ndarray],
     reached: Mapping[str, np.ndarray],
 ) -> None:
-    """Take into account the work that a cut leaves without its launch, or leaves out. task: of each
-    range, whose sides are times of its host; reached: until when what was launched before these
-    runs.
+    """Account for work that a cut separates from its launch, or leaves out. task: of each range, with sides
+    in its host's times; reached: end of the work launched before these.
     """
     if (edges := unit.reader.edges) is None:
         return
@@ -184,9 +182,8 @@ def _add_work_beyond(
 
 
 def read_ranges(unit: DeviceGroup, names: NamePattern | None = None) -> pl.DataFrame:
-    """Return the NVTX ranges of a unit: begin, end, thread, range, number, task. names: those that match
-    alone.
-    """
+    """Return the NVTX ranges of a unit: begin, end, thread, range, number, task. names: only matching
+    ranges."""
 
     def match(columns: Mapping[str, np.ndarray]) -> np.ndarray:
         return names.find_matches(columns["range"], columns["number"])
@@ -207,7 +204,7 @@ def find_longest_threads(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def keep_outermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranges of each thread that lie within no other, by thread and begin."""
+    """Return the ranges of each thread that are inside no other, by thread and begin."""
     ordered = ranges.lazy().sort("thread", "begin", "end", descending=[False, False, True])
     reached = pl.col("end").cum_max().shift(1).over("thread")
     return ordered.filter(reached.is_null() | (pl.col("begin") >= reached)).collect()
@@ -216,8 +213,8 @@ def keep_outermost(ranges: pl.DataFrame) -> pl.DataFrame:
 def _join_tasks(
     of_tasks: pl.DataFrame, found_by: str, is_cut: bool, most_apart: float = np.inf
 ) -> _Found | None:
-    """Return the iterations that all tasks with iterations take part in; None if tasks are further apart
-    in iterations, on average. is_cut: whether these are of a part of a job.
+    """Return the iterations in which all tasks with iterations take part, or None if tasks are further apart
+    in iterations, on average. is_cut: whether the iterations come from a part of a job.
     """
     if not of_tasks.height:
         return None

@@ -168,8 +168,8 @@ COVER_BEFORE = ("gpu_metric",)
 
 
 class Steps(Struct, frozen=True):
-    """values[k] holds from edges[k] to edges[k + 1] (ns), where known[k]; nothing is known
-    elsewhere, and the value is 0 there.
+    """A step function: values[k] applies from edges[k] to edges[k + 1] (ns), if known[k]. It is unknown
+    elsewhere, with value 0.
     """
 
     #: Times at which the value may change (ns), one more than values.
@@ -254,8 +254,8 @@ def _summarize_steps(
 
 
 def _compare_together(means: pl.DataFrame, context: Context, result: Result) -> pl.DataFrame:
-    """Return the figures of devices (:func:`_summarize_steps`) over the time that they have in common;
-    none of those that are sampled for much less. Notes say so.
+    """Return the figures of devices (:func:`_summarize_steps`) over the time they have in common, without
+    devices that were sampled for much less; notes name them.
     """
     keys, is_regular = ["layout", "metric"], pl.col("layout").is_in(REGULAR)
     enough = pl.col("known") >= LEAST_SAMPLED * pl.col("known").max().over(keys)

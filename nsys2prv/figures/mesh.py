@@ -44,7 +44,7 @@ def find_mesh_of_job(kernels: pl.DataFrame, context: Context) -> Mesh | None:
 
 
 def conclude(_: Frames, context: Context, result: Result) -> None:
-    """Add the dimensions of a job, what communication each takes, and where each rank is in them."""
+    """Add the dimensions of a job, the communication in each, and each rank's place in them."""
     mesh = context.get_mesh()
     if mesh is None:
         result.missing.append(f"parallel groups: {context.explain_absence(('nccl_kernel',))}")
@@ -65,15 +65,13 @@ def _select_kernels(mesh: Mesh, dimension: Dimension) -> pl.DataFrame:
 
 
 def _sum_waits(name: str) -> pl.Expr:
-    """Return the sum of waits, null where those of too many kernels are not known."""
+    """Return the sum of waits, null if too many kernels have unknown waits."""
     is_known = pl.col("matched").sum() >= MATCHED * pl.col("count").sum()
     return pl.when(is_known).then(pl.col(name).sum())
 
 
 def sum_by_rank(mesh: Mesh, context: Context) -> pl.DataFrame:
-    """Return how long each rank only communicates (nothing computes beside it) in each dimension, and how
-    much of that it waits.
-    """
+    """Sum each rank's exposed communication in each dimension, and the wait time in it."""
     rows = context.tasks.filter(pl.col("task").is_in(list(mesh.ranks))).select("task")
     rows = mesh.add_places(rows)
     taken: Counter[str] = Counter()

@@ -1,16 +1,16 @@
 """Sum the GPU work by the modules that launched it, as a tree: model, block, attention, projection.
 
-Modules are what frameworks and people put into NVTX push/pop ranges: dotted names (hooks of vLLM, SGLang and
-TensorRT-LLM, `torch.cuda.nvtx`), FSDP's ranges before and after a module's forward pass, between which the module
-runs, modules of XLA, and any other nested ranges. Ranges around whole models, such as those of steps, are left
-out. Numbers are taken out of names, so that the layers of a model are one branch; they are compared with each other
-and over ranks.
+Modules are the NVTX push/pop ranges of frameworks and users: dotted names (hooks of vLLM, SGLang and
+TensorRT-LLM, `torch.cuda.nvtx`), FSDP's ranges before and after a module's forward pass, between which the
+module runs, XLA modules, and any other nested ranges. Ranges around whole models, such as steps, are left
+out. Numbers are removed from names, so that the layers of a model form one branch; layers are compared with
+each other and across ranks.
 
 Work belongs to the innermost range that was open when it was launched, or captured into a graph. Operators
-(PyTorch's emit_nvtx) are the leaves of modules; what runs within one counts for it. An operator of the backward
-pass has the sequence number of the operator whose gradient it computes, and the module of that: of the operators
-of its process that had this number before it, the last one. Those that run forward within it compute
-activations again.
+(PyTorch's emit_nvtx) are the leaves of modules, and include everything that runs within them. An operator of
+the backward pass has the sequence number of the operator whose gradient it computes, and belongs to the
+module of that operator: the last one of its process with this number before it. Operators that run forward
+within it recompute activations.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Ranges(Struct, frozen=True):
         return np.where(above >= 0, values[above], default)
 
     def spread_up(self, values: np.ndarray) -> np.ndarray:
-        """Return the greatest value (at least 0) of each range and those within it."""
+        """Return the greatest value (at least 0) of each range and the ranges within it."""
         found = values.copy()
         for rows in reversed(self.levels):
             rows = rows[(self.parent[rows] >= 0) & (found[rows] > 0)]
@@ -206,8 +206,8 @@ def _read_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Ranges:
 
 
 def _find_modules(ranges: Ranges) -> np.ndarray:
-    """Return which ranges are modules: of those that have no dotted name, such as would contain others that
-    have are the step or the whole model.
+    """Return a mask of the ranges that are modules. A range without a dotted name that contains ranges with
+    one is the step or the whole model.
     """
     is_named = ranges.sort == MODULE
     is_other = ranges.sort == OTHER
@@ -245,8 +245,8 @@ def _place(ranges: Ranges, is_module: np.ndarray, linked: np.ndarray) -> Places:
 
 
 def _link(ranges: Ranges, places: Places, of_thread: np.ndarray) -> np.ndarray:
-    """Return the module of the forward pass of each operator of the backward pass, -1 for other ranges.
-    of_thread: a number for each range of what shares sequence numbers.
+    """Return the forward-pass module of each operator of the backward pass, -1 for other ranges. of_thread:
+    for each range, the number of its group that shares sequence numbers.
     """
     has_number = ranges.number > 0
     forward = np.flatnonzero(
@@ -382,9 +382,9 @@ def collect(unit: DeviceGroup) -> Collected:
 def _find_ranges(
     work: pl.DataFrame, captured: pl.DataFrame, ranges: Ranges, places: Places
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the innermost range in which each work was launched, or captured if that is in a module, -1 for
-    none; and how often what was captured in each range is replayed, 0 where graphs are replayed in ranges of
-    its name.
+    """Return the innermost range in which each item of work was launched, or captured if that was in a
+    module, or -1; and the number of replays of the work captured in each range, 0 if graphs are replayed in
+    ranges of the same name.
     """
     rows = ranges.find_innermost(*to_arrays(work, "sender", "sent"))
     replays = np.zeros(len(ranges.thread), np.int64)
@@ -410,7 +410,7 @@ def _find_ranges(
 
 
 def _find_overlaps(begin: np.ndarray, end: np.ndarray) -> Spans:
-    """Return when several of these intervals hold."""
+    """Return the times in which several of these intervals overlap."""
     time, count = sum_changes(
         np.concatenate([begin, end]), np.repeat([1, -1], [len(begin), len(end)])
     )
@@ -513,7 +513,8 @@ def _roll_up(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _count_calls() -> pl.Expr:
-    """Count executions of the forward pass; of what is in no such pass all; null where none is known."""
+    """Count executions of the forward pass, or all executions if none is in a forward pass; null if none is
+    known."""
     own = pl.col("calls").filter("own")
     forward = own.filter(pl.col("pass").filter("own") == FORWARD).sum()
     return pl.when(forward > 0).then(forward).when(own.sum() > 0).then(own.sum())

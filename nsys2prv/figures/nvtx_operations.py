@@ -122,12 +122,11 @@ def list_captured_work(unit: DeviceGroup, schema: pl.Schema) -> pl.DataFrame:
 def _sum_ranges(
     unit: DeviceGroup, work: pl.DataFrame, captured: pl.DataFrame, ranges: Ranges
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the sums of some ranges, as :func:`_list_ranges` yields them, by task and name, and by
-    path of names. work: by the thread that launched it, and when; captured: that of replayed graphs by
-    the thread that captured it.
+    """Sum some ranges, as :func:`_list_ranges` yields them, by task and name, and by path of names. work: by
+    launching thread and launch time; captured: work of replayed graphs, by capturing thread.
 
-    Replayed work counts in the ranges that were open when it was captured, but for those of names in which
-    graphs are replayed, such as that of an iteration: there it counts as launched.
+    Replayed work counts in the ranges that were open when it was captured, except for range names in which
+    graphs are replayed, such as an iteration: in those it counts as launched.
     """
     row, begin, end, group = ranges
     thread = unit.reader.rows.main_rows[row // len(RANGES)]
@@ -202,15 +201,13 @@ def _sum_within(
 
 
 def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    """Return the sum of the values of each group, limited for damaged times to what an int64
-    holds.
-    """
+    """Sum the values of each group, limited to the range of int64 in case of damaged times."""
     return np.bincount(groups, values, count).clip(-GREATEST_SUM, GREATEST_SUM).astype(np.int64)
 
 
 def _list_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Iterator[Ranges]:
-    """Yield ranges by row, begin, longer first, some at a time, with all that lie within each; of those
-    before a part of a job the ones in which work was captured. NCCL's are not operations of the program.
+    """Yield ranges by row and begin, longer first, in batches of whole nests; from before a part of a job,
+    only the ranges in which work was captured. NCCL's ranges are not operations of the program.
     """
     rows = pl.col("thread") * len(RANGES)
     kinds = (read_ranges(unit, captured, layout, ("range",), np.int32) for layout in RANGES)
@@ -230,8 +227,8 @@ def read_ranges(
     dtype: type[np.signedinteger] = np.int64,
     wanted: Callable[[Mapping[str, np.ndarray]], np.ndarray] | None = None,
 ) -> pl.DataFrame:
-    """Return the ranges of a layout, as `read_begins` of readers does, and what of those in which work
-    was captured (:func:`list_captured_work`) lies before a part of a job. wanted: of some ranges, which to return.
+    """Return the ranges of a layout, as a reader's `read_begins` does, and the ranges before a part of a job
+    in which work was captured (:func:`list_captured_work`). wanted: selects ranges.
     """
     ranges = unit.reader.read_begins(layout, fields, unit.number, wanted, dtype)
     if not unit.reader.whole or not captured.height:
@@ -308,7 +305,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _compute_figures(rows: pl.DataFrame, keys: list[str], has_work: bool) -> pl.DataFrame:
-    """Return figures of operations, those of GPUs where there is work on any, the longest first."""
+    """Return figures of operations, longest first, with GPU figures if there is GPU work."""
     of_gpus = (
         "gpu_ns",
         pl.col("gpu_ns_exclusive").alias("gpu_exclusive_ns"),

@@ -1,4 +1,4 @@
-"""Sum OpenACC constructs by source line: how often, how long on the host, and what data they move."""
+"""Sum OpenACC constructs by source line: count, host time, and moved data."""
 
 from __future__ import annotations
 

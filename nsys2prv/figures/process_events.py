@@ -1,8 +1,8 @@
-"""Read what the iterations of a process are found by: the kernels of a stream, or the MPI calls of a
-thread, and what each iteration has some of.
+"""Read the events that identify the iterations of a process: the kernels of a stream, or the MPI calls of a
+thread, and events that each iteration has some of.
 
-And find the NVTX ranges that are the iterations of a process: those of one name (numbers in it apart) that
-repeat without overlapping on a thread, hold most of the kernels, and about as many of them each.
+Also find the NVTX ranges that are the iterations of a process: ranges of one name (ignoring numbers) that
+repeat without overlapping on a thread, contain most of the kernels, and about equally many each.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def _read_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
 
 
 def _read_calls(reader: EventReader, unit: int) -> pl.DataFrame:
-    """Return the MPI calls of a unit by begin: begin, end, thread, layout (its place), MPI_FIELDS (0
-    where a layout lacks them).
+    """Return the MPI calls of a unit by begin: begin, end, thread, layout (its place), MPI_FIELDS (0 in
+    layouts without them).
     """
     frames = []
     for place, layout in enumerate(MPI_LAYOUTS):
@@ -130,7 +130,7 @@ def _read_calls(reader: EventReader, unit: int) -> pl.DataFrame:
 
 
 def _keep_busiest(reader: EventReader, events: pl.DataFrame) -> pl.DataFrame:
-    """Return the events of the stream or thread that has most; all of them where none has half."""
+    """Return the events of the stream or thread with the most events, or all of them if none has half."""
     thread = reader.rows.main_rows[events["thread"].to_numpy()]
     counts = np.bincount(thread, minlength=1)
     return events.filter(thread == counts.argmax()) if 2 * counts.max() >= len(thread) else events
@@ -189,8 +189,8 @@ def _list_ranges(
     patterns: pl.DataFrame,
     layout: str,
 ) -> list[pl.DataFrame]:
-    """Return the ranges of a unit whose names are known, a frame for each window of the trace: begin,
-    end, thread, code (int32), and number (ABSENT for none).
+    """Return the ranges of a unit with known names, one frame for each window of the trace: begin, end,
+    thread, code (int32), and number (or ABSENT).
     """
     values = patterns["value"].to_numpy()
     codes = np.zeros(int(values.max(initial=-1)) + 2, np.int32)
@@ -216,9 +216,8 @@ def _find_by_ranges(
     kernels: np.ndarray,
     may_be: Callable[[np.ndarray, float], bool],
 ) -> str | None:
-    """Return the pattern of the names of the ranges that are iterations of one task, None for none.
-    ranges: by begin, in several frames. kernels: when those of its device were launched. may_be: as of
-    :func:`find_range_name`.
+    """Return the name pattern of the ranges that are iterations of one task, or None. ranges: by begin, in
+    several frames. kernels: launch times of its device's kernels. may_be: see :func:`find_range_name`.
     """
     groups = _summarize_groups(ranges)
     with_numbers = patterns.filter(pl.col("pattern").str.contains("#", literal=True))["code"]
@@ -288,8 +287,8 @@ def _summarize_groups(ranges: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _are_alike(counts: np.ndarray) -> bool:
-    """Return whether most kernels run in intervals that have about as many kernels as the one in
-    the middle: those of iterations do, those from one call of a function to the next do not.
+    """Return whether most kernels run in intervals with about as many kernels as the median one. That is true
+    of iterations, but not of the time from one call of a function to the next.
     """
     usual = np.median(counts)
     alike = (counts <= AS_MANY * usual) & (AS_MANY * counts >= usual)

@@ -1,14 +1,14 @@
-"""Rate products whose shapes NVTX ranges have (matrices, attention, convolutions): operations per second by
-product, how much that is of the GPU's peak, and of what the shape allows.
+"""Rate products with shapes in NVTX ranges (matrices, attention, convolutions): operations per second by
+product, as a share of the GPU's peak, and of the rate allowed by the shape.
 
-Operations of a product are those of its shapes (`events/range_texts.py`); its time is that of the kernels
-that were launched within its range. Those of attention are without a mask, or with a causal one where the
-kernel's name says so. The GPU's peak is dense, by its model and the data type in the kernel's name
-(`gpus.yaml`); where one of these is not known no share is given. Model FLOPs utilization (MFU) counts the
-products with known shapes alone, so it is at least so much.
+The operations of a product follow from its shapes (`events/range_texts.py`); its time is that of the kernels
+launched within its range. Attention counts without a mask, or with a causal one if the kernel's name says so.
+The GPU's peak is dense, by its model and the data type in the kernel's name (`gpus.yaml`); no share is given
+if one of these is unknown. Model FLOPs utilization (MFU) counts only products with known shapes, so it is a
+lower bound.
 
-A shape allows the peak or, where that is less, what the GPU's memory can deliver: its bandwidth times the
-operations for each byte, if each operand and result is moved once (the roofline).
+A shape allows the peak or, if lower, the rate that the GPU's memory can deliver: its bandwidth times the
+operations per byte, with each operand and result moved once (the roofline).
 """
 
 from __future__ import annotations
@@ -66,10 +66,9 @@ _MASKS = {"0": "none", "false": "none", "1": "causal", "true": "causal"}
 
 
 def list_product_work(unit: DeviceGroup) -> pl.DataFrame:
-    """Return the kernels of products by when they were launched, or captured into a graph: `product` (a
-    number; each replay is one), what its range and shapes say (KEY), `sender`, `at` (begin of the range), `begin`,
-    `end`, `thread`, `name`, `device`, `class` and `tensor`. Of ranges within each other the outermost is the
-    product.
+    """Return the kernels of products by launch time, or capture time for graphs: `product` (a number; each
+    replay is one), fields of its range and shapes (KEY), `sender`, `at` (begin of the range), `begin`, `end`,
+    `thread`, `name`, `device`, `class` and `tensor`. The outermost of nested ranges is the product.
     """
 
     def find() -> pl.DataFrame:
@@ -143,7 +142,7 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add products by how long they take, and what devices do of what they can."""
+    """Add products by time, and the utilization of devices."""
     rows = frames["products"]
     if not rows.height:
         result.missing.append(
@@ -163,9 +162,9 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return products (:func:`sum_products`) with what is known of them, null where it is not: `data_type`, `mask`,
-    `all` (operations of all), `peak_tflop_s`, `memory_gb_s`, `allowed_tflop_s` (by the shape), `flop_per_byte`, and `ideal_ns`, how
-    long they would take at what is allowed.
+    """Add to products (:func:`sum_products`) their known properties, or null: `data_type`, `mask`, `all`
+    (total operations), `peak_tflop_s`, `memory_gb_s`, `allowed_tflop_s` (by the shape), `flop_per_byte`, and
+    `ideal_ns`, their time at the allowed rate.
     """
     models = {
         device: next(iter(names)) for device, names in context.options.gpus if len(names) == 1
@@ -223,9 +222,10 @@ def sum_rates(rated: pl.DataFrame, *by: str) -> pl.DataFrame:
 
 
 def find_slow_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return products that are far below what their shapes allow, with the share of that which others of their sort
-    reach (`usual`), and how long they would take at that (`target_ns`); none where what is allowed is not known.
-    Attention is one sort, products that memory bounds another. rows: as :func:`sum_products` returns them.
+    """Return products far below the rate allowed by their shapes, with the share of that rate that similar
+    products reach (`usual`), and their time at that share (`target_ns`). Products with an unknown allowed
+    rate are left out. Attention is one sort, memory-bound products are another. rows: from
+    :func:`sum_products`.
     """
     rated = rate_products(rows, context).with_columns(
         reached=pl.col("ideal_ns") / pl.col("time_ns"),
@@ -287,9 +287,7 @@ def _sum_by_device(rows: pl.DataFrame, every: pl.DataFrame, context: Context) ->
 
 @cache
 def find_data_type(kernel: str) -> str | None:
-    """Return the data type of the operands of a matrix product, by the kernel's name; None where that
-    does not tell.
-    """
+    """Return the operand data type of a matrix product by its kernel's name, or None."""
     found = (one["type"] for one in GPUS["data_types"] if re.search(one["name"], kernel))
     return next(found, None)
 

@@ -1,10 +1,9 @@
-"""Find how far the recording of CUDA calls reaches, of threads and processes: nothing is known of their
-GPUs after it.
+"""Find the end of CUDA API recording, for threads and processes: their GPUs are unknown after it.
 
-Nsight Systems may stop to record the calls of a thread while all else goes on. Then what the thread
-did again and again with calls before, it does as often without any: NVTX ranges of the same name that
-last as long, work between two equal calls of the system, visits of CUDA that CPU samples show.
-MPI's calls of a rank end early where others go on to make collective calls, which need it, too.
+Nsight Systems may stop recording the calls of a thread while everything else continues. The thread then
+repeats, without any calls, activity that had calls before: NVTX ranges of the same name and duration, work
+between two equal OS runtime calls, or CPU samples inside CUDA. A rank's MPI calls end early if others
+continue to make collective calls that include it.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ class Reach(Struct, frozen=True):
 
 
 def find_reaches(unit: DeviceGroup) -> list[Reach]:
-    """Return where calls of the threads that launch work end early, and where those of all threads of a
-    task do.
+    """Return the points at which calls of work-launching threads end early, and those at which the calls of
+    all threads of a task do.
     """
     if not unit.has("cuda_api"):
         return []
@@ -200,7 +199,7 @@ def find_mpi_reaches(reader: EventReader) -> Iterator[Reach]:
 
 
 def place_reaches(reaches: Sequence[Reach], whole: Job, part: Job) -> Iterator[Reach]:
-    """Yield the reaches of a job as they are in a part of it, without those that end later."""
+    """Yield the reaches of a job within a part of it, without those that end later."""
     origin = part.epoch - whole.epoch
     keys = {thread: key for key, thread in whole.model.rows.items()}
     tasks = {task: key for key, task in whole.model.tasks.items()}

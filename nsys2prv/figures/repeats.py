@@ -1,14 +1,13 @@
-"""Find iterations in the sequence of what a process does: the kernels of a stream, or the MPI calls of
-a thread.
+"""Find iterations in a process's sequence of events: the kernels of a stream, or the MPI calls of a thread.
 
-A mark is an event, or a few in a row, that comes again and again. From one mark to the next it is
-an interval: a layer, a micro-batch, a step, ten steps and an evaluation. Iterations are the shortest
-intervals that have all that the job does again and again: nearly all event kinds, by time; its
-communication; the update of weights, or else what host and device exchange. Layers and micro-batches
-lack some of it; an evaluation now and then brings nothing that steps lack. Where a host only launches,
-layers look like iterations: there only very many intervals, tiny ones, or those made of shorter ones count.
+A mark is an event, or a few in a row, that recurs. The time from one mark to the next is an interval: a
+layer, a micro-batch, a step, ten steps and an evaluation. Iterations are the shortest intervals with
+everything that the job does repeatedly: nearly all event kinds, by time; its communication; the update of
+weights, or otherwise the exchange between host and device. Layers and micro-batches are missing some of
+these; an occasional evaluation adds nothing that steps do not have. If a host only launches, layers look like
+iterations: then only very many intervals, tiny ones, or intervals made of shorter ones count.
 
-:class:`Period` places the iterations that are found in time.
+:class:`Period` places the iterations found in time.
 """
 
 from __future__ import annotations
@@ -97,8 +96,8 @@ class _Sequence:
         self.before[order[1:][again]] = order[:-1][again]
 
     def list_repeated(self) -> Iterator[list[Repeated]]:
-        """Yield the intervals that are alike and lack nothing, of those of about the same size the most
-        complete; none with less signs where others have more.
+        """Yield complete sets of similar intervals; among sets of about the same interval size, the most
+        complete. Sets with fewer signs than others are left out.
         """
         found: list[Repeated] = []
         for codes in self._list_codes():
@@ -110,8 +109,8 @@ class _Sequence:
             yield _choose(found)
 
     def _find_alike(self, marks: Mapping[int, tuple[float, np.ndarray]]) -> Iterator[Repeated]:
-        """Yield the intervals between marks that are alike. marks: of each number of them their relative
-        variance and places; the most regular are tried.
+        """Yield sets of similar intervals between marks. marks: relative variance and places for each number
+        of marks; the most regular ones are tried.
         """
         chosen = sorted(marks.values(), key=lambda one: (round(one[0], 1), -len(one[1])))
         for _, places in chosen[:MOST_TRIED]:
@@ -126,8 +125,8 @@ class _Sequence:
     # ---- marks --------------------------------------------------------------------------------
 
     def _list_codes(self) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
-        """Yield numbers of what comes at places of the sequence, and these: each event, the first ones of
-        several equal ones, and two of these in a row; then more of these in a row.
+        """Yield codes for the places of the sequence, and the places: each event, the first of several equal
+        ones, and two of these in a row; then more of these in a row.
         """
         name = self.name
         places = np.arange(len(name))
@@ -157,8 +156,8 @@ class _Sequence:
     def _list_recurring(
         self, codes: np.ndarray, places: np.ndarray
     ) -> Iterator[tuple[float, np.ndarray]]:
-        """Yield the places of those that recur over most of the sequence, with the relative variance of
-        their distances.
+        """Yield the places of codes that recur over most of the sequence, with the relative variance of their
+        distances.
         """
         if not len(codes):
             return
@@ -182,7 +181,7 @@ class _Sequence:
     # ---- intervals ----------------------------------------------------------------------------
 
     def _keep_regular(self, places: np.ndarray) -> np.ndarray:
-        """Return the longest part of marks most of whose distances are alike."""
+        """Return the longest part of the marks in which most distances are similar."""
         sizes = np.diff(places)
         usual = np.median(sizes)
         alike = (sizes <= AS_MANY * usual) & (AS_MANY * sizes >= usual)
@@ -213,9 +212,9 @@ class _Sequence:
         )
 
     def _find_what_is_usual(self, places: np.ndarray) -> tuple[float, float]:
-        """Return the share of the time that is of event kinds that nearly all intervals have, and how
-        good the marks are: in which share of the intervals kinds are, by their time, less that of intervals
-        that are several.
+        """Return the share of the time spent in event kinds that nearly all intervals have, and the quality
+        of the marks: the share of intervals with each kind, weighted by time, minus the share of intervals
+        that consist of several.
         """
         first, last, sizes = places[0], places[-1], np.diff(places)
         name, spent = self.name[first:last], self.lasts[first:last].copy()
@@ -232,8 +231,8 @@ class _Sequence:
 
 
 def find_signs(events: Events, edges: np.ndarray, size: float) -> bool | None:
-    """Return whether nearly all intervals have what each iteration has, None where there is nothing
-    that tells. edges: times between them (ns). size: usual number of kernels in one.
+    """Return whether nearly all intervals have what each iteration has, or None if nothing decides. edges:
+    times between them (ns). size: usual number of kernels in one.
     """
 
     def share(times: np.ndarray) -> float:
@@ -260,8 +259,8 @@ def find_signs(events: Events, edges: np.ndarray, size: float) -> bool | None:
 
 
 def _choose(found: Sequence[Repeated]) -> list[Repeated]:
-    """Return the intervals that are iterations, shorter ones first. Of those in which the host only
-    launches the longest, unless they may be layers.
+    """Return the intervals that are iterations, shorter ones first. For hosts that only launch, return the
+    longest, unless they may be layers.
     """
     chosen = [one for one in found if one.has_signs]
     if not chosen:
@@ -283,7 +282,7 @@ def _choose(found: Sequence[Repeated]) -> list[Repeated]:
 
 
 def _order(codes: np.ndarray) -> np.ndarray:
-    """Return the order of numbers from 0 on, equal ones as they come."""
+    """Return the stable sort order of numbers from 0 on."""
     # numpy sorts 16 bits by radix.
     order = np.argsort(codes.astype(np.uint16), kind="stable")
     if codes.max(initial=0) >> 16:
@@ -373,8 +372,9 @@ def find_periods(events: Events) -> list[Period]:
 
 
 def choose_alike(found: Sequence[Sequence[Period]]) -> list[Period]:
-    """Return the iterations of several processes, the shortest that all have that repeat themselves, cut at
-    the same places: none where these differ, or most do not. found: of each process what may be its iterations.
+    """Return the iterations of several processes: the shortest ones that all repeating processes have, cut at
+    the same places. Return none if these differ, or most processes do not repeat. found: candidate iterations
+    of each process.
     """
     repeating = [own for own in found if own]
     if 2 * len(repeating) > len(found):
@@ -389,7 +389,7 @@ def choose_alike(found: Sequence[Sequence[Period]]) -> list[Period]:
 
 
 def _count_alike(some: np.ndarray, others: np.ndarray) -> int:
-    """Return how many at the begin of some are as those of others, nearly all of them."""
+    """Count how many of the first values of `some` match `others`, nearly all of them."""
     alike = some[: len(others)] == others[: len(some)]
     enough = alike & (np.cumsum(alike) >= ALIKE * np.arange(1, len(alike) + 1))
     return int(np.flatnonzero(enough)[-1]) + 1 if enough.any() else 0

@@ -1,6 +1,6 @@
-"""Declare analyses by their entries in analyses.yaml; hold the context that they get, and the results with
-findings and tables that they return. Names ranks, hosts, GPUs and communicators in them (`ranks 4-7 (node02)`,
-`world (0-15)`, `every 4th (0,4,8,12)`).
+"""Declare analyses by their entries in analyses.yaml; contain their context, and the results with findings
+and tables that they return. Name ranks, hosts, GPUs and communicators in them (`ranks 4-7 (node02)`, `world
+(0-15)`, `every 4th (0,4,8,12)`).
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class Finding(Struct, frozen=True):
 
     @property
     def group(self) -> str:
-        """Return the findings that its share can be compared with: causes, limits (these are of the steady
-        state, where there is one) or once (of the job).
+        """Return the group of findings with comparable shares: causes, limits (of the steady state, if there
+        is one) or once (of the job).
         """
         return "once" if self.happens_once else "limits" if self.is_limit else "causes"
 
@@ -210,13 +210,13 @@ class Finding(Struct, frozen=True):
 
 
 class Gain(Finding, frozen=True):
-    """One cause that holds the job back: its share is what a replay of the job gains without it. Only the
-    verdict makes these (:mod:`nsys2prv.verdict.findings`).
+    """One cause of lost time: its share is the savings of a replay of the job without it. Only the verdict
+    creates these (:mod:`nsys2prv.verdict.findings`).
     """
 
     @property
     def is_limit(self) -> bool:
-        """Return whether its share is a limit: it is what is gained."""
+        """Return whether its share is an upper limit of the savings."""
         return False
 
 
@@ -257,8 +257,8 @@ class Result(Struct, frozen=True):
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, name: str, frame: pl.DataFrame, about: str = "", **words: object) -> None:
-        """Add a declared table if it has rows. about: what it shows, in the place of what is declared.
-        words: fill in its title.
+        """Add a declared table if it has rows. about: description that replaces the declared one. words: fill
+        in its title.
         """
         said = self.declared.tables[name]
         title, text = (said, "") if isinstance(said, str) else said
@@ -292,8 +292,8 @@ class Results(dict[str, Result]):
 
 
 def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
-    """Return the findings of several analyses as one list: those of the first analysis in their order,
-    all others in their group, in front of the first that costs less.
+    """Merge the findings of several analyses into one list: those of the first analysis in their order, all
+    others in their group, before the first one with a lower cost.
     """
     joined: list[Finding] = []
     for number, findings in enumerate(lists):
@@ -306,16 +306,16 @@ def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
 
 
 def group_findings(findings: Iterable[Finding]) -> list[tuple[str, list[Finding]]]:
-    """Return the findings by the groups that stand together, in their order."""
+    """Return the findings by display group, in their order."""
     return [(group, [*own]) for group, own in groupby(findings, attrgetter("group"))]
 
 
 def comes_first(
     findings: Sequence[Finding], others: Sequence[Finding], repeats: float | None = None
 ) -> bool:
-    """Return whether some findings are read before others: their most costly one costs much more than all
-    that the others can gain. repeats: share of the job that repeats, of which a longer job has more, so that
-    others are of that; None where they are of the job, and the most costly of them counts.
+    """Return whether some findings are shown before others: their most costly one costs much more than the
+    total savings of the others. repeats: share of the job that repeats, a larger share in longer jobs; the
+    others' savings refer to it. None if they refer to the job, and the most costly of them counts.
     """
     if repeats is None:
         repeats = max((one.share for one in others), default=0.0)
@@ -369,9 +369,8 @@ class Context(Struct, frozen=True):
 
     @property
     def tasks(self) -> pl.DataFrame:
-        """`task`, `rank` (null for none, `by_name`: told by file names), `who` (its name in tables),
-        `node`, `is_gpu` and `nccl_rank` of every task but those of helpers, and `device`, its first GPU with
-        work, null for none.
+        """`task`, `rank` (or null; `by_name`: derived from file names), `who` (its name in tables), `node`,
+        `is_gpu` and `nccl_rank` of every task except helpers, and `device`, its first GPU with work, or null.
         """
         rows = self.reader.rows.threads.filter(pl.col("kind") != HELPER)
         rows = rows.select("task", "rank", "by_name", "who", "node", "is_gpu", "nccl_rank")
@@ -409,8 +408,8 @@ class Context(Struct, frozen=True):
     def label_names(
         self, frame: pl.DataFrame, column: str, *sets: str, unknown: pl.Expr | None = None
     ) -> pl.DataFrame:
-        """Return the frame with values of some name sets replaced by their labels. unknown: for
-        those without one; default: their numbers.
+        """Replace the values of some name sets in a frame by their labels. unknown: for values without a
+        label; default: their numbers.
         """
         known = pl.concat([self.labels[one] for one in sets]).unique("value")
         joined = _join_names(frame, known.select("label", pl.col("value").alias(column)), column)
@@ -449,12 +448,12 @@ class JobRanks(Struct, frozen=True):
 
     @property
     def has_gpus(self) -> bool:
-        """True if the devices are GPUs, not the ranks themselves."""
+        """True if the devices are GPUs and not the ranks themselves."""
         return bool(self.devices["label"].is_not_null().any())
 
     def list_ranks(self, tasks: list[int]) -> tuple[int, ...]:
-        """Return the ranks of these tasks, in their order, without tasks that have none. None of a job of
-        one process, whose number says nothing.
+        """Return the ranks of these tasks, in their order, without tasks that have none. Return none for a
+        job of one process, whose number is meaningless.
         """
         if self.tasks.height == 1:
             return ()
@@ -475,9 +474,7 @@ class JobRanks(Struct, frozen=True):
         return tuple(label for task in tasks for label in by_task.get(task, ()))
 
     def find_host(self, tasks: list[int]) -> str:
-        """Return the host whose ranks are just these, where there are other hosts, else an empty
-        text.
-        """
+        """Return the host with exactly these ranks if there are other hosts, else ""."""
         nodes = self.tasks.filter(pl.col("task").is_in(tasks))["node"].unique()
         others = self.tasks.filter(~pl.col("task").is_in(tasks))["node"]
         is_whole = len(nodes) == 1 and len(others) > 0 and nodes[0] not in others
@@ -583,7 +580,7 @@ def _name_ranks(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> s
 
 
 def sum_known(numbers: pl.Expr) -> pl.Expr:
-    """Return the sum of numbers; null if one of them is unknown: null or negative."""
+    """Return the sum of numbers, null if one of them is unknown (null or negative)."""
     return pl.when((numbers.fill_null(-1) >= 0).all()).then(numbers.sum())
 
 

@@ -1,6 +1,6 @@
-"""Find where in the program host threads spend some time: by the stacks of calls, then by those of CPU
-samples outside of these calls. The stack of a call also stands for calls within it that have none.
-CPU samples also show ranks that are in MPI although it was not traced.
+"""Find the program locations in which host threads spend some time: by the call stacks of calls, then by CPU
+samples outside these calls. The stack of a call also applies to nested calls without a stack. CPU samples
+also reveal ranks inside MPI if MPI was not traced.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def read_layouts(unit: DeviceGroup, layouts: tuple[str, ...], *fields: str) -> p
 
 
 def read_samples(unit: DeviceGroup, thread: int, with_place: bool = False) -> pl.DataFrame:
-    """Return the CPU samples of a thread while it runs, outside the profiler: begin, owner, own_1,
-    own_2, lasts (ns since the one before, at most LONGEST_SAMPLE times the usual). with_place: only
-    those that tell whose code it is; often only each fourth has a stack of more than one function, and
-    stands for the others.
+    """Return the CPU samples of a thread while it runs, outside the profiler: begin, owner, own_1, own_2,
+    lasts (ns since the previous one, at most LONGEST_SAMPLE times the usual interval). with_place: only
+    samples whose owner is known; often only every fourth has a stack of more than one function, and
+    represents the others.
     """
     fields = ("owner", "own_1", "own_2", "state", "module")
     samples = unit.remember("cpu_samples", lambda: read_layouts(unit, SAMPLES, *fields)).filter(
@@ -74,8 +74,8 @@ def read_samples(unit: DeviceGroup, thread: int, with_place: bool = False) -> pl
 
 @cache
 def _match_mpi_call() -> str:
-    """Return a regular expression whose group is the name of an MPI function in the text of a stack:
-    in C, and as Fortran compilers write it.
+    """Return a regular expression with a group for the name of an MPI function in the text of a stack: in C,
+    and as Fortran compilers write it.
     """
     sets = load_catalogue().name_sets
     labels = {label for layout in MPI_LAYOUTS for label in sets[layout].list_known_values()}
@@ -84,8 +84,8 @@ def _match_mpi_call() -> str:
 
 
 def read_mpi_samples(unit: DeviceGroup, thread: int) -> pl.DataFrame:
-    """Return the CPU samples of a thread with known stacks, where MPI was not traced: `begin`, `lasts`
-    (ns, the time that each stands for), `call` (the MPI function that it is in, null outside MPI).
+    """Return the CPU samples of a thread with known stacks, if MPI was not traced: `begin`, `lasts` (ns, the
+    time each sample represents), `call` (its MPI function, null outside MPI).
     """
     if unit.has(*MPI_LAYOUTS) or not unit.has(*SAMPLES):
         return pl.DataFrame(schema=MPI_SAMPLES)
@@ -120,9 +120,9 @@ def find_mpi_samples(unit: DeviceGroup, thread: int) -> Spans:
 def divide_time(
     time: Spans, calls: Iterable[pl.DataFrame], samples: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Return how much of some time a thread is in each place: `place`, `time` (ns), and `count` of calls
-    and samples. Calls come first, those of a frame before those of the next, and of nested ones the
-    innermost; in none of them samples, which together stand for no more than the rest of the time.
+    """Divide the time of a thread among places: `place`, `time` (ns), and `count` of calls and samples. Calls
+    take precedence, in the order of the frames, the innermost of nested calls first; samples divide the rest
+    of the time and represent no more than that.
 
     calls: `begin`, `end`, `place`; samples: `begin`, `lasts` (ns), `place`.
     """
@@ -143,7 +143,7 @@ def divide_time(
 
 
 def _find_whole_stacks(unit: DeviceGroup) -> pl.DataFrame:
-    """Return the samples whose stacks have more than one function: thread, begin."""
+    """Return the samples with stacks of more than one function: thread, begin."""
     layouts = [STACK_LAYOUTS.index(layout) for layout in SAMPLES]
     rows, texts = unit.reader.read_stacks(unit.number, layouts)
     is_whole = texts.str.contains(SEPARATOR, literal=True)
@@ -152,16 +152,16 @@ def _find_whole_stacks(unit: DeviceGroup) -> pl.DataFrame:
 
 
 def keep_whole_stacks(samples: pl.DataFrame, is_whole: pl.Series) -> pl.DataFrame:
-    """Return the samples of a thread whose stacks have more than one function, where others are the
-    most: then Nsight Systems took a stack with every n-th sample only, which stands for the others.
+    """Return the samples of a thread with stacks of more than one function, if the others are in the
+    majority: then Nsight Systems took a stack only with every n-th sample, which represents the others.
     """
     count = is_whole.sum()
     return samples.filter(is_whole) if 0 < 2 * count <= samples.height else samples
 
 
 def weigh_samples(begin: pl.Series) -> pl.Series:
-    """Return the time that each sample of a thread stands for (ns): since the one before, at most
-    LONGEST_SAMPLE times the usual. begin: when they were taken, ascending.
+    """Return the time that each sample of a thread represents (ns): since the previous one, at most
+    LONGEST_SAMPLE times the usual interval. begin: sample times, ascending.
     """
     lasts = begin.diff().fill_null(0)
     usual = float(lasts.filter(lasts > 0).median() or 0)
@@ -177,9 +177,9 @@ def find_sampled_spans(unit: DeviceGroup, thread: int, where: pl.Expr | bool = T
 
 
 def find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, Spans]:
-    """Return when a thread runs, when it is off the CPU, when it has not begun, has ended or only waits
-    (after it left the CPU for the last time, no call of it is recorded), and when this holds of all
-    threads, while metrics of GPUs are recorded.
+    """Return the times when a thread runs; when it is off the CPU; when it has not begun, has ended or only
+    waits (after it left the CPU for the last time, with no call recorded); and when all threads are in that
+    state while GPU metrics are recorded.
     """
     return unit.remember(("states", thread), lambda: _find_states(unit, thread))
 
@@ -251,8 +251,8 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
 
 
 def _find_owners(unit: DeviceGroup, layout: str, calls: pl.DataFrame) -> np.ndarray | int:
-    """Return whose code makes the calls of a thread: MPI, by their stacks, where its calls are not
-    recorded; else 0. calls: thread, begin.
+    """Return the owner of each call of a thread: MPI, by the call stack, if MPI calls are not recorded;
+    otherwise 0. calls: thread, begin.
     """
     if unit.has(*MPI_LAYOUTS) or not calls.height:
         return 0

@@ -1,5 +1,5 @@
-"""A study: several runs of one program with their efficiencies, and how its figures stand beside each
-other; the figures of POP's efficiencies (rows.yaml), which reports and studies show alike.
+"""Study several runs of one program and compare their figures; define the POP efficiencies (rows.yaml) that
+reports and studies share.
 """
 
 from __future__ import annotations
@@ -89,21 +89,21 @@ class Row(Struct, frozen=True):
 
     @property
     def is_efficiency(self) -> bool:
-        """True for a fraction that is 1 at best."""
+        """True for a fraction with the best value 1."""
         return self.path not in ("elapsed_ns", "speedup")
 
     @property
     def label(self) -> str:
-        """Its name below what it is a factor of."""
+        """Its name below the figure that it is a factor of."""
         return self.short or self.name
 
     @property
     def bare_name(self) -> str:
-        """Its name where it is clear whose efficiency it is."""
+        """Its name without the owner of the efficiency, for places where that is clear."""
         return self.name.removeprefix("Device ").removeprefix("MPI ").removesuffix(" efficiency")
 
     def find_value(self, metrics: Mapping[str, Any]) -> float | None:
-        """Return the figure among those of a run or region, None where it is not known."""
+        """Return the figure from the metrics of a run or region, or None if unknown."""
         part, _, key = self.path.rpartition(".")
         return (metrics.get(part) or {} if part else metrics).get(key)
 
@@ -116,7 +116,7 @@ Figures = list[tuple[Row, list[float | None]]]
 
 
 def list_factors(path: str) -> list[str]:
-    """Return the efficiencies whose product an efficiency is: those one step deeper behind it."""
+    """Return the factors of an efficiency: the efficiencies that follow it one level deeper."""
     at = ROWS.index(ROW_OF[path])
     below = takewhile(lambda row: row.depth > ROWS[at].depth, ROWS[at + 1 :])
     return [row.path for row in below if row.depth == ROWS[at].depth + 1]
@@ -129,8 +129,8 @@ def rate_efficiency(value: float) -> str:
 
 
 def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> Figures:
-    """Return the rows of which any of these runs or regions has a figure, with their figures; those
-    within and between nodes where there are several nodes.
+    """Return the rows with a figure in any of these runs or regions, and their figures. Rows within and
+    between nodes are included only for several nodes.
     """
     found = [(row, [row.find_value(one) for one in figures]) for row in ROWS]
     if any(row.path == OFFLOAD and any(values) for row, values in found):
@@ -149,7 +149,7 @@ def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> Figures:
 
 
 def nest_rows(figures: Figures) -> Figures:
-    """Return rows with the depth that they have below what is known of what they are factors of."""
+    """Return rows with their depth below the known figures that they are factors of."""
     rows, above = [], []
     for row, values in figures:
         above = [depth for depth in above if depth < row.depth]
@@ -274,7 +274,7 @@ class Run(Struct, kw_only=True):
 
     @property
     def focus_ns(self) -> float:
-        """The time that its figures are of (ns)."""
+        """The time covered by its figures (ns)."""
         return self.metrics["elapsed_ns"] * max(1, self.interval.iterations)
 
     @property
@@ -346,8 +346,8 @@ class ComparedRuns(Struct):
 
     @classmethod
     def from_dict(cls: type[T], content: Mapping[str, Any], source: str = "study") -> T:
-        """Return the study that :meth:`to_dict` wrote. source: what errors call it. Raises Nsys2prvError
-        where it is none.
+        """Return the study written by :meth:`to_dict`. source: name for error messages. Raises Nsys2prvError
+        if it is not a study.
         """
         if content.get("format") != FORMAT:
             raise Nsys2prvError(f"{source}: is not the JSON of a study ({FORMAT})")
@@ -360,7 +360,7 @@ class ComparedRuns(Struct):
 
     @property
     def table(self) -> pl.DataFrame:
-        """A row for each run: run, devices, nodes, ranks, and its figures, named as in
+        """A row for each run: run, devices, nodes, ranks, and its figures, with names such as
         `device_parallel`.
         """
         rows = [
@@ -438,8 +438,8 @@ class ComparedRuns(Struct):
         return [(name, [run.environment.get(name, "") for run in self.runs]) for name in names]
 
     def list_work(self, sort: str) -> list[tuple[str, list[Work | None]]]:
-        """Return the `kernels` by class, or `communication` by operation, of an iteration of each run, by
-        what takes most time in one of them.
+        """Return the `kernels` by class, or the `communication` by operation, of an iteration of each run, in
+        order of their maximum time in any run.
         """
         each = [run.work.get(sort, {}) for run in self.runs]
         most: dict[str, float] = {}
@@ -450,8 +450,8 @@ class ComparedRuns(Struct):
         return [(name, [own.get(name) for own in each]) for name in names]
 
     def estimate_chance(self, first: Run, last: Run, path: str) -> float:
-        """Return by how much a figure of two runs may differ by chance: two standard errors, by its spread over
-        iterations, or half of what repeats of one of them differ by; of times as a share.
+        """Estimate the random difference between two runs' figures: two standard errors, from the spread over
+        iterations, or half the difference between repeats of one of them; as a share for times.
         """
         row, errors, spreads = ROW_OF[path], [], []
         for run in (first, last):
@@ -463,8 +463,8 @@ class ComparedRuns(Struct):
         return max(2 * sum(one**2 for one in errors) ** 0.5, *spreads)
 
     def list_recommendations(self) -> list[tuple[Finding, list[float | None]]]:
-        """Return what to do by what it gains, causes before limits: the findings of all runs about their focus, each
-        once, of the largest run that has it; and their shares in each run, None where one lacks it.
+        """Return recommendations by savings, causes before limits: each finding of the runs about their focus
+        once, from the largest run that has it; and its shares in each run, or None.
         """
         found: dict[tuple[str, str], Finding] = {}
         for run in reversed(self.runs):
@@ -498,7 +498,8 @@ class ComparedRuns(Struct):
         return [(name, [run.gpu_metrics.get(name) for run in self.runs]) for name in names]
 
     def list_history(self, path: str) -> list[tuple[str, list[float | None]]]:
-        """Return a figure over the earlier studies and this one, for each of its runs that one of them has, too."""
+        """Return a figure over earlier studies and this one, for each of its runs that also appears in one of
+        them."""
         row = ROW_OF[path]
         each = [
             [row.find_value(past.metrics.get(run.shape, {})) for past in self.history]
@@ -562,7 +563,8 @@ class ComparedRuns(Struct):
         return bare[0].upper() + bare[1:] if bare != name else name
 
     def list_figures(self) -> Figures:
-        """Return the figures of the runs. One without iterations has no time beside those that have."""
+        """Return the figures of the runs. A run without iterations has no time if other runs have
+        iterations."""
         counts = [run.interval.iterations for run in self.runs]
         metrics = [
             run.metrics if count or not any(counts) else {**run.metrics, "elapsed_ns": None}
@@ -571,8 +573,8 @@ class ComparedRuns(Struct):
         return nest_rows(list_known_rows(metrics))
 
     def list_region_figures(self) -> list[tuple[str, Figures]]:
-        """Return the figures of the regions side by side, for each run, with what it is called. Times
-        are those of an iteration.
+        """Return the figures of the regions side by side, for each run, with the region's name. Times are per
+        iteration.
         """
         if not self.regions:
             return []

@@ -1,6 +1,7 @@
-"""Say from where on something counts in figures. Each says what it means; shares are of 1, times ns.
+"""Define the limits from which something counts in figures. Each has an explanation; shares are fractions of
+1, times ns.
 
-Where nothing else is said they were set by jobs whose iterations and causes are known (`tests/analysis`).
+Unless stated otherwise, they were set by jobs with known iterations and causes (`tests/analysis`).
 """
 
 # Iterations, and the steady state.

@@ -75,8 +75,8 @@ def list_lanes(group: DeviceGroup) -> list[tuple[int, int]]:
 
 
 def divide_lane(group: DeviceGroup, task: int, device: int) -> Iterator[tuple[str, Spans]]:
-    """Yield when a GPU is in each of PARTS in the covered time, or without one a rank in HOST_PARTS; a part
-    may come several times.
+    """Yield the spans of the covered time in which a GPU is in each of PARTS, or a rank without a GPU in
+    HOST_PARTS. A part may be yielded several times.
     """
     if device == NO_DEVICE:
         yield from find_task_parts(group, task, group.covered)
@@ -200,14 +200,14 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _list_parts(frame: pl.DataFrame, parts: Iterable[str]) -> list[str]:
-    """Return the parts that a frame has figures of: those of hosts where they have some time."""
+    """Return the parts of a frame that have figures: host parts if they have some time."""
     known = (part for part in parts if part in frame.columns)
     return [part for part in known if part in ALWAYS or frame[part].sum()]
 
 
 def _sum_lateness(context: Context, lanes: pl.DataFrame) -> pl.DataFrame:
-    """Return by lane and iteration (`number`) how late it comes at collectives of NCCL (`late`), and
-    for how long others wait for it alone (`delays`): until the rank before it came.
+    """Return by lane and iteration (`number`) its delay at NCCL collectives (`late`), and the time that
+    others wait for it alone (`delays`): until the second to last rank arrived.
     """
     steady, late = context.options.steady, pl.col("late")
     if steady is None:
