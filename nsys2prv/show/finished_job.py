@@ -1,6 +1,4 @@
-"""A job whose analyses are done: what pages show, what comparisons and studies compare, and what a JSON
-file holds.
-"""
+"""Represent a job with finished analyses: the source of pages, comparisons, studies and JSON files."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ JSON = ".json"
 
 
 class JobFacts(TypedDict, total=False):
-    """What a job is; in JSON `job`."""
+    """Facts about a job; in JSON `job`."""
 
     #: What it is called: its first report, and how many others there are.
     name: str
@@ -134,7 +132,7 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def length(self) -> int:
-        """Length of the job without what only helpers have (ns)."""
+        """Length of the job without times in which only helpers run (ns)."""
         return int(self.description.get("job_ns", self.duration))
 
     def find_frame(self, analysis: str, name: str) -> pl.DataFrame | None:
@@ -156,7 +154,7 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def first_findings(self) -> Sequence[Finding]:
-        """The findings of the group that comes first; empty for none."""
+        """The findings of the first group, or none."""
         return next((own for _, own in group_findings(self.findings)), [])
 
     @property
@@ -181,8 +179,8 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def time_in_mpi(self) -> tuple[str, float] | None:
-        """Return the time in which ranks are in MPI, as efficiencies have it: of which time, and its
-        share; None where that is not known.
+        """Return the time that ranks spend in MPI, as in the efficiencies: its reference time, and its share;
+        None if unknown.
         """
         host = self.find_row("efficiencies", "host")
         efficiency = host.get("mpi_parallel_efficiency")

@@ -1,5 +1,5 @@
-"""Write the first screen of a report, 24 lines of 80 columns: what ran, how well, what costs most,
-what to try and where to look. Everything else is printed with ``--full``.
+"""Write the first screen of a report, 24 lines of 80 columns: what ran, how efficiently, the most expensive
+causes, what to try and where to look. Everything else is printed with ``--full``.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ MORE = "--full"
 def format_first_screen(
     results: Sequence[Result], head: Sequence[str], style: Style, whole: str = "the job"
 ) -> str:
-    """Return the first screen. head: its first lines, the facts of the job before its notes. whole: what shares are of without
-    a steady state.
+    """Return the first screen. head: its first lines, the facts of the job before its notes. whole: reference
+    of shares without a steady state.
     """
     width = min(style.width or COLUMNS, style.text_width)
     found = next(result for result in results if result.name == "findings")
@@ -66,7 +66,7 @@ def _wrap(text: str, width: int, indent: str) -> list[str]:
 
 
 def _shorten_head(head: Sequence[str], width: int) -> list[str]:
-    """Return the lines of the heading for which there is room, and how many notes there are beside them."""
+    """Return as many lines of the heading as fit, with the number of further notes."""
     folded = [fold_lines([line], width) for line in head]
     # Notes are indented.
     facts = [lines for line, lines in zip(head, folded, strict=True) if line[:1] != " "]
@@ -82,7 +82,7 @@ def _shorten_head(head: Sequence[str], width: int) -> list[str]:
 
 
 def _format_efficiencies(result: Result, style: Style) -> list[str]:
-    """Return the outermost efficiencies, one line each; those of hosts too where there is room."""
+    """Return the outermost efficiencies, one line each; including host efficiencies if there is room."""
     if result.name != FIRST_TABLES or not (found := list_efficiencies(result)):
         return []
     parts, known = found
@@ -172,7 +172,7 @@ def _fold_details(finding: Finding, width: int) -> dict[str, list[str]]:
 
 
 def _format_title(finding: Finding, number: str, width: int, span: str) -> list[str]:
-    """Return the title of a finding, with what it costs at the right of its first line."""
+    """Return the title of a finding, with its cost at the right of the first line."""
     saves = ""
     if finding.share:
         at_most = "at most " if finding.is_limit else ""

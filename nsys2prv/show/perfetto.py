@@ -1,7 +1,7 @@
-"""Add the report to a trace for Perfetto: a process of its own, the first one, with a track for the parts
-of the job, one for its iterations and one for each finding.
+"""Add the report to a Perfetto trace: a process of its own, the first one, with a track for the parts of the
+job, one for its iterations and one for each finding.
 
-In: a finished job. Out: packets that are appended to the trace: Perfetto sorts them by time.
+Input: a finished job. Output: packets that are appended to the trace: Perfetto sorts them by time.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def say_clock(clock: tuple[float, bool] | None) -> str:
 
 
 def format_work(work: Work | None) -> str:
-    """Return the time of an iteration as text, with how many there are and what they send."""
+    """Format the time of an iteration, with the number of items and the bytes they send."""
     if work is None:
         return "-"
     size = format_size(work.bytes) if work.bytes else ""
@@ -304,7 +304,7 @@ def format_results(
     style: Style | None = None,
     whole: str = "the job",
 ) -> str:
-    """Return the results as text. whole: what shares are of without a steady state."""
+    """Format the results as text. whole: reference of shares without a steady state."""
     style, results = style or Style(), list(results)
     parts, blocks = _lay_out(results, head, style, whole)
     kept, last = [block for _, block in blocks], []
@@ -341,7 +341,7 @@ def _lay_out(
 def _fit_blocks(
     parts: Sequence[Sequence[str]], blocks: Sequence[tuple[str, list[str]]]
 ) -> tuple[list[list[str]], list[str]]:
-    """Return the blocks for which there is room below the parts, and the names of the others' analyses."""
+    """Return the blocks that fit below the parts, and the names of the other blocks' analyses."""
     room = MOST_LINES - LAST_LINES - sum(len(part) + 1 for part in parts)
     names = [name for name, _ in blocks]
     first = names.index(FIRST_TABLES) if FIRST_TABLES in names else 0
@@ -364,10 +364,10 @@ def format_findings(
     span: str = "the job",
     repeats: float | None = None,
 ) -> list[str]:
-    """Return the lines of the findings by groups, in their order: of each its cost and title,
-    measurements, advice, and where to look; of what happens once in a job a line, unless it comes first.
-    full: all findings with all measurements. nothing: the sentence where there is no cause. span: what
-    shares are of. repeats: share of the job in its steady state, None without one.
+    """Return the lines of the findings by groups, in their order: cost and title, measurements, advice, and
+    where to look. One-time costs get one line each, unless they come first. full: all findings with all
+    measurements. nothing: the sentence for a job without causes. span: reference of shares. repeats: share of
+    the job in its steady state, None without one.
     """
     width, lines, shown = min(width, TEXT_WIDTH), [], 0
     others = [one for one in findings if not one.happens_once]
@@ -516,7 +516,7 @@ def list_efficiencies(
 
 
 def _format_tree(result: Result, style: Style) -> list[str]:
-    """Return the tree of efficiencies: the steady state beside the whole job."""
+    """Format the tree of efficiencies: the steady state beside the whole job."""
     if result.name != FIRST_TABLES or not (found := list_efficiencies(result)):
         return []
     parts, known = found

@@ -1,7 +1,7 @@
-"""Write the findings of a job as a tutorial of Paraver: a page whose links load the trace, open views at
-the moments of findings, and open every other view that shows something of the trace.
+"""Write the findings of a job as a Paraver tutorial: a page with links that load the trace, open views at the
+moments of findings, and open every other view with data in the trace.
 
-Paraver lists the tutorials below a folder of its own (Help, Tutorials). A link is a path from the page.
+Paraver lists the tutorials in one specific folder (Help, Tutorials). A link is a path relative to the page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMED = re.compile(r"<tutorials_path>([^<]+)</tutorials_path>")
 
 
 def find_tutorials_folder() -> Path:
-    """Return the folder whose tutorials Paraver lists."""
+    """Return the folder from which Paraver lists tutorials."""
     try:
         preferences = (find_paraver_folder() / "paraver.xml").read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -41,9 +41,8 @@ def find_tutorials_folder() -> Path:
 
 
 def describe_opening(page: Path) -> str:
-    """Return how Paraver opens a tutorial: it lists those below its own folder alone, wherever else -t
-    points to.
-    """
+    """Describe how to open a tutorial in Paraver, which only lists those in its own folder, whatever -t
+    says."""
     folder, listed = page.parent.absolute(), find_tutorials_folder()
     command = f"wxparaver -t {quote(str(page))}, and click its title"
     if folder.parent == listed.absolute():

@@ -1,5 +1,5 @@
-"""Conclude what holds a job back: causes, and findings with their evidence and advice.
+"""Conclude why a job is slow: causes, and findings with their evidence and advice.
 
-In: a replayed job (:mod:`nsys2prv.replay`) and what hosts do (:mod:`nsys2prv.figures.host_time`). Out:
+Input: a replayed job (:mod:`nsys2prv.replay`) and host activity (:mod:`nsys2prv.figures.host_time`). Output:
 findings. Start in :mod:`findings`.
 """

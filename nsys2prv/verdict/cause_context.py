@@ -1,5 +1,5 @@
-"""Share what the texts of all causes of a job need: the job and its replay, how a finding is made, and
-where in the program the time of a cause goes: the call, the kernel, the NVTX range, and when.
+"""Share the context for describing all causes of a job: the job and its replay, how a finding is made, and
+where in the program the time of a cause is spent: call, kernel, NVTX range, and moment.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NAMED_TIMES = ("part", "names", "name", "time", "longest")
 
 
 class CauseContext(JobFacts, frozen=True, dict=True):
-    """A job, and its replay, whose causes are told."""
+    """A job and its replay, for describing causes."""
 
     replay: Replay
 
@@ -78,9 +78,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     @cached_property
     def host_places(self) -> list[tuple[int, int, float]]:
-        """Kind, key and share of all of these, of the time of hosts on the critical path, the longest
-        first.
-        """
+        """Kind, key and share of each host activity on the critical path, the longest first."""
         path, kinds = self.replay.path, self.replay.edges.kind
         path = path[np.isin(kinds[path], (Kind.CALL, Kind.GAP, Kind.LAUNCH))]
         sums = self.replay.sum_work(path, "kind", "key")
@@ -89,7 +87,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     @cached_property
     def launches_graphs(self) -> bool:
-        """True if most launches on the critical path, by time, are of graphs."""
+        """True if graph launches take most of the launch time on the critical path."""
         shares = {False: 0.0, True: 0.0}
         for kind, key, share in self.host_places:
             call = {Kind.CALL: key, Kind.LAUNCH: key // 2}.get(Kind(kind), -1)
@@ -99,7 +97,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     @cached_property
     def already(self) -> dict[str, bool]:
-        """What the program does already: most launches are of graphs, no copy is of pageable memory,
+        """Measures that the program already takes: most launches are of graphs, no copy uses pageable memory,
         micro-batches pass a rank several times.
         """
         copies, kinds = self.frames["copies"], map_labels("memory_kind")
@@ -123,17 +121,18 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return states >= LEAST_STATED * gain * self.replay.span
 
     def describe_unrecorded(self, partly: object = None, what: str = "host activity there") -> Said:
-        """Say that something of hosts is not recorded, or not all, and what would record it."""
+        """Return a statement that some host activity is not recorded, or only partly, with the option that
+        records it."""
         return say("unrecorded", what=what, partly=partly, options=self.lacking)
 
     def list_unrecorded(self, known: object) -> list[Said]:
-        """Return options that would record more about hosts. known: what is known of them."""
+        """Return options that would record more about hosts. known: recorded kinds of host activity."""
         return [self.describe_unrecorded(known)] if self.frames["unrecorded"].height else []
 
     # Times and places of edges.
 
     def measure(self, edges: np.ndarray) -> np.ndarray:
-        """Return how long each of these lasts in the recording (ns): a call with what it waits for."""
+        """Return the recorded duration of each edge (ns); a call includes its wait."""
         begin, end = self.find_times(edges)
         return np.maximum(end - begin, 0)
 
@@ -143,7 +142,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return time[self.edges.source[edges]], time[self.edges.target[edges]]
 
     def measure_busy(self, edges: np.ndarray) -> float:
-        """Return for which share of these, of the process that is longest in them, a GPU of it works."""
+        """Return the share of these edges during which a GPU of the process works, for the process with the
+        most time in them."""
         lasts, process = self.measure(edges), np.maximum(self.edges.process[edges], 0)
         longest = int(np.argmax(np.bincount(process, lasts, 1)))
         work = merge_spans(*self.find_times(self.replay.select(GPU, processes=[longest])))
@@ -152,7 +152,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return float(busy / max(lasts[own].sum(), 1))
 
     def keep_name(self, edges: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return those edges of the name that saves most, and what they save (ns)."""
+        """Return the edges of the name with the largest savings, and their savings (ns)."""
         if not len(edges):
             return edges, saved
         own = self.edges.key[edges] == self._find_longest_name(edges, saved, "key")[0]
@@ -164,8 +164,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     def find_moment(
         self, edges: np.ndarray, saved: np.ndarray, ranks: tuple[int, ...] = ()
     ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-        """Return when most is saved: begin, end (ns of the trace) and ranks to look at. ranks: whose fault it
-        is; of many small parts all during which others wait for these.
+        """Return the moments with the largest savings: begin, end (ns of the trace) and ranks to look at.
+        ranks: ranks at fault; if there are many small parts, return all in which others wait for these ranks.
         """
         if not len(edges):
             return ()
@@ -184,7 +184,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return ((max(int(begin), 0), int(end), ranks),)
 
     def _find_awaited(self, processes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the begins and ends of the parts of the critical path that are of these processes."""
+        """Return the begins and ends of the parts of the critical path on these processes."""
         path = self.replay.path
         own = np.isin(self.edges.process[path], processes)
         begins, ends = self.find_times(path)
@@ -220,11 +220,11 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return self._name_inside(label, edges[own], weights[own])
 
     def _name_inside(self, what: str, edges: np.ndarray, weights: np.ndarray) -> Said:
-        """Name something, and the NVTX range that most of these weights lies in."""
+        """Name an item, and the NVTX range with most of these weights."""
         return say("inside", what=what, range=self.name_range(self.find_range(edges, weights)[0]))
 
     def name_place(self, kind: Kind, key: int) -> str:
-        """Return a call, a launch, or two calls with the time between, as in `in cudaFree`."""
+        """Name a call, a launch, or the time between two calls: for example `in cudaFree`."""
         if kind == Kind.CALL:
             return f"in {self.name_call(key)}"
         if kind == Kind.KERNEL:
@@ -237,7 +237,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return f"between {before} calls" if before == after else f"between {before} and {after}"
 
     def name_work(self, edges: np.ndarray, weights: np.ndarray) -> Said:
-        """Name where most of these weights lies: the place, and the NVTX range."""
+        """Name the place and the NVTX range with most of these weights."""
         kind, key, *_ = self._find_longest_name(edges, weights, "kind", "key")
         return self._name_inside(self.name_place(Kind(kind), key), edges, weights)
 
@@ -251,22 +251,22 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     @cached_property
     def alike(self) -> pl.DataFrame:
-        """Of each group of NVTX names what all are called that differ in numbers alone (`pattern`), and
-        their number (`code`).
+        """For each group of NVTX names, the common name of all groups that differ only in numbers
+        (`pattern`), and its number (`code`).
         """
         names = self.context.folded.select("group", pattern=pl.col("operation"))
         names = names.unique("group").sort("group").with_columns(ALL_NUMBERS)
         return names.with_columns(code=pl.col("pattern").rank("dense").cast(pl.Int64) - 1)
 
     def list_groups(self, group: int) -> list[int]:
-        """Return the groups of NVTX names that one stands for, as :meth:`find_range` returns it."""
+        """Return the groups of NVTX names represented by a group from :meth:`find_range`."""
         alike = self.alike.filter(code=group - ALIKE)
         return alike["group"].to_list() if group >= ALIKE else [group]
 
     def find_range(self, edges: np.ndarray, weights: np.ndarray) -> tuple[int, float]:
-        """Return the group of the innermost NVTX range that has most of these weights, on the process
-        with most of them, and its share; -1 and 0.0 where none explains them. Where ranges that differ
-        in numbers alone, such as layers, share them, it stands for all of these (:meth:`list_groups`).
+        """Return the group of the innermost NVTX range with most of these weights, on the process with most
+        of them, and its share; -1 and 0.0 if no range explains them. If ranges that differ only in numbers,
+        such as layers, share the weights, the group represents all of them (:meth:`list_groups`).
         """
         process = np.maximum(self.edges.process[edges], 0)
         own = process == np.argmax(np.bincount(process, weights)) if len(edges) else process > 0
@@ -288,12 +288,12 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return (group, share) if share >= EXPLAINS else (-1, 0.0)
 
     def lie_in(self, edges: np.ndarray, group: int) -> np.ndarray:
-        """Return which of these lie in ranges of a group, as :meth:`find_range` returns it."""
+        """Return a mask of the edges in ranges of a group from :meth:`find_range`."""
         return np.isin(self.find_groups(edges), self.list_groups(group))
 
     def find_groups(self, edges: np.ndarray) -> np.ndarray:
-        """Return the group of the innermost NVTX range in which the host did each of these, or
-        launched it: of its thread, else of the first of its process; -1 for none.
+        """Return the group of the innermost NVTX range in which the host did each edge, or launched it: on
+        its thread, otherwise on the first thread of its process; or -1.
         """
         work, row, time = self._find_host_times(edges)
         groups, rows = np.full(len(edges), -1, np.int64), self.context.reader.rows
@@ -323,8 +323,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     def _find_host_times(
         self, edges: np.ndarray
     ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
-        """Return the row and the begin (ns) of what it is, then the row of the host thread, and when it was there
-        (ns): of work of a device, at its launch.
+        """Return the row and begin (ns) of each edge's activity, then the row of the host thread and its time
+        (ns); for device work, the time of its launch.
         """
         rows, at, kind = self.replay.job.rows, self.graph.time, self.edges.kind[edges]
         source, target = self.edges.source[edges], self.edges.target[edges]
@@ -369,8 +369,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     def describe_waiters(
         self, processes: Sequence[int], gained: float | None = None
     ) -> Iterator[Said]:
-        """Say who waits by the operating system until processes hand off what they do, in which call, and
-        how long. gained: how much of it is gained (ns), where that is not all.
+        """Describe the ranks that wait in OS runtime calls for processes to hand off their results: the call
+        and the wait time. gained: savings within it (ns), if not all of it.
         """
         process_of = self.graph.processes
         rows = list_joining_handoffs(self.context.reader)
@@ -406,8 +406,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return replace(self._find_activities(unit, row, spans), until=until)
 
     def _describe_releaser(self, row: int, spans: Spans) -> Said | None:
-        """Say which other thread ends most of the waits of a host thread in some time, and what it does until
-        then; None where none is known to.
+        """Name the other thread that ends most waits of a host thread in some time, and describe its activity
+        until then; return None if no such thread is known.
         """
         waits = list_handoffs(self.context.reader).filter(thread=row)
         begin, end, since, released = to_arrays(waits, "begin", "end", "since", "released")
@@ -451,8 +451,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return Pauses(parts, *named)
 
     def find_function(self, edges: np.ndarray) -> str:
-        """Return where in the program the host is that is longest in these calls, or pauses between
-        calls, by call stacks; "" where these do not tell.
+        """Return the program location of the host with the most time in these calls, or between calls, by
+        call stacks; "" if stacks do not show it.
         """
         kinds = set(self.edges.kind[edges].tolist())
         if (

@@ -1,4 +1,6 @@
-"""Say which ranks wait for CPUs, and who has these: other ranks, their own threads, or something that is not recorded."""
+"""Find the ranks that wait for CPUs, and what occupies these: other ranks, their own threads, or something
+unrecorded.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,8 @@ from nsys2prv.verdict.words import Claim, Said, say
 
 
 def skip_cpu_waits(replay: Replay, waits: pl.DataFrame) -> Changes:
-    """Return the changes if no thread waits for a CPU: work of hosts lasts as long as they run, and a
-    transfer of MPI is shorter by as long as that of its members waits that does so longest. waits: as of
-    CpuUse.
+    """Return the changes if no thread waits for a CPU: host work shrinks to its running time, and an MPI
+    transfer is shortened by the longest CPU wait among its members. waits: from CpuUse.
     """
     work, lost = measure_edges(replay, replay.select((Kind.GAP, Kind.CALL)), waits)
     weight = replay.graph.weight
@@ -42,7 +43,7 @@ def skip_cpu_waits(replay: Replay, waits: pl.DataFrame) -> Changes:
 
 
 class CpuShortage(Struct, frozen=True):
-    """Which ranks wait for CPUs, of these the thread that does so longest, and who has what it waits for."""
+    """The ranks that wait for CPUs, the longest-waiting thread among them, and the occupants of its CPU."""
 
     #: When threads wait: rows of CpuUse.
     waits: pl.DataFrame
@@ -69,7 +70,7 @@ class CpuShortage(Struct, frozen=True):
 def find_shortage(
     frames: Mapping[str, pl.DataFrame], hosts: Mapping[int, str]
 ) -> CpuShortage | None:
-    """Return how a job lacks CPUs; None where nothing shows that it does. hosts: of tasks."""
+    """Describe a job's CPU shortage, or return None without evidence of one. hosts: of tasks."""
     use = find_cpu_use(frames, hosts)
     if use is None:
         return None
@@ -125,8 +126,8 @@ def find_shortage(
 def _find_short(
     use: CpuUse, task: int, tasks: Sequence[int]
 ) -> tuple[str, list[tuple[list[int], list[int]]]]:
-    """Return whether more ranks, or else more threads, than CPUs share some with a task (key of
-    CpuShortage), and for which of some tasks this holds too: those that share CPUs, and these.
+    """Return the kind of shortage (key of CpuShortage) if more ranks, or otherwise more threads, than CPUs
+    share CPUs with a task; and the tasks it affects: those that share CPUs, and the CPUs.
     """
     groups = [use.find_sharing(one) for one in sorted(tasks)]
     for key, count in (("cpu shared", len), ("cpu own", use.count_threads)):

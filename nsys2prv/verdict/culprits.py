@@ -1,4 +1,4 @@
-"""Measure by what ranks and links hold the others up."""
+"""Measure how ranks and links delay the others."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
 
 
 def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
-    """Describe how much longer kernels of some processes take than elsewhere, or that there are more of them."""
+    """Describe how much longer some processes' kernels take than elsewhere, or how many more they run."""
     saved = _list_longer(cause, facts, suspect)
     worst = facts.keep_name(*saved)
     (own, usual), (own_count, count), keys = _compare(facts, suspect)
@@ -244,7 +244,7 @@ def _describe_copies(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
 
 
 def _are_pageable_there(facts: CauseContext, suspect: Suspect) -> bool:
-    """Return whether most of what some processes copy is of pageable memory, and not what others do."""
+    """Return whether some processes copy mostly pageable memory and the others do not."""
     copies, kinds = facts.replay.job.copies, map_labels("memory_kind")
     begins, ends = facts.find_times(copies["edge"].to_numpy())
     inside = (ends > facts.replay.begin) & (begins < facts.replay.end)
@@ -305,7 +305,7 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
 
 
 def _describe_handoff(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
-    """Say who waits for a host, in which call, and what the host does meanwhile."""
+    """Describe the waiters of a host: who waits, in which call, and the host's activity meanwhile."""
     edges, saved = facts.replay.list_saved(cause.changes)
     range_ = facts.name_range(facts.find_range(edges, saved)[0])
     is_late = cause.kind == LATE_HANDOFF
@@ -324,9 +324,9 @@ def _describe_handoff(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cl
 def _compare_range(
     cause: Cause, facts: CauseContext, tasks: list[int], group: int, name: str
 ) -> Said | None:
-    """Say by how much an NVTX range takes longer than on the others, if it does so each time; None
-    where that does not amount to the loss. What counts is the time outside of CUDA and MPI calls;
-    said is how long the range lasts, where that differs as much.
+    """Describe how much longer an NVTX range takes than on other ranks, if it does each time; return None if
+    that does not amount to the loss. Only time outside CUDA and MPI calls counts; the text gives the duration
+    of the range if it differs as much.
     """
     rows = facts.frames["ranges"].filter(pl.col("group").is_in(facts.list_groups(group)))
     compared = compare_with_others(rows, "group", tasks)
@@ -348,7 +348,7 @@ def _compare_range(
 
 
 def _count_last(facts: CauseContext, tasks: tuple[int, ...]) -> Iterator[Said]:
-    """Say how often ranks are last at collectives of NCCL."""
+    """Describe how often ranks arrive last at NCCL collectives."""
     reader = facts.context.reader
     inside = pl.col("begin").is_between(facts.replay.begin, facts.replay.end)
     records = list_compared_kernels(reader).filter(inside)

@@ -1,12 +1,11 @@
-"""What holds the job back, one cause each, with what the job would gain without it.
+"""Find the causes of lost time in a job, with the savings without each.
 
-The gain comes from a replay of the job (:mod:`nsys2prv.replay`): a finding's share is by how much
-the steady state, or the whole job where nothing repeats, would be shorter without its cause. What a
-finding says of hosts is what their reports show (host_time.py). How much of the time the replay does
-not explain is said.
+Savings come from a replay of the job (:mod:`nsys2prv.replay`): a finding's share is how much shorter the
+steady state, or the whole job if nothing repeats, would be without its cause. Statements about hosts are
+based on their reports (host_time.py). The time that the replay does not explain is stated.
 
-A cause becomes a claim, which is facts; `check_claim` is the one place that decides whether these
-bear it out; then it is put into words.
+A cause becomes a claim, which consists of facts. Only `check_claim` decides whether the facts support it.
+Then it is put into words.
 """
 
 from __future__ import annotations
@@ -179,9 +178,9 @@ def _judge_hosts(facts: JobFacts, result: Result, has_failed: bool) -> None:
 
 
 def _order_groups(findings: list[Finding], repeats: float | None) -> list[Finding]:
-    """Return findings by groups, the most costly first in each: causes, limits, what happens once. Unless
-    causes lie between ranks, limits that are much larger come before them, and what happens once before
-    both by :func:`comes_first`. repeats: share of the job in the steady state, None without one.
+    """Return findings by groups, the most costly first in each: causes, limits, one-time costs. Unless causes
+    are between ranks, much larger limits come before them, and one-time costs before both by
+    :func:`comes_first`. repeats: share of the job in the steady state, None without one.
     """
     groups = dict(group_findings(sorted(findings, key=lambda one: (one.group, -one.share))))
     causes, limits, once = (groups.get(one, []) for one in ("causes", "limits", "once"))
@@ -195,9 +194,8 @@ def _order_groups(findings: list[Finding], repeats: float | None) -> list[Findin
 
 
 def _choose_span(graph: JobGraph, facts: JobFacts) -> tuple[int, int]:
-    """Return the begin and end of the replayed time: of the steady state, else of the GPUs' work, because
-    what is before and after it is told of by itself, or of what lies between MPI_Init and
-    MPI_Finalize.
+    """Return the begin and end of the replayed time: of the steady state; otherwise of the GPU work, because
+    the time before and after it is reported separately; or from MPI_Init to MPI_Finalize.
     """
     # Of several captures the longest: what is between them is not known.
     begin, end = facts.options.covered_steady.find_longest()
@@ -340,7 +338,7 @@ def _list_known(facts: JobFacts, names: Names) -> KernelFacts:
 
 
 def _list_slow_products(facts: JobFacts) -> list[tuple[int, int, float]]:
-    """Return kernels of products that are far below what their shapes allow, as KernelFacts has them."""
+    """Return the kernels of products far below the rate allowed by their shapes, as in KernelFacts."""
     shapes = facts.frames["shapes"]
     if not shapes.height:
         return []
@@ -362,7 +360,7 @@ def _find_generation(model: str) -> int:
 
 
 def _describe_nothing(facts: JobFacts, is_beside: bool) -> str:
-    """Return the text for a job without sufficient savings. is_beside: beside what happens once."""
+    """Return the text for a job without sufficient savings. is_beside: whether one-time costs are listed."""
     devices, hosts, edges = facts.devices, "", 0.0
     compute, inner, length = (
         devices[one].sum() if devices.height else 0 for one in ("compute", "inner", "length")

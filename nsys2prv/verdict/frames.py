@@ -1,4 +1,4 @@
-"""Collect what threads and GPUs do, as frames of each device group, for findings."""
+"""Collect thread and GPU activity, as frames of each device group, for findings."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from nsys2prv.figures.stacks import count_mpi_samples, measure_places
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Collect what threads and GPUs do, in frames of these names.
+    """Collect thread and GPU activity in frames with these names.
 
-    `hosts` (ns), `ranges`, `places`: what the threads of each process do while they are in no call
-    of CUDA or MPI and its GPUs are idle. `uses`, `activities` (by name): what the thread that drives
-    the GPUs does before their first work, after their last, and while they are idle; without such
-    work, all the time, of MPI from MPI_Init to MPI_Finalize. `devices`, `kernels`, `copies`: what
-    GPUs do, in all, by kernel and launch configuration, and by kind of copy. `products`: kernels that are GEMMs
-    without Tensor Cores, on devices that have some. `shapes`: products with known shapes. `mpi_samples`: CPU samples of main
-    threads by MPI call, where MPI was not traced. `mpi`: the time in MPI. `failed`: CUDA calls that failed. `unrecorded`: what
-    the reports do not record. `cpu_waits`, `cpu_runs`: cpu_time.py.
+    `hosts` (ns), `ranges`, `places`: thread activity of each process outside CUDA and MPI calls while its
+    GPUs are idle. `uses`, `activities` (by name): activity of the thread that drives the GPUs before their
+    first work, after their last, and while they are idle; without GPU work, at all times, for MPI from
+    MPI_Init to MPI_Finalize. `devices`, `kernels`, `copies`: GPU activity in total, by kernel and launch
+    configuration, and by kind of copy. `products`: kernels that are GEMMs without Tensor Cores, on devices
+    that have them. `shapes`: products with known shapes. `mpi_samples`: CPU samples of main threads by MPI
+    call, if MPI was not traced. `mpi`: the time in MPI. `failed`: failed CUDA API calls. `unrecorded`: kinds
+    of events missing from the reports. `cpu_waits`, `cpu_runs`: cpu_time.py.
     """
     window = unit.options.covered_steady
     before, after = _find_edges(unit, window)
@@ -75,9 +75,7 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def _collect_shapes(unit: DeviceGroup) -> Collected:
-    """Collect products whose shapes are known, by task, and how long the kernels that they are named after run in
-    all.
-    """
+    """Collect products with known shapes, by task, and the total time of the kernels they are named after."""
     begin, end = unit.options.get_steady_span(unit.duration)
     inside = (pl.col("begin") >= begin) & (pl.col("end") <= end)
     work = list_product_work(unit)
@@ -94,8 +92,8 @@ def _collect_shapes(unit: DeviceGroup) -> Collected:
 def _collect_hosts(
     unit: DeviceGroup, task: int, window: Spans, times: Mapping[str, Spans]
 ) -> Collected:
-    """Collect what the threads of a task do. window: the time that counts; times: before, between and
-    after the GPU work.
+    """Collect the thread activity of a task. window: the time that counts; times: before, between and after
+    the GPU work.
     """
     devices = [one for one in unit.devices if task in unit.list_device_tasks(one)]
     drivers = [one for device in devices for one in find_driving_threads(unit, device)]

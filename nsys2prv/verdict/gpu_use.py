@@ -1,5 +1,5 @@
-"""Say how much of a GPU kernels can use: by their blocks and threads, against its multiprocessors and what
-each of these holds.
+"""Compute how much of a GPU kernels can use: their blocks and threads, relative to its SMs and the capacity
+of each SM.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def describe_unused(facts: JobFacts) -> Finding | None:
 
 
 def measure_use(kernels: pl.DataFrame, limits: dict[int, GpuLimits]) -> pl.DataFrame:
-    """Return kernels whose configuration is known with `resident` (blocks that a multiprocessor holds at a
-    time), `fill` (their threads at a time, of what the GPU could hold of them), and `use`, the share of
-    what issues instructions that has one of them: of `blocks`, multiprocessors with a block; of `warps`, schedulers
-    there with a warp; of `lanes` of each warp with a thread. kernels: `configuration`, `device`.
+    """Add to kernels with known configuration: `resident` (blocks per SM at a time), `fill` (threads at a
+    time, as a share of the GPU's capacity for them), and `use`, the share of the issue slots with work: of
+    `blocks`, SMs with a block; of `warps`, schedulers in them with a warp; of `lanes`, lanes of each warp
+    with a thread. kernels: `configuration`, `device`.
     """
     rows = [
         (device, *(own or usual for own, usual in zip(_list(one), UNKNOWN_GPU, strict=True)))

@@ -1,4 +1,4 @@
-"""Hold what is known of a job, and what its hosts do in some time, as facts, and choose advice by them."""
+"""Represent known facts about a job, and its hosts' activity in some time, and choose advice by them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NamedTime(Struct, frozen=True):
 
     @property
     def sets_up(self) -> bool:
-        """True if most of it is the first CUDA call of its process."""
+        """True if most of it is the first CUDA API call of its process (CUDA initialization)."""
         return self.is_first and self.longest >= MOST * self.time
 
     @property
@@ -138,7 +138,7 @@ class HostUse(Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """Advice on what to do about it."""
+        """Advice for this activity."""
         part = self.own
         calls = self.list_calls(part)
         first, second, *_ = [*(one.name for one in calls), "", ""]
@@ -194,7 +194,7 @@ class HostUse(Struct, frozen=True):
 
 
 class JobFacts(Struct, frozen=True, dict=True):
-    """What is known of a job."""
+    """Known facts about a job."""
 
     #: What frames.py collects.
     frames: Frames
@@ -212,7 +212,7 @@ class JobFacts(Struct, frozen=True, dict=True):
 
     @property
     def devices(self) -> pl.DataFrame:
-        """What GPUs do, a row for each."""
+        """GPU activity, one row for each GPU."""
         return self.frames["devices"]
 
     @cached_property
@@ -222,7 +222,7 @@ class JobFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def lacking(self) -> str:
-        """What would tell more about hosts, and the options that record it."""
+        """Missing information about hosts, and the options that record it."""
         return describe_unrecorded(self.frames, self.context)
 
     def find_use(self, when: str) -> HostUse | None:
@@ -275,9 +275,9 @@ class JobFacts(Struct, frozen=True, dict=True):
 
 
 def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
-    """Sort the processes (columns of `uses`, `starts`): last the one that works longest, in calls,
-    samples and ranges rather than waiting for the system, and neither only starts others nor lives for
-    a short part of the time of those that do not; of equal ones a process with NVTX ranges comes later.
+    """Sort the processes (columns of `uses`, `starts`). The last one works longest, in calls, samples and
+    ranges, not waiting in the OS; it neither only starts others nor lives for only a short part of the
+    others' time. Among equals, processes with NVTX ranges come later.
     """
     in_ranges = pl.col("time").filter(pl.col("part") == "range").sum()
     sums = activities.group_by("task").agg(in_ranges=in_ranges)

@@ -1,6 +1,5 @@
-"""Measure causes that are of no rank: all of one sort of work or waiting (unequal work, transfers,
-messages, the time of hosts, copies, calls of a family, GEMMs), single calls, and places
-between calls.
+"""Measure causes that belong to no single rank: all work or waiting of one sort (unequal work, transfers,
+messages, host time, copies, a family of calls, GEMMs), single calls, and places between calls.
 """
 
 from __future__ import annotations
@@ -76,8 +75,8 @@ def _find_only_process(cause: Cause, facts: CauseContext) -> int | None:
 
 
 def _list_saved(cause: Cause, facts: CauseContext) -> tuple[tuple[np.ndarray, np.ndarray], float]:
-    """Return the edges of the name that most of what a cause saves has, and what they save; and what all
-    ranks together save (ns).
+    """Return the edges of the name with most of a cause's savings, and their savings; and the savings of all
+    ranks together (ns).
     """
     edges, saved = facts.replay.list_saved(cause.changes)
     return facts.keep_name(edges, saved), float(saved.sum())
@@ -163,7 +162,7 @@ def describe_copies_of(cause: Cause, facts: CauseContext) -> list[Said]:
 
 
 def _describe_calls(cause: Cause, facts: CauseContext) -> Claim:
-    """Say of which calls, or of GEMMs of which kernel, there are most."""
+    """Describe the most frequent calls, or the kernel with the most GEMMs."""
     edges = cause.changes[0][0]
     lasts, advice, is_product = facts.measure(edges), "", cause.kind == "tensor_cores"
     sums = facts.replay.sum_work(edges, "key", lasts=lasts).head(1 if is_product else 2)
@@ -182,7 +181,7 @@ def _describe_calls(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _describe_slow_products(cause: Cause, facts: CauseContext) -> Claim:
-    """Say which products are far below what their shapes allow, and what others reach."""
+    """Describe products far below the rate allowed by their shapes, and the rate of other products."""
     slow = find_slow_products(facts.frames["shapes"], facts.context)
     by = ("range", "name", "operations", "allowed_tflop_s", "mask", "usual")
     sums = slow.group_by(by).agg(pl.col("count", "time_ns", "target_ns", "all").sum())
@@ -272,7 +271,7 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _describe_contention(cause: Cause, facts: CauseContext) -> Claim:
-    """Say how much longer kernels last beside those of NCCL, and that of which most is lost."""
+    """Describe how much longer kernels run alongside NCCL kernels, and the kernel with the largest loss."""
     edges, saved = facts.replay.list_saved(cause.changes)
     ranks = max(len(facts.replay.list_compared(GPU)), 1)
     time = facts.measure(edges).sum() / ranks
@@ -291,7 +290,7 @@ def _describe_contention(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _describe_messages(cause: Cause, facts: CauseContext) -> Claim:
-    """Say that ranks wait for messages: of a pipeline, that it has a bubble."""
+    """Describe how ranks wait for messages; in a pipeline, its bubble."""
     own, waits = (edges for edges, _ in cause.changes)
     columns = facts.edges
     begins, ends = facts.find_times(own)[0], columns.target[own]
@@ -325,7 +324,7 @@ def _describe_messages(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _describe_place(cause: Cause, facts: CauseContext) -> Claim:
-    """Say how long a call, or the time between two calls, or several, take, and how often."""
+    """Describe the duration and number of a call, of the time between two calls, or of several of these."""
     edges = cause.changes[0][0]
     lasts = facts.measure(edges)
     most, _ = facts.keep_name(edges, lasts)
@@ -436,8 +435,8 @@ def _describe_pause(
 
 
 def _leave_common(facts: CauseContext, pauses: np.ndarray, lasts: np.ndarray) -> float:
-    """Return the share of pauses (ns) without the longest one of each process, where these are most of
-    the time and end together: what they wait for comes from outside of the job. Else 1.
+    """Return the share of pauses (ns) without the longest one of each process, if these take most of the time
+    and end together: their cause is outside the job. Otherwise return 1.
     """
     process = facts.edges.process[pauses]
     frame = pl.DataFrame({"process": process, "lasts": lasts, "end": facts.find_times(pauses)[1]})
@@ -449,9 +448,9 @@ def _leave_common(facts: CauseContext, pauses: np.ndarray, lasts: np.ndarray) ->
 
 
 def _replay_requests(facts: CauseContext, place: int) -> float:
-    """Return the share of the job that is gained without pauses of hosts at a place if work behind one
-    whose calls differ from the usual is for a request that has come since the pause before; 0 where
-    it never differs or mostly does, or a process serves alone.
+    """Return the share of the job that is saved without host pauses at a place, assuming that work behind a
+    pause with unusual calls serves a request that arrived since the pause before; 0 if calls never differ or
+    mostly do, or if a process serves alone.
     """
     job, edges = facts.replay.job, facts.replay.job.graph.edges
     # Replicas serve longer or shorter, so all of the job counts.

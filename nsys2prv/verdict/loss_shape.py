@@ -1,6 +1,5 @@
-"""Tell how a loss is spread over the iterations of a job, and over the kernels: what a cause may be follows from
-that.
-"""
+"""Describe how a loss is spread over the iterations and kernels of a job, which limits its possible
+causes."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from nsys2prv.verdict.words import Said, say
 
 
 class Shape(Struct, frozen=True):
-    """How a loss is spread over iterations."""
+    """The distribution of a loss over iterations."""
 
     #: `each` (nearly all of them), `while` (some in a row), `since` (all from one on), `every` (every n-th),
     #: `growing`, `once`, or `some`; "" where there are too few to tell.
@@ -40,12 +39,12 @@ class Shape(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many iterations have most of the loss."""
+        """The number of iterations with most of the loss."""
         return int(self.chosen.sum())
 
     @property
     def when(self) -> Said | None:
-        """When it is lost; None where that is always, or not known."""
+        """The iterations with the loss; None if it occurs always, or if they are unknown."""
         if self.kind in ("", "each"):
             return None
         return say(
@@ -112,7 +111,7 @@ def _measure_step(losses: np.ndarray) -> float:
 
 
 class Loss(Struct, frozen=True):
-    """What processes lose in a kind of their work."""
+    """The loss of processes in one kind of their work."""
 
     #: Over the iterations.
     shape: Shape
@@ -165,9 +164,9 @@ def _list_losses(
     saved: np.ndarray,
     number: int,
 ) -> tuple[np.ndarray, ...]:
-    """Return of the work in a column of which of so many iterations it is, how long it lasts,
-    and what is lost in it (ns). Of what is done as often in each iteration the place tells which, of
-    all else the time.
+    """Return for each item of work in a column its iteration (of this many), its duration, and the time lost
+    in it (ns). Work that is done equally often in each iteration is assigned by its place, all other work by
+    time.
     """
     lines = np.flatnonzero(table.edges[:, column] >= 0)
     own = table.edges[lines, column]

@@ -1,5 +1,5 @@
-"""Say where the time of a job goes along its critical path, and what each rank does, in tables that two runs
-of a program are compared by (:mod:`nsys2prv.show.difference`): facts with names, which add up.
+"""Divide the time of a job along its critical path, and the work of each rank, into tables for comparing two
+runs of a program (:mod:`nsys2prv.show.difference`): named facts that add up.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ KEYS = ("process", "part", "name", "range")
 
 
 def list_path(facts: CauseContext) -> pl.DataFrame:
-    """Return where the time of the job goes: `rank`, `part` (of OF_CAUSES, `start` before what is replayed and
-    `exit` after it), `name` (kernel, call, or place between two), `range` (NVTX, of hosts) and `time_ns`.
+    """Return the division of the job's time: `rank`, `part` (of OF_CAUSES, `start` before the replayed time
+    and `exit` after it), `name` (kernel, call, or place between two), `range` (NVTX, for hosts) and
+    `time_ns`.
     """
     alike, sums = ("process", "cause", "kind", "key", "group"), []
     for pieces in divide_path(facts.replay):
@@ -78,7 +79,7 @@ def list_path(facts: CauseContext) -> pl.DataFrame:
 
 def list_work(facts: CauseContext) -> pl.DataFrame:
     """Return the work of each rank in the replayed time: `rank`, `part` (of OF_KINDS), `name`, `follows` (the
-    kernel that most often runs before), `count` and `time_ns`, without what it waits.
+    kernel that most often runs before), `count` and `time_ns`, without wait times.
     """
     replay = facts.replay
     sums = []
@@ -107,8 +108,8 @@ def list_work(facts: CauseContext) -> pl.DataFrame:
 
 
 def _find_work(facts: CauseContext, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the kinds of edges, and numbers of what they do, the same on all ranks: of transfers the name,
-    of copies 1000 x the kind of memory from and that to, of other edges their keys.
+    """Return the kinds of edges, and numbers for their work that are equal on all ranks: for transfers the
+    name, for copies 1000 x source memory kind + destination memory kind, for other edges their keys.
     """
     kind = facts.edges.kind[edges].astype(np.int64)
     key = facts.edges.key[edges].astype(np.int64)
@@ -133,7 +134,7 @@ def _find_orders(facts: CauseContext) -> list[tuple[int, int]]:
 
 
 def _name(facts: CauseContext, work: pl.DataFrame) -> pl.DataFrame:
-    """Return the sums of work by KEYS. work: `process`, `part`, `kind`, `key`, `range`, and what is summed."""
+    """Sum work by KEYS. work: `process`, `part`, `kind`, `key`, `range`, and the columns to sum."""
     kinds = work.select("kind", "key").unique()
     labels = list_labels("memory_kind")
 
@@ -156,7 +157,7 @@ def _name(facts: CauseContext, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _join_short(frame: pl.DataFrame, span: int) -> pl.DataFrame:
-    """Return rows of which those that take little of a span (ns) are one of each rank and part."""
+    """Merge the rows that take little of a span (ns) into one for each rank and part."""
     is_short = pl.col("time_ns") < LEAST_LISTED * span
     short = frame.with_columns(
         pl.when(is_short).then(pl.lit("")).otherwise(name).alias(name) for name in ("name", "range")
@@ -167,15 +168,15 @@ def _join_short(frame: pl.DataFrame, span: int) -> pl.DataFrame:
 
 
 def list_host_path(facts: JobFacts) -> pl.DataFrame:
-    """Return where the time of a job goes that has no GPU work or MPI calls, as :func:`list_path` does:
-    what its host does.
+    """Return the division of time of a job without GPU work or MPI calls, as :func:`list_path` does, by host
+    activity.
     """
     covered = facts.options.covered.find_hull()
     return _label(facts, _divide_host_time(facts, "host", "all", covered[1] - covered[0]), "range")
 
 
 def _list_ends(facts: CauseContext) -> pl.DataFrame:
-    """Return the time before and after what is replayed, by what hosts do then."""
+    """Return the time before and after the replayed time, by host activity."""
     begin, end = facts.options.covered.find_hull()
     before = _divide_host_time(facts, "start", "before", facts.replay.begin - begin)
     return pl.concat([before, _divide_host_time(facts, "exit", "after", end - facts.replay.end)])

@@ -1,5 +1,6 @@
-"""Say from where on something counts in the verdict. All were set by jobs whose causes are known
-(`tests/analysis`, `benchmarks/culprits.py`): each says what it means; shares are of 1, times ns.
+"""Define the limits from which something counts in the verdict. All were set by jobs with known causes
+(`tests/analysis`, `benchmarks/culprits.py`), and each has an explanation; shares are fractions of 1, times
+ns.
 """
 
 #: A claim that states less than this share of what a cause gains is not shown.

@@ -1,5 +1,5 @@
-"""Say what no what-if explains: the time before the first and after the last GPU work, and while
-GPUs are idle or only copy, and in jobs without recorded GPU work all the time of their hosts.
+"""Describe time that no what-if explains: before the first and after the last GPU work, and while GPUs are
+idle or only copy; in jobs without recorded GPU work, all host time.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ EXPOSED = {
 
 
 def describe_edge(facts: JobFacts, when: str) -> Finding | None:
-    """Return the finding of a long time before the first GPU work, or after the last; before or after
-    the steady state with what GPUs only copy then.
+    """Return a finding for a long time before the first GPU work, or after the last; next to a steady state,
+    including exposed copies then.
     """
     # Where work is lost it is not known when it began and ended.
     use = None if facts.options.lossy_devices else facts.find_use(when)
@@ -94,7 +94,7 @@ def describe_edge(facts: JobFacts, when: str) -> Finding | None:
 def make_finding(
     kind: str, title: Said, share: float, evidence: Sequence[Said | str], **more: Any
 ) -> Finding:
-    """Return a finding in words, whose share is how long what it is about lasts: no gain."""
+    """Make a finding in words. Its share is the duration of its subject, not savings."""
     lines = tuple(map(str, evidence))
     return Finding(kind, capitalize(str(title)), share, evidence=lines, **more)
 
@@ -137,9 +137,7 @@ def describe_hosts(facts: JobFacts, why: str) -> Finding | None:
 
 
 def describe_failures(facts: JobFacts) -> str:
-    """Return a sentence on the CUDA calls that failed, of those that launch, copy, allocate or
-    wait; empty where none did.
-    """
+    """Return a sentence about failed CUDA API calls that launch, copy, allocate or wait; "" without any."""
     failed = facts.frames["failed"]
     if not failed.height:
         return ""
@@ -156,8 +154,8 @@ def describe_failures(facts: JobFacts) -> str:
 
 
 def describe_devices(facts: JobFacts) -> str:
-    """Return sentences on what the steady state is and how GPUs spend it, or the whole job; for a job
-    without GPUs, on how long ranks are in MPI. Empty where that is not known.
+    """Describe the steady state, or the whole job, and its GPU time; for a job without GPUs, the time ranks
+    spend in MPI. Return "" if that is unknown.
     """
     frames, options, devices = facts.frames, facts.options, facts.devices
     steady = options.steady
@@ -267,8 +265,8 @@ def make_limit(
     advice: str = "",
     **more: Any,
 ) -> Finding:
-    """Return a finding of what is gained at most. kind: of `limits` in findings.yaml; advice: key of
-    ADVICE, "" for that of the kind.
+    """Make a finding with maximum savings. kind: of `limits` in findings.yaml; advice: key of ADVICE, "" for
+    the advice of the kind.
     """
     usual, view = TEXTS["limits"][kind]
     title, advice = title or say(kind, share=share), ADVICE[advice] if advice else usual
@@ -371,7 +369,7 @@ def describe_loss(
 
 
 def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
-    """Return what GPUs do in operations of memory, and what helps against those that take most time."""
+    """Describe the GPUs' memory operations, and return advice for the longest ones."""
     advice = ADVICE["copies_alone"]
     if not copies.height:
         return "copy", advice

@@ -1,6 +1,6 @@
-"""Put facts into sentences, by the templates of findings.yaml, and choose advice by its rules on facts.
+"""Turn facts into sentences with the templates of findings.yaml, and choose advice by its rules.
 
-Facts are numbers and recorded names. Sentences are made of them last, and nothing reads these.
+Facts are numbers and recorded names. Sentences are made last, and no code reads them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def say(key: str, **facts: Any) -> Said:
 
 
 class Claim(Struct, frozen=True):
-    """What is found of a cause: facts, which are checked before they are shown."""
+    """The facts about a cause, which are checked before they are shown."""
 
     #: Of `kinds` in findings.yaml.
     key: str
@@ -90,7 +90,7 @@ class Claim(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """Advice for hosts of which some facts hold."""
+    """Advice for hosts with certain facts."""
 
     #: Name of a fact -> a regular expression that finds it, its least number, or whether it holds.
     when: dict[str, bool | float | str]
@@ -102,7 +102,7 @@ RULES = convert(TEXTS["rules"], dict[str, list[Rule]])
 
 
 def choose_advice(rules: str, **facts: bool | float | str) -> str:
-    """Return the key of ADVICE that the first rule gives whose conditions hold; "" where none does."""
+    """Return the ADVICE key of the first rule with all conditions met, or ""."""
 
     def holds(fact: bool | float | str, wanted: bool | float | str) -> bool:
         if isinstance(wanted, str):

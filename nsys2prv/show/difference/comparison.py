@@ -51,8 +51,8 @@ CHANGE = (
 def compare_jobs(
     first: FinishedJob, second: FinishedJob, names: tuple[str, str] = ("A", "B")
 ) -> tuple[Comparison, Result]:
-    """Compare two runs: the facts, and the tables that belong to them. Changes are of the second from the
-    first. names: of both.
+    """Compare two runs: the facts, and their tables. Changes are those from the first run to the second.
+    names: of both.
     """
     runs = [open_run(job) for job in (first, second)]
     unit = choose_unit(runs)
@@ -191,9 +191,8 @@ def _join_by_key(
     value: str,
     steps: Sequence[int],
 ) -> pl.DataFrame:
-    """Return both jobs' rows by key, largest change first; what one job lacks counts as 0. steps:
-    how many iterations they have, 0 for unknown; where these differ, the change is that of an
-    iteration.
+    """Join both jobs' rows by key, largest change first; rows missing from one job count as 0. steps: their
+    numbers of iterations, 0 for unknown; if these differ, the change is per iteration.
     """
     first, second = (
         frame.group_by(keys, maintain_order=True).agg(

@@ -1,4 +1,4 @@
-"""Hold what is found of two runs, as facts that JSON has as they are, and say it in sentences."""
+"""Declare the facts found about two runs, as JSON contains them, and describe them in sentences."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Limit(Struct, frozen=True):
 
 
 class Checked(Struct, frozen=True):
-    """A limit, and what was found. Times are ns, efficiencies fractions of 1."""
+    """A limit, and the value found. Times are ns, efficiencies fractions of 1."""
 
     limit: Limit
     #: In A.
@@ -181,12 +181,12 @@ class Comparison(Struct, frozen=True):
 
     @property
     def is_alike(self) -> bool:
-        """True if the unit takes as long in both runs, as far as can be told."""
+        """True if the unit takes equally long in both runs, within the uncertainty."""
         return abs(self.change) < max(ALIKE, self.noise or 0.0)
 
     @property
     def disagrees(self) -> bool:
-        """True if the job changes in another way than the iteration that is compared."""
+        """True if the job changes differently from the compared iteration."""
         if self.unit != "iteration":
             return False
         of_job = 0 if abs(self.job_change) < ALIKE else np.sign(self.job_change)
@@ -196,7 +196,7 @@ class Comparison(Struct, frozen=True):
 
     @property
     def headline(self) -> str:
-        """A sentence that says what changed and why."""
+        """A sentence with the change and its cause."""
         a, b = self.names
         reserves = "; ".join(self.reserves)
         if self.verdict == NOT_COMPARABLE:
@@ -249,7 +249,7 @@ def compute_change(before: float, after: float) -> float:
 
 
 def _say_change(change: float, than: str = "", as_: str = "") -> str:
-    """Return a change as text. than, as_: what follows what differs by a share, and by a multiple."""
+    """Format a change. than, as_: text after a difference by a share, and by a multiple."""
     if change >= MANY_TIMES - 1:
         return f"{1 + change:.3g} times as long{as_}"
     return f"{format_share(abs(change))} {'longer' if change > 0 else 'less time'}{than}"

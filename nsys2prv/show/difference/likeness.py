@@ -1,4 +1,4 @@
-"""Say whether two runs can be compared, and what speaks against it."""
+"""Check whether two runs are comparable, and list the objections."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def compare_clocks(runs: Sequence[Run]) -> float:
 
 
 def find_unseen_host(runs: Sequence[Run]) -> str:
-    """Say which run alone shows what hosts do before and after the GPU work, so that jobs begin and end at other
-    moments; "" where both do, or neither.
+    """Name the run that alone records host activity before and after the GPU work, so that the jobs start and
+    end at different moments; "" if both do, or neither.
     """
     shown = [
         "AB"[at]

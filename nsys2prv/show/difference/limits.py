@@ -56,8 +56,8 @@ def measure_run(job: FinishedJob, what: str, name: str) -> float | None:
 def check_limits(
     sides: Sequence[Sequence[FinishedJob]], comparison: Comparison, limits: Sequence[Limit]
 ) -> list[Checked]:
-    """Return the result for each limit, from the means of the runs of both sides. A change that may be chance, by
-    the spread over runs or over iterations, exceeds none. Raises UsageError where a run lacks a figure.
+    """Check each limit against the means of the runs of both sides. A change within the random spread over
+    runs or iterations exceeds no limit. Raise UsageError for a run without the figure.
     """
     checked = []
     for limit in limits:
@@ -98,8 +98,8 @@ def _average(sides: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], float
 def compare_sides(
     sides: Sequence[Sequence[FinishedJob]], names: tuple[str, str] = ("A", "B")
 ) -> tuple[Comparison, Result, tuple[FinishedJob, FinishedJob]]:
-    """Compare several runs of each side by that with the median time, and what may be chance by all; returns these
-    two runs, too.
+    """Compare several runs of each side by the run with the median time, with the random spread over all;
+    return these two runs, too.
     """
     runs = [[open_run(job) for job in side] for side in sides]
     unit = choose_unit(chain(*runs))

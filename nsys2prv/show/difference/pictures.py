@@ -1,4 +1,4 @@
-"""Draw where the time of two runs goes as bars whose parts add up, for terminals; pages draw the same bars."""
+"""Draw the time of two runs as bars with parts that add up, for terminals; pages draw the same bars."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Bar(Struct, frozen=True):
 
 
 def list_bars(comparison: Comparison, difference: Result) -> list[Bar]:
-    """Return the time of the unit in both runs, by families of the critical path, then what takes longer and what less
-    in the second run: the difference of the first two is that of the last two.
+    """Return the time of the unit in both runs, by families of the critical path, then the parts that take
+    longer and those that take less in the second run: both pairs have the same difference.
     """
     table = difference.tables.get("parts")
     if table is None:

@@ -1,4 +1,4 @@
-"""Find why two runs differ: the parts of the difference, and which of them are its causes."""
+"""Find why two runs differ: the parts of the difference, and its causes among them."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ BY = ("by_count_ns", "by_duration_ns", "by_place_ns")
 def list_reasons(
     runs: Sequence[Run], of_ranks: pl.DataFrame, unit: str, whole: Sequence[float]
 ) -> pl.DataFrame:
-    """Return the parts of the difference of a unit, the largest first: `family`, `part`, `name`, `range`, `a_ns`,
-    `b_ns`, `change_ns`, of that what is by numbers (`by_count_ns`), by how long each takes on most ranks
-    (`by_duration_ns`) and else, as on single ranks or where other work hides it (`by_place_ns`); and how
-    often a rank does it (`a_count`, `b_count`). The parts add up to the difference; what no row has is
-    the row `rest`. of_ranks: as :func:`compare_ranks` returns it; whole: the unit's times (ns).
+    """Return the parts of the difference of a unit, the largest first: `family`, `part`, `name`, `range`,
+    `a_ns`, `b_ns`, `change_ns`; the shares of the change due to numbers (`by_count_ns`), to durations on most
+    ranks (`by_duration_ns`) and to other reasons, such as single ranks or overlap with other work
+    (`by_place_ns`); and the count per rank (`a_count`, `b_count`). The parts add up to the difference, with
+    the remainder in the row `rest`. of_ranks: from :func:`compare_ranks`; whole: the unit's times (ns).
     """
     sides, left = [], []
     for job, run, time in zip("ab", runs, whole, strict=True):
@@ -161,7 +161,7 @@ def choose_causes(
 
 
 class _Causes(Struct, frozen=True):
-    """Finds parts of a difference (`whole`, ns) that are large. Tables as in :func:`choose_causes`."""
+    """Finds large parts of a difference (`whole`, ns). Tables are those of :func:`choose_causes`."""
 
     reasons: pl.DataFrame
     #: With the `place` that ranks' work has.
@@ -173,8 +173,8 @@ class _Causes(Struct, frozen=True):
     def find_ranks(
         self, some: pl.DataFrame, change: float, sign: float
     ) -> tuple[tuple[str, ...], float | None]:
-        """Return the ranks that have a change (ns) to themselves, beyond what is longer on most ranks, empty for
-        none; and how many times as long their work takes as it does on most.
+        """Return the ranks with a change (ns) of their own, beyond the increase on most ranks, or an empty
+        tuple; and the factor by which their work takes longer than on most ranks.
         """
         key = ["part", "place"]
         wanted = self.rows.join(some.select(KEY), on=KEY).select(key).unique()
@@ -258,8 +258,8 @@ def is_of_clock(times: float | None, clock: float) -> bool:
 
 
 def explain_job(runs: Sequence[Run], times: Sequence[float]) -> list[Reason]:
-    """Return the causes of the difference of jobs besides the length of iterations: their number, and what is
-    before and after. times: of an iteration of both (ns).
+    """Return the causes of the difference of jobs other than the length of iterations: their number, and the
+    time before and after them. times: of an iteration of both (ns).
     """
     whole = runs[1].job.length - runs[0].job.length
     counts = runs[0].iterations, runs[1].iterations

@@ -1,4 +1,4 @@
-"""Open a run for comparison: what a unit of it does, and names that kernels of two runs share."""
+"""Open a run for comparison: the work in a unit of it, and common names for the kernels of two runs."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def _simplify(name: str) -> str:
 
 
 def pair_names(runs: Sequence[Run], unit: str) -> list[dict[str, str]]:
-    """Return of each run name of a kernel -> what both are called. Those of other names are paired where these
-    differ by numbers, arguments and GPUs alone, then where they follow the same kernel about as often.
+    """Map the kernel names of each run to common names. Kernels with different names are paired if the names
+    differ only by numbers, arguments and GPUs, then if they follow the same kernel about equally often.
     """
     tables = [
         {name: (follows or "", count) for name, count, _, follows in count_work(run, unit).rows()}

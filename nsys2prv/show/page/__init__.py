@@ -1,8 +1,8 @@
-"""Make HTML pages of jobs, which refer to nothing outside themselves.
+"""Make HTML pages of jobs, which need no other files.
 
-In: jobs whose analyses are done (:mod:`nsys2prv.show.finished_job`), with :mod:`excerpts` of their
-events. Out: a page: :mod:`sections` has what it says, :mod:`data` what its script draws, ``web/`` the
-templates and scripts. Start here, then in :mod:`excerpts`.
+Input: jobs with finished analyses (:mod:`nsys2prv.show.finished_job`), with :mod:`excerpts` of their events.
+Output: a page. :mod:`sections` computes its text, :mod:`data` the data that its script draws; ``web/``
+contains the templates and scripts. Start here, then read :mod:`excerpts`.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def make_difference_page(
     difference: Result,
     jobs: Sequence[FinishedJob],
 ) -> str:
-    """Return the difference of two jobs as a page: a sentence that says what changed, bars of where the time goes,
-    the moment of the sentence and a typical iteration of each, findings, and the tables. name: of both jobs.
+    """Return the difference of two jobs as a page: a headline with the change, bars of the time, the
+    headline's moment and a typical iteration of each job, findings, and the tables. name: of both jobs.
     """
     names = [f"{letter}: {job.description['name']}" for letter, job in zip("AB", jobs, strict=True)]
     return fill_page(
@@ -109,8 +109,8 @@ def make_difference_page(
 def make_study_page(
     study: ComparedRuns, path: Path | None = None, drawn: Mapping[str, FinishedJob] | None = None
 ) -> str:
-    """Return a study as a page. path: where it will be, for links to the pages of its runs that there
-    are. drawn: run -> what is drawn of its job: the timeline of a typical iteration.
+    """Return a study as a page. path: its destination, for links to existing pages of its runs. drawn: run ->
+    the drawing of its job, the timeline of a typical iteration.
     """
     folder = path.absolute().parent if path else None
     named = zip(study.name_runs(), study.runs, strict=True)
@@ -158,8 +158,8 @@ def fill_page(
     compared: Sequence[tuple[str, FinishedJob]] = (),
     **content: object,
 ) -> str:
-    """Return a page: its template with the styles, the scripts and the data of jobs in it. shown: the job
-    whose tables it has. compared: names of jobs, and those whose typical iterations it has.
+    """Fill the template of a page with the styles, the scripts and the data of jobs. shown: the job for the
+    tables. compared: names of jobs, and the jobs whose typical iterations are drawn.
     """
     environment = load_environment()
     style = environment.get_template("page.css").render()
@@ -229,9 +229,7 @@ def load_environment() -> Environment:
 
 
 def make_printable(value: object) -> object:
-    """Return a value for a template, with replacement characters for what cannot be printed, and µs as
-    people write it.
-    """
+    """Convert a value for a template: replace unprintable characters, and write µs for us."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     value = use_micro_sign(value)

@@ -1,5 +1,5 @@
-"""Compute what the page of two runs shows: bars whose parts add up, the moment of the headline in both runs, and
-findings side by side.
+"""Compute the contents of the page of two runs: bars with parts that add up, the headline's moment in both
+runs, and findings side by side.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AROUND = 1.0
 
 
 def place_bars(bars: Sequence[Times]) -> list[tuple[Bar, float, float]]:
-    """Return bars as pages draw them, how long each is beside the longest, and its time (ns)."""
+    """Return bars for drawing, each with its length relative to the longest, and its time (ns)."""
     longest = max((bar.length for bar in bars), default=0.0)
     placed = []
     for bar in bars:
@@ -109,8 +109,8 @@ def _find_event(job: FinishedJob, moment: Moment, cause: Reason) -> tuple[int, i
 
 
 def compare_findings(first: FinishedJob, second: FinishedJob) -> list[dict[str, Any]]:
-    """Return the findings of two jobs, those of the second first: title, shares, and whether they are
-    new or gone, or have changed. Findings of one kind and of the same ranks are the same.
+    """Return the findings of two jobs, the second job's first: title, shares, and whether they are new or
+    gone, or have changed. Findings of one kind and the same ranks are equal.
     """
     before, after = (
         {(one.kind, one.ranks): one for one in job.findings} for job in (first, second)

@@ -86,8 +86,8 @@ def encode_varints(numbers: np.ndarray) -> bytes:
 
 
 def pack_data(job: FinishedJob, whole: bool = True) -> str:
-    """Return the block of a page's data in base64 (data.js reads it). whole: with all tables, and not only
-    what timelines need.
+    """Return a page's data block in base64 (data.js reads it). whole: include all tables, not only those
+    needed by timelines.
     """
     pack, lanes = Pack(), job.lanes
     facts: dict[str, Any] = {
@@ -154,8 +154,8 @@ def _pack_bins(pack: Pack, job: FinishedJob) -> dict[str, Any]:
 def _pack_iterations(
     pack: Pack, frame: pl.DataFrame, lanes: int
 ) -> tuple[int, dict[str, dict[str, object]]]:
-    """Return how many iterations are taken together, and the place of each grid of numbers by lane
-    and iteration (sums of those taken together).
+    """Return the number of iterations merged into one, and the place of each grid of numbers by lane and
+    iteration (sums of merged ones).
     """
     count = int(frame["iteration"].max())
     group = -(-count * lanes // MOST_CELLS)
@@ -170,7 +170,8 @@ def _pack_iterations(
 
 
 def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str, Any]:
-    """Pack the events of each lane and kind, their names, and what is on the page of all."""
+    """Pack the events of each lane and kind, their names, and the share of all events that the page
+    contains."""
     if excerpts is None:
         return {}
     names = excerpts.names.with_row_index("number")
@@ -210,7 +211,8 @@ def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str,
 
 
 def _pack_kernels(pack: Pack, excerpts: Excerpts, lanes: int) -> Iterator[dict[str, object]]:
-    """Pack the maps of kernels: the mean duration of those that begin in each bin, by lane; 0 for none."""
+    """Pack the kernel maps: the mean duration of the kernels that begin in each bin, by lane; 0 without
+    any."""
     for name, label in excerpts.kernels.items():
         own = excerpts.events.kernels.filter(name=name)
         means = np.zeros((lanes, len(excerpts.events.edges) - 1))

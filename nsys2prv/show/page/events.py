@@ -1,5 +1,5 @@
-"""Read the events that a page draws: those of some windows of time, lane by lane. A lane is a task and
-a GPU that it works on, or a rank without one.
+"""Read the events that a page draws, from some windows of time, lane by lane. A lane is a task and one of its
+GPUs, or a rank without a GPU.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ MOST_PAIRS = 10_000
 
 
 class Window(Struct, frozen=True):
-    """A time whose events go along with the page."""
+    """A time span whose events are included in the page."""
 
     begin: int
     end: int
@@ -139,7 +139,7 @@ def read_events(
 
 
 def select_events(events: Events, windows: Sequence[Window]) -> Events:
-    """Return the events that lie in some windows."""
+    """Return the events within some windows."""
     tracks = {kind: select_rows(frame, windows) for kind, frame in events.tracks.items()}
     return replace(events, tracks=tracks)
 
@@ -171,7 +171,7 @@ def _read_group(
 
 
 def select_rows(frame: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
-    """Return the events that lie in windows. frame: lane (negative for none), begin, end."""
+    """Return the events within windows. frame: lane (or negative), begin, end."""
     lane, begin, end = to_arrays(frame, "lane", "begin", "end")
     selected = np.zeros(len(lane), bool)
     for one in np.unique(lane[lane >= 0]).tolist():
@@ -260,8 +260,8 @@ def _classify_work(layout: str) -> pl.Expr:
 
 def read_collectives(job: OpenJob) -> pl.DataFrame:
     """Read the members of collectives, and other NCCL kernels that wait for ranks: thread, begin, end,
-    collective (from 1, those of MPI behind those of NCCL; 0 for none), how late they came, and how long
-    they waited (ns), and whether they are of NCCL (1, 0). Of MPI those that block.
+    collective (from 1, MPI after NCCL; 0 for none), lateness and wait time (ns), and whether they are NCCL
+    (1, 0). MPI collectives include only blocking ones.
     """
     names = ("thread", "begin", "end", "collective", "late", "wait", "of_nccl")
     table = list_collectives(job.reader)

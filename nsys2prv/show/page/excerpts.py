@@ -1,5 +1,5 @@
-"""Choose the moments that a page shows and the events that go along with it: all of a small job; of a
-large one those around the moments of findings and of whole iterations, and whatever lasts long.
+"""Choose the moments that a page shows and the events included in it: all of a small job; for a large one,
+events around the moments of findings and of whole iterations, and long events.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Excerpts(Struct, frozen=True):
 def choose_excerpts(
     job: OpenJob, results: Mapping[str, Result], budget: int = BUDGET, typical: bool = False
 ) -> Excerpts | None:
-    """Choose and read what a page shows of a job: moments of findings, or of the median iteration alone
-    (typical). Returns None where these results do not have the job's ranks.
+    """Choose and read the part of a job that a page shows: moments of findings, or only the median iteration
+    (typical). Return None if these results do not have the job's ranks.
     """
     if "time" not in results or "lanes" not in results["time"].tables:
         return None
@@ -248,7 +248,7 @@ def _choose_windows(
     total: int,
     budget: int,
 ) -> Iterator[Window]:
-    """Yield the windows whose events go along, the most important first."""
+    """Yield the windows with included events, the most important first."""
     duration, every = job.duration, frozenset(range(lanes))
     if total <= budget:
         yield Window(0, duration, every)
@@ -283,8 +283,8 @@ def _choose_windows(
 
 
 def _list_shown_lanes(results: Mapping[str, Result]) -> dict[int, frozenset[int]]:
-    """Return the lanes that a page shows of each iteration (chooseLanes of iterations.js): those that
-    others wait for most, and least.
+    """Return the lanes that a page shows of each iteration (chooseLanes of iterations.js): those that others
+    wait for most and least.
     """
     each = results["time"].tables["by_iteration"].frame
     if "delays_ns" not in each.columns:
@@ -297,8 +297,8 @@ def _list_shown_lanes(results: Mapping[str, Result]) -> dict[int, frozenset[int]
 
 
 def _order_iterations(edges: np.ndarray, moments: Sequence[Moment]) -> list[int]:
-    """Return all iterations: first those of the moments, the median, the longest and the shortest one,
-    then those beside them, then the others.
+    """Return all iterations: first those of the moments, the median, the longest and the shortest one, then
+    their neighbors, then the others.
     """
     order = np.argsort(np.diff(edges), kind="stable").tolist()
     of_moments = [int(np.searchsorted(edges, one.begin, "right")) - 1 for one in moments]

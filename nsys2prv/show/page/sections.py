@@ -1,5 +1,5 @@
-"""Compute what a page says without its script: where the time went, the findings and the efficiencies; of
-a study which pages its runs have.
+"""Compute the static text of a page: the division of time, the findings and the efficiencies; for a study,
+the pages of its runs.
 """
 
 from __future__ import annotations
@@ -116,16 +116,16 @@ def list_cards(job: FinishedJob) -> Iterator[tuple[Finding, str, Moment | None]]
 
 
 def list_efficiencies(job: FinishedJob) -> list[tuple[Row, float, str]]:
-    """Return the efficiencies of the steady state, or of the whole job where none was found: each is the
-    product of those one step deeper behind it. With its value, and how it is rated.
+    """Return the efficiencies of the steady state, or of the whole job without one, with value and rating.
+    Each is the product of those one level deeper after it.
     """
     known = list_known_rows([job.metrics])
     return [(row, value, rate_efficiency(value)) for row, (value,) in known]
 
 
 def find_page(run: Run, folder: Path | None) -> str:
-    """Return the path, relative to a folder, of the page that `report` wrote of a run, in it or beside
-    it; empty where there is none.
+    """Return the path, relative to a folder, of the page that `report` wrote for a run, in it or beside it;
+    "" without one.
     """
     path = Path(run.name)
     inside = sorted(path.glob("*.html")) if path.is_dir() else []

@@ -1,5 +1,5 @@
-"""Compare the runs of a study: their order, what speed-up and scalability are relative to, whether the work grows with
-the devices, and what keeps runs from being compared.
+"""Compare the runs of a study: their order, the reference of speedup and scalability, whether the work grows
+with the devices, and obstacles to a comparison.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def compare_runs(
     reference: str | None = None,
     regions: Sequence[str] = (),
 ) -> Study:
-    """Return the study of these runs, whose figures of scalability are added. scaling: `strong` or `weak`,
-    None to find it. reference: name or label of a run, None for the smallest that has iterations.
+    """Return the study of these runs, with scalability figures. scaling: `strong` or `weak`, None to detect
+    it. reference: name or label of a run, None for the smallest with iterations.
     """
     runs = sorted(runs, key=lambda run: (run.devices, run.nodes, run.ranks))
     first = _choose_reference(runs, reference)
@@ -80,8 +80,8 @@ def _choose_reference(runs: Sequence[Run], name: str | None) -> Run:
 
 
 def _measure_growth(runs: Sequence[Run], first: Run) -> tuple[list[float], str]:
-    """Return with which power of the number of devices the work of an iteration grows, for every run of
-    another size of which it is known; and the mean of these, as text.
+    """Return the exponent with which the work of an iteration grows with the number of devices, for every run
+    of another size with known work; and their mean, as text.
     """
     key = "useful_ns" if first.devices else "host_useful_ns"
     if not first.devices and all(run.sums.get("host_cpu_ns") for run in runs):
@@ -103,9 +103,7 @@ def _measure_growth(runs: Sequence[Run], first: Run) -> tuple[list[float], str]:
 
 
 def _are_alike(run: Run, first: Run) -> bool:
-    """Return whether both are of the same iterations or neither has any, and of GPUs or of ranks
-    without.
-    """
+    """Return whether both have the same iterations or none, and both have GPUs or both have only ranks."""
     by, counts = (
         {one.sums.get(key) for one in (run, first)} for key in ("found_by", "iterations_of_job")
     )
@@ -144,7 +142,7 @@ def _add_scalability(run: Run, first: Run, used: str, is_alone: bool) -> None:
 
 
 def _forget_scalability(metrics: Metrics) -> None:
-    """Remove what an earlier study found relative to its reference."""
+    """Remove the figures that an earlier study computed relative to its reference."""
     for figures in (metrics, metrics.get("device", {}), metrics.get("host", {})):
         for name in [one for one in figures if one.endswith(_RELATIVE)]:
             del figures[name]
@@ -154,7 +152,7 @@ def _relate(
     metrics: Metrics, sums: dict[str, Any], reference: dict[str, Any], grown: float, is_weak: bool
 ) -> None:
     def divide(key: str, by: float) -> float | None:
-        """Return what the reference has of a sum, by what the run has; of weak scaling times `by`."""
+        """Return the reference's value of a sum divided by the run's; for weak scaling times `by`."""
         own, other = sums.get(key), reference.get(key)
         return other / own * (by if is_weak else 1) if own and other else None
 

@@ -1,5 +1,5 @@
-"""Write a study as text and CSV, and as the files that DLB's TALP writes, one for each run,
-which TALP-Pages reads; the study that Python gets has all of these.
+"""Write a study as text and CSV, and as the files written by DLB's TALP, one for each run, which TALP-Pages
+reads; the Python study includes all of these.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _wrap(lines: Iterable[str], style: Style, hang: int = 4) -> list[str]:
 
 
 def _list_runs(study: ComparedRuns, style: Style) -> list[str]:
-    """Return the runs, and the part of each that its figures are of."""
+    """Return the runs, with the part of each that its figures cover."""
     runs = study.runs
     columns = [
         Column("run", [run.title for run in runs]),
@@ -140,8 +140,8 @@ def _lay_out_figures(
     shown: Sequence[tuple[Row | None, Sequence]],
     style: Style,
 ) -> list[str]:
-    """Return the lines of a table, with as many columns beside each other as fit. shown: the figures
-    of each row by column; columns without any are in the files alone.
+    """Return the lines of a table, with as many columns side by side as fit. shown: the figures of each row
+    by column; columns without any are only in the files.
     """
     columns = [
         (head, [(row, values[at]) for row, values in shown]) for at, head in enumerate(heads)
@@ -256,8 +256,8 @@ def write_talp_files(study: ComparedRuns, folder: Path) -> list[Path]:
 
 
 def make_talp_files(study: ComparedRuns, folder: Path) -> dict[Path, str]:
-    """Return path and text of a file for each run below a folder, which TALP-Pages is given. They
-    have the regions that all runs have, as it stops where one lacks some.
+    """Return path and text of a file for each run, in a folder for TALP-Pages. They contain only regions
+    common to all runs, because TALP-Pages stops if one is missing.
     """
     names = [name for name in study.regions if all(run.regions.get(name) for run in study.runs)]
     files: dict[Path, str] = {}

@@ -98,7 +98,7 @@ def _name(title: str) -> str:
 
 
 def list_plots(study: ComparedRuns) -> list[Plot]:
-    """Return the plots of figures over runs, those of regions, and of the time of iterations."""
+    """Return the plots of figures over runs, of regions, and of the time of iterations."""
     runs, names = study.runs, study.name_runs(False)
     counts = [run.units for run in runs]
     figures = {row.path: (row.bare_name, values) for row, values in study.list_figures()}
@@ -187,7 +187,8 @@ def choose_ticks(values: Sequence[float], is_log: bool) -> list[float]:
 
 
 def spread_names(wanted: Sequence[float], lowest: float) -> list[float]:
-    """Return places of names below each other: as near to those wanted as their height lets, none below the lowest."""
+    """Return vertical places of names without overlap: as near to the wanted ones as possible, none below the
+    lowest."""
     order, places = sorted(range(len(wanted)), key=lambda at: wanted[at]), list(wanted)
     for before, at in itertools.pairwise(order):
         places[at] = max(places[at], places[before] + LINE)
@@ -291,7 +292,7 @@ def _draw_balance(run: Run, title: str) -> str:
 
 
 def _draw_runs(study: ComparedRuns) -> str:
-    """Return all of each run on one scale, its focus marked, with what it is of the run."""
+    """Draw all of each run on one scale, with its focus marked and the focus's share of the run."""
     ends = [max((begin + time for _, begin, time in run.phases), default=0) for run in study.runs]
     whole, shapes = max(*ends, 1), []
     bottom = TOP + STRIP * len(study.runs)

@@ -124,7 +124,7 @@ def make_run(name: str, job: FinishedJob) -> Run:
 
 
 def _find_regular(iterations: pl.Series) -> list[str]:
-    """Say which iterations are longer than the others if these come regularly: `every 5th 1.4 × as long`."""
+    """Describe iterations that are regularly longer than the others: `every 5th 1.4 × as long`."""
     times = iterations / iterations.median()
     at = times.ge(LONGER).arg_true()
     steps = at.diff().drop_nulls().unique()
@@ -159,7 +159,8 @@ def _list_phases(job: FinishedJob) -> list[tuple[str, int, int]]:
 
 
 def _measure_balance(tables: Mapping[str, pl.DataFrame]) -> dict[str, float]:
-    """Return the useful share of each GPU, or rank without any: of MPI alone what is outside it."""
+    """Return the useful share of each GPU, or of each rank without any: for MPI alone, the time outside
+    it."""
     for name, key in (("devices", "device"), ("hosts", "rank")):
         frame = tables.get(name, NO_ROWS)
         for share in ("useful_share", "outside_mpi_share"):
@@ -206,7 +207,7 @@ def _measure_work(job: FinishedJob, focus: Mapping[str, Any]) -> dict[str, dict[
 
 
 def _describe_environment(job: FinishedJob, focus: Mapping[str, Any]) -> dict[str, str]:
-    """Return where and how a run ran and was recorded, and which part of it the figures are of."""
+    """Describe where and how a run ran and was recorded, and the part of it that the figures cover."""
     facts = job.description
     models = (facts.get("gpu_models") or {}).items()
     lists = {

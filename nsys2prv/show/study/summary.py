@@ -35,8 +35,8 @@ def write_title(study: ComparedRuns) -> str:
 
 
 def summarise_study(study: ComparedRuns) -> str:
-    """Return the paragraph: speed-up, what is lost in which factor, and which region loses most. The
-    run that is compared with the reference is the largest other one.
+    """Summarize a study in a paragraph: speedup, the losses by factor, and the region with the largest loss.
+    The run compared with the reference is the largest other one.
     """
     first = study.runs.index(study.reference_run)
     last = max((at for at in range(len(study.runs)) if at != first), default=first)
@@ -60,7 +60,7 @@ def summarise_study(study: ComparedRuns) -> str:
 
 
 def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> str:
-    """Say how much faster or slower the run is than the reference."""
+    """Describe how much faster or slower the run is than the reference."""
     first, last = (run.metrics["elapsed_ns"] for run in pair)
     speed = pair[1].find_value("speedup") or 0.0
     unit = "an iteration" if pair[0].interval.iterations else "the run"
@@ -84,7 +84,7 @@ def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> s
 
 
 def _describe_one_run(study: ComparedRuns) -> Iterator[str]:
-    """Say how long an iteration takes, and what most is lost in."""
+    """Describe the time of an iteration, and the largest loss in it."""
     run = study.runs[0]
     unit = "An iteration" if run.interval.iterations else "The run"
     yield f"{unit} takes {format_nanoseconds(run.metrics['elapsed_ns'])} on {run.size}."
@@ -93,8 +93,8 @@ def _describe_one_run(study: ComparedRuns) -> Iterator[str]:
 
 
 def describe_history(study: ComparedRuns) -> str:
-    """Say between which studies in a row the time of an iteration changes most; "" where none changes beyond what is
-    mentioned.
+    """Name the two consecutive studies between which the time of an iteration changes most; "" without a
+    relevant change.
     """
     names, jumps = [*(past.name for past in study.history), "this study"], []
     for head, values in study.list_history("elapsed_ns"):
@@ -111,8 +111,8 @@ def describe_history(study: ComparedRuns) -> str:
 
 
 def _list_wholes(study: ComparedRuns, pair: Pair) -> Iterator[str]:
-    """Yield the efficiencies that are explained: the global ones, or the parallel ones where these
-    are not known.
+    """Yield the efficiencies to explain: the global ones, or the parallel ones if the global ones are
+    unknown.
     """
     wholes = ("device.global", "device.parallel"), ("mpi.parallel",)
     if not study.has_devices:
@@ -137,7 +137,8 @@ def _list_known_factors(path: str, pair: Pair) -> list[str]:
 
 
 def _describe_factors(study: ComparedRuns, pair: Pair, whole: str) -> Iterator[str]:
-    """Say how an efficiency changes and by which factors beyond chance, and in which most is lost."""
+    """Describe an efficiency's change, the factors that change beyond chance, and the factor with the largest
+    loss."""
     last = pair[1]
     known = _list_known_factors(whole, pair)
     known.sort(key=lambda one: -abs(_change(pair, one)))
@@ -180,7 +181,7 @@ def _describe_computation(study: ComparedRuns, pair: Pair) -> str:
 
 
 def _describe_factor(path: str, pair: Pair) -> str:
-    """Name a factor and its change, with those of what it is the product of."""
+    """Describe a factor and its change, with its own factors."""
     inner = [one for one in list_factors(path) if abs(_change(pair, one)) >= MENTIONED]
     if all(run.nodes == 1 for run in pair):
         inner = [one for one in inner if not one.endswith(BETWEEN_NODES)]
