@@ -1,10 +1,10 @@
-"""Read all event kinds, and select those that a user asks for (``-t``).
+"""Read all event kinds, and select those requested by the user (``-t``).
 
-In: the tables of a report. Out: `Rows` or `Counters`, the normal form, without anything of Paraver.
-Start in :mod:`kind`, which declares what a kind is; each further module holds the kinds of a family.
+Input: the tables of a report. Output: `Rows` or `Counters`, the normal form, independent of Paraver. Start in
+:mod:`kind`, which defines a kind; each further module contains the kinds of a family.
 
-The catalogue declares all kinds, and names the function that reads each: adding one touches no
-other module.
+The catalogue declares all kinds and names the function that reads each, so adding one changes no other
+module.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def describe_unknown_kind(name: str) -> str:
 
 
 def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
-    """Return the kinds that a list of names means; `-name` leaves one out, no name at all or only
-    such means everything.
+    """Return the kinds selected by a list of names. `-name` excludes a kind; without any name, or with only
+    exclusions, all kinds are selected.
 
-    Kinds on demand are never meant by another name than their own, and come beside what else is
-    asked for. demanded: names of such. Raises UsageError for a name that is none.
+    On-demand kinds are selected only by their own names, in addition to the others. demanded: their names.
+    Raise UsageError for an unknown name.
     """
     kinds = all_kinds()
     chosen: set[str] = set()
@@ -97,12 +97,10 @@ def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selectio
 
 
 def parse_least_durations(durations: Mapping[str, int]) -> dict[str, int]:
-    """Return kind -> duration in ns below which its ranges are dropped. durations: by the names
-    that -t takes.
+    """Return kind -> duration in ns below which its ranges are dropped. durations: by `-t` names.
 
-    A kind's own name goes before those of groups, of which the longest duration counts, and these
-    before `all`. Raises UsageError for a name that is none, for a kind of points in time, and for
-    what is no duration.
+    A kind's own name takes precedence over groups (of which the longest duration counts), and groups over
+    `all`. Raise UsageError for an unknown name, for a kind without durations, and for an invalid duration.
     """
     for name, duration in durations.items():
         text = f"{name}={format_duration(duration)}"

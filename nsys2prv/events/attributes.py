@@ -1,8 +1,8 @@
 """Read attributes and samples of events from columns of exports, and extract kinds that the
 catalogue declares completely: tables of calls, or of GPU work.
 
-Fields of the catalogue that name a column are read by :func:`read_fields`: each by what NULL and 0
-mean in exports.
+:func:`read_fields` reads the catalogue's fields with a column, according to the meaning of NULL and 0
+in exports.
 
 ===================  ==================  ========  =====================================
 function             NULL or negative    0         for
@@ -11,10 +11,10 @@ blank_negative       ABSENT              0         numbers that may be 0
 blank_nonpositive    ABSENT              ABSENT    numbers that begin at 1, such as ids
 ===================  ==================  ========  =====================================
 
-In a field that is not optional, a number may be ABSENT where it is not known: the trace then has no
-such number, or 0, and analyses get ABSENT. A name may not: it would be the first one. All take and
-return int64, shape (n,). The catalogue's sets of values begin at 1, as a 0 in a trace ends an
-event. Samples (time, metric, value) become one record per instant.
+In a field that is not optional, an unknown number may be ABSENT: the trace then has no
+such number, or 0, and analyses get ABSENT. A name may not: it would become the first one. All functions take
+and return int64, shape (n,). The catalogue's value sets begin at 1, because 0 ends an event in a
+trace. Samples (time, metric, value) become one record per instant.
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ def make_rows(
     fields: Mapping[str, np.ndarray] = MappingProxyType({}),
     objects: np.ndarray | None = None,
 ) -> Rows:
-    """Return rows of a layout from columns of a table, with the lines that lead to them.
+    """Make rows of a layout from the columns of a table, with the lines that lead to them.
 
-    Times are `start` and `end`; without `end`, rows are points in time. Fields of the layout that
-    name a column are read from it, and those with `unknown` but no column have that value in all
-    rows. fields: further ones, which replace these. objects: of the rows; None: as the kind says.
+    Times are `start` and `end`; without `end`, rows are points in time. Fields of the layout with a column
+    are read from it; fields with `unknown` but no column have that value in all rows. fields: further fields,
+    which take precedence. objects: of the rows; None: as the kind declares.
     """
     kind = extraction.kind
     if objects is None:
@@ -195,7 +195,7 @@ def _name_rows(extraction: Extraction, field: Field, ids: np.ndarray) -> np.ndar
 def name_texts(
     extraction: Extraction, name_set: str, codes: np.ndarray, texts: Texts
 ) -> np.ndarray:
-    """Return local name indices of rows whose names are those at `codes`, ABSENT for empty ones."""
+    """Return local name indices of rows with the names at `codes`, ABSENT for empty ones."""
 
     def make_texts(used: np.ndarray) -> Texts:
         return gather_texts(texts, used, "")
@@ -225,11 +225,10 @@ def make_launch_lines(
     size: np.ndarray | None = None,
     launches: Launches | None = None,
 ) -> CommunicationLines | None:
-    """Return lines from calls to the operations that they launched; None where lines are not
-    wanted.
+    """Return lines from calls to the operations they launched, or None if lines are not wanted.
 
-    columns: start, end, globalPid and correlationId of the operations. objects: those that they are
-    on. size: in bytes; None for 0. launches: their calls, if these have been looked up already.
+    columns: start, end, globalPid and correlationId of the operations. objects: of the operations. size: in
+    bytes; None for 0. launches: their calls, if already looked up.
     """
     if not extraction.settings.lines:
         return None
@@ -246,8 +245,8 @@ def make_launch_lines(
 def group_sources(
     extraction: Extraction, *keys: np.ndarray
 ) -> Iterator[tuple[list[int], np.ndarray | slice]]:
-    """Yield the devices or sources of samples, which these columns tell, with their rows; of the
-    rarest beyond MOST_SOURCES the samples are dropped, and counted.
+    """Yield the devices or sources of samples, identified by these columns, with their rows. The samples of
+    the rarest ones beyond MOST_SOURCES are dropped and counted.
     """
     values, codes = factorize_together(*keys)
     kept = mask_most_frequent(extraction, codes, MOST_SOURCES, Reason.RARE_METRIC)
@@ -259,8 +258,8 @@ def group_sources(
 def mask_most_frequent(
     extraction: Extraction, codes: np.ndarray, most: int, reason: Reason
 ) -> np.ndarray:
-    """Return a mask of the most frequent codes (from 0, none of them unused); the rows of the others
-    are counted as dropped.
+    """Return a mask of the most frequent codes (from 0, all of them used); rows with other codes are counted
+    as dropped.
     """
     counts = np.bincount(codes)
     kept = np.ones(len(counts), bool)
@@ -278,8 +277,8 @@ def make_counters(
     metrics: Sequence[Metric],
 ) -> Iterator[Counters]:
     """Yield records of one object from samples in any order: `time`, `metric` (index into the metrics),
-    `value`, and `end` where they do not last until the next. Values that a trace cannot hold are
-    made ones that it can, and counted.
+    `value`, and `end` for values that do not last until the next. Values that do not fit into a trace are
+    adjusted and counted.
     """
     account, value = extraction.account, samples["value"]
     least, greatest = find_bounds(value)
@@ -342,7 +341,7 @@ def query_json(name: str, payloads: Iterable[tuple[int, bytes]]) -> pl.DataFrame
 
 
 def extract_declared(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield rows whose fields all name their column in the catalogue."""
+    """Yield rows of layouts whose fields all name their columns in the catalogue."""
     layout = extraction.kind.layouts[0]
     columns = extraction.read(part, list_row_columns(extraction.kind, layout))
     yield make_rows(extraction, layout, columns)

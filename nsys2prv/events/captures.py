@@ -1,9 +1,9 @@
-"""Find where the work of replayed CUDA graphs was captured: the call in which each of their nodes was made.
+"""Find the capture of replayed CUDA graph work: the call that created each graph node.
 
-A replayed kernel has the number of its node. Nodes of an executable graph, and those of a graph within
-another, are copies of nodes of the graph that was captured; the first of such a chain was made by the
-captured call, at a time and on a thread that `CUDA_GRAPH_NODE_EVENTS` has. Where nodes were made once
-the capture was ended, the n-th of them is the n-th call since its begin that launched something in it.
+A replayed kernel has the number of its node. Nodes of an executable graph, and of a graph within another, are
+copies of nodes of the captured graph. The first node of such a chain was created by the captured call, with a
+time and thread in `CUDA_GRAPH_NODE_EVENTS`. If nodes were created when the capture ended, the n-th node
+belongs to the n-th launching call since the capture began.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ _FOUND = ("process", "node", "captor", "captured")
 
 
 def find_captures(extraction: Extraction, columns: Columns) -> np.ndarray:
-    """Return the thread (globalTid) and the time (local ns) of the captured call that made the node of
-    each row, shape (2, rows), NULL where no such call is known; set aside those found. columns: globalPid
-    and graphNodeId.
+    """Return the thread (globalTid) and the time (local ns) of the captured call that created the node of
+    each row, shape (2, rows), or NULL; keep those found as facts. columns: globalPid and graphNodeId.
     """
     captures = np.full((2, columns.rows), NULL)
     rows = np.flatnonzero(columns["graphNodeId"] > 0)
@@ -56,7 +55,7 @@ def find_captures(extraction: Extraction, columns: Columns) -> np.ndarray:
 
 
 def _list_captures(extraction: Extraction) -> pl.DataFrame:
-    """Return `captor` and `captured` of all nodes of the report whose capture it has."""
+    """Return `captor` and `captured` of all nodes of the report with a known capture."""
     pieces = [pl.DataFrame(schema=dict.fromkeys(COLUMNS, pl.Int64))]
     columns = tuple(COLUMNS.values())
     parts = extraction.report.parts
@@ -86,8 +85,8 @@ def _find_roots(nodes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _place_nodes(nodes: pl.DataFrame, extraction: Extraction) -> pl.DataFrame:
-    """Return captured nodes with those that were made once a capture was ended at the calls that they are
-    of, `node` renamed to `root`. nodes: by process and number.
+    """Return captured nodes, with nodes created at the end of a capture moved to their calls, and `node`
+    renamed to `root`. nodes: by process and number.
     """
     process, captor, captured = (
         nodes[name].to_numpy().copy() for name in ("process", "captor", "captured")
@@ -118,8 +117,8 @@ def _place_nodes(nodes: pl.DataFrame, extraction: Extraction) -> pl.DataFrame:
 
 
 def _find_last(calls: Launches, thread: int, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return of a thread's calls the place of the last that had begun at each time, -1 for none, and when
-    the last of those that had begun ends, -1 for none. calls: by begin.
+    """Return the index of a thread's last call begun at each time, or -1, and the latest end of the calls
+    begun by then, or -1. calls: by begin.
     """
     own = calls.thread == thread
     place = np.searchsorted(calls.begin[own], times, "right") - 1
@@ -129,7 +128,8 @@ def _find_last(calls: Launches, thread: int, times: np.ndarray) -> tuple[np.ndar
 def _select_calls(
     extraction: Extraction, process: int, pattern: str, first: int = 0, last: int = OPEN
 ) -> Launches:
-    """Return the calls of a process by begin whose names match, of some time (first <= begin <= last)."""
+    """Return the calls of a process with matching names within a time span (first <= begin <= last), by
+    begin."""
     found = [Launches.make_empty()]
     for segment in extraction.launches:
         if segment.process == process:
@@ -146,8 +146,8 @@ def _select_calls(
 def _choose_captured(
     extraction: Extraction, thread: int, calls: Launches, count: int
 ) -> Launches | None:
-    """Return the calls that were captured, None where it is not clear which: all of the process, those
-    without work of their own, or of these the ones of the thread that ended the capture.
+    """Return the captured calls, or None if they cannot be identified: all calls of the process, those
+    without work of their own, or among these those of the thread that ended the capture.
     """
     if len(calls) > count:
         calls = calls[~_mask_direct(extraction, thread & PROCESS_MASK, calls.id)]

@@ -151,7 +151,7 @@ def _read_repeating_nearby(extraction: Extraction, part: Part) -> Iterator[Colum
 
 
 def _take_stacks(calls: Columns, repeating: Sequence[Columns]) -> np.ndarray:
-    """Return the ids of the stacks of calls: those of the rows that repeat them, else their own."""
+    """Return the stack ids of calls: from the rows that repeat them, otherwise their own."""
     count = sum(one.rows for one in repeating)
     if not count:
         return calls[CHAIN]
@@ -165,9 +165,9 @@ def _take_stacks(calls: Columns, repeating: Sequence[Columns]) -> np.ndarray:
 
 
 def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Read event records. The table has no begin and end: they are those of the recording call.
-    `timestamp`, in exports since 3.23, is when the event completed on the GPU (local ns; 0, or what
-    the export adds to all times, where that was not collected).
+    """Read event records. The table has no begin and end, so the recording call's are used. `timestamp`, in
+    exports since 3.23, is the completion time of the event on the GPU (local ns; 0, or the offset that the
+    export adds to all times, if it was not collected).
     """
     wanted = ("timestamp", "correlationId", "globalPid", *list_columns("cuda_event"))
     columns = extraction.read(part, wanted)
@@ -199,9 +199,9 @@ def find_synchronization_type(function: str) -> int:
 
 
 def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Read synchronizations. The type comes from the calling function, not from syncType: exports
-    of 3.13 to 3.24 number the types in three different ways while ENUM_CUPTI_SYNC_TYPE stays the
-    same (cudaDeviceSynchronize is 1, then 0, then 4). Without a call it is unknown.
+    """Read synchronizations. The type is taken from the calling function, not from syncType: exports 3.13 to
+    3.24 number the types in three different ways while ENUM_CUPTI_SYNC_TYPE stays the same
+    (cudaDeviceSynchronize is 1, then 0, then 4). Without a call it is unknown.
     """
     wanted = ("start", "end", "streamId", "correlationId", "globalPid", "eventId")
     columns = extraction.read(part, wanted)
@@ -219,7 +219,7 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
 
 
 def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield kernels on their streams, those of NCCL in a layout of their own."""
+    """Yield kernels on their streams; NCCL kernels have a layout of their own."""
     wanted = extraction.settings.field_masks.get("cuda_kernel", -1)
     named = ("demangledName", "shortName", "graphNodeId")
     integers = (*OPERATION, *named, *list_columns("cuda_kernel", mask=wanted))

@@ -141,10 +141,10 @@ def identify_gpu(
 
 
 class Names:
-    """Names met of one set, in columns: text, and where given short (the report's short form) and
-    domain (index of an NVTX domain).
+    """Names of one set, in columns: text, and if given short (the report's short form) and domain (index of
+    an NVTX domain).
 
-    A name may stand in it several times; local indices only have to lead to it.
+    A name may appear several times; local indices only have to lead to it.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class Names:
         self._count = 0
 
     def append(self, columns: Mapping[str, Sequence[str] | pl.Series | np.ndarray]) -> int:
-        """Add names; returns the index of the first of them."""
+        """Add names; return the index of the first one."""
         for name, values in columns.items():
             self._pieces[name].append(values)
         first = self._count
@@ -167,7 +167,7 @@ class Names:
 
 
 class Numbering(dict):
-    """Numbers keys in the order in which they are first asked for."""
+    """Numbers keys in the order of their first request."""
 
     def number(self, keys: Iterable[Hashable]) -> np.ndarray:
         """Return the numbers of these keys."""
@@ -256,15 +256,14 @@ class Extraction:
         short: bool = False,
         times: tuple[str, ...] = (*TIMES, *ENDS),
     ) -> Columns:
-        """Return columns of a part of a table: of the rows that the kind translates, or that meet
-        `where`; it is for the caller to count these.
+        """Return columns of a part of a table, with the rows that the kind translates, or that meet `where`;
+        the caller counts the rows.
 
-        A value of the wrong type reads as NULL and is counted. Rows with a time (in one of the
-        columns `times`) far outside the capture, and GPU work that lies outside it, are left
-        out and counted.
+        A value of the wrong type reads as NULL and is counted. Rows with a time (in one of the columns
+        `times`) far outside the capture, and GPU work outside it, are left out and counted.
 
-        Rows whose columns `start` and `end` are closer than :attr:`min_duration` are left out and counted,
-        unless `short`: then all come, for the caller to take what else they tell before
+        Rows with `start` and `end` closer than :attr:`min_duration` are left out and counted, unless `short`
+        is set: then the caller gets all rows, for example to use their other columns before
         :meth:`mask_long_enough`.
         """
         integers = tuple(dict.fromkeys(integers))
@@ -292,7 +291,7 @@ class Extraction:
         return columns if short or len(ranges) < 2 else self.drop_short(columns)
 
     def drop_rows(self, columns: Columns, unusable: np.ndarray, reason: Reason) -> Columns:
-        """Return the rows without those in a mask, which are counted as dropped."""
+        """Remove the rows in a mask and count them as dropped."""
         self.account.dropped[reason] += int(unusable.sum())
         return columns.where(~unusable)
 
@@ -318,7 +317,7 @@ class Extraction:
         return ~short
 
     def drop_far_rows(self, rows: Rows | Counters) -> Rows | Counters:
-        """Return rows or samples without those far outside the capture, which are counted."""
+        """Remove rows or samples far outside the capture, and count them."""
         capture, mask_far = self.report.capture, self.report.capture.mask_far
         if isinstance(rows, Counters):
             if capture.holds(rows.time):
@@ -342,7 +341,7 @@ class Extraction:
 
     @cached_property
     def classifier(self) -> Classifier:
-        """Tells the class of a kernel by its name."""
+        """Finds the class of a kernel by its name."""
         rules = self.settings.kernel_rules
         return get_classifier(load_class_rules() if rules is None else rules)
 
@@ -395,8 +394,8 @@ class Extraction:
         return self.number_objects(StreamKey, *(columns[name] for name in STREAM_COLUMNS))
 
     def number_gpus(self, columns: Columns) -> np.ndarray:
-        """Return objects of physical GPUs by globalPid and CUDA ordinal (deviceId), which is taken
-        for the GPU's number where the report does not tell it.
+        """Return objects of physical GPUs by globalPid and CUDA ordinal (deviceId), which is used as the
+        GPU's number if the report does not contain it.
         """
 
         def make_key(pid: int, ordinal: int) -> DeviceKey:
@@ -416,14 +415,14 @@ class Extraction:
         return self.objects.setdefault(key, len(self.objects))
 
     def add_fact(self, name: str, columns: Mapping[str, np.ndarray | pl.Series]) -> None:
-        """Set facts aside: columns of equal length. They are for the relations between reports, or
-        for `derive` of a kind that is `Derived`.
+        """Keep facts: columns of equal length, for the relations between reports, or for `derive` of a
+        `Derived` kind.
 
-        Columns named as TIME (NULL and OPEN allowed, what no trace can hold becomes NULL), OBJECT,
-        NAME and DOMAIN say hold local times, objects, names and domains; `process` the globalPid.
-        Relations get trace times and rows for the first two, but names and domains as they are
-        here: these mean something within one reading task only. `derive` gets times as they are
-        here, and the others in common numbers of the report.
+        Columns listed in TIME (NULL and OPEN allowed, times that do not fit a trace become NULL), OBJECT,
+        NAME and DOMAIN contain local times, objects, names and domains; `process` contains the globalPid.
+        Relations get trace times and rows for the first two, but names and domains unchanged: these are valid
+        only within one reading task. `derive` gets times unchanged, and the others as common numbers of the
+        report.
         """
         self._facts.setdefault(name, []).append(
             {
@@ -439,8 +438,8 @@ class Extraction:
     def intern_names(
         self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray
     ) -> np.ndarray:
-        """Return local name indices of rows whose names are those at `codes` of the columns `text`
-        (and `short`, `domain`).
+        """Return local name indices of rows with the names at `codes` of the columns `text` (and `short`,
+        `domain`).
         """
         left = LEAST_NAMES + NAMES_PER_BYTE * self.database.size - self._name_bytes
         texts = {name: columns[name] for name in ("text", "short") if name in columns}
@@ -458,9 +457,9 @@ class Extraction:
         named: np.ndarray | None = None,
         domain: int | None = None,
     ) -> np.ndarray:
-        """Return local name indices of rows, ABSENT for those not in the mask `named`, if there is
-        one. Their names are what `make_texts` makes of the distinct values of the columns. domain:
-        which of these is the NVTX domain that the names belong to, if any.
+        """Return local name indices of rows, ABSENT for rows outside the mask `named`, if given. `make_texts`
+        makes their names from the distinct values of the columns. domain: index of the column with the names'
+        NVTX domain, if any.
         """
         rows = slice(None) if named is None or named.all() else np.flatnonzero(named)
         result = np.full(len(columns[0]), ABSENT)
@@ -473,7 +472,7 @@ class Extraction:
 
 
 def join_facts(pieces: Sequence[Mapping[str, np.ndarray | pl.Series]]) -> Mapping[str, Any]:
-    """Return the rows of all pieces as columns; what a piece lacks is null."""
+    """Concatenate the rows of all pieces as columns; missing values are null."""
     first = pieces[0]
     if all(piece.keys() == first.keys() for piece in pieces):
         return {name: join_pieces([piece[name] for piece in pieces]) for name in first}

@@ -1,17 +1,17 @@
-"""Events on host threads beside those of CUDA, MPI, NCCL and NVTX: calls, thread scheduling and CPU
-samples of the operating system (of profiled processes only), file accesses, contexts that share GPUs
-(``--gpuctxsw``), Nsight Systems' messages; OpenMP events, OpenACC constructs and operations of UCX.
+"""Read host-thread events other than CUDA, MPI, NCCL and NVTX: calls, thread scheduling and CPU samples of
+the OS (of profiled processes only), file accesses, contexts that share GPUs (``--gpuctxsw``), Nsight Systems'
+messages, OpenMP events, OpenACC constructs and UCX operations.
 
-OpenMP is as its tools interface (OMPT) reports it to Nsight Systems. Tables and columns: NVIDIA's
-"SQLite Schema Reference", OPENMP_EVENT_KIND_*. Kinds: Nsight's ENUM_OPENMP_* tables, which are
-OMPT's. A capture that stops early leaves ranges without an end, or with one on another clock; they
-end with their parallel region.
+OpenMP events are as reported to Nsight Systems by its tools interface (OMPT). Tables and columns: NVIDIA's
+"SQLite Schema Reference", OPENMP_EVENT_KIND_*. Kinds: Nsight's ENUM_OPENMP_* tables, which are those of OMPT.
+A capture that stops early leaves ranges without an end, or with one on another clock; they end with their
+parallel region.
 
-Types, labels and values of OpenACC are those of BSC's nsys2prv 0.6: a construct's value is Nsight's
-event kind plus one, and its source, where it stands in the code, is `name@file:line`.
+Types, labels and values of OpenACC are those of BSC's nsys2prv 0.6: a construct's value is Nsight's event
+kind plus one, and its source location is `name@file:line`.
 
-Operations of UCX last from their submission to their completion, many at a time on one thread.
-Those that are messages are set aside for the lines between processes.
+UCX operations last from submission to completion, many at a time on one thread. Messages among them are kept
+as facts for the lines between processes.
 """
 
 from __future__ import annotations
@@ -112,12 +112,12 @@ def select_pthread_calls(info: ReportInfo) -> str:
 
 
 def select_other_calls(info: ReportInfo) -> str:
-    """Return the condition for OS runtime calls; those without a name are such."""
+    """Return the condition for OS runtime calls, including those without a name."""
     return f"{OS_CALLS} AND NOT {OF_PTHREAD}" if "StringIds" in info.parts else OS_CALLS
 
 
 def extract_os_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield OS runtime calls, or those of pthread alone, by layout."""
+    """Yield OS runtime calls, or only pthread calls, by layout."""
     columns = extraction.read(part, extraction.kind.columns)
     if (np.diff(columns["start"]) <= 0).any():
         # A call within a call may begin and end with it; the one stored later counts as the inner
@@ -130,9 +130,7 @@ def extract_os_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def keep_profiled(extraction: Extraction, columns: Columns) -> Columns:
-    """Return the rows on threads of the processes that the report profiles; all where it does not
-    tell which these are.
-    """
+    """Return the rows on threads of profiled processes, or all rows if the report does not identify these."""
     own = extraction.find_once("profiled", lambda: list_profiled_processes(extraction.database))
     pids, codes = factorize(find_processes(columns["globalTid"]))
     wanted = np.array([not own or pid in own for pid in pids.tolist()], bool)
@@ -180,16 +178,15 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _records_reasons(extraction: Extraction) -> bool:
-    """True if the report's system records why threads leave the CPU; it does so for all or for
-    none.
-    """
+    """True if the report's system records why threads leave the CPU. It does so for all threads or for
+    none."""
     first_rows = next(extraction.report.parts[SCHED_TABLE].split(LOOKED_AT))
     looked_at = extraction.database.read(first_rows, ("threadBlock",))
     return bool((looked_at["threadBlock"] != NULL).any())
 
 
 def check_callstack(frames: int) -> int:
-    """Return a number of frames that can be asked for. Raises UsageError for one that cannot."""
+    """Return a valid number of frames. Raise UsageError for an invalid one."""
     if not 1 <= frames <= MOST_FRAMES:
         raise UsageError(
             f"--callstack {frames}: a sample has from 1 to {MOST_FRAMES} frames in a trace"
@@ -198,7 +195,7 @@ def check_callstack(frames: int) -> int:
 
 
 def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield CPU samples, each with its function, and with its callers where they are asked for."""
+    """Yield CPU samples, each with its function, and with its callers on request."""
     wanted = ("id", "start", "globalTid", *list_columns(SAMPLE_LAYOUT))
     columns = keep_profiled(extraction, extraction.read(part, wanted))
     depth = extraction.settings.callstack
@@ -345,7 +342,7 @@ def _name_owner(extraction: Extraction, pid: int) -> str:
 
 
 def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
-    """Return when each context leaves the GPU (local ns), OPEN for those that stay."""
+    """Return the time when each context leaves the GPU (local ns), OPEN if it stays."""
     low, high = int(begins["timestamp"].min()), int(begins["timestamp"].max())
     moments = _read_moments(extraction, table, low, high)
     switches_in = pl.DataFrame({name: zero_nulls(begins[name]) for name in CONTEXT_KEY})
@@ -384,7 +381,7 @@ def _read_moments(extraction: Extraction, table: str, low: int, high: int) -> pl
 
 
 def _find_next(rows: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -> np.ndarray:
-    """Return, for each row asked for, the first moment of the same key from `after` on, else OPEN."""
+    """Return, for each requested row, the first moment of the same key from `after` on, or OPEN."""
     next_moments = (
         rows.with_row_index("row")
         .sort("after")
@@ -400,7 +397,7 @@ def _find_next(rows: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -
 
 
 def _count_switched_in_before(extraction: Extraction, table: str) -> None:
-    """Count as dropped the contexts whose first row in the table is a switch out."""
+    """Count as dropped the contexts that begin with a switch out in the table."""
     firsts = pl.DataFrame(schema=SWITCHES)
     for switches in _read_switches(extraction, table, (SAVE_END, RESTORE_START)):
         firsts = pl.concat([firsts, switches]).sort("timestamp", maintain_order=True)
@@ -439,7 +436,7 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def extract_openmp(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the rows of a table by layout; those of points have their begin alone."""
+    """Yield the rows of a table by layout; points have only their begin."""
     kind = extraction.kind.name
     layouts = load_catalogue().kinds[kind]["tables"][part.table]
     wanted = list_row_columns(extraction.kind, *layouts)
@@ -522,8 +519,8 @@ def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def extract_transfers(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield operations under way, and set aside those that are messages with a known peer and tag.
-    Of a process with several workers it is not known which one an operation is of.
+    """Yield operations in progress, and keep messages with a known peer and tag as facts. The worker of an
+    operation is unknown if its process has several workers.
     """
     columns = extraction.read(part, list_row_columns(extraction.kind, TRANSFERS))
     workers = extraction.find_once("workers", lambda: _find_workers(extraction))

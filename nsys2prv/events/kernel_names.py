@@ -1,15 +1,14 @@
-"""Make labels of CUDA kernels: short names made readable, by reading demangled C++ names into small
-trees.
+"""Make readable labels of CUDA kernels by parsing demangled C++ names into small trees.
 
-A demangled kernel name says too much (policies, iterators, parameter lists, casts) and its short
+A demangled kernel name contains too much (policies, iterators, parameter lists, casts) and its short
 name too little: half of PyTorch is called ``vectorized_elementwise_kernel``. A label keeps the
-kernel's own name and those template arguments that tell one kernel from another::
+kernel's own name and the template arguments that distinguish kernels::
 
     void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>,
         std::array<char *, (unsigned long)3>>(int, T2, T3)
     vectorized_elementwise_kernel<CUDAFunctor_add<float>>
 
-``#2`` marks the second lambda of a function, ``(float)`` behind it the types it is called with.
+``#2`` marks the second lambda of a function, ``(float)`` after it the types of its arguments.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class NamePart(Struct):
 
     @property
     def is_operator(self) -> bool:
-        """True for the likes of `operator()`."""
+        """True for names such as `operator()`."""
         return self.text.startswith("operator") and not self.text.isidentifier()
 
 
@@ -75,9 +74,9 @@ _CLOSES = {")": "(", "]": "[", "}": "{", ">": "<l"}
 
 
 def parse_name(name: str, parameters: bool = False) -> Expr:
-    """Read a demangled name in one pass. Nothing is an error: odd text gives an odd tree.
+    """Parse a demangled name in one pass. Nothing is an error: odd text gives an odd tree.
 
-    The kernel's own parameter list is left unread unless ``parameters`` are asked for.
+    The kernel's own parameter list is skipped unless ``parameters`` is set.
     """
     return _NameReader().read(name, parameters)
 
@@ -288,7 +287,7 @@ def _format_path(path: list[NamePart], depth: int) -> str:
 def _format_library_template(
     library: str, template: str, name: str, args: list[Expr], depth: int
 ) -> str:
-    """Return a template of a library whose arguments have known meanings."""
+    """Format a library template with known meanings of its arguments."""
     if library in _LAUNCHERS:
         args = [arg for arg in args if _has_lambda(arg)][:1] or args
     elif library == "Eigen" and template.startswith("Tensor"):
@@ -436,11 +435,11 @@ def make_kernel_label(demangled: str, short: str) -> str:
 
 
 def make_labels_unique(labels: Sequence[str], full: Sequence[str]) -> list[str]:
-    """Make labels unique: ``labels[i]`` is that of the kernel whose full name is ``full[i]``.
+    """Make labels unique: ``labels[i]`` belongs to the kernel with the full name ``full[i]``.
 
-    Where kernels share a label, each gets the template arguments or parameters in which it differs
-    from the others, or else a number by its place among the sorted full names. The outcome depends
-    on the pairs alone, not on their order; only the same pair given twice keeps one label.
+    Kernels that share a label get the template arguments or parameters in which they differ, or otherwise a
+    number by their place among the sorted full names. The outcome depends only on the pairs, not on their
+    order; only a repeated pair keeps one label.
     """
     kernels: defaultdict[str, set[str]] = defaultdict(set)
     for label, name in zip(labels, full, strict=True):
@@ -464,9 +463,9 @@ def make_labels_unique(labels: Sequence[str], full: Sequence[str]) -> list[str]:
 
 
 def abbreviate_labels(labels: Sequence[str]) -> list[str]:
-    """Return labels of at most 42 characters that differ where these do. Of longer ones: the name without
-    its template arguments where no other kernel has it; else the begin and the end; of those alike then,
-    the begin and what is from the first difference on; else a number.
+    """Shorten labels to 42 characters and keep them distinct. Longer labels become the name without template
+    arguments if it is unique; otherwise their beginning and end; if these are equal, the beginning and the
+    text from the first difference; otherwise a number.
     """
     short, taken = {label: label for label in labels if len(label) <= _SHORT_LENGTH}, {*labels}
     of_name = Counter(label.partition("<")[0] for label in taken)
@@ -497,7 +496,7 @@ def abbreviate_labels(labels: Sequence[str]) -> list[str]:
 
 
 def _find_differences(names: list[str]) -> list[str]:
-    """Return, for each name, its distinctive part, in as few words as tell most of them apart."""
+    """Return the distinctive part of each name, in as few words as distinguish most of them."""
     chosen, distinct = [""] * len(names), 1
     trees = [parse_name(_normalize(name), parameters=True) for name in names]
     for column in _find_differing_places(trees):
@@ -515,7 +514,7 @@ def _find_differences(names: list[str]) -> list[str]:
 
 
 def _find_differing_places(exprs: Sequence[Expr]) -> Iterator[list[str]]:
-    """Yield the places where some of the names differ, outermost first, with what each has there."""
+    """Yield the places at which some of the names differ, outermost first, with the text of each."""
     if all(expr == exprs[0] for expr in exprs):
         return
     last = {(expr.path[-1].text, expr.path[-1].ordinal) if expr.path else None for expr in exprs}
@@ -545,7 +544,7 @@ def _find_differing_places(exprs: Sequence[Expr]) -> Iterator[list[str]]:
 
 
 def _format_plainly(expr: Expr, depth: int) -> str:
-    """Return the argument as it stands, but for namespaces, casts and inner arguments."""
+    """Format the argument unchanged, except for namespaces, casts and inner arguments."""
     if not expr.path:
         return "*" * expr.stars
     last = expr.path[-1]

@@ -36,7 +36,7 @@ ALL = "all"
 
 
 class Derived(Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind whose events follow from facts of several tables of a report."""
+    """A kind with events that follow from facts of several tables of a report."""
 
     #: Facts that it sets aside while reading.
     collects: tuple[str, ...]
@@ -46,9 +46,9 @@ class Derived(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
-    """Declaration of a kind of event: eight fields, and further ones that few kinds need.
+    """Declaration of an event kind: eight fields, and further ones that few kinds need.
 
-    A table of calls, of which those of class 7 are translated; the layout `io_call` stands in the
+    This example translates the calls of class 7 in a table. The layout `io_call` is in the
     catalogue, and ``extract_io_calls`` in a module ``io`` of this package:
 
     >>> def extract_io_calls(extraction, part):
@@ -145,12 +145,12 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     derived: Derived | None = None
 
     def is_called(self, name: str) -> bool:
-        """True if a command-line name means this kind, by itself or as part of a group."""
+        """True if a command-line name selects this kind, by itself or as part of a group."""
         return name in (ALL, self.name, *self.groups)
 
     def make_condition(self, info: ReportInfo) -> str:
-        """Return the SQL condition on the rows of its tables that it translates in a report, as in
-        `where`; "" for all.
+        """Return the SQL condition for the rows of its tables that it translates in a report, as in `where`;
+        "" for all.
         """
         return find_function(self.where_in_report)(info) if self.where_in_report else self.where
 
@@ -247,8 +247,8 @@ class CommunicationLines(Struct):
 class Counters(Struct):
     """Normal form of numbers sampled over time on one object.
 
-    A value holds until the object's next record with that number. Records of equal time and object,
-    from whatever part of the export, are joined when the trace is written.
+    A value is valid until the object's next record with that number. Records of equal time and object, from
+    any part of the export, are joined when the trace is written.
     """
 
     #: Name of the layout in the catalogue.
@@ -319,7 +319,7 @@ class Reason(str):
 
     @property
     def text(self) -> str:
-        """The text; "{}" stands for the detail."""
+        """The text, with "{}" for the detail."""
         return _TEXTS["routine"].get(self) or _TEXTS["unusual"][self]
 
 
@@ -336,8 +336,8 @@ def describe_reason(key: str) -> str:
 
 
 def is_routine(key: str) -> bool:
-    """True if rows dropped or changed for this reason need nobody's attention: it happens in every
-    capture, or has a warning of its own.
+    """True if rows dropped or changed for this reason need no attention: it occurs in every capture, or has a
+    warning of its own.
     """
     return key.partition(SEPARATOR)[0] in _TEXTS["routine"]
 
@@ -379,8 +379,8 @@ def explain_unread_table(table: str) -> UnreadTable:
 
 
 def rank_reason(reason: UnreadTable) -> int:
-    """Return the place of a reason: unknown tables first, then as ``tables.yaml`` has them from its
-    end, where those with events are.
+    """Return the rank of a reason: unknown tables first, then the entries of ``tables.yaml`` from the end,
+    which has the ones with events.
     """
     reasons = list(_load_unread_tables())
     return -reasons.index(reason) if reason in reasons else -len(reasons)

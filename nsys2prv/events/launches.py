@@ -70,15 +70,15 @@ class Segment(Struct, frozen=True):
 
 @lru_cache(maxsize=2)
 def _read_launches(stored: StoredFrame) -> Launches:
-    """Return the calls of a stored piece, whose processes are asked for one after the other."""
+    """Return the calls of a stored piece. Processes are requested one after the other."""
     return Launches(**read_columns(stored))
 
 
 def find_launches(
     segments: Sequence[Segment], processes: np.ndarray, correlations: np.ndarray
 ) -> Launches:
-    """Return the calls of these (globalPid, correlationId) pairs, of several the earliest. Id 0 and
-    NULL find nothing. Only the stretches of the index that can hold the ids are read.
+    """Return the calls of these (globalPid, correlationId) pairs, the earliest of several. Id 0 and NULL find
+    nothing. Only the parts of the index that may contain the ids are read.
     """
     found = Launches(correlations, *np.full((5, len(correlations)), NULL))
     of_process: defaultdict[int, list[Segment]] = defaultdict(list)

@@ -97,9 +97,9 @@ def make_gpu_counters(
     unsigned: frozenset[str] = UNSIGNED_UNITS,
     layout: str = GPU_LAYOUT,
 ) -> Iterator[Counters]:
-    """Return samples of the GPU, or system on a chip, whose number is the lowest byte of `source`. names:
-    of the metrics, with the size in bytes of numbers that are floating point, else 0. unsigned:
-    units of numbers that lack their sign.
+    """Return samples of the GPU, or system on a chip, numbered by the lowest byte of `source`. names: of the
+    metrics, with the size in bytes of floating-point numbers, else 0. unsigned: units of numbers that should
+    have a sign but have none.
     """
     metrics = make_metrics(layout, ((name, FLOAT_DECIMALS if size else 0) for name, size in names))
     value, codes = samples["value"].copy(), samples["metric"]
@@ -202,7 +202,7 @@ def _count_each(
     make_key: Callable[..., DeviceKey],
     metrics: Sequence[Metric],
 ) -> Iterator[Counters]:
-    """Yield the records of each device, which the columns `by` tell; metrics: of all devices."""
+    """Yield the records of each device, identified by the columns `by`; metrics: of all devices."""
     for place, rows in group_sources(extraction, *by):
         object_ = extraction.number_device(make_key(*place))
         own = take_rows(samples, rows)
@@ -269,9 +269,7 @@ def _find_names(database: Database) -> dict[int, str]:
 
 
 def _name_components(database: Database) -> dict[int, str]:
-    """Return the name of each component, with those that it is part of before it: `CPU socket 0
-    core 3`.
-    """
+    """Return the name of each component, preceded by its parent components: `CPU socket 0 core 3`."""
     parent = "parentId" if database.has(COMPONENTS, "parentId") else "parentComponentId"
     rows = database.read_small_table(COMPONENTS, "componentId", "name", "instance", parent)
     components = {

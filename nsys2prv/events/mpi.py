@@ -1,12 +1,11 @@
-"""MPI calls on the host threads that make them, with their communicators and the ranks of their
-partners, and the facts by which :mod:`nsys2prv.match.mpi` matches messages.
+"""Read MPI calls of host threads, with their communicators and partner ranks, and the facts by which
+:mod:`nsys2prv.match.mpi` matches messages.
 
-Nsight writes every call once, but for two cases, in which several rows have the same thread and
-begin: a Wait or Test call has a row for each of its requests, and MPI_Sendrecv has two rows, for
-the message sent and the one received, where these differ in partner, tag or size. That of the
-message sent ends when it begins; where both have the end of the call, the first is the one sent, as
-in the function's arguments, which a table whose rows are not in the order of the calls does not
-tell. A row of MPI_Sendrecv with MPI_PROC_NULL has no partner.
+Nsight writes one row per call, with two exceptions in which several rows have the same thread and begin: a
+Wait or Test call has a row for each of its requests, and MPI_Sendrecv has two rows, for the message sent and
+the one received, if these differ in partner, tag or size. The row of the message sent ends when it begins. If
+both rows have the end of the call, the first is the one sent, as in the function's arguments; in a table that
+is not in the order of the calls this is unknown. A row of MPI_Sendrecv with MPI_PROC_NULL has no partner.
 """
 
 from __future__ import annotations
@@ -90,8 +89,8 @@ _MEETINGS = {
 
 
 def list_meeting_values() -> tuple[dict[int, int], dict[int, int]]:
-    """Return value of a collective -> who waits (ALL, FROM_ROOT, TO_ROOT, FROM_LOWER): of those that return
-    when they are complete, and of those that return at once.
+    """Map values of collectives to the waiting members (ALL, FROM_ROOT, TO_ROOT, FROM_LOWER): for blocking
+    calls, and for nonblocking ones.
     """
     values = load_catalogue().name_sets["mpi_collective"].list_known_values()
     names = {name: who for name, (_, who) in _MEETINGS.items()}
@@ -150,9 +149,9 @@ class Communicators:
     def find(
         self, ranks: np.ndarray, handles: np.ndarray, uids: np.ndarray, times: np.ndarray
     ) -> np.ndarray:
-        """Return the communicator of each call: by the rank that made it, its commHandle and
-        commUid, and when. UNKNOWN where none is known. A handle that was freed may come again, so
-        the latest of its handle at that time counts.
+        """Return the communicator of each call by the rank of its caller, its commHandle and commUid, and its
+        time, or UNKNOWN. A freed handle may be reused, so the latest communicator of its handle at that time
+        counts.
         """
         by_uid = _find_latest(self._uids, ranks, uids, np.zeros_like(times))
         by_handle = _find_latest(self._handles, ranks, handles, times)
@@ -161,8 +160,8 @@ class Communicators:
         return np.where(self.keys[found] != 0, found, UNKNOWN)
 
     def to_world_ranks(self, communicators: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-        """Return ranks in communicators as ranks in MPI_COMM_WORLD: UNKNOWN for numbers that are no
-        rank, or whose communicator is not known; NOT_REPORTED for members without a report.
+        """Translate ranks in communicators to ranks in MPI_COMM_WORLD: UNKNOWN for invalid ranks and unknown
+        communicators; NOT_REPORTED for members without a report.
         """
         inside = (communicators != UNKNOWN) & (ranks >= 0) & (ranks < self.sizes[communicators])
         listed = self._table[np.where(inside, self._start[communicators] + ranks, -1)]
@@ -217,7 +216,7 @@ class _CallRows(Struct, dict=True):
     communicators: Communicators
 
     def mask_role(self, *roles: str) -> np.ndarray:
-        """Return a mask of the rows that are calls of functions that do one of these."""
+        """Return a mask of the rows with calls of functions in one of these roles."""
         functions = {name for role in roles for name in _ROLES[role]}
         return np.array([name in functions for name in self.names], bool)[self.codes]
 
@@ -250,7 +249,7 @@ class _CallRows(Struct, dict=True):
 
 
 def extract_mpi_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield MPI calls, and set aside the facts by which they are matched with those of other ranks."""
+    """Yield MPI calls, and keep facts for matching them with other ranks' calls."""
     calls, own_rows = _read_calls(extraction, part)
     if part.table == P2P:
         yield from _extract_point_to_point(calls, own_rows)
@@ -329,13 +328,12 @@ def _extract_collectives(calls: _CallRows) -> Iterator[Rows]:
 
 
 def _find_sizes(calls: _CallRows) -> dict[str, np.ndarray]:
-    """Return the bytes that each collective sends and receives by the counts of its arguments,
-    ABSENT where they are not known, as fields.
+    """Return the bytes that each collective sends and receives according to the counts in its arguments, as
+    fields; ABSENT if unknown.
 
-    Nsight counts what all members get or give together: with MPI_IN_PLACE without the caller's own
-    part, which shows where the others' does not divide evenly, or the root has no other size. It
-    is not shown otherwise, and the part then looks too small by one share in as many as there are
-    members.
+    Nsight counts the bytes of all members together; with MPI_IN_PLACE without the caller's own part, which is
+    detectable if the others' part does not divide evenly, or the root has no other size. If it is not
+    detectable, the part looks too small by one share in the number of members.
     """
     communicators = calls.communicators
     sent, received = (blank_negative(calls.columns[name]) for name in ("size", "recvSize"))
@@ -367,8 +365,8 @@ def _save_requests(calls: _CallRows, role: np.ndarray) -> None:
 
 
 def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarray]:
-    """Return the calls of a part and the indices of its own rows among them: where a call may have
-    several rows, some before and after it come along.
+    """Return the calls of a part and the indices of its own rows among them. If a call may have several rows,
+    some rows before and after the part are included.
     """
     wanted = ("start", "end", "globalTid", "textId", *TABLES[part.table]["columns"])
     own = extraction.read(part, wanted, short=True)
@@ -421,7 +419,7 @@ def _find_places(calls: _CallRows, concerned: np.ndarray) -> tuple[np.ndarray, .
 
 
 def _is_in_order(calls: _CallRows) -> bool:
-    """True if the rows of each thread are in the order of their begins, or of their ends."""
+    """True if the rows of each thread are in the order of their begins or their ends."""
     by_thread = np.argsort(calls.columns["globalTid"], kind="stable")
     same = np.diff(calls.columns["globalTid"][by_thread]) == 0
     return any(
@@ -457,7 +455,7 @@ def normalize_function_name(text: str) -> str:
 
 
 def find_layout(function: str, otherwise: str) -> str:
-    """Return the layout of a function by its name; `otherwise` for names that tell nothing."""
+    """Return the layout of a function by its name, or `otherwise` for unknown names."""
     if function.lower() in _map_known_names():
         return _map_known_names()[function.lower()][1]
     if function.startswith("MPI_File_"):
@@ -466,7 +464,7 @@ def find_layout(function: str, otherwise: str) -> str:
 
 
 def _name_communicators(calls: _CallRows) -> np.ndarray:
-    """Return local name indices of communicators; ABSENT for those not known."""
+    """Return local name indices of communicators, or ABSENT."""
     names = calls.communicators.names
     number = calls.communicator
     return calls.extraction.name_rows(

@@ -1,9 +1,9 @@
-"""Apply rules to names: find the class of a kernel, whether it uses Tensor Cores, and the layout and
-tile of a GEMM; change or drop the names of NVTX ranges and marks.
+"""Apply rules to names: find the class of a kernel, its use of Tensor Cores, and the layout and tile of a
+GEMM; rename or drop NVTX ranges and marks.
 
-The rules are data (``kernel_rules.yaml``, ``nvtx_rules.yaml``, and what users put before them); this
-module reads, checks and applies them. Patterns for NVTX are those of Rust's regex, as polars has
-them: no name makes one slow.
+The rules are data (``kernel_rules.yaml``, ``nvtx_rules.yaml``, and preceding rules of the user); this module
+reads, checks and applies them. NVTX patterns use the syntax of Rust's regex, as in polars: no name makes one
+slow.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class NvtxRule(Struct, frozen=True):
 
 
 def may_drop(rules: Sequence[NvtxRule]) -> bool:
-    """True if a rule drops names that match it."""
+    """True if a rule drops matching names."""
     return any(rule.replace is None for rule in rules)
 
 
@@ -204,8 +204,8 @@ def select_rules(
 def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> pl.DataFrame:
     """Apply the rules to names; return RENAMED of each.
 
-    Each rule sees what those before it left, which of many names is often the same: it is asked
-    once for each. A rule that keeps a number skips names of which a number is kept already.
+    Each rule gets the result of the rules before it. Many names often have the same result, and a rule is
+    applied once to each. A rule that keeps a number skips names with a kept number.
     """
     codes, wanted = np.arange(len(texts)), np.ones(len(texts), bool)
     numbers = np.full(len(texts), ABSENT)
@@ -234,10 +234,10 @@ def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> pl.DataFrame:
 def rename_by_template(
     texts: DistinctTexts, rules: Sequence[NvtxRule]
 ) -> tuple[pl.DataFrame, np.ndarray, np.ndarray] | None:
-    """Apply the rules as :func:`rename_ranges` does, but once for all texts that differ by nothing
-    but numbers ("aten::mm, seq = 7" and "aten::mm, seq = 8"); None where that is not worth it, or
-    where a rule may tell such texts apart. Returns what becomes of texts, of each text its row there,
-    and its number, which that does not tell.
+    """Apply the rules as :func:`rename_ranges` does, but once for all texts that differ only in numbers
+    ("aten::mm, seq = 7" and "aten::mm, seq = 8"); return None if that saves too little, or if a rule may
+    distinguish such texts. Return the results, each text's row in them, and its number, which the results do
+    not contain.
     """
     if len(texts) <= FEW_TEXTS or not rules or not all(rule.any_digits for rule in rules):
         return None
@@ -261,8 +261,8 @@ def rename_by_template(
 
 
 def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> pl.DataFrame:
-    """Apply the rules as :func:`rename_ranges` does. What becomes of few texts is remembered for later
-    parts of reports, as compiling patterns takes longer than renaming the texts of most parts.
+    """Apply the rules as :func:`rename_ranges` does. Results for small numbers of texts are cached for later
+    parts of reports, because compiling patterns takes longer than renaming the texts of most parts.
     """
     if not isinstance(texts, list):
         return rename_ranges(texts, rules)
@@ -283,8 +283,8 @@ def _get_known_texts(rules: tuple[NvtxRule, ...]) -> dict[str, tuple[str, bool, 
 
 
 def _renumber(text: str) -> str:
-    """Return a text with its numbers replaced by _FIRST and those that follow: the same of all
-    texts of a template.
+    """Replace the numbers in a text by _FIRST and the following ones, so that all texts of a template become
+    equal.
     """
     numbers = count(_FIRST)
     return _NUMBERS.sub(lambda _: str(next(numbers)), text)
@@ -314,8 +314,8 @@ NUMBERED = (
 
 
 class NamePattern(Struct, frozen=True):
-    """Names of ranges that match a glob pattern: those of the trace, and with the number that the
-    rules took off them, as reports have them.
+    """Range names that match a glob pattern: names in the trace, and, with the number removed by the rules,
+    names in reports.
     """
 
     #: The pattern as a regular expression.
@@ -378,8 +378,8 @@ def translate_glob(pattern: str) -> str:
 
 
 def load_class_rules(path: Path | None = None) -> tuple[ClassRule, ...]:
-    """Return the rules of this file, if any, and then those that come with nsys2prv. What is wrong
-    with the file is one line.
+    """Return the rules of this file, if any, followed by those of nsys2prv. Mistakes in the file are reported
+    in one line.
     """
     own = () if path is None else read_class_rules(files.read_rule_file(path, "kernel"), str(path))
     return own + _load_shipped_class_rules()
@@ -442,7 +442,7 @@ def _check_class_rule(spec: Any, where: str) -> None:
 
 
 def _takes_for_ever(pattern: str) -> bool:
-    """True if searching a few letters takes a thousand times longer than it should."""
+    """True if searching a few letters takes a thousand times longer than expected."""
     search = _compile(pattern).search
     return any(
         min(repeat(lambda text=(part * 20)[:20] + "\0": search(text), number=1, repeat=3)) > 0.01
@@ -476,8 +476,8 @@ def _try_class_pattern(pattern: str) -> str:
 
 
 def load_nvtx_rules(source: str | Path | None = None) -> tuple[NvtxRule, ...]:
-    """Return the rules of this file, if any, and then those that come with nsys2prv, unless the
-    file or `none` leaves them out.
+    """Return the rules of this file, if any, followed by those of nsys2prv, unless the file or `none`
+    excludes these.
     """
     if source is None or str(source) == NONE:
         return _load_shipped_nvtx_rules() if source is None else ()
@@ -534,7 +534,7 @@ def _list_groups(pattern: str) -> set[str]:
 
 
 def _check_replacement(text: Any, groups: set[str], where: str) -> str:
-    """Return a replacement whose groups are among those of the pattern."""
+    """Return a replacement with groups that exist in the pattern."""
     if not isinstance(text, str):
         raise Nsys2prvError(f"{where}: {str(text)[:40]!r} is not text; put it in quotes")
     for match in _REFERENCE.finditer(text):

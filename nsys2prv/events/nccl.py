@@ -1,19 +1,18 @@
-"""NCCL calls on host threads (event kinds) with their NVTX payloads, and which kernels do the work
-of which calls (:func:`attach_payloads`).
+"""Read NCCL calls on host threads (event kinds) with their NVTX payloads, and assign kernels to calls
+(:func:`attach_payloads`).
 
-Payloads have three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four
-little-endian 64-bit numbers - domain, schema, size, offset - and the payload, laid out by the
-schema tables); a table per schema (``DYNAMIC_NVTXPAYLOAD_DATATYPE_...``, joined by event id).
-Fields are known by their names, never by schema ids, which changed between versions of NCCL. The
-advanced NCCL trace of nsys 2025.6 and later is JSON with names of its own, and counts elements of a
-data type instead of bytes. Everything is done on the distinct payloads: loops are over these, their
-fields, schemas and shapes.
+Payloads have three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four little-endian 64-bit
+numbers - domain, schema, size, offset - and the payload, laid out by the schema tables); a table per schema
+(``DYNAMIC_NVTXPAYLOAD_DATATYPE_...``, joined by event id). Fields are identified by name, never by schema id,
+which changed between versions of NCCL. The advanced NCCL trace of nsys 2025.6 and later is JSON with its own
+names, and counts elements of a data type instead of bytes. All steps work on distinct payloads: loops run
+over these, their fields, schemas and shapes.
 
-A kernel's launch lies inside the NCCL range of its call, on the same thread; that of a replayed kernel is
-the one that was captured. Between ncclGroupStart
-and ncclGroupEnd calls only queue up, and the launch lies inside ncclGroupEnd; in the advanced trace
-calls and launch lie inside an "API Group". Either way the ranges of a thread fall into *groups* that
-follow each other: an outermost range by itself, or all from a ncclGroupStart to its ncclGroupEnd.
+A kernel's launch is inside the NCCL range of its call, on the same thread; a replayed kernel's launch is the
+captured one. Between ncclGroupStart and ncclGroupEnd calls are only queued, and the launch is inside
+ncclGroupEnd; in the advanced trace calls and launch are inside an "API Group". Either way the ranges of a
+thread form consecutive *groups*: an outermost range by itself, or all from a ncclGroupStart to its
+ncclGroupEnd.
 """
 
 from __future__ import annotations
@@ -124,12 +123,12 @@ select_calls, select_operations = map(nvtx.select_nccl_rows, (nvtx.PUSHPOP, nvtx
 
 
 def is_nccl_kernel(name: str) -> bool:
-    """True if a name, demangled, mangled or short, is one of NCCL's kernels."""
+    """True if a name, demangled, mangled or short, belongs to an NCCL kernel."""
     return _KERNEL.match(name) is not None
 
 
 def find_kernel_operation(name: str) -> int:
-    """Return the nccl_operation that a kernel's name tells, 0 for none (``ncclDevKernel_Generic``)."""
+    """Return the nccl_operation in a kernel's name, or 0 (``ncclDevKernel_Generic``)."""
     match = _COLLECTIVE.search(name)
     return OPERATIONS[match[1].lower()] if match else 0
 
@@ -210,15 +209,15 @@ def _find_fields(text: str) -> dict[str, str] | None:
 
 
 def _parse_numbers(field: str, texts: Sequence[str]) -> np.ndarray:
-    """Return the numbers of a field that texts tell, as in NONE where there is none."""
+    """Parse the numbers of a field from texts, with the values of NONE for missing ones."""
     return np.array([_parse_number(field, text) for text in texts], np.int64)
 
 
 @lru_cache(100_000)
 def _parse_number(field: str, text: str) -> int:
-    """Return the number that the text of a field tells: a communicator's hash, decimal (signed or
-    not) or hexadecimal, is its 64 bits as a signed number; of a value set NCCL's names
-    (``ncclFloat32``) or its numbers, which count from 0.
+    """Parse the number in the text of a field: a communicator's hash, decimal (signed or not) or hexadecimal,
+    becomes a signed 64-bit number; fields of value sets use NCCL's names (``ncclFloat32``) or its numbers,
+    which count from 0.
     """
     number = int(text) if re.fullmatch("[+-]?[0-9]+", text) else None
     if field == "communicator":
@@ -237,7 +236,7 @@ def _parse_number(field: str, text: str) -> int:
 
 
 class PayloadField(Struct, frozen=True):
-    """A field of a schema: where it stands (bytes) and how; names of an enumeration's values."""
+    """A field of a schema: its place (bytes) and encoding; names of an enumeration's values."""
 
     #: Name in this project.
     field: str
@@ -252,8 +251,8 @@ class PayloadField(Struct, frozen=True):
 def read_schemas(database: Database) -> dict[tuple[int, int], list[PayloadField]]:
     """Return the known fields of every schema by (domain id, schema id).
 
-    Processes repeat schemas, and the tables do not tell which process a row is of: of a schema
-    defined in two ways nothing is kept.
+    Processes repeat schemas, and the tables do not identify the process of a row. Schemas with contradictory
+    definitions are ignored.
     """
     rows = database.read_small_table("NVTX_PAYLOAD_ENUMS", "domainId", "schemaId", "size")
     sizes = {(domain, number): size for domain, number, size in rows}
@@ -390,7 +389,7 @@ def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray
 def _index_calls(
     extraction: Extraction, columns: Columns, operation: np.ndarray, payloads: dict[str, np.ndarray]
 ) -> None:
-    """Set the calls aside for the kernels, and store as facts what they say about communicators."""
+    """Keep the calls for the kernels, and store their data on communicators as facts."""
     begin, end, thread = (columns[name] for name in ("start", "end", "globalTid"))
     end = np.where(end == NULL, np.iinfo(np.int64).max, end)
     told = {"thread": thread, "begin": begin, "end": end, "operation": operation, **payloads}
@@ -414,9 +413,9 @@ def _index_calls(
 
 def group_calls(calls: Arrays) -> tuple[Arrays, Arrays]:
     """Return the operations that move data, in order, each with its `call_group` and its `place` in it,
-    calls within calls left out; and the groups of these: `thread`, `begin`, `end`, the fields that
-    their operations share (or ABSENT), the numbers of fused operations and messages, and bytes in
-    all. shared: of how many ranks the process is, 0 unknown. calls: CALL_COLUMNS.
+    without calls within calls; and their groups: `thread`, `begin`, `end`, the fields that all their
+    operations share (or ABSENT), the numbers of fused operations and messages, and the total bytes. shared:
+    number of ranks in the process, 0 if unknown. calls: CALL_COLUMNS.
     """
     calls = take_rows(calls, order_ranges(calls["begin"], calls["end"], calls["thread"]))
     outer, operation = _mask_outer(calls), calls["operation"]
@@ -544,12 +543,12 @@ def match_kernels(
     groups: Arrays, threads: np.ndarray, times: np.ndarray, devices: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return the group in which each kernel was launched: columns of `groups`, and `parts`, the number of
-    kernels among which the group's work is divided. ABSENT, the communicator 0, where there is none.
-    threads, times: thread (globalTid) and begin (local ns) of the launching calls.
+    kernels that share the group's work; ABSENT, communicator 0, without a group. threads, times: thread
+    (globalTid) and begin (local ns) of the launching calls.
 
-    A process with several GPUs makes the calls of all of them in one group, of equal shares: each
-    device has its part of the sums. Of several communicators in one group nothing tells which
-    kernel belongs to which: communicator and bytes stay unknown.
+    A process with several GPUs makes all their calls in one group of equal shares: each device has its part
+    of the sums. If a group has several communicators, its kernels cannot be assigned to them: communicator
+    and bytes stay unknown.
     """
     groups = dict(groups)
     place = _find_last_begun(groups["thread"], groups["begin"], threads, times)
@@ -589,9 +588,8 @@ def attach_payloads(
     names: Sequence[str],
     codes: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Return the payload fields of NCCL kernels, rows of the kernel table launched by the calls
-    found, named by those at `codes`; sets facts aside. captures: of nodes of graphs, as
-    :func:`nsys2prv.events.captures.find_captures` returns them.
+    """Return the payload fields of NCCL kernels (rows of the kernel table with the launches found, named by
+    `codes`), and keep facts. captures: of graph nodes, from :func:`nsys2prv.events.captures.find_captures`.
     """
     in_graph = columns["graphNodeId"] > 0
     thread, call = np.where(in_graph, captures, [launches.thread, launches.begin])

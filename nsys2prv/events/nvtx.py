@@ -1,15 +1,15 @@
-"""NVTX ranges and marks on their host threads, with event types per domain; the numbers that they
-carry (payloads), as counters there; and push/pop ranges on the rows of the streams that they
-launched work on.
+"""Read NVTX ranges and marks on their host threads, with event types per domain; the numbers in their
+payloads, as counters there; and push/pop ranges projected to the streams on which they launched work.
 
-The last are defined as in nsys's own report ``nvtx_gpu_proj_trace``: a range encloses an operation of a GPU (kernel, memory copy, memory set) if the CUDA API call that launched it lies
-within the range, on its thread; the projected range goes from the begin of the first operation to
-the end of the last. There each range has one projection; here it has one on every stream, as in
-Nsight's timeline. Graphs that were traced as a whole count as operations, too. What was captured within a
-range has one projection more for each replay, unless graphs are replayed in ranges of its name.
+Projection is defined as in nsys's own report ``nvtx_gpu_proj_trace``: a range encloses a GPU operation
+(kernel, memory copy, memory set) if the CUDA API call that launched it is within the range, on its thread;
+the projected range lasts from the begin of the first operation to the end of the last. In that report each
+range has one projection; here it has one on every stream, as in Nsight's timeline. Graphs traced as a whole
+count as operations, too. Work captured within a range has one more projection for each replay, unless graphs
+are replayed in ranges of its name.
 
-The call that launched an operation is found as for lines (:class:`nsys2prv.events.launches.Launches`).
-Ranges of no length last 1 ns, and those without an end last to the end of the trace, as everywhere.
+The launching call of an operation is found as for lines (:class:`nsys2prv.events.launches.Launches`). Ranges
+of no length last 1 ns, and ranges without an end last to the end of the trace, as everywhere.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def select_other_rows(where: str) -> Callable[[ReportInfo], str]:
 
 
 def _match_nccl_domain(info: ReportInfo) -> str:
-    """Return a mask of the rows in NCCL's domain, whose number differs from process to process. The
-    domain is compared first, since that is cheap.
+    """Return a condition for the rows in NCCL's domain, whose number differs between processes. The domain is
+    compared first because that is cheap.
     """
     processes: dict[int, list[int]] = {}
     for process, domain in sorted(key for key, name in info.domains.items() if name == "NCCL"):
@@ -134,8 +134,8 @@ def _match_nccl_domain(info: ReportInfo) -> str:
 
 
 def make_ranges(extraction: Extraction, layout: str, columns: Columns) -> Rows:
-    """Return ranges or marks that were read with NAME_COLUMNS and NAME_TEXTS, named in the first field of
-    the layout; without those that a rule drops, which are counted.
+    """Return ranges or marks read with NAME_COLUMNS and NAME_TEXTS, named in the first field of the layout,
+    without those dropped by a rule, which are counted.
     """
     if not extraction.stores and not name_rules.may_drop(extraction.nvtx_rules):
         return make_rows(extraction, layout, columns)
@@ -168,7 +168,7 @@ def make_ranges(extraction: Extraction, layout: str, columns: Columns) -> Rows:
 
 
 def _read_facts(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
-    """Return the values in range texts besides the name (range_texts.FACTS), those that any says."""
+    """Return the values in range texts other than the name (range_texts.FACTS), if any text has them."""
     codes, texts = columns.texts["text"]
     facts = read_facts(texts)[:, codes]
     rows = np.flatnonzero((columns["textId"] != NULL) & (facts == ABSENT).all(axis=0))
@@ -181,8 +181,8 @@ def _read_facts(extraction: Extraction, columns: Columns) -> dict[str, np.ndarra
 def _rename(
     extraction: Extraction, columns: Columns, domains: Sequence[str], domain_of: np.ndarray
 ) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
-    """Return the results of the rules for the texts met (name_rules.RENAMED), each row's index into it, and
-    each row's number. domains: names, of which each row has one.
+    """Return the results of the rules for the distinct texts (name_rules.RENAMED), each row's index into
+    them, and each row's number. domains: names, one for each row.
     """
     pieces: list[pl.DataFrame] = []
     codes, numbers = np.zeros((2, columns.rows), np.int64)
@@ -245,8 +245,8 @@ def find_texts(
     ids: str = "textId",
     instead: str = NO_TEXT,
 ) -> tuple[Texts, np.ndarray]:
-    """Return texts met, and each row's index into them, as they are in the report: inline text,
-    else the registered string, else a stand-in.
+    """Return the distinct texts, and each row's index into them, as they are in the report: inline text,
+    otherwise the registered string, otherwise a substitute.
     """
     codes, texts = columns.texts[inline]
     texts = texts.decode()
@@ -355,13 +355,12 @@ def derive_ranges(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
 
 
 def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """Return the first begin and the last end (ns) of the work that each range launched on each
-    stream.
+    """Return the first begin and the last end (ns) of the work that each range launched on each stream.
 
-    ranges: thread, begin, end. operations: thread, call_begin, call_end, object_stream, begin, end.
-    Returns range (a row's index), object, begin and end. Calls that begin within a range are
-    neighbours in time, so each range and stream asks for the extremes of a slice: O((ranges +
-    calls) log) for each thread and stream, however deep ranges lie within each other.
+    ranges: thread, begin, end. operations: thread, call_begin, call_end, object_stream, begin, end. Returns
+    range (a row's index), object, begin and end. Calls that begin within a range are adjacent in time, so
+    each range and stream needs the extremes of a slice: O((ranges + calls) log) for each thread and stream,
+    however deeply ranges are nested.
     """
     columns = {name: ranges[name].to_numpy() for name in ("thread", "begin", "end")}
     of_thread = dict(group_rows(columns["thread"]))
@@ -382,9 +381,7 @@ def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFra
 
 
 def _project_replays(ranges: pl.DataFrame, replays: pl.DataFrame) -> pl.DataFrame:
-    """Return what :func:`project_ranges` does, of the work that was captured within each range, for each
-    launch of it.
-    """
+    """Project the work captured within each range, as :func:`project_ranges` does, once for each launch."""
     nodes = replays.select("thread", "captured").unique().sort("thread", "captured")
     pairs = [pl.DataFrame(schema={"range": pl.UInt32, "node": pl.Int64})]
     of_thread = dict(group_rows(ranges["thread"].to_numpy()))
@@ -411,7 +408,7 @@ def _project_replays(ranges: pl.DataFrame, replays: pl.DataFrame) -> pl.DataFram
 
 
 def _join_spans(spans: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """Return the first begin and the last end of those that are alike in these columns."""
+    """Return the first begin and the last end of rows that are equal in these columns."""
     return spans.group_by(*by).agg(pl.col("begin").min(), pl.col("end").max())
 
 
@@ -456,8 +453,8 @@ def _project_whole(
 def _project_crossing(
     begin: np.ndarray, end: np.ndarray, calls: pl.DataFrame
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what :func:`_project_whole` does, of the few calls that end outside a range in which
-    they begin, pair by pair.
+    """Project the few calls that end outside a range in which they begin, pair by pair, as
+    :func:`_project_whole` does for the others.
     """
     spanning, first, last = _find_slices(begin, end, calls)
     spans = pl.DataFrame({"place": spanning, "first": first, "last": last, "until": end[spanning]})
@@ -605,8 +602,8 @@ def _find_zeros(begin: np.ndarray, end: np.ndarray, metric: np.ndarray) -> dict[
 def _label_leaves(
     extraction: Extraction, leaves: Mapping[str, np.ndarray], paths: Sequence[str]
 ) -> tuple[list[str], np.ndarray]:
-    """Return labels in order, and each number's index into them: `domain: name`, array places in
-    brackets, `#2` for a name that comes twice in a payload.
+    """Return labels in order, and each number's index into them: `domain: name`, array places in brackets,
+    `#2` for the second occurrence of a name in a payload.
     """
     domains, domain_of = find_domains(extraction, leaves["thread"], leaves["domain"])
     keys, codes = factorize_together(domain_of, leaves["path"], leaves["real"])
@@ -640,8 +637,8 @@ def _name_path(path: str) -> str:
 
 
 def _read_values(payloads: Sequence[bytes]) -> tuple[pl.DataFrame, list[str]]:
-    """Return the values in payloads (`payload` is an index), of those that are too long none, and the
-    texts that tell where they stand (`path` is an index).
+    """Return the values in payloads (`payload` is an index), except those of overlong payloads, and the texts
+    of their places (`path` is an index).
     """
     pieces, paths = [], Numbering()
     sizes = np.array([len(payload) for payload in payloads], np.int64)

@@ -1,27 +1,31 @@
-"""Read what the texts of ranges say beside the name: the operations of GEMMs, attention and
-convolutions, by their shapes, and the phase, requests and tokens of steps of serving.
+"""Read facts other than the name from the texts of ranges: the operations of GEMMs, attention and
+convolutions, by their shapes, and the phase, requests and tokens of serving steps.
 
 Shapes:
 
 * PyTorch's emit_nvtx with record_shapes: `aten::mm, seq = 5, op_id = 7, sizes = [[2, 3], [3, 4]]`, a list
-  for each argument. Some operators have an argument before their operands: what is added, or a gradient. Operators that
-  call these (`aten::linear`, `aten::matmul`) are not counted, so that no product counts twice.
-* Hooks of modules (vLLM, SGLang, TensorRT-LLM) put a dictionary in the place of a name: `{'Module': 'model.layers.0.mlp',
-  'TrainableParams': {'weight': [n, k]}, 'Inputs': [[m, k]]}` of a linear layer, and of a convolution its stride, padding
-  and dilation, too. PyProf has one of functions: `{'mod': 'torch.nn.functional', 'op': 'linear', 'args': [...]}`.
+for each argument. Some operators have an argument before their operands, such as an addend or a gradient.
+Operators that call these (`aten::linear`, `aten::matmul`) are not counted, so that no product counts twice.
+* Hooks of modules (vLLM, SGLang, TensorRT-LLM) write a dictionary instead of a name: `{'Module':
+  'model.layers.0.mlp',
+'TrainableParams': {'weight': [n, k]}, 'Inputs': [[m, k]]}` for a linear layer; for a convolution with its
+stride, padding and dilation, too. PyProf writes one for functions: `{'mod': 'torch.nn.functional', 'op':
+'linear', 'args': [...]}`.
 
 Operations:
 
-* A product of an m x k and a k x n matrix takes 2 m n k, those of a batch as many times.
-* Attention of h heads, s queries and t keys takes 2 h s t (d + v), with d and v numbers in a key and a value; its backward
-  pass 2.5 times that, as fused kernels compute the scores again. A causal mask leaves half of it where s = t, else
-  s t - s (s - 1) / 2 of s t pairs. Sequences of several lengths that are packed into one are not counted: their lengths are
-  in no text.
-* A convolution takes 2 for each output, input channel of its group and element of the kernel; the backward pass, of input
-  and weight, twice that. The operator of the forward pass has no stride: it is not counted.
+* A product of an m x k and a k x n matrix takes 2 m n k, a batch of products this times its size.
+* Attention of h heads, s queries and t keys takes 2 h s t (d + v), with d and v numbers in a key and a value;
+  its backward
+pass 2.5 times that, as fused kernels recompute the scores. A causal mask leaves half of it where s = t, else
+s t - s (s - 1) / 2 of s t pairs. Sequences of several lengths packed into one are not counted: no text has
+their lengths.
+* A convolution takes 2 for each output, input channel of its group and element of the kernel; the backward
+  pass, of input
+and weight, twice that. The operator of the forward pass has no stride: it is not counted.
 
-Steps of serving: `execute_context_2(1024)_generation_30(30)` of vLLM (requests, and their tokens, that begin and
-that go on), `[Executor] _forward_step 812: 1 ctx reqs, 2048 ctx tokens, 31 gen reqs` of TensorRT-LLM,
+Steps of serving: `execute_context_2(1024)_generation_30(30)` of vLLM (requests and tokens that begin and that
+continue), `[Executor] _forward_step 812: 1 ctx reqs, 2048 ctx tokens, 31 gen reqs` of TensorRT-LLM,
 `step[EXTEND bs=2 toks=900]` of SGLang.
 """
 
@@ -163,7 +167,7 @@ def _read_steps(texts: pl.Series) -> pl.DataFrame:
 
 
 def _count_operations(texts: pl.Series) -> pl.DataFrame:
-    """Return `operations`, `masked` and `elements` of products, null where the shapes are of none."""
+    """Return `operations`, `masked` and `elements` of products, null without product shapes."""
     text = pl.col("text")
     frame = texts.to_frame().with_columns(
         operator=text.str.extract(_OPERATOR),

@@ -1,10 +1,10 @@
-"""Call stacks: where in the program calls are made and samples taken. Callers are numbered as in
-Extrae's traces, 1 is the innermost; but only functions of the program count, unless it has none.
+"""Read call stacks: the program locations of calls and samples. Callers are numbered as in Extrae's traces, 1
+is the innermost; only functions of the program count, unless there are none.
 
-Whose code a frame is stands in ``catalogue/frames.yaml``. No table of stacks has a file or a line.
-As seen in real exports, the frames of a stack stand in any order, depth 0 is the innermost, and a
-frame without a name has its address for one. Stacks are numbered from 1, and 0 is none; but calls
-of CUDA in exports of nsys 2022 count from 0.
+``catalogue/frames.yaml`` assigns frames to owners. No table of stacks has a file or a line. In real exports,
+the frames of a stack are in any order, depth 0 is the innermost, and a frame without a name has its address
+as name. Stacks are numbered from 1, and 0 means none; but CUDA API calls in exports of nsys 2022 count from
+0.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _OUTER_ARGUMENTS = re.compile(r"\((?:[^()]|\([^()]*\))*\)(?: const)?::")
 
 
 class DistinctStacks:
-    """The distinct stacks that a worker met in a table, and what is said of each, found out once."""
+    """The distinct stacks found by a worker in a table, each described once."""
 
     def __init__(self, depth: int, folds: bool, most_text: int) -> None:
         #: True if folded stacks are wanted.
@@ -123,7 +123,7 @@ class DistinctStacks:
         self._ids, self._numbers = read.ids, self._number(read, extraction)
 
     def _number(self, read: StackRows, extraction: Extraction) -> np.ndarray:
-        """Return the numbers of stacks that were read; describe those that are new."""
+        """Return the numbers of stacks that were read, and describe new ones."""
         numbers = self._look_up(read.sums)
         new = np.flatnonzero(numbers < 0)
         if len(new):
@@ -145,7 +145,7 @@ class DistinctStacks:
         return numbers[read.codes]
 
     def _look_up(self, keys: np.ndarray) -> np.ndarray:
-        """Return the numbers of the stacks with these keys, -1 for those that are new."""
+        """Return the numbers of the stacks with these keys, or -1 for new ones."""
         return np.append(self._order, -1)[find_places(self.keys[self._order], keys)]
 
     def _describe(
@@ -216,8 +216,8 @@ class Stacks:
         return rows, numbers
 
     def take_owners(self, numbers: np.ndarray) -> np.ndarray:
-        """Return whose code runs, by the innermost frame that is none of the system; ABSENT where a
-        row has no stack.
+        """Return the owner of the running code, by the innermost frame outside the system; ABSENT for rows
+        without a stack.
         """
         return np.append(self._distinct.owners, ABSENT)[numbers]
 
@@ -237,7 +237,7 @@ class Stacks:
         return rows
 
     def _take(self, numbers: np.ndarray) -> None:
-        """Set aside what is said of stacks that are new here, by their numbers."""
+        """Keep the descriptions of new stacks, by their numbers."""
         distinct = self._distinct
         lacking = np.full(len(distinct.keys) - len(self._callers), ABSENT)
         self._callers = np.append(self._callers, lacking)
@@ -327,8 +327,8 @@ def name_sources(
     lines: np.ndarray,
     names: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return local names of places in the code: `file:line`, or `name@file:line` of those with names;
-    without a file the name, ABSENT where there is none either. files, names: ids of strings.
+    """Return local names of source locations: `file:line`, or `name@file:line` for those with names; without
+    a file the name, or ABSENT without both. files, names: ids of strings.
     """
 
     def make_texts(files: np.ndarray, lines: np.ndarray, *names: np.ndarray) -> list[str]:
@@ -415,8 +415,8 @@ def _find_shift(extraction: Extraction, table: str) -> int:
 
 @cache
 def find_owner(name: str, path: str) -> str:
-    """Return whose code a frame is by its function's name and its module's path: a label of the
-    value set `code_owner`.
+    """Return the owner of a frame by its function's name and its module's path: a label of the value set
+    `code_owner`.
     """
     owner = _match("modules", path) or _match("functions", strip_arguments(name))
     if owner:
@@ -427,7 +427,7 @@ def find_owner(name: str, path: str) -> str:
 
 @cache
 def _match(section: str, text: str) -> str:
-    """Return the owner whose pattern in a section finds something in a text, "" where none does."""
+    """Return the owner with a pattern in a section that matches a text, or ""."""
     rules = _load_patterns(section)
     return next((owner for owner, pattern in rules if pattern.search(text)), "")
 

@@ -123,7 +123,8 @@ class Samples(Struct, frozen=True):
 
 
 class CutEdges(Struct, frozen=True):
-    """What a cut leaves out, as far as it tells of what stays. Times in ns of the trace."""
+    """Facts about the removed part of a cut trace that concern the remaining part. Times in ns of the
+    trace."""
 
     #: Begin of the part; the end is that of the trace.
     begin: int
@@ -151,7 +152,7 @@ class StackFile(Struct, frozen=True):
 
 
 class CaptureFile(Struct, frozen=True):
-    """Where nodes of graphs were captured, as :mod:`nsys2prv.events.captures` sets them aside."""
+    """The capture places of graph nodes, as :mod:`nsys2prv.events.captures` keeps them."""
 
     #: Of each node.
     rows: StoredFrame
@@ -164,7 +165,7 @@ class CaptureFile(Struct, frozen=True):
 class EventReader(Struct, dict=True):
     """Reads the events of a prepared job in columns, of one unit or of all.
 
-    What it holds is that of a prepared job (:mod:`nsys2prv.conversion.job`) of the same name.
+    Its fields are the ones of a prepared job (:mod:`nsys2prv.conversion.job`) with the same names.
     """
 
     #: Runs of records of the job.
@@ -203,7 +204,7 @@ class EventReader(Struct, dict=True):
 
     @cached_property
     def layouts(self) -> frozenset[str]:
-        """Record layouts, and kinds of lines, of which there are any on the threads of a unit."""
+        """Record layouts and kinds of lines with events on the threads of a unit."""
         names: set[str] = set()
         for run in self.runs:
             if run.shape.name not in names and self._is_in_a_unit(run):
@@ -226,14 +227,13 @@ class EventReader(Struct, dict=True):
         keep: Callable[[Columns], np.ndarray] | None = None,
         dtype: type[np.signedinteger] = np.int64,
     ) -> pl.DataFrame:
-        """Return events of a layout, by begin: `begin`, `end` (trace time, ns), `thread`, then the
-        fields asked for.
+        """Return events of a layout, by begin: `begin`, `end` (trace time, ns), `thread`, then the requested
+        fields.
 
-        A field is a number, a value of a value set or of a name; ABSENT where an event lacks it, or
-        where it is not known.
-        `domain` is an index into the job's domain codes. unit: of which unit of threads, None for
-        all. keep: of some events, which to return, by their columns. dtype: of `thread` and the
-        fields, which must fit into it. Raises KeyError for a layout or a field that there is not.
+        A field is a number, a value of a value set or of a name; ABSENT if an event does not have it, or if
+        it is unknown. `domain` is an index into the job's domain codes. unit: a unit of threads, None for
+        all. keep: selects some events by their columns. dtype: of `thread` and the fields, which must fit
+        into it. Raise KeyError for an unknown layout or field.
         """
         known = load_catalogue().layouts[layout]
         if unknown := {*fields} - {"domain"} - {field.name for field in known.fields}:
@@ -251,7 +251,7 @@ class EventReader(Struct, dict=True):
         return any(CALLERS in run.columns for run in runs)
 
     def read_named_calls(self, layouts: Iterable[str], names: re.Pattern[str]) -> pl.DataFrame:
-        """Return the calls of some layouts whose names match a pattern, layout by layout: as
+        """Return the calls of some layouts with names that match a pattern, layout by layout: as
         :meth:`read_begins` does with `call`, and the `layout`.
         """
         schema = dict.fromkeys(("begin", "end", "thread", "call"), pl.Int64)
@@ -265,8 +265,8 @@ class EventReader(Struct, dict=True):
         return pl.concat(frames)
 
     def read_outermost_calls(self, layouts: Iterable[str], unit: int | None = None) -> pl.DataFrame:
-        """Return the calls of some layouts that lie in no other one, by thread and begin: `begin`, `end`
-        (ns), `thread`, `call`.
+        """Return the calls of some layouts that are not nested in another one, by thread and begin: `begin`,
+        `end` (ns), `thread`, `call`.
         """
         fields = {name: ("call",) for name in layouts if name in self.layouts}
         schema = _make_schema(("begin", "end", "thread", "call"), np.int32)
@@ -282,9 +282,9 @@ class EventReader(Struct, dict=True):
         schema: Mapping[str, type[np.integer]],
         make: Callable[[str, Columns], Columns],
     ) -> dict[str, np.ndarray]:
-        """Return the columns of events of several layouts together, by the first. fields: of each layout.
-        make: returns the columns of the schema, of a layout and of what :meth:`read_begins` has of
-        some of its events.
+        """Return the columns of events of several layouts together, sorted by the first column. fields: of
+        each layout. make: returns the columns of the schema, given a layout and some of its events from
+        :meth:`read_begins`.
         """
         count = sum(run.rows for name in fields for run in self._index.get((RANGE, name, unit), ()))
         pieces = (
@@ -297,8 +297,8 @@ class EventReader(Struct, dict=True):
     def read_windows(
         self, layout: str, fields: Sequence[str], unit: int, dtype: type[np.signedinteger]
     ) -> Iterator[tuple[int, pl.DataFrame]]:
-        """Yield what :meth:`read_begins` returns a window of the trace at a time: before when all of it
-        begins (ns), and the frame.
+        """Yield the result of :meth:`read_begins` one window of the trace at a time: the time before which
+        all its events begin (ns), and the frame.
         """
         runs = self._index.get((RANGE, layout, unit), [])
         bounds = [*windows.choose_window_bounds(runs, self.ids.clocks), None]
@@ -342,9 +342,9 @@ class EventReader(Struct, dict=True):
     def read_stacks(
         self, unit: int, layouts: Sequence[int] | None = None
     ) -> tuple[pl.DataFrame, pl.Series]:
-        """Return the whole stacks of calls and samples of a unit of threads: `begin`, `end` (trace
-        time, ns), `thread`, `layout` (index into `STACK_LAYOUTS`), `text`: index into the texts,
-        which come second, the outermost function of each first. layouts: of these alone.
+        """Return the whole stacks of calls and samples of a unit of threads: `begin`, `end` (trace time, ns),
+        `thread`, `layout` (index into `STACK_LAYOUTS`), `text` (index into the texts); and the texts, each
+        with the outermost function first. layouts: restricts them.
         """
         frames, texts = [pl.DataFrame(schema=STACK_COLUMNS)], [pl.Series("text", [], pl.String)]
         for file in self.stacks:
@@ -373,8 +373,9 @@ class EventReader(Struct, dict=True):
         return pl.concat(frames), pl.concat(texts)
 
     def read_replays(self, unit: int) -> pl.DataFrame:
-        """Return the replayed work of graphs of a unit whose capture is known: `thread` and `begin`, the
-        thread that captured it (`captor`), and when (`captured`, ns; of a part of a job also before it).
+        """Return the replayed graph work of a unit with a known capture: `thread` and `begin`, the capturing
+        thread (`captor`), and the capture time (`captured`, ns; also before the beginning of a part of a
+        job).
         """
         task, replays = self.rows.get_column("task"), [pl.DataFrame(schema=REPLAY_COLUMNS)]
         frames = [pl.DataFrame(schema=dict.fromkeys(("task", "node", *CAPTURED), pl.Int64))]
@@ -414,9 +415,9 @@ class EventReader(Struct, dict=True):
         names: Iterable[str] = LINE_COLUMNS,
         dtype: type[np.signedinteger] = np.int64,
     ) -> pl.DataFrame:
-        """Return lines of some kinds, by the first of the columns asked for: `sent` (when they are),
-        `sender` (thread), `begin`, `thread`, `end` (of the event that the line leads to), `bytes`; of
-        messages of MPI also SIDES_OF_MESSAGES. dtype: of threads.
+        """Return lines of some kinds, by the first of the requested columns: `sent` (send time), `sender`
+        (thread), `begin`, `thread`, `end` (of the event that the line leads to), `bytes`; for MPI messages
+        also SIDES_OF_MESSAGES. dtype: of threads.
         """
 
         def make_columns(lines: Slice) -> dict[str, np.ndarray]:
@@ -468,8 +469,8 @@ class EventReader(Struct, dict=True):
         schema: Mapping[str, type[np.integer]],
         unit: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return columns in pieces, which may come one by one, as whole ones of these types by the first.
-        count: of their rows, at most.
+        """Join pieces, which may arrive one by one, into whole columns of these types, sorted by the first
+        one. count: maximum number of their rows.
         """
         columns, filled = {name: np.empty(count, dtype) for name, dtype in schema.items()}, 0
         for piece in pieces:
@@ -497,7 +498,7 @@ class EventReader(Struct, dict=True):
                 yield found
 
     def _drop_damaged(self, rows: Slice) -> None:
-        """Drop damaged work, what was found out of it, and lines that lead to it."""
+        """Drop damaged work, results derived from it, and lines that lead to it."""
         stream = rows.run.shape.stream
         if not self.damaged.height or stream not in SIDES_OF_WORK:
             return
@@ -510,7 +511,7 @@ class EventReader(Struct, dict=True):
             rows.keep(kept)
 
     def _find_damaged(self, begin: np.ndarray, end: np.ndarray, thread: np.ndarray) -> np.ndarray:
-        """Return the places of damaged work among ranges, and of what was found out of it."""
+        """Return the places of damaged work among ranges, and of results derived from it."""
         rows = np.flatnonzero(np.isin(end, self.damaged["end"].to_numpy()))
         near = pl.DataFrame(
             {
@@ -528,7 +529,7 @@ class EventReader(Struct, dict=True):
         return found["row"].to_numpy()
 
     def _find_thread(self, run: Run) -> int:
-        """Return the thread that all records of a run are of."""
+        """Return the thread of all records of a run."""
         return int(self.ids.objects.get_table(run.task)[run.object])
 
     def _list_units(self, run: Run) -> list[int]:
@@ -566,7 +567,7 @@ def _make_schema(
 
 
 def _list_stored(layout: str, fields: Sequence[str]) -> list[str]:
-    """Return the columns that hold some fields."""
+    """Return the columns that store some fields."""
     known = load_catalogue().layouts[layout].by_name
     return [CALLERS if name in known and known[name].level else name for name in fields]
 
@@ -592,5 +593,5 @@ def _read_numbers(samples: Slice, metrics: Sequence[Metric]) -> pl.DataFrame:
 
 @lru_cache(maxsize=1)
 def load_event_reader(path: Path) -> EventReader:
-    """Return the reader that was saved, kept while the same one is asked for."""
+    """Return the reader that was saved; the last one is cached."""
     return load_object(path)

@@ -1,12 +1,11 @@
 """Move overlapping ranges of one row to lanes, which are rows of their own.
 
-Paraver shows one value of a type at a time on a row: the first end of two overlapping kernels would
-hide both. Kernels of one stream do overlap where a graph's branches are traced node by node, or
-where a launch may begin before its predecessor ends; start/end ranges of NVTX may overlap on any
-thread. Each such range goes to the first lane of its row that is free when it begins; lane 0 is the
-row itself.
+Paraver shows one value of a type at a time on a row: the first end of two overlapping kernels would hide
+both. Kernels of one stream overlap if a graph's branches are traced node by node, or if a launch may begin
+before its predecessor ends; NVTX start/end ranges may overlap on any thread. Each such range goes to the
+first lane of its row that is free when it begins; lane 0 is the row itself.
 
-Ranges that nest, as those of NVTX on the GPU, share a lane as long as none of it crosses another.
+Nested ranges, such as NVTX ranges on the GPU, share a lane if none of them crosses another.
 """
 
 from __future__ import annotations
@@ -206,11 +205,11 @@ def _fill_lanes(begin: np.ndarray, end: np.ndarray, ends: list[int], lanes: np.n
 
 
 def _mask_rows_of_lane(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndarray:
-    """Mark the rows that one lane takes: the first that begins while it is free, then always the
-    first to begin after the previous one's end. free: time from which on the lane is free (ns).
+    """Return a mask of the rows for one lane: the first that begins while it is free, then always the first
+    to begin after the previous one's end. free: time from which the lane is free (ns).
 
-    The successor of each row is known at once; the rows on the chain are then found by doubling the
-    steps, without a loop over rows.
+    The successor of each row is known at once; the rows on the chain are then found by doubling the steps,
+    without a loop over rows.
     """
     count = len(begin)
     following = np.append(np.searchsorted(begin, end, "left"), count)

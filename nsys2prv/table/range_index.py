@@ -1,11 +1,11 @@
-"""Ranges of a layout as columns in a file, by begin, the longer first; and an index in memory, by which
-those that end in a window of time are found while little else is read.
+"""Store ranges of a layout as columns in a file, by begin, the longer first; and keep an index in memory, by
+which the ranges that end in a window of time are found with little reading.
 
-The columns are `begin`, `end` (local ns, OPEN where the report does not close a range), `row` (index
-of an object), and, where a layout or its ranges have them: `domain`, CALLERS, `order` (as `end`, of
-ranges that begin together: the one of which it is later is the outer one), `origin` (of ranges that
-were put together: which of the pieces they are of), and the fields of the layout. A field is null where
-a range lacks it, or where it is not known; 0 is stored there.
+The columns are `begin`, `end` (local ns, OPEN if the report does not close a range), `row` (index of an
+object), and, if a layout or its ranges have them: `domain`, CALLERS, `order` (like `end`, for ranges that
+begin together: the one with the later value is the outer one), `origin` (for merged ranges: the piece they
+are from), and the fields of the layout. A field is null if a range does not have it, or if it is unknown; it
+is then stored as 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INDEX_COLUMNS = ("row", "domain", CALLERS, "origin")
 
 
 class RangeIndex(Packed, frozen=True):
-    """What is known of ranges of one layout."""
+    """An index of the ranges of one layout."""
 
     #: Bits of the fields that are written of all of them, and of those that are written of some.
     always: int
@@ -45,12 +45,12 @@ class RangeIndex(Packed, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """True if any of them lasts to the end of the trace."""
+        """True if any range lasts to the end of the trace."""
         return bool(self.opened.any() or (self.closings[0] == OPEN).any())
 
 
 def skips_zero(layout: Layout, bit: int, field: Field) -> bool:
-    """True if 0 is not written: where ranges follow one another a number is 0 between them anyway."""
+    """True if 0 is not written: numbers are 0 between consecutive ranges anyway."""
     follows = not (layout.nests or layout.is_state)
     return bool(bit) and follows and field.values is None and not field.optional
 
@@ -124,8 +124,8 @@ def index_ends(
 
 
 def find_blocks_of_ends(index: RangeIndex, first: int, last: int | None) -> np.ndarray:
-    """Return a mask of the blocks that hold the ranges that end at first <= time < last (local ns, None:
-    without a limit), and perhaps others.
+    """Return a mask of the blocks with the ranges that end at first <= time < last (local ns, None: without a
+    limit), and perhaps others.
     """
     found = index.ends[1] >= first
     if last is None:

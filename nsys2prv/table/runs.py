@@ -108,7 +108,8 @@ def find_role(stream: str, kind: str, column: str) -> str:
 
 
 class Shape(Struct, frozen=True):
-    """What a run is of: ranges of a layout, lines of a kind, samples of a layout's metrics, or states."""
+    """The contents of a run: ranges of a layout, lines of a kind, samples of a layout's metrics, or
+    states."""
 
     #: RANGE, LINE, COUNTER or STATE.
     stream: str
@@ -168,8 +169,8 @@ class Run(Packed, frozen=True, eq=False):
         return self.values if self.shape.stream == COUNTER else self.rows
 
     def find_blocks(self, first: int, last: int | None) -> np.ndarray:
-        """Return a mask of the blocks of rows that hold those at first <= time < last (local ns; None:
-        without an upper limit).
+        """Return a mask of the blocks of rows with times in first <= time < last (local ns; None: without an
+        upper limit).
         """
         found = np.zeros(len(self.samples), bool)
         if first <= self.last_time:
@@ -184,8 +185,8 @@ class Run(Packed, frozen=True, eq=False):
 
 
 class SpillWriter(Closable):
-    """Appends runs to one spill file. field_masks: layout -> bits of the fields that events keep
-    there, kind of lines -> 0 where none is kept; all of what is not in it.
+    """Appends runs to one spill file. field_masks: layout -> bits of the fields to keep, kind of lines -> 0
+    to keep none; missing keys keep everything.
     """
 
     def __init__(
@@ -256,8 +257,8 @@ class SpillReader(Closable):
     def read(
         self, run: Run, spans: Sequence[RowSpan] | None = None, names: Sequence[str] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return columns of rows in some spans (None: of all) as they are stored, and masks of the rows
-        that have a value, of columns of which some lack one. names: None for all.
+        """Return columns of the rows in some spans (None: all) as stored, and masks of the rows with a value,
+        for columns with missing values. names: None for all.
         """
         file = self._open_file(run.path)
         spans = [(0, run.rows)] if spans is None else spans
@@ -307,7 +308,7 @@ class SpillReader(Closable):
 
 
 def read_run(run: Run, *names: str) -> dict[str, np.ndarray]:
-    """Return columns of a run as they are stored; all of them where none is named."""
+    """Return columns of a run as stored, or all columns if none is named."""
     with SpillReader() as reader:
         return reader.read(run, names=names or None)[0]
 

@@ -58,11 +58,10 @@ def mark_unsampled(
     folder: Path,
     clocks: Sequence[ClockMap],
 ) -> None:
-    """Add zeros for the GPUs to the results that hold their samples first, stored in this folder and
+    """Add zeros for the GPUs to the first results with their samples. They are stored in this folder and
     counted in the accounts.
 
-    spans: of the events of each report, local ns. clocks: from each report's time to one that they
-    share.
+    spans: of the events of each report, local ns. clocks: from each report's time to a common time.
     """
     begin = min((clocks[report].to_global(time) for report, (time, _) in spans.items()), default=0)
     for number, ((report, _), held) in enumerate(_group_by_gpu(results).items()):
@@ -76,7 +75,7 @@ def mark_unsampled(
 def _group_by_gpu(
     results: Sequence[WorkResult],
 ) -> dict[tuple[int, ObjectKey], list[tuple[Run, WorkResult]]]:
-    """Return the runs of samples of each GPU of a report, with the results that hold them."""
+    """Return the sample runs of each GPU of a report, with their results."""
     held: dict[tuple[int, ObjectKey], list[tuple[Run, WorkResult]]] = defaultdict(list)
     for result in results:
         for run in result.runs:
@@ -88,11 +87,12 @@ def _group_by_gpu(
 def list_partly_sampled(
     results: Sequence[WorkResult], clocks: Sequence[ClockMap], duration: int
 ) -> Iterator[tuple[int, ObjectKey, int | None, int | None]]:
-    """Yield the GPUs whose metrics lack more than a few periods at the begin or the end of the time in
-    which their report has GPU work, or metrics of others: their sampling began later, or stopped.
-    Report, GPU, and when its metrics begin and end (ns of the trace), None where nothing is lacking there.
+    """Yield the GPUs whose metrics are missing more than a few periods at the beginning or the end of the
+    time in which their report has GPU work or other GPUs' metrics: their sampling started late or stopped
+    early. Yield report, GPU, and begin and end of its metrics (ns of the trace), None if nothing is missing
+    there.
 
-    clocks: from each report's time to that of the trace. duration: of the trace.
+    clocks: from each report's time to trace time. duration: of the trace.
     """
     layouts = {name for kind in all_kinds() if kind.gpu_work for name in kind.layouts}
     work: dict[int, list[Run]] = defaultdict(list)
@@ -116,7 +116,7 @@ def list_partly_sampled(
 
 
 def _add_zeros(result: WorkResult, runs: Sequence[Run], times: np.ndarray, path: Path) -> None:
-    """Add a run of zeros of the metrics of all these runs, the first of which is in the result."""
+    """Add a run of zeros for the metrics of all these runs, the first of which is in the result."""
     first = runs[0]
     metrics = sorted({metric for run in runs for metric in run.shape.metrics})
     with SpillWriter(path, first.report, first.task) as writer:
@@ -129,9 +129,7 @@ def _add_zeros(result: WorkResult, runs: Sequence[Run], times: np.ndarray, path:
 
 
 def _find_kind(result: WorkResult, layout: str) -> str:
-    """Return the kind whose own layout it is, unless only another one, which has it besides, was
-    read there.
-    """
+    """Return the kind read there that owns the layout, or otherwise the one that also uses it."""
     kinds = [one for one in all_kinds() if layout in one.layouts and one.name in result.accounts]
     return min(kinds, key=lambda kind: kind.layouts.index(layout)).name
 
@@ -186,7 +184,7 @@ class _ValueStatistics(Struct):
             self.single = max(self.single, _count_decimals(values, np.float32)) if narrow else -1
 
     def choose_scale(self) -> int:
-        """Return the number of decimals that its integers stand for."""
+        """Return the number of decimals in its integers."""
         wanted = self.single if self.single >= 0 else self.decimals
         if not self.greatest:
             return wanted
@@ -230,8 +228,8 @@ def _scale_run(
     writer: SpillWriter,
     lost: Counter[str],
 ) -> Run:
-    """Return a run of the result with its fractions as integers. scales: decimals by layout and
-    name; lost: counts by name what becomes 0.
+    """Return a run of the result with its fractions as integers. scales: decimals by layout and name; lost:
+    counts values that become 0 by name.
     """
     name, scaled, repaired = run.shape.name, {}, Counter()
     time, numbers = _read_samples(run)
@@ -281,8 +279,8 @@ def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
 
 
 def close_open_ranges(results: Sequence[WorkResult], lasts: Mapping[int, int]) -> None:
-    """End ranges that have no end, and states that hold, with their report. lasts: last time (local
-    ns) of the reports whose processes are captured again later.
+    """End open ranges and lasting states with their report. lasts: last time (local ns) of the reports whose
+    processes are captured again later.
     """
     for result in results:
         if result.report in lasts:
@@ -353,8 +351,8 @@ def _clip_result(result: WorkResult, kinds: dict[str, EventKind], span: Span, fo
 def _clip_ranges(
     columns: dict[str, np.ndarray], span: Span, has_duration: bool
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Return the ranges that lie at least partly within the span (ns), cut to it, or all points, those
-    outside the span put to its begin or end; and how many were changed.
+    """Clip ranges to the span (ns) and drop those outside it, or move points outside the span to its begin or
+    end; return also the number of changed ones.
     """
     first, last = span
     if has_duration:
@@ -371,11 +369,11 @@ def deduplicate_device_samples(
     rows: Mapping[tuple[int, object], int],
     clocks: Sequence[ClockMap],
 ) -> list[Note]:
-    """Take off the results what an earlier report has of the same device, layout and time, counted
-    there; returns a note on what is left out.
+    """Remove from the results any samples that an earlier report has for the same device, layout and time;
+    they are counted in the results. Return a note on the removed samples.
 
-    rows: (report, object key) -> thread of the trace, the same for one device in several reports.
-    clocks: from each report's time to one that they share. Reports are in rank order.
+    rows: (report, object key) -> thread of the trace, the same for one device in several reports. clocks:
+    from each report's time to a common time. Reports are in rank order.
     """
     own = {layout for kind in all_kinds() if not kind.device_wide for layout in kind.layouts}
     # Thread and layout -> report -> its runs, with the results that hold them.
@@ -409,9 +407,9 @@ def deduplicate_device_samples(
 def read_samples(
     samples: Sequence[Slice], numbers: Mapping[tuple[str, str], int]
 ) -> tuple[list[pl.DataFrame], Counter[str]]:
-    """Return the samples of a window, one instant of a row for each of its times, in frames whose every
-    instant has all their types: time, row, and a column for each event type, called so, in their order.
-    Also by layout how many numbers were left out for a greater one of the same time.
+    """Return the samples of a window, one instant of a row for each of its times, in frames in which every
+    instant has all their types: time, row, and a column for each event type, named after it, in their order.
+    Return also, by layout, how many numbers were dropped for a greater one of the same time.
 
     numbers: the type of each sampled number, by layout and label.
     """
@@ -431,10 +429,10 @@ def read_samples(
 
 
 def join_samples(frames: list[pl.DataFrame]) -> list[pl.DataFrame]:
-    """Return the frames themselves, or frames with the instants of equal time and row made one; of two numbers of one type the
-    greater stays.
+    """Return the frames themselves, or frames with the instants of equal time and row merged; of two numbers
+    of one type the greater is kept.
 
-    A time that comes once stays where it is, so that what is in order costs no more than a look.
+    A time that occurs once stays in its place, so samples in order cost only a check.
     """
     if not frames:
         return frames
@@ -467,7 +465,7 @@ def _count_samples(frames: Sequence[pl.DataFrame]) -> Counter[str]:
 
 
 def _split_at_holes(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield the frame cut into frames whose every instant has all their types."""
+    """Yield the frame cut into frames in which every instant has all types."""
     time, row, *numbers = frame.get_columns()
     if not any(one.has_nulls() for one in numbers):
         yield frame

@@ -1,5 +1,5 @@
-"""Slices of runs: some rows of one, in trace time and in the trace's own numbers; and what the local
-times and indices of the runs of a job mean there (:class:`GlobalIds`).
+"""Represent slices of runs: some rows of a run, in trace time and with the trace's own numbers; and the
+translation of local times and indices to these (:class:`GlobalIds`).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def to_begin_times(begin: np.ndarray, end: np.ndarray, clock: ClockMap) -> np.nd
 
 
 def to_trace_times(times: np.ndarray, clock: ClockMap, opened: int) -> np.ndarray:
-    """Return trace times (ns) of local ones; `opened` for those that are OPEN, as the ends of
-    ranges that last to the end of the trace are.
+    """Translate local times to trace times (ns); OPEN times, such as the ends of ranges that last to the end
+    of the trace, become `opened`.
     """
     if core is not None:
         mapped, drift = np.empty(len(times), np.int64), float(clock.drift)
@@ -116,9 +116,7 @@ class GlobalIds(Struct):
     callers: np.ndarray
 
     def find_table(self, shape: Shape, column: str) -> IdTable | None:
-        """Return the table from local to global numbers of a column, None if it holds plain numbers
-        or times.
-        """
+        """Return the table from local to global numbers of a column, or None for plain numbers and times."""
         role = find_role(shape.stream, shape.name, column)
         tables = {OBJECTS: self.objects, DOMAINS: self.domains, CALLERS: self.stacks}
         return tables.get(role) or self.names.get(role)
@@ -131,7 +129,7 @@ def load_global_ids(path: Path) -> GlobalIds:
 
 
 class Slice:
-    """Rows of one run, ascending by time. Times are those of the trace, ns."""
+    """Rows of one run, ascending by time. Times are trace times, ns."""
 
     def __init__(self, run: Run, ids: GlobalIds, values: Columns, valid: Columns) -> None:
         self.run, self._ids, self._values, self._valid = run, ids, values, valid
@@ -153,9 +151,8 @@ class Slice:
         self.keep(find_places(inside))
 
     def find(self, name: str, rows: Places = EVERY) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return a column of rows that have it, other than times, and the table that its values are
-        indices of: together they say what :meth:`column` does, without a copy. None: the values stand
-        for themselves.
+        """Return a column of rows that have it, other than times, and the table into which its values are
+        indices: together they are :meth:`column`, without a copy. None: the values are not indices.
         """
         lookup = self._ids.find_table(self.run.shape, name)
         values = self._values[name][rows]
@@ -223,7 +220,7 @@ class RangeSlice(Slice):
 
     @property
     def begin(self) -> np.ndarray:
-        """When they begin."""
+        """Their begins."""
         return self.times
 
     def keep(self, rows: Places) -> None:
@@ -270,7 +267,7 @@ class RangeSlice(Slice):
         return self.column("order") if "order" in self._values else self.end
 
     def split(self, rows: Places = EVERY) -> Iterator[AlikeRanges]:
-        """Yield rows by the bits of the fields that are written of them, ascending."""
+        """Yield rows by the bits of their written fields, ascending."""
         index, bits = self.index, []
         places = np.arange(len(self))[rows]
         if not len(places):
@@ -306,7 +303,7 @@ class RangeSlice(Slice):
 
 
 class AlikeRanges(Struct, frozen=True):
-    """Ranges of a slice of which the same fields are written."""
+    """Ranges of a slice with the same written fields."""
 
     ranges: RangeSlice
     #: Bits of these fields.
@@ -321,12 +318,12 @@ class AlikeRanges(Struct, frozen=True):
 
     @property
     def begin(self) -> np.ndarray:
-        """When they begin."""
+        """Their begins."""
         return self.ranges.begin[self.rows]
 
     @property
     def until(self) -> np.ndarray:
-        """When they end in this trace."""
+        """Their ends in this trace."""
         return self.ranges.until[self.rows]
 
     def find_order(self) -> np.ndarray:
@@ -365,9 +362,8 @@ def read_slice(
     window: tuple[int, int | None] | None = None,
     ends: bool = True,
 ) -> Slice:
-    """Return the rows of a run in a window of the trace (first <= time < last, ns; None: all of them):
-    of ranges those that begin there or, if `ends`, end there. names: of the columns of ranges besides
-    times and rows, None for all.
+    """Return the rows of a run in a window of the trace (first <= time < last, ns; None: all): ranges that
+    begin there or, if `ends`, end there. names: columns of ranges besides times and rows, None for all.
     """
     spans = None
     if window is not None:
@@ -386,7 +382,7 @@ def read_slice(
 
 
 def _find_spans(run: Run, first: int, last: int | None, ends: bool) -> list[RowSpan]:
-    """Return the spans of rows that hold those at first <= time < last (local ns)."""
+    """Return the spans of rows with first <= time < last (local ns)."""
     blocks = run.find_blocks(first, last)
     if run.index is not None and ends:
         blocks |= find_blocks_of_ends(run.index, first, last)

@@ -1,10 +1,10 @@
-"""Time windows of the trace: where they lie, and what is in each, in trace time and in the trace's own
+"""Divide the trace into time windows, and read the contents of each in trace time and with the trace's own
 numbers. Writers of any format read the trace through :class:`WindowReader`.
 
-A window looks into every run that it touches. A job of a thousand reports has some seventy thousand
-runs of a few records each; looking into all of them for every window would cost more than their
-records. So small runs of one shape are joined before a trace is written (:func:`join_small_runs`), to
-runs in trace time, of global numbers, in memory that does not grow with the job.
+A window looks into every run that it touches. A job of a thousand reports has some seventy thousand runs of a
+few records each; looking into all of them for every window would cost more than their records. So small runs
+of one shape are joined before a trace is written (:func:`join_small_runs`), into runs in trace time, with
+global numbers, in memory that does not grow with the job.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def choose_window_bounds(
 
 
 class Window(Struct, frozen=True):
-    """What is in a window of the trace, in the order of its runs."""
+    """The contents of a window of the trace, in the order of its runs."""
 
     #: Ranges that begin there, end there, or both.
     ranges: list[RangeSlice]
@@ -138,7 +138,7 @@ def join_small_runs(
     parent: Path,
     run_tasks: Callable[[Callable, Sequence], Iterable],
 ) -> list[Run]:
-    """Return the runs of a job, of which small ones are joined. parent: of the folder with those.
+    """Join the small runs of a job, and return all its runs. parent: of the folder for joined ones.
     run_tasks: maps over tasks.
     """
     groups = _group_small_runs(runs)
@@ -211,7 +211,7 @@ def _join_group(
 
 
 def _find_column(name: str, piece: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return a column of a piece, which may lack it where others have it."""
+    """Return a column of a piece, or a substitute if only other pieces have it."""
     if name in piece:
         return piece[name]
     if name == "order":

@@ -116,7 +116,7 @@ class WorkResult(Struct):
             self.left_out[name, reason] += int(count)
 
     def store_lines(self, lines: CommunicationLines, writer: SpillWriter) -> None:
-        """Store lines, and count them, and those that were not to be stored."""
+        """Store lines, and count them and those that were not to be stored."""
         self.lines[lines.kind] += len(lines.send)
         if not writer.field_masks.get(lines.kind, 1):
             return self.leave_out(lines.kind, Reason.LAUNCH_LEFT_OUT, len(lines.send))
@@ -127,8 +127,8 @@ class WorkResult(Struct):
 
 
 def spill_rows(rows: Rows, open_ended: bool, writer: SpillWriter, account: Account) -> list[Run]:
-    """Store one piece of the normal form; returns the run of its ranges, if there are any. What is
-    dropped or repaired is counted in the account.
+    """Store one piece of the normal form; return the run of its ranges, if there are any. Dropped and
+    repaired rows are counted in the account.
 
     open_ended: a row without an end lasts to the end of the trace.
     """
@@ -183,7 +183,7 @@ def _order_by_time(time: np.ndarray) -> slice | np.ndarray:
 
 
 def _select_rows(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice | np.ndarray:
-    """Return the rows at `chosen`; a slice takes all of them."""
+    """Return the rows at `chosen`; a slice selects all of them."""
     return (
         chosen if isinstance(rows, slice) else rows if isinstance(chosen, slice) else rows[chosen]
     )
@@ -192,8 +192,8 @@ def _select_rows(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice 
 def repair_times(
     rows: Rows, open_ended: bool, account: Account
 ) -> tuple[slice | np.ndarray, np.ndarray]:
-    """Return the rows to keep (a slice: all, of which there are some), and the ends of all rows:
-    after the begin by at least 1 ns, or OPEN.
+    """Return the rows to keep (a slice for all, if any), and the ends of all rows: at least 1 ns after the
+    begin, or OPEN.
     """
     if load_catalogue().layouts[rows.layout].is_state:
         rows = replace(rows, end=rows.begin + 1)
@@ -221,10 +221,9 @@ def repair_times(
 
 
 def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> list[Run]:
-    """Store lines; returns their run, if there are any.
+    """Store lines; return their run, if there are any.
 
-    Lines whose ends lack usable times are left out; the row that a line leads to is spilled under
-    the same condition.
+    Lines without usable times are left out; the row that a line leads to is spilled under the same condition.
     """
     columns = {
         "time": lines.send,
@@ -249,9 +248,7 @@ def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> list[Run]:
 
 
 class CommonNumbers:
-    """Objects, domains and names of several reading tasks under common numbers; only what their
-    facts name.
-    """
+    """Common numbers for the objects, domains and names in the facts of several reading tasks."""
 
     def __init__(self) -> None:
         self.objects = Numbering()

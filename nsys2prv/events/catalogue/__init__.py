@@ -1,8 +1,8 @@
 """Declare event types, their labels and values, as typed data.
 
-In: the files of ``events`` (``events/README.md`` says how to write them) and ``counters.yaml``. Out:
-:func:`load_catalogue`, from which everything that gives a Paraver number a meaning is read: the
-writer of records, the ``.pcf``, the documents. A test checks that an event type has one meaning.
+Input: the files of ``events`` (``events/README.md`` describes their format) and ``counters.yaml``. Output:
+:func:`load_catalogue`, the source of every meaning of a Paraver number, for the record writer, the ``.pcf``
+and the documents. A test checks that each event type has one meaning.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ class NameSet(Struct, frozen=True, forbid_unknown_fields=True):
     known: str | None = None
 
     def list_known_values(self) -> dict[str, int]:
-        """Return the names whose values are fixed, with these."""
+        """Return the names with fixed values, and these values."""
         return _read_known_names(self.known) if self.known else {}
 
     def find_values(self, names: re.Pattern[str]) -> list[int]:
-        """Return the values of those of these names that match a pattern from their begin."""
+        """Return the values of the names that match a pattern from their beginning."""
         return [value for name, value in self.list_known_values().items() if names.match(name)]
 
 
@@ -163,7 +163,7 @@ class StateRule(Struct, frozen=True):
 
 
 class Layout(Struct, frozen=True, dict=True):
-    """The event types that stand together in one record."""
+    """The event types that form one record."""
 
     #: Name in the catalogue.
     name: str
@@ -191,7 +191,7 @@ class Layout(Struct, frozen=True, dict=True):
 
     @cached_property
     def usual_mask(self) -> int:
-        """Bits of the fields that are written unless others are asked for."""
+        """Bits of the fields that are written by default."""
         return self._mask(lambda field: not (field.detail or field.of_launch))
 
     @cached_property
@@ -201,7 +201,7 @@ class Layout(Struct, frozen=True, dict=True):
 
     @cached_property
     def every_mask(self) -> int:
-        """Bits of all fields but those that sum up others."""
+        """Bits of all fields except those that sum others."""
         return self._mask(lambda field: not field.sums_up)
 
     @cached_property
@@ -237,8 +237,8 @@ class LineKind(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of the section ``calls``: a table whose rows are calls of host threads, or work on
-    GPUs. From it come a layout, a name set and a kind of event (:mod:`nsys2prv.events.attributes`).
+    """One line of the section ``calls``: a table with calls of host threads, or GPU work. It defines a
+    layout, a name set and an event kind (:mod:`nsys2prv.events.attributes`).
     """
 
     #: Name of the kind of event, of its layout and of its name set.
@@ -278,7 +278,7 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def has_duration(self) -> bool:
-        """True if its rows last, False if they are points in time."""
+        """True if its rows have durations, False if they are points in time."""
         return len(self.time) > 1
 
     def make_kind(self) -> dict[str, Any]:
@@ -349,8 +349,8 @@ class Catalogue(Struct, frozen=True):
 
 @cache
 def load_catalogue() -> Catalogue:
-    """Load the files in ``events`` as one catalogue. Raises ValueError, which names the file and the
-    entry, for what is wrong in them.
+    """Load the files in ``events`` as one catalogue. Raise ValueError with the file and the entry for
+    mistakes in them.
     """
     data, files = _read_sections()
 
@@ -427,7 +427,7 @@ def _list_fields(name: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[st
 
 @contextmanager
 def name_entry(file: str, section: str, name: object) -> Iterator[None]:
-    """Raise ValueError with the file and the entry for what is wrong in a declaration."""
+    """Raise ValueError with the file and the entry for mistakes in a declaration."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
@@ -440,8 +440,8 @@ def _make_state_rule(
     rules: Mapping[str, Mapping[str, Any]],
     values: Mapping[str, int],
 ) -> StateRule | None:
-    """Return the rule of a layout's key ``state``: a state, or the name of a rule and whether it
-    yields. values: those of states by name.
+    """Return the rule of a layout's key ``state``: a state, or the name of a rule and whether it yields.
+    values: state numbers by name.
     """
     if spec is None:
         return None
@@ -527,8 +527,8 @@ def number_domains(domains: set[str]) -> dict[str, int]:
 
 
 class Metric(NamedTuple):
-    """A sampled number: its label, and how many decimals its integers stand for (value = integer /
-    10 ** precision).
+    """A sampled number: its label, and the number of decimals in its integers (value = integer / 10 **
+    precision).
     """
 
     #: Its label.
@@ -538,7 +538,7 @@ class Metric(NamedTuple):
 
 
 class CounterTable(NamedTuple):
-    """The fixed names of a layout: event type -> label, and what a name is reduced to -> label."""
+    """The fixed names of a layout: event type -> label, and reduced name -> label."""
 
     #: Event type -> label.
     labels: dict[int, str]
