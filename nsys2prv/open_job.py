@@ -114,7 +114,7 @@ class OpenJob(Closable):
     def __repr__(self) -> str:
         return (
             f"<job of {format_count(len(self.prepared.infos), 'report')}: {self.prepared.model.describe_processes()} on "
-            f"{format_count(len(self.prepared.model.tree.nodes), 'host')}, {format_count(self.devices.height, 'GPU')}, {self.duration / 1e9:.3f} s, "
+            f"{format_count(len(self.prepared.model.tree.nodes), 'node')}, {format_count(self.devices.height, 'GPU')}, {self.duration / 1e9:.3f} s, "
             f"{sum(self.layouts.values()):,} events, {format_count(len(self.warnings), 'warning')}; "
             ".kinds, .frame(KIND), .analyse(), .findings()>"
         )

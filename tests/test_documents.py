@@ -150,7 +150,7 @@ def test_the_tutorial_quotes_what_the_commands_print(
     assert len(quoted) >= 10
     assert [line for line in quoted if line not in printed] == []
     summary = convert(TRAINING, tmp_path / "t.prv", Options(jobs=1, quiet=True))
-    (clocks,) = re.findall(r"`(\d hosts aligned by .+?)`", text, re.S)
+    (clocks,) = re.findall(r"`(\d nodes aligned by .+?)`", text, re.S)
     assert " ".join(clocks.split()) in summary.text()
 
 

@@ -31,7 +31,7 @@ def test_the_notebook_runs() -> None:
     assert {output.output_type for output in outputs} <= {"execute_result", "display_data"}
     pages = [page for output in outputs if (page := output.data.get("text/html"))]
     for part in (
-        "job of 4 reports: 4 ranks on 2 hosts",
+        "job of 4 reports: 4 ranks on 2 nodes",
         "parallel_efficiency",
         "% of the time)",
         "median_us",

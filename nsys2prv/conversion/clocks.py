@@ -68,7 +68,7 @@ def find_host_clocks(job: Opened) -> tuple[list[int], list[str]]:
         key = (placement.machine, report if alone else -1)
         if key not in keys:
             keys[key] = len(names)
-            name = info.host or "unknown host"
+            name = info.host or "unknown node"
             unnamed = not info.host and info.system_ns is None
             if (alone or unnamed) and len(job.infos) > 1:
                 name += f" {info.name}"
@@ -291,17 +291,17 @@ def describe_clocks(
     if any(placement.method == AS_THEY_ARE for placement in placements):
         return ["not aligned: every report keeps its own time (--align none)"]
     if hosts < 2:
-        one = "1 report" if len(placements) == 1 else "1 host"
+        one = "1 report" if len(placements) == 1 else "1 node"
         return [f"{one}, one clock: nothing to align"]
     if record is None:
-        return [f"{hosts:,} hosts placed by UTC only, which may be wrong by milliseconds"]
+        return [f"{hosts:,} nodes placed by UTC only, which may be wrong by milliseconds"]
     alone = [name for name, clock in record.hosts.items() if not is_aligned(clock)]
     aligned = [clock for name, clock in record.hosts.items() if name not in alone]
     lines = _describe_aligned(aligned, hosts)
     if alone:
         state = "not aligned with the others" if aligned else "not aligned"
         lines.append(
-            f"{format_count(len(alone), 'host')} {state} ({list_some(alone)}): placed by UTC, "
+            f"{format_count(len(alone), 'node')} {state} ({list_some(alone)}): placed by UTC, "
             "which may be wrong by milliseconds"
         )
     return [*lines, *_describe_remaining_violations(record)]
@@ -309,7 +309,7 @@ def describe_clocks(
 
 def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> list[str]:
     if clocks and not any(clock.method for clock in clocks):
-        return [f"{format_count(len(clocks), 'host')} corrected by the given clock file"]
+        return [f"{format_count(len(clocks), 'node')} corrected by the given clock file"]
     if len(clocks) < 2:
         return []
     how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
@@ -318,7 +318,7 @@ def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> list[str]:
     observed = max(clock.observations for clock in clocks)
     bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
     error = f"below {_format_time_bound(max(bounds))}" if bounds else "unknown"
-    return [f"{how_many} hosts aligned by {observed:,} {evidence}, error {error}"]
+    return [f"{how_many} nodes aligned by {observed:,} {evidence}, error {error}"]
 
 
 def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:

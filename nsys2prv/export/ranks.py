@@ -270,7 +270,7 @@ class Captures(Struct, frozen=True):
         names = [list_some([infos[at].name for at in run]) for run in self.runs]
         return (
             f"{list_some(names, separator='; ')}: {len(self.runs)} runs after each other ({self.gap / 1e9:,.1f} s "
-            "apart, in different processes of one host), not ranks of one job"
+            "apart, in different processes of one node), not ranks of one job"
         )
 
 

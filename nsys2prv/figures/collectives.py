@@ -111,7 +111,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
         )
     if unplaced:
         result.missing.append(
-            f"waits, bandwidths and stragglers of {format_count(unplaced, 'NCCL collective')}: unknown, as the clocks of their hosts "
+            f"waits, bandwidths and stragglers of {format_count(unplaced, 'NCCL collective')}: unknown, as the clocks of their nodes "
             "could not be aligned"
         )
     if mpi.height:
@@ -288,7 +288,7 @@ def _add_sizes(matched: pl.DataFrame, context: Context, result: Result) -> None:
     result.add("sizes", _label_operations(rows, matched, context))
     if link_is_unknown:
         result.notes.append(
-            "link speeds are known only for NVLink between GPUs of one host; reports do not contain network speeds"
+            "link speeds are known only for NVLink between GPUs of one node; reports do not contain network speeds"
         )
 
 

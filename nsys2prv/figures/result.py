@@ -489,7 +489,7 @@ class JobRanks(Struct, frozen=True):
             return self._describe_one(tasks[0])
         ranks = sorted(self.list_ranks(tasks))
         nodes = rows["node"].unique(maintain_order=True).to_list()
-        more = f" and {format_count(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""
+        more = f" and {format_count(len(nodes) - 3, 'node')} more" if len(nodes) > 3 else ""
         where = ", ".join(nodes[:3]) + more
         unnamed = rows["who"].filter(rows["rank"].is_null()).to_list()
         if unnamed:
@@ -576,7 +576,7 @@ def _name_ranks(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> s
         if len(ranks) <= MOST_NAMED:
             shown = ",".join(map(str, ranks))
         return f"every {format_ordinal(*steps)} ({shown})"
-    return f"ranks {shown}, across hosts"
+    return f"ranks {shown}, across nodes"
 
 
 def sum_known(numbers: pl.Expr) -> pl.Expr:

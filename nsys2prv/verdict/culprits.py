@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
+from nsys2prv._util.text import choose_decimals
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.host_time import PARTS, compare_with_others, describe_parts
 from nsys2prv.figures.stacks import label_place
@@ -59,8 +60,19 @@ def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
         len(tasks) > 1 and facts.job.find_host([*tasks]) and not _find_stage(facts, suspect)[0]
     )
     kind = "slow_host" if of_host and claim.key != "hiccup" else ""
-    evidence = [*claim.evidence, *_count_last(facts, tasks)]
+    evidence = [*claim.evidence, *_say_onset(cause, facts, suspect), *_count_last(facts, tasks)]
     return replace(claim, title=title, evidence=evidence, kind=kind)
+
+
+def _say_onset(cause: Cause, facts: CauseContext, suspect: Suspect) -> Iterator[Said]:
+    """Say in how many iterations processes lose what they do, and since when."""
+    steady = facts.options.steady
+    if steady and suspect.kind in KINDS:
+        chosen = find_loss(facts, suspect, *facts.replay.list_saved(cause.changes)).shape.chosen
+        for first in np.flatnonzero(chosen)[:1].tolist():
+            begin, end = steady.edges[first : first + 2].tolist()
+            at = f"{begin / 1e9:.{choose_decimals(end - begin)}f}"
+            yield say("onset", count=int(chosen.sum()), of=len(chosen), first=first + 1, at=at)
 
 
 def _find_stage(facts: CauseContext, suspect: Suspect) -> tuple[int, int]:

@@ -42,7 +42,7 @@ def test_communicators_by_their_members() -> None:
         21: "node01 (0,2)",
         30: "every 4th (0,4,8,12)",
         31: "every 2nd (1,3,5,7)",
-        40: "ranks 0,1,7, across hosts",
+        40: "ranks 0,1,7, across nodes",
         50: "rank 3 alone",
     }
 

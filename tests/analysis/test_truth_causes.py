@@ -42,7 +42,7 @@ def test_samples_together_are_small() -> None:
 def test_the_conversion_warns_of_nothing(tmp_path: Path) -> None:
     summary = nsys2prv.convert(SAMPLE, tmp_path / "out.prv", Options(quiet=True, jobs=1))
     assert summary.warnings == []
-    host = next(line for line in summary.text().splitlines() if " hosts aligned by " in line)
+    host = next(line for line in summary.text().splitlines() if " nodes aligned by " in line)
     assert float(re.search(r"error below (\d+) us", host)[1]) < 50
 
 

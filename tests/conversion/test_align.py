@@ -305,7 +305,7 @@ def test_reports_that_name_no_host_have_clocks_of_their_own(tmp_path: Path) -> N
         connection.close()
     convert(reports, tmp_path / "o.prv", Options(jobs=1))
     clocks = yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"]
-    assert list(clocks) == [f"unknown host {report.name}" for report in reports]
+    assert list(clocks) == [f"unknown node {report.name}" for report in reports]
     first = truth["hosts"][0]
     for host, clock in list(zip(truth["hosts"], clocks.values(), strict=True))[1:]:
         assert clock["offset_ns"] == pytest.approx(

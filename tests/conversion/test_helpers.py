@@ -140,7 +140,7 @@ def test_outputs_agree(wrapped: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["report", str(wrapped), "--html", str(page), "--json", str(facts)]) == 0
     text = capsys.readouterr().out
     assert text.startswith("2 ranks on 1 node, no GPU work;")
-    assert "<span>2 ranks on 1 host</span>" in page.read_text()
+    assert "<span>2 ranks on 1 node</span>" in page.read_text()
     share = re.search(r"Ranks spend ([\d.]+)% of the steady state in MPI", " ".join(text.split()))[
         1
     ]

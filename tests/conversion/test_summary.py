@@ -101,16 +101,16 @@ def test_clocks_of_hosts_are_told_in_a_line() -> None:
     ends = HostClock(
         5, method="ends of collectives", reference="n0", observations=130, bound_ns=20_100
     )
-    assert clocks(reference, ends) == ["2 hosts aligned by 135 collectives, error below 21 us"]
+    assert clocks(reference, ends) == ["2 nodes aligned by 135 collectives, error below 21 us"]
     utc = HostClock(0, method="UTC")
     aligned, alone = clocks(reference, ends, utc)
-    assert aligned.startswith("2 of 3 hosts aligned by")
-    assert alone.startswith("1 host not aligned with the others (n2): placed by UTC")
+    assert aligned.startswith("2 of 3 nodes aligned by")
+    assert alone.startswith("1 node not aligned with the others (n2): placed by UTC")
     placed = HostClock(0, method="host clock + UTC")
     assert clocks(placed, placed) == [
-        "2 hosts not aligned (n0, n1): placed by UTC, which may be wrong by milliseconds"
+        "2 nodes not aligned (n0, n1): placed by UTC, which may be wrong by milliseconds"
     ]
-    assert clocks(HostClock(3), HostClock(4)) == ["2 hosts corrected by the given clock file"]
+    assert clocks(HostClock(3), HostClock(4)) == ["2 nodes corrected by the given clock file"]
     (both,) = describe_clocks(
         None, [Placement(0, ClockMap(0), "UTC"), Placement(1, ClockMap(0), "UTC")], 2
     )
@@ -128,7 +128,7 @@ def test_the_package_shows_what_it_offers() -> None:
     with pytest.raises(nsys2prv.Nsys2prvError, match="nowhere: no such file"):
         nsys2prv.convert("nowhere", "out.prv")
     with nsys2prv.open(SAMPLES / "graphs") as job:
-        assert repr(job).startswith("<job of 2 reports: 2 ranks on 1 host, 2 GPUs")
+        assert repr(job).startswith("<job of 2 reports: 2 ranks on 1 node, 2 GPUs")
         assert "<iframe srcdoc=" in job._repr_html_()
         results = job.analyse("efficiencies", "findings")
         assert "<Result efficiencies: Efficiencies" in repr(results)

@@ -440,7 +440,7 @@ def test_messages_of_a_stream_keep_their_order(tmp_path: Path) -> None:
     ]
     assert summary.notes == [
         "MPI messages: 3 lines for 3 sends and 3 receives",
-        "MPI messages: 1 received before they were sent within one host, which has one clock; "
+        "MPI messages: 1 received before they were sent within one node, which has one clock; "
         "some recorded calls are missing or wrong",
     ]
 

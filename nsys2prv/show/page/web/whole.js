@@ -18,7 +18,7 @@ export const showWhole = data => {
   const lanes = data.lanes.map((_, lane) => lane);
   let timeline = null;
   const isGrouped = lanes.length > MANY, culprits = data.moments.flatMap(moment => moment?.culprits ?? []);
-  const groupers = { "like ones together": () => groupAlike(data, culprits), "by host": () => groupByHost(data) };
+  const groupers = { "like ones together": () => groupAlike(data, culprits), "by node": () => groupByHost(data) };
   const buttons = [
     makeButton("whole job", "from the first event to the last", () => timeline.show(0, data.duration)),
   ];
