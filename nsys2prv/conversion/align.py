@@ -1,7 +1,7 @@
-"""Align the reports of a job: one time, one set of rows, one value for each name, and what follows
-from several reports.
+"""Align the reports of a job: one time, one set of rows, one value for each name, and relations between
+reports.
 
-In: a job that is read. Out: one that can be cut, written or analyzed.
+Input: a job with its events read. Output: a job that can be cut, written or analyzed.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from nsys2prv.writers.rows import build_object_model
 
 
 def align_reports(job: Read) -> Job:
-    """Return the job with its reports on one time, one set of rows and one numbering of names, and with
-    what follows from several reports. Raises NothingToWrite where no events were read.
+    """Return the job with its reports on one time, one set of rows and one numbering of names, and with the
+    relations between reports. Raise NothingToWrite if no events were read.
     """
     with job.progress.show_phase("clocks", 4) as advance:
         captures = _find_captures(job)
@@ -105,9 +105,9 @@ def align_reports(job: Read) -> Job:
 def _align_by_clock_results(
     job: Read, captures: Captures
 ) -> tuple[Read, dict[tuple[int, int], tuple[int, int]] | None, ClockRecord | None]:
-    """Return the clock corrections that follow from the events read for the clocks alone; None
-    without such events. With them, reports get the same clocks whatever event kinds are
-    selected. Before them, the job and its `silent_in_nccl` where these events tell them, too.
+    """Return the clock corrections from the events that were read only for the clocks; None without such
+    events. They give reports the same clocks whatever event kinds are selected. Return first the job and its
+    `silent_in_nccl`, if these events determine it, too.
     """
     if not any(result.facts for result in job.clock_results):
         return job, None, None
@@ -159,9 +159,7 @@ def _check_job(job: Read, captures: Captures) -> list[str]:
 
 
 def _check_ranks(job: Numbered) -> tuple[list[str], list[str]]:
-    """Return warnings about ranks that are missing, and about those that are claimed twice, of a job of
-    one run.
-    """
+    """Return warnings about missing ranks and about ranks claimed twice, for a job of one run."""
     if len(job.captures.runs) > 1:
         return [], []
     processes = [one for one in job.model.processes if one.pid and not one.is_helper]
@@ -204,8 +202,8 @@ def _number_rows(
     silent: dict[tuple[int, int], tuple[int, int]] | None = None,
     more: Sequence[tuple[int, DeviceKey]] = (),
 ) -> Numbered:
-    """Return the job with rows for all objects with events, and for `more`, and with the communicators of
-    NCCL kernels that do not record theirs, unless it has these: then `silent` is known.
+    """Return the job with rows for all objects with events, and for `more`, and with communicators for NCCL
+    kernels without recorded ones, unless it has these: then `silent` is known.
     """
     results = job.results
     if silent is None:
@@ -236,7 +234,7 @@ def _number_rows(
 
 
 def _find_devices(job: Read) -> list[tuple[int, DeviceKey]]:
-    """Return the GPUs that get states: those with streams that hold events."""
+    """Return the GPUs that get states: those with streams with events."""
     if not any(kind.name == "device_state" for kind in job.selection.kinds):
         return []
     streams = {
@@ -275,7 +273,7 @@ def _gather_all_facts(job: Placed) -> RelationContext:
 
 
 def _add_states(job: Job) -> Job:
-    """Add the state records of threads and streams where they are asked for."""
+    """Add the state records of threads and streams on request."""
     if not job.plan.options.states:
         return job
     from nsys2prv.conversion import states

@@ -1,9 +1,9 @@
-"""Replace texts that tell of users, machines and programs by pseudonyms, in a job that is ready to be
+"""Replace texts that identify users, machines and programs by pseudonyms, in a job that is ready to be
 written or analyzed: names of hosts, reports, processes, threads, NVTX ranges, functions, modules and files.
 
-A pseudonym follows from the text alone, so that the same text has the same one in every trace. Names
-of CUDA, MPI and the operating system, of kernels, GPUs and metrics stay: classes of kernels, findings and views
-depend on them.
+A pseudonym depends only on the text, so the same text has the same pseudonym in every trace. Names of CUDA,
+MPI and OS functions, of kernels, GPUs and metrics are kept: kernel classes, findings and views depend on
+them.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ LONGEST_NUMBER = 6
 
 @lru_cache(100_000)
 def make_pseudonym(kind: str, text: str) -> str:
-    """Return the pseudonym of a text, as in `range-5f3a91c2-12`: short numbers of the text stay, in
-    their order, for names that differ by them belong together.
+    """Return the pseudonym of a text, such as `range-5f3a91c2-12`: short numbers of the text are kept, in
+    their order, because names that differ only in numbers belong together.
     """
     numbers = [one for one in _NUMBER.findall(text) if len(one) <= LONGEST_NUMBER]
     pattern = _NUMBER.sub(lambda one: "#" if len(one[0]) <= LONGEST_NUMBER else one[0], text)
@@ -98,7 +98,7 @@ class Pseudonyms:
 
 
 def hide_names(job: Job) -> Job:
-    """Return a job with pseudonyms for what is private. Its `plain_labels` keep the labels of names, for
+    """Return a job with pseudonyms for private names. Its `plain_labels` keep the original labels, for
     decisions that depend on them.
     """
     keys = (key for _, key in job.list_objects() if isinstance(key, DeviceKey) and key.kind != GPU)
@@ -249,7 +249,7 @@ def _hide_label(kind: str, label: str) -> str:
 
 
 def _hide_function(label: str) -> str:
-    """Return the label of a function, as in `solve (app)` or `[libc.so.6]`, without private names."""
+    """Return the label of a function, such as `solve (app)` or `[libc.so.6]`, without private names."""
     function, module = _FUNCTION.fullmatch(label).groups()
     if module is None and function.startswith("["):
         return f"[{_hide_label('module', function.strip('[]'))}]"

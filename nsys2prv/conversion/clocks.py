@@ -1,8 +1,8 @@
-"""Place all reports in trace time: align the clocks of hosts by what their processes did together, and
-say how well.
+"""Place all reports in trace time: align the clocks of hosts by the common events of their processes, and
+estimate the error.
 
-In: a job whose reports are placed by their own clocks, and facts about calls of several ranks. Out:
-maps from the times of each report to those of the trace.
+Input: a job with reports placed by their own clocks, and facts about calls of several ranks. Output: maps
+from the times of each report to trace time.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def gather_facts(
     clock_groups: Sequence[int] = (),
     clock_error: int = ALIGNED_ERROR,
 ) -> RelationContext:
-    """Return the context of relations with all facts of a job, whose times these clocks map. hosts,
-    clock_groups: of each report; all are of one group unless given.
+    """Return the context of relations with all facts of a job, with times mapped by these clocks. hosts,
+    clock_groups: of each report; one group by default.
     """
     files: dict[str, tuple[FactFile, ...]] = defaultdict(tuple)
     captures = job.captures.numbers
@@ -207,8 +207,8 @@ def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]
 
 
 def group_comparable_reports(job: Placed) -> list[int]:
-    """Return a group number for each report; times are comparable within a group. Without any
-    observation all reports are of one group.
+    """Return a group number for each report; times are comparable within a group. Without observations all
+    reports are in one group.
     """
     if job.clock_record is None or not job.clock_record.hosts:
         return [0] * len(job.infos)
@@ -285,8 +285,8 @@ def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
 def describe_clocks(
     record: ClockRecord | None, placements: Sequence[Placement], hosts: int
 ) -> list[str]:
-    """Return lines on how many hosts were aligned, by what and how well, then on problems. hosts:
-    number of the clocks of :func:`find_host_clocks`.
+    """Return lines on the number of aligned hosts, the method and its error, then on problems. hosts: number
+    of the clocks of :func:`find_host_clocks`.
     """
     if any(placement.method == AS_THEY_ARE for placement in placements):
         return ["not aligned: every report keeps its own time (--align none)"]
@@ -340,9 +340,8 @@ def _format_time_bound(ns: int) -> str:
 
 
 def describe_hosts(record: ClockRecord) -> list[str]:
-    """Return a line for each host (of many those with the largest errors), then causality and
-    notes.
-    """
+    """Return a line for each host (for many hosts, those with the largest errors), then causality and
+    notes."""
     shown = hosts = list(record.hosts.items())
     if len(hosts) > MOST_HOSTS:
         shown = sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:MOST_HOSTS]

@@ -53,15 +53,15 @@ def convert(
     options: Options = DEFAULTS,
     write_report: Callable[..., str] | None = None,
 ) -> Summary:
-    """Write the trace of these reports (files, folders of reports, patterns) to `output`: .prv
-    (with .pcf and .row beside it) for Paraver, .pftrace for Perfetto, either with .gz.
+    """Write the trace of these reports (files, folders of reports, patterns) to `output`: .prv (with .pcf and
+    .row beside it) for Paraver, .pftrace for Perfetto, either with .gz.
 
-    Raises Nsys2prvError with one clear line when a report cannot be read or the trace cannot
-    be written, NothingToWrite when there is no event of the kinds asked for. Files under the final
-    names are replaced only by complete ones.
+    Raise Nsys2prvError with one clear line when a report cannot be read or the trace cannot be written,
+    NothingToWrite when there are no events of the requested kinds. Files under the final names are replaced
+    only by complete ones.
 
-    write_report: writes what options.report asks for, as
-    :func:`nsys2prv.cli.report.write_report_files` does.
+    write_report: writes the files requested by options.report, see
+    :func:`nsys2prv.cli.report.write_report_files`.
     """
     plan = Plan.from_options(options, choose_writer(output)[0].draws_launches)
     given = [reports] if isinstance(reports, str | Path) else reports
@@ -101,15 +101,15 @@ def prepare(
     given: Sequence[str | Path] | None = None,
     left_out: Sequence[str] = (),
 ) -> Job:
-    """Return the job of these reports, cut as planned, to be written or analyzed. They are read by
-    the pool's workers, or by this process where that is not worth it.
+    """Return the job of these reports, cut as planned, ready to be written or analyzed. They are read by the
+    pool's workers, or by this process if that is not worthwhile.
 
-    folder: of temporary files, see :mod:`nsys2prv._util.files`. phases: what is to follow, for the
-    progress that is shown. given: as they were given; a file of another kind that is not, but lies in
-    a folder that is, is left out. left_out: warnings on further such files.
+    folder: of temporary files, see :mod:`nsys2prv._util.files`. phases: following phases, for the progress
+    display. given: the paths given by the user; a file of another kind from a given folder is skipped.
+    left_out: warnings on further such files.
 
-    Raises Nsys2prvError with one clear line when a report cannot be
-    read, NothingToWrite when there is no event of the kinds asked for.
+    Raise Nsys2prvError with one clear line when a report cannot be read, NothingToWrite when there are no
+    events of the requested kinds.
     """
     progress = Progress(quiet, (*PREPARING, *phases))
     paths = [Path(report) for report in reports]
@@ -198,8 +198,8 @@ def open_reports(
     progress: Progress,
     found: Collection[Path] = (),
 ) -> Opened:
-    """Open the reports; return their job, of which nothing but metadata is read yet. found: those in
-    folders, which are left out where they are files of another kind.
+    """Open the reports, and return their job with only metadata read. found: reports from folders, which are
+    skipped if they are files of another kind.
     """
     paths, warnings = _drop_repetitions(reports)
     pool.check_shared(paths[:1])
@@ -283,7 +283,7 @@ def _prepare_exports(paths: Sequence[Path], folder: Path, keep_going: bool) -> I
 
 
 def _drop_repetitions(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
-    """Return the reports without repetitions, and a warning for each of those."""
+    """Remove repeated reports, and return a warning for each of those."""
     paths: dict[Path, Path] = {}
     warnings = []
     for report in map(Path, reports):

@@ -1,8 +1,8 @@
 """Cut a job to size, between aligning and writing it.
 
-In: a job, aligned and related by all its events, and a plan. Out: a job whose runs are rewritten in
-the time of the cut trace: ranges are clipped, and states and counters in force at the cut's begin
-are repeated there.
+Input: a job, aligned and related by all its events, and a plan. Output: a job with its runs rewritten in the
+time of the cut trace: ranges are clipped, and states and counters in force at the cut's begin are repeated
+there.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ BARE_NUMBER, SECONDS = re.compile(r"\d *(:|$)"), "numbers without a unit are sec
 
 
 def cut_job(job: Job, plan: CutPlan) -> Job:
-    """Return the job reduced to the part and the rows that the plan selects. Raises NothingToWrite
-    where nothing is left, Nsys2prvError where the job lacks what the plan names.
+    """Return the job reduced to the part and the rows selected by the plan. Raise NothingToWrite if nothing
+    remains, Nsys2prvError if the plan names something missing from the job.
     """
     model, objects = _choose_rows(plan, job)
     if model is job.model and not plan.changes_runs:
@@ -59,7 +59,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
 
 
 def _find_window(job: Job, plan: CutPlan) -> tuple[int, int]:
-    """Return begin and end (ns of the trace) of what the plan keeps."""
+    """Return begin and end (ns of the trace) of the part that the plan keeps."""
     duration, options = job.duration, plan.options
     first, last = _find_region_span(plan.region, job) if plan.region else (0, duration)
     first = max(first, plan.first.resolve(duration) if plan.first else 0)
@@ -123,8 +123,8 @@ def _cut_runs(
 
 
 def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, IdTable]:
-    """Return the object model of the selected rows (the job's own if that is all of them), and the row
-    of each local object, -1 for none. Raises Nsys2prvError where no row is left.
+    """Return the object model of the selected rows (the job's own if all are selected), and the row of each
+    local object, or -1. Raise Nsys2prvError if no row remains.
     """
     model, cut, machines = job.model, plan.options, job.machines
     if not (cut.ranks or cut.hosts):

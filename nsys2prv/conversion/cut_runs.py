@@ -47,12 +47,12 @@ class CutWindow(Struct, frozen=True):
     origin: int
 
     def has(self, times: np.ndarray) -> np.ndarray:
-        """Return a mask (bool) of the times that lie in it."""
+        """Return a mask (bool) of the times in it."""
         return (times >= self.first) & ((times <= self.end) if self.closed else (times < self.end))
 
 
 class CutWork(Struct, frozen=True):
-    """Runs of one report to cut. Times are those of the cut trace (ns)."""
+    """Runs of one report to cut. Times are in the cut trace (ns)."""
 
     #: Runs to cut, of one report.
     runs: tuple[Run, ...]
@@ -143,8 +143,8 @@ class _Cutter:
     def _keep(
         self, run: Run, found: Slice, inside: np.ndarray, *rows: str, half_outside: int = 0
     ) -> bool:
-        """Drop what is not in the window, and what is on a row that is left out, by these columns; count
-        both. Returns whether anything stays.
+        """Drop and count rows outside the window, and those of excluded trace rows, by these columns. Return
+        whether any remain.
         """
         kept = inside
         for row in rows:
@@ -159,7 +159,7 @@ class _Cutter:
         return bool(stay)
 
     def _find_row(self, run: Run) -> int:
-        """Return the row that all samples of a run are of."""
+        """Return the row of all samples of a run."""
         return int(self.ids.objects.get_table(run.task)[run.object])
 
     def _cut_ranges(self, run: Run) -> None:
@@ -191,8 +191,8 @@ class _Cutter:
         self.result.runs.append(self.writer.append_ranges(_find_layout(run), columns))
 
     def _cut_states(self, runs: Sequence[Run]) -> None:
-        """Cut states that hold until the next one of their row: the last one at or before the cut's begin
-        holds there.
+        """Cut states, each of which lasts until the next one of its row: the last one at or before the cut's
+        begin applies there.
         """
         first, pieces = self.window.first, []
         for number, run in enumerate(runs):
@@ -222,7 +222,7 @@ class _Cutter:
             self.result.runs.append(self.writer.append(run.shape, columns))
 
     def _cut_lines(self, run: Run) -> None:
-        """Cut lines, of which both ends have to be in the window."""
+        """Cut lines; both ends have to be in the window."""
         lines = self._read(run)
         begins, ends = (self.window.has(lines.column(name)) for name in ("time", "receive"))
         self._note_work_beyond(lines, ends)
@@ -297,8 +297,8 @@ class _Cutter:
             self._append_samples(_Samples(run, np.array([window.first]), numbers))
 
     def _thin(self, pieces: Sequence[_Samples]) -> None:
-        """Keep of a layout's pieces what its rate keeps, ABSENT in the place of others, and count these as
-        left out: of each metric the last number in each interval of trace time stays, so that numbers at
+        """Thin a layout's pieces to its rate, with ABSENT in place of removed numbers, and count these as
+        left out: for each metric the last number in each interval of trace time is kept, so that numbers at
         the ends of intervals stay right.
         """
         for metric in {metric for one in pieces for metric in one.numbers}:

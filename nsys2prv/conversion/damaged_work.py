@@ -1,11 +1,10 @@
-"""Find GPU work whose recorded times cannot be right, though they lie within the capture.
+"""Find GPU work with impossible times within the capture.
 
-The operations of a stream run one after the other. One that begins and ends while an earlier one runs
-says that the times of one of both are wrong; two of them, by majority, that those of the earlier are.
-Nodes of one graph may run at once. So may kernels that are launched to begin before the one ahead
-ends, but they end after it.
+The operations of a stream run one after the other. If one begins and ends while an earlier one runs, the
+times of one of them are wrong; if two do, by majority, those of the earlier one are. Nodes of one graph may
+run at once. So may kernels that are launched to begin before the previous one ends, but they end after it.
 
-In: a job whose overlapping work is on further rows. Out: its damaged work, which analyses leave out.
+Input: a job with overlapping work on further rows. Output: its damaged work, which analyses exclude.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ MOST_NESTED = 8
 
 
 class DamagedWork(Struct, frozen=True):
-    """An operation of a stream whose recorded times cannot be right."""
+    """An operation of a stream with impossible recorded times."""
 
     #: Index of the report.
     report: int
@@ -66,8 +65,8 @@ class SearchWork(Struct, frozen=True):
 def plan_searches(
     infos: Sequence[ReportInfo], objects: Iterable[tuple[int, ObjectKey]]
 ) -> list[SearchWork]:
-    """Return a task for each report with operations that overlap others of their stream. objects: those
-    with events, each with its report.
+    """Return a task for each report with operations that overlap others on their stream. objects: those with
+    events, each with its report.
     """
     streams: dict[int, set[StreamKey]] = defaultdict(set)
     for report, key in objects:
@@ -154,7 +153,7 @@ def _find_holding(
     end: np.ndarray,
     count: int,
 ) -> np.ndarray:
-    """Return which of some operations hold the next `count` ones of other launches: these begin and
+    """Return a mask of the operations that enclose the next `count` ones of other launches: these begin and
     end while it runs.
     """
     queue, launch, begin, end = (column[rows] for column in (queue, launch, begin, end))

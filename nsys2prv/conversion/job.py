@@ -1,8 +1,8 @@
-"""The job that goes through the stages of a conversion, as each of them leaves it.
+"""Represent the job in each stage of a conversion.
 
-`Opened` is what is known of the reports before they are read, `Read` has their events, `Numbered` their
-rows, `Placed` their time in the trace, and `Job` can be cut, written and analyzed. A stage takes the one
-before its own and returns its own; each has the fields of those before it. Arrays are int64, times ns.
+`Opened` is the job before its reports are read, `Read` has their events, `Numbered` their rows, `Placed`
+their time in the trace, and `Job` can be cut, written and analyzed. A stage takes its predecessor and returns
+its own; each has the fields of those before it. Arrays are int64, times ns.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def open_workplace(
     options: Options, reports: int, target: Path
 ) -> Iterator[tuple[Pool, Path, Path]]:
     """Yield a pool of workers for this number of reports, a folder for new files beside the target, and a
-    folder for intermediate files. Raises Nsys2prvError where files cannot be written there.
+    folder for intermediate files. Raise Nsys2prvError if files cannot be written there.
     """
     folders = [target.parent, *([options.tmp] if options.tmp else [])]
     try:
@@ -69,7 +69,7 @@ def open_workplace(
 
 
 class Opened(Struct, frozen=True, eq=False, kw_only=True):
-    """A job whose reports are open: nothing but their metadata is read."""
+    """A job with open reports: only their metadata is read."""
 
     #: What to read, how to place it, what to leave out.
     plan: Plan
@@ -94,7 +94,7 @@ class Opened(Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def machines(self) -> list[int]:
-        """Return the number of the machine that each report is of."""
+        """Return the machine number of each report."""
         return [placement.machine for placement in self.placements]
 
     def run(self, function: Callable, tasks: Iterable) -> Iterator:
@@ -109,7 +109,7 @@ class Opened(Struct, frozen=True, eq=False, kw_only=True):
 
 
 class Read(Opened, frozen=True, eq=False, kw_only=True):
-    """A job whose reports are read, each by its own clock."""
+    """A job with its reports read, each by its own clock."""
 
     #: Results of the tasks; indices in their runs are local to the task.
     results: list[WorkResult]
@@ -128,7 +128,7 @@ class Read(Opened, frozen=True, eq=False, kw_only=True):
 
     @property
     def unnamed(self) -> set[str]:
-        """Return the texts of names that stand for what reports lack."""
+        """Return the texts that replace names missing from reports."""
         return set().union(*(result.unnamed for result in self.results))
 
     @property
@@ -137,12 +137,12 @@ class Read(Opened, frozen=True, eq=False, kw_only=True):
         return 1 + max((result.task for result in self.results), default=-1)
 
     def list_objects(self) -> list[tuple[int, ObjectKey]]:
-        """Return the objects that hold events, with the reports that they are in."""
+        """Return the objects with events, and their reports."""
         return [(result.report, key) for result in self.results for key in result.objects]
 
 
 class Numbered(Read, frozen=True, eq=False, kw_only=True):
-    """A job whose objects have rows."""
+    """A job with rows for its objects."""
 
     #: Which reports were recorded together.
     captures: Captures
@@ -158,7 +158,7 @@ class Numbered(Read, frozen=True, eq=False, kw_only=True):
 
 
 class Placed(Numbered, frozen=True, eq=False, kw_only=True):
-    """A job whose reports have their place in the time of the trace."""
+    """A job with its reports placed in trace time."""
 
     #: Corrections of the hosts' clocks; None if there is only one clock, or none was to be corrected.
     clock_record: ClockRecord | None
@@ -207,13 +207,13 @@ class Job(Placed, frozen=True, eq=False, kw_only=True):
 
 
 def complete(stage: type[Stage], job: Opened, **fields: Any) -> Stage:
-    """Return the job as a later stage has it. fields: those that this stage adds or changes."""
+    """Convert the job to a later stage. fields: those that this stage adds or changes."""
     return stage(**asdict(job) | fields)
 
 
 def settle(job: Placed, **fields: Any) -> Job:
-    """Return a job with the runs of all its results, and what their local numbers mean in the trace. fields:
-    of `Job`, those that `job` lacks or that change.
+    """Return a job with the runs of all its results, and the translation of their local numbers to the
+    trace's. fields: of `Job`, new or changed.
     """
     known = asdict(job) | fields
     results, values = known["results"], known["values"]
@@ -253,7 +253,7 @@ def _make_global_ids(
     domain_codes: Sequence[tuple[str, int]],
     duration: int,
 ) -> GlobalIds:
-    """Return the translation of local times and numbers in runs of these results to those of the trace."""
+    """Return the translation of local times and numbers in runs of these results to the trace's."""
     # One array for all results of the trace: with each of many ranks there are more of both.
     every = np.arange(job.model.tree.threads)
     objects = [every if one.report == TRACE else job.find_threads(one) for one in by_task]

@@ -195,9 +195,9 @@ def make_row_table(job: Job) -> RowTable:
 
 
 def _split_by_gpu(job: Job, rows: RowTable) -> RowTable:
-    """Return the rows of a job in which each GPU that runs NCCL kernels beside others of its process is a
-    task of its own, with the threads that drive it alone. What is left of the process is a task in front of
-    these; where these threads drive nearly all, its threads are helpers.
+    """Return the rows of a job in which each GPU that runs NCCL kernels, if its process has several such
+    GPUs, is a task of its own, with the threads that only drive this GPU. The rest of the process is a task
+    before these; if these threads drive nearly all, its threads are helpers.
     """
     threads = rows.threads
     pairs = threads.filter(kind=STREAM).select("process", "device").unique()
@@ -245,8 +245,8 @@ def _make_tasks(
     driven: Mapping[int, int],
     with_hosts: Collection[int],
 ) -> RowTable:
-    """Return the rows with the GPUs of members (`process`, `device`) as tasks. driven: thread -> device that
-    it alone drives; with_hosts: processes whose other threads are no helpers.
+    """Return the rows with the GPUs of members (`process`, `device`) as tasks. driven: thread -> the only
+    device it drives; with_hosts: processes whose other threads are not helpers.
     """
     threads = rows.threads
     main = pl.Series(rows.main_rows)
@@ -299,8 +299,8 @@ def _make_tasks(
 
 
 def _find_nccl_ranks(job: Job, rows: RowTable, members: pl.DataFrame) -> list[tuple[int, int, int]]:
-    """Return the process, the device and the rank of members of NCCL in the largest communicator that gives
-    each a rank of its own, by what calls and kernels say; none where there is no such.
+    """Return the process, the device and the rank of NCCL members in the largest communicator that gives each
+    a rank of its own, according to calls and kernels; or none.
     """
     frames = []
     for result in job.ordered_results:
@@ -363,9 +363,8 @@ def _number_devices(threads: pl.DataFrame) -> pl.DataFrame:
 def _number_units(
     reports: list[list[int]], tasks: list[int], devices: list[int | None], kinds: list[str]
 ) -> np.ndarray:
-    """Number the device groups: threads connected by a report, a task or a GPU. Those of helpers are
-    in none.
-    """
+    """Number the device groups: threads connected by a report, a task or a GPU. Helpers' threads are in
+    none."""
     keys = []
     for thread, thread_reports in enumerate(reports):
         if kinds[thread] == HELPER:
@@ -415,7 +414,7 @@ class Found(Struct):
 
 
 def find_asked_for(job: Job, names: Collection[str]) -> Found:
-    """Return the records that some kinds derive from all events of a job. names: of kinds, those of FINDERS."""
+    """Return the records that some kinds derive from all events of a job. names: of kinds in FINDERS."""
     reader = make_event_reader(job)
     found = Found([], [], {}, {})
     for number, name in enumerate(sorted(names), job.next_task):
@@ -450,8 +449,8 @@ def _find_mpi_waiting(_: Job, reader: EventReader, __: Found) -> list[Rows]:
 
 
 def _find_parallel_groups(job: Job, reader: EventReader, found: Found) -> list[Rows]:
-    """Return which dimension NCCL kernels are of, in all and while they wait, and where each rank is in the
-    dimensions. found: gets the places of tasks, or a warning where no dimension is known.
+    """Return the dimensions of NCCL kernels, in total and while they wait, and each rank's place in the
+    dimensions. found: gets the places of tasks, or a warning if no dimension is known.
     """
     mesh = find_named_mesh(reader, job.plan.options.mesh)
     if mesh is None or not mesh.dimensions:

@@ -89,7 +89,7 @@ class CutOptions(Struct, frozen=True):
 
     @property
     def draws_launches(self) -> bool:
-        """True if launches are written: where they are asked for, and of a part in time."""
+        """True if launches are written: on request, and for a part in time."""
         is_part = bool(self.time or self.region)
         return self.lines == LAUNCHES or (self.lines == MESSAGES and is_part)
 
@@ -208,8 +208,8 @@ class CutPlan(Struct, frozen=True):
 
     @classmethod
     def from_options(cls, cut: CutOptions, launches: bool = False) -> CutPlan:
-        """Check the options and make a plan of them. launches: the trace's format has these by
-        default. Raises UsageError for invalid ones.
+        """Check the options and make a plan. launches: the trace's format has these by default. Raise
+        UsageError for invalid options.
         """
         first, last = parse_span(cut.time)
         return cls(
@@ -256,8 +256,8 @@ def find_layouts(name: str) -> list[str]:
 
 
 def _choose_fields(cut: CutOptions, launches: bool) -> dict[str, int]:
-    """Return layout -> bits of the fields to write, kind of lines -> 1 for those to write. launches:
-    whether the lines of launches are, with the fields that belong to them.
+    """Return layout -> bits of the fields to write, kind of lines -> 1 for those to write. launches: whether
+    to include launch lines, with their fields.
     """
     layouts = load_catalogue().layouts
     masks = {
@@ -290,8 +290,8 @@ def _choose_fields(cut: CutOptions, launches: bool) -> dict[str, int]:
 
 
 def _choose_stored_fields(plan: CutPlan, options: Options, selection: Selection) -> dict[str, int]:
-    """Return layout -> bits of the fields to store, kind of lines -> whether to: those to write, and
-    what any stage reads.
+    """Return layout -> bits of the fields to store, kind of lines -> whether to store them: those to write,
+    and those that any stage reads.
     """
     layouts, masks = load_catalogue().layouts, plan.field_masks
     needed = dict.fromkeys(masks, 0)
@@ -320,13 +320,13 @@ def _find_rates(rate_of_kind: Mapping[str, int]) -> dict[str, int]:
 
 
 def find_sampled_layouts(layouts: Iterable[str]) -> list[str]:
-    """Return those of the layouts that hold sampled numbers."""
+    """Return the layouts with sampled numbers."""
     return [name for name in layouts if not load_catalogue().layouts[name].fields]
 
 
 def choose_reports(infos: Sequence[ReportInfo], plan: CutPlan) -> list[int]:
-    """Return the numbers of the reports from hosts that are asked for. Raises Nsys2prvError where a
-    host is in none.
+    """Return the numbers of the reports from the requested hosts. Raise Nsys2prvError if a host has no
+    report.
     """
     hosts = [info.host or "unknown-host" for info in infos]
     chosen = set() if plan.options.hosts else set(range(len(infos)))
@@ -340,16 +340,16 @@ def choose_reports(infos: Sequence[ReportInfo], plan: CutPlan) -> list[int]:
 
 
 class Options(Struct, frozen=True):
-    """Options of a conversion: those of the command line with these names, which `nsys2prv help`
-    explains. Their defaults stand here, those for a part of the job in :class:`CutOptions`.
+    """Options of a conversion: those of the command line with these names, which `nsys2prv help` explains.
+    Their defaults are here, those for a part of the job in :class:`CutOptions`.
 
-    kinds: what -t takes, each; all if empty. demanded: kinds that are not converted by default, in
-    addition to the others. full_kernel_names: --kernel-names full. min_duration: kind of event -> ns.
-    without_paths: --no-paths. mesh: asks for the kind parallel_groups. metadata: False for --no-metadata. report: what is found is in the
-    summary's `report`. keep_going: the summary's `unread` lists the other reports.
+    kinds: values of -t; all if empty. demanded: on-demand kinds, in addition to the others.
+    full_kernel_names: --kernel-names full. min_duration: event kind -> ns. without_paths: --no-paths. mesh:
+    requests the kind parallel_groups. metadata: False for --no-metadata. report: adds the findings to the
+    summary's `report`. keep_going: the summary's `unread` lists the unreadable reports.
 
-    jobs: 0 for one per CPU, which the command line has by default. A script that asks for more than
-    one needs the usual `if __name__ == "__main__":`. quiet: show no progress.
+    jobs: 0 for one per CPU, the default of the command line. A script with more than one needs the usual `if
+    __name__ == "__main__":`. quiet: show no progress.
     """
 
     kinds: tuple[str, ...] = ()
@@ -413,8 +413,8 @@ class Plan(Struct, frozen=True):
 
     @classmethod
     def from_options(cls, options: Options, launches: bool = False) -> Plan:
-        """Check the options and make a plan of them. launches: as for a cut. Raises UsageError, or Nsys2prvError for a file
-        of rules or clocks that cannot be read, or an analysis or states without the compiled core.
+        """Check the options and make a plan. launches: as for a cut. Raise UsageError, or Nsys2prvError for
+        an unreadable file of rules or clocks, or for an analysis or states without the compiled core.
         """
         if options.report:
             require_core("an analysis")

@@ -1,8 +1,7 @@
-"""Assess a capture: missing and lost data, and fallbacks of the recording, a line each with what to
-do.
+"""Assess a capture: missing and lost data, and fallback collection methods, one line each with advice.
 
-In: a job. Out: notes and warnings, for the summary of a conversion and for reports.
-``quality.yaml`` has their texts.
+Input: a job. Output: notes and warnings, for the summary of a conversion and for reports. ``quality.yaml``
+has their texts.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ CLASSES = ("loss", "fallback", "error", "warning")
 
 
 class QualityNote(Struct, frozen=True):
-    """A note on something that a capture lacks."""
+    """A note on something missing from a capture."""
 
     #: What sort of lack it is, for scripts.
     kind: str
@@ -121,7 +120,7 @@ def assess_quality(
 
 
 def _find_reports_without_ranks(job: Job) -> set[int]:
-    """Return the reports all of whose processes are helpers."""
+    """Return the reports with only helper processes."""
     # Of a part of a job, not all of these are in the trace.
     roles = job.model.roles
     others = {*roles.ranks} | (job.model.tasks.keys() - roles.helpers.keys())
@@ -129,8 +128,8 @@ def _find_reports_without_ranks(job: Job) -> set[int]:
 
 
 def list_unrecorded(tables: Collection[str]) -> dict[str, str]:
-    """Return useful data that is not recorded, and the option that records it, such as
-    `--sample=process-tree names the code`. tables: those with rows.
+    """Return useful data that is not recorded, and the option that records it, such as `--sample=process-tree
+    names the code`. tables: those with rows.
     """
     return {
         what: f"{one['option']} {one['tells']}"
@@ -145,7 +144,7 @@ def is_minor(note: QualityNote) -> bool:
 
 
 def list_options(notes: Iterable[QualityNote]) -> list[str]:
-    """Return the options of `nsys profile` that record what these notes miss, where there are some."""
+    """Return the `nsys profile` options that record the data missing according to these notes."""
     declared = (_DECLARED["notes"][note.kind] for note in notes)
     return [one["option"] for one in declared if "option" in one]
 
@@ -170,7 +169,7 @@ def _note(kind: str, where: Sequence[str], **facts: Any) -> list[QualityNote]:
 
 
 def _note_lost_launches(job: Job) -> list[QualityNote]:
-    """Return a note on launches whose work is not in the reports, and since when that is lacking."""
+    """Return a note on launches without work in the reports, and since when it is missing."""
     labels, tasks, lines = job.model.labels, job.model.tasks, []
     for lost in sorted(job.lost, key=lambda one: -one.lost / one.launches):
         task, report = tasks.get((lost.report, lost.process)), job.infos[lost.report].name
@@ -193,7 +192,7 @@ def _note_lost_launches(job: Job) -> list[QualityNote]:
 
 
 def _note_early_work(job: Job) -> list[QualityNote]:
-    """Return a note on GPUs whose work begins before it is launched: their clocks are off."""
+    """Return a note on GPUs with work that begins before its launch: their clocks are off."""
     counts: dict[str, tuple[int, int]] = {}
     found = (
         (job.infos[result.report], *row)
@@ -261,7 +260,7 @@ def find_refusal(infos: Iterable[ReportInfo]) -> str:
 
 
 def list_gpu_work(info: ReportInfo) -> list[str]:
-    """Return the kinds of GPU work that a report holds."""
+    """Return the kinds of GPU work in a report."""
     return [
         kind.name for kind in all_kinds() if kind.gpu_work and info.parts.keys() & set(kind.tables)
     ]
@@ -341,7 +340,7 @@ def _classify_message(message: Message) -> str:
 
 
 def _quote_messages(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
-    """Yield the messages of Nsight Systems, those of a class together that the same reports have."""
+    """Yield the messages of Nsight Systems, merging those of a class in the same reports."""
     reports: dict[tuple[str, str], Counter[str]] = {}
     for info in infos:
         for message in info.messages:
@@ -439,7 +438,7 @@ def _note_details(job: Job) -> Iterator[str]:
 
 
 def _note_unrequested_kinds(job: Job) -> Iterator[str]:
-    """Yield a note where the reports hold GPU work and none was asked for."""
+    """Yield a note if the reports contain GPU work and none was requested."""
     if any(kind.gpu_work for kind in job.selection.kinds):
         return
     if left_out := sorted({name for info in job.infos for name in list_gpu_work(info)}):

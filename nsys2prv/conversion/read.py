@@ -1,7 +1,7 @@
-"""Read the tables of a job's reports into sorted runs. Each task reads part of one report, on its
-own, in bounded memory. Kinds of events that take rows of the same table share one reading of it.
+"""Read the tables of a job's reports into sorted runs. Each task reads part of one report, on its own, in
+bounded memory. Event kinds that take rows of the same table share one reading of it.
 
-In: a job that is open. Out: one whose events are read, by each report's own clock.
+Input: an open job. Output: a job with its events read, by each report's own clock.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ Group = tuple[tuple[EventKind, ...], str, bool]
 
 
 def read_reports(job: Opened) -> Read:
-    """Return the job with all reports read: what they hold, when it begins and ends, which launches lack
-    work, and what follows from several tables of a report. Raises Unreadable.
+    """Return the job with all reports read: their contents, begin and end, launches without work, and results
+    from several tables of a report. Raise Unreadable.
     """
     kinds, alone = job.selection.kinds, _list_kinds_for_clocks(job)
     groups = group_kinds(kinds, alone)
@@ -123,7 +123,8 @@ def _read_kinds(job: Opened, groups: Sequence[Group], left_out: Sequence[str]) -
 def _survey_reports(
     job: Opened, left_out: Sequence[str], read: Sequence[WorkResult]
 ) -> dict[int, WholeReport]:
-    """Return the facts about each report as a whole: by the task that read all of it, or by one that follows those that did."""
+    """Return the facts about each report as a whole: from the task that read all of it, or from one that
+    follows the tasks that did."""
     found = {one.report: one.whole for one in read if one.whole}
     results: dict[int, list[WorkResult]] = defaultdict(list)
     for result in read:
@@ -139,8 +140,8 @@ def _survey_reports(
 
 
 def _list_kinds_for_clocks(job: Opened) -> list[EventKind]:
-    """Return the event kinds to be read for the clocks of hosts alone, where there are several
-    hosts: those by which these are aligned and which the plan leaves out, or wants in part.
+    """Return the event kinds to be read only for the clocks of hosts, if there are several hosts: kinds that
+    align clocks and that the plan excludes, wholly or in part.
     """
     kinds = [kind for kind in all_kinds() if kind.name in KINDS_FOR_CLOCKS]
     left_out = [kind for kind in kinds if kind not in job.selection.kinds]
@@ -153,9 +154,7 @@ def _list_kinds_for_clocks(job: Opened) -> list[EventKind]:
 
 
 def _list_clock_results(results: Sequence[WorkResult]) -> list[WorkResult]:
-    """Return results with the facts of all kinds by which clocks are aligned, also of those that
-    were read for that alone.
-    """
+    """Return results with the facts of all kinds that align clocks, including those read only for that."""
     beside = [result.beside for result in results]
     whole = {name for result in beside for name in result.facts}
     own = (
@@ -359,9 +358,9 @@ def group_kinds(selected: Sequence[EventKind], alone: Sequence[EventKind]) -> li
 def plan_tasks(
     job: Opened, groups: Sequence[Group], left_out: Sequence[str]
 ) -> tuple[list[ReadingWork], list[ReadingWork]]:
-    """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
-    then those that may ask them. Of a small report one task does both. left_out: kinds that are not
-    read, or not in full.
+    """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls, then
+    those that may use them. For a small report one task does both. left_out: kinds that are not read, or not
+    in full.
     """
     selected = job.selection.kinds
     provided = {index for kind in selected for index in kind.provides}

@@ -118,8 +118,8 @@ def _find_captured_times(job: Job) -> dict[int, tuple[int, int]]:
 
 
 def _map_values_to_states(job: Job) -> ValueStates:
-    """Return the states that the values of deciding fields imply, by layout; of names those in the
-    job.
+    """Return the states implied by the values of deciding fields, by layout; for name fields, by the job's
+    names.
     """
     found: ValueStates = {}
     for layout in load_catalogue().layouts.values():
@@ -205,7 +205,7 @@ def _make_records(task: StateWork, global_ids: GlobalIds) -> Iterator[tuple[np.n
 def _sort_records(
     threads: np.ndarray, object_: np.ndarray, begin: np.ndarray, *columns: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Return records of objects by their begins, with the threads of these."""
+    """Return records of objects by their begins, with their threads."""
     order = np.argsort(begin, kind="stable")
     return threads[object_[order]], begin[order], *(column[order] for column in columns)
 
@@ -343,10 +343,9 @@ class GpuStates:
         self._under_way = np.zeros((4, 0), np.int64)
 
     def advance(self, operations: np.ndarray, first: int, last: int | None) -> np.ndarray:
-        """Return GPU, begin, end and state (other than 0) of the states that end before `last`, by
-        begin.
+        """Return GPU, begin, end and state (other than 0) of the states that end before `last`, by begin.
 
-        operations: GPU, bit, begin and end of those that begin in the window, first <= begin < last
+        operations: GPU, bit, begin and end of operations that begin in the window, first <= begin < last
         (None: the last window).
         """
         known = np.concatenate([self._under_way, operations], axis=1)

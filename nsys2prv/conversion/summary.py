@@ -1,7 +1,7 @@
-"""Summarize a conversion: outputs, clocks, an account of every row and record, missing data, and what to
-look at.
+"""Summarize a conversion: outputs, clocks, an account of every row and record, missing data, and suggested
+views.
 
-In: a job that is written. Out: a `Summary`, and its text.
+Input: a written job. Output: a `Summary`, and its text.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Summary(Struct, dict=True):
 
     @cached_property
     def views(self) -> dict[str, str]:
-        """Return the Paraver views to be opened first, and what each shows in a sentence."""
+        """Return the Paraver views to open first, each with a one-sentence description."""
         if self.opening:
             return {}
         from nsys2prv.writers.paraver.cfg import choose_first_views
@@ -265,7 +265,7 @@ class Summary(Struct, dict=True):
 
     @property
     def notes(self) -> list[str]:
-        """Notes on what was found or left out, a line each."""
+        """Notes on findings and omissions, a line each."""
         return [note.text for note in self.noted]
 
     def text(self, verbose: bool = False) -> str:
@@ -332,7 +332,7 @@ def _describe_events(summary: Summary, verbose: bool) -> list[str]:
 
 
 def _list_notes(summary: Summary, verbose: bool) -> list[str]:
-    """Return notes on missing or changed data: those that need attention, or all."""
+    """Return notes on missing or changed data: all, or only those that need attention."""
     notes = (note for note in summary.noted if not note.is_on_clocks)
     noted = [*((note.is_routine, note.text) for note in notes), *_list_reasons(summary)]
     shown = [line for routine, line in noted if verbose or not routine]

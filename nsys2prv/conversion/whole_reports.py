@@ -1,10 +1,9 @@
-"""Collect facts about reports as a whole: when their events begin and end, read or not, and which
-launching calls have no work in them, since when: from then on it is not known what GPUs did.
+"""Collect facts about reports as a whole: begin and end of their events, read or not, and launching calls
+without work, with the time from which the GPUs' activity is therefore unknown.
 
-Time 0 and the duration of a trace follow from all events, whatever kinds of them are asked for, so
-that traces of the same reports can be laid over each other. Of the tables that are not read for the
-trace the columns of times are, and of those pieces whose times exceed what is known the rows, as for a
-trace.
+Time 0 and the duration of a trace follow from all events, whatever kinds are selected, so that traces of the
+same reports can be overlaid. Tables that are not read for the trace contribute only their time columns; parts
+with times beyond the known span are read by rows, as for a trace.
 """
 
 from __future__ import annotations
@@ -73,17 +72,17 @@ class LostLaunches(Struct, frozen=True):
 
     @property
     def matters(self) -> bool:
-        """True if so many are lost that gaps between the others mean nothing."""
+        """True if so many are lost that gaps between the others are meaningless."""
         return self.lost >= FEW_LOST * self.launches
 
     @property
     def hides_idle_time(self) -> bool:
-        """True if it is nowhere known when the GPUs of the process were idle."""
+        """True if the idle time of the process's GPUs is nowhere known."""
         return self.matters and self.since is None
 
 
 class WholeReport(Struct, frozen=True):
-    """What was found out about a report as a whole."""
+    """Facts about a report as a whole."""
 
     #: First and last time of its events (local ns), None where it has none.
     span: Span | None
@@ -92,7 +91,7 @@ class WholeReport(Struct, frozen=True):
 
 
 class WholeWork(Struct, frozen=True):
-    """Finds out what concerns one report as a whole."""
+    """Finds facts about one report as a whole."""
 
     #: Index of the report.
     report: int
@@ -131,7 +130,7 @@ def plan_whole_work(
 
 
 def _list_spans_of_runs(results: Sequence[WorkResult], but: Collection[str] = ()) -> list[Span]:
-    """Return the spans of runs, `but` those of some layouts."""
+    """Return the spans of runs, except runs of the layouts in `but`."""
     return [
         (run.first_time, run.greatest_time)
         for result in results
@@ -150,8 +149,8 @@ def _list_layouts_about_profiler() -> frozenset[str]:
 def list_kinds_left_out(
     selected: Collection[EventKind], settings: ReadingSettings, beside: Collection[EventKind]
 ) -> list[str]:
-    """Return the names of the kinds that are not read, or not in full. beside: kinds that are
-    read though they are not selected.
+    """Return the names of the kinds that are not read, or not in full. beside: kinds that are read although
+    not selected.
     """
     return [
         kind.name
@@ -271,8 +270,8 @@ def _unite_spans(*spans: Span | None) -> Span | None:
 def count_lost_launches(
     report: int, info: ReportInfo, segments: Sequence[Segment], database: Database, end: int
 ) -> list[LostLaunches]:
-    """Return the processes of a report with launching calls that lack work. segments: its calls. end:
-    when its last event ends (local ns).
+    """Return the processes of a report with launching calls without work. segments: its calls. end: end of
+    its last event (local ns).
     """
     tables = [table for table in WORK_TABLES if table in info.parts]
     if not all(database.has(table, "globalPid", "correlationId") for table in tables):
@@ -342,7 +341,7 @@ def _read_work(
 
 
 class _Work:
-    """The work of a process, and what is known of its launches."""
+    """The work of a process, and known facts about its launches."""
 
     def __init__(self) -> None:
         # Correlation ids in pieces, each ascending, and their streams.
@@ -391,10 +390,10 @@ class _Work:
         sure: Mapping[CallKind, int],
         copied: Mapping[int, int],
     ) -> int:
-        """Return when the first call begins (local ns) that is not known to lack work (sure: those of a
-        kind that begin before), but on all streams that its kind uses was followed by work on memory
-        that is there: streams keep the order. NEVER for none. copied: stream -> begin of the call of
-        its last work on memory, NULL where it is not there.
+        """Return the begin (local ns) of the first call that may have work missing (sure: calls of a kind
+        that begin before), although on all streams used by its kind recorded memory work follows it: streams
+        keep the order. NEVER without one. copied: stream -> begin of the call of its last memory work, or
+        NULL.
         """
         late = NEVER
         for kind, begin in begins_of.items():

@@ -1,10 +1,10 @@
 """Write the trace of a job, window by window, with the files beside it.
 
-In: a job that is aligned. Out: the files, and a `Summary`. One of the files is the metadata,
-`out.nsys2prv.json`: inputs, options, clocks, and an account of every row and record, written or left
-out and why. It does not depend on when, where or by how many processes the trace was written, and
-holds nothing of a job's environment. Its only paths are those of the reports as they were given;
-with `--no-paths` only their names.
+Input: an aligned job. Output: the files, and a `Summary`. One of the files is the metadata,
+`out.nsys2prv.json`: inputs, options, clocks, and an account of every row and record, written or left out and
+why. It does not depend on when, where or by how many processes the trace was written, and contains nothing of
+a job's environment. Its only paths are those of the reports as given by the user; with `--no-paths` only
+their names.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ WRITERS: dict[str, type[Writer]] = {".prv": ParaverWriter, ".pftrace": PerfettoW
 
 def write_job(job: Job, output: str | Path, keep_runs: bool = True) -> Summary:
     """Write the trace of a job, and the files beside it. keep_runs: the runs of the job are needed
-    afterwards. Raises OSError where a file cannot be written.
+    afterwards. Raise OSError if a file cannot be written.
     """
     job, options = _leave_out_launches(job), job.plan.options
     *outputs, clock, metadata_file = list_outputs(output, options.compress)
@@ -135,7 +135,7 @@ def list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
 
 
 def _describe_content(job: Job, runs: Sequence[Run]) -> TraceContent:
-    """Return the description of the trace for its writer. runs: hold its records."""
+    """Return the description of the trace for its writer. runs: its records."""
     present = {run.shape.name for run in job.runs}
     sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
     sampled: dict[int, set[tuple[str, str]]] = defaultdict(set)
@@ -202,7 +202,7 @@ def _write_windows(
 
 
 class WindowPlan(Struct):
-    """What workers need to write any window."""
+    """The data that workers need to write any window."""
 
     #: Writer, after its `begin`.
     writer: Writer
@@ -220,8 +220,8 @@ class WindowPlan(Struct):
 
 
 def make_window(plan_path: Path, number: int) -> tuple[list[memoryview] | Path, int, Counter[str]]:
-    """Make the bytes of a window, or a file of them; returns these, its number of lines, and by
-    layout how many sampled numbers were left out.
+    """Make the bytes of a window, or a file of them; return these, the number of lines, and by layout the
+    number of sampled numbers left out.
     """
     plan, reader = _open_plan(plan_path)
     last = plan.bounds[number + 1] if number + 1 < len(plan.bounds) else None
@@ -248,7 +248,7 @@ def prepare_pieces(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list
 
 
 def append_window(out: BinaryIO, made: list[memoryview] | Path) -> None:
-    """Append the bytes of a window, or those of its file, which is then deleted."""
+    """Append the bytes of a window, or of its file, which is then deleted."""
     if isinstance(made, Path):
         with made.open("rb") as source:
             shutil.copyfileobj(source, out, WRITE_BYTES)
@@ -274,8 +274,8 @@ def _open_plan(path: Path) -> tuple[WindowPlan, WindowReader]:
 
 
 def _make_metadata(job: Job, summary: Summary, clock: str | None) -> str:
-    """Return the content of the file of metadata. clock: name of the clock file beside the trace, if
-    there is one.
+    """Return the content of the metadata file. clock: name of the clock file beside the trace, if there is
+    one.
     """
     options, ledger = job.plan.options, summary.ledger
     inputs = job.run_small(describe_input, [info.given for info in job.infos])
@@ -428,8 +428,8 @@ def describe_input(path: Path) -> dict[str, Any]:
 
 
 def _compute_checksum(path: Path) -> str:
-    """Return the checksum that :data:`CHECKSUM` describes, in hexadecimal. Its first bytes hold the
-    number of changes that SQLite counts.
+    """Return the checksum described by :data:`CHECKSUM`, in hexadecimal. The first bytes of the file contain
+    SQLite's change counter.
     """
     size = path.stat().st_size
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)

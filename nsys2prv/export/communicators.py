@@ -1,19 +1,18 @@
-"""The MPI communicators of a job: which of them the row of a rank means, and their members.
+"""Identify the MPI communicators of a job in each rank's rows, and their members.
 
-MPI_COMMUNICATORS has a row for every communicator that a rank saw created. Handles mean something
-within one process only. `members`, where exported (NSYS_MPI_STORE_TEAMS_PER_RANK), lists world ranks
-by their rank in the communicator; a list by world rank of the ranks in the communicator is
-understood too (the row's own `rank` and `localRank` tell which it is). Without it the rows of all
-ranks together tell the members:
+MPI_COMMUNICATORS has a row for every communicator that a rank saw created. Handles are valid within one
+process only. `members`, if exported (NSYS_MPI_STORE_TEAMS_PER_RANK), lists world ranks by their rank in the
+communicator; the inverse list, of ranks in the communicator by world rank, is also recognized (by the row's
+own `rank` and `localRank`). Without it the rows of all ranks together determine the members:
 
 * MPI_COMM_WORLD has no parent; its ranks are those from 0 to its size.
-* Most others have the world rank of their root and the number that this root gave them, which
-  name them in all reports. The members are the ranks of the rows with these two numbers, each at
-  its `localRank`.
-* A duplicate has nothing but its parent, whose members are its own. All members duplicate a
-  communicator in the same order, so the n-th duplicate of one is the others' n-th.
+* Most others have the world rank of their root and a number assigned by this root, which
+identify them in all reports. The members are the ranks of the rows with these two numbers, each at its
+`localRank`.
+* A duplicate has only its parent, whose members are its own. All members duplicate a
+communicator in the same order, so its n-th duplicates correspond.
 
-Nothing is recorded of intercommunicators, nor of what is merged from them.
+Intercommunicators, and communicators merged from them, are not recorded.
 """
 
 from __future__ import annotations
@@ -138,9 +137,7 @@ class _Team(Struct):
             self.is_doubtful |= first != row.rank
 
     def find_members(self) -> Ranks | None:
-        """Return the world ranks of its ranks, None if they are not known. Those of its parent must
-        be known.
-        """
+        """Return the world ranks of its ranks, or None if unknown. Those of its parent must be known."""
         if self.listed is not None or self.is_doubtful:
             return self.listed
         if self.label == WORLD:
@@ -153,8 +150,8 @@ class _Team(Struct):
 
 
 def name_communicators(reports: Sequence[Sequence[Communicator]]) -> list[tuple[Communicator, ...]]:
-    """Return the communicators of each report (in the order of their times) with names, keys and
-    members, those that are known.
+    """Return the known communicators of each report (in the order of their times) with names, keys and
+    members.
     """
     teams: dict[Hashable, _Team] = {}
     found = [_find_teams(rows, teams) for rows in reports]

@@ -111,7 +111,8 @@ def write_integer(value: int) -> str:
 
 
 def write_types(columns: Sequence[str]) -> dict[str, Callable[[int], str]]:
-    """Return how values are written of columns whose types are in one number, TYPE_BITS each."""
+    """Return functions that write values of columns whose types are packed into one number, TYPE_BITS
+    each."""
 
     def write(place: int, types: int) -> str:
         return OF_TYPE[types >> TYPE_BITS * place & 7]
@@ -196,8 +197,8 @@ class Database(Closable):
         return table in self.tables and self.tables[table].columns.keys() >= set(columns)
 
     def make_condition(self, table: str, where: str) -> str:
-        """Return a condition in SQL from one with the table's columns in braces: those that the
-        export lacks are NULL, {strings:TEXT} the ids of registered strings that begin so. "" is true.
+        """Make an SQL condition from one with the table's columns in braces: missing columns become NULL,
+        {strings:TEXT} the ids of registered strings with this prefix. "" is true.
         """
         if not where:
             return "1"
@@ -210,7 +211,7 @@ class Database(Closable):
 
     @cached_property
     def _evaluator(self) -> sqlite3.Connection:
-        """A database without tables, which tells for given values whether conditions are met."""
+        """A database without tables, which evaluates conditions for given values."""
         return sqlite3.connect(":memory:")
 
     def _evaluate(self, sql: str) -> list[tuple]:
@@ -239,11 +240,10 @@ class Database(Closable):
     def read_small_table(
         self, table: str, *columns: str, where: str = "", types: tuple[type, ...] = ()
     ) -> list[tuple]:
-        """Return these columns of the rows of a small table that meet a condition, in the order of
-        the rows. types: those that the values of the first columns must have; damage may have
-        others.
+        """Return these columns of the rows of a small table that meet a condition, in the order of the rows.
+        types: required types of the first columns, as damaged rows may have others.
 
-        A column that the export lacks reads as None, a table that it lacks as no rows.
+        A missing column reads as None, a missing table as no rows.
         """
         found = self._read_rows(table, columns, where) if table in self.tables else []
         return [row for row in found if all(map(isinstance, row, types))] if types else found
@@ -288,10 +288,10 @@ class Database(Closable):
         where: str = "",
         reals: tuple[str, ...] = (),
     ) -> Columns:
-        """Return columns of some rows, in their order: of those that meet `where`, a condition as
-        in :meth:`make_condition`. reals: read as float64, NaN for what is no number.
+        """Return columns of the rows that meet `where`, a condition for :meth:`make_condition`, in their
+        order. reals: read as float64, NaN for values that are not numbers.
 
-        A column that the export lacks reads as NULL throughout.
+        A missing column reads as NULL throughout.
         """
         wanted = Wanted(integers, texts, reals, [where] if where else [])
         columns, met = self._read_part(part, wanted)
@@ -303,9 +303,8 @@ class Database(Closable):
             yield self.read(piece, integers)
 
     def read_once(self, part: Part, wanted: Wanted) -> Shared | None:
-        """Return columns of all rows of a part, and which of some conditions (as in
-        :meth:`make_condition`) each row meets; None where damage forbids it: :meth:`read` tells what is
-        damaged.
+        """Return columns of all rows of a part, and a mask of rows for each condition (for
+        :meth:`make_condition`); None if damage prevents it, which :meth:`read` then reports.
         """
         columns, met = self._read_part(part, wanted)
         return None if columns.damaged else Shared(part, columns, met)

@@ -88,7 +88,7 @@ CONTEXT_TABLES = tuple(
 
 
 class GpuLimits(Struct, frozen=True, order=True):
-    """Limits of what a GPU runs at a time; 0 where one is not known."""
+    """Limits on concurrent work of a GPU; 0 if unknown."""
 
     #: Its multiprocessors.
     processors: int = 0
@@ -128,10 +128,10 @@ class Gpu(Struct, frozen=True):
 
 
 def read_environment(database: Database) -> dict[str, set[str]]:
-    """Return the distinct settings, `NAME="text"`, of each variable in the launch environment of the
-    report's processes.
+    """Return the distinct settings, `NAME="text"`, of each variable in the launch environment of the report's
+    processes.
 
-    META_DATA_CAPTURE holds one row a variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`.
+    META_DATA_CAPTURE contains one row per variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`.
     """
     rows = database.read_small_table("META_DATA_CAPTURE", "value", "name", types=(str, str))
     settings: dict[str, set[str]] = {}
@@ -155,8 +155,8 @@ def read_program(database: Database) -> list[str]:
 
 
 def find_numbers(environment: Mapping[str, set[str]], names: Iterable[str]) -> dict[str, int]:
-    """Return the values of variables that are numbers, in the order of these names; a variable with
-    several values (several processes launched) tells nothing and is left out.
+    """Return the values of numeric variables, in the order of these names. A variable with several values
+    (several launched processes) is ambiguous and left out.
     """
     numbers = {}
     for name in names:
@@ -175,8 +175,8 @@ def _find_recorder(folder: str) -> str:
 
 
 def _find_job(environment: Mapping[str, set[str]]) -> str:
-    """Return a digest of the first of :data:`JOB_VARIABLES` with one value, which tells the
-    launcher's jobs apart and reveals nothing else; "" without one.
+    """Return a digest of the first of :data:`JOB_VARIABLES` with one value, which identifies the launcher's
+    job and reveals nothing else; "" without one.
     """
     for name in JOB_VARIABLES:
         if len(settings := environment.get(name, ())) == 1:
@@ -290,11 +290,10 @@ class ReportInfo(Struct, frozen=True):
         return ReportClock(self.host, utc, system, gpus)
 
     def find_gpu(self, pid: int, ordinal: int) -> int | None:
-        """Return the number of the GPU behind a CUDA ordinal of a process (globalPid), None where
-        nothing tells.
+        """Return the number of the GPU behind a CUDA ordinal of a process (globalPid), or None if unknown.
 
-        Where the report does not tie them, ordinal 0 is its only GPU; a further ordinal means that
-        it has others, which it does not name.
+        If the report does not relate them, ordinal 0 is its only GPU; a higher ordinal means that it has
+        others, which it does not name.
         """
         number = self.cuda_gpus.get((pid_of(pid), ordinal))
         if number is None and 0 <= ordinal < len(self.visible_gpus):
@@ -439,7 +438,7 @@ def _to_integer(value: object) -> int | None:
 
 
 def _to_utc(value: object) -> int | None:
-    """Return a UTC time (ns), None for what cannot be one: a time before 1970 is a clock that was
+    """Return a UTC time (ns), or None for an impossible one: a time before 1970 is from a clock that was
     never set, and would stretch the trace over half a century.
     """
     number = _to_integer(value)
@@ -540,8 +539,8 @@ def _blank_zeros(value: object, zeros: str) -> str:
 def _read_cuda_devices(
     database: Database, gpus: dict[GpuNumber, Gpu], processors: dict[GpuNumber, object]
 ) -> dict[tuple[int, int], GpuNumber]:
-    """Return (pid, CUDA ordinal) -> GPU. Instances of GPUs are added to these: CUDA gives them
-    UUIDs of their own, and fewer processors.
+    """Return (pid, CUDA ordinal) -> GPU. GPU instances, which CUDA gives UUIDs of their own and fewer
+    processors, are added to `gpus`.
     """
     columns = ("pid", "cudaId", "gpuId", "uuid", "numMultiprocessors")
     rows = [
@@ -600,8 +599,8 @@ def _find_visible(
 def _order_as_cuda(
     gpus: dict[GpuNumber, Gpu], ordinals: dict[GpuNumber, object]
 ) -> tuple[GpuNumber, ...]:
-    """Return the GPUs as CUDA numbers them where all are visible: as the report says, else those of
-    one model by their PCI location. None where neither tells.
+    """Return the GPUs in CUDA's order when all are visible: by the report, otherwise, for GPUs of one model,
+    by PCI location. Return None if neither determines it.
     """
     own = [number for number, gpu in gpus.items() if gpu.key]
     known = {number: ordinals.get(number) for number in own}

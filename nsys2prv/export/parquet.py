@@ -1,8 +1,8 @@
-"""Read a folder of Parquet files, a table each, as `nsys export --type parquetdir` writes them
-(:class:`ParquetFolder`). Only the columns that are asked for are unpacked, of the rows of a part.
+"""Read a folder of Parquet files, one per table, as `nsys export --type parquetdir` writes them
+(:class:`ParquetFolder`). Only the requested columns are unpacked, for the rows of a part.
 
-Before anything else files are measured: a page is unpacked as a whole, and a few KB may stand for any
-amount. The headers of the pages have their sizes (:func:`measure_table`).
+Files are measured before anything else: a page is unpacked as a whole, and a few KB may unpack to any amount.
+Page headers contain the unpacked sizes (:func:`measure_table`).
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ class ParquetFolder(Database):
         self.has_few_strings = strings is None or strings.file.stat().st_size <= FEW_STRINGS
 
     def check(self) -> None:
-        """Measure all tables. Raises one clear line where one has no sound footer, or all of them more
-        than files of their size may have. Damaged pages are found when they are read.
+        """Measure all tables. Raise a one-line error if one has no sound footer, or all of them unpack to
+        more than files of their size may contain. Damaged pages are found when they are read.
         """
         budget = FolderBudget(self.packed)
         for table in self.tables.values():

@@ -1,10 +1,10 @@
-"""Find how the reports of a job belong together: whether they are of one job, whether ranks are
-missing, and which were recorded together.
+"""Relate the reports of a job: whether they are of one job, whether ranks are missing, and which were
+recorded together.
 
-A process may be recorded several times (`--capture-range-end=repeat`), and runs after each other
-are no ranks of one job. Reports are captures of one process where machine, process id, name and
-ranks are the same, their times do not meet and CUDA's numbers of calls go on. Captures of different
-processes belong together by time, or by order where their clocks do not agree.
+A process may be recorded several times (`--capture-range-end=repeat`), and consecutive runs are not ranks of
+one job. Reports are captures of one process if machine, process id, name and ranks are equal, their times do
+not overlap, and CUDA's call numbers continue. Captures of different processes belong together by time, or by
+order if their clocks do not agree.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def check_missing_ranks(
     ranks: Sequence[int | None] | None = None,
     communicates: bool = True,
 ) -> list[str]:
-    """Return a warning where the launcher started more ranks than there are reports of. infos: of
-    all ranks that were given. ranks: of their processes, None for unknown numbers; as far as the
-    reports tell unless given. communicates: whether anything of what ranks send was recorded.
+    """Return a warning if the launcher started more ranks than there are reports. infos: of all given ranks.
+    ranks: of their processes, None for unknown numbers; by default from the reports. communicates: whether
+    any communication of ranks was recorded.
     """
     # A variable may count pods or nodes, of which each has several processes.
     count = _count_processes(infos) if ranks is None else len(ranks)
@@ -106,12 +106,12 @@ def check_missing_ranks(
 
 
 def _count_processes(infos: Iterable[ReportInfo]) -> int:
-    """Return how many ranks reports have: processes of MPI, else those with CUDA contexts, or one."""
+    """Count the ranks in reports: processes of MPI, otherwise those with CUDA contexts, or one."""
     return sum(max(len(info.ranks) or len(info.cuda_processes), 1) for info in infos)
 
 
 def _list_ranks(infos: Sequence[ReportInfo], stated: Sequence[int | None]) -> Sequence[int | None]:
-    """Return the ranks of reports: of MPI, else those that the launcher stated where they differ."""
+    """Return the ranks of reports: those of MPI, otherwise the launcher's if they differ."""
     of_mpi = [rank for info in infos for rank in info.ranks.values()]
     return of_mpi or (stated if len(set(stated)) == len(stated) == _count_processes(infos) else [])
 
@@ -155,7 +155,7 @@ def make_session_key(info: ReportInfo) -> Hashable | None:
 
 
 def _check_jobs(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return a warning where the launcher's job ids, or its numbers of ranks, are of several jobs."""
+    """Return a warning if the launcher's job ids, or its numbers of ranks, belong to several jobs."""
     kinds = {"the launcher's job id": [(info.job, info) for info in infos if info.job]}
     # Steps of one job of SLURM have sizes of their own.
     for name in (one for one in SIZE_VARIABLES.values() if one and not one.startswith("SLURM")):
@@ -216,8 +216,8 @@ def _find_claimed_twice(
 
 
 def _check_launched_ranks(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return ranks by the launcher's environment that several reports claim, where no variable
-    tells all reports apart. Of reports of one session one counts.
+    """Return ranks (from the launcher's environment) that several reports claim, if no variable distinguishes
+    all reports. Reports of one session count once.
     """
     sessions: dict[Hashable, ReportInfo] = {}
     for info in infos:
@@ -264,7 +264,7 @@ class Captures(Struct, frozen=True):
         ]
 
     def describe_runs(self, infos: Sequence[ReportInfo]) -> str:
-        """Return a line if the reports are of separate runs, else nothing."""
+        """Return a line if the reports are of separate runs, otherwise ""."""
         if len(self.runs) < 2:
             return ""
         names = [list_some([infos[at].name for at in run]) for run in self.runs]
@@ -280,9 +280,9 @@ def find_captures(
     events: Mapping[int, Span],
     recorded: Mapping[int, Span],
 ) -> Captures:
-    """Find the processes and captures that reports have in common. machines: number of each
-    report's machine; events: when the events of each report are, recorded: when it was recorded, of
-    those whose clock is known.
+    """Find the processes and captures that reports have in common. machines: number of each report's machine;
+    events: time span of each report's events; recorded: time span of its recording, for reports with known
+    clocks.
     """
     by_machine: dict[int, list[int]] = defaultdict(list)
     for report in sorted(events, key=lambda report: events[report]):
@@ -353,10 +353,10 @@ def _read_processes(info: ReportInfo) -> dict[int, tuple[int, int]]:
 
 
 def list_profiled_processes(database: Database) -> frozenset[int]:
-    """Return globalPid of every process that the report profiles; none where it does not tell.
+    """Return the globalPid of every process profiled by the report, or none if unknown.
 
-    In exports as Nsight Systems 2021.2 to 2026.2 wrote them every process with rows in tables of
-    traced calls is among these.
+    In exports of Nsight Systems 2021.2 to 2026.2 every process with rows in tables of traced calls is among
+    these.
     """
     return frozenset(
         number & PROCESS_MASK
@@ -367,8 +367,8 @@ def list_profiled_processes(database: Database) -> frozenset[int]:
 
 
 def _goes_on(before: tuple[int, int], after: tuple[int, int]) -> bool:
-    """True unless the numbers of a process's calls show that it began anew in between: then they
-    begin where they began before.
+    """True unless a process's call numbers show that it restarted in between: then they begin again where
+    they began before.
     """
     return 0 in (before[1], after[1]) or after[0] > before[0] + before[1] // 2
 
@@ -376,7 +376,7 @@ def _goes_on(before: tuple[int, int], after: tuple[int, int]) -> bool:
 def _number_runs(
     by_machine: Mapping[int, Sequence[int]], chains: Sequence[Chain], recorded: Mapping[int, Span]
 ) -> tuple[dict[int, int], int]:
-    """Return the run that each report is of, and the shortest time between two."""
+    """Return the run number of each report, and the shortest time between two runs."""
     whole = {}
     for chain in chains:
         hull = recorded[chain[0]][0], max(recorded[one][1] for one in chain)
@@ -406,7 +406,7 @@ def _number_runs(
 
 
 def _number_captures(chains: Sequence[Chain], events: Mapping[int, Span]) -> dict[int, int]:
-    """Return the capture that each report is of, by the longest chain."""
+    """Return the capture number of each report, by the longest chain."""
     if not chains:
         return {}
     base = [events[at] for at in max(chains, key=len)]

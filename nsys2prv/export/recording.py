@@ -83,17 +83,17 @@ class Message(Struct, frozen=True):
 
     @property
     def loss(self) -> bool:
-        """True if the message says that something is missing from the report."""
+        """True if the message reports data missing from the report."""
         return bool((_LOSS if self.severity >= WARNING else _SURE_LOSS).search(self.text))
 
     @property
     def fallback(self) -> bool:
-        """True if the message says that something was recorded in another way than asked for."""
+        """True if the message reports a fallback collection method."""
         return bool(_FALLBACK.search(self.text))
 
     @property
     def unused(self) -> bool:
-        """True if the message only says that the program does not use a library."""
+        """True if the message only reports that the program does not use a library."""
         return bool(_UNUSED.fullmatch(self.text))
 
 
@@ -171,8 +171,8 @@ def find_main_process(database: Database) -> int | None:
 
 
 def find_capture_span(diagnostics: Sequence[Diagnostic], first: int, last: int) -> tuple[int, int]:
-    """Return when the capture started and stopped (local ns), by the messages that tell; `first`
-    and `last` where there are none, or they lie outside of these.
+    """Return the start and stop of the capture (local ns), from messages about them; `first` and `last` if
+    there are none, or they are outside these.
     """
     starts, stops = (
         [getattr(one, which) for one in diagnostics if one.text.lower().startswith(text)]
@@ -224,25 +224,24 @@ class Capture(Struct, frozen=True):
     gpu: tuple[int, int] = (-TIME_LIMIT, TIME_LIMIT)
 
     def holds(self, times: np.ndarray, span: tuple[int, int] | None = None) -> bool:
-        """True if all times lie in a span, by default the range, as they usually do."""
+        """True if all times are in a span, by default the range, as they usually are."""
         (first, last), (least, greatest) = span or (self.first, self.last), find_bounds(times)
         return least >= first and greatest <= last
 
     def mask_far(self, times: np.ndarray) -> np.ndarray:
-        """Mark times far outside, except those that no trace can hold."""
+        """Return a mask of times far outside, except those that do not fit a trace."""
         return ((times < self.first) | (times > self.last)) & mask_usable(times)
 
     def mask_far_work(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Mark GPU work (local ns) that lies partly outside, except times that no trace can
-        hold.
-        """
+        """Return a mask of GPU work (local ns) that is partly outside, except times that do not fit a
+        trace."""
         early, late = begin < self.gpu[0], end > self.gpu[1]
         return (early & mask_usable(begin)) | (late & mask_usable(end))
 
 
 def read_capture(database: Database, begins: Sequence[int], duration: int | None) -> Capture:
-    """Return the range of times of a report's capture. begins: candidates for its begin (local ns),
-    the likeliest first. duration: its length (ns), None where that is not known.
+    """Return the time range of a report's capture. begins: candidates for its begin (local ns), the likeliest
+    first. duration: its length (ns), or None.
     """
     times = _sample_times(database)
     if not len(times):
@@ -291,7 +290,8 @@ def _sample_times(database: Database) -> np.ndarray:
 
 
 def _find_main_span(times: np.ndarray) -> Capture:
-    """Return the bounds within which most of these ascending times lie; no bounds if too few do."""
+    """Return the bounds that contain most of these ascending times; no bounds if too few are close
+    together."""
     low = high = len(times) // 2
     while True:
         gap = max(GAP, GAP_FACTOR * (int(times[high]) - int(times[low])))

@@ -1,8 +1,7 @@
-"""Find the files of reports, prepare them for reading (:func:`prepare_export`: a report is exported
-with `nsys`, and an export that cannot be opened read-only is copied), check that they are readable
-and stay unchanged while they are read, and estimate the work of reading them. Files of other kinds
-that people give as reports are named by their content, with what to do instead
-(:class:`ForeignFile`). Imports neither polars nor numpy.
+"""Find the files of reports, prepare them for reading (:func:`prepare_export`: `nsys` exports a report, and
+an export that cannot be opened read-only is copied), check that they are readable and stay unchanged while
+they are read, and estimate the reading work. Files of other kinds given as reports are identified by their
+content, with advice (:class:`ForeignFile`). Imports neither polars nor numpy.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+[^/]")
 
 
 class ForeignFile(Nsys2prvError):
-    """A file is of another kind than an export of Nsight Systems."""
+    """The file is not a Nsight Systems export."""
 
 
 @cache
@@ -70,9 +69,7 @@ def _load_kinds() -> dict[str, Any]:
 
 
 def explain_foreign_file(path: Path) -> ForeignFile | None:
-    """Return the error for a file of another kind; None for an export, and where nothing tells what
-    it is.
-    """
+    """Return the error for a file of another kind; None for an export and for unrecognized files."""
     head, kinds = _read_head(path), _load_kinds()
     if head.startswith(SQLITE):
         try:
@@ -159,11 +156,11 @@ def _make_error(path: Path, kind: Mapping[str, str]) -> ForeignFile:
 
 
 def find_reports(paths: Iterable[str | Path], left_out: list[str] | None = None) -> list[Path]:
-    """Return the reports at these paths: those in a folder, those that match a pattern. Other paths
-    are returned as they are, whether or not they exist. left_out: gets a line for each file of a
-    folder that is another profiler's, or unfinished.
+    """Return the reports at these paths: those in a folder, those that match a pattern. Other paths are
+    returned unchanged, whether or not they exist. left_out: gets a line for each file of a folder that
+    belongs to another profiler, or is unfinished.
 
-    Raises Nsys2prvError for a folder without any report and for a pattern that nothing matches.
+    Raise Nsys2prvError for a folder without reports and for a pattern without matches.
     """
     paths = list(paths)
     if "" in paths:
@@ -277,7 +274,7 @@ def _check_unchanged(before: dict[Path, Signature]) -> None:
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
-    """Open a database as it is in its file. What comes with it is data: nothing in it is run."""
+    """Open a database as it is in its file. Its contents are data: no code in it is run."""
     uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     connection.execute("PRAGMA trusted_schema = OFF")
@@ -287,7 +284,7 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
 
 
 def has_log(path: Path) -> bool:
-    """True if a write-ahead log next to the database holds data that belongs to it."""
+    """True if a write-ahead log next to the database contains part of its data."""
     try:
         return Path(f"{path}-wal").stat().st_size > 0
     except OSError:
@@ -295,7 +292,7 @@ def has_log(path: Path) -> bool:
 
 
 def has_journal(path: Path) -> bool:
-    """True if a rollback journal next to the database says that a change of it is incomplete."""
+    """True if a rollback journal next to the database shows an incomplete change."""
     try:
         with Path(f"{path}-journal").open("rb") as file:
             return file.read(len(JOURNAL)) == JOURNAL
@@ -387,8 +384,8 @@ def _run_nsys(*command: str) -> tuple[int, str]:
 
 
 def export_report(report: Path, folder: Path) -> Path:
-    """Export a report into a new folder; return the export. Raises Nsys2prvError where nsys fails,
-    or is not found, with advice: an export beside the report, or the command to run elsewhere.
+    """Export a report into a new folder; return the export. Raise Nsys2prvError if nsys fails or is not
+    found, with advice: an export beside the report, or the command to run elsewhere.
     """
     nsys = find_nsys()
     beside = report.with_suffix(".sqlite")
@@ -415,8 +412,8 @@ def export_report(report: Path, folder: Path) -> Path:
 def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
     """Return the SQLite file or folder to read, and the path itself.
 
-    A report of nsys is exported into the new folder `folder`. An export with a write-ahead log is
-    copied there, and gets what is in the log: in place SQLite would write.
+    A report of nsys is exported into the new folder `folder`. An export with a write-ahead log is copied
+    there and merged with the log, because SQLite would write to it in place.
     """
     if path.suffix.lower() in NOT_EXPORTED:
         if not path.is_file():
@@ -433,7 +430,7 @@ def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
 
 
 def _copy_export(path: Path, folder: Path) -> Path:
-    """Return a copy of an export with what is in its log, as they were at one time."""
+    """Return a copy of an export merged with its log, both from one moment."""
     check_file(path)
     folder.mkdir()
     files = [path, path.with_name(path.name + "-wal")]

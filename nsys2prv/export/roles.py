@@ -1,12 +1,12 @@
-"""Find which processes of a job are its ranks, with their numbers, and which are helpers.
+"""Find the processes of a job that are its ranks, with their numbers, and those that are helpers.
 
-Ranks count from 0. A process is a rank if it works on a GPU, calls MPI or NCCL, or if the launcher
-or the name of its report gives it a number that no other has. Numbers come from the first source
-that tells all working processes apart: NCCL's payloads, MPI, the launcher's environment; where none
-does, each process has that of its own best source, and what is left goes by the names of reports.
+Ranks count from 0. A process is a rank if it works on a GPU, calls MPI or NCCL, or if the launcher or the
+name of its report gives it a unique number. Numbers come from the first source that distinguishes all working
+processes: NCCL's payloads, MPI, the launcher's environment. Otherwise each process has the number of its own
+best source, and the rest is numbered by report names.
 
-All others are helpers where a job has working processes: shells, launchers, daemons, processes that
-load data. A helper belongs to the rank of its report if there is one alone, else to its host.
+All other processes are helpers if a job has working processes: shells, launchers, daemons, data loaders. A
+helper belongs to the only rank of its report, or otherwise to its host.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def describe_processes(processes: int, ranks: int) -> str:
 
 
 def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:
-    """Return one rank per report, by the first variable that all of them have with distinct values;
-    None if there is none.
+    """Return one rank per report, by the first variable that has distinct values in all of them; None without
+    one.
     """
     for name in RANK_VARIABLES:
         values = [report.get(name) for report in ranks]
@@ -158,8 +158,8 @@ def _find_owners(
     by_report: Mapping[int, Sequence[ProcessKey]],
     evidence: Evidence,
 ) -> list[ProcessKey]:
-    """Return the processes that work, by their reports: of each report those of MPI, else those that
-    use GPUs or NCCL, else those that could.
+    """Return the working processes by report: those of MPI, otherwise those that use GPUs or NCCL, otherwise
+    those that could.
     """
     told = [] if evidence.nccl is None else evidence.nccl.select("report", "process").rows()
     working = {key for key, uses_gpu in evidence.with_gpu.items() if uses_gpu}
@@ -180,8 +180,8 @@ def _find_owners_without_work(
     by_report: Mapping[int, Sequence[ProcessKey]],
     evidence: Evidence,
 ) -> list[ProcessKey]:
-    """Return the ranks of a job of which no work is recorded: one per report where the launcher, or
-    ranks in the names of several, tell the reports apart, else all processes.
+    """Return the ranks of a job without recorded work: one per report if the launcher, or ranks in several
+    names, distinguish the reports, otherwise all processes.
     """
     launched = [infos[report] for report in by_report]
     has_several = any(size > 1 for info in launched for size in info.launcher_sizes.values())
@@ -226,9 +226,7 @@ def _list_sources(
 
 
 def _read_launched_ranks(infos: Mapping[ProcessKey, ReportInfo]) -> dict[ProcessKey, int]:
-    """Return the ranks by the variable that tells most processes apart, of equal ones the most
-    reliable.
-    """
+    """Return the ranks by the variable that distinguishes most processes, or the most reliable of several."""
     by_name = (
         {
             key: rank
@@ -272,8 +270,8 @@ def _read_nccl_ranks(
 def _choose_ranks(
     sources: Mapping[str, Mapping[ProcessKey, int]], owners: Sequence[ProcessKey]
 ) -> dict[ProcessKey, Rank]:
-    """Return ranks by the first source that tells all processes apart, else each process's by the
-    first that tells it a number that no other has.
+    """Return ranks by the first source that distinguishes all processes; otherwise by the first that gives
+    each process a unique number.
     """
     for source, ranks in sources.items():
         if owners and len(set(ranks.values())) == len(ranks) == len(owners):

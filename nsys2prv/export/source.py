@@ -27,13 +27,13 @@ FEW_ROWS = 20
 
 
 def mask_usable(times: np.ndarray) -> np.ndarray:
-    """Return a mask (bool) of the times that a trace can hold: neither NULL nor beyond TIME_LIMIT."""
+    """Return a mask (bool) of the times that fit a trace: neither NULL nor beyond TIME_LIMIT."""
     # Not by the absolute value, which overflows for NULL.
     return (times > -TIME_LIMIT) & (times < TIME_LIMIT)
 
 
 def are_all_usable(times: np.ndarray) -> bool:
-    """True if there are times and a trace can hold all of them, without looking at each one."""
+    """True if there are times and all of them fit a trace, without looking at each one."""
     least, greatest = find_bounds(times)
     return -TIME_LIMIT < least <= greatest < TIME_LIMIT
 
@@ -73,17 +73,17 @@ class Templates(Struct, frozen=True):
 
 
 class DistinctTexts:
-    """Texts of a column, hardly any of them twice.
+    """Texts of a column with hardly any repetition.
 
-    Those that the compiled core has read stay with it until they are asked for, as Python's bytes
-    cost more than reading them.
+    Texts read by the compiled core stay there until requested, because Python's bytes cost more than reading
+    them.
     """
 
     def __init__(
         self, series: pl.Series | None = None, read: Any = None, kept: np.ndarray | None = None
     ) -> None:
-        """Take a series of bytes, or what the core has read (`_core.Texts`), of which some are kept
-        (their numbers; None for all).
+        """Take a series of bytes, or texts read by the core (`_core.Texts`), some of which are kept (their
+        numbers; None for all).
         """
         self._read, self._kept = read, kept
         if series is not None:
@@ -138,8 +138,8 @@ class DistinctTexts:
 
     @cached_property
     def templates(self) -> Templates | None:
-        """The templates of the texts; None where they are so many that they are of no use,
-        or where the texts are not with the core.
+        """The templates of the texts; None if there are too many to be useful, or if the texts are not in the
+        core.
         """
         if self._read is None:
             return None
@@ -223,8 +223,8 @@ def _keep_used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, 
 
 
 def number_distinct(series: pl.Series) -> tuple[pl.Series, np.ndarray]:
-    """Return the distinct values in the order in which they come first, and each row's index among
-    them (int64).
+    """Return the distinct values in the order of their first occurrence, and each row's index among them
+    (int64).
     """
     if len(series) <= FEW_TEXTS:
         numbers: dict[Any, int] = {}
@@ -327,8 +327,8 @@ class StackRows(Struct, frozen=True):
 class Part(Struct, frozen=True):
     """Consecutive rows of a table, by rowid, both ends included.
 
-    Where SQLite has no name for the rowids, or where they lie too far apart to count them off, rows
-    are numbered from 1 in the order in which SQLite walks the table.
+    If SQLite has no name for the rowids, or if they are too far apart to divide, rows are numbered from 1 in
+    the order in which SQLite walks the table.
     """
 
     #: Name of the table.
@@ -387,7 +387,7 @@ class Shared(Struct, frozen=True):
         return SomeRows(*astuple(self.part), rowids)
 
     def holds(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...]) -> bool:
-        """True if these columns of this part were asked for."""
+        """True if these columns of this part were requested."""
         return (
             self.part == part
             and self.rows.integers.keys() >= set(integers)

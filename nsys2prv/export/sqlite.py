@@ -1,12 +1,11 @@
-"""Open exports (:func:`open_database`), and read those in SQLite (:class:`SqliteDatabase`), from the
-file's pages (:mod:`nsys2prv.export.sqlite_pages`) or by SQLite.
+"""Open exports (:func:`open_database`), and read SQLite exports (:class:`SqliteDatabase`), from the file's
+pages (:mod:`nsys2prv.export.sqlite_pages`) or with SQLite.
 
-Damage is an error, once for the whole file (:meth:`SqliteDatabase.check`). Only tables count: indexes
-may be damaged, so nothing is read from them.
+Damage is an error, once for the whole file (:meth:`SqliteDatabase.check`). Only tables count: indexes may be
+damaged, so they are never read.
 
-Files are read as they are (:func:`nsys2prv.export.report_files.prepare_export` takes care of logs), so
-that a read-only folder or a file system without locks works and nothing is ever written beside the
-input.
+Files are read unchanged (:func:`nsys2prv.export.report_files.prepare_export` handles logs), so that a
+read-only folder or a file system without locks works and nothing is ever written beside the input.
 """
 
 from __future__ import annotations
@@ -92,8 +91,8 @@ def open_database(path: str | Path) -> Database:
 
 
 class SqliteDatabase(Database):
-    """An SQLite export. Rows of large tables are read from the file's pages; SQLite reads what the
-    page reader does not know (:mod:`nsys2prv.export.sqlite_pages`).
+    """An SQLite export. Rows of large tables are read from the file's pages; SQLite reads everything that the
+    page reader does not support (:mod:`nsys2prv.export.sqlite_pages`).
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -177,7 +176,7 @@ class SqliteDatabase(Database):
         return [line for (text,) in said for line in text.splitlines()]
 
     def _check_by_sql(self, name: str) -> None:
-        """Check the pages of a table by SQLite, which checks those of its indexes, too."""
+        """Check the pages of a table and its indexes with SQLite."""
         for (text,) in self.connection.execute(f"PRAGMA quick_check({quote_name(name)})"):
             if page := PAGE_IN_CHECK.search(text):
                 raise DamagedPage(page[1])
@@ -273,7 +272,7 @@ class SqliteDatabase(Database):
         return columns, frame[MET].to_numpy()
 
     def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
-        """Return call stacks. Unless `of_all`, no rows but those of the stacks are looked at."""
+        """Return call stacks. Unless `of_all`, only the rows of these stacks are examined."""
         source = self.tables[table]
         with self._explain_damage(table):
             stacks = None if of_all or not source.declared.rowid else source.read_stacks(low, high)
@@ -286,7 +285,7 @@ class SqliteDatabase(Database):
         return stacks
 
     def _select(self, sql: str) -> pl.DataFrame:
-        """Return the result of a larger query whose columns each have one type."""
+        """Return the result of a larger query with one type per column."""
         self.connection.text_factory = bytes
         try:
             with self._explain_damage():
@@ -296,7 +295,7 @@ class SqliteDatabase(Database):
 
 
 def read_cursor(cursor: sqlite3.Cursor) -> pl.DataFrame:
-    """Return the result of a query whose columns each have one type, and whose texts are bytes."""
+    """Return the result of a query with one type per column and texts as bytes."""
     names = [name for name, *_ in cursor.description]
     frames = []
     while rows := cursor.fetchmany(SELECTED_ROWS):

@@ -1,8 +1,9 @@
-"""Read rows of an SQLite export from the file's pages, by compiled code, some 20 times as fast as by `sqlite3`.
+"""Read rows of an SQLite export from the file's pages, with compiled code, some 20 times as fast as with
+`sqlite3`.
 
-It reads tables as Nsight Systems writes them, and stands aside (:func:`open_pages` and
-:meth:`SqliteTable.read` return None) wherever it is not certain of doing what SQLite does: then
-SQLite reads. Damage is an error (:class:`DamagedPage`): SQLite would not see all of it.
+It reads tables as Nsight Systems writes them, and declines (:func:`open_pages` and :meth:`SqliteTable.read`
+return None) whenever its result might differ from SQLite's: then SQLite reads. Damage is an error
+(:class:`DamagedPage`): SQLite would not detect all of it.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class RecordField(Struct, frozen=True):
     has_default: bool
 
     def column(self, kind: int, *arrays: Any) -> tuple:
-        """Return the argument of the compiled reader: a kind, and arrays of values, types and texts
-        to fill, None for those not wanted.
+        """Return the argument of the compiled reader: a kind, and arrays of values, types and texts to fill,
+        None for unwanted ones.
         """
         place = (self.number, kind, self.affinity == "REAL", self.has_default)
         return (*place, NULL, *arrays)
@@ -188,9 +189,9 @@ def open_schema(file: Any, size: int) -> SqliteTable:
 
 
 def list_tables(schema: SqliteTable, query: Query) -> tuple[dict[str, SqliteTable], list[int]]:
-    """Return the tables of a database, and the first pages of what else it has. Views and virtual
-    tables are left alone: reading them would run code that came with the file. Raises DatabaseError
-    where a declaration is of something else than the schema says.
+    """Return the tables of a database, and the first pages of its other contents. Views and virtual tables
+    are never read: that would run code from the file. Raise DatabaseError if a declaration contradicts the
+    schema.
     """
     file, size = schema.file, schema.size
     texts = ("type", "name", "sql")
@@ -229,7 +230,7 @@ def _is_page(number: object) -> bool:
 
 @lru_cache(MOST_DECLARED)
 def _is_declared(kind: bytes, name: bytes, sql: bytes) -> bool:
-    """Return whether SQLite, which goes by the declaration, sees what the schema says."""
+    """Return whether the declaration, which SQLite uses, agrees with the schema."""
     declared = _DECLARATION.match(sql)
     if declared is None:
         return kind == b"index" and not sql  # of a key
@@ -245,9 +246,7 @@ def _is_declared(kind: bytes, name: bytes, sql: bytes) -> bool:
 
 
 class SqliteTable(SourceTable):
-    """A table of an export, read from its pages. What SQLite says of it is asked for when it is first
-    needed.
-    """
+    """A table of an export, read from its pages. SQLite is asked about it on first use."""
 
     def __init__(
         self,
@@ -282,7 +281,7 @@ class SqliteTable(SourceTable):
 
     @property
     def has_frames(self) -> bool:
-        """True if it has the frames of call stacks."""
+        """True if it contains the frames of call stacks."""
         return not set(FRAME_COLUMNS).difference(self.columns)
 
     @property
@@ -316,10 +315,10 @@ class SqliteTable(SourceTable):
         return Part(self.name, first, last, self.declared.rowid)
 
     def check(self, met: bytearray) -> bool:
-        """Read all of the table, note its pages as met, and find its whole; False where SQLite has to
-        check it. Raises DamagedPage, and DatabaseError where a key lacks its index: another was
-        declared when the rows were written. Frames of call stacks are checked where they are read:
-        :meth:`check_rows` does so before SQLite reads them.
+        """Read all of the table, mark its pages as visited, and find its whole; return False if SQLite has to
+        check it. Raise DamagedPage, and DatabaseError if a key has no index: then another one was declared
+        when the rows were written. Frames of call stacks are checked when they are read: :meth:`check_rows`
+        does so before SQLite reads them.
         """
         needed = None if self.has_frames else self.declared.rules
         if not self._indexes.issuperset(self.declared.key_indexes):
@@ -330,7 +329,7 @@ class SqliteTable(SourceTable):
         return found is not None
 
     def check_rows(self) -> None:
-        """Read all of a table of which the interior pages were checked, once. Raises DamagedPage."""
+        """Read all of a table with checked interior pages, once. Raise DamagedPage."""
         if self.file and not self._rows_checked:
             self._rows_checked = True
             met = bytearray(self.file.pages // 8 + 1)
@@ -344,9 +343,9 @@ class SqliteTable(SourceTable):
     def read(
         self, part: Part, wanted: Wanted, looked_at: ConditionColumns
     ) -> tuple[Columns, list[LookedAt]] | None:
-        """Return columns of a part that goes by rowids, and what conditions look at. None where SQLite
-        has to read them: also where one of the columns, or what conditions look at, has other values
-        than integers and NULL. Raises DamagedPage.
+        """Return columns of a part by rowids, and the values that conditions need. Return None if SQLite has
+        to read them, for example if one of the columns, or a condition's column, has values other than
+        integers and NULL. Raise DamagedPage.
         """
         table, fields = self._pages, self.declared.fields
         if table is None or len(looked_at.types) > MOST_TYPES:
