@@ -1,8 +1,7 @@
 """Run the command line: :func:`main` reads arguments, runs a command, prints messages.
 
-In: arguments. Out: what the command prints, and an exit status. Start in :func:`main`, then
-``options.yaml``, which declares all commands with their options, and :mod:`arguments`, which parses
-them.
+Input: arguments. Output: the printed text, and an exit status. Start in :func:`main`, then read
+``options.yaml``, which declares all commands with their options, and :mod:`arguments`, which parses them.
 """
 
 from __future__ import annotations
@@ -106,9 +105,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Open standard streams that whoever started the command closed (`>&-`), so that no file takes
-    their place.
-    """
+    """Open standard streams that the caller closed (`>&-`), so that no file takes their place."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

@@ -1,8 +1,7 @@
-"""Parse command lines. ``options.yaml`` declares all commands and their options; what argparse
-complains of becomes one line that says what to do. Refuse command lines that are probably mistakes,
-and say what is probably meant.
+"""Parse command lines. ``options.yaml`` declares all commands and their options; argparse errors become one
+line with advice. Refuse command lines that are probably mistakes, and suggest the intended ones.
 
-In: the words of a command line. Out: a namespace, and the `Options` of a conversion made of it.
+Input: the words of a command line. Output: a namespace, and the `Options` of a conversion made from it.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of a command. Its complaints are one line, say what may be meant, and are raised as
+    """The parser of a command. Its errors are one line, suggest the intended command, and are raised as
     UsageError.
     """
 
@@ -214,7 +213,7 @@ def _declare(
 
 
 class _RefuseLegacyOption(argparse.Action):
-    """Refuses an option of BSC's nsys2prv; its constant says what to do instead."""
+    """Refuses an option of BSC's nsys2prv; its constant names the replacement."""
 
     def __call__(self, parser: object, namespace: object, values: object, name: str) -> NoReturn:
         refuse("option_of_bsc", option=name, here=self.const)
@@ -273,7 +272,7 @@ LIMITED = ("", "job", "iteration", "communication", "region", "kernel", "efficie
 
 
 def _parse_limit(text: str) -> Limit:
-    """Return the limit that [WHAT=]SHARE is, as in 5% or kernel:gemm=0.05."""
+    """Parse a limit [WHAT=]SHARE, such as 5% or kernel:gemm=0.05."""
     from nsys2prv.show.difference.facts import Limit
 
     wanted, _, number = text.rpartition("=")
@@ -368,7 +367,7 @@ def make_options(arguments: argparse.Namespace) -> Options:
 
 
 def make_cut_options(arguments: argparse.Namespace) -> CutOptions:
-    """Return the cut options that the arguments set; `report` has only some of them."""
+    """Return the cut options set by the arguments; `report` has only some of them."""
     from nsys2prv.conversion.options import CutOptions
 
     return CutOptions(**_choose_fields(CutOptions, arguments))
@@ -387,8 +386,8 @@ def _choose_fields(struct: type[Struct], arguments: argparse.Namespace) -> dict[
 
 
 def name_files_plainly(arguments: list[str]) -> list[str]:
-    """Return the arguments without `--`; files behind it whose names begin like options are named by
-    their folder, too.
+    """Return the arguments without `--`; files after it with names that begin like options get their folder
+    as a prefix.
     """
     if "--" not in arguments:
         return arguments
@@ -441,8 +440,8 @@ def check_command(word: str, commands: Collection[str]) -> None:
 
 
 def check_kinds(words: Sequence[str], paths: Sequence[str]) -> None:
-    """Raise UsageError for a report given as event kinds, as in `-t rank0.sqlite out.prv`.
-    words: the values of -t.
+    """Raise UsageError for a report given as event kinds, for example `-t rank0.sqlite out.prv`. words: the
+    values of -t.
     """
     for word in words:
         if has_report_name(Path(word)) or is_trace_name(word):
@@ -534,7 +533,7 @@ def refuse_traces(command: str, paths: Sequence[str]) -> None:
 
 
 def _read_report_names(trace: Path) -> str:
-    """Return the reports that the file beside a trace names."""
+    """Return the report names in the file beside a trace."""
     beside = name_beside(trace, ".nsys2prv.json")
     try:
         names = [str(entry["name"]) for entry in json.loads(beside.read_bytes())["inputs"]]

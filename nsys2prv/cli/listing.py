@@ -51,9 +51,9 @@ class _ReportContents(Struct, frozen=True):
 def describe_reports(
     paths: Sequence[Path], found: Collection[Path] = (), anonymous: bool = False
 ) -> tuple[str, list[str]]:
-    """Return a description of the reports, and warnings about missing or repeated ranks. found: those
-    in folders, which are left out where they are files of another kind. anonymous: with pseudonyms. Raises Nsys2prvError for a
-    file that is not a report.
+    """Return a description of the reports, and warnings about missing or repeated ranks. found: reports from
+    folders, which are skipped if they are files of another kind. anonymous: with pseudonyms. Raise
+    Nsys2prvError for a file that is not a report.
     """
     inspected, foreign = [], []
     for path in paths:
@@ -113,8 +113,8 @@ def _inspect_reports(path: Path) -> _ReportContents:
 
 
 def _describe_reports(reports: Sequence[_ReportContents]) -> list[str]:
-    """Return a line for each report, in columns, with marks at values that should be the same in
-    all reports and are not. With many reports, only those that differ from most are shown.
+    """Return a line for each report, in columns, with marks at values that differ although they should be the
+    same in all reports. With many reports, only those that differ from most are shown.
     """
     columns = {
         title: [describe(one.info) for one in reports] for title, describe in COLUMNS.items()

@@ -1,6 +1,6 @@
 """Run `nsys2prv quality`: check a capture, such as a short trial run, before the long one.
 
-In: parsed options. Out: what is missing for the figures, what else could be recorded, and the command that
+Input: parsed options. Output: data missing for the figures, further recordable data, and the command that
 would record it, with the options and the program of the first report.
 """
 
@@ -74,7 +74,7 @@ def run_quality(options: argparse.Namespace) -> Answer:
 
 
 def _make_command(tables: Collection[str], wanted: Iterable[str], program: Sequence[str]) -> str:
-    """Return the command that records what these tables have, and with these options more."""
+    """Return the command that records the contents of these tables, and adds these options."""
     traced = [
         what for prefix, what in TRACED.items() if any(table.startswith(prefix) for table in tables)
     ]

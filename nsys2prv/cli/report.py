@@ -1,7 +1,7 @@
 """Run the commands `nsys2prv report`, `diff` and `study`.
 
-In: parsed options. Out: text, and the files that were asked for: JSON and pages
-(:mod:`nsys2prv.show.page`), of a study also Markdown, CSV, TALP files and traces.
+Input: parsed options. Output: text, and the requested files: JSON and pages (:mod:`nsys2prv.show.page`), for
+a study also Markdown, CSV, TALP files and traces.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def run_report(options: argparse.Namespace) -> Answer:
 
 
 def _write_moment(findings: Sequence[Finding], options: argparse.Namespace) -> Summary:
-    """Write the trace of a finding's first moment; its times are those of the whole job."""
+    """Write the trace of a finding's first moment, with the times of the whole job."""
     number, trace = _parse_moment(options)
     spans = {place: one.span for place, one in enumerate(findings, 1) if one.span}
     if number not in spans:
@@ -122,8 +122,8 @@ def _choose_tutorial(options: argparse.Namespace) -> Path:
 
 
 def _find_trace(options: argparse.Namespace) -> Path:
-    """Return the trace that a tutorial opens: beside a finished report, else in its own folder. Raises
-    UsageError where there is none beside a finished report.
+    """Return the trace that a tutorial opens: beside a finished report, otherwise in its own folder. Raise
+    UsageError for a finished report without a trace beside it.
     """
     first = Path(options.reports[0])
     if first.suffix != JSON:
@@ -136,7 +136,7 @@ def _find_trace(options: argparse.Namespace) -> Path:
 
 
 def _write_trace(job: Job, trace: Path) -> None:
-    """Write the trace of a job, and the files beside it, to a folder, which is made."""
+    """Write the trace of a job, and the files beside it, to a folder, which is created."""
     trace.parent.mkdir(parents=True, exist_ok=True)
     with make_temporary_folder(trace.parent) as staging:
         write_job(job, staging / trace.name)
@@ -148,8 +148,8 @@ def _write_files(
     more: Mapping[Path, str] = MappingProxyType({}),
     **contents: Callable[[], str],
 ) -> None:
-    """Write the files that were asked for, all or none. contents: option -> what makes the text of
-    its file. more: further files.
+    """Write the requested files, all or none. contents: option -> function that makes the text of its file.
+    more: further files.
     """
     chosen = {path: make for name, make in contents.items() if (path := vars(options)[name])}
     write_complete_files({path: make_text() for path, make_text in chosen.items()} | {**more})
@@ -180,7 +180,7 @@ def _select_part(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _format_job(job: FinishedJob, heading: Sequence[str], style: Style) -> str:
-    """Return the first screen, or all that was asked for."""
+    """Return the first screen, or everything requested."""
     results = [*job.results.values()]
     if style.full or style.chosen or "findings" not in job.results:
         return format_results(results, heading, style, job.part[0])
@@ -188,7 +188,7 @@ def _format_job(job: FinishedJob, heading: Sequence[str], style: Style) -> str:
 
 
 def _analyse_reports(options: argparse.Namespace) -> FinishedJob:
-    """Return the analyzed job: with the analyses of the first screen alone where nothing else is asked for."""
+    """Return the analyzed job, by default with only the analyses of the first screen."""
     names = options.only
     first = Path(options.reports[0])
     if first.suffix != JSON:
@@ -234,7 +234,7 @@ def _finish_job(
     name: str = "",
     typical: bool = False,
 ) -> FinishedJob:
-    """Return the job; is_drawn: with what a page shows of its events."""
+    """Return the job; is_drawn: with the events for a page."""
     if not is_drawn:
         return FinishedJob(job.describe(reports, name), results)
     with job.prepared.progress.show_phase("page", 1):
@@ -296,9 +296,9 @@ def run_diff(options: argparse.Namespace) -> Answer:
 def write_report_files(
     job: Job, reports: Sequence[str | Path], path: Path, trace: Path, paths: bool = True
 ) -> str:
-    """Return all analyses of a converted job as text; also write them as JSON to the new file `path`,
-    as a page beside it, and into its trace if that is one for Perfetto. paths: write the paths of
-    reports, not only their names.
+    """Return all analyses of a converted job as text; also write them as JSON to the new file `path`, as a
+    page beside it, and into its trace if that is a Perfetto trace. paths: write the paths of reports, not
+    only their names.
     """
     if not paths:
         reports = [Path(report).name for report in reports]
@@ -454,8 +454,8 @@ def _parse_labels(options: argparse.Namespace) -> dict[str, str]:
 def _hide_given(
     study: Study, drawn: Mapping[str, FinishedJob] | None, regions: Sequence[str]
 ) -> dict[str, FinishedJob] | None:
-    """Name the runs of a study by their labels, and the regions that were asked for by pseudonyms; returns
-    what is drawn of each run with its new name.
+    """Name the runs of a study by their labels, and the requested regions by pseudonyms; return the drawing
+    of each run under its new name.
     """
     names = {run.name: run.label for run in study.runs}
     hidden = {name: make_pseudonym("range", name) for name in regions}

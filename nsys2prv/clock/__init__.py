@@ -55,8 +55,8 @@ UNCLEAR_KINDS, NOTE_KINDS = (
 
 
 class Role(IntEnum):
-    """Who waits for whom in a collective: every member for all, the others for the root, or the
-    root for the others.
+    """The waiting relation of a collective: every member waits for all, the others for the root, or the root
+    for the others.
     """
 
     ALL = 0
@@ -137,7 +137,7 @@ class ClockFinding(Struct, frozen=True):
 
 
 class Observations(Struct, frozen=True):
-    """Observations of the clocks of several hosts, from what these did together."""
+    """Observations of several hosts' clocks, from their common events."""
 
     #: A row for each collective and host, as :func:`nsys2prv.match.gathering.gather_per_host` makes them.
     collectives: pl.DataFrame
@@ -155,7 +155,7 @@ class Observations(Struct, frozen=True):
 
 
 def find_median(values: np.ndarray) -> float:
-    """Return the median of some values, none of them NaN; several times as fast as NumPy's."""
+    """Return the median of some values without NaN, several times as fast as NumPy."""
     low, high = (len(values) - 1) // 2, len(values) // 2
     ordered = np.partition(values, (low, high))
     return float((ordered[low] + ordered[high]) / 2)
@@ -171,11 +171,11 @@ def estimate_spread(values: np.ndarray) -> float:
 
 
 def fit_line(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
-    """Return (value at time 0, slope, spread about the line) by medians; the line of fewer than
-    four points is drawn to 0. Times ascending, in ns.
+    """Return (value at time 0, slope, spread about the line) by medians; with fewer than four points the line
+    is drawn to 0. Times ascending, in ns.
 
-    Pairs of points that lie far apart tell more of the slope: after a burst, the few that come much
-    later decide.
+    Points that are far apart determine the slope better: after a burst, the few that follow much later
+    decide.
     """
     half = len(times) // 2
     slope = 0.0

@@ -1,9 +1,9 @@
 """Adjust corrections to hard bounds: place hosts so that no effect precedes its cause.
 
-Ends of collectives connect hosts to parts. The order of events holds between all hosts, so all are
-moved together (:func:`~nsys2prv.clock.orders.move_jointly`); what it leaves open (regions of lines) is
-the error. Parts that it binds in both directions are placed amid that; those bound in one direction
-only are moved just far enough; hosts whose own clocks contradict nothing keep them.
+Ends of collectives connect hosts into parts. The order of events constrains all hosts, so all are moved
+together (:func:`~nsys2prv.clock.orders.move_jointly`); the remaining freedom (regions of lines) is the error.
+Parts bound in both directions are placed in the middle of it; parts bound in one direction are moved just far
+enough; hosts with clocks that contradict nothing keep them.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ LEAST_SIGMA = 100.0
 def find_violations(
     estimates: list[Estimate], orders: Precedences
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return which precedences are between hosts of one reference; by how much more than noise these
-    are violated (ns; -inf for others); and which of them by more than the errors of the hosts.
+    """Return a mask of the precedences between hosts of one reference; the amount by which they are violated
+    beyond noise (ns; -inf for others); and a mask of those violated beyond the errors of the hosts.
     """
     bound, reference = (
         np.array([getattr(one, name) for one in estimates]) for name in ("bound", "reference")
@@ -73,8 +73,8 @@ def find_violations(
 
 
 def _find_noise(orders: Precedences) -> np.ndarray:
-    """Return by how much precedences may be violated, ns: MPI calls are timed by the host's clock, kernels
-    by those of GPUs.
+    """Return the allowed violation of precedences, ns: MPI calls are timed by the host's clock, kernels by
+    GPU clocks.
     """
     return np.where(orders.noise_kind == NoiseKind.MPI, 0.0, TOLERANCE + orders.find_slack())
 
@@ -85,9 +85,9 @@ def place_by_order(
     findings: list[ClockFinding],
     left_out: set[int],
 ) -> list[Estimate]:
-    """Return the estimates, moved together so that no precedence is violated that can be satisfied.
+    """Return the estimates, moved together so that every satisfiable precedence is satisfied.
 
-    left_out: hosts whose clocks are not to be believed. findings: more are added.
+    left_out: hosts with unreliable clocks. findings: more are added.
     """
     part = np.array([estimate.reference for estimate in estimates])
     same, excess, beyond = find_violations(estimates, orders)
@@ -112,7 +112,7 @@ def _tell_early(orders: Precedences, early: np.ndarray, findings: list[ClockFind
 
 
 class _Road(Struct, frozen=True):
-    """Where the order of events leaves a part, against another one."""
+    """The freedom that the order of events leaves to a part, relative to another one."""
 
     #: Host that is the reference of the other part.
     start: int
@@ -134,7 +134,7 @@ class _Road(Struct, frozen=True):
 
 
 class _Network:
-    """Parts of hosts, and what the order of events says about them."""
+    """Parts of hosts, and the constraints from the order of events."""
 
     def __init__(
         self, estimates: list[Estimate], orders: Precedences, slack: np.ndarray, part: np.ndarray
@@ -187,7 +187,7 @@ class _Network:
     def _place_others(
         self, steep: list[int], moved: Corrections, findings: list[ClockFinding]
     ) -> list[Estimate]:
-        """Return the estimates from other hosts than these, whose clocks would drift implausibly."""
+        """Return the estimates without these hosts, whose clocks would drift implausibly."""
         for host in steep:
             reason = FindingKind.STEEP.value.format(moved.drift[host] * 1e6)
             findings.append(ClockFinding(FindingKind.STEEP, clock=host, reason=reason))
@@ -212,8 +212,8 @@ class _Network:
     def _make_springs(
         self, corrections: Corrections, moved: Corrections, roads: Mapping[int, _Road]
     ) -> Springs:
-        """Return springs that hold hosts to the reference of their part, as their ends say; parts
-        amid what the order of events leaves; and others to UTC.
+        """Return springs that keep hosts at the reference of their part, according to their ends; parts in
+        the middle of the freedom left by the order of events; and others at UTC.
         """
         low, high = self.orders.find_spans(corrections)
         rows = []
@@ -281,7 +281,7 @@ class _Network:
         return roads
 
     def _undo_slight_moves(self, moved: Corrections) -> Corrections:
-        """Return the corrections with components moved back whose first host is hardly moved."""
+        """Return the corrections with components moved back if their first host hardly moved."""
         hosts = np.arange(len(self.part))
         first = self.component[self.part]
         shift = self._find_shifts(moved)[first]
@@ -372,8 +372,8 @@ def tighten_bounds(
 
 
 def drop_needless_corrections(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
-    """Return the estimates, with 0 for hosts whose correction is smaller than its own error and
-    whose times, as placed, violate no causality.
+    """Return the estimates, with 0 for hosts with a correction smaller than its own error and times that, as
+    placed, violate no causality.
     """
     late = orders.begin > orders.end
     contradicted = np.union1d(orders.before[late], orders.after[late])

@@ -1,13 +1,12 @@
-"""All hosts' corrections together: weighted least squares over all collectives, with each
-collective's own end eliminated.
+"""Fit all hosts' corrections together: weighted least squares over all collectives, with each collective's
+own end eliminated.
 
-A host's end of a collective, corrected, is the collective's end plus noise; where the last to come
-is, it is later by the block's lateness. Eliminating the collectives' ends keeps what the hosts of
-one collective have in common from counting as many independent pairs. The lateness has a prior:
-with the last to come always on one host, its offset is as uncertain as that prior; where hosts take
-turns the data decide, which is the midpoint between who waited and who came last. Drifts have a
-prior too: a span too short to tell a drift leaves it near 0, where cutting an uncertain drift off
-would leave an error at the span's ends.
+A host's end of a collective, corrected, is the collective's end plus noise; on the host with the last member
+to arrive it is later by the block's lateness. Eliminating the collectives' ends prevents common errors of the
+hosts of one collective from counting as many independent pairs. The lateness has a prior: if the last to
+arrive is always on one host, its offset is as uncertain as that prior; if hosts take turns the data decide,
+which gives the midpoint between waiting and last hosts. Drifts have a prior too: over a span too short to
+determine a drift it stays near 0; cutting an uncertain drift off would leave an error at the span's ends.
 """
 
 from __future__ import annotations
@@ -162,9 +161,9 @@ def gather_collective_ends(hosts: pl.DataFrame) -> list[CollectiveEnds]:
 
 
 def make_links(blocks: list[CollectiveEnds], findings: list[ClockFinding]) -> list[Estimate]:
-    """Return the lines of each block's hosts against one of them. Hosts that fit none are taken out
-    of their block; those that fit in less than half of their collectives are taken out of all
-    blocks, as those may fit by chance.
+    """Return the lines of each block's hosts relative to one of them. Hosts that fit no line are removed from
+    their block; hosts that fit less than half of their collectives are removed from all blocks, as those may
+    fit by chance.
     """
     links = []
     hosts = 1 + max((int(block.clocks.max()) for block in blocks), default=-1)
@@ -191,9 +190,8 @@ def drop_ends(blocks: list[CollectiveEnds], hosts: Sequence[int]) -> None:
 
 
 def _link_to_centre(block: CollectiveEnds) -> tuple[list[Estimate], list[int]]:
-    """Return the lines of the hosts against the one that most of them fit, and the places of those
-    that do not fit.
-    """
+    """Return the lines of the hosts relative to the host that most of them fit, and the places of the
+    others."""
     noise = NOISE[block.noise_kind]
     seen = block.seen.sum(axis=0)
     best: tuple[list[Estimate], list[int]] = [], []
@@ -224,9 +222,9 @@ def _link_to_centre(block: CollectiveEnds) -> tuple[list[Estimate], list[int]]:
 def solve_network(
     blocks: list[CollectiveEnds], links: list[Estimate], hosts: int
 ) -> tuple[list[Estimate], list[ClockFinding]]:
-    """Return the corrections of the hosts by their ends alone, starting from the lines of the links,
-    whose bounds are standard deviations. In each connected part the lowest host is the reference;
-    hosts that share no collective with others are references of their own.
+    """Return the corrections of the hosts by their ends alone, starting from the lines of the links, with
+    standard deviations as bounds. In each connected part the lowest host is the reference; hosts without
+    common collectives are references of their own.
     """
     start = _start_from_tree(links, hosts)
     fit = _Fit(
@@ -381,7 +379,7 @@ class _Fit(Struct):
         return step[:, 0]
 
     def find_covariance(self) -> np.ndarray:
-        """Return the covariance of each host's step, (hosts, 2, 2); 0 of hosts not to be moved."""
+        """Return the covariance of each host's step, (hosts, 2, 2); 0 for fixed hosts."""
         root, matrix, *_ = self.make_normal_equations()
         hosts = np.arange(len(root))
         own = np.linalg.inv(matrix).reshape(len(hosts), 2, -1, 2)[hosts, :, hosts]
@@ -390,13 +388,12 @@ class _Fit(Struct):
     def make_normal_equations(
         self,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[np.ndarray, float, float]]]:
-        """Return the normal equations of a step of (offset in ns, drift in ns per s) of each host,
-        after the collectives' ends and the latenesses are eliminated.
+        """Return the normal equations of a step of (offset in ns, drift in ns per s) of each host, after the
+        collectives' ends and the latenesses are eliminated.
 
-        Root of the inverse of each host's own matrix, (hosts, 2, 2), 0 of hosts not to be moved; the
-        matrix of all hosts in units in which that of each host is 1: less the products of what each
-        of the eliminated has in common with the hosts; the right side, (hosts, 2); and how the step
-        determines each block's lateness.
+        Root of the inverse of each host's own matrix, (hosts, 2, 2), 0 for fixed hosts; the matrix of all
+        hosts in units in which each host's own matrix is 1, minus the products of the terms shared with the
+        eliminated variables; the right side, (hosts, 2); and how the step determines each block's lateness.
         """
         hosts = np.arange(len(self.reference))
         own, right = np.zeros((len(hosts), 2, 2)), np.zeros((len(hosts), 2))
@@ -458,13 +455,12 @@ def _count_hops(blocks: list[CollectiveEnds], reference: np.ndarray) -> np.ndarr
 
 
 def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Return for each host the spread of the residuals of its used ends, their number, first and
-    last time; and how unsteady all its ends are (ns): their scatter, if it is unusual, and the
-    distance of whole parts of its span from its line. residuals: of each block.
+    """Return for each host the spread of the residuals of its used ends, their number, first and last time;
+    and the unsteadiness of all its ends (ns): their scatter, if it is unusual, and the distance of whole
+    parts of its span from its line. residuals: of each block.
 
-    Ends that scatter more are late more often than early, which moves their middle by as much as
-    they scatter. Parts that lie off the line show a clock whose rate changes, as when NTP steers
-    it.
+    Ends that scatter more are late more often than early, which moves their middle by as much as they
+    scatter. Parts off the line show a clock with a changing rate, for example when NTP steers it.
     """
     hosts = len(fit.reference)
     spread, count, unsteady = np.full(hosts, np.nan), np.zeros(hosts, np.int64), np.zeros(hosts)

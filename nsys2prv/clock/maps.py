@@ -1,8 +1,8 @@
-"""Maps from local to global times: place each report's local time 0 by its recorded clocks, and
-record the correction of each host, as in the clock file (`out.clock.yaml`).
+"""Map local to global times: place each report's local time 0 by its recorded clocks, and record the
+correction of each host, as in the clock file (`out.clock.yaml`).
 
-The file can be given to another conversion. Its corrected times are
-UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), where UTC is what the host's own clock says.
+The file can be given to another conversion. Its corrected times are UTC + offset_ns + drift_ppm / 1e6 * (UTC
+- at_utc_ns), where UTC is the time of the host's own clock.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from nsys2prv._util.files import parse_yaml
 
 
 class ClockMap(Struct, frozen=True, dict=True):
-    """global = local + offset + drift * (local - pivot), all in ns (drift as a plain ratio, 1e-6 =
-    1 ppm).
+    """global = local + offset + drift * (local - pivot), all in ns (drift as a plain ratio, 1e-6 = 1 ppm).
 
-    Monotone for |drift| < 1, so that what is sorted by local time is sorted by global time; what is
-    1 ns apart may fall together.
+    Monotone for |drift| < 1, so sorting by local time sorts by global time; times 1 ns apart may coincide.
     """
 
     #: ns at the pivot.
@@ -36,23 +34,21 @@ class ClockMap(Struct, frozen=True, dict=True):
     pivot: int = 0
 
     def to_global(self, local: np.ndarray) -> np.ndarray:
-        """Return global times (int64 ns) of local ones, which must lie well inside the range of
-        int64.
-        """
+        """Return global times (int64 ns) of local ones, which must be well inside the range of int64."""
         moved = local + np.asarray(self.offset, np.int64)
         if self.slack:
             moved += np.floor((local - self.pivot) * self.drift).astype(np.int64)
         return moved
 
     def to_local(self, time: int) -> int:
-        """Return the local time whose global time is `time`, to within `slack` ns."""
+        """Return the local time of a global `time`, to within `slack` ns."""
         if not self.drift:
             return time - self.offset
         return round((time - self.offset + self.drift * self.pivot) / (1 + self.drift))
 
     @cached_property
     def slack(self) -> int:
-        """Return by how much (ns) a span that `to_local` returns is widened to hold the whole span."""
+        """Return by how much (ns) a span from `to_local` is widened to contain the whole span."""
         return 2 if self.drift else 0
 
     def delay(self, by: int) -> ClockMap:
@@ -99,8 +95,8 @@ class Placement(Struct, frozen=True):
 
 
 def place_reports(reports: list[ReportClock]) -> list[Placement]:
-    """Return where each report is placed. One without any clock is UNPLACED, at 0: the caller knows
-    where the others' events begin.
+    """Return the placement of each report. A report without any clock is UNPLACED, at 0: the caller knows the
+    beginning of the others' events.
     """
     machines, boots = _number_machines(reports)
     placements = []
@@ -115,10 +111,10 @@ def place_reports(reports: list[ReportClock]) -> list[Placement]:
 
 
 def _number_machines(reports: list[ReportClock]) -> tuple[list[int], list[int | None]]:
-    """Return the machine of each report: one name or a GPU in common (containers have names of their
-    own), and clocks that agree where both are known (containers share names); and the first known
-    `boot` of each machine. A report that has neither a name nor a monotonic clock is of one machine
-    with others only if they have a GPU in common.
+    """Return the machine of each report, and the first known `boot` of each machine. Reports are of one
+    machine if they have a name or a GPU in common (containers have names of their own), and clocks that agree
+    if both are known (containers share names). A report with neither a name nor a monotonic clock shares a
+    machine only with reports with a GPU in common.
     """
     boots: list[int | None] = []
     machines_of: dict[str, set[int]] = defaultdict(set)

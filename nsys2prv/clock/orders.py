@@ -1,19 +1,19 @@
-"""The order of events on different clocks: what must have begun before something else can have ended.
+"""Order events on different clocks: one event must have begun before another can have ended.
 
-A receive ends after its send begins. Nobody leaves a collective in which all wait for all before the
-last has entered it; of collectives with a root, the others wait for the root or the root for them.
+A receive ends after its send begins. No member leaves a collective in which all wait for all before the last
+has entered it; in collectives with a root, the others wait for the root or the root for them.
 
-Precedences are linear conditions on the offsets and drifts of two hosts. :func:`move_jointly`
-minimizes the sum of their violations, beside springs that hold hosts where other observations place
-them: a violation counts far more than any spring. So whatever can be satisfied is, and if precedences
-contradict each other as few as possible are violated; these are given up, the worst first. The
-minimum is found by an interior-point method: the conditions are kept by a logarithmic barrier, which
-is lowered step by step.
+Precedences are linear conditions on the offsets and drifts of two hosts. :func:`move_jointly` minimizes the
+sum of their violations, together with springs that keep hosts where other observations place them: a
+violation counts far more than any spring. So every satisfiable condition is satisfied, and if precedences
+contradict each other as few as possible are violated; these are given up, the worst first. The minimum is
+found by an interior-point method: the conditions are kept by a logarithmic barrier, which is lowered step by
+step.
 
-What bounds over time leave to the difference of two clocks is a region of lines: a line over a span is
-the point (value at its begin, value at its end), and a bound at some time is a half-plane, so several
-leave a convex polygon. Differences add up along a way from host to host, and so do polygons; several
-ways to one host leave what they have in common.
+Bounds over time restrict the difference of two clocks to a region of lines: a line over a span is the point
+(value at its begin, value at its end), and a bound at some time is a half-plane, so several leave a convex
+polygon. Differences add up along a path from host to host, and so do polygons; several paths to one host
+leave the intersection.
 """
 
 from __future__ import annotations
@@ -70,9 +70,8 @@ class Precedences(Table, frozen=True):
         return find_spans(len(corrections.offset), (self.before, begin), (self.after, end))
 
     def find_tightest(self, hosts: int) -> np.ndarray:
-        """Return the places of the tightest rows of each two hosts in each part of the first one's
-        span.
-        """
+        """Return the places of the tightest rows of each pair of hosts in each part of the first host's
+        span."""
         first, last = find_spans(hosts, (self.before, self.begin))
         length = np.maximum(last - first, 1.0)[self.before]
         part = ((self.begin - first[self.before]) / length * (PARTS_OF_SPAN - 1)).astype(np.int64)
@@ -91,8 +90,8 @@ def find_spans(hosts: int, *times: tuple[np.ndarray, np.ndarray]) -> tuple[np.nd
 
 
 def find_collective_precedences(hosts: pl.DataFrame, binding: bool = False) -> Precedences:
-    """Return the precedences of collectives. binding: of those in which all wait for all, only the
-    begins of the last to come.
+    """Return the precedences of collectives. binding: if all wait for all, use only the begins of the last to
+    arrive.
 
     hosts: rows of :func:`nsys2prv.match.gathering.gather_per_host`.
     """
@@ -170,8 +169,8 @@ LOW_BARRIER = 1e-11
 
 
 class Springs(Table, frozen=True):
-    """Springs that hold hosts where they are placed: the correction that is added to `host` at `time`,
-    less that of `anchor`, is `target`, with a standard deviation of `sigma`. All in float ns.
+    """Springs that keep hosts in place: the correction added to `host` at `time`, minus that of `anchor`, is
+    `target`, with a standard deviation of `sigma`. All in float ns.
     """
 
     #: The host held.
@@ -308,13 +307,13 @@ def _follow_barrier(
 
 
 def _find_reach(values: np.ndarray, step: np.ndarray) -> float:
-    """Return how many steps positive values can take before one of them is 0, at most one and a bit."""
+    """Return how many steps positive values can take before one of them is 0, at most slightly over one."""
     falls = step < 0
     return float((-values[falls] / step[falls]).min(initial=1 / STEP_SHARE))
 
 
 def _solve(matrix: np.ndarray, right: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Return the moves of the free hosts whose product with the matrix is the right side."""
+    """Solve the linear system for the moves of the free hosts."""
     at = np.flatnonzero(np.repeat(free, 2))
     # In units in which each unknown counts alike.
     scale = 1 / np.sqrt(matrix.diagonal()[at])
@@ -405,8 +404,8 @@ class Bounds(Table, frozen=True):
 def find_feasible_region(
     bounds: Bounds, begin: float, end: float, steepest: float = PLAUSIBLE_DRIFT, slope: float = 0.0
 ) -> np.ndarray:
-    """Return corners (value at `begin`, value at `end`) of the region that the bounds leave to
-    lines whose slope plus `slope` is no larger, of shape (n, 2); empty if they contradict.
+    """Return corners (value at `begin`, value at `end`) of the region that the bounds leave for lines with
+    slope plus `slope` no larger than `steepest`, of shape (n, 2); empty if they contradict.
     """
     length = max(end - begin, 1.0)
     order = np.argsort(~bounds.is_upper, kind="stable")
@@ -479,10 +478,10 @@ def _reach(start: int, ways: Mapping[int, list[int]]) -> set[int]:
 def spread_regions(
     start: int, differences: Mapping[int, Mapping[int, np.ndarray]]
 ) -> dict[int, np.ndarray]:
-    """Return the regions of all hosts that can be reached from `start`, whose own is (0, 0): each at
-    least as large as what all differences together leave.
+    """Return the regions of all hosts reachable from `start`, whose own region is (0, 0): each at least as
+    large as all differences together allow.
 
-    differences: host -> other host -> region of the other's line less its own.
+    differences: host -> other host -> region of the other's line minus its own.
     """
     regions = {start: np.zeros((1, 2))}
     turns = dict.fromkeys(differences, 0)

@@ -1,5 +1,5 @@
-"""Solve for the corrections of all hosts' clocks from what their processes did together, and judge
-the result.
+"""Solve for the corrections of all hosts' clocks from the common events of their processes, and judge the
+result.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Alignment(Struct, frozen=True):
 def solve_clocks(
     names: Sequence[str], observed: Observations, pivot: int, spans: np.ndarray
 ) -> Alignment:
-    """Return corrections of the hosts' clocks, from what they did together.
+    """Return corrections of the hosts' clocks, from their common events.
 
-    names: of the hosts. pivot: an instant amid all times (ns). spans: first and last placed time of
-    each host, for which bounds are to hold: (hosts, 2), nan where nothing is known.
+    names: of the hosts. pivot: a time in the middle of all times (ns). spans: first and last placed time of
+    each host, for which bounds must be valid: (hosts, 2), nan if unknown.
     """
     hosts, rows, findings = len(names), observed.collectives, [*observed.findings]
     sent = find_message_precedences(observed.messages, pivot)
@@ -118,8 +118,8 @@ def solve_clocks(
 def _solve_network(
     rows: pl.DataFrame, hosts: int, orders: Precedences, findings: list[ClockFinding]
 ) -> list[Estimate]:
-    """Return the network without hosts whose clocks would drift more than is plausible, and without
-    hosts whose ends contradict the order of events (they scatter more than they show).
+    """Solve the network without hosts whose clocks would drift implausibly, and without hosts whose ends
+    contradict the order of events (they scatter more than they show).
     """
     blocks = gather_collective_ends(rows)
     links = make_links(blocks, findings)
@@ -186,9 +186,7 @@ def _adjust_estimates(
 def _find_unconnected_hosts(
     estimates: list[Estimate], observed: Observations
 ) -> list[ClockFinding]:
-    """Return the hosts not connected to the first one, and those connected by the order of calls
-    alone.
-    """
+    """Return the hosts not connected to the first one, and hosts connected only by the order of calls."""
     findings = []
     for estimate in estimates:
         if estimate.reference == estimate.host and estimate.host:

@@ -1,5 +1,5 @@
-"""Find the bottlenecks of a job: changes of its work, the one that saves most first. Each is replayed
-with those before it done, because their gains do not add up.
+"""Find the bottlenecks of a job: changes of its work, the one with the largest savings first. Each is
+replayed with those before it applied, because their savings do not add up.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Cause(Struct, frozen=True):
 
     @property
     def is_specific(self) -> bool:
-        """True if it names who or what, rather than all of a kind of time."""
+        """True if it names a rank, link or item, not all time of a kind."""
         return self.kind not in LIMITS
 
 
@@ -135,9 +135,7 @@ def _measure_alone(replay: Replay, cause: Cause) -> Cause:
 
 
 def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
-    """Return the sets of processes, and links, that hold the others up, and the replay without what
-    they cost.
-    """
+    """Return the sets of processes, and links, that delay the others, and the replay without their costs."""
     causes: list[Cause] = []
     base = replay
     for _ in range(MOST_CULPRITS):
@@ -173,8 +171,8 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
 
 
 def _leave_pageable(replay: Replay, suspects: list[Suspect]) -> list[Suspect]:
-    """Return suspects without those whose copies are slower only because their memory is pageable, which is
-    a cause of its own.
+    """Return suspects without those whose copies are slower only because of pageable memory, which is a cause
+    of its own.
     """
     if not any(one.kind == "copies" and one.gain >= LEAST_CERTAIN for one in suspects):
         return suspects
@@ -195,8 +193,8 @@ def _is_same(suspect: Suspect, other: Suspect | None) -> bool:
 
 
 def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[Changes, float]:
-    """Return the part of changes that concerns a few repetitions of what the culprit does, in which it
-    takes much longer than in others, and its share of the time that changes save.
+    """Return the part of changes that affects a few repetitions of the culprit's work, in which it takes much
+    longer than in others, and its share of the savings.
     """
     edges, saved = replay.list_saved(changes)
     whole = culprit.is_link or culprit.hands_off or culprit.is_own or culprit.ratio
@@ -221,7 +219,7 @@ def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[C
 
 
 def _list_candidates(replay: Replay) -> Iterator[Cause]:
-    """Yield changes that concern the whole job, with what they gain by themselves."""
+    """Yield changes to the whole job, with their individual savings."""
     pause = 0.0
     replay.prepare()
     for cause in prepare_next(_list_changes_of_job(replay)):
@@ -237,7 +235,7 @@ def _list_candidates(replay: Replay) -> Iterator[Cause]:
 
 
 def _list_changes_of_job(replay: Replay) -> Iterator[Cause]:
-    """Yield changes that concern the whole job, whose gain is not known."""
+    """Yield changes to the whole job, with savings still unknown."""
     has_gpus = has_gpu_work(replay)
     # Without GPUs the time between calls is the work of the job.
     for place in _list_places(replay, HOST if has_gpus else (Kind.CALL,)):
@@ -257,9 +255,9 @@ def _is_of(memory: int) -> pl.Expr:
 
 
 def find_copy_speed(replay: Replay) -> tuple[float, bool]:
-    """Return how fast large copies between hosts and GPUs are if they are of pinned memory (B/ns), and
-    whether copies of pinned memory show that: otherwise as fast as usual with these GPUs, and as any
-    large copy here.
+    """Return the speed of large copies of pinned memory between hosts and GPUs (B/ns), and whether copies of
+    pinned memory in the job show it. Otherwise it is the usual speed with these GPUs, and at least that of
+    any large copy here.
     """
     known = replay.known
     large = replay.job.copies.filter(
@@ -274,9 +272,7 @@ def find_copy_speed(replay: Replay) -> tuple[float, bool]:
 
 
 def pin_copies(replay: Replay) -> Changes:
-    """Let copies of pageable memory be as fast as those of pinned memory, and their calls not wait
-    for them.
-    """
+    """Make copies of pageable memory as fast as those of pinned memory, and their calls not wait for them."""
     graph, edges = replay.graph, replay.edges
     slow = replay.job.copies.filter(_is_of(replay.known.pageable) & (pl.col("bytes") > SMALL_COPY))
     at = graph.time[edges.target[slow["edge"].to_numpy()]]
@@ -305,7 +301,7 @@ def _remove_family(family: str, replay: Replay) -> Changes:
 
 
 def remove_launches(replay: Replay) -> Changes:
-    """Let calls that only launch work, and the time between two of them, take no time."""
+    """Make calls that only launch work, and the time between two of them, take no time."""
     calls = [name for name, label in replay.job.calls.items() if LAUNCHES.match(label)]
     between = make_place(*np.meshgrid(calls, calls)).ravel() if calls else ()
     made = replay.scale((Kind.CALL,), keys=calls, longest=LONGEST_LAUNCH)
@@ -324,13 +320,13 @@ def remove_long_pauses(replay: Replay) -> Changes:
 
 
 def use_tensor_cores(replay: Replay) -> Changes:
-    """Let GEMMs without Tensor Cores, on GPUs that have some, run on these."""
+    """Make GEMMs without Tensor Cores, on GPUs that have them, use Tensor Cores."""
     names, processes = replay.known.products
     return replay.scale(GPU, 1 / TENSOR_SPEED_UP, keys=names, processes=processes)
 
 
 def speed_up_products(replay: Replay) -> Changes:
-    """Let products that are far below what their shapes allow reach what others of the job do."""
+    """Raise products far below the rate allowed by their shapes to the rate of the job's other products."""
     weight = replay.graph.weight
     chosen = [
         (replay.select(GPU, (name,), (process,)), share)

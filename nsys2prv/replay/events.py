@@ -1,5 +1,5 @@
-"""Read the events of one unit that the replay needs, as columns: outermost calls of host threads,
-operations of devices, and rows that say what a call or a stream waits for.
+"""Read the events of one unit that the replay needs, as columns: outermost calls of host threads, operations
+of devices, and rows with the dependencies of calls and streams.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ def read_markers(reader: EventReader, unit: int) -> Markers:
 
 
 def label_calls(labels: Mapping[str, pl.DataFrame]) -> dict[int, str]:
-    """Return name of a call, as in :class:`Calls` -> its label. labels: of name sets."""
+    """Return name of a call, as in :class:`Calls` -> its label. labels: by name set."""
     named = {"cuda_api": 0} | dict.fromkeys(MPI_LAYOUTS, MPI_NAMES)
     return {
         value + more: label

@@ -1,20 +1,20 @@
-"""The graph of moments and dependencies: typical latencies, what each moment waited for, and times
-with other weights.
+"""Represent the graph of moments and dependencies: typical latencies, the dependency that each moment waited
+for, and times with other weights.
 
-A node is the begin of a call or of an operation on a device, an end that waits for more than the
-begin, or a meeting of ranks, one for each rank where they meet inside of its work. Most calls and operations end when their work is done: then the end is
-no node, and the work is the node's. Moments are numbered: twice the number of a node, one more for
-the end of its work. Nodes of a unit stand together, in an order that has sources before targets.
-Edges stand by their targets, those of units first, then those that join units; work of nodes is
-numbered behind all edges, and is treated like an edge from the begin of the work to its end.
+A node is the begin of a call or of a device operation, an end with dependencies other than the begin, or a
+meeting of ranks, one for each rank if they meet inside its work. Most calls and operations end when their
+work is done: then the end is not a node, and the work belongs to the node. Moments are numbered: twice the
+number of a node, plus one for the end of its work. Nodes of a unit are contiguous, with sources before
+targets. Edges are ordered by target, those of units first, then those that connect units; work of nodes is
+numbered after all edges, and treated like an edge from the begin of the work to its end.
 
-Of the edges of a node the one that allows it last is what it waited for. This one gets the weight
-that reproduces the recording, and what it has beyond what is typical of its kind is *unexplained*;
-the others keep their typical weight. So the unchanged replay is exact; the replay with typical
-weights alone shows how much of the time the dependencies explain.
+A node waited for the edge that allows it last. This edge gets the weight that reproduces the recording; the
+excess over the typical weight of its kind is *unexplained*. The other edges keep their typical weight. So the
+unchanged replay is exact; the replay with only typical weights shows how much of the time the dependencies
+explain.
 
-Columns are as narrow as they can be: the graph of a job of ten million calls and operations takes
-half a gigabyte. The loops are in `native/replay.c`.
+Columns are as narrow as possible: the graph of a job of ten million calls and operations takes half a
+gigabyte. The loops are in `native/replay.c`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ Changes = list[tuple[np.ndarray, np.ndarray | float]]
 
 
 class Column:
-    """A column whose values are looked up by the indices of rows, of EDGE_ROWS of them at a time."""
+    """A column with values that are looked up by row indices, EDGE_ROWS rows at a time."""
 
     def __init__(self, look_up: Callable[[np.ndarray], np.ndarray]) -> None:
         self._look_up = look_up
@@ -142,7 +142,7 @@ class Durations(Struct, frozen=True):
 
 
 def make_durations(value: np.ndarray, find_long: Callable[[np.ndarray], np.ndarray]) -> Durations:
-    """Return durations (int32); find_long gives those that are too long for that type (ns)."""
+    """Return durations (int32); find_long gives those too long for that type (ns)."""
     place = np.flatnonzero(value == LONG)
     return Durations(value, place, find_long(place).astype(np.int64))
 
@@ -191,7 +191,7 @@ class Columns(dict[str, bytearray]):
         return np.frombuffer(self[name], COLUMNS[name])
 
     def append(self, name: str, values: bytearray | np.ndarray) -> None:
-        """Append values to a column. It may be these, if they are the first."""
+        """Append values to a column. The first values may become the column itself."""
         if name not in self:
             self[name] = values if isinstance(values, bytearray) else bytearray(values)
             return
@@ -284,7 +284,7 @@ class Graph(Struct, frozen=True, dict=True):
         return self.core, self.time.nodes, self.weight.columns
 
     def find_nodes(self, rows: np.ndarray) -> np.ndarray:
-        """Return the nodes that edges lead to, or whose work they are (int32)."""
+        """Return the target nodes of edges, or the nodes of work (int32)."""
         return _look_up(rows, self.target, 1)
 
     def find_keys(self, rows: np.ndarray) -> np.ndarray:
@@ -299,8 +299,8 @@ class Graph(Struct, frozen=True, dict=True):
         counts: np.ndarray | None = None,
         out: np.ndarray | None = None,
     ) -> tuple[Times, int]:
-        """Return the times of all moments with other weights, which hold as long as these and `out`, for
-        the times of nodes, do; and the last that counts (ns), of those that :meth:`count_moments` gives.
+        """Return the times of all moments with other weights, valid as long as these and `out`, for the times
+        of nodes; and the last counted moment (ns), among those of :meth:`count_moments`.
         """
         weight, count = weight or self.weight, len(self.row)
         nodes = np.empty(count, np.int64) if out is None else out
@@ -309,7 +309,7 @@ class Graph(Struct, frozen=True, dict=True):
         return Times(nodes, weight), last
 
     def count_moments(self, begin: int, end: int) -> np.ndarray:
-        """Return for each node which of its moments lie in (begin, end] (ns)."""
+        """Return for each node which of its moments are in (begin, end] (ns)."""
         counts = np.zeros(len(self.row), np.uint8)
         core.count_moments(*self.recorded, begin, end, counts)
         return counts
@@ -327,8 +327,8 @@ class Graph(Struct, frozen=True, dict=True):
         processes: Collection[int] | None = None,
         longest: int = LONG,
     ) -> np.ndarray:
-        """Return those of some edges that have one of these keys, are of one of these processes, and
-        last less (ns), LONG for all.
+        """Return the edges with one of these keys, of one of these processes, and shorter than `longest`
+        (ns), LONG for all.
         """
         wanted = None if keys is None else np.array([*keys], np.int32)
         mask = None
@@ -351,8 +351,8 @@ class Graph(Struct, frozen=True, dict=True):
             edge = edge + (other & ~is_work)
 
     def trace_path(self, counts: np.ndarray, begin: int, times: Times | None = None) -> np.ndarray:
-        """Return the edges that the last moment that counts waited for, the last first, back to
-        `begin` (ns). times: of a replay, else those recorded.
+        """Return the chain of edges that the last counted moment waited for, the last first, back to `begin`
+        (ns). times: of a replay, otherwise the recorded ones.
         """
         binding, times = (self.binding, self.time) if times is None else (None, times)
         path = core.trace_path(self.core, times.nodes, times.weight.columns, binding, counts, begin)
@@ -366,8 +366,8 @@ def plan_replay(
     bounds: Sequence[int],
     find_gaps: Callable[[np.ndarray], np.ndarray],
 ) -> bytes:
-    """Return the order in which a replay visits the nodes. Edges on cycles are left out, first those
-    whose source is not earlier. graph: of the compiled functions.
+    """Return the order in which a replay visits the nodes. Edges on cycles are removed, first those with a
+    source that is not earlier. graph: of the compiled functions.
     """
     plan, placed = core.plan_replay(graph, np.array(bounds, np.int64))
     is_first, nodes = True, len(columns.view("time"))

@@ -1,4 +1,4 @@
-"""Build the graph of a whole job: those of its units, joined by the meetings of ranks."""
+"""Build the graph of a whole job: the graphs of its units, connected by the meetings of ranks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ JOINING_NODES = {
 
 
 class JobGraph(Struct, frozen=True, dict=True):
-    """The graph of a job, and what its numbers stand for."""
+    """The graph of a job, and the meaning of its numbers."""
 
     #: Nodes and edges.
     graph: Graph
@@ -113,8 +113,8 @@ def build_job_graph(reader: EventReader, labels: Mapping[str, pl.DataFrame]) -> 
 def join_units(
     reader: EventReader, labels: Mapping[int, str], units: Iterable[UnitGraph]
 ) -> JobGraph:
-    """Join the graphs of all units, which may come one by one, by the meetings of ranks; takes over
-    their columns. labels: of calls.
+    """Connect the graphs of all units, which may arrive one by one, by the meetings of ranks; take over their
+    columns. labels: of calls.
     """
     task_of = np.append(reader.rows.get_column("task") - 1, -1).astype(np.int32)
     device_of = np.append(reader.rows.get_column("device"), 0)
@@ -199,9 +199,9 @@ def join_units(
 
 
 def _find_returned(reader: EventReader, calls: pl.DataFrame, arrive: pl.DataFrame) -> pl.DataFrame:
-    """Return which waits of threads that tell GPUs of their process what to do end just after a thread of one
-    of these begins to wait for them again: `target`, the moment, and `source`, when each of the GPUs last
-    did so. arrive: ends of waits for what is not known, rows of calls.
+    """Return waits of threads that control GPUs of their process and that end just after a thread of each GPU
+    begins to wait again: `target`, the moment, and `source`, the time when each of the GPUs last did so.
+    arrive: ends of waits with unknown reasons, rows of calls.
     """
     rows = reader.rows.threads.with_columns(pl.col("thread").cast(pl.Int64))
     rows = rows.select("thread", "process", gpu=pl.when("is_gpu").then("task"))
@@ -232,7 +232,7 @@ def _list_helpers(reader: EventReader, handoffs: pl.DataFrame) -> dict[int, int]
 
 
 def _append_unit(columns: Columns, unit: UnitGraph, first: int, groups: int) -> None:
-    """Append the columns of a unit, whose first node and first group have these numbers then."""
+    """Append the columns of a unit, with these numbers for its first node and first group."""
     own = unit.columns
     target, source, typical = map(own.view, ("target", "source", "typical"))
     target += np.int32(first)
@@ -287,9 +287,8 @@ class _Joiner(Struct):
         return own
 
     def add_meetings(self, kind: Kind, meetings: Meetings) -> None:
-        """Add the edges of meetings, whose members have no time of their own: their work is the
-        transfer.
-        """
+        """Add the edges of meetings with members that have no time of their own: their work is the
+        transfer."""
         columns, count = self.columns, int(meetings.meeting.max(initial=-1)) + 1
         times = columns.view("time")
         moments = np.full(count, np.iinfo(np.int64).min)
@@ -335,9 +334,9 @@ class _Joiner(Struct):
         return columns.view("time")[columns.view("source")[first] >> 1]
 
     def add_graphs(self, graphs: pl.DataFrame, inside: pl.DataFrame) -> None:
-        """Let the work of graphs that were traced as a whole begin once all have begun that they meet
-        inside: until then they wait. graphs: as in `kernels` of units; inside: `node_begin` and
-        `meeting` of those that meet others.
+        """Make the work of graphs traced as a whole begin once all partners that they meet inside have begun:
+        until then they wait. graphs: as in `kernels` of units; inside: `node_begin` and `meeting` of graphs
+        with meetings.
         """
         columns = self.columns
         times, lasts, source = map(columns.view, ("time", "lasts", "source"))
@@ -394,7 +393,7 @@ class _Joiner(Struct):
         return np.array(numbers, np.int64)[group]
 
     def end_waits(self, returned: pl.DataFrame) -> None:
-        """Let waits end once others have come: `target`, the moment, and `source`, what it waits for."""
+        """Make waits end when others have arrived: `target`, the moment, and `source`, its dependency."""
         ends = returned["target"].to_numpy() >> 1
         target, kind, typical = map(self.columns.view, ("target", "kind", "typical"))
         typical[np.isin(target, ends) & (kind == Kind.GAP)] = 0
@@ -402,8 +401,8 @@ class _Joiner(Struct):
         self.parts.append(_make_joining(Kind.MEET, typical=0, target=ends, source=source))
 
     def add_clock(self, long: tuple[np.ndarray, np.ndarray], arrive: np.ndarray) -> None:
-        """Add the clock, which what comes from outside of the job waits for. long: of nodes; arrive: nodes
-        at the ends of waits for that.
+        """Add the clock, on which events from outside the job depend. long: of nodes; arrive: nodes at the
+        ends of waits for such events.
         """
         clock = self.add_nodes(np.zeros(1, np.int64))
         if len(arrive):
@@ -422,10 +421,10 @@ def _find_quick_transfers(
     size: np.ndarray,
     later: np.ndarray,
 ) -> np.ndarray:
-    """Return how long transfers of one size usually take on their channel (ns), where members may
-    end later than the transfer; AS_RECORDED elsewhere. Of the transfers that a call waits for only the
-    last tells how long it takes, and only if the call began before it; else it takes no longer than
-    the call. call: how long calls last (ns).
+    """Return the usual time of transfers of one size on their channel (ns), if members may end later than the
+    transfer; AS_RECORDED elsewhere. If a call waits for several transfers, only the last one shows its own
+    time, and only if the call began before it; otherwise the time is at most that of the call. call: duration
+    of calls (ns).
     """
     sizes = np.where(size < 0, (-1 - size) % 1000 - 1000, size)
     columns = {"end": end, "lasts": lasts, "channel": channel, "size": sizes, "later": later}
@@ -447,9 +446,8 @@ def _find_quick_transfers(
 def _find_outside(
     columns: Columns, lasts: Durations, task_of: np.ndarray, clock: int
 ) -> pl.DataFrame:
-    """Let pauses that something outside of the job ends wait for the clock: they are much longer than
-    usual at their place, and end together with those of other ranks. Returns the further edges. lasts:
-    of nodes.
+    """Make pauses that end for a reason outside the job depend on the clock: they are much longer than usual
+    at their place, and end together with other ranks' pauses. Return the additional edges. lasts: of nodes.
     """
     time, row, target, typical = map(columns.view, ("time", "row", "target", "typical"))
     kinds = np.append(columns.view("kind"), columns.view("work"))

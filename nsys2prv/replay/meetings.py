@@ -1,7 +1,7 @@
-"""Find meetings of several ranks: collectives and messages of NCCL and MPI. No member goes on
-before all have come; the time after that is the transfer.
+"""Find meetings of several ranks: NCCL and MPI collectives and messages. No member continues before all have
+arrived; the time after that is the transfer.
 
-Which calls belong together :mod:`nsys2prv.match.meetings` lists.
+:mod:`nsys2prv.match.meetings` lists the calls that belong together.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Meetings(Struct, frozen=True):
 def find_nccl_meetings(
     reader: EventReader, kernels: pl.DataFrame, graphs: pl.DataFrame
 ) -> tuple[Meetings, pl.DataFrame]:
-    """Return the meetings of NCCL kernels, and those inside graphs that were traced as a whole:
-    `node_begin` and `meeting` of each. kernels, graphs: `thread`, `begin`, `end`, `node_begin`,
-    `node_end`, `name`, `bytes` of each.
+    """Return the meetings of NCCL kernels, and the meetings inside graphs traced as a whole: `node_begin` and
+    `meeting` of each. kernels, graphs: `thread`, `begin`, `end`, `node_begin`, `node_end`, `name`, `bytes` of
+    each.
     """
     size = pl.col("name") * 1000 + pl.Series("size", classify_size(kernels["bytes"].to_numpy()))
     kernels = kernels.with_columns(size=size)
@@ -116,9 +116,9 @@ def _join_nccl_messages(messages: pl.DataFrame, kernels: pl.DataFrame) -> pl.Dat
 
 
 def _divide_transfers(members: pl.DataFrame) -> pl.DataFrame:
-    """Return members of messages with how long each transfer `lasts`. A kernel ends with the last of
-    its transfers, which may have begun late because a partner came late: its partners of that one do
-    not end before it. All transfers of a kernel have the pace of that one, where none contradicts.
+    """Add the duration of each transfer (`lasts`) to members of messages. A kernel ends with the last of its
+    transfers, which may have begun late because of a late partner: the partners of that transfer do not end
+    before it. All transfers of a kernel have its pace, unless that is contradicted.
     """
     begun, until = pl.col("begin").max().over("meeting"), pl.col("end").min().over("meeting")
     known = (pl.col("bytes") > 0).all().over("node_begin")
@@ -143,10 +143,10 @@ def _divide_transfers(members: pl.DataFrame) -> pl.DataFrame:
 
 
 def _share_links(members: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return members of messages, of which none lasts longer than its bytes need where a link explains when
-    its kernel ends, and the meetings at such links: a host's to others, which several messages share. All
-    that is exchanged at once is there when the last of it has passed the link, as fast as it ever is.
-    members: as :func:`_divide_transfers` has them, and the `node`.
+    """Return members of messages, limited to the duration that their bytes need if a link explains the end of
+    their kernel, and the meetings at such links: from a host to others, shared by several messages.
+    Everything exchanged at once has arrived when the last of it has passed the link, at the highest speed
+    observed. members: from :func:`_divide_transfers`, with the `node`.
     """
     members = members.with_columns(
         begun=pl.col("begin").max().over("meeting"),
@@ -195,8 +195,8 @@ def _share_links(members: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _find_rounds(members: pl.DataFrame) -> pl.Series:
-    """Return a number of the round of each member of messages: kernels that exchange messages with each
-    other, directly or by way of others, are of one.
+    """Return the round number of each member of messages: kernels that exchange messages, directly or through
+    others, are in one round.
     """
     kernel = members["node_begin"].to_numpy()
     meeting = members["meeting"].to_numpy()
@@ -249,8 +249,8 @@ def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
 
 
 def _choose_awaited(members: pl.DataFrame, awaits: int, inside: bool) -> pl.DataFrame:
-    """Return the members of meetings of those who wait for the root, the others, or both, and of these:
-    until they are inside of the calls that complete it, or until they have called.
+    """Return the members of meetings that wait for the root, the others, or both, and among these: until they
+    are inside the calls that complete it, or until they have called.
     """
     own = (pl.col("awaits") == awaits) & (pl.col("inside") == inside)
     is_awaited = pl.when("is_root").then(awaits & ROOT).otherwise(awaits & OTHERS) != 0
@@ -305,7 +305,7 @@ def _list_sides(
     size: np.ndarray,
     sides: tuple[str, ...],
 ) -> Meetings:
-    """Return meetings of these sides of some messages, of which the first two are there. rows: the call of
+    """Return meetings of these sides of some messages with both of the first two sides. rows: the call of
     each side of all messages; size: their classes.
     """
     found = np.stack([rows[side][chosen] for side in sides], axis=1)
@@ -339,8 +339,8 @@ def _join_meetings(parts: Sequence[Meetings]) -> Meetings:
 
 
 def find_handoffs(handoffs: pl.DataFrame, calls: pl.DataFrame) -> Meetings:
-    """Return hand-offs between processes as meetings: those that wait go on once the one that does not lets
-    them. calls: as for :func:`find_mpi_meetings`, of both sides.
+    """Return hand-offs between processes as meetings: the waiting ones continue when the other releases them.
+    calls: as for :func:`find_mpi_meetings`, of both sides.
     """
     table = handoffs.with_columns(meeting="handoff")
     ends = table.select("meeting", thread="releaser", begin="released").unique(maintain_order=True)

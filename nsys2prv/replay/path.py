@@ -137,10 +137,10 @@ _ON_GPUS = {Kind.KERNEL: Cause.COMPUTATION, Kind.NCCL: Cause.NCCL, Kind.COPY: Ca
 
 
 def divide_path(replay: Replay) -> Iterator[pl.DataFrame]:
-    """Divide the span among what the GPUs of the rank do that the critical path is on, and where these do
-    nothing, what the path waits for: `edge` (-1: not known), `cause` (of `Cause`), `process` and `time`
-    (ns) of each piece, some at a time. They add up to the span. What hosts do while a GPU works does not make a job
-    longer, so that two runs of a program differ in what makes one of them longer alone.
+    """Divide the span among the GPU activities of the critical path's rank and, while its GPUs are idle, the
+    path's dependencies: `edge` (-1: unknown), `cause` (of `Cause`), `process` and `time` (ns) of each piece,
+    some at a time. They add up to the span. Host activity during GPU work does not make a job longer, so two
+    runs of a program differ only in activity that makes one of them longer.
     """
     pieces, graph = find_pieces(replay), replay.graph
     width = replay.end - replay.begin + 1

@@ -1,5 +1,5 @@
-"""Bound what a job gains if some processes do their work as the others, by what of it lies on the critical
-path: no more can be gained, and to look at that alone takes little time.
+"""Bound the savings if some processes do their work like the others, by the part of it on the critical path:
+more cannot be saved, and looking only at the path takes little time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class PathBound:
     def is_below(
         self, kinds: tuple[Kind, ...], processes: tuple[int, ...], reacts: bool, least: float
     ) -> bool:
-        """Return whether less than this share of the span is gained for certain if processes do work of
-        some kinds as the others, and react so: not known of a pipeline, whose stages are compared.
+        """Return whether the savings are certainly below this share of the span if processes do work of some
+        kinds like the others, and react so: unknown for a pipeline, whose stages are compared.
         """
         table = self._tabulate(kinds)
         own = table.mask_processes(processes)

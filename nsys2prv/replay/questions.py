@@ -57,7 +57,7 @@ class Names(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """A change that is asked for, and the job that it is made in. Raises UsageError for unknown names."""
+    """A requested change, and the job to change. Raises UsageError for unknown names."""
 
     #: Group of the form -> what was said.
     said: Mapping[str, str]
@@ -66,7 +66,7 @@ class Question(Struct, frozen=True):
 
     @property
     def processes(self) -> tuple[int, ...] | None:
-        """The processes of those that are named; None where all are meant."""
+        """The named processes, or None for all."""
         if not self.said["who"]:
             return None
         wanted, known, hosts = self.said["names"], self.names.ranks, self.replay.job.hosts
@@ -92,8 +92,8 @@ class Question(Struct, frozen=True):
         return tuple(sorted({process for rank in ranks for process in known[rank]}))
 
     def find_workers(self, work: str) -> tuple[int, ...] | None:
-        """Return the processes that do the work of some sort of those that are named: of GPUs, or the hosts
-        that drive them. work: what says so, or what is meant.
+        """Return the named processes that do work of some sort: on GPUs, or the hosts that drive them. work:
+        evidence of it, or its meaning.
         """
         drivers, named = self.replay.job.drivers, self.processes
         if named is None or not drivers:
@@ -117,7 +117,7 @@ class Question(Struct, frozen=True):
 
     @property
     def factor(self) -> float:
-        """How many times as long something lasts."""
+        """The factor by which something takes longer."""
         try:
             return float(self.said["factor"])
         except ValueError:
@@ -125,11 +125,11 @@ class Question(Struct, frozen=True):
             raise UsageError(f"--what-if x{text}: give a factor, as in x0.5") from None
 
     def find_calls(self, name: str, what: str = "call") -> list[int]:
-        """Return the calls that a name, or pattern, in the words stands for."""
+        """Return the calls that match a name, or pattern, in the words."""
         return _find_named(self.said[name], self.replay.job.calls, what)
 
     def work_as_others(self) -> Changes:
-        """Give ranks, or those of a host, the work of the others."""
+        """Give ranks, or the ranks of a host, the others' work."""
         suspect = Suspect(0.0, self.said["work"], self.find_workers("work") or ())
         return do_as_others(self.replay, suspect)
 
@@ -139,12 +139,12 @@ class Question(Struct, frozen=True):
         return do_as_others(self.replay, Suspect(0.0, kind, self.processes or ()))
 
     def share(self) -> Changes:
-        """Let all have an equal part of what ranks have more of in some kernels."""
+        """Divide the extra work of ranks in some kernels equally among all."""
         suspect = Suspect(0.0, "gpu", self.find_workers("gpu") or (), is_shared=True)
         return do_as_others(self.replay, suspect)
 
     def leave_out(self) -> Changes:
-        """Let ranks, or those of a host, do nothing that the others do not."""
+        """Remove the work of ranks, or the ranks of a host, that the others do not do."""
         suspect = Suspect(0.0, self.said["own"], self.find_workers("own") or (), is_own=True)
         return do_as_others(self.replay, suspect)
 
@@ -235,7 +235,7 @@ def _parse_numbers(text: str) -> list[int]:
 
 
 def parse_what_ifs(texts: Sequence[str]) -> list[re.Match[str]]:
-    """Return the changes that texts ask for. Raises UsageError for what cannot be said."""
+    """Parse the changes requested in texts. Raise UsageError for unknown wording."""
     parts = [" ".join(part.split()) for text in texts for part in text.split(";")]
     return [_parse_change(part) for part in parts if part]
 
@@ -250,8 +250,8 @@ def _parse_change(text: str) -> re.Match[str]:
 
 
 def replay_what_ifs(asked: Sequence[re.Match[str]], replay: Replay, names: Names) -> pl.DataFrame:
-    """Return a row for each change, each with those before it: `what_if`, `gain_share` (beyond those
-    before, of the recorded time), `duration_ns` (predicted). Raises UsageError for unknown names.
+    """Return a row for each change, each with those before it: `what_if`, `gain_share` (beyond those before,
+    of the recorded time), `duration_ns` (predicted). Raise UsageError for unknown names.
     """
     rows, left = [("as recorded", 0.0, replay.span)], 1.0
     for one in asked:

@@ -1,4 +1,5 @@
-"""Find the ranks and links that hold a job back: those that gain most if they work as the others."""
+"""Find the ranks and links that slow a job down: those with the largest savings if they work like the
+others."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ KINDS = {"gpu": GPU, "host": HOST, "copies": COPIES}
 
 
 class Suspect(Struct, frozen=True):
-    """A set of processes, and what is gained if some of their work is as the others'."""
+    """A set of processes, and the savings if some of their work is like the others'."""
 
     #: Share of the span that is gained.
     gain: float
@@ -88,7 +89,7 @@ class Suspect(Struct, frozen=True):
 
     @property
     def is_link(self) -> bool:
-        """True if it is a link of the processes, and not their work."""
+        """True if it is a link of the processes, not their work."""
         return self.kind in (LINK_WITHIN, LINK_TO_OTHERS, LINK_OF)
 
     @property
@@ -98,7 +99,7 @@ class Suspect(Struct, frozen=True):
 
     @property
     def hands_off(self) -> bool:
-        """True if it is what the host of processes does while others wait for it."""
+        """True if it is host activity of processes while others wait for it."""
         return self.kind in (LATE_HANDOFF, HANDOFF)
 
     @property
@@ -185,7 +186,7 @@ def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
 
 
 def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
-    """Return the smallest set that gains nearly what the best gains; None where it is not one set."""
+    """Return the smallest set with nearly the largest savings; None unless a single set has them."""
     suspects = [one for one in suspects if one.gain >= one.least and _stands_out(replay, one)]
     certain = next((one for one in suspects if one.ratio), None)
     if not suspects or suspects[0].gain < LEAST_GAIN:
@@ -213,8 +214,8 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
 
 
 def _widen(replay: Replay, found: Suspect, suspects: list[Suspect]) -> Suspect:
-    """Return the largest of the suspects with these processes, and others of one host or group, of which each
-    does as much more: what holds for all of these has one cause.
+    """Return the largest suspect that contains these processes, and others of one host or group with equally
+    large extra work: they have a common cause.
     """
     if found.is_link or found.hands_off or found.is_own or found.is_shared or found.ratio:
         return found
@@ -305,8 +306,8 @@ def is_far_beyond(replay: Replay, suspect: Suspect) -> bool:
 
 
 def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:
-    """Return by how many standard errors the longest work of a column is longer than the median of
-    those not among `columns` more often than in half of its repetitions, as it would be by chance.
+    """Return by how many standard errors the longest work of a column exceeds the median of the columns
+    outside `columns` more often than in half of its repetitions, the frequency expected by chance.
     """
     others = table.find_medians(~table.mask_columns(columns))
     key = np.repeat(table.keys, np.diff(table.first))
@@ -334,9 +335,9 @@ def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:
 
 
 def _count_in_a_row(table: WorkTable, rows: pl.DataFrame, columns: np.ndarray) -> float:
-    """Return how many repetitions tell as much as one by itself, where what makes a process slow for a while
-    goes on in the next ones: one and twice the sum of the correlations of these columns with themselves
-    later. rows: repetitions, with `line`, `key`, and the median of `others` (ns).
+    """Return the number of repetitions with as much evidence as one independent repetition, if slowness of a
+    process persists over the next ones: one plus twice the sum of the autocorrelations of these columns.
+    rows: repetitions, with `line`, `key`, and the median of `others` (ns).
     """
     line, others = rows["line"].to_numpy(), rows["others"].to_numpy()
     key = rows["key"].rank("dense").to_numpy() - 1
@@ -355,7 +356,7 @@ def _count_in_a_row(table: WorkTable, rows: pl.DataFrame, columns: np.ndarray) -
 
 
 def _list_work(replay: Replay) -> Iterator[Suspect]:
-    """Yield processes with more work than others, whose gain is not known."""
+    """Yield processes with more work than others, with savings still unknown."""
     for name, kinds in KINDS.items():
         table = replay.tabulate(kinds)
         excess, processes = table.excess.total, table.processes
@@ -378,8 +379,8 @@ def _list_work(replay: Replay) -> Iterator[Suspect]:
 
 
 def is_awaited(replay: Replay, suspect: Suspect) -> bool:
-    """Return whether other processes communicate with these, or this is not known. Replicas that serve
-    different requests do not: there is no reason for them to be alike, and their hosts wait.
+    """Return whether other processes communicate with these, or this is unknown. Replicas that serve
+    different requests do not: there is no reason for them to be equal, and their hosts wait.
     """
     if suspect.hands_off:
         return True
@@ -419,9 +420,9 @@ def group_by_host(replay: Replay) -> dict[str, tuple[int, ...]]:
 
 
 def list_slow_processes(replay: Replay, kind: str) -> Iterator[Suspect]:
-    """Yield processes, and sets of them, that are slower than the others in nearly all that they do,
-    however their work is numbered: by the medians of the durations of each kernel, or at each place.
-    Their gain is not known.
+    """Yield processes, and sets of them, that are slower than the others in nearly everything they do,
+    however their work is numbered: by the median durations of each kernel, or at each place. Their savings
+    are still unknown.
     """
     table = replay.tabulate(KINDS[kind])
     usual, total, _ = table.by_key

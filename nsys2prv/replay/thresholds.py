@@ -1,6 +1,6 @@
-"""Say from where on something counts in the replay. Those of culprits were set by jobs with known faults
-and many random seeds (`benchmarks/culprits.py`), all others by recorded jobs: each says what it means;
-shares are of 1, times ns.
+"""Define the limits from which something counts in the replay. Those of culprits were set by jobs with known
+faults and many random seeds (`benchmarks/culprits.py`), all others by recorded jobs. Each has an explanation;
+shares are fractions of 1, times ns.
 """
 
 from nsys2prv.replay.graph import US

@@ -1,12 +1,11 @@
-"""Measure what runs beside: by how much kernels last longer while NCCL has kernels on the same GPU, and
-how much of a transfer could run beside kernels. And find what passes between processes more slowly than it
-could: messages of NCCL between pairs of ranks, and what a process does while others wait for it by the
-operating system.
+"""Measure concurrent work: how much longer kernels run while NCCL has kernels on the same GPU, and how much
+of a transfer could overlap with kernels. Also find slow exchanges between processes: NCCL messages between
+pairs of ranks, and work of a process that others wait for in OS runtime calls.
 
-Kernels of one name differ in what they work on, so one is compared with those between the same
-kernels, which are at the same place of the program: some of them run beside NCCL, others alone. With
-work that no other process does there is nothing to compare it with but itself: it could take as long as
-it usually does, or, at most, be done while nobody waits.
+Kernels of one name differ in their data, so a kernel is compared with those between the same kernels, which
+are at the same place of the program: some of them overlap with NCCL, others run alone. Work that no other
+process does can only be compared with itself: it could take its usual time or, at most, be done while nobody
+waits.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _KERNELS: dict[str, Any] = {
 
 
 class Beside(Struct, frozen=True):
-    """Kernels that run beside those of NCCL."""
+    """Kernels that overlap with NCCL kernels."""
 
     #: Their edges, and how long each would last alone, and if no data moved beside it (ns).
     edges: np.ndarray
@@ -117,7 +116,7 @@ def _list_devices(replay: Replay) -> Iterator[_Device]:
 
 
 def find_beside(replay: Replay) -> Beside:
-    """Return the kernels beside NCCL in the span, measured once."""
+    """Return the kernels that overlap with NCCL in the span, measured once."""
     found: Beside | None = replay.measured.get("beside")
     if found is None:
         found = replay.measured["beside"] = _measure_beside(replay)
@@ -125,7 +124,7 @@ def find_beside(replay: Replay) -> Beside:
 
 
 def _measure_beside(replay: Replay) -> Beside:
-    """Return how much longer kernels of the span take beside NCCL kernels."""
+    """Return how much longer kernels of the span run while they overlap with NCCL kernels."""
     parts = [pl.DataFrame(schema=_KERNELS)]
     places = [pl.DataFrame(schema=_PLACES)]
     transfers = _list_transfers(replay)
@@ -170,8 +169,8 @@ def _list_transfers(replay: Replay) -> pl.DataFrame:
 
 
 def _compare_places(device: _Device, share: np.ndarray) -> pl.DataFrame:
-    """Return what kernels at the same places of the program last, by how much of the time NCCL has some
-    beside them, where that varies (_PLACES).
+    """Return the durations of kernels at equal places of the program by their overlap with NCCL, if it varies
+    (_PLACES).
     """
     row, name, time = (column[:MOST_CASES] for column in (device.row, device.name, device.lasts))
     mixed = np.zeros(len(row), np.int64)
@@ -197,8 +196,8 @@ def _compare_places(device: _Device, share: np.ndarray) -> pl.DataFrame:
 
 
 def _pool(places: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """Return by how much kernels are `longer` beside NCCL (a logarithm) over all places of each, and with
-    what `error`.
+    """Return by how much kernels are `longer` while they overlap with NCCL (a logarithm), pooled over all
+    places of each kernel, with the `error`.
     """
     shares, both, lasts = (pl.col(name).sum() for name in _SUMS)
     longer = both / shares
@@ -209,20 +208,20 @@ def _pool(places: pl.DataFrame, *by: str) -> pl.DataFrame:
 
 
 def transfer_at_once(replay: Replay) -> Changes:
-    """Let all data be there as soon as all ranks have come; no kernel is slower beside it then."""
+    """Make all data arrive as soon as all ranks have; then no kernel is slowed by the overlap."""
     beside = find_beside(replay)
     return [*replay.transfer_at_once(), (beside.edges, beside.still)]
 
 
 def run_alone(replay: Replay) -> Changes:
-    """Let kernels beside those of NCCL last as long as alone."""
+    """Give kernels that overlap with NCCL the durations they have alone."""
     beside = find_beside(replay)
     return [(beside.edges, beside.alone)]
 
 
 def overlap_transfers(replay: Replay) -> Changes:
-    """Let transfers of NCCL that nothing runs beside run beside the kernels before them: each piece as soon
-    as one of these is done. The last piece is left, and what runs beside slows down.
+    """Overlap exposed NCCL transfers with the kernels before them: each piece starts as soon as one of these
+    is done. The last piece stays exposed, and overlapped kernels slow down.
     """
     transfers, ratio = _list_transfers(replay), find_beside(replay).ratio
     owned = ((one, transfers.filter(device=one.number)) for one in _list_devices(replay))
@@ -230,8 +229,8 @@ def overlap_transfers(replay: Replay) -> Changes:
 
 
 def _hide(device: _Device, own: pl.DataFrame, ratio: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the transfers of a device, and how long each is without what kernels hide. ratio: how many
-    times as long kernels last beside NCCL.
+    """Return the transfers of a device, and the time of each that kernels cannot hide. ratio: the factor by
+    which kernels run longer alongside NCCL.
     """
     # A kernel of NCCL ends with the longest of its transfers.
     each = own.lazy().group_by("end").agg(pl.col("lasts").max()).sort("end").collect()
@@ -260,8 +259,8 @@ OF_MPI = 2
 
 
 def list_slow_links(replay: Replay) -> Iterator[tuple[int, ...]]:
-    """Yield pairs of processes with a link that is slower than all others of their sort (within a host,
-    or between two), and processes all of whose links are.
+    """Yield pairs of processes with a link slower than all others of its sort (within a host, or between
+    two), and processes with only slow links.
     """
     messages = _list_messages(replay)
     messages = messages.filter(pl.col("bytes") >= SMALL_COPY)
@@ -310,8 +309,8 @@ def list_slow_links(replay: Replay) -> Iterator[tuple[int, ...]]:
 
 
 def send_as_others(replay: Replay, processes: Collection[int]) -> Changes:
-    """Let messages between these processes, or of one of them, take as long as those of others: the median
-    of one size, or by bytes where others have none.
+    """Give messages between these processes, or of one of them, the duration of the others': the median for
+    the size, or by bytes for other sizes.
     """
     messages = _list_messages(replay)
     is_own = _is_within(processes)
@@ -331,15 +330,15 @@ def send_as_others(replay: Replay, processes: Collection[int]) -> Changes:
 
 
 def _is_within(processes: Collection[int]) -> pl.Expr:
-    """Return whether a message is between these processes, or is of the only one."""
+    """Return whether a message is between these processes, or belongs to the only one."""
     ends = [pl.col(side).is_in([*processes]) for side in ("a", "b")]
     return pl.any_horizontal(ends) if len(processes) == 1 else pl.all_horizontal(ends)
 
 
 def _list_messages(replay: Replay) -> pl.DataFrame:
-    """Return the sides of messages between two processes each: `edge`, `source` (equal of one message), `lasts`
-    (ns), `size` (its class), about how many `bytes`, the processes `a` and `b`, and its sort (`between`): 1 for
-    those between hosts, OF_MPI more for those of MPI.
+    """Return the sides of messages between two processes each: `edge`, `source` (equal for one message),
+    `lasts` (ns), `size` (its class), the approximate `bytes`, the processes `a` and `b`, and its sort
+    (`between`): 1 for messages between hosts, plus OF_MPI for MPI.
     """
     edges, channels = replay.edges, replay.job.channels
     rows = replay.select(TRANSFERS)
@@ -364,8 +363,8 @@ def hand_off_as_usual(replay: Replay, processes: Sequence[int]) -> Changes:
 
 
 def is_late_at_times(replay: Replay, processes: Sequence[int]) -> bool:
-    """Return whether most of what processes take longer than in the quickest hand-offs is of few that
-    take much longer.
+    """Return whether most of the time beyond the quickest hand-offs of processes is in a few that take much
+    longer.
     """
     more = pl.col("lasts") - pl.col("quick")
     is_much = pl.col("lasts") > MUCH_LONGER * pl.col("quick")

@@ -67,8 +67,8 @@ def _count_partners(replay: Replay, processes: np.ndarray) -> np.ndarray:
 
 
 def _is_at_edge(replay: Replay, table: WorkTable, key: int, column: int) -> bool:
-    """Return whether what a column does once more than others may lie in the span by chance: at its begin or
-    end, beyond which others may do it.
+    """Return whether one more execution in a column than in others may be in the span by chance: at its begin
+    or end, outside which others may do it.
     """
     edges = table.list_edges(key, column)[[0, -1]]
     lasts, time = replay.graph.weight[edges], replay.graph.time
@@ -160,8 +160,8 @@ def _do_more(replay: Replay, kinds: tuple[Kind, ...], columns: np.ndarray, more:
 
 
 def mask_waiting(replay: Replay) -> np.ndarray:
-    """Return which keys of the table of kernels are of graphs traced as a whole inside of which ranks may
-    wait for each other, so that all last as long as the slowest: where some communicate (a mask).
+    """Return a mask of keys in the table of kernels for graphs traced as a whole in which ranks may wait for
+    each other, so that all last as long as the slowest: some of them communicate.
     """
     table, edges = replay.tabulate(GPU), replay.edges
     firsts = table.edges[table.first[:-1]]
@@ -206,9 +206,7 @@ def _find_longer_lines(replay: Replay, processes: tuple[int, ...]) -> np.ndarray
 
 
 def share_longer(replay: Replay, processes: tuple[int, ...]) -> Changes:
-    """Let all processes have an equal part of what some take longer for than the others, in the kernels in
-    which they do.
-    """
+    """Divide the extra time of some processes in kernels equally among all, in the kernels that have it."""
     lines = find_longer_lines(replay, processes)
     table = replay.tabulate(GPU)
     if lines is None:

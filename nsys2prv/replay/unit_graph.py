@@ -1,8 +1,8 @@
-"""Build the graph of one unit: what its calls and operations wait for within the unit. And weigh the
-edges of graphs, by what is typical of their kinds.
+"""Build the graph of one unit: the dependencies of its calls and operations within the unit. Also weigh the
+edges of graphs, by the typical weights of their kinds.
 
-A place is the time between two calls. Of MPI some are one place of the program: ranks that work alike
-there, but then do different things, as one sends what another receives (:func:`group_places`).
+A place is the time between two calls. Several places of MPI may be one place of the program: ranks that work
+alike there, but then do different things, for example one sends and another receives (:func:`group_places`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ LITTLE = 0.05
 
 
 class UnitGraph(Struct):
-    """Moments and dependencies of one unit, and what of its events the job's graph needs."""
+    """Moments and dependencies of one unit, and its events for the job's graph."""
 
     #: Nodes, and edges between their moments.
     columns: Columns
@@ -201,9 +201,9 @@ def _place_events(events: pl.DataFrame, nodes: np.ndarray, rows: np.ndarray) -> 
 
 
 def mark_clear(columns: Columns, lasts: Durations, processes: np.ndarray) -> pl.DataFrame:
-    """Put the edges of a unit whose typical weight is to be estimated into groups, and mark those that
-    tell their latency. Returns `kind`, `process`, `key` of each group with `count` and `usual`, the
-    median of these (ns). lasts: of nodes.
+    """Group the edges of a unit with typical weights to be estimated, and mark those that show their latency.
+    Return `kind`, `process`, `key` of each group with `count` and `usual`, the median of these (ns). lasts:
+    of nodes.
     """
     columns["marks"] = bytearray(len(columns["kind"]))
     time, row, typical, marks = map(columns.view, ("time", "row", "typical", "marks"))
@@ -221,8 +221,8 @@ def mark_clear(columns: Columns, lasts: Durations, processes: np.ndarray) -> pl.
 def make_core_graph(
     columns: Columns, kinds: np.ndarray, joined: int, channels: np.ndarray
 ) -> object:
-    """Return the graph of the compiled functions. kinds: of edges, and of nodes' work; joined: the
-    first of the edges that join units; channels: of these.
+    """Return the graph of the compiled functions. kinds: of edges, and of nodes' work; joined: the first of
+    the edges that connect units; channels: of these.
     """
     target, source, name = map(columns.view, ("target", "source", "name"))
     return core.make_graph(target, source, kinds, joined, name, channels)
@@ -275,11 +275,11 @@ def finish_graph(
     groups: pl.DataFrame,
     bounds: Sequence[int],
 ) -> Graph:
-    """Return the graph: plan its replay, and weigh its edges. Takes over the columns.
+    """Return the graph: plan its replay, and weigh its edges. Take over the columns.
 
-    long: nodes whose work is LONG, and how long it lasts (ns). channels, sizes: of the edges that join
-    units. groups: of latencies, as :func:`mark_clear` returns them. bounds: where the nodes of each
-    unit begin, and last those that are no unit's.
+    long: nodes with LONG work, and its duration (ns). channels, sizes: of the edges that connect units.
+    groups: of latencies, from :func:`mark_clear`. bounds: the first node of each unit, and last the first
+    node outside units.
     """
     columns.append("kind", columns.pop("work"))
     target, source, kind, marks = map(columns.view, ("target", "source", "kind", "marks"))
@@ -310,7 +310,7 @@ def finish_graph(
 
 
 def _look_up_typical(places: np.ndarray, values: np.ndarray, weight: Durations) -> Column:
-    """Return typical weights (ns): the weights, but for those at some places, which ascend."""
+    """Return typical weights (ns): the weights, except at some places, which ascend."""
 
     def look_up(rows: np.ndarray) -> np.ndarray:
         at = np.searchsorted(places, rows)
@@ -321,11 +321,11 @@ def _look_up_typical(places: np.ndarray, values: np.ndarray, weight: Durations) 
 
 
 def group_places(keys: np.ndarray, totals: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return for each key and process the place of the key where its work belongs: that of the group's
-    with most time. A group has places that have a call in common, or are between messages alone, that
-    processes pass about equally often, and of which each process works at one, if at any; what little
-    it does at others goes where it would have been. keys: ascending; totals, counts: how long each
-    process works there (ns), and how often: (keys, processes).
+    """Return for each key and process the place of the key to which its work belongs: the group's key with
+    the most time. A group contains places that have a call in common, or are between messages alone, that
+    processes pass about equally often, and at only one of which each process works; the little work it does
+    at others is assigned to that one. keys: ascending; totals, counts: time of each process there (ns), and
+    number: (keys, processes).
     """
     group = np.tile(np.arange(len(keys))[:, None], counts.shape[1])
     works = totals > LITTLE * totals.max(axis=1, initial=0, keepdims=True)
@@ -375,8 +375,8 @@ def _list_messages() -> frozenset[int]:
 def join_lines(
     edges: np.ndarray, first: np.ndarray, turn: np.ndarray, counts: np.ndarray, group: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a table of work with what each process does at each key at the key of its group, the first
-    line of each key that is left, and the end of the last, and which keys these are.
+    """Return a table of work with each process's work at each key moved to the key of its group, the first
+    line of each remaining key, and the end of the last, and the remaining keys.
     """
     most = np.zeros(len(group), np.int64)
     np.maximum.at(most, group, counts)
@@ -393,8 +393,8 @@ def join_lines(
 
 
 def is_beside_others(larger: np.ndarray, more: int) -> bool:
-    """Return whether the larger ones of a process's repetitions of a kernel (a mask) are what it does beside
-    the work of others: again and again, at all times, and as many as others do less often.
+    """Return whether the larger of a process's repetitions of a kernel (a mask) are additional to the others'
+    work: they recur, at all times, and are as many as others run less often.
     """
     at = np.flatnonzero(larger) * PARTS // max(len(larger), 1)
     is_more = MOST_HICCUPS < len(at) <= more / IN_PARTS
@@ -402,7 +402,7 @@ def is_beside_others(larger: np.ndarray, more: int) -> bool:
 
 
 def pack_lines(edges: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return lines of a table of work with what is chosen (a mask) of each column, one after the other."""
+    """Return lines of a table of work with the selected part (a mask) of each column, one after the other."""
     counts = (chosen & (edges >= 0)).sum(axis=0)
     packed = np.full((counts.max(initial=0), edges.shape[1]), -1, edges.dtype)
     for column, count in enumerate(counts.tolist()):

@@ -123,8 +123,8 @@ class WorkTable(Struct, frozen=True, dict=True):
         return found
 
     def share(self, takers: np.ndarray, givers: np.ndarray, is_mean: bool = False) -> Changes:
-        """Let some columns (a mask) do what they do in the time of others: their median, or the mean. What
-        no other does gets as much shorter as the rest.
+        """Make some columns (a mask) do their work in the time of others: their median, or the mean. Work
+        that no other does is shortened like the rest.
         """
         room = len(self.edges) * np.count_nonzero(takers)
         edges, new = np.empty(room, np.int32), np.empty(room, np.int64)
@@ -134,12 +134,12 @@ class WorkTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def longer(self) -> dict[tuple[int, ...], np.ndarray | None]:
-        """Lines in which processes take longer than the others (a mask), by these, once they are found."""
+        """Lines in which processes take longer than the others (a mask), by processes, as found so far."""
         return {}
 
     def find_alike(self, columns: np.ndarray) -> np.ndarray:
-        """Return what work some columns (a mask) do about as often as one of the others, or all that do it,
-        so that each time of it can be compared: a mask of the keys.
+        """Return the work that some columns (a mask) do about as often as one of the others, or as all that
+        do it, so that each repetition can be compared: a mask of the keys.
         """
         counts = self.by_key[2]
         if columns.all():
@@ -154,7 +154,7 @@ class WorkTable(Struct, frozen=True, dict=True):
         return np.where(edges >= 0, self.weight[np.maximum(edges, 0)], -1)
 
     def list_edges(self, key: int, columns: np.ndarray | int) -> np.ndarray:
-        """Return the edges of a key in some columns (a mask), or in one, by what is done the k-th time."""
+        """Return the edges of a key in some columns (a mask), or in one, by repetition."""
         edges = self.edges[self.first[key] : self.first[key + 1], columns]
         return np.ascontiguousarray(edges[edges >= 0])
 
@@ -165,7 +165,7 @@ class WorkTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def part(self) -> np.ndarray:
-        """The part of the time that each line is of, below PARTS."""
+        """The part of the time of each line, below PARTS."""
         counts = np.diff(self.first)
         return (self.turn * PARTS // np.repeat(counts, counts)).astype(np.uint8)
 
@@ -205,8 +205,9 @@ class WorkTable(Struct, frozen=True, dict=True):
         return WorkTable(edges, self.keys[kept], first, self.weight, self.processes)
 
     def split_sizes(self) -> WorkTable:
-        """Return the table with kernels apart that some processes have beside those that all have of one
-        name, and that are larger, as those of an output layer: a key of its own, of the same name.
+        """Return the table with separate keys for kernels that some processes run in addition to those that
+        all run under one name, and that are larger, such as an output layer's: a key of its own, of the same
+        name.
         """
         counts, half = self.by_key[2], (self.edges.shape[1] - 1) // 2
         more = counts - np.sort(counts, axis=1)[:, half, None]
@@ -248,8 +249,8 @@ class WorkTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def by_key(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The median of what each process does of each key (ns, NaN for nothing), how long it takes in
-        all, and how often it does so: (keys, processes).
+        """The median time of each process for each key (ns, NaN without any), its total time, and its number
+        of repetitions: (keys, processes).
         """
         shape = len(self.keys), self.edges.shape[1]
         medians, (totals, counts) = np.empty(shape), np.empty((2, *shape), np.int64)
@@ -324,9 +325,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Moments of each node that lie in the span, without those that only look whether something is
-        done.
-        """
+        """Moments of each node in the span, except calls that only test for completion."""
         counts = self.graph.count_moments(self.begin, self.end)
         counts[self.job.idle_nodes] = 0
         return counts
@@ -355,21 +354,21 @@ class Replay(Struct, frozen=True, dict=True):
         self.before, self.span, self._rows  # noqa: B018
 
     def free_memory(self) -> None:
-        """Free what only what-ifs need; a further one makes it anew."""
+        """Free the data of what-ifs; the next one recomputes it."""
         for name in ("_scratch", "_rows", "tables"):
             self.__dict__.pop(name, None)
         return_freed_memory()
 
     def run(self, changes: Changes, weight: Durations | None = None) -> tuple[Times, int]:
-        """Return the times of all moments with these changes, beside those that are done, and the end
-        of the span then (ns); the times hold until the next what-if. weight: with these changes.
+        """Return the times of all moments with these changes, in addition to those applied, and the new end
+        of the span (ns); the times are valid until the next what-if. weight: with these changes.
         """
         weight = self.apply(changes) if weight is None else weight
         times, last = self.graph.run(weight, self.counts, self._scratch)
         return times, max(last, self.begin)
 
     def apply(self, changes: Changes) -> Durations:
-        """Return the weights with these changes, beside those that are done."""
+        """Return the weights with these changes, in addition to those applied."""
         return self.graph.weight.change(self._keep([*self.done, *changes]))
 
     def _keep(self, changes: Changes) -> Changes:
@@ -385,8 +384,8 @@ class Replay(Struct, frozen=True, dict=True):
         return made or changes
 
     def compute_gain(self, changes: Changes, least: float = 0.0) -> float:
-        """Return the share of the recorded span that these changes save, beyond those done; 0 where it is
-        less than `least` for certain: no more than on the path that is critical without them.
+        """Return the share of the recorded span that these changes save, beyond those applied; 0 if it is
+        certainly less than `least`: changes save no more than on the path that is critical without them.
         """
         if not any(len(rows) for rows, _ in changes) or self.span <= 0:
             return 0.0
@@ -436,8 +435,8 @@ class Replay(Struct, frozen=True, dict=True):
         processes: Collection[int] | None = None,
         longest: int = LONG,
     ) -> np.ndarray:
-        """Return the edges of some kinds in the span. keys, processes: only edges with one of these;
-        longest: only those that last less (ns), LONG for all.
+        """Return the edges of some kinds in the span. keys, processes: only edges with one of these; longest:
+        only shorter ones (ns), LONG for all.
         """
         rows = [self._rows[kind] for kind in kinds]
         if longest < LONG or keys is not None or processes is not None:
@@ -499,8 +498,8 @@ class Replay(Struct, frozen=True, dict=True):
         return {}
 
     def list_compared(self, kinds: tuple[Kind, ...]) -> np.ndarray:
-        """Return the processes whose work of some kinds is compared, ascending: where GPUs of a process are
-        ranks these, and the hosts that drive them.
+        """Return the processes to compare for some kinds of work, ascending: if GPUs of a process are ranks,
+        these and the hosts that drive them.
         """
         drivers = self.job.drivers
         if not drivers:
@@ -539,9 +538,9 @@ class Replay(Struct, frozen=True, dict=True):
         return rows[~(np.isin(rows, self.find_releases()) | self._is_before(rows, WAITED))]
 
     def _add_common(self, work: np.ndarray, kinds: tuple[Kind, ...]) -> np.ndarray:
-        """Return work with what lies beyond the span of some processes alone, as it cuts them at other
-        places: of what several do about equally often in the whole job, the n-th times that any of
-        these does within the span.
+        """Add work outside the span of some processes, because it cuts them at different places: for work
+        that several do about equally often in the whole job, all repetitions that any of these does within
+        the span.
         """
         spans = (ALWAYS[0], self.begin), (self.end, ALWAYS[1])
         before, behind = (
@@ -589,13 +588,13 @@ class Replay(Struct, frozen=True, dict=True):
         return gaps[np.isin(self.edges.target[gaps], meet)]
 
     def _is_before(self, edges: np.ndarray, call: int) -> np.ndarray:
-        """Return which edges are time between two calls of which the second is this one."""
+        """Return a mask of edges for the time before this call, between two calls."""
         places = -1 - self.edges.key[edges].astype(np.int64)
         return (self.edges.kind[edges] == Kind.GAP) & (places % PLACE == call)
 
     def do_as_others(self, kinds: tuple[Kind, ...], processes: Sequence[int]) -> Changes:
-        """Give processes the work of the others: the median of those that did the same, the k-th
-        time. Work that no other process did gets shorter by the same ratio as the rest.
+        """Give processes the work of the others: the median of those that did the same, in the k-th
+        repetition. Work that no other process did is shortened by the same ratio as the rest.
         """
         table = self.tabulate(kinds)
         members = table.mask_processes(processes)
@@ -636,8 +635,8 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def _latencies(self) -> dict[Kind, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Typical weights (ns) of launches, returns and hand-offs, ascending, of some chosen at random where
-        there are many: processes, and of each weight the place of its process among these.
+        """Typical weights (ns) of launches, returns and hand-offs, ascending, sampled at random if there are
+        many: processes, and for each weight the place of its process among these.
         """
         edges, random = self.edges, np.random.default_rng(1)
         latencies = {}
@@ -655,8 +654,8 @@ class Replay(Struct, frozen=True, dict=True):
         return [(self.select((kind,), **chosen), factor) for kind in kinds]
 
     def balance(self, kinds: tuple[Kind, ...] = GPU) -> Changes:
-        """Divide the k-th work of some kinds equally among the processes that do it: of GPUs what all do
-        about as often.
+        """Divide the k-th work of some kinds equally among the processes that do it; on GPUs only work that
+        all do about as often.
         """
         table = self.tabulate(kinds)
         every = table.mask_columns(slice(None))
@@ -672,8 +671,8 @@ class Replay(Struct, frozen=True, dict=True):
 
     def transfer_as_others(self, is_wanted: Callable[[tuple[str, ...]], bool]) -> Changes:
         """Give the channels between hosts that `is_wanted` the transfers of the others: the median of the
-        same operation, size, and number of members and hosts. So with channels of which nothing else is known
-        as their transfers end with longer ones of these.
+        same operation, size, and number of members and hosts. Do the same for channels that are otherwise
+        unknown if their transfers end with longer ones of these.
         """
         edges = self.edges
         rows = np.setdiff1d(self.select(TRANSFERS), self.find_shared_links())
@@ -709,7 +708,7 @@ class Replay(Struct, frozen=True, dict=True):
         return [*changes, (self.find_shared_links(of_others), 0.0)] if is_known else changes
 
     def find_shared_links(self, channels: Collection[int] | None = None) -> np.ndarray:
-        """Return the edges of what passes links of hosts that several messages share, of these channels, or of
+        """Return the edges of transfers on host links shared by several messages, of these channels, or of
         all.
         """
         rows = self.select((Kind.NCCL,), channels)
@@ -719,8 +718,8 @@ class Replay(Struct, frozen=True, dict=True):
     # What the whole job could do.
 
     def transfer_at_once(self) -> Changes:
-        """Let all data be there as soon as all ranks have come. In jobs of several processes,
-        transfers whose members are not known stay as they are, because they contain waits.
+        """Make all data arrive as soon as all ranks have. In jobs of several processes, transfers with
+        unknown members are kept, because they contain waits.
         """
         rows = self.select(TRANSFERS)
         if len(self.processes) > 1:
@@ -748,8 +747,8 @@ class Replay(Struct, frozen=True, dict=True):
         return [(own, lasts), (waits, np.full(len(waits), NO_WEIGHT))]
 
     def remove_calls(self, names: Collection[int], repeated: bool = False) -> Changes:
-        """Let calls of these names take no time, and wait for nothing. repeated: but for the first of
-        each name in each process, which sets up what others use.
+        """Make calls of these names take no time, and wait for nothing. repeated: except the first of each
+        name in each process, which initializes things for the others.
         """
         edges = self.edges
         calls, returns = (self.select((kind,), names) for kind in (Kind.CALL, Kind.RETURN))
@@ -781,8 +780,8 @@ class Replay(Struct, frozen=True, dict=True):
         return self.graph.trace_path(self.counts, self.begin)
 
     def measure_outside(self) -> float:
-        """Return the share of the span in which the path waits for what comes from outside of the job,
-        such as requests.
+        """Return the share of the span in which the path waits for events from outside the job, such as
+        requests.
         """
         edges, graph = self.edges, self.graph
         pauses = self.path[edges.kind[self.path] == Kind.GAP]
@@ -801,8 +800,8 @@ class Replay(Struct, frozen=True, dict=True):
         return float(excess) / max(self.span, 1)
 
     def find_returns(self, rows: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return for edges until when the call lasts at whose begin they begin (ns), no later than they
-        end: of launches of what begins within its call; their begins where there is none.
+        """Return for edges the end of the call at whose begin they begin (ns), no later than their own end:
+        for launches of work that begins within its call; otherwise their begins.
         """
         edges, graph, returns = self.edges, self.graph, begins.copy()
         within = np.flatnonzero((edges.kind[rows] == Kind.LAUNCH) & (edges.key[rows] % 2 == 0))
@@ -829,7 +828,7 @@ def sum_lasts(work: pl.DataFrame, *by: str) -> pl.DataFrame:
 
 
 def _measure(weight: Durations, path: np.ndarray) -> int:
-    """Return the length of a path (ns), least of all where an edge does not hold."""
+    """Return the length of a path (ns), negative infinity if an edge does not apply."""
     length = 0
     for part in split_rows(len(path)):
         lasts = weight[path[part]]

@@ -1,10 +1,10 @@
 """Write traces, one folder per format, behind one interface: `Writer`.
 
-In: `TraceContent` and the records of each window. Out: the bytes of the trace and the files beside
-it. A writer gets the contents of the trace (`begin`), then turns the records of each time window
-into bytes (`window`), in any process, and last writes the files beside the trace (`end`). The bytes
-of windows follow those that `begin` returns, in the order of time. :mod:`rows` and :mod:`names` have
-the rows and names of a trace in any format. The ending of the output chooses the writer.
+Input: `TraceContent` and the records of each window. Output: the bytes of the trace and the files beside it.
+A writer gets the contents of the trace (`begin`), then turns the records of each time window into bytes
+(`window`), in any process, and finally writes the files beside the trace (`end`). The bytes of windows follow
+those returned by `begin`, in time order. :mod:`rows` and :mod:`names` define the rows and names of a trace in
+any format. The ending of the output chooses the writer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_OBJECTS = 65_535
 
 
 class TraceContent(Struct, frozen=True):
-    """What a trace holds, besides its records."""
+    """The contents of a trace, except its records."""
 
     #: Processes, threads, streams and devices: `model.tree` has the rows that records name.
     model: ObjectModel
@@ -66,7 +66,7 @@ class TraceContent(Struct, frozen=True):
 
 
 class WindowBytes(NamedTuple):
-    """A window as it stands in the file."""
+    """A window as written to the file."""
 
     #: Its bytes, in pieces.
     pieces: Iterable[np.ndarray | bytes]
@@ -77,7 +77,7 @@ class WindowBytes(NamedTuple):
 
 
 class Writer(Protocol):
-    """Writes traces in one format. It is pickled after `begin`: its fields are what windows need."""
+    """Writes traces in one format. It is pickled after `begin`, so its fields are those that windows need."""
 
     #: True if lines of launches are written by default.
     draws_launches: ClassVar[bool]
@@ -92,8 +92,8 @@ class Writer(Protocol):
         """Take from the content all that `window` needs; return the first bytes of the file."""
 
     def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
-        """Return the bytes of a window, whose times are later than those of the windows before it.
-        number: of the window, from 0. is_last: it ends with the trace.
+        """Return the bytes of a window, which is later than all windows before it. number: of the window,
+        from 0. is_last: it ends with the trace.
         """
 
     def end(self, content: TraceContent, trace: Path) -> None:

@@ -205,7 +205,7 @@ def _replace_brackets(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _make_unique(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return the labels with a number behind those that an earlier value, or End, already has."""
+    """Append a number to labels that an earlier value, or End, already has."""
     texts = labels["label"]
     if texts.n_unique() == len(texts) and not (texts == END_LABEL).any():
         return labels

@@ -1,15 +1,14 @@
-"""The objects of a trace, made from those that the reports' events sit on: nodes, and one application
-of tasks and threads, every thread with a CPU of its own on its node.
+"""Make the objects of a trace from the objects of the reports' events: nodes, and one application of tasks
+and threads, every thread with a CPU of its own on its node.
 
-One task per process that has events, in rank order, helpers of hosts last; within a task the main
-thread comes first, then one thread per (device, stream), then one per GPU and sort of other work,
-then the other host threads, then further rows of host threads for ranges that overlap, then the
-threads of the process's helpers, then GPUs with samples. A
-process is known by its machine, its report and its pid: pids repeat between hosts and containers. A
-device is one row of the trace whatever reports have samples of it: a GPU's is in the first task
-that works on it, those of all others are in a task of their host behind all processes, a switch's
-in the first of these: POP's BasicAnalysis takes every row of a task with streams that is neither a
-stream nor a GPU for a host thread.
+There is one task per process with events, in rank order, helpers of hosts last. Within a task the main thread
+is first, then one thread per (device, stream), then one per GPU and sort of other work, then the other host
+threads, then further rows of host threads for overlapping ranges, then the threads of the process's helpers,
+then GPUs with samples. A process is identified by its machine, its report and its pid: pids repeat between
+hosts and containers. A device is one row of the trace, however many reports have samples of it. A GPU's row
+is in the first task that works on it. Rows of all other devices are in a task of their host after all
+processes; a switch's row is in the first of these. The reason is that POP's BasicAnalysis takes every row of
+a task with streams that is neither a stream nor a GPU for a host thread.
 """
 
 from __future__ import annotations
@@ -255,10 +254,10 @@ def build_object_model(
     firsts: Mapping[ProcessKey, ProcessKey] = MappingProxyType({}),
     find: FindRoles = find_roles,
 ) -> ObjectModel:
-    """Return the tree of all objects seen; `machines` numbers each report's machine. firsts: as in
-    `Captures` of export/ranks.py. find: returns what processes are.
+    """Return the tree of all objects with events; `machines` numbers each report's machine. firsts: see
+    `Captures` of export/ranks.py. find: returns the roles of processes.
 
-    Raises Nsys2prvError when there are more objects than Paraver can hold.
+    Raise Nsys2prvError for more objects than Paraver supports.
     """
     by_process: dict[ProcessKey, set[ObjectKey]] = defaultdict(set)
     devices: list[tuple[int, DeviceKey]] = []
@@ -348,7 +347,7 @@ def build_object_model(
 def gather_evidence(
     infos: Sequence[ReportInfo], by_process: Mapping[ProcessKey, Iterable[ObjectKey]]
 ) -> Evidence:
-    """Return what the rows of processes tell of them."""
+    """Return the evidence about processes from their rows."""
     processes = {one: keys for one, keys in by_process.items() if one[1] != NO_PROCESS}
     streams, queues = (
         {one for one, keys in processes.items() if any(isinstance(key, kind) for key in keys)}
@@ -366,15 +365,15 @@ def gather_evidence(
 
 
 def find_process(key: ThreadKey | StreamKey | QueueKey) -> int:
-    """Return the globalPid of the process that a row is of."""
+    """Return the globalPid of a row's process."""
     return key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
 
 
 def _order_processes(
     by_process: Mapping[ProcessKey, Iterable[ObjectKey]], roles: Roles
 ) -> list[RankedProcess]:
-    """Return the processes by rank, then by report; within a report those with GPU work first, then
-    by pid; helpers behind all, and tasks for devices last.
+    """Return the processes by rank, then by report; within a report those with GPU work first, then by pid;
+    helpers after all, and tasks for devices last.
     """
 
     def key(process: ProcessKey) -> tuple:
@@ -455,9 +454,9 @@ def _find_names_on_several_hosts(
     placed: Mapping[tuple[int, int], Iterable[Device]],
     gpus: GpuNumbers,
 ) -> set[str]:
-    """Return names that rows of streams, queues and devices have on several hosts, except those
-    that POP's BasicAnalysis parses whole. Only the host may follow such a name: BasicAnalysis
-    takes text behind a stream's name for the node of the GPU.
+    """Return names that rows of streams, queues and devices have on several hosts, except those that POP's
+    BasicAnalysis parses whole. Only the host may follow such a name: BasicAnalysis takes text after a
+    stream's name for the node of the GPU.
     """
     hosts: dict[str, set[str]] = defaultdict(set)
     for (report, _), keys in by_process.items():
@@ -473,7 +472,7 @@ def _find_names_on_several_hosts(
 
 
 def _name_work_row(key: StreamKey | QueueKey, device: int) -> str:
-    """Return the name of a row for work on a GPU; POP's BasicAnalysis parses those of streams."""
+    """Return the name of a row for GPU work; POP's BasicAnalysis parses stream names."""
     if isinstance(key, StreamKey):
         return f"CUDA-D{device}.S{key.stream}"
     return f"{key.queue} GPU{device}" if device >= 0 else f"{key.queue} GPU"
@@ -523,9 +522,7 @@ def _place_devices(
     by_process: Mapping[ProcessKey, Iterable[ObjectKey]],
     gpus: GpuNumbers,
 ) -> dict[tuple[int, int], list[Device]]:
-    """Return the rows of devices by (report, pid) of the process whose task they are in, in their
-    order.
-    """
+    """Return the rows of devices, in order, by (report, pid) of the process in whose task they are."""
     first_on: dict[int, RankedProcess] = {}
     apart_on: dict[int, RankedProcess] = {}
     users: dict[tuple, tuple[RankedProcess, int]] = {}
@@ -627,7 +624,7 @@ class GpuNumbers:
         return len(self._users)
 
     def list_shared(self) -> Iterator[tuple[int, list[ProcessKey]]]:
-        """Yield the number of each GPU that several processes use, and those."""
+        """Yield the number of each GPU shared by several processes, and the processes."""
         for (machine, gpu, *_), users in self._users.items():
             if len(users) > 1:
                 yield self._numbers.get(machine, {}).get(gpu, gpu), sorted(users)

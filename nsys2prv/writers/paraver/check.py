@@ -1,9 +1,8 @@
-"""Check a Paraver trace for what would crash, hang or mislead Paraver. No Nsight.
+"""Check a Paraver trace for errors that crash, hang or mislead Paraver. No Nsight.
 
-Rules are declared in check_rules.yaml; there is a finding for each that is broken, with its first
-place. Objects, CPUs and duration are in the first line of the .prv; the compiled core
-(`_util/native/trace.c`) reads the lines behind it. Labels of event types, values and states are in
-the .pcf, names of objects in the .row.
+Rules are declared in check_rules.yaml; each broken rule gives one finding, with its first place. Objects,
+CPUs and duration are in the first line of the .prv; the compiled core (`_util/native/trace.c`) reads the
+lines after it. Labels of event types, values and states are in the .pcf, names of objects in the .row.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ class CheckFinding(Struct):
 
     @property
     def message(self) -> str:
-        """Return one sentence: what is wrong, with an example, and its effect."""
+        """Return one sentence: the error, with an example, and its effect."""
         rule = RULES[self.rule]
         return f"{rule.wrong}{f' ({self.example})' if self.example else ''}: {rule.effect}"
 
@@ -434,7 +433,7 @@ def _read_blocks(path: Path, findings: CheckFindings) -> Iterator[bytes]:
 def check_trace(path: str | Path) -> CheckResult:
     """Check a .prv or .prv.gz with the .pcf and .row beside it.
 
-    Raises Nsys2prvError, in one line, for what cannot be read at all.
+    Raise Nsys2prvError, in one line, for unreadable files.
     """
     path = Path(path)
     if not path.is_file():
@@ -463,7 +462,7 @@ def check_trace(path: str | Path) -> CheckResult:
 def _report_whole_trace(
     trace: TraceReader, file: str, header: Header, labels: Labels, findings: CheckFindings
 ) -> None:
-    """Report the rules that lines break, and those that concern the whole trace."""
+    """Report the rules broken by lines, and rules about the whole trace."""
     for rule, line, count, text in trace.faults:
         findings.add(rule, file, line, text.decode("utf-8", "replace"), count)
     _, states, events, comms, *_, end, communicators = trace.counts

@@ -1,5 +1,5 @@
-"""Tell of the kernels at the start of a trace what its event types do not: which is the most
-interesting one, and whether there are those that some views need.
+"""Describe the kernels at the start of a trace beyond its event types: the most interesting one, and whether
+kernels that some views need are present.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _read_kernels(trace: Path) -> pl.DataFrame:
 
 
 def _make_place() -> dict[str, pl.Expr]:
-    """Return what reads the row (`cpu`) and the time (`time`) of a line of events."""
+    """Return expressions for the row (`cpu`) and the time (`time`) of a line of events."""
     return {
         "cpu": pl.col("line").str.extract(r"^2:(\d+):"),
         "time": pl.col("line").str.extract(r"^2:\d+:\d+:\d+:\d+:(\d+):").cast(pl.Int64),
@@ -96,8 +96,8 @@ def _read_lines(trace: Path) -> pl.LazyFrame:
 
 
 def explain_lacking_kernels(trace: Path, kernels: str) -> str:
-    """Return what the start of a trace lacks of the kernels that a view needs (:attr:`View.kernels`), ""
-    for nothing.
+    """Name the kernels that a view needs (:attr:`View.kernels`) and that are missing from the start of a
+    trace, or return "".
     """
     found = _read_kernels(trace)
     if kernels == "without tensor cores":

@@ -1,5 +1,5 @@
-"""Make the event types of a trace of the declarations of the kinds that it holds; write labels and names
-beside a trace: types with their values to the .pcf, rows to the .row.
+"""Make the event types of a trace from the declarations of its kinds; write labels and names beside a trace:
+types with their values to the .pcf, rows to the .row.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class EventType(Struct, frozen=True):
 
 
 def write_pcf(types: Iterable[EventType], file: BinaryIO, states: Sequence[State] = ()) -> None:
-    """Write the file, in ASCII (:func:`nsys2prv.writers.paraver.pcf.to_ascii`). There is no STATES section
-    where the trace has no states: POP's BasicAnalysis looks for it.
+    """Write the file, in ASCII (:func:`nsys2prv.writers.paraver.pcf.to_ascii`). There is no STATES section if
+    the trace has no states, because POP's BasicAnalysis looks for it.
 
-    The colour column is 0 for types with named values and 7 for counters. Types in a row that share
-    one frame of labels share its lines.
+    The color column is 0 for types with named values and 7 for counters. Consecutive types that share one
+    frame of labels share its lines.
     """
     types = list(types)
     of_nsys2prv = {field.code for field in _list_fields_beside_gpu_work()}
@@ -171,8 +171,8 @@ def _list_fields_beside_gpu_work() -> list[Field]:
 
 
 def _add_names_of_views(types: dict[int, EventType], layouts: Iterable[str]) -> None:
-    """Give the names of what views compute to one of the types from which they do, where none has them:
-    a type of their own would be declared without records.
+    """Give the names of values computed by views to one of their source types, if no type has them: a type of
+    their own would be declared without records.
     """
     known, (layout, name) = load_catalogue(), FIELD_WITH_NAMES
     present = LAYOUTS_THAT_VIEWS_COMPUTE_FROM.intersection(layouts)
@@ -185,7 +185,7 @@ def _add_names_of_views(types: dict[int, EventType], layouts: Iterable[str]) -> 
 
 
 def _list_fields(layouts: Mapping[str, int]) -> list[Field]:
-    """Return the fields of these layouts whose bits are set."""
+    """Return the fields of these layouts with their bits set."""
     return [one for layout in layouts.items() for one in find_present_fields(*layout).values()]
 
 

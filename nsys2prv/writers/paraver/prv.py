@@ -1,7 +1,7 @@
-"""Write the .prv, and beside it the .pcf and the .row.
+"""Write the .prv, with the .pcf and the .row beside it.
 
-Lines of the .prv are sequences of parts, and come in batches whose numbers stand in columns. These
-are merged by time, and formatted by the compiled `native/lines.c`, where the installation has it.
+Lines of the .prv are sequences of parts, and come in batches with their numbers in columns. Batches are
+merged by time, and formatted by the compiled `native/lines.c`, if it is installed.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Batch(Struct):
 
 
 class ParaverWriter(Struct, dict=True):
-    """Writes the .prv, and beside it the .pcf (labels) and the .row (names of rows)."""
+    """Writes the .prv, with the .pcf (labels) and the .row (names of rows) beside it."""
 
     unit: ClassVar[str] = "lines"
     draws_launches: ClassVar[bool] = False
@@ -96,7 +96,7 @@ class ParaverWriter(Struct, dict=True):
     callers: np.ndarray = np.zeros((0, 0), np.int64)
 
     def begin(self, content: TraceContent) -> bytes:
-        """Return the header, and what is known of the clocks as comments."""
+        """Return the header, and facts about the clocks as comments."""
         self.addresses, self.domain_codes = content.model.tree.addresses, content.domain_codes
         self.field_masks, self.callers = content.layouts, content.global_ids.callers
         self.counter_codes = number_metrics(content.metrics)
@@ -153,8 +153,8 @@ class ParaverWriter(Struct, dict=True):
         return {}
 
     def _make_batches(self, window: Window) -> Iterator[Batch]:
-        """Yield the lines of a window: states of rows first, then ends of ranges, so that they come
-        before begins of the same time; of each by layout and fields; last lines between rows.
+        """Yield the lines of a window: states of rows first, then ends of ranges, so that they precede begins
+        of the same time; each by layout and fields; finally lines between rows.
         """
         states, events, _, _ = self._begins
         for one in window.states:
@@ -202,7 +202,7 @@ class ParaverWriter(Struct, dict=True):
                     yield _find(alike, one.name)
 
     def _choose_code(self, code: DomainCode, behind: bytes) -> Choice:
-        """Return `:code` of each NVTX domain, and what follows it."""
+        """Return `:code` of each NVTX domain, and the text after it."""
         if (code, behind) not in self._known_choices:
             codes = (code.code_of(*domain) for domain in self.domain_codes)
             texts = tuple(b":%d%s" % (number, behind) for number in codes)
@@ -253,7 +253,7 @@ def _format_header(tree: ObjectTree, date: datetime, duration: int, members: Seq
 
 
 def _find(found: Slice | AlikeRanges, name: str) -> Column:
-    """Return a column that holds no times, to be written."""
+    """Return a column without times, for writing."""
     values, table = found.find(name)
     return values if table is None else (values, table)
 
@@ -261,8 +261,8 @@ def _find(found: Slice | AlikeRanges, name: str) -> Column:
 def merge_lines(batches: Iterable[Batch]) -> Iterator[np.ndarray]:
     """Yield the text of all lines by time, in pieces (uint8).
 
-    Lines of equal time keep the order of the batches, then of their rows; those of batches with
-    ties go by these among themselves.
+    Lines of equal time keep the order of the batches, then of their rows; lines of batches with ties are
+    ordered by these.
     """
     batches = [batch for batch in batches if len(batch.times)]
     if not batches:
@@ -289,12 +289,12 @@ def _to_integers(values: np.ndarray | None) -> np.ndarray | None:
 
 
 def _split_part(part: tuple[Choice, Column] | Column) -> tuple[Choice | None, Column]:
-    """Return the texts that a column chooses of, None for its numbers; and the column."""
+    """Return the texts that a column selects, None for plain numbers; and the column."""
     return part if isinstance(part[0], Choice) else (None, part)
 
 
 def make_program(parts: Sequence[Part]) -> tuple[tuple, ...]:
-    """Return the parts of a line for the compiled writer: texts, each with what follows it, see
+    """Return the parts of a line for the compiled writer: texts, each with the part that follows it, see
     `native/lines.c`.
     """
     steps, text = [], b""
@@ -330,7 +330,7 @@ def _format_by_polars(batches: Sequence[Batch]) -> np.ndarray:
 
 
 def _format_batch(batch: Batch) -> pl.Series:
-    """Return the lines of a batch. Bytes are taken as Latin-1, so that any come back as they were."""
+    """Return the lines of a batch. Bytes are read as Latin-1, so that all are preserved."""
     pieces: list[pl.Expr | pl.Series] = [pl.repeat("", len(batch.times))]
     for part in (*batch.parts, b"\n"):
         if isinstance(part, bytes):

@@ -1,9 +1,9 @@
-"""List the Paraver views that show something of a trace, write all views of the package, those for
-a trace or one opened at a moment, and put them where Paraver finds them: a folder below its own one
-in the home directory, whose views its menu "Hints" offers by the workspaces in `workspaces.xml`.
+"""List the Paraver views that show something of a trace; write all views of the package, those for a trace,
+or one opened at a moment; and install them where Paraver finds them: in a subfolder of its folder in the home
+directory. Paraver's menu "Hints" offers them through the workspaces in `workspaces.xml`.
 
-`workspaces.xml` is a Boost archive, which Paraver reads at its start (``api/workspacemanager.cpp``
-of paraver-kernel). Workspaces of others stay in it.
+`workspaces.xml` is a Boost archive, which Paraver reads at its start (``api/workspacemanager.cpp`` of
+paraver-kernel). Other workspaces in it are kept.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _STORED_TYPE = struct.Struct("<iI")
 
 
 class ViewFit(Struct, frozen=True):
-    """View of a trace, with what the trace lacks for it."""
+    """A view for a trace, with the data missing for it."""
 
     #: Path of the view's file, below the folder of views.
     path: str
@@ -62,7 +62,7 @@ class ViewFit(Struct, frozen=True):
 
 
 def find_views_for_trace(trace: Path) -> list[ViewFit]:
-    """Return every view, with what the trace lacks for it, in the catalogue's order."""
+    """Return every view, with the data missing for it from the trace, in the catalogue's order."""
     contents = TraceContents(trace).whole
     by_breadth = sorted(load_views().codes.items(), key=lambda entry: -len(entry[1]))
     names = {code: name for name, codes in by_breadth for code in codes}
@@ -79,7 +79,7 @@ def find_views_for_trace(trace: Path) -> list[ViewFit]:
 
 
 def _explain(view: View, contents: Contents, names: Mapping[int, str]) -> str:
-    """Return what the trace lacks for a view, and the option that writes it; "" for nothing."""
+    """Explain what is missing from the trace for a view, with the option that writes it; "" for nothing."""
     lacking, option = explain_empty_view(view, contents, names), view.needs.partition("; ")[2]
     return f"{lacking}; {option}" if lacking and option else lacking
 
@@ -105,8 +105,8 @@ def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = Fals
 
 
 def _choose_listed_views(shown: Iterable[ViewFit]) -> list[ViewFit]:
-    """Return the views that a listing begins with: of all menus the first that shows something of
-    the trace, then of all the second, until there are enough; then those that no menu has.
+    """Return the views at the beginning of a listing: the first view of each menu that shows something of the
+    trace, then the second ones, until there are enough; then views in no menu.
     """
     by_path = {fit.path: fit for fit in shown}
     menus = [
@@ -130,9 +130,9 @@ def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
 
 
 def copy_views(target: Path, trace: Path | None = None, everything: bool = False) -> list[str]:
-    """Write the core views into a folder, which is made, all or none; return their paths.
+    """Write the core views into a folder, which is created, all or none; return their paths.
 
-    trace, everything: as in :func:`make_views`.
+    trace, everything: see :func:`make_views`.
     """
     texts = make_views(trace, everything)
     write_complete_files({target / path: text for path, text in texts.items()})
@@ -142,10 +142,9 @@ def copy_views(target: Path, trace: Path | None = None, everything: bool = False
 def make_views(trace: Path | None = None, everything: bool = False) -> dict[str, str]:
     """Return path -> text of the core views.
 
-    trace: the one to adapt them to. Long lists of event types are cut to those that it has, for
-    Paraver compares every event with each type of a list; tables have only rows that show
-    something; windows open as high as their rows need. everything: also write the views in
-    `extra/`.
+    trace: the trace to adapt them to. Long lists of event types are reduced to those it has, because Paraver
+    compares every event with each type of a list; tables have only rows that show something; windows open as
+    high as their rows need. everything: also write the views in `extra/`.
     """
     views = [view for view in load_views().views if everything or view.is_core]
     rows: dict[str, int] = {}
@@ -158,7 +157,7 @@ def make_views(trace: Path | None = None, everything: bool = False) -> dict[str,
 
 
 def _fit_workspaces(views: Sequence[View], trace: Path) -> list[View]:
-    """Return views, those that open others with all that show something of a trace."""
+    """Return views; those that open others open all that show something of a trace."""
     fits = {fit.path for fit in find_views_for_trace(trace) if not fit.lacking}
     by_path = {view.path: view.cfg for view in views}
     fitted = []
@@ -186,7 +185,7 @@ def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
 
 
 def _count_rows_by_level(trace: Path) -> dict[str, int]:
-    """Return level -> number of its rows, by the .row beside a trace; empty if there is none."""
+    """Return level -> number of its rows, from the .row beside a trace; empty without one."""
     names = name_beside(trace, ".row")
     if not names.is_file():
         return {}
@@ -218,9 +217,9 @@ def find_paraver_folder() -> Path:
 
 
 def install_views(trace: Path | None = None, everything: bool = False) -> tuple[Path, int, int]:
-    """Write the views and make Paraver offer those that show something of the trace, without one those
-    that do of nearly every trace; returns their folder, and how many are offered in how many menus.
-    The arguments are as in :func:`copy_views`.
+    """Write the views and make Paraver offer those that show something of the trace, or without a trace,
+    those that do for nearly every trace; return their folder, and how many are offered in how many menus. For
+    arguments, see :func:`copy_views`.
     """
     home = find_paraver_folder()
     folder, path = home / INSTALLED, home / WORKSPACES_FILE
@@ -261,8 +260,8 @@ def make_view(path: str, span: tuple[int, int] | None, trace: Path | None) -> st
 
 
 def _list_workspaces(folder: Path, offered: Collection[str]) -> list[Workspace]:
-    """Return a workspace for each menu, of those of its views in a folder that are offered. Paraver shows
-    it for traces with an event type with which one view of the menu shows something.
+    """Return a workspace for each menu, with its offered views in a folder. Paraver shows it for traces with
+    an event type for which one of the menu's views shows something.
     """
     titles = {view.path: view.title for view in load_views().views}
     spaces = []

@@ -1,20 +1,20 @@
 """Write traces for Perfetto (https://perfetto.dev): a .pftrace, packets of the protobuf message `Trace`.
 
-In: the content of a trace and the records of its windows. Out: one file: descriptors of processes,
-rows and counters, then the packets of each window. :mod:`messages` encodes messages, and numbers and
-writes all names.
+Input: the content of a trace and the records of its windows. Output: one file: descriptors of processes, rows
+and counters, then the packets of each window. :mod:`messages` encodes messages, and numbers and writes all
+names.
 
-A process of Perfetto is a task of the trace, numbered as Paraver does. A host thread has a track for
-each layout of its events, a GPU's stream one for all of its work. Layouts whose ranges may overlap
-share a track only where `table/overlaps.py` has moved what overlaps to lanes: tracks of the same name,
-which Perfetto draws as one. Arrows (flows) lead from the call that launched work to the work, from the call that
-sends a message to the call that ends its receive, and from the rank that came last to a collective to
-those that waited for it. The wait is a slice within the collective's.
+A Perfetto process is a task of the trace, with Paraver's number. A host thread has a track for each layout of
+its events, a GPU's stream one for all of its work. Layouts with possibly overlapping ranges use several
+tracks only if `table/overlaps.py` has moved the overlapping ranges to lanes: tracks of the same name, which
+Perfetto draws as one. Arrows (flows) lead from the call that launched work to the work, from the call that
+sends a message to the call that ends its receive, and from the last rank of a collective to the ranks that
+waited for it. The wait is a slice within the collective's.
 
-Arrows of calls are events of Chrome's older form, which Perfetto binds to the slice that is open on their
-track. It takes them on a thread's own track alone, so these calls have that one. Slices of the work of
-GPUs are joined by points within them. Those of collectives have the arrow at their begin and their end
-(message LegacyEvent of protos/perfetto/trace/track_event/track_event.proto).
+Arrows of calls are events of Chrome's older form, which Perfetto binds to the open slice on their track. It
+accepts them only on a thread's own track, so these calls use that one. Slices of GPU work are connected by
+points within them. Collectives have the arrow at their begin and their end (message LegacyEvent of
+protos/perfetto/trace/track_event/track_event.proto).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 class PerfettoWriter(Struct, dict=True):
-    """Writes the .pftrace, and nothing beside it."""
+    """Writes the .pftrace, and no other files."""
 
     unit: ClassVar[str] = "packets"
     draws_launches: ClassVar[bool] = True
@@ -161,8 +161,8 @@ class PerfettoWriter(Struct, dict=True):
         return b"".join((clock, *rows, *counters, *write_names(content)))
 
     def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
-        """Return the packets of a window; of equal times ends come first, then begins, outer ones
-        first. Perfetto sorts packets by time.
+        """Return the packets of a window. At equal times ends are first, then begins, outer ones first.
+        Perfetto sorts packets by time.
         """
         tables, repeated = read_samples(window.samples, self.metrics)
         packets = [
@@ -184,17 +184,17 @@ class PerfettoWriter(Struct, dict=True):
 
     @cached_property
     def _first_row(self) -> int:
-        """Return the id of the first row's own track, behind those of processes."""
+        """Return the id of the first row's own track, after those of processes."""
         return 1 + (int(self.tasks[-1]) + 1 if len(self.tasks) else 0)
 
     @cached_property
     def _first_band(self) -> int:
-        """Return the id of the first track of a layout, behind those of rows."""
+        """Return the id of the first track of a layout, after those of rows."""
         return self._first_row + len(self.tasks)
 
     @cached_property
     def _first_counter(self) -> int:
-        """Return the id of the first counter, behind all of these."""
+        """Return the id of the first counter, after all of these."""
         return self._first_band + len(self.tasks) * len(load_numbers().titles)
 
     def _find_tracks(self, name: str, rows: np.ndarray) -> np.ndarray:
@@ -266,7 +266,7 @@ class PerfettoWriter(Struct, dict=True):
             yield _make_ends(times, self._find_tracks(ranges.layout.name, rows))
 
     def _end_alike(self, alike: AlikeRanges) -> Packets:
-        """Return the ends of ranges; arrows enter those of ranks that waited."""
+        """Return the ends of ranges; arrows arrive at those of ranks that waited."""
         tracks, arrow = self._find_tracks(alike.layout.name, alike.column("row")), []
         if self._has_waits(alike):
             arrow = [_make_own_arrow(alike.column(COLLECTIVE_FIELD), Event.ENTERS)]
@@ -312,8 +312,8 @@ class PerfettoWriter(Struct, dict=True):
     def _encode_begins(
         self, begins: AlikeRanges, tracks: np.ndarray, leaves: bool
     ) -> tuple[list[Packets], Packets]:
-        """Return the packets of begins, and before them those of names that they alone have. leaves: with
-        arrows to the ranks that waited for them.
+        """Return the packets of begins, and first the packets of names that only they use. leaves: whether
+        arrows lead from them to the ranks that waited for them.
         """
         name, rows = begins.layout.name, begins.column("row")
         numbers = load_numbers()
@@ -356,7 +356,7 @@ class PerfettoWriter(Struct, dict=True):
         return {COLLECTIVE_FIELD, WAIT_FIELD} <= self._list_fields(ranges).keys()
 
     def _is_last(self, ranges: AlikeRanges) -> bool:
-        """True if these are ranges of the ranks that came last."""
+        """True if these are ranges of the last ranks."""
         fields = self._list_fields(ranges)
         return {COLLECTIVE_FIELD, TRANSFER_FIELD} <= fields.keys() and WAIT_FIELD not in fields
 
@@ -390,7 +390,7 @@ class PerfettoWriter(Struct, dict=True):
     def _write_arrows(
         self, found: Slice, layout: str, named: Sequence[Field], ids: np.ndarray
     ) -> Iterator[Packets]:
-        """Yield arrows from the calls that begin when lines leave to those that end when they arrive."""
+        """Yield arrows from the calls at the beginnings of lines to the calls at their ends."""
         sent, came = found.times, found.column("receive")
         # A slice is open until its end.
         ends = ("sender", sent, Event.PHASE_LEAVES), ("receiver", came - 1, Event.PHASE_ENTERS)
@@ -401,8 +401,8 @@ class PerfettoWriter(Struct, dict=True):
             yield _make_packets(np.maximum(times, sent), tracks, event)
 
     def _write_points(self, found: Slice, layout: str, named: Sequence[Field]) -> Iterator[Packets]:
-        """Yield both ends of lines as points in time, with what is known of their messages: within the
-        ranges of the layout that they join, else on tracks of their own.
+        """Yield both ends of lines as points in time, with facts about their messages: within the connected
+        ranges of the layout, otherwise on tracks of their own.
         """
         sent, came = found.times, found.column("receive")
         if layout != found.run.shape.name:
@@ -450,16 +450,16 @@ def _make_ends(times: np.ndarray, tracks: np.ndarray, *more: Field) -> Packets:
 
 
 def _make_own_arrow(ids: np.ndarray, direction: int) -> Field:
-    """Return the arrow of the slice that an event begins or ends. ids: what both ends of one have; the
-    trace processor numbers arrows of open slices from 0, in the same space.
+    """Return the arrow of the slice that an event begins or ends. ids: shared by both ends of one; the trace
+    processor numbers arrows of open slices from 0, in the same space.
     """
     own = ids.astype(np.int64) | 1 << OWN_ARROW_BIT
     return Event.ARROW, ((Event.OWN_ARROW_ID, own), (Event.DIRECTION, direction))
 
 
 def _divide_ties(ranges: AlikeRanges) -> Iterator[tuple[AlikeRanges, bool]]:
-    """Yield the first range of each collective among these, and the others; True for the first ones. Of
-    ranks that came last together, one has the arrows.
+    """Yield the first range of each collective among these, and the others; True for the first ones. If
+    several ranks arrived last together, one has the arrows.
     """
     is_first = np.zeros(len(ranges.begin), bool)
     is_first[np.unique(ranges.column(COLLECTIVE_FIELD), return_index=True)[1]] = True
@@ -497,13 +497,13 @@ def _make_flows(sort: int, place: np.ndarray | int, numbers: np.ndarray) -> np.n
 
 
 def _is_launched(layout: str) -> bool:
-    """True for calls that launch work, and for work of streams."""
+    """True for launching calls, and for stream work."""
     return layout == CALLS or list_overlap_groups().get(layout) == STREAM_GROUP
 
 
 def _find_depths(begun: Sequence[AlikeRanges], tracks: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return for each of some begins how many others of the same time have to stand before it on its
-    track: those that end later.
+    """Count for each begin the other begins of the same time that must precede it on its track: those that
+    end later.
     """
     time, end = (
         np.concatenate(parts)

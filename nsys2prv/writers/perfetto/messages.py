@@ -1,10 +1,10 @@
-"""Encode protobuf messages, single ones as bytes and many of one form from columns of numbers; and
-number and write the names of events, arguments and categories, to which events refer.
+"""Encode protobuf messages, single ones as bytes and many of one form from columns of numbers; and number and
+write the names of events, arguments and categories, to which events refer.
 
-Numbers in columns are written with as many bytes for each row as the greatest needs: a varint may
-end in groups of zeros. So all messages of one form are equally long, and are put together without
-looking at any of them. Names are written once, at the begin of the file; values that the catalogue
-does not list are named in the window that has them.
+Numbers in columns are written with as many bytes for each row as the largest needs: a varint may end in
+groups of zeros. So all messages of one form are equally long, and are assembled without looking at each.
+Names are written once, at the beginning of the file; values missing from the catalogue are named in the
+window that has them.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def encode_rows(rows: int, *fields: Field) -> np.ndarray:
 
 
 def _spread_groups(values: np.ndarray, width: int) -> np.ndarray:
-    """Return numbers whose bytes are varints of `width` bytes: groups of 7 bits, each but the last with
-    the bit that says that more follow.
+    """Return numbers with bytes that are varints of `width` bytes: groups of 7 bits, each but the last with
+    the continuation bit.
     """
     kind = np.dtype(f"u{width}").type
     numbers = values.astype(kind)
@@ -79,7 +79,7 @@ def _spread_groups(values: np.ndarray, width: int) -> np.ndarray:
 
 
 def _lay_out(fields: Iterable[Field]) -> tuple[bytes, list[_Column]]:
-    """Return the bytes of a message, with room for its columns."""
+    """Return the bytes of a message, with space for its columns."""
     template = bytearray()
     columns: list[_Column] = []
     for number, value in fields:
@@ -131,7 +131,7 @@ class Packets(NamedTuple):
 
 
 class CatalogueNumbers(NamedTuple):
-    """Numbers of what the catalogue declares, the same in every trace."""
+    """Numbers of the catalogue's declarations, the same in every trace."""
 
     #: Layout or kind of lines -> number of its tracks; a group of layouts shares them.
     bands: dict[str, int]
@@ -159,7 +159,7 @@ class CatalogueNumbers(NamedTuple):
 
 @cache
 def load_numbers() -> CatalogueNumbers:
-    """Return the numbers of what the catalogue declares."""
+    """Return the numbers of the catalogue's declarations."""
     catalogue = load_catalogue()
     groups = list_overlap_groups()
     titles = {name: layout.title for name, layout in catalogue.layouts.items()}

@@ -1,13 +1,12 @@
-"""Paraver views (.cfg files) as data, the words of Paraver that readers and writers of views need
+"""Represent Paraver views (.cfg files) as data: Paraver's keywords for readers and writers of views
 (``words.yaml``), the location of the package's views, and the text of a view's file, by the template
-``templates/view.cfg``. Decides whether a view shows anything of a trace, from the trace's event
-types, small values, communication tags and states; cuts it to what it shows; and chooses the views
-to open first.
+``templates/view.cfg``. Decide whether a view shows anything of a trace, from the trace's event types, small
+values, communication tags and states; reduce it to the trace's contents; and choose the views to open first.
 
-Paraver does not check a word's place: a function of the wrong group, an unknown statistic or a
-derived window without parents end the program. ``tools/view_catalogue.py`` makes the views of
-``cfgs/catalogue``, with the conditions on which they show something (``tools/view_conditions.py``);
-``tools/view_checks.py`` refuses wrong words. Here none is checked.
+Paraver does not check keywords: a function of the wrong group, an unknown statistic or a derived window
+without parents end the program. ``tools/view_catalogue.py`` makes the views of ``cfgs/catalogue``, with the
+conditions under which they show something (``tools/view_conditions.py``); ``tools/view_checks.py`` refuses
+wrong keywords. Nothing is checked here.
 """
 
 from __future__ import annotations
@@ -201,7 +200,7 @@ class Cfg(Struct, frozen=True, omit_defaults=True):
 
 
 class Need(Struct, frozen=True, omit_defaults=True):
-    """Condition on the contents of a trace: what a window finds in it, or other conditions."""
+    """Condition on the contents of a trace: events that a window finds, or other conditions."""
 
     #: `any` or `all` of other needs, or what the window finds: event `types`, `events`, `tags` of
     #: communications, or `states`.
@@ -334,7 +333,7 @@ def format_cfg(
 
 
 def combine_cfgs(description: str, cfgs: Iterable[Cfg]) -> Cfg:
-    """Return a view that opens several ones, whose windows and tables zoom together."""
+    """Return a view that opens several others, with windows and tables that zoom together."""
     windows: list[Single | Composed] = []
     tables: list[Histogram] = []
     for cfg in cfgs:
@@ -408,8 +407,8 @@ def make_contents(types: Iterable[int]) -> Contents:
 
 
 def explain_empty_view(view: View, trace: Contents, names: Mapping[int, str]) -> str:
-    """Return, in words, what a view needs and the trace lacks; empty if it shows something. names:
-    event type -> name.
+    """Explain what is missing from the trace for a view, or return "" if it shows something. names: event
+    type -> name.
     """
     reasons = (_explain_need(one, view.cfg.windows, trace, names) for one in view.conditions)
     return "; ".join(dict.fromkeys(filter(None, next(filter(None, reasons), []))))
@@ -418,7 +417,7 @@ def explain_empty_view(view: View, trace: Contents, names: Mapping[int, str]) ->
 def _explain_need(
     need: Need, windows: Sequence[Window], trace: Contents, names: Mapping[int, str]
 ) -> list[str]:
-    """Return why a trace does not have what is needed, empty if it does."""
+    """Explain why a trace does not meet a condition, or return [] if it does."""
     if need.kind in ("any", "all"):
         reasons = [_explain_need(one, windows, trace, names) for one in need.needs]
         return [*chain(*reasons)] if need.kind == "all" or all(reasons) else []
@@ -454,8 +453,8 @@ def _explain_events(window: Single, trace: Contents, names: Mapping[int, str]) -
 
 
 def narrow_types(view: View, present: Collection[int]) -> View:
-    """Return the view with long lists of event types reduced to those present; a list without any
-    present type stays.
+    """Return the view with long lists of event types reduced to those present; a list without any present
+    type is kept.
     """
     windows = tuple(_narrow_window(window, present) for window in view.cfg.windows)
     return replace(view, cfg=replace(view.cfg, windows=windows))
@@ -542,9 +541,9 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 def choose_first_views(types: Collection[int]) -> dict[str, str]:
-    """Return up to five views worth opening first on a trace with these event types, and with lines
-    of any kind, and what each shows in a sentence; where the catalogue names none for them,
-    timelines of the types themselves.
+    """Return up to five views worth opening first on a trace with these event types, and with lines of any
+    kind, each with a one-sentence description; if the catalogue names none for them, timelines of the types
+    themselves.
     """
     contents, by_path = make_contents(types), {view.path: view for view in load_views().views}
     for paths in load_views().first:
