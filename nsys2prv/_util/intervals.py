@@ -400,8 +400,8 @@ def _gather_durations(groups: pl.DataFrame, by: Sequence[str]) -> Iterator[pl.Da
     }
     joined = groups.group_by(by, maintain_order=True).agg("file", "start", "count")
     size = pl.col("count").list.sum()
-    joined = joined.with_columns(batch=(size.cum_sum() - size) // EXECUTIONS)
-    for some in joined.partition_by("batch", maintain_order=True):
+    joined = joined.with_columns(piece=(size.cum_sum() - size) // EXECUTIONS)
+    for some in joined.partition_by("piece", maintain_order=True):
         durations = [
             np.concatenate(
                 [files[one][at : at + count] for one, at, count in zip(*row, strict=True)]

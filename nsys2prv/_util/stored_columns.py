@@ -8,6 +8,7 @@ import errno
 import os
 import pickle
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from nsys2prv._util.budget import SMALL_FRAME_BYTES, SMALL_FRAME_ROWS
+from nsys2prv._util.files import Closable
 
 #: Place of the bits of a column that every row has.
 NO_BITS = -1
@@ -124,37 +126,37 @@ class StoredFrame(Struct, frozen=True):
     data: bytes = b""
 
 
-class FrameWriter:
-    """Appends frames to one file, which the first frame makes if it is not there."""
+class FrameWriter(Closable):
+    """Appends frames to one file, which the first one makes if it is not there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: BinaryIO | None = None
 
-    def append(self, columns: Mapping[str, Sequence | pl.Series | np.ndarray]) -> StoredFrame:
+    @cached_property
+    def file(self) -> BinaryIO:
+        """The file, open at its end."""
+        return self.path.open("ab")
+
+    def append_frame(self, columns: Mapping[str, Sequence | pl.Series | np.ndarray]) -> StoredFrame:
         """Store columns by their names."""
         columns = {name: _to_array(column) for name, column in columns.items()}
         if len(next(iter(columns.values()), ())) <= SMALL_FRAME_ROWS:
             data = pickle.dumps(columns, pickle.HIGHEST_PROTOCOL)
             if len(data) <= SMALL_FRAME_BYTES:
                 return StoredFrame(self.path, 0, len(data), data)
-        if self._file is None:
-            self._file = self.path.open("ab")
-        offset = self._file.tell()
-        pickle.dump(columns, self._file, pickle.HIGHEST_PROTOCOL)
-        return StoredFrame(self.path, offset, self._file.tell() - offset)
+        offset = self.file.tell()
+        pickle.dump(columns, self.file, pickle.HIGHEST_PROTOCOL)
+        return StoredFrame(self.path, offset, self.file.tell() - offset)
 
     def flush(self) -> None:
         """Let what is stored be read."""
-        if self._file is not None:
-            self._file.flush()
+        if "file" in vars(self):
+            self.file.flush()
 
-    def __enter__(self) -> FrameWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+    def close(self) -> None:
+        """Close the file."""
+        if "file" in vars(self):
+            self.file.close()
 
 
 def _to_array(column: Sequence | pl.Series | np.ndarray) -> Sequence | pl.Series | np.ndarray:

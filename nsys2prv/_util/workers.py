@@ -179,8 +179,8 @@ class Pool(Struct):
         waiting: deque[Future[Outcome]] = deque()
         left = iter(tasks)
         try:
-            while batch := list(islice(left, together)):
-                waiting.append(self._submit(partial(run_batch, function), batch))
+            while several := list(islice(left, together)):
+                waiting.append(self._submit(partial(run_several, function), several))
                 if len(waiting) > 2 * self.jobs:
                     yield from self._await_results(waiting.popleft())
             while waiting:
@@ -237,7 +237,7 @@ class Pool(Struct):
 Outcome = tuple[list, Nsys2prvError | None]
 
 
-def run_batch(function: Callable[[T], R], tasks: Iterable[T]) -> Outcome:
+def run_several(function: Callable[[T], R], tasks: Iterable[T]) -> Outcome:
     """Run the function on each task."""
     results: list[R] = []
     try:

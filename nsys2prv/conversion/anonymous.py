@@ -169,7 +169,7 @@ def _hide_result(result: WorkResult, names: Pseudonyms, frames: FrameWriter) -> 
         texts = (text.split(SEPARATOR) for text in columns["text"])
         hidden = [SEPARATOR.join(map(_hide_function, functions)) for functions in texts]
         columns["text"] = pl.Series(hidden, dtype=pl.String)
-        facts[STACK_TEXTS] = frames.append(columns)
+        facts[STACK_TEXTS] = frames.append_frame(columns)
     notes = _hide_notes(result.notes, names)
     return replace(result, notes=notes, accounts=accounts, facts=facts)
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.budget import PART_ROWS, TASK_ROWS
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
-from nsys2prv._util.stored_columns import FrameWriter, StoredFrame
+from nsys2prv._util.stored_columns import StoredFrame
 from nsys2prv._util.text import list_some
 from nsys2prv._util.workers import LostWorker
 from nsys2prv.conversion.clocks import find_host_clocks
@@ -237,7 +237,6 @@ def read_task(task: ReadingWork) -> WorkResult:
     result = WorkResult(task.number, task.report, task.rows)
     result.beside = WorkResult(task.number, task.report, 0)
     with (
-        FrameWriter(task.folder / f"launches-{task.number}.bin") as launches,
         SpillWriter(
             task.folder / f"runs-{task.number}.bin",
             task.report,
@@ -259,30 +258,29 @@ def read_task(task: ReadingWork) -> WorkResult:
             extraction = beside if one.use == BESIDE else own
             extraction.stores = one.use == STORED
             if one.asks and not (known or nccl_calls):
-                result.nccl_calls = list(map(launches.append, finder.found_nccl_calls))
+                result.nccl_calls = list(map(writer.append_frame, finder.found_nccl_calls))
                 known += result.launches + result.beside.launches
                 nccl_calls += result.nccl_calls
-                launches.flush()
+                writer.flush()
             indexing = result if extraction is own else result.beside
             for piece in one.part.split(PART_ROWS):
                 _read_piece(task, readers, piece, extraction, writer, result)
                 for launched in extraction.launched:
-                    indexing.launches += save_launches(launched, launches)
+                    indexing.launches += save_launches(launched, writer)
                 extraction.launched = []
         if not result.nccl_calls:
-            result.nccl_calls = list(map(launches.append, finder.found_nccl_calls))
+            result.nccl_calls = list(map(writer.append_frame, finder.found_nccl_calls))
         if task.left_out is not None:
-            launches.flush()
+            writer.flush()
             of_report = task.report, task.info, task.left_out, task.settings, [result]
             result.whole = survey_database(plan_whole_work(*of_report), database)
             # No other task of the report will ask for them.
             result.launches, result.nccl_calls, result.beside.launches = [], [], []
-    with FrameWriter(writer.path) as frames:
-        result.names = {name: names.save(frames) for name, names in own.names.items()}
+        result.names = {name: names.save(writer) for name, names in own.names.items()}
         result.unnamed, result.callers = own.unnamed, np.concatenate(own.callers)
         for extraction, of_one in ((own, result), (beside, result.beside)):
             of_one.objects, of_one.domains = list(extraction.objects), list(extraction.domains)
-            of_one.facts = extraction.save_facts(frames)
+            of_one.facts = extraction.save_facts(writer)
     return result
 
 
@@ -370,16 +368,16 @@ def plan_tasks(
     counting = _find_counting_kinds(selected)
     stages: tuple[list, list] = ([], [])
     for index, info in enumerate(job.infos):
-        portions = [
-            list(_gather_portions(info, [group for group in groups if group[2] == asks]))
+        of_stages = [
+            list(_gather_parts(info, [group for group in groups if group[2] == asks]))
             for asks in (False, True)
         ]
-        all_parts = [part for parts in chain.from_iterable(portions) for part in parts]
+        all_parts = [part for parts in chain.from_iterable(of_stages) for part in parts]
         if sum(one.part.rows for one in all_parts) <= TASK_ROWS:
-            portions = [[all_parts] if all_parts else [], []]
-        is_whole = sum(map(len, portions)) == 1
+            of_stages = [[all_parts] if all_parts else [], []]
+        is_whole = sum(map(len, of_stages)) == 1
         more = job.folder, settings, counting, tuple(left_out) if is_whole else None
-        for stage, of_stage in zip(stages, portions, strict=True):
+        for stage, of_stage in zip(stages, of_stages, strict=True):
             stage += [(index, info, tuple(parts), *more) for parts in of_stage]
     numbers = count()
     first_works, second_works = ([ReadingWork(next(numbers), *one) for one in of] for of in stages)
@@ -417,11 +415,11 @@ def _find_counting_kinds(selected: Iterable[EventKind]) -> dict[str, str]:
     }
 
 
-def _gather_portions(info: ReportInfo, groups: Iterable[Group]) -> Iterator[list[TablePart]]:
+def _gather_parts(info: ReportInfo, groups: Iterable[Group]) -> Iterator[list[TablePart]]:
     """Yield a report's parts for each of the groups of kinds that read together, gathered into
-    portions of at most TASK_ROWS rows.
+    those of a task, at most TASK_ROWS rows.
     """
-    portion: list[TablePart] = []
+    of_task: list[TablePart] = []
     room = TASK_ROWS
     for group, *flags in groups:
         if flags[0] != STORED and all(kind.make_condition(info) == NEVER for kind in group):
@@ -432,14 +430,14 @@ def _gather_portions(info: ReportInfo, groups: Iterable[Group]) -> Iterator[list
             while first <= part.last:
                 last = min(part.last, first + room - 1)
                 rows = replace(part, first=first, last=last)
-                portion.append(TablePart(names, rows, *flags))
+                of_task.append(TablePart(names, rows, *flags))
                 room -= rows.rows
                 first = last + 1
                 if room <= 0:
-                    yield portion
-                    portion, room = [], TASK_ROWS
-    if portion:
-        yield portion
+                    yield of_task
+                    of_task, room = [], TASK_ROWS
+    if of_task:
+        yield of_task
 
 
 class DeriveWork(Struct, frozen=True):
@@ -479,8 +477,8 @@ def derive_task(task: DeriveWork) -> WorkResult:
     facts = {name: common.collect_facts(name, task.sources) for name in kind.derived.collects}
     result = WorkResult(task.number, task.report, 0)
     account = Account()
-    spill_file = task.folder / f"runs-{task.number}.bin"
-    with SpillWriter(spill_file, task.report, task.number) as writer:
+    path = task.folder / f"runs-{task.number}.bin"
+    with SpillWriter(path, task.report, task.number) as writer:
         for rows in find_function(kind.derived.derive)(facts):
             if isinstance(rows, Rows) and rows.nesting_owner is not None:
                 lanes, crowded = assign_nesting_lanes(
@@ -490,8 +488,7 @@ def derive_task(task: DeriveWork) -> WorkResult:
                 if crowded:
                     account.repaired[TOO_MANY] += crowded
             result.store(rows, writer, account, kind.open_ended)
-    result.objects, result.domains = list(common.objects), list(common.domains)
-    with FrameWriter(spill_file) as frames:
-        result.names = {name_set: names.save(frames) for name_set, names in common.names.items()}
+        result.objects, result.domains = list(common.objects), list(common.domains)
+        result.names = {name_set: names.save(writer) for name_set, names in common.names.items()}
     result.add_found(kind.name, account)
     return result

@@ -163,7 +163,9 @@ class Names:
 
     def save(self, frames: FrameWriter) -> StoredFrame:
         """Store all names."""
-        return frames.append({name: join_pieces(pieces) for name, pieces in self._pieces.items()})
+        return frames.append_frame(
+            {name: join_pieces(pieces) for name, pieces in self._pieces.items()}
+        )
 
 
 class Numbering(dict):
@@ -433,7 +435,9 @@ class Extraction:
 
     def save_facts(self, frames: FrameWriter) -> dict[str, StoredFrame]:
         """Store the facts, one frame a name."""
-        return {name: frames.append(join_facts(pieces)) for name, pieces in self._facts.items()}
+        return {
+            name: frames.append_frame(join_facts(pieces)) for name, pieces in self._facts.items()
+        }
 
     def intern_names(
         self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray

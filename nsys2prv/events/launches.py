@@ -119,7 +119,7 @@ def save_launches(launches: Launches, frames: FrameWriter) -> list[Segment]:
         order = order[mask_changes(process[order], launches.id[order])]
         launches, process = launches[order], process[order]
     names = tuple(factorize(launches.name)[0].tolist())
-    stored = frames.append(asdict(launches))
+    stored = frames.append_frame(asdict(launches))
     cuts = np.searchsorted(process, np.arange(len(processes) + 1)).tolist()
     return [
         Segment(

@@ -322,7 +322,7 @@ def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) 
         facts = {name: np.array(one) for name, one in read_columns(result.facts[KERNELS]).items()}
         for name in TAKEN:
             facts[name][rows["row"].to_numpy()] = rows[name].to_numpy()
-        stored = {KERNELS: writer.append(facts)}
+        stored = {KERNELS: writer.append_frame(facts)}
         lacking = {
             **dict.fromkeys(("rank", "device"), pl.lit(ABSENT, pl.Int64)),
             "made": pl.lit(False),
@@ -334,7 +334,7 @@ def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) 
             if COMMUNICATORS in result.facts:
                 others = read_frame(result.facts[COMMUNICATORS])
                 told = pl.concat([others, told], how="diagonal_relaxed")
-            stored[COMMUNICATORS] = writer.append(told.to_dict())
+            stored[COMMUNICATORS] = writer.append_frame(told.to_dict())
         results[place] = replace(result, facts={**result.facts, **stored})
 
 

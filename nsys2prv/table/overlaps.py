@@ -115,7 +115,7 @@ def separate_overlaps_of_report(results: Sequence[WorkResult]) -> list[_AddedLan
     for group in sorted({groups[run.shape.name] for _, run in runs}):
         members = [(result, run) for result, run in runs if groups[run.shape.name] == group]
         lane_ends: dict[int, list[int]] = {}
-        for owner, position, object_, begin, end in _read_chunks(members, object_numbers):
+        for owner, position, object_, begin, end in _read_pieces(members, object_numbers):
             lanes, over = assign_first_free_lanes(object_, begin, end, lane_ends)
             crowded += over
             away = np.flatnonzero(lanes)
@@ -128,10 +128,10 @@ def separate_overlaps_of_report(results: Sequence[WorkResult]) -> list[_AddedLan
     return changes
 
 
-def _read_chunks(
+def _read_pieces(
     runs: list[tuple[WorkResult, Run]], object_numbers: dict[int, np.ndarray]
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the report's begins in time order, in chunks: run index, row in the run, object, begin,
+    """Yield the report's begins in time order, in pieces: run index, row in the run, object, begin,
     end; by object, outer first.
     """
     # All are of one report, in its own time.
@@ -164,8 +164,8 @@ def assign_first_free_lanes(
     object_: np.ndarray, begin: np.ndarray, end: np.ndarray, lane_ends: dict[int, list[int]]
 ) -> tuple[np.ndarray, int]:
     """Return the lane of each row, and how many rows found all lanes taken. Rows are sorted by
-    object, then begin. lane_ends: object -> the end of the last row of each lane, kept from chunk
-    to chunk.
+    object, then begin. lane_ends: object -> the end of the last row of each lane, kept from piece
+    to piece.
     """
     lanes = np.zeros(len(object_), np.int64)
     crowded = 0
@@ -174,7 +174,7 @@ def assign_first_free_lanes(
     before = np.empty(len(end), np.int64)
     before[1:] = end[:-1]
     before[starts] = [lane_ends.get(number, [NEVER])[0] for number in object_[starts].tolist()]
-    # Of each object, whether any row begins before the one ahead ends, or an earlier chunk's does.
+    # Of each object, whether any row begins before the one ahead ends, or an earlier piece's does.
     overlapping = np.logical_or.reduceat(begin < before, starts)
     for start, stop, overlaps in zip(
         starts.tolist(), stops.tolist(), overlapping.tolist(), strict=True

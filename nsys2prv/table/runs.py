@@ -21,6 +21,7 @@ from nsys2prv._util.columns import ABSENT, OPEN, join_pieces
 from nsys2prv._util.files import Closable
 from nsys2prv._util.stored_columns import (
     NO_BITS,
+    FrameWriter,
     Packed,
     StoredColumn,
     read_valid,
@@ -184,17 +185,16 @@ class Run(Packed, frozen=True, eq=False):
         return [(start, min(stop, self.rows)) for start, stop in edges.reshape(-1, 2).tolist()]
 
 
-class SpillWriter(Closable):
-    """Appends runs to one spill file. field_masks: layout -> bits of the fields to keep, kind of lines -> 0
-    to keep none; missing keys keep everything.
+class SpillWriter(FrameWriter):
+    """Appends runs, and frames, to one spill file. field_masks: layout -> bits of the fields to keep, kind of
+    lines -> 0 to keep none; missing keys keep everything.
     """
 
     def __init__(
         self, path: Path, report: int, task: int, field_masks: Mapping[str, int] = NO_MASKS
     ) -> None:
-        self.path, self.report, self.task = path, report, task
-        self.field_masks = field_masks
-        self._open_file = path.open("wb")
+        super().__init__(path)
+        self.report, self.task, self.field_masks = report, task, field_masks
 
     def append(self, shape: Shape, columns: Columns) -> Run:
         """Store lines, samples (ABSENT where there is no number) or states, by time."""
@@ -207,7 +207,7 @@ class SpillWriter(Closable):
                 valid = None if known.all() else known
             is_wide = role == TIMES or (role == NUMBERS and column.max(initial=0) > GREATEST_NARROW)
             kind = np.int64 if is_wide else np.uint32
-            stored[name] = write_column(self._open_file, np.ascontiguousarray(column, kind), valid)
+            stored[name] = write_column(self.file, np.ascontiguousarray(column, kind), valid)
         times = [columns[name] for name in ("time", "receive", "end") if name in columns]
         greatest = max(int(column.max()) for column in times)
         return self._make_run(shape, stored, columns, times[0], greatest, values=int(values))
@@ -218,7 +218,7 @@ class SpillWriter(Closable):
         """Store ranges of a layout, by (begin, -end), as :func:`write_ranges` takes them."""
         begin, end = columns["begin"], columns["end"]
         mask = self.field_masks.get(layout.name, -1)
-        stored, index = write_ranges(self._open_file, layout, columns, mask, BLOCK_ROWS, closings)
+        stored, index = write_ranges(self.file, layout, columns, mask, BLOCK_ROWS, closings)
         greatest = int(end.max())
         if greatest == OPEN:
             greatest = int(end[end != OPEN].max(initial=NEVER))
@@ -242,10 +242,6 @@ class SpillWriter(Closable):
         objects = columns.get("row", NO_OBJECTS)
         only = int(objects[0]) if (objects == objects[0]).all() else -1
         return Run(*place, *bounds, only, values, index=index)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._open_file.close()
 
 
 class SpillReader(Closable):

@@ -32,7 +32,7 @@ NO_LABELS = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
 #: A set's distinct names (text and short form, in order of value) -> their labels.
 Labeller = Callable[[list[str], list[str]], list[str]]
 #: Results of some reading tasks, each with its names.
-Batch = list[tuple[WorkResult, dict[str, Any]]]
+Piece = list[tuple[WorkResult, dict[str, Any]]]
 TEXTS = {"text": pl.String, "short": pl.String}
 
 
@@ -110,17 +110,17 @@ def _number_names(name_set: NameSet, first: int, distinct: pl.DataFrame) -> pl.D
 def _find_distinct(name: str, results: Sequence[WorkResult]) -> pl.DataFrame:
     """Return the distinct texts in order, each with the least of its short forms."""
     distinct = pl.DataFrame(schema=TEXTS)
-    for batch in _read_batches(name, results):
-        texts = pl.concat([distinct, _join_names([names for _, names in batch])]).lazy()
+    for piece in _read_pieces(name, results):
+        texts = pl.concat([distinct, _join_names([names for _, names in piece])]).lazy()
         grouped = texts.group_by("text").agg(pl.col("short").min())
         distinct = grouped.sort("text").collect()
     return distinct
 
 
-def _join_names(batch: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+def _join_names(piece: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """Return the texts and short forms, "" where there are none, of the names of some tasks."""
-    shorts = (names.get("short", [""] * len(names["text"])) for names in batch)
-    columns = {"text": [names["text"] for names in batch], "short": list(shorts)}
+    shorts = (names.get("short", [""] * len(names["text"])) for names in piece)
+    columns = {"text": [names["text"] for names in piece], "short": list(shorts)}
     return pl.DataFrame({name: join_pieces(pieces) for name, pieces in columns.items()}, TEXTS)
 
 
@@ -129,12 +129,12 @@ def _look_up(
 ) -> None:
     """Fill in every task's values, and the values met per domain."""
     by_domain: dict[str, list[np.ndarray]] = {}
-    for batch in _read_batches(name, results):
-        texts = _join_names([names for _, names in batch])
+    for piece in _read_pieces(name, results):
+        texts = _join_names([names for _, names in piece])
         joined = texts.join(distinct, on="text", how="left", maintain_order="left")
         column = joined["value"].to_numpy()
         start = 0
-        for result, names in batch:
+        for result, names in piece:
             part = values.by_task[result.task] = column[start : start + len(names["text"])]
             start += len(part)
             if "domain" not in names:
@@ -147,19 +147,19 @@ def _look_up(
     values.domains = {domain: pl.DataFrame({"value": column}) for domain, column in met.items()}
 
 
-def _read_batches(name: str, results: Sequence[WorkResult]) -> Iterator[Batch]:
+def _read_pieces(name: str, results: Sequence[WorkResult]) -> Iterator[Piece]:
     """Yield the names of a set that tasks met, in the order of their local indices, a bounded number
     of rows at a time.
     """
-    batch, rows = [], 0
+    piece, rows = [], 0
     for result in results:
-        batch.append((result, read_columns(result.names[name])))
-        rows += len(batch[-1][1]["text"])
+        piece.append((result, read_columns(result.names[name])))
+        rows += len(piece[-1][1]["text"])
         if rows >= NAME_ROWS:
-            yield batch
-            batch, rows = [], 0
-    if batch:
-        yield batch
+            yield piece
+            piece, rows = [], 0
+    if piece:
+        yield piece
 
 
 def clean_label(text: str) -> str:

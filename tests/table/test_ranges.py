@@ -127,7 +127,7 @@ def test_ranges_are_split_by_their_fields(tmp_path: Path) -> None:
             columns[field.name] = random.integers(least, 3, rows)
     with SpillWriter(tmp_path / "kernels.bin", 0, 0) as writer, SpillReader() as reader:
         run = writer.append_ranges(KERNELS, columns)
-        writer._open_file.flush()
+        writer.file.flush()
         assert {name: column.tolist() for name, column in reader.read_local(run).items()} == {
             name: column.tolist() for name, column in columns.items()
         }

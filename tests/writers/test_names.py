@@ -18,7 +18,7 @@ def test_sets_of_a_space_do_not_overlap_and_known_values_stay(tmp_path: Path) ->
     call, number = next(iter(sets["calls"].list_known_values().items()))
     texts = {"calls": [call, "own"], "some": ["c", "a", "b"], "more": ["a"]}
     with FrameWriter(tmp_path / "names") as frames:
-        names = {name: frames.append({"text": own}) for name, own in texts.items()}
+        names = {name: frames.append_frame({"text": own}) for name, own in texts.items()}
     result = WorkResult(0, 0, 0, names=names)
     assert {
         name: dict(values.labels.select("label", "value").iter_rows())
