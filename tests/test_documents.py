@@ -1,7 +1,5 @@
 """Documents say what is so: pages that are made, links, what is quoted."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex
@@ -128,11 +126,7 @@ def test_the_tutorial_names_entries_of_menus() -> None:
     titles = {menu: [by_path[path] for path in group] for menu, group in load_views().menus.items()}
     assert len(entries) == 4
     assert [entry for menu, entry in entries if entry not in titles[menu]] == []
-    named = (
-        "Waiting in NCCL by task",
-        "NCCL waiting",
-        "Tensor cores by GEMM",
-    )
+    named = ("Waiting in NCCL by task", "NCCL waiting", "Tensor cores by GEMM")
     assert {title for group in titles.values() for title in group} >= set(named)
 
 

@@ -2,8 +2,6 @@
 them; read the difference.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from difflib import unified_diff

@@ -1,7 +1,5 @@
 """Rooms, and the modules beside them, import in one direction, lazily too: each knows those before it in this list only."""
 
-from __future__ import annotations
-
 import ast
 from graphlib import TopologicalSorter
 from pathlib import Path

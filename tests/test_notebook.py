@@ -1,7 +1,5 @@
 """The notebook of the documents runs, and shows what it says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The recipes for Spack and for containers ask for what the package needs."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The sample reports: what was put in comes out, and nothing that must not."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The batch scripts of the documents run, with stand-ins for Slurm."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Distinct rows of columns, and places of numbers, by compiled code and by numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

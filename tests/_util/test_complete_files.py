@@ -1,7 +1,5 @@
 """Files that are written together are in place together, or not at all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

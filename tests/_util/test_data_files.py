@@ -1,7 +1,5 @@
 """Files of data that come with the package, parsed while it is built or when they are needed."""
 
-from __future__ import annotations
-
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Interval arithmetic equals what sets of single nanoseconds say."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

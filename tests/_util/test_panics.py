@@ -1,7 +1,5 @@
 """What others' libraries print of damaged data is not shown."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier

@@ -1,7 +1,5 @@
 """How many threads numeric libraries have, in workers and beside them."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Whoever does the work, the bytes are the same; a lost worker ends it in one line."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

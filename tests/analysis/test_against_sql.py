@@ -2,8 +2,6 @@
 samples, and on a folder of real exports.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import statistics
@@ -376,9 +374,7 @@ def check_modules(job: OpenJob, exports: Sequence[Export]) -> None:
     assert {name: sums.get(name, 0) for name in expected} == expected
 
 
-def read_captures(
-    export: Export,
-) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[int]]]:
+def read_captures(export: Export) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[int]]]:
     """Return thread -> captured calls: their begin, and the time of a replayed kernel of theirs; and thread
     -> begins of calls that replay such kernels.
     """

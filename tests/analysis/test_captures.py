@@ -2,8 +2,6 @@
 kernels are of the calls that were captured.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What findings say is what the report's tables show."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

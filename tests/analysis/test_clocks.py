@@ -1,7 +1,5 @@
 """The head of a report, and how the clocks of its hosts were corrected."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

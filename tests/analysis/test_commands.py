@@ -1,7 +1,5 @@
 """`nsys2prv report`, `nsys2prv diff` and --report: what they print, write and refuse."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Communicators are called by their members."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from nsys2prv.figures.result import name_communicators

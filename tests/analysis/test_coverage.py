@@ -2,8 +2,6 @@
 figures are written down here by the definitions, of jobs made by hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Waiting for CPUs: who lacks them, what that costs, and what is no such wait."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -40,8 +38,7 @@ def write_job(
             meets.append((ends[-1], begin + STEP - MS // 2))
         last = MS + STEPS * STEP
         calls = make_rows(
-            "start end globalTid textId",
-            *((start, end, thread, 3) for start, end in meets),
+            "start end globalTid textId", *((start, end, thread, 3) for start, end in meets)
         )
         others = make_rows(
             "start end globalTid textId", (0, MS, thread, 1), (last, last + MS, thread, 2)

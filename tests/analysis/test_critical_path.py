@@ -2,8 +2,6 @@
 the duration of a sample.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Two runs of a program: whether they compare, what one has more of, in the terminal, as JSON and as a page."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A part of a job has the figures that the whole job has in that time."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Iterator
@@ -178,10 +176,7 @@ def list_ranges(job: OpenJob, layout: str, first: int, last: int) -> pl.DataFram
 )
 def test_hosts_are_useful_outside_of_calls(name: str, first: int, last: int) -> None:
     cut = CutOptions(time=f"{first}ns:{last}ns")
-    with (
-        nsys2prv.open(SAMPLES / name) as whole,
-        nsys2prv.open(SAMPLES / name, cut=cut) as part,
-    ):
+    with nsys2prv.open(SAMPLES / name) as whole, nsys2prv.open(SAMPLES / name, cut=cut) as part:
         hosts = part.analyse("efficiencies")["efficiencies"].tables["hosts"].frame
         main = whole.rows.filter(pl.col("kind") == "host").unique("rank", keep="first")
         for rank, row in main.sort("rank").select("rank", "row").rows():

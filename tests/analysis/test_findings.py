@@ -1,7 +1,5 @@
 """Findings of jobs whose faults are known, and how findings are shown."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

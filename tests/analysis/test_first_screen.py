@@ -2,8 +2,6 @@
 ``python tests/analysis/test_first_screen.py`` rewrites the golden screens; read the difference.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re
@@ -12,13 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from tools.exports import (
-    RUNTIME,
-    make_call,
-    make_export,
-    make_os_call,
-    make_strings,
-)
+from tools.exports import RUNTIME, make_call, make_export, make_os_call, make_strings
 
 from nsys2prv.cli import main
 

@@ -2,8 +2,6 @@
 what it does is longer than usual or fills most of the time, and nobody where nothing shows who is waited for.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Advice follows from facts, by declared rules: no wording is read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Iterations of the steady state: times and parts of each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tools.exports import (

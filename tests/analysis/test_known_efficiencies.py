@@ -2,8 +2,6 @@
 definitions, not from the program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -215,10 +213,7 @@ def test_overlap(two: dict[str, dict[str, Result]]) -> None:
     assert rows == [(250, 150, 100, 200, 100), (200, 200, 0, 200, 200), (450, 350, 100, 400, 300)]
     assert tables["operations"].frame.select(
         "operation", "count", "time_ns", "exposed_ns"
-    ).rows() == [
-        ("NCCL operation unknown", 2, 400, 300),
-        ("CUDA memcpy Host-to-Device", 1, 50, 50),
-    ]
+    ).rows() == [("NCCL operation unknown", 2, 400, 300), ("CUDA memcpy Host-to-Device", 1, 50, 50)]
 
 
 def test_gaps(two: dict[str, dict[str, Result]]) -> None:
@@ -353,10 +348,7 @@ def test_openmp_without_waiting_of_barriers(tmp_path: Path) -> None:
     """
     tables = {
         RUNTIME: [make_call(0, 0, 1), make_call(390, 400, 2)],
-        "OPENMP_EVENT_KIND_PARALLEL": [
-            make_openmp(100, 200),
-            make_openmp(250, 350, parallelId=2),
-        ],
+        "OPENMP_EVENT_KIND_PARALLEL": [make_openmp(100, 200), make_openmp(250, 350, parallelId=2)],
         "OPENMP_EVENT_KIND_TASK": [
             make_openmp(100, 200, kind=2),
             make_openmp(100, 260, PID + 1, kind=2),
@@ -368,7 +360,7 @@ def test_openmp_without_waiting_of_barriers(tmp_path: Path) -> None:
             make_openmp(150, 260, PID + 1, kind=2),
         ],
         "OPENMP_EVENT_KIND_MUTEX_WAIT": [
-            {**make_openmp(300, 330, PID + 1, kind=5), "parallelId": None},
+            {**make_openmp(300, 330, PID + 1, kind=5), "parallelId": None}
         ],
     }
     result = analyze_tables(tmp_path, [tables])["efficiencies"]

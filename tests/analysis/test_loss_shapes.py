@@ -2,8 +2,6 @@
 one rank has alone. Of times made by hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Parallel groups: their names by what they do, and by `--mesh`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

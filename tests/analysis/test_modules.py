@@ -2,8 +2,6 @@
 compared with each other.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Any analysis adds findings to the job's one list."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

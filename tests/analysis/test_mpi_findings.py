@@ -1,7 +1,5 @@
 """Findings and efficiencies of MPI jobs without GPUs, of times that are made by hand."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

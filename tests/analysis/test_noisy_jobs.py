@@ -2,8 +2,6 @@
 rank that is a few per cent slower in all its work, and nobody where nobody is.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,21 +1,12 @@
 """What is not known is no number: neither 0, nor part of a sum."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tools.exports import (
-    KERNEL,
-    MEMCPY,
-    make_export,
-    make_global_tid,
-    make_kernel,
-    make_strings,
-)
+from tools.exports import KERNEL, MEMCPY, make_export, make_global_tid, make_kernel, make_strings
 
 import nsys2prv
 from nsys2prv.figures.result import KERNEL_NAMES

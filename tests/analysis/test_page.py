@@ -1,7 +1,5 @@
 """The page on the Python interface: its code runs, and it is the code of the page's maker."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """GPUs whose metrics stop, or begin late: said so, and compared over common time alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

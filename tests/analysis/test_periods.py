@@ -1,7 +1,5 @@
 """Iterations found by the sequence of kernels, or of calls."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Pipelines: their stages, their bubble, and stages that compute more, of times made by hand."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace

@@ -2,8 +2,6 @@
 and the moment that they name has it.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Products: their operations by the shapes in NVTX texts, and what that is of what the GPU can do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

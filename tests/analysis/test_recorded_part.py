@@ -1,7 +1,5 @@
 """Nothing is claimed of what is not the program's, or was not recorded."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

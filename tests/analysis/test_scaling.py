@@ -1,7 +1,5 @@
 """Figures of runs beside each other: what scalability is made of, and what is not compared."""
 
-from __future__ import annotations
-
 import sqlite3
 import statistics
 import tarfile

@@ -1,7 +1,5 @@
 """Jobs that wait for requests: that is no cause, and nobody is blamed for having had fewer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

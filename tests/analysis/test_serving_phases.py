@@ -1,7 +1,5 @@
 """Phases of serving: what the texts of steps say, and how long they take."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

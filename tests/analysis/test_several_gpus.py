@@ -1,7 +1,5 @@
 """GPUs of one process that are ranks of NCCL: each with threads of its own, or all driven by one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

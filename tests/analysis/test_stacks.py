@@ -1,7 +1,5 @@
 """Findings say where in the program: by stacks of calls, then of CPU samples; or nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

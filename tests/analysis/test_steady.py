@@ -1,7 +1,5 @@
 """The steady state of a job, and reports of parts of it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A study as text, table, page and TALP's files says what its figures are, no more and no less."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Transfers of NCCL by size: latency and bandwidth by a fit, and what links can do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The causes that were put into the first sample come out as findings, with what they cost."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 what Nsight Systems never records.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

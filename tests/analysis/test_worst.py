@@ -1,7 +1,5 @@
 """Of many ranks the least, the mean, the greatest and the worst are printed."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from nsys2prv.show.text import choose_worst_rows

@@ -1,7 +1,5 @@
 """The command as people use it: messages, exit statuses, files."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

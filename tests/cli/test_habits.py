@@ -1,7 +1,5 @@
 """What people type who know other tools is answered with what does the same here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -2,8 +2,6 @@
 status, nothing left behind.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

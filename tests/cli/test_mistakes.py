@@ -2,8 +2,6 @@
 patterns are reports.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -33,10 +31,7 @@ def test_every_ending_that_is_written_is_that_of_a_trace() -> None:
 
 #: Command lines that are refused, and such as cannot be carried out, with words of the answers.
 MISTAKES = [
-    (
-        ["-t", REPORT, "out.prv"],
-        ["-t takes event kinds", "nsys2prv -t kernels,nvtx", "omit -t"],
-    ),
+    (["-t", REPORT, "out.prv"], ["-t takes event kinds", "nsys2prv -t kernels,nvtx", "omit -t"]),
     (["-t", "kernels", "nvtx", REPORT, "out.prv"], ["separate kinds by commas: -t kernels,nvtx"]),
     (
         [REPORT, "a.prv", "b.prv"],

@@ -1,7 +1,5 @@
 """`nsys2prv quality`: what a capture lacks, and the command that records it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """What `--json` writes is as its JSON Schemas say, which are made from the classes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

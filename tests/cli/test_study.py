@@ -1,7 +1,5 @@
 """The command `study`: what it writes, and what it says of arguments that cannot mean what they say."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from xml.etree import ElementTree

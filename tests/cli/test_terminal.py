@@ -1,7 +1,5 @@
 """What people see: on a terminal of any width nothing is left out, broken, or escaped."""
 
-from __future__ import annotations
-
 import random
 import re
 import sys
@@ -28,13 +26,7 @@ LISTS = (
 @pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo terminals")
 @pytest.mark.parametrize(
     ("columns", "environment"),
-    [
-        (60, {}),
-        (80, {}),
-        (100, {}),
-        (80, {"NO_COLOR": "1"}),
-        (120, {"TERM": "dumb"}),
-    ],
+    [(60, {}), (80, {}), (100, {}), (80, {"NO_COLOR": "1"}), (120, {"TERM": "dumb"})],
 )
 def test_all_commands_on_a_terminal(
     tmp_path: Path, columns: int, environment: dict[str, str]

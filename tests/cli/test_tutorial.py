@@ -1,7 +1,5 @@
 """The tutorial for Paraver: its links, and the times at which views of findings open."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape
@@ -50,10 +48,7 @@ def test_links_open_the_trace_and_views_at_the_moments_of_findings(
                 {int(time) for time in re.findall(rf"window_{edge}_time (\d+)", text)}
                 for edge in ("begin", "stop")
             ]
-            assert shown == [
-                {max(begin - (end - begin) // 4, 0)},
-                {end + (end - begin) // 4},
-            ]
+            assert shown == [{max(begin - (end - begin) // 4, 0)}, {end + (end - begin) // 4}]
             opened += 1
     assert opened >= len(findings) > 3
 

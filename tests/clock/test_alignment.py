@@ -1,7 +1,5 @@
 """Hosts' corrections against clocks that are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest
@@ -263,8 +261,7 @@ def test_calls_that_end_before_they_begin_are_left_out() -> None:
     calls = simulate_collectives(rng, clocks, np.arange(2), draw_end_times(rng, 200, 60))
     backwards = np.arange(len(calls["end"])) % 50 == 0
     alignment = align_hosts(
-        2,
-        replace_columns(calls, end=np.where(backwards, calls["begin"] - 5, calls["end"])),
+        2, replace_columns(calls, end=np.where(backwards, calls["begin"] - 5, calls["end"]))
     )
     check_alignment(alignment, clocks, [1])
     assert [(f.kind, f.count) for f in alignment.findings] == [

@@ -2,19 +2,11 @@
 clocks that are known.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from msgspec.structs import astuple
 
-from nsys2prv.clock.orders import (
-    UNBOUNDED,
-    Bounds,
-    find_centre,
-    find_feasible_region,
-    is_bounded,
-)
+from nsys2prv.clock.orders import UNBOUNDED, Bounds, find_centre, find_feasible_region, is_bounded
 
 
 def draw_bounds(seed: int, count: int = 30, slope: float = 2e-4) -> Bounds:

@@ -1,7 +1,5 @@
 """Placing reports on one timeline."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -2,8 +2,6 @@
 changes, bursts before a silence.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tools.clocks import (

@@ -2,8 +2,6 @@
 what is left alone.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from fractions import Fraction
 from pathlib import Path

@@ -2,8 +2,6 @@
 stay.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

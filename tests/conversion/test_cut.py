@@ -1,7 +1,5 @@
 """Cuts of the samples against the whole trace filtered afterwards."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

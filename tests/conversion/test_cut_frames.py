@@ -1,7 +1,5 @@
 """A cut job has the events of the whole one in that part: of every layout, by the Python interface."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Times of GPU work that cannot be right: the operations of a stream run one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

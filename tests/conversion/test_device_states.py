@@ -2,8 +2,6 @@
 nanoseconds, or of SQL on the reports.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path

@@ -2,8 +2,6 @@
 move nothing else.
 """
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Helper processes in traces and figures: shells, launchers, daemons, processes that load data."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

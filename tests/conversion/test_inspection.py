@@ -2,8 +2,6 @@
 is one line that names it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

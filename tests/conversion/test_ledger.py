@@ -2,8 +2,6 @@
 reason that has a name.
 """
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from collections import Counter

@@ -2,8 +2,6 @@
 and what must not stand there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sqlite3

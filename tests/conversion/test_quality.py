@@ -1,7 +1,5 @@
 """The quality of the capture: what reports lack is said once, in both commands, and is true."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Traces of the same reports lie on the same timeline, whatever kinds of events were asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

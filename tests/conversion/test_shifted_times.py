@@ -1,7 +1,5 @@
 """Times that an export moved (--ts-shift, --ts-normalize), of some ranks only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

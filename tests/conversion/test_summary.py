@@ -1,7 +1,5 @@
 """The closing summary: short where nothing is wrong, complete with --verbose, and beside the trace."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

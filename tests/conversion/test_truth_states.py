@@ -2,8 +2,6 @@
 exports, and against Paraver.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from itertools import pairwise

@@ -2,8 +2,6 @@
 detours.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

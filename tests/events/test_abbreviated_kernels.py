@@ -1,7 +1,5 @@
 """Names of kernels that fit into the columns of Paraver's tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

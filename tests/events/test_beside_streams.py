@@ -1,7 +1,5 @@
 """Host callbacks, streams that wait for them, compilation, decompression; UCX and its messages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tools.conversions import convert_and_read, list_labelled_intervals

@@ -2,8 +2,6 @@
 lines can say.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

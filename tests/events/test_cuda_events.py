@@ -1,7 +1,5 @@
 """CUDA events against plain SQL, on samples and on real exports."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from pathlib import Path

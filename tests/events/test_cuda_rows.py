@@ -1,7 +1,5 @@
 """CUDA rows made by hand: copies between and within GPUs, what synchronizations concern, launches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -2,8 +2,6 @@
 and nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

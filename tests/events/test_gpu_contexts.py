@@ -1,7 +1,5 @@
 """Contexts on GPUs: moments in any order into ranges, and what is missing of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -2,8 +2,6 @@
 every name of the corpus.
 """
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from collections import Counter

@@ -1,7 +1,5 @@
 """Labels of CUDA kernels."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

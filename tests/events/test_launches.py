@@ -1,7 +1,5 @@
 """The index of launching calls against a dictionary."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

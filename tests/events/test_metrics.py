@@ -2,8 +2,6 @@
 plain SQL on them.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections import Counter

@@ -2,8 +2,6 @@
 time is not lost.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

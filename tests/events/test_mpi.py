@@ -1,7 +1,5 @@
 """MPI calls and messages: hand-made exports of two or three ranks, a case each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """NCCL calls, their payloads in every form, and the kernels that do their work."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

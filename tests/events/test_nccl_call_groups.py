@@ -2,8 +2,6 @@
 thread.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which kernels are NCCL's own; its operations by name and by number."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsys2prv.events import nccl

@@ -2,8 +2,6 @@
 by Python on real exports.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 begin to end.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Plain numbers of NVTX events: of every type, on ranges and marks, as a hand-made export has them."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

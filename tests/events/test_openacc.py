@@ -1,7 +1,5 @@
 """OpenACC constructs: with and without places in the source, of kinds that nobody knows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tools.conversions import convert_and_read, list_labelled_intervals

@@ -1,7 +1,5 @@
 """OpenMP events: ranges that a capture cut off, kinds that nobody knows, identities of regions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """OS runtime and pthread calls: told apart by name, nested as they were."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tools.conversions import convert_and_read, list_labelled_intervals

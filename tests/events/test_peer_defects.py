@@ -2,8 +2,6 @@
 export, where no other test has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reasons for which rows and records are lost or changed."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import pickle

@@ -2,8 +2,6 @@
 collective with the bytes of its counts, every communicator that is recorded.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Call stacks: callers of calls, whose code samples are in, what stands in odd orders and numbers."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -6,8 +6,6 @@ The folder is named by NSYS2PRV_CORPUS. Traces are read back by a reader of thei
 never compared with itself.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator

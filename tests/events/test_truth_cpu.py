@@ -5,8 +5,6 @@ The folder is named by NSYS2PRV_CORPUS. As in ``test_truth_corpus``, the convert
 with itself.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """MPI in generated jobs: every message that was put in has its line, every call its range."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections import Counter

@@ -2,8 +2,6 @@
 real exports.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -2,8 +2,6 @@
 libraries are as SQL and the truth say.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GPU metrics where nothing was sampled: before the first sample, and in holes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

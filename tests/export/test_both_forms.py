@@ -1,7 +1,5 @@
 """A report is read alike from SQLite, by the page reader and by SQLite itself, and from Parquet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several reports of one process, and of runs after each other."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from collections.abc import Sequence

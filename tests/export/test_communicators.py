@@ -2,8 +2,6 @@
 from the rows of all ranks together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from nsys2prv.export.communicators import NOT_REPORTED, Communicator, name_communicators

@@ -1,7 +1,5 @@
 """Exports as folders of Parquet files give the bytes of the SQLite exports of the same reports."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

@@ -2,8 +2,6 @@
 folder of reports is left out with a line.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

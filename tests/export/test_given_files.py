@@ -1,7 +1,5 @@
 """Files that users give beside reports: only regular ones, of a size that such files have."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which GPU a CUDA ordinal of a process means, and which GPUs and hosts are the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole pages of SQLite files that are lost, and files in which all have a use."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -187,10 +185,7 @@ def test_a_virtual_table_is_accepted(reader: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(core is None, reason="installed without a compiler")
 def test_a_damaged_index_hides_no_lost_table(tmp_path: Path) -> None:
     path = write_database(
-        tmp_path / "r.sqlite",
-        "CREATE TABLE t (a)",
-        "CREATE INDEX i ON t (a)",
-        fill("t", 900, "i"),
+        tmp_path / "r.sqlite", "CREATE TABLE t (a)", "CREATE INDEX i ON t (a)", fill("t", 900, "i")
     )
     root, data = find_page(path, "i"), bytearray(path.read_bytes())
     data[(root - 1) * PAGE : root * PAGE] = bytes(PAGE)

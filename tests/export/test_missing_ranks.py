@@ -1,7 +1,5 @@
 """Reports that are missing, or of which there are two of one rank: one clear warning each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Ranks and helpers, by what the reports tell of processes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

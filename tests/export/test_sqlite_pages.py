@@ -1,7 +1,5 @@
 """Rows read from the pages of SQLite files: what the sqlite3 module finds, or nothing at all."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

@@ -2,8 +2,6 @@
 left.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -12,14 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from tools.commands import (
-    ENVIRONMENT,
-    GRAPHS,
-    build_arguments,
-    read_folder,
-    run_command,
-    wait_for,
-)
+from tools.commands import ENVIRONMENT, GRAPHS, build_arguments, read_folder, run_command, wait_for
 from tools.processes import list_group
 
 from nsys2prv._util import files

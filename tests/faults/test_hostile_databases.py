@@ -2,8 +2,6 @@
 is told.
 """
 
-from __future__ import annotations
-
 import gzip
 import re
 import shutil
@@ -14,13 +12,7 @@ from pathlib import Path
 
 import pytest
 from fuzz import bases
-from tools.commands import (
-    GRAPHS,
-    SAMPLES,
-    measure_command,
-    read_error,
-    run_command,
-)
+from tools.commands import GRAPHS, SAMPLES, measure_command, read_error, run_command
 from tools.exports import KERNEL, make_export, make_global_tid, make_kernel, make_strings
 
 from nsys2prv.export.info import JOB_VARIABLES, RANK_VARIABLES, read_report_info

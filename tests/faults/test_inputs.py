@@ -1,7 +1,5 @@
 """Inputs that are in use, replaced, missing, of the wrong kind, copies, or of other jobs."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil
@@ -264,10 +262,7 @@ def test_a_report_in_two_forms(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [("-q", "{}", "x.prv"), ("--list", "{}"), ("report", "{}")],
-)
+@pytest.mark.parametrize("arguments", [("-q", "{}", "x.prv"), ("--list", "{}"), ("report", "{}")])
 @pytest.mark.parametrize("name", [".", "/"])
 def test_a_folder_by_a_name_that_has_no_last_part(
     arguments: tuple[str, ...], name: str, tmp_path: Path

@@ -1,7 +1,5 @@
 """Small inputs must not cost much: what is made of them grows with them, not with their square."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Limits to the address space: one line where it cannot do, and it does with little."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

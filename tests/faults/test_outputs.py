@@ -2,8 +2,6 @@
 link.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 ``-m fuzz``.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

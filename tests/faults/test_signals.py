@@ -2,8 +2,6 @@
 raised, when all is done.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Closed streams, full disks, odd folders, links and limits, as they are met on real machines."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -115,10 +113,7 @@ def test_few_open_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("output", "problem"),
-    [
-        ("job3.gz", r"; use job3.prv.gz$"),
-        (r"C:\out\job.prv", "this is a Windows path"),
-    ],
+    [("job3.gz", r"; use job3.prv.gz$"), (r"C:\out\job.prv", "this is a Windows path")],
 )
 def test_outputs_whose_names_are_slips(output: str, problem: str) -> None:
     with pytest.raises(Nsys2prvError, match=problem):

@@ -2,8 +2,6 @@
 1 where any was handled wrongly.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

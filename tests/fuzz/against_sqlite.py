@@ -2,8 +2,6 @@
 column of every table is what SQLite reads. Bytes, cells and whole pages are damaged.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections import Counter

@@ -2,8 +2,6 @@
 with secrets planted.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

@@ -2,8 +2,6 @@
 of JSON: before it, and after it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Mutations of a file's bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

@@ -1,7 +1,5 @@
 """Mutations of exports that are folders of tables."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

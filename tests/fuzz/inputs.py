@@ -1,7 +1,5 @@
 """One input by its seed: a mutated export, and what the command is asked to do with it."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from collections.abc import Sequence
@@ -55,14 +53,7 @@ def make_input(seed: int, bases: Sequence[Path], folder: Path) -> Input:
 def make_tables(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
     """Make a folder of tables, of which some are damaged."""
     path = folder / "in"
-    changes = [
-        base.name,
-        *folders.copy_damaged(
-            random,
-            folders.find_folder(base),
-            path,
-        ),
-    ]
+    changes = [base.name, *folders.copy_damaged(random, folders.find_folder(base), path)]
     share = random.random()
     if share < 0.1:
         return Input([["--list", str(path)]], None, changes)
@@ -79,15 +70,7 @@ def make_tables(random: Random, base: Path, bases: Sequence[Path], folder: Path)
 def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
     """Make a file that people give beside reports, or have nsys2prv look at."""
     kind = random.choice(
-        (
-            "align",
-            "--kernel-rules",
-            "--nvtx-rules",
-            "report",
-            "diff",
-            "check",
-            "cfgs",
-        )
+        ("align", "--kernel-rules", "--nvtx-rules", "report", "diff", "check", "cfgs")
     )
     base_folder = texts.make_folder(base)
     source = {

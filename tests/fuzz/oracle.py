@@ -1,7 +1,5 @@
 """What the command may do with an input, whatever it is."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

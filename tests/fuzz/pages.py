@@ -5,8 +5,6 @@ one. It may write another trace only where that is the trace of the rows that SQ
 the damaged tables (their values changed, which no format without checksums can tell).
 """
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence

@@ -2,8 +2,6 @@
 open connection.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from random import Random

@@ -2,8 +2,6 @@
 wrong.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -2,8 +2,6 @@
 always, many with ``pytest -m fuzz``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path

@@ -2,8 +2,6 @@
 analyses, traces to be checked.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Values that do not belong where they are put."""
 
-from __future__ import annotations
-
 from random import Random
 
 INTEGERS = (

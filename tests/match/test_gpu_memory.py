@@ -2,8 +2,6 @@
 of several processes on one GPU.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

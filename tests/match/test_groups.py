@@ -1,7 +1,5 @@
 """Groups of ranks whose communicators no payload names."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from nsys2prv.match.groups import CHAIN, COLLECTIVE, Division, _find_rest, _tell_apart

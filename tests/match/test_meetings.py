@@ -1,7 +1,5 @@
 """The tables of collectives and messages, and kernels that no rule matches surely."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

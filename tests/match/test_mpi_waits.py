@@ -1,7 +1,5 @@
 """Spans of waiting in MPI, in the trace, in tables and in Paraver, against plain SQL on the reports."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranks whose NCCL payloads are not recorded, some or all."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 times, and odd cases by hand.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """NCCL across ranks where reports lack rows, begin late or end early, and host clocks disagree: found all the same, and nothing that was not."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections import defaultdict
 from contextlib import closing

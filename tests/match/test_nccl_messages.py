@@ -1,7 +1,5 @@
 """Sends and receives of NCCL on communicators that were made before the capture."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from nsys2prv.match.nccl_messages import guess_ranks

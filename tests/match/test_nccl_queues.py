@@ -1,7 +1,5 @@
 """Groups of queues by lines between their ends, on clocks that are known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

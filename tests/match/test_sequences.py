@@ -1,7 +1,5 @@
 """Recognising one collective on all members, against the collectives that the simulation knows."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

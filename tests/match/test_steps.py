@@ -2,8 +2,6 @@
 collectives each: found all the same.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +13,7 @@ from nsys2prv import match
 from nsys2prv.clock import NoiseKind
 from nsys2prv.match import COLUMNS, calls, nccl_collectives, write_blocks
 from nsys2prv.match.gathering import gather_by_member, gather_calls
-from nsys2prv.match.nccl_collectives import (
-    BY_LAUNCH,
-    CollectivePiece,
-    divide_kernels,
-)
+from nsys2prv.match.nccl_collectives import BY_LAUNCH, CollectivePiece, divide_kernels
 from nsys2prv.match.sequences import Member
 
 

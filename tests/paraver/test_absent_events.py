@@ -4,8 +4,6 @@ Paraver asks before it opens a view whose events a trace lacks, and `wxparaver -
 further window, which asks for no events, has paramedir open them.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping, Sequence

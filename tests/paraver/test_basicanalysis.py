@@ -6,8 +6,6 @@ as a stream is a stream of a device, one named `Metrics GPU0` is left out, and e
 task with streams is a host thread, useful outside calls of the CUDA API.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Mapping, Sequence

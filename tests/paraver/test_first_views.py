@@ -2,8 +2,6 @@
 event that has views.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Formatting in columns says what plain formatting says, compiled or not."""
 
-from __future__ import annotations
-
 import shutil
 import sysconfig
 from collections.abc import Callable

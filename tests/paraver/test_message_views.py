@@ -2,20 +2,11 @@
 trace read by other means.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import pytest
-from tools.view_answers import (
-    Answers,
-    Work,
-    group_by_task,
-    merge_stretches,
-    read_work,
-    sum_lengths,
-)
+from tools.view_answers import Answers, Work, group_by_task, merge_stretches, read_work, sum_lengths
 
 #: Tags of lines of launches and copies, and of messages of NCCL; all others are MPI's.
 LAUNCHES, NCCL_MESSAGES = {55001, 55002}, 55010

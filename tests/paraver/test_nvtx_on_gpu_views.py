@@ -2,8 +2,6 @@
 reports.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

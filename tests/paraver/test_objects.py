@@ -1,7 +1,5 @@
 """Tasks, nodes and rows: their order, their names, their CPUs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -21,13 +19,7 @@ from tools.exports import (
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import make_natural_key
 from nsys2prv.events.extraction import StreamKey, ThreadKey
-from nsys2prv.export.info import (
-    RANK_VARIABLES,
-    Gpu,
-    ReportInfo,
-    find_numbers,
-    read_environment,
-)
+from nsys2prv.export.info import RANK_VARIABLES, Gpu, ReportInfo, find_numbers, read_environment
 from nsys2prv.export.ranks import choose_launcher_ranks
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.writers.rows import build_object_model, order_reports

@@ -2,8 +2,6 @@
 what Paraver alone would take.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

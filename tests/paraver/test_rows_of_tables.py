@@ -1,7 +1,5 @@
 """Tables that are written for a trace have the rows that show something, and no others."""
 
-from __future__ import annotations
-
 from itertools import chain
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 of the trace read by other means.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ averaged by other means than Paraver's.
 That the trace holds the samples of the reports is tested in ``test_truth_cluster_metrics.py``.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -29,9 +27,7 @@ GPC, SM_ACTIVE, SM_ISSUE, TENSOR, WARPS, DRAM_READ, DRAM_WRITE = (
 #: Tables are printed with ten decimals.
 CLOSE = 1e-7
 #: View -> event type, and what a shown unit is in the trace's.
-WHILE_COMPUTING = {
-    "sm-active-avg-2dh": (SM_ACTIVE, 1),
-}
+WHILE_COMPUTING = {"sm-active-avg-2dh": (SM_ACTIVE, 1)}
 #: View -> event types added up.
 BY_KERNEL = {
     "tensor_util_per_kernel-2dh": (TENSOR,),

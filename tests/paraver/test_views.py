@@ -4,8 +4,6 @@ are.
 What Paraver says to them is in ``test_views_in_paraver.py``.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which views a trace has something for, and the workspaces by which Paraver offers them."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import re
@@ -230,10 +228,7 @@ REASONS = {
     # What may be 1 without events is no need.
     OVERLAP: [({NCCL}, {}, ""), ({NCCL, KERNEL}, {}, ""), ({KERNEL}, {}, f"no event type {NCCL}")],
     USEFUL: [({NCCL}, {}, f"no {EITHER}")],
-    OUTSIDE: [
-        ({50000002}, {}, ""),
-        ({API}, {}, "no event type 50000001 to event type 50000005"),
-    ],
+    OUTSIDE: [({50000002}, {}, ""), ({API}, {}, "no event type 50000001 to event type 50000005")],
     MUTEXES: [
         ({PTHREAD}, {}, ""),
         ({PTHREAD}, {"values": {(PTHREAD, 0), (PTHREAD, 18)}}, ""),
@@ -502,10 +497,7 @@ def _is_offered(view: View, present: Collection[int]) -> bool:
 @pytest.mark.parametrize("trace", [*SAMPLES, "machine", "mpi"], indirect=True)
 @pytest.mark.parametrize("of_trace", [True, False], ids=["for the trace", "for all"])
 def test_every_entry_of_the_menus_shows_something(
-    of_trace: bool,
-    trace: tuple[Path, list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    of_trace: bool, trace: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     folder, count, _ = install_views(trace[0] if of_trace else None)

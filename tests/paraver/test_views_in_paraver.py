@@ -2,8 +2,6 @@
 figures are those of SQL on the reports.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable

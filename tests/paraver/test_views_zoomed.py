@@ -2,8 +2,6 @@
 picture begins.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Waits of threads that tell the GPUs of their process what to do."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import polars as pl

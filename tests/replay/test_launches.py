@@ -1,7 +1,5 @@
 """Which call launched an operation, by correlation ids."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -2,8 +2,6 @@
 20, or all 20): who is late is named first, by what the recording itself would gain, and nobody where nobody is.
 """
 
-from __future__ import annotations
-
 import tarfile
 from pathlib import Path
 

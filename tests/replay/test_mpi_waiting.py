@@ -1,7 +1,5 @@
 """Jobs of MPI with a late rank: it is named with what it costs, whatever the others wait in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The critical path: exact on reports made by hand; without a gap, and as long as the job, on samples."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path

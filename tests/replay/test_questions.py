@@ -1,7 +1,5 @@
 """What-ifs in words: those of causes give what the causes gain, and what cannot be said is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

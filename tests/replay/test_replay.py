@@ -2,8 +2,6 @@
 holds a job up and what it costs.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Transfers between ranks: from when data moves, and what is gained if it comes earlier or faster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Overlapping work of one stream must not hide any of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Slices of stored ranges, against all of them looked at one by one."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

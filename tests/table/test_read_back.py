@@ -2,8 +2,6 @@
 end, samples, and the order of events of one time; in one piece, and in many small ones.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import chain, pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Slices of runs, against the same one row at a time."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 
@@ -49,12 +47,7 @@ def test_spans_of_a_run(tmp_path: Path, rows: int, spread: int) -> None:
             assert expected[-1] < stop <= expected[-1] + 1 + BLOCK_ROWS
 
 
-MAPS = [
-    ClockMap(1000),
-    ClockMap(-5),
-    ClockMap(70, -3e-4, 12_345),
-    ClockMap(90, 2e-5, 4_000),
-]
+MAPS = [ClockMap(1000), ClockMap(-5), ClockMap(70, -3e-4, 12_345), ClockMap(90, 2e-5, 4_000)]
 
 
 @pytest.mark.parametrize("report", range(len(MAPS)))

@@ -1,7 +1,5 @@
 """Run the command, in a process of its own as people do or in this one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Convert reports and read the traces back."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Rows of SQLite files as the compiled core reads them, and as the sqlite3 module does."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Find the real exports in the folder that NSYS2PRV_CORPUS names, and the sample reports."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from pathlib import Path
@@ -12,10 +10,7 @@ CORPUS = os.environ.get("NSYS2PRV_CORPUS")
 EXPORTS = sorted(Path(CORPUS).glob("*.sqlite")) if CORPUS else []
 NO_CORPUS = "NSYS2PRV_CORPUS does not name a folder of .sqlite exports"
 #: One report of each sample, and every real export: what a truth by plain SQL is compared on.
-REPORTS = [
-    *sorted((Path(__file__).parents[2] / "sample_reports").glob("*/*0.sqlite")),
-    *EXPORTS,
-]
+REPORTS = [*sorted((Path(__file__).parents[2] / "sample_reports").glob("*/*0.sqlite")), *EXPORTS]
 #: The parameter of a test for each export, where there is none.
 UNSET = pytest.param(None, marks=pytest.mark.skip(reason=NO_CORPUS))
 

@@ -1,7 +1,5 @@
 """Figures of a part of a job, of the frames of the whole one, without any analysis of the package."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import pairwise
 

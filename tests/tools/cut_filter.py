@@ -3,8 +3,6 @@
 This is plain Python over lines of the .prv and shares nothing with the package.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field

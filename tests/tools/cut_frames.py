@@ -3,8 +3,6 @@
 This is plain polars over public frames and shares nothing with the code that cuts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

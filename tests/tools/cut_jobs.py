@@ -5,8 +5,6 @@ step behind their hosts. Ranks send each other messages, threads change state an
 stacks, and samples of a GPU have a hole.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tools.exports import (

@@ -1,7 +1,5 @@
 """Hold a small sound trace with all kinds of records, and put defects into it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Tables have the columns that a test names and no others.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path

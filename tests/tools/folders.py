@@ -1,7 +1,5 @@
 """Convert SQLite exports into folders of tables, as `nsys export -t parquetdir` writes them."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

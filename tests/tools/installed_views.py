@@ -1,7 +1,5 @@
 """Install all views into one folder, as ``nsys2prv cfgs`` does."""
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import tempfile

@@ -4,8 +4,6 @@ Kernels of a stream overlap, ranges nest, begin and end together, overlap, or ha
 of one time are in several rows.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Make one process, with a GPU and threads for each, of the processes of several exports."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path

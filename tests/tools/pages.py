@@ -1,7 +1,5 @@
 """Read pages of `nsys2prv report`: their texts, and the data that their scripts draw."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

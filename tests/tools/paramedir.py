@@ -1,7 +1,5 @@
 """Run paramedir, Paraver's command line, on a trace."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -1,7 +1,5 @@
 """Read a .pftrace as Perfetto's trace processor does: by the numbers of protobuf fields alone."""
 
-from __future__ import annotations
-
 import gzip
 from collections import defaultdict
 from dataclasses import dataclass, field

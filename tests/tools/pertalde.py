@@ -1,7 +1,5 @@
 """Run `ptd` of BSC's pertalde, a reader of Paraver traces that shares nothing with this project."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """List the processes of this machine, by /proc."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path

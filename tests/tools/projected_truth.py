@@ -2,8 +2,6 @@
 nsys's nvtx_gpu_proj_trace, by stream.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple

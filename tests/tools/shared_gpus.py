@@ -4,8 +4,6 @@ has one of its own on another host.
 The activity of each GPU is kept for every nanosecond, so that any quantity of it is a count.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Give recorded reports other clocks: those of another host, wrong by a known offset and drift."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from contextlib import closing

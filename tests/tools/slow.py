@@ -1,7 +1,5 @@
 """Leave parameters of tests to ``-m slow``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

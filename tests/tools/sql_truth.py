@@ -14,8 +14,6 @@ The rules are those documented for the trace, stated here anew in SQL:
   process and correlation id, the earliest where there are several.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections import Counter
@@ -28,12 +26,7 @@ LONGEST_LABEL = 1000
 NO_TEXT = "(no text)"
 NO_NAME = "(no name)"
 #: Kinds of events that a call starts -> kind of the line that leads to them.
-OPERATIONS = {
-    "kernel": "launch",
-    "nccl_kernel": "launch",
-    "graph": "launch",
-    "memory": "memory",
-}
+OPERATIONS = {"kernel": "launch", "nccl_kernel": "launch", "graph": "launch", "memory": "memory"}
 
 COPIES = {
     1: "CUDA memcpy Host-to-Device",

@@ -1,7 +1,5 @@
 """Data of studies whose figures are known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

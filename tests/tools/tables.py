@@ -1,7 +1,5 @@
 """Read tables of test data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

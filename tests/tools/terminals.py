@@ -1,7 +1,5 @@
 """Run commands on a terminal of their own, a pseudo terminal."""
 
-from __future__ import annotations
-
 import os
 import struct
 import sys

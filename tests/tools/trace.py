@@ -1,7 +1,5 @@
 """Hold a Paraver trace as :mod:`tools.trace_reader` reads it. Times are in ns."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What scripts of users do with the package: mypy checks their types against it, in .ci/run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -2,8 +2,6 @@
 has its events in a trace, and tests compare its figures with SQL on the exports.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import re

@@ -2,8 +2,6 @@
 would stop.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from typing import Any
@@ -220,10 +218,7 @@ def _build_window(
         for name in FILTER_NAMES
         if name in functions
     }
-    defaults = {
-        **DEFAULT_FUNCTIONS,
-        **dict.fromkeys(COMPOSE_PLACES, "As Is"),
-    }
+    defaults = {**DEFAULT_FUNCTIONS, **dict.fromkeys(COMPOSE_PLACES, "As Is")}
     chosen = {
         place: Function(name, parameters.pop((place, name), ()))
         for place, name in functions.items()

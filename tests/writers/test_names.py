@@ -1,7 +1,5 @@
 """Names of events have one value each, and sets that views show together do not overlap."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from nsys2prv._util.stored_columns import FrameWriter

@@ -1,7 +1,5 @@
 """The trace for Perfetto, read as its trace processor does: against the account, and plain SQL."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections import Counter

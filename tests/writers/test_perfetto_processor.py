@@ -2,8 +2,6 @@
 on PATH, or the program that TRACE_PROCESSOR names, called as `PROGRAM -q QUERY.sql TRACE`.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import shutil

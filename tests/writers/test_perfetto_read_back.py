@@ -1,7 +1,5 @@
 """What a trace for Perfetto says is what was put in: in one piece, in many small ones, and of a part."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

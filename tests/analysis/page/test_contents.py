@@ -1,7 +1,5 @@
 """The page has the figures of the JSON, the events of the reports, and nothing that is outside it."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """The page in Chromium, with real mouse and keys: what it shows, does, and does not ask for."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """The fixed values of CUDA API calls."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An event type has one meaning, and what is wrong in a declaration is refused."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 is said to do, Paraver does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -136,10 +134,7 @@ DEFECTS = [
         13,
     ),
     edit_prv("time-beyond-duration", {12: [RECORDS[-1], "2:1:1:1:1:101:20:0"]}, 13),
-    edit_prv(
-        "time-beyond-duration",
-        {7: RECORDS[4].replace(":6:7:", ":6:107:")},
-    ),
+    edit_prv("time-beyond-duration", {7: RECORDS[4].replace(":6:7:", ":6:107:")}),
     edit_prv("type-number", {12: [RECORDS[-1], LATE + "-20:0"]}, 13, fate="skips"),
     edit_prv("type-number", {12: [RECORDS[-1], LATE + f"{2**32 + 10}:0"]}, 13),
     edit_prv("type-unlabelled", {12: [RECORDS[-1], LATE + f"{2**31}:0"]}, 13),

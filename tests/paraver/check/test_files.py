@@ -1,7 +1,5 @@
 """Defects of whole files, and traces as other tools write them."""
 
-from __future__ import annotations
-
 import gzip
 import importlib
 import json
@@ -61,14 +59,8 @@ def test_compressed_traces(tmp_path: Path) -> None:
     for content, expected in (
         (whole, set()),
         (whole + b"\0" * 8, set()),
-        (
-            gzip.compress(PRV[:half].encode()) + gzip.compress(PRV[half:].encode()),
-            set(),
-        ),
-        (
-            b"".join(gzip.compress(line.encode()) for line in PRV.splitlines(keepends=True)),
-            set(),
-        ),
+        (gzip.compress(PRV[:half].encode()) + gzip.compress(PRV[half:].encode()), set()),
+        (b"".join(gzip.compress(line.encode()) for line in PRV.splitlines(keepends=True)), set()),
     ):
         packed.write_bytes(content)
         assert find_rules(check_trace(packed)) == expected
