@@ -91,7 +91,7 @@ _LOOK = {
 _PLACES = {*DEFAULT_FUNCTIONS, *COMPOSE_PLACES}
 _SINGLE = {"title", "level", "types", "values", "tags", "physical", *_PLACES, *_LOOK}
 _COMPOSED = {"title", "level", "op", "of", "factors", *_PLACES, *_LOOK}
-_HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
+_HISTOGRAM = {"title", "unit", "statistic", "columns", "data", "planes", "zero", "columns_from"}
 
 
 @cache
@@ -236,37 +236,33 @@ def _fill_in(pattern: Any, words: Spec) -> Any:
 
 
 def _make_view(name: str, spec: Spec, codes: Codes) -> View:
-    title, histogram = spec["title"], spec.get("histogram")
+    title, tables = spec["title"], _to_list(spec.get("histogram", []))
     if "windows" in spec:
         _check_keys(spec, _VIEW)
         specs = spec["windows"]
     else:
         own = {key: value for key, value in spec.items() if key not in _VIEW}
-        specs = {title if histogram is None else f"{title}: columns": own}
+        specs = {f"{title}: columns" if tables else title: own}
     *_, last = specs
-    heading = f"{title} ({SHORT_UNITS[spec['unit']]})" if spec["unit"] in SHORT_UNITS else title
+    heading = _add_unit(title, spec["unit"])
     windows: dict[str, Window] = {}
     for key, own in specs.items():
-        is_shown = key == last and histogram is None
+        is_shown = key == last and not tables
         own = {"title": heading if is_shown else key, "open": is_shown, **own}
         own = {"draw": _choose_draw_mode(own, spec["unit"]), **own}
         windows[key] = _make_window(own, windows, codes)
-    if histogram is not None:
-        histogram = _leave_out_zero(histogram, windows)
+    tables = [_leave_out_zero(table, windows) for table in tables]
     shown = [window.get("types") for window in specs.values() if window.get("values") != NO_VALUE]
     tags = [tag for window in specs.values() for tag in _to_list(window.get("tags", []))]
     needs = _describe_needs(shown, tags, "any_of" in spec, codes) or "states (--states)"
     guards = [_parse_types(guard, codes) for guard in _list_guards(spec)]
-    guarded, numbers = _add_guards([*windows.values()], guards, heading, histogram is None)
-    table = None
-    if histogram is not None:
-        table = _make_histogram(
-            histogram, heading, dict(zip(windows, numbers, strict=True)), guarded
-        )
-    cfg = Cfg(_describe(spec, needs), tuple(guarded), table)
+    guarded, numbers = _add_guards([*windows.values()], guards, heading, not tables)
+    by_key = dict(zip(windows, numbers, strict=True))
+    *more, table = [_make_histogram(one, heading, by_key, guarded) for one in tables] or [None]
+    cfg = Cfg(_describe(spec, needs), tuple(guarded), table, tuple(more))
     path, shows, unit = name + VIEW_SUFFIX, spec["shows"], spec["unit"]
     first = spec.get("first", 0)
-    headline = write_headline(shows) if first or histogram is None else ""
+    headline = write_headline(shows) if first or not tables else ""
     kernels, conditions = spec.get("kernels", ""), list_conditions(cfg)
     return View(path, title, shows, unit, needs, cfg, conditions, first, headline, kernels=kernels)
 
@@ -505,7 +501,14 @@ def _make_histogram(
             shape = HistogramColumns(float(width), float(first), float(last_value))
     statistic, zero = spec["statistic"], spec.get("zero", False)
     sort = columns == "values" and planes is None and _shows_names(windows[control - 1])
+    if "title" in spec:
+        title = _add_unit(spec["title"], spec["unit"])
     return Histogram(title, control, data, statistic, shape, zero, planes, sort)
+
+
+def _add_unit(title: str, unit: str) -> str:
+    """Return a title with its unit, if that is short."""
+    return f"{title} ({SHORT_UNITS[unit]})" if unit in SHORT_UNITS else title
 
 
 def _shows_names(window: Window) -> bool:
@@ -627,7 +630,8 @@ def _list_shown_types(listed: list[Spec], codes: Codes) -> dict[str, set[frozens
     """
     shown: dict[str, set[frozenset[int]]] = {"": set(), "Time": set(), "# Bursts": set()}
     for spec in listed:
-        types, statistic = spec.get("types"), spec.get("histogram", {}).get("statistic", "")
+        table, *_ = _to_list(spec.get("histogram", {}))
+        types, statistic = spec.get("types"), table.get("statistic", "")
         plain = isinstance(types, str | list) and "level" not in spec and "values" not in spec
         if plain and statistic in shown:
             shown[statistic].add(frozenset(c for name in _to_list(types) for c in codes[name]))

@@ -82,6 +82,8 @@ class Task(Struct, frozen=True):
     node: int
     #: Its rows, in Paraver's order.
     threads: tuple[TraceRow, ...]
+    #: `rank 0 `, "" without a rank.
+    rank: str = ""
 
 
 class ObjectTree(Struct, frozen=True, dict=True):
@@ -99,9 +101,13 @@ class ObjectTree(Struct, frozen=True, dict=True):
 
     @property
     def labels(self) -> list[str]:
-        """Return the labels of all rows: of host threads with their address, `THREAD 1.1.2 name`."""
+        """Return the labels of all rows: of host threads with their address, `THREAD 1.1.2 name`, and of
+        the first one of a rank with that, `THREAD 1.1.1 rank 0 name`.
+        """
         return [
-            f"THREAD 1.{task}.{thread} {row.name}" if row.is_host else row.name
+            f"THREAD 1.{task}.{thread} {one.rank * (thread == 1)}{row.name}"
+            if row.is_host
+            else row.name
             for task, one in enumerate(self.tasks, 1)
             for thread, row in enumerate(one.threads, 1)
         ]
@@ -198,6 +204,11 @@ class ObjectModel(Struct):
         return list(labels)
 
     @property
+    def ranks(self) -> list[int]:
+        """Return the ranks, in order."""
+        return sorted({one.rank for one in self.processes if one.rank is not None})
+
+    @property
     def count(self) -> int:
         """Return the number of tasks that are processes, neither helpers nor devices of a host."""
         return len(self.members)
@@ -213,8 +224,7 @@ class ObjectModel(Struct):
 
     def describe_processes(self) -> str:
         """Return how many processes and ranks there are, as text."""
-        ranks = {process.rank for process in self.processes} - {None}
-        return describe_processes(self.count, len(ranks))
+        return describe_processes(self.count, len(self.ranks))
 
     def _name_tasks(self, tasks: Sequence[int]) -> str:
         ranks = [self.processes[task].rank for task in tasks]
@@ -311,7 +321,8 @@ def build_object_model(
                 for row in own
             ]
         threads += len(own)
-        tasks.append(Task(_name_task(process, info), node_of[process.report], tuple(own)))
+        rank = f"rank {process.rank} " if process.source else ""
+        tasks.append(Task(_name_task(process, info), node_of[process.report], tuple(own), rank))
     rows |= {(report, key): rows[home, key] for (report, key), (home, _) in homes.items()}
     tree = ObjectTree(tuple(nodes), tuple(tasks))
     if tree.threads > MOST_OBJECTS:

@@ -97,10 +97,10 @@ def test_helpers_are_rows_of_their_rank(wrapped: Path, tmp_path: Path) -> None:
     trace, summary = convert_and_read(sorted(wrapped.glob("*.sqlite")), tmp_path / "o.prv")
     assert trace.names["TASK"] == ["rank 0 app 110", "rank 1 app 111"]
     assert trace.names["THREAD"] == [
-        "THREAD 1.1.1 app 110",
+        "THREAD 1.1.1 rank 0 app 110",
         "THREAD 1.1.2 helper bash 100",
         "THREAD 1.1.3 helper app 120",
-        "THREAD 1.2.1 app 111",
+        "THREAD 1.2.1 rank 1 app 111",
         "THREAD 1.2.2 helper bash 101",
         "THREAD 1.2.3 helper app 121",
     ]

@@ -154,7 +154,8 @@ def test_nodes_and_threads_have_their_names_and_no_two_rows_one_place(tmp_path: 
     assert trace.names["NODE"] == ["alpha", "beta"]
     assert [node for _, node in trace.tasks] == [1, 2]
     threads = [
-        f"THREAD 1.{task}.{number} main loop 4242" for task, number in trace.find_rows("4242")
+        f"THREAD 1.{task}.{number} rank {task - 1} main loop 4242"
+        for task, number in trace.find_rows("4242")
     ]
     assert len(threads) == 2
     assert sorted(trace.names["THREAD"]) == sorted(

@@ -101,7 +101,7 @@ def test_time_in_mpi_by_partner(answers: Answers) -> None:
     times: Counter[str] = Counter()
     for call in answers.load_trace().list_intervals(MPI_CODES[0]):
         if PARTNER in call.others:
-            times[f"value {call.others[PARTNER]}"] += call.end - call.begin
+            times[f"rank {call.others[PARTNER] - 1}"] += call.end - call.begin
     if not times:
         pytest.skip("no partners")
     assert answers.sum_columns("analysis/mpi_partner_time_2dh.cfg") == times
@@ -125,28 +125,31 @@ def test_sizes(answers: Answers, library: str, code: int) -> None:
 
 
 def test_copies_by_direction_and_host_memory(answers: Answers) -> None:
-    bytes_moved, times = Counter(), Counter()
+    count, bytes_moved, times = Counter(), Counter(), Counter()
     query = "copyKind, srcKind, dstKind, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY"
     for _, kind, source, target, size, lasts in answers.query(f"SELECT {query}"):
         name = {
-            1: f"Host-to-Device, {KINDS.get(source)}",
-            2: f"Device-to-Host, {KINDS.get(target)}",
-            8: "Device-to-Device",
-            10: "Peer-to-Peer",
+            1: f"HtoD {KINDS.get(source)}",
+            2: f"DtoH {KINDS.get(target)}",
+            8: "DtoD",
+            10: "PtoP",
         }[kind]
+        count[name] += 1
         bytes_moved[name] += size
         times[name] += lasts
     for _, size, lasts in answers.query(
         "SELECT bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMSET"
     ):
+        count["Set"] += 1
         bytes_moved["Set"] += size
         times["Set"] += lasts
-    assert answers.sum_columns("analysis/copies_time_2dh.cfg") == times
-    assert answers.sum_columns("analysis/copies_size_2dh.cfg") == bytes_moved
+    assert answers.sum_columns("analysis/copies_2dh.cfg") == times
+    assert answers.sum_columns("Number of copies") == count
+    assert answers.sum_columns("Bytes of copies (bytes)") == bytes_moved
     # Time times bandwidth of each stream, added up.
     rows, rates = (
-        answers.read_labelled_rows(f"analysis/copies_{name}_2dh.cfg")
-        for name in ("time", "bandwidth")
+        answers.read_labelled_rows(name)
+        for name in ("analysis/copies_2dh.cfg", "Bandwidth of copies (MB per s)")
     )
     moved: Counter[str] = Counter()
     for time, rate in zip(rows, rates, strict=True):

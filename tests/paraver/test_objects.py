@@ -145,8 +145,8 @@ def test_mpi_ranks_of_one_report_order_its_processes() -> None:
         [report], [0], [(0, ThreadKey(second | 100)), (0, ThreadKey(first | 200))]
     )
     assert list_rows(model) == [
-        ("rank 0 app 200", ["THREAD 1.1.1 app 200"]),
-        ("rank 1 app 100", ["THREAD 1.2.1 app 100"]),
+        ("rank 0 app 200", ["THREAD 1.1.1 rank 0 app 200"]),
+        ("rank 1 app 100", ["THREAD 1.2.1 rank 1 app 100"]),
     ]
 
 

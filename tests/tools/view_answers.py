@@ -16,6 +16,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tools.conversions import EVERY_ATTRIBUTE
 from tools.installed_views import VIEWS, install_views
 from tools.shared_gpus import make_shared_gpus
@@ -24,7 +25,7 @@ from tools.trace_reader import read_trace
 from tools.view_reader import find_reason_to_ask
 
 from nsys2prv import Options, convert
-from nsys2prv.writers.paraver.cfg import View
+from nsys2prv.writers.paraver.cfg import View, format_cfg
 
 ROOT = Path(__file__).parent.parent.parent
 PARAMEDIR = shutil.which("paramedir")
@@ -172,10 +173,18 @@ def list_views_with_events(present: set[int]) -> list[View]:
 def run_paramedir_on_views(
     folder: Path, trace: Path, views: Sequence[View]
 ) -> tuple[str, dict[str, str]]:
-    """Return paramedir's messages, and its tables by view."""
+    """Return paramedir's messages, and its tables by view: of a view of several tables the last one,
+    the only one that it writes; the others by their titles.
+    """
     command_line = [str(PARAMEDIR), "-npr", str(trace)]
-    for number, view in enumerate(views):
-        command_line += [str(install_views() / view.path), str(folder / f"view{number:03d}")]
+    asked = {view.path: (install_views() / view.path, view.cfg) for view in views}
+    for cfg in (view.cfg for view in views if not view.opens):
+        for table in cfg.more:
+            alone = folder / f"table{len(asked)}.cfg"
+            alone.write_text(format_cfg(replace(cfg, histogram=table, more=())))
+            asked[table.title] = alone, cfg
+    for number, (path, _) in enumerate(asked.values()):
+        command_line += [str(path), str(folder / f"view{number:03d}")]
     process = subprocess.run(
         command_line,
         env={**os.environ, "HOME": str(folder)},
@@ -187,9 +196,9 @@ def run_paramedir_on_views(
         check=False,
     )
     tables = {}
-    for number, view in enumerate(views):
-        path = folder / (f"view{number:03d}" + ("" if view.cfg.histogram else ".csv"))
-        tables[view.path] = path.read_text(errors="replace") if path.exists() else ""
+    for number, (name, (_, cfg)) in enumerate(asked.items()):
+        path = folder / (f"view{number:03d}" + ("" if cfg.histogram else ".csv"))
+        tables[name] = path.read_text(errors="replace") if path.exists() else ""
     return process.stdout, tables
 
 

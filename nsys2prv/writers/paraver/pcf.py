@@ -5,7 +5,7 @@ types with their values to the .pcf, rows to the .row.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import BinaryIO
 
@@ -26,6 +26,7 @@ from nsys2prv.events.catalogue import (
     load_catalogue,
 )
 from nsys2prv.events.kernel_names import abbreviate_labels
+from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import DEFAULT_DOMAIN
 from nsys2prv.table.runs import find_present_fields
 from nsys2prv.writers.names import END_LABEL, LONGEST_LABEL, NO_LABELS, NameValues, clean_label
@@ -44,12 +45,13 @@ GPU_LAYOUTS = frozenset(("cuda_kernel", "cuda_graph"))
 DECLARED_BESIDE_GPU_WORK = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
 #: The value set with the names of what views compute, a field whose type has them, and the layouts from
 #: which views compute: without that field the last of their types has the names, for Paraver takes a
-#: name from any type that is declared.
+#: name from any type that is declared. A view of MPI calls takes them from MPI's types alone.
 NAMES_OF_VIEWS, FIELD_WITH_NAMES = "names_of_views", ("cuda_kernel", "tensor_cores")
 LAYOUTS_THAT_VIEWS_COMPUTE_FROM = GPU_LAYOUTS | {
-    *("cuda_api", "memory_operation", "nccl_kernel", "device_state", "mpi_point_to_point"),
-    *("mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io"),
+    *("cuda_api", "memory_operation", "nccl_kernel", "device_state", *MPI_LAYOUTS)
 }
+#: Unit of numbers that are ranks.
+RANK = "rank"
 #: Name sets of kernels.
 KERNEL_NAMES = ("kernels", "nccl_kernels")
 #: What stands between the colour, the number and the label of a type: for BSC's nsys2prv, and for
@@ -144,15 +146,22 @@ def make_event_types(
     values: Mapping[str, NameValues],
     domains: Mapping[str, int],
     counters: Sequence[EventType] = (),
+    ranks: Sequence[int] = (),
 ) -> list[EventType]:
     """Return every event type of these layouts (with the bits of the fields that are written), and
-    the counters, by code. A type that several layouts share is listed once.
+    the counters, by code. A type that several layouts share is listed once. ranks: those of the job,
+    after which values that are ranks are named.
     """
     types = {event_type.code: event_type for event_type in counters}
     fields = _list_fields(layouts)
     fields += [] if GPU_LAYOUTS.isdisjoint(layouts) else _list_fields_beside_gpu_work()
     for field in fields:
-        for event_type in _make_field_types(field, values, domains):
+        of_field = _make_field_types(field, values, domains)
+        if field.unit == RANK and ranks:
+            names = [(rank + field.offset, f"{RANK} {rank}") for rank in ranks]
+            labels = pl.DataFrame(names, schema=NO_LABELS.schema, orient="row")
+            of_field = [replace(one, labels=labels) for one in of_field]
+        for event_type in of_field:
             known = types.setdefault(event_type.code, event_type)
             # Of several name sets, whose values do not overlap.
             if known.labels is not None and event_type.labels is not None:
@@ -170,18 +179,20 @@ def _list_fields_beside_gpu_work() -> list[Field]:
     ]
 
 
-def _add_names_of_views(types: dict[int, EventType], layouts: Iterable[str]) -> None:
+def _add_names_of_views(types: dict[int, EventType], layouts: Collection[str]) -> None:
     """Give the names of values computed by views to one of their source types, if no type has them: a type of
     their own would be declared without records.
     """
     known, (layout, name) = load_catalogue(), FIELD_WITH_NAMES
-    present = LAYOUTS_THAT_VIEWS_COMPUTE_FROM.intersection(layouts)
-    if not present or known.layouts[layout].by_name[name].code in types:
-        return
-    last = types[max(known.layouts[one].fields[0].code for one in present)]
+    has_names = known.layouts[layout].by_name[name].code in types
+    needed = [{*MPI_LAYOUTS}, set() if has_names else LAYOUTS_THAT_VIEWS_COMPUTE_FROM]
+    present = [one.intersection(layouts) for one in needed]
     names = known.value_sets[NAMES_OF_VIEWS].labels
     further = pl.DataFrame(names, schema=NO_LABELS.schema, orient="row")
-    types[last.code] = replace(last, labels=pl.concat([last.labels, further]))
+    for code in {
+        max(known.layouts[one].fields[0].code for one in group) for group in present if group
+    }:
+        types[code] = replace(types[code], labels=pl.concat([types[code].labels, further]))
 
 
 def _list_fields(layouts: Mapping[str, int]) -> list[Field]:

@@ -133,7 +133,8 @@ class ParaverWriter(Struct, dict=True):
         values = content.values
         if not content.full_kernel_names:
             values = {**values, **abbreviate_kernels(values)}
-        types = make_event_types(held, values, dict(content.domain_codes), counters)
+        domains, ranks = dict(content.domain_codes), content.model.ranks
+        types = make_event_types(held, values, domains, counters, ranks)
         states = load_catalogue().states if content.has_states else ()
         with pcf.open("wb") as file:
             write_pcf(types, file, states)

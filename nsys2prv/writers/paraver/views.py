@@ -150,8 +150,8 @@ def make_views(trace: Path | None = None, everything: bool = False) -> dict[str,
     rows: dict[str, int] = {}
     if trace:
         contents, rows = TraceContents(trace), _count_rows_by_level(trace)
-        types, by_row = contents.whole.types, contents.rows
-        views = [remove_empty_rows(narrow_types(view, types), by_row) for view in views]
+        types, by_row, firsts = contents.whole.types, contents.rows, contents.firsts
+        views = [remove_empty_rows(narrow_types(view, types), by_row, firsts) for view in views]
         views = _fit_workspaces(views, trace)
     return {view.path: format_cfg(choose_plane(view.cfg, trace), rows) for view in views}
 
@@ -339,6 +339,11 @@ class TraceContents:
     def whole(self) -> Contents:
         """All contents."""
         return self._group_contents(np.zeros_like(self._tasks), 1)[0]
+
+    @property
+    def firsts(self) -> list[int]:
+        """Of each thread the first one of its task."""
+        return np.searchsorted(self._tasks, self._tasks).tolist()
 
     @property
     def rows(self) -> dict[str, list[Contents]]:

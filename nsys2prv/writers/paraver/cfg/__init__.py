@@ -190,7 +190,7 @@ class Cfg(Struct, frozen=True, omit_defaults=True):
     windows: tuple[Single | Composed, ...]
     #: The table, None for timelines.
     histogram: Histogram | None = None
-    #: The tables before it, of a workspace.
+    #: The tables before it, if it opens several.
     more: tuple[Histogram, ...] = ()
 
     @property
@@ -468,9 +468,12 @@ def _narrow_window(window: Window, present: Collection[int]) -> Window:
     return replace(window, filters={**window.filters, "evt_type": Filter("=", values)})
 
 
-def remove_empty_rows(view: View, rows: Mapping[str, Sequence[Contents]]) -> View:
+def remove_empty_rows(
+    view: View, rows: Mapping[str, Sequence[Contents]], firsts: Sequence[int]
+) -> View:
     """Return the view with its table limited to rows that show something. rows: level -> contents
-    of each of its rows.
+    of each of its rows. firsts: of each thread the first one (from 0) of its task, which stays with it, since
+    its name says the rank and those of streams do not.
 
     A table stays as it is if its columns are given and are more than names of the view's own, or
     if one of its windows covers more than one row.
@@ -488,10 +491,13 @@ def remove_empty_rows(view: View, rows: Mapping[str, Sequence[Contents]]) -> Vie
         return view
     row_contents = rows.get(level, ())
     shown = {contents: not explain_empty_view(view, contents, {}) for contents in set(row_contents)}
-    chosen = tuple(number for number, contents in enumerate(row_contents) if shown[contents])
+    chosen = [number for number, contents in enumerate(row_contents) if shown[contents]]
+    if level == "thread":
+        chosen = sorted({*chosen, *(firsts[number] for number in chosen)})
     if len(chosen) in (0, len(row_contents)):
         return view
-    return replace(view, cfg=replace(cfg, histogram=replace(table, rows=chosen)))
+    *more, table = [replace(one, rows=tuple(chosen)) for one in cfg.tables]
+    return replace(view, cfg=replace(cfg, histogram=table, more=tuple(more)))
 
 
 def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
