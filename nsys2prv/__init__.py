@@ -54,17 +54,17 @@ def convert(
     options: Options | None = None,
     **asked: object,
 ) -> Summary:
-    """Write one Paraver trace of these reports, and return its summary.
+    """Write one trace of these reports, and return its summary.
 
-    reports: files, folders of reports, or patterns such as "run/rank*.sqlite"; one or many.
-    output: the trace, .prv (with .pcf and .row beside it) for Paraver or .pftrace for Perfetto,
-    either with .gz; files that are there are replaced only by complete ones. options: as on the command line; see Options. asked:
-    single fields of Options by name, as in compress=True or kinds=("kernels", "nccl").
+    reports: files, folders of reports, or patterns such as "run/rank*.sqlite"; one or many. output: the
+    trace, .prv (with .pcf and .row beside it) for Paraver or .pftrace for Perfetto, either with .gz; existing
+    files are replaced only by complete ones. options: as on the command line; see Options. asked: single
+    fields of Options by name, such as compress=True or kinds=("kernels", "nccl").
 
-    print(summary.text()) prints what the command prints; summary.warnings lists the warnings.
+    print(summary.text()) prints the output of the command; summary.warnings lists the warnings.
 
-    Raises Nsys2prvError, in one line, when a report cannot be read or the trace cannot be written,
-    and its subclass NothingToWrite when there is no event of the kinds asked for.
+    Raise Nsys2prvError, in one line, when a report cannot be read or the trace cannot be written, and its
+    subclass NothingToWrite when there are no events of the requested kinds.
     """
     from nsys2prv.conversion.convert import convert
     from nsys2prv.conversion.options import choose_options
@@ -78,7 +78,7 @@ def convert(
 
 
 def __dir__() -> list[str]:
-    """Return the names that completion offers: what is for users, imported on first use."""
+    """Return the names for completion: the public ones, imported on first use."""
     return sorted(
         {*(name for name in globals() if name[:2] == "__" == name[-2:]), *__all__, "open", "study"}
     )

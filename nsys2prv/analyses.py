@@ -1,4 +1,5 @@
-"""Run analyses: collect frames of every device group, in any worker, and conclude from all of them."""
+"""Run analyses: collect frames of every device group, in any worker, and draw conclusions from all of
+them."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ class OpenJob(Closable):
 
     @cached_property
     def quality(self) -> list[QualityNote]:
-        """Notes on what the reports lack or have lost, and what to do about it."""
+        """Notes on missing or lost data in the reports, with remedies."""
         ends: dict[bool, list[str]] = {True: [], False: []}
         for one in self.reaches:
             ends[one.layout == COLLECTIVE].append(self._describe_reach(one))
@@ -247,8 +247,8 @@ class OpenJob(Closable):
 
     @property
     def notes(self) -> list[str]:
-        """Notes on what was found by comparing the ranks, on what was left out, and on the time that
-        not all reports cover, a line each.
+        """Notes on the comparison of the ranks, on omissions, and on times not covered by all reports, one
+        line each.
         """
         return [one.text for one in self._noted]
 
@@ -298,16 +298,15 @@ class OpenJob(Closable):
     def frame(self, kind: str, *columns: str, labels: bool = True) -> pl.DataFrame:
         """Return the events of a kind, a row for each, in the order of their begins.
 
-        kind: a name that `-t` takes, such as `kernels`, one of what is found between ranks
-        (`nccl_collectives`), or one of :attr:`layouts`. columns: fields of it; all if none is
-        given. labels: False leaves names as their event values.
+        kind: a name that `-t` accepts, such as `kernels`, a relation between ranks (`nccl_collectives`), or
+        one of :attr:`layouts`. columns: its fields to return; all by default. labels: False leaves names as
+        their event values.
 
-        The frame has begin and end (ns, Int64), rank, row, node, device and stream (where the
-        event is), then the fields: names as texts (Categorical), numbers as Int64, sizes in bytes,
-        null where an event lacks the field. A field that is called like one of the first columns is
-        called event_<name>.
+        The frame has begin and end (ns, Int64), rank, row, node, device and stream (the location of the
+        event), then the fields: names as texts (Categorical), numbers as Int64, sizes in bytes, null in
+        events without the field. A field with the name of one of the first columns is called event_<name>.
 
-        Raises UsageError for an unknown kind or field; the message lists those there are.
+        Raise UsageError for an unknown kind or field; the message lists the known ones.
         """
         layouts = self._find_layouts(kind)
         declared = {
@@ -327,7 +326,7 @@ class OpenJob(Closable):
         return frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal").sort("begin")
 
     def _find_layouts(self, kind: str) -> dict[str, Layout]:
-        """Return the layouts that a name of a kind, or of one of them, means."""
+        """Return the layouts of a kind, or the layout, with this name."""
         known = load_catalogue().layouts
         if found := [kind] if kind in known else find_layouts(kind):
             return {layout: known[layout] for layout in found}
@@ -403,7 +402,7 @@ class OpenJob(Closable):
 
     @cached_property
     def module_table(self) -> Path:
-        """The file of what NVTX names say of modules, for workers."""
+        """The file with the modules in NVTX names, for workers."""
         names = classify_names(self.labels["nvtx"])
         return self._store("modules", make_value_table(names, "sort", "backward", "part"))
 
@@ -434,20 +433,19 @@ class OpenJob(Closable):
         whole: bool = False,
         divided: bool = True,
     ) -> Results:
-        """Return the results of the analyses of these names, or of all, by name.
+        """Return the results of the analyses with these names, or of all, by name.
 
-        names: of those that :attr:`analyses` lists. useful: which kernels count as useful work,
-        `compute` (those that do not communicate), `bsc` (all but NCCL's) or `all-kernels`.
-        iterations: glob pattern of NVTX ranges whose executions are the iterations, "" to find
-        them. bins: number of intervals of maps over time. what_if: changes to replay
-        (:meth:`what_if`), for `findings`. mesh: names and sizes of the dimensions of its parallel groups,
-        as in `tp=2,pp=4`, "" to find them. regions: names or glob patterns of NVTX ranges that have
-        efficiencies of their own, or ("all",). host_threads: which count in efficiencies, `main` or
-        `all`. whole: of the whole job instead of its steady state. divided: with the tables of `findings` by
-        which runs are compared (`path`, `work`).
+        names: from :attr:`analyses`. useful: the kernels that count as useful work, `compute` (those that do
+        not communicate), `bsc` (all but NCCL's) or `all-kernels`. iterations: glob pattern of NVTX ranges
+        that are the iterations, "" to find them. bins: number of intervals of maps over time. what_if:
+        changes to replay (:meth:`what_if`), for `findings`. mesh: names and sizes of the dimensions of its
+        parallel groups, such as `tp=2,pp=4`, "" to find them. regions: names or glob patterns of NVTX ranges
+        that get efficiencies of their own, or ("all",). host_threads: those that count in efficiencies,
+        `main` or `all`. whole: analyze the whole job instead of its steady state. divided: add the tables of
+        `findings` for comparing runs (`path`, `work`).
 
-        ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns
-        carry their units. Raises UsageError for an unknown name.
+        ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns contain their
+        units. Raise UsageError for an unknown name.
         """
         known = [analysis.name for analysis in ANALYSES]
         _check_names(names, known, "no such analysis; there are")
@@ -486,8 +484,8 @@ class OpenJob(Closable):
         return [name for name in names if name != ON_DEMAND or name in self.reader.layouts]
 
     def findings(self, useful: str = "compute") -> list[Finding]:
-        """Return the bottlenecks of the job, the most costly first: at most ten, one cause each.
-        useful: as in :meth:`analyse`.
+        """Return the bottlenecks of the job, the most costly first: at most ten, one cause each. useful: see
+        :meth:`analyse`.
         """
         return self.analyse("findings", useful=useful)["findings"].findings
 
@@ -516,10 +514,10 @@ class OpenJob(Closable):
         return frame.sort("rank", "thread", -pl.col("time_ns"), maintain_order=True)
 
     def what_if(self, *changes: str) -> pl.DataFrame:
-        """Return how long the job's steady state, or its work where nothing repeats, would last with
-        changes, as in ``job.what_if("rank 3: gpu as others; no cudaFree")``: a row for each, with those
-        above it, as `what_if`, `gain_share` and `duration_ns`. Raises UsageError for what cannot be
-        said; the message lists what can.
+        """Predict how long the job's steady state, or its work if nothing repeats, would last with changes:
+        ``job.what_if("rank 3: gpu as others; no cudaFree")``. Return a row for each change, combined with
+        those above it, as `what_if`, `gain_share` and `duration_ns`. Raise UsageError for unknown wording;
+        the message lists the possibilities.
         """
         result = self.analyse("findings", what_if=changes)["findings"]
         if "what_if" not in result.tables:
@@ -553,7 +551,7 @@ class OpenJob(Closable):
 
     @cached_property
     def graph(self) -> JobGraph:
-        """The graph of what waits for what in the job (:mod:`nsys2prv.replay`)."""
+        """The dependency graph of the job (:mod:`nsys2prv.replay`)."""
         return_freed_memory()
         calls = label_calls(self.labels)
         handoffs = list_joining_handoffs(self.reader)
@@ -569,7 +567,7 @@ class OpenJob(Closable):
 
 
 def _check_names(names: Iterable[str], known: Collection[str], said: str) -> None:
-    """Raise UsageError where some names are not known. said: what stands before those that are."""
+    """Raise UsageError for unknown names. said: text before the known ones."""
     if unknown := sorted({*names}.difference(known)):
         raise UsageError(f"{', '.join(unknown)}: {said} {', '.join(known)}")
 
@@ -588,15 +586,15 @@ def open_job(
     page: bool = False,
     **fields: object,
 ) -> OpenJob:
-    """Open the job of these reports, with the clocks of its hosts aligned. page: True if a page of
-    it is to be made, for the progress that is shown.
+    """Open the job of these reports, with the clocks of its hosts aligned. page: True if a page of it will be
+    made, for the progress display.
 
     reports: files, folders of reports, or patterns such as "run/rank*.sqlite". options: those of a
-    conversion; None for the defaults. fields: single fields of Options by name, as in jobs=0 or
+    conversion; None for the defaults. fields: single fields of Options by name, such as jobs=0 or
     align="utc". Temporary files are in the system's folder by default.
 
-    Raises Nsys2prvError with one clear line when a report cannot be read, NothingToWrite when
-    the reports contain no events.
+    Raise Nsys2prvError with one clear line when a report cannot be read, NothingToWrite when the reports
+    contain no events.
     """
     options = choose_options(options, fields)
     given = [reports] if isinstance(reports, str | Path) else reports

@@ -49,15 +49,15 @@ def make_study(
 ) -> Study:
     """Return the study of several runs of one program.
 
-    runs: each a folder of reports, a report, a pattern, a list of these, or the JSON of an earlier
-    study, whose runs come with their figures. scaling: `strong` or `weak`, None to find it. regions:
-    names or glob patterns of NVTX ranges, or ("all",). reference: the run that others are compared
-    with, None for the smallest. iterations: pattern of the NVTX ranges that are iterations, "" to
-    find them. whole: of the whole capture instead. labels: run -> what it is called. host_threads:
-    `main` or `all`. useful: as in OpenJob.analyse. drawn: run -> what a page draws of its job, which is
-    added. history: JSON of earlier studies of the program, the first one first. options, fields: as in nsys2prv.open.
+    runs: each a folder of reports, a report, a pattern, a list of these, or the JSON of an earlier study,
+    which contributes its runs with their figures. scaling: `strong` or `weak`, None to detect it. regions:
+    names or glob patterns of NVTX ranges, or ("all",). reference: the run to compare the others with, None
+    for the smallest. iterations: pattern of the NVTX ranges that are iterations, "" to find them. whole:
+    study the whole capture instead. labels: run -> its name. host_threads: `main` or `all`. useful: see
+    OpenJob.analyse. drawn: gets run -> the drawing of its job for a page. history: JSON of earlier studies of
+    the program, the first one first. options, fields: see nsys2prv.open.
 
-    Raises Nsys2prvError where a run cannot be read, UsageError for a region that no run has.
+    Raise Nsys2prvError if a run cannot be read, UsageError for a region that no run has.
     """
     if scaling not in (None, "strong", "weak"):
         raise UsageError(f"scaling: {scaling} is none of strong, weak")
@@ -114,8 +114,8 @@ def _read_past(path: Path) -> Past:
 
 
 def _distinguish_runs(given: Sequence[str], earlier: Mapping[str, Sequence[Run]]) -> None:
-    """Rename runs that have the name of another one, by the file that holds them. Raises UsageError for a
-    run that is given twice, also by way of an earlier study.
+    """Rename runs with equal names by the files that contain them. Raise UsageError for a run that is given
+    twice, even through an earlier study.
     """
     seen: dict[Path, Run | None] = {}
     for name in given:
@@ -131,8 +131,8 @@ def _distinguish_runs(given: Sequence[str], earlier: Mapping[str, Sequence[Run]]
 
 
 def _choose_regions(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
-    """Return the regions to show: those asked for, then of all those that are large in some run, or
-    lose much of what it loses, the largest of the last run first.
+    """Return the regions to show: those requested, or otherwise regions that are large in some run, or lose
+    much of its loss, the largest of the last run first.
     """
     largest: dict[str, float] = {}
     for run in reversed(runs):
@@ -160,7 +160,7 @@ def _label_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> None:
 
 
 def _split_path(path: Path) -> list[str]:
-    """Return the names of a path: of a pattern those of its folder, of a file without its ending."""
+    """Return the names of a path: for a pattern those of its folder, for a file without its ending."""
     if glob.has_magic(path.name) and not path.exists() and path.parent.name:
         path = path.parent
     path = path.absolute()

@@ -1,7 +1,7 @@
-"""Help every room, and know nothing of profiles: files, text, progress, workers, columns.
+"""Help every room, without knowledge of profiles: files, text, progress, workers, columns.
 
-Modules stand alone: open the one that you need. `native` is the compiled core; :mod:`workers` runs
-functions in other processes. Here is the version of the program, and the commit it was made from.
+Modules are independent: open the one that you need. `native` is the compiled core; :mod:`workers` runs
+functions in other processes. This module has the version of the program, and its source commit.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The budget of memory and time: what may be made of how much input, and how much of it is in memory at a
+"""Budget memory and time: limit the work for a given input, and the part of it in memory at a
 time.
 
-A small file can stand for any amount of work: a text that thousands of rows refer to, a dictionary of a
+A small file can cause any amount of work: a text that thousands of rows refer to, a dictionary of a
 Parquet file, thousands of rows that all begin at one moment, thousands of processes with an event
-each. What grows with the product of such things is counted before it is made, and is compared with
-what reports of their size may need. Each limit is far above what Nsight Systems records in so
-many bytes, and grows with the reports, so that no large job meets it.
+each. Work that grows with the product of such numbers is counted in advance, and compared with
+the needs of reports of that size. Each limit is far above the amounts that Nsight Systems records in so
+many bytes, and grows with the reports, so that no large job reaches it.
 
 ========================  =============================================  ==================================
 what                      bound                                          beyond it
@@ -25,16 +25,16 @@ lines of a .prv.gz        LEAST_TRACE, and TRACE_PER_BYTE                one lin
 rows of a join of events  those of the left side (`columns.join_first`)  the first of equal keys counts
 ========================  =============================================  ==================================
 
-Below it: 1 GiB of memory and a minute for reports of 20 MB, in each command.
+Within these limits each command needs at most 1 GiB of memory and a minute for reports of 20 MB.
 
-And settings of the memory use of the C library, polars and Python. Columns of some MB are made and
-dropped again and again. By default glibc hands each of them back to the system at once, and every new
-one costs page faults: a fifth of a conversion's time. And Python looks for garbage among modules while
-it imports them, which takes a sixth of the time of starting.
+The module also sets the memory use of the C library, polars and Python. Columns of some MB are created and
+dropped repeatedly. By default glibc returns each of them to the system at once, and every new
+one costs page faults: a fifth of a conversion's time. And Python collects garbage among modules while
+it imports them, which takes a sixth of the startup time.
 
-Where the address space is limited (``ulimit -v``), what is only reserved counts: glibc reserves 64
-MB for each of the first threads that ask for memory, three fifths of all that a conversion has.
-When there is none left, libraries crash or end the process with messages of their own, so the limit is
+If the address space is limited (``ulimit -v``), reserved memory counts: glibc reserves 64
+MB for each of the first threads that allocate memory, three fifths of a conversion's total.
+When none is left, libraries crash or end the process with messages of their own, so the limit is
 checked before they are imported.
 """
 
@@ -200,10 +200,10 @@ def check_unpacked(path: Path, unpacked: int, packed: int) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let this process and those that it starts use freed memory again; polars' own allocator, if
-    it is not loaded yet.
+    """Make this process and its children reuse freed memory; also in polars' own allocator, if it is not
+    loaded yet.
 
-    Does nothing where there is no glibc, or no such allocator.
+    Has no effect without glibc, or without such an allocator.
     """
     for setting in (_POLARS, _ENGINE):
         os.environ.setdefault(*setting)
@@ -216,9 +216,9 @@ def keep_freed_memory() -> None:
 
 
 def limit_threads(jobs: int, paths: Iterable[str | Path]) -> None:
-    """Let polars, which is not imported yet, have as many threads as there are workers (0: one per CPU),
-    and few for reports so small that to wake further ones takes longer than what they do. Not one alone,
-    with which polars rounds some quotients differently.
+    """Give polars, which is not imported yet, as many threads as there are workers (0: one per CPU), and only
+    a few for reports so small that waking more takes longer than the work. Never a single one, with which
+    polars rounds some quotients differently.
     """
     given = map(Path, paths)
     files = (file for one in given for file in (one.iterdir() if one.is_dir() else [one]))
@@ -228,8 +228,8 @@ def limit_threads(jobs: int, paths: Iterable[str | Path]) -> None:
 
 
 def use_one_thread() -> None:
-    """Let numeric libraries that are not in use yet have one thread in this process and those that it
-    starts, unless the user's environment says how many.
+    """Limit numeric libraries that are not in use yet to one thread in this process and its children, unless
+    the user's environment sets the number.
     """
     for library in (POLARS_THREADS, "OPENBLAS_NUM_THREADS"):
         _set_threads(library, 1)

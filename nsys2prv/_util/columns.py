@@ -75,8 +75,8 @@ def factorize_together(*columns: np.ndarray) -> tuple[list[np.ndarray], np.ndarr
 
 
 def number_rows(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first row of each distinct combination of several columns of integers, in
-    ascending order of these, and each row's index among them.
+    """Return the first row of each distinct combination of several columns of integers, in ascending order of
+    these, and each row's index among them.
     """
     wide = tuple(np.asarray(column, np.int64) for column in columns)
     if core is None:
@@ -108,9 +108,7 @@ def take_rows(columns: Mapping[str, np.ndarray], rows: slice | np.ndarray) -> di
 
 
 def find_places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the place of each of some numbers among `known` ones, ascending; ABSENT where it is none
-    of these.
-    """
+    """Return the place of each of some numbers among `known` ones, ascending, or ABSENT."""
     if not len(known):
         return np.full(len(wanted), ABSENT)
     places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
@@ -133,8 +131,8 @@ def reduce_slices(
 ) -> np.ndarray:
     """Apply ``ufunc`` (minimum or maximum) to each ``values[first:last]``, none of them empty.
 
-    O(values * log + slices), however the slices overlap: a slice is covered by two blocks of a
-    power of two, and the blocks of each size are made of those of half of it.
+    O(values * log + slices), however the slices overlap: a slice is covered by two blocks of a power of two,
+    and blocks of each size are made from blocks of half the size.
     """
     # The exponent is exact for lengths below 2**53.
     size = np.frexp((last - first).astype(np.float64))[1] - 1
@@ -164,7 +162,7 @@ def find_edges(column: np.ndarray) -> np.ndarray:
 
 
 def sum_changes(time: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct times, ascending, and the sum of the changes up to each of them."""
+    """Return the distinct times, ascending, and the sum of the changes up to each."""
     order = np.argsort(time, kind="stable")
     time, total = time[order], np.cumsum(change[order])
     last = np.append(time[1:] != time[:-1], True)[: len(time)]
@@ -202,7 +200,7 @@ def join_linked(sets: Sequence[Collection[T]]) -> list[set[T]]:
 
 
 def is_sorted(values: np.ndarray, strictly: bool = False) -> bool:
-    """True if no value (int64) is less than the one before it; strictly: nor equal to it."""
+    """True if no value (int64) is less than its predecessor; strictly: nor equal to it."""
     before, after = values[:-1], values[1:]
     return bool((after > before).all() if strictly else (after >= before).all())
 
@@ -272,7 +270,7 @@ NO_MODES = False, None, None, None
 
 
 def find_modes(durations: np.ndarray) -> tuple[bool, float | None, float | None, float | None]:
-    """Return whether there are two modes by RULE, and what they are."""
+    """Return whether there are two modes by RULE, and the modes."""
     count = len(durations)
     least = max(LEAST_COUNT, int(np.ceil(LEAST_SHARE * count)))
     if count < 2 * least or durations.min() == durations.max():
@@ -322,9 +320,9 @@ def join_first(
     right_on: Sequence[str] = (),
     suffix: str = "_right",
 ) -> pl.DataFrame:
-    """Return the rows with the columns of the first of the others that has their key, as an inner join
-    does; there are no more of them than before. Events of a thread differ in their begins, and
-    damage could make the pairs of all.
+    """Join the rows with the columns of the first of the others with the same key, like an inner join that
+    never adds rows. Events of a thread differ in their begins, and damage could otherwise make a product of
+    all.
     """
     right_on = right_on or left_on
     first = others.unique(right_on, keep="first", maintain_order=True)

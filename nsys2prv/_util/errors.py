@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Nsys2prvError(Exception):
-    """Error for users: what is wrong, with which file, and what to do, in one line."""
+    """Error for users: the problem, the file, and the remedy, in one line."""
 
     exit_code = 1
 
@@ -44,7 +44,7 @@ class Unreadable(Nsys2prvError):
 
 
 class NothingToWrite(Nsys2prvError):
-    """The reports are readable but hold no event of the kinds asked for."""
+    """The reports are readable but contain no events of the requested kinds."""
 
     exit_code = 3
 
@@ -111,8 +111,8 @@ def end_on_signal() -> None:
 
 
 def raise_on_signal() -> None:
-    """Make signals raise :class:`EndedBySignal` from now on, also during polars calls, whose own
-    handler keeps a waiting program waiting.
+    """Make signals raise :class:`EndedBySignal` from now on, even during polars calls, whose own handler
+    would keep a waiting program waiting.
     """
     _set_handler(_raise)
     if _handled:
@@ -136,7 +136,7 @@ def _end(number: int, _: object) -> None:
 
 @contextmanager
 def delay_signals() -> Iterator[None]:
-    """Delay what :func:`raise_on_signal` raises until the block is left."""
+    """Delay the exceptions of :func:`raise_on_signal` until the block is left."""
     global _delays, _delayed
     _delays += 1
     try:

@@ -1,8 +1,7 @@
-"""Read and write files: names of reports, YAML of the package and rules of users, and outputs that
-appear only when complete.
+"""Read and write files: names of reports, YAML of the package and rules of users, and outputs that appear
+only when complete.
 
-Outputs are written to a folder beside their place, put there together, and removed when a run
-fails.
+Outputs are written to a folder beside their destination, moved there together, and removed when a run fails.
 """
 
 from __future__ import annotations
@@ -147,17 +146,17 @@ def make_temporary_folder(parent: Path) -> Iterator[Path]:
 
 
 def put_in_place(staging: Path, finals: Sequence[Path]) -> None:
-    """Move the files of `staging` to their final paths, all or none; they are on its file system,
-    and named as there.
+    """Move the files of `staging` to their final paths, all or none; they are on the same file system, and
+    have the final names.
 
-    The first is taken away before the others change, and comes last. A final file that `staging`
-    has no new one of goes. Links are replaced, not followed.
+    The first is removed before the others change, and moved last. A final file without a new version in
+    `staging` is deleted. Links are replaced, not followed.
     """
     note_written(*_place(staging, finals))
 
 
 def _place(staging: Path, finals: Sequence[Path]) -> list[Path]:
-    """Do what :func:`put_in_place` does; return the new files."""
+    """Move files as :func:`put_in_place` does; return the new files."""
     new = {final: (staging / final.name).exists() for final in finals}
     (staging / NAMES).write_text(json.dumps({final.name: there for final, there in new.items()}))
     earlier = staging / EARLIER
@@ -190,7 +189,7 @@ def _undo_placing(staging: Path, finals: Mapping[Path, bool], is_whole: bool = F
 
 
 def is_one_of(path: Path, others: Iterable[str | Path]) -> bool:
-    """True if a path leads to one of these files, also by another name or link."""
+    """True if a path leads to one of these files, even through another name or link."""
     return path.exists() and any(Path(other).exists() and path.samefile(other) for other in others)
 
 
@@ -234,8 +233,8 @@ def check_folder(folder: Path) -> None:
 
 
 def write_complete_files(texts: Mapping[Path, str]) -> None:
-    """Write files that come into being complete, all or none, and the folders that they need. A
-    device or a pipe is written to, first. Raises one clear line.
+    """Write files that appear only when complete, all or none, and their folders. A device or a pipe is
+    written first. Raise one clear line.
     """
     special = [path for path in texts if path.exists() and not path.is_file()]
     plain = [path for path in texts if path not in special]
@@ -287,7 +286,7 @@ def _remove_on_error(folders: Sequence[Path]) -> Iterator[None]:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove files that killed runs left in a folder, and restore those that they were replacing."""
+    """Remove files that killed runs left in a folder, and restore the files they were replacing."""
     with suppress(OSError):
         for entry in os.scandir(parent):
             folder = Path(entry.path)
@@ -384,18 +383,18 @@ DEEPEST_NESTING = 50
 
 
 def read_data_text(package: str, name: str) -> str:
-    """Return the text of a file that lies beside a package's modules."""
+    """Return the text of a file beside a package's modules."""
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def read_data_texts(package: str, suffix: str) -> dict[str, str]:
-    """Return name -> text of all files of a package's folder whose names end so, by name."""
+    """Return name -> text of all files in a package's folder with this suffix, by name."""
     names = sorted(file.name for file in files(package).iterdir() if file.name.endswith(suffix))
     return {name: read_data_text(package, name) for name in names}
 
 
 def load_templates(package: str, **settings: Any) -> Environment:
-    """Return the templates that lie beside a package's modules. settings: of jinja2."""
+    """Return the templates beside a package's modules. settings: of jinja2."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     loader = FunctionLoader(partial(read_data_text, package))
@@ -404,7 +403,7 @@ def load_templates(package: str, **settings: Any) -> Environment:
 
 
 def load_shipped_file(package: str, name: str) -> Any:
-    """Return the data of a YAML file that lies beside a package's modules."""
+    """Return the data of a YAML file beside a package's modules."""
     return load_shipped(read_data_text(package, name))
 
 
@@ -494,7 +493,7 @@ _hiding, _hiders, _standard = Lock(), 0, -1
 
 @contextmanager
 def hide_stderr() -> Iterator[None]:
-    """Hide what libraries print (polars does before it raises) while any thread is within."""
+    """Hide the output of libraries (polars prints before it raises) while any thread is inside the block."""
     global _hiders, _standard
     with _hiding:
         _hiders += 1

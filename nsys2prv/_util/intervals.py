@@ -62,7 +62,7 @@ class Spans(Struct, frozen=True, eq=False):
         return (int(self.begin[0]), int(self.end[-1])) if len(self) else (0, 0)
 
     def until(self, times: np.ndarray) -> np.ndarray:
-        """Return how much of the set lies before each time."""
+        """Return how much of the set is before each time."""
         times = np.ascontiguousarray(times, np.int64)
         if not len(self):
             return np.zeros(times.shape, np.int64)
@@ -85,7 +85,7 @@ class Spans(Struct, frozen=True, eq=False):
         return _compute(core.subtract_spans, self, other)
 
     def split(self) -> Iterator[Spans]:
-        """Yield the set in parts of a few intervals, so that what is made of each needs little memory."""
+        """Yield the set in parts of a few intervals, so that processing each needs little memory."""
         for first in range(0, len(self), INTERVAL_ROWS):
             yield Spans(
                 self.begin[first : first + INTERVAL_ROWS], self.end[first : first + INTERVAL_ROWS]
@@ -96,7 +96,7 @@ class Spans(Struct, frozen=True, eq=False):
         return self & merge_spans(np.array([begin]), np.array([end]))
 
     def within(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Return how much of the set lies within each [begin, end)."""
+        """Return how much of the set is within each [begin, end)."""
         lengths = self.until(end)
         for first in range(0, len(begin), INTERVAL_ROWS):
             part = slice(first, first + INTERVAL_ROWS)
@@ -120,9 +120,7 @@ EMPTY = Spans(*np.zeros((2, 0), np.int64))
 
 
 def merge_spans(begin: np.ndarray, end: np.ndarray) -> Spans:
-    """Return the times that lie in any of these intervals, given in any order; empty ones are
-    ignored.
-    """
+    """Return the union of these intervals, given in any order; empty ones are ignored."""
     begin, end = np.asarray(begin, np.int64), np.asarray(end, np.int64)
     if not is_sorted(begin):
         order = np.argsort(begin, kind="stable")
@@ -184,11 +182,11 @@ def order_ranges(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.nd
 def find_parents(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the depth (from 0) and the parent (row index, -1 for none) of each range; rows by
-    thread, begin, longer first.
+    """Return the depth (from 0) and the parent (row index, or -1) of each range; rows by thread, begin,
+    longer first.
 
-    Ranges that overlap without lying within each other have the one as parent that began last of
-    those still open.
+    The parent of a range that overlaps others without being nested in them is the last-begun one that is
+    still open.
     """
     depths, parents = np.empty((2, len(begin)), np.int32)
     columns = (thread, np.int32), (begin, np.int64), (end, np.int64)
@@ -231,8 +229,8 @@ def take_off_inner(values: np.ndarray, parent: np.ndarray) -> np.ndarray:
 
 
 def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return how much of some time lies in each range of a thread and in none within it (ns). The
-    ranges are by begin.
+    """Measure how much of some time is in each range of a thread and in no nested range (ns). The ranges are
+    by begin.
     """
     row = np.zeros(len(begin), np.int32)
     order = order_ranges(begin, end, row)
@@ -274,9 +272,8 @@ class Outermost(Struct, frozen=True):
 def find_outermost(
     columns: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | slice]:
-    """Return ranges by begin, longer first; the number of the one that each lies in and that lies in no other
-    one (int32); and the rows of these. columns: `begin`, `end` (int64 ns), `thread` (int32) and more, by
-    begin.
+    """Return ranges by begin, longer first; the number of the outermost range around each (int32); and the
+    rows of the outermost ranges. columns: `begin`, `end` (int64 ns), `thread` (int32) and more, by begin.
     """
     columns = {**columns, "end": np.maximum(columns["end"], columns["begin"])}
     begin, end, thread = (columns[name] for name in ("begin", "end", "thread"))
@@ -294,8 +291,8 @@ def find_outermost(
 
 
 def split_ranges(row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> Iterator[slice]:
-    """Yield parts of about EXECUTIONS ranges, each with all that lie within one of it. Ranges by row, begin.
-    There is one part at least.
+    """Yield parts of about EXECUTIONS ranges, each with all ranges nested in its own. Ranges by row, begin.
+    There is at least one part.
     """
     first, size = 0, EXECUTIONS
     while first + size < len(row):
@@ -317,8 +314,8 @@ def split_ranges(row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> Iterato
 def find_points_within(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each range which points its thread has in [begin, end]: the first, and the one
-    after the last. Rows as in :func:`find_parents`.
+    """Return for each range the points of its thread in [begin, end]: the first, and the one after the last.
+    Rows as in :func:`find_parents`.
 
     at_thread, at: of the points, ascending by thread and time.
     """
@@ -334,8 +331,8 @@ def find_points_within(
 def spill_durations(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.DataFrame:
     """Store the durations (end - begin) of a frame's rows by group in a file of int64.
 
-    A row for each group: the columns `by`, `count`, `time_ns` (their sum), and `file`, `start`, where they
-    lie.
+    Return a row for each group: the columns `by`, `count`, `time_ns` (their sum), and their location `file`,
+    `start`.
     """
     durations = frame.select(*by, duration=DURATION).sort(by)
     with create_temporary_file(path) as file:
@@ -376,8 +373,8 @@ def make_statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False
 
 
 def count_durations(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.DataFrame:
-    """Return how many executions of spilled groups, brought together by some of their columns, lie in
-    each of `bins` bins from the shortest to the longest: `low_ns`, `high_ns`, `count`.
+    """Merge spilled groups by some of their columns, and count their executions in each of `bins` bins from
+    the shortest to the longest: `low_ns`, `high_ns`, `count`.
     """
     frames = []
     for gathered in _gather_durations(groups, by):

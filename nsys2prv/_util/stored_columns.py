@@ -1,4 +1,4 @@
-"""Columns in files: numbers in Arrow's layout, at places of a file, of which any rows can be read; and
+"""Store columns in files: numbers in Arrow's layout, at file offsets, so that any rows can be read; and
 frames, which are read as a whole.
 """
 
@@ -86,14 +86,14 @@ def write_column(
 
 
 def read_values(file: FileIO, column: StoredColumn, first: int, last: int) -> np.ndarray:
-    """Return the values of rows first <= row < last; of those without one any number."""
+    """Return the values of rows first <= row < last; rows without a value have any number."""
     size = np.dtype(column.dtype).itemsize
     values = _read(file, (last - first) * size, column.values + first * size)
     return np.frombuffer(values, column.dtype)
 
 
 def read_valid(file: FileIO, column: StoredColumn, first: int, last: int) -> np.ndarray:
-    """Return a mask of these rows: which have a value, of a column of which some lack one."""
+    """Return a mask of the rows with a value, for a column with missing values."""
     start = first // 8
     bits = _read(file, (last + 7) // 8 - start, column.valid + start)
     mask = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little").view(bool)
@@ -149,7 +149,7 @@ class FrameWriter(Closable):
         return StoredFrame(self.path, offset, self.file.tell() - offset)
 
     def flush(self) -> None:
-        """Let what is stored be read."""
+        """Make the stored data readable."""
         if "file" in vars(self):
             self.file.flush()
 
@@ -160,16 +160,14 @@ class FrameWriter(Closable):
 
 
 def _to_array(column: Sequence | pl.Series | np.ndarray) -> Sequence | pl.Series | np.ndarray:
-    """Return a column of which every row has a number as an array, which is pickled in a tenth of the
-    time.
-    """
+    """Return a column with a number in every row as an array, which is pickled in a tenth of the time."""
     is_series = isinstance(column, pl.Series)
     is_whole = is_series and column.dtype.is_numeric() and not column.null_count()
     return column.to_numpy() if is_whole else column
 
 
 def read_columns(stored: StoredFrame, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the columns, or some of them, by their names, as they were stored."""
+    """Return the columns, or some of them, by name, as stored."""
     if stored.data:
         columns = pickle.loads(stored.data)
     else:

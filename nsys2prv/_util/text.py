@@ -221,9 +221,9 @@ def _fold_line(line: str, width: int | None, hang: int) -> list[str]:
 
 
 def lay_out_table(columns: Sequence[Column], width: int | None) -> list[str]:
-    """Return the lines of a table that fits into the width: its headings broken, else its few rows
-    as columns, else its first texts shortened, else one part below the other. The first column, and
-    texts behind it, stand at the left of each part.
+    """Return the lines of a table that fits into the width. In turn, try to break its headings, to turn its
+    few rows into columns, to shorten its first texts, and to place parts below each other. The first column,
+    and texts after it, are at the left of each part.
     """
     if width is None:
         return _align(columns, 1)
@@ -267,7 +267,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def _wrap_heading(column: Column, lines: int) -> list[str]:
-    """Return a heading in at most `lines` lines, as narrow as it can be beside the cells."""
+    """Wrap a heading to at most `lines` lines, as narrow as is useful beside the cells."""
     for width in range(column.width, len(column.head)):
         wrapped = textwrap.wrap(column.head, max(width, 1), break_long_words=False)
         if len(wrapped) <= lines and max(map(len, wrapped)) <= max(width, 1):
@@ -276,7 +276,7 @@ def _wrap_heading(column: Column, lines: int) -> list[str]:
 
 
 def measure_table(columns: Sequence[Column], lines: int = MOST_HEADING_LINES) -> int:
-    """Return the width of a table whose headings take `lines` lines."""
+    """Return the width of a table with headings of `lines` lines."""
     heads = (max(map(len, _wrap_heading(column, lines))) for column in columns)
     return sum(2 + max(head, one.width) for head, one in zip(heads, columns, strict=True))
 
@@ -313,7 +313,7 @@ def _split(
     names: Sequence[Column], columns: Sequence[Column], width: int, whole: Sequence[Column]
 ) -> Iterator[list[Column]]:
     """Yield parts of a table that fit, each with the columns that name its rows and some others. whole: these
-    columns of the first part, where they may be wider.
+    columns of the first part, which may be wider there.
     """
     part = list(whole)
     for column in columns:
@@ -331,7 +331,7 @@ def _split(
 
 
 def _fold_cells(names: Sequence[Column], column: Column, width: int) -> list[Column]:
-    """Return the columns with further rows below those whose texts are wider than `width`."""
+    """Return the columns with further rows below rows with texts wider than `width`."""
     folded = [textwrap.wrap(cell, width) or [""] for cell in column.cells]
 
     def spread(cells: Sequence[str]) -> list[str]:
@@ -409,7 +409,7 @@ def format_share(share: float, decimals: int = 1) -> str:
 
 
 class Note(Struct, frozen=True):
-    """A note on what was found or left out."""
+    """A note on a finding or an omission."""
 
     text: str
     #: True for one that needs no action: shown with --verbose and in the file beside the trace.

@@ -1,9 +1,8 @@
 """Run pure functions over files on any :class:`concurrent.futures.Executor`, tasks in order.
 
-An engine is a function here that takes the number of workers and a scheduler's address; its context
-gives a :class:`Pool`. Those of other packages (Dask, mpi4py) are imported when they are asked for.
-All workers read the reports and the temporary folder by the same paths: on several machines both
-are on a file system that they share.
+An engine is a function here that takes the number of workers and a scheduler's address; its context gives a
+:class:`Pool`. Engines of other packages (Dask, mpi4py) are imported on demand. All workers read the reports
+and the temporary folder by the same paths: with several machines both are on a shared file system.
 """
 
 from __future__ import annotations
@@ -124,8 +123,8 @@ def make_pool(
 
 
 def is_worth_parallelizing(jobs: int, work: int, while_starting: int) -> bool:
-    """True if `jobs` workers finish sooner than one process, counting their start-up.
-    while_starting: the amount of work that one process does while others start.
+    """True if `jobs` workers finish sooner than one process, counting their startup. while_starting: the
+    amount of work that one process does while others start.
     """
     return work * (jobs - 1) >= while_starting * jobs if jobs > 1 else work >= while_starting
 
@@ -152,7 +151,7 @@ class Pool(Struct):
 
     @property
     def shares_memory(self) -> bool:
-        """True if the workers are threads of this process, or it itself."""
+        """True if the workers are threads of this process, or the process itself."""
         return self.executor is None or isinstance(self.executor, ThreadPoolExecutor)
 
     @contextmanager
@@ -169,9 +168,9 @@ class Pool(Struct):
     def run_in_order(
         self, function: Callable[[T], R], tasks: Iterable[T], together: int = 1
     ) -> Iterator[R]:
-        """Yield results in the order of the tasks. together: so many go to a worker at a time, with
-        at most two times as many for each submitted beyond those awaited (:meth:`limit_together`).
-        Raises LostWorker where a worker process was killed.
+        """Yield results in the order of the tasks. together: number of tasks sent to a worker at a time, with
+        at most two times as many for each submitted beyond those awaited (:meth:`limit_together`). Raise
+        LostWorker if a worker process was killed.
         """
         if self.executor is None:
             yield from map(function, tasks)
@@ -391,7 +390,7 @@ ENGINES: dict[str, tuple[Callable[..., AbstractContextManager[Pool]], tuple[str,
 
 
 def prepare_next(items: Iterable[T]) -> Iterator[T]:
-    """Yield items, each of which another thread has made while the one before was in use."""
+    """Yield items; another thread makes each while the previous one is in use."""
     iterator, end = iter(items), object()
     with ThreadPoolExecutor(1) as thread:
         following = thread.submit(next, iterator, end)

@@ -828,7 +828,7 @@ def sum_lasts(work: pl.DataFrame, *by: str) -> pl.DataFrame:
 
 
 def _measure(weight: Durations, path: np.ndarray) -> int:
-    """Return the length of a path (ns), negative infinity if an edge does not apply."""
+    """Return the length of a path (ns), or a very negative number if an edge does not apply."""
     length = 0
     for part in split_rows(len(path)):
         lasts = weight[path[part]]
