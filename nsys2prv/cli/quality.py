@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec import structs
 
 from nsys2prv._util.files import write_complete_files
-from nsys2prv.cli.report import Answer, choose_running, make_heading
+from nsys2prv.cli.report import Answer, choose_running, format_notes, make_heading
 from nsys2prv.conversion.quality import WOULD_TELL, is_minor, list_options, list_unrecorded
 from nsys2prv.export.info import ReportInfo, read_program
 from nsys2prv.export.sqlite import open_database
@@ -49,7 +49,7 @@ def run_quality(options: argparse.Namespace) -> Answer:
     unrecorded = list_unrecorded(tables if described["devices"] else {*tables, GPU_METRICS})
     wanted = [*list_options(lacking), *(WOULD_TELL[what]["option"] for what in unrecorded)]
     command = _make_command(tables, wanted, program)
-    lines = [*make_heading({**described, "quality": ()}), ""]
+    lines = [*make_heading(described), *format_notes(described["notes"]), ""]
     if lacking:
         lines.append("Missing for the figures")
         for note in lacking:

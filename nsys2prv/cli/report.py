@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -76,8 +76,7 @@ def run_report(options: argparse.Namespace) -> Answer:
     if options.title:
         job.description["title"] = options.title
     _write_files(options, json=job.to_json, html=lambda: _import_page().make_page(job))
-    heading = make_heading(job.description, style.full)
-    text = _format_job(job, heading, style)
+    text = _format_job(job, style)
     if options.paraver_tutorial:
         # Not before it is needed.
         from nsys2prv.show.tutorial import describe_opening, write_tutorial
@@ -179,12 +178,19 @@ def _select_part(options: argparse.Namespace) -> dict[str, Any]:
     return {"kinds": parse_kinds(options.trace), "cut": make_cut_options(options)}
 
 
-def _format_job(job: FinishedJob, heading: Sequence[str], style: Style) -> str:
-    """Return the first screen, or everything requested."""
-    results = [*job.results.values()]
+def _format_job(job: FinishedJob, style: Style, is_headed: bool = True) -> str:
+    """Return the first screen, or everything requested. is_headed: with the heading."""
+    results, heading, notes = [*job.results.values()], list[str](), list[str]()
+    if is_headed:
+        told = [QualityNote(**note) for note in job.description.get("quality", ())]
+        quality = format_notes(format_quality(told, style.full))
+        if quality and style.full:
+            quality.insert(0, "Capture quality")
+        heading = make_heading(job.description)
+        notes = format_notes(job.description["notes"]) + quality
     if style.full or style.chosen or "findings" not in job.results:
-        return format_results(results, heading, style, job.part[0])
-    return format_first_screen(results, heading, style, job.part[0])
+        return format_results(results, heading + notes, style, job.part[0])
+    return format_first_screen(results, heading, notes, style, job.part[0])
 
 
 def _analyse_reports(options: argparse.Namespace) -> FinishedJob:
@@ -312,7 +318,7 @@ def write_report_files(
 
         append_report(trace, finished)
     style = Style.for_output()
-    return _format_job(finished, (), style)
+    return _format_job(finished, style, is_headed=False)
 
 
 def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) -> OpenJob:
@@ -353,14 +359,11 @@ def _name_run(given: str, options: argparse.Namespace) -> str:
     return make_pseudonym("run", given) if options.anonymous else given
 
 
-def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
-    """Return the heading of a report. job: as :meth:`nsys2prv.open_job.OpenJob.describe` returns
-    it. full: with all notes on the quality of the capture.
-    """
+def make_heading(job: Mapping[str, Any]) -> list[str]:
+    """Return the heading of a report. job: as :meth:`nsys2prv.open_job.OpenJob.describe` returns it."""
     gpus = f", {format_count(job['devices'], 'GPU')}" if job["devices"] else ", no GPU work"
     if models := format_gpu_models(job):
         gpus += f" ({models})"
-    quality = format_quality([QualityNote(**note) for note in job.get("quality", ())], full)
     sources = job.get("ranks_by", ())
     return [
         *([str(job["title"])] if job.get("title") else []),
@@ -368,10 +371,12 @@ def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
         f"{format_nanoseconds(job['duration_ns'])}; {sum(job['records'].values()):,} events"
         + (f"; ranks by {' and '.join(sources)}" if FILE_NAMES in sources else ""),
         *filter(None, [format_recording(job)]),
-        *(f"  {note}" for note in job["notes"]),
-        *(["Capture quality"] if quality and full else []),
-        *(f"  {line}" for line in quality),
     ]
+
+
+def format_notes(notes: Iterable[str]) -> list[str]:
+    """Return notes as lines below the heading of a report."""
+    return [f"  {note}" for note in notes]
 
 
 def run_study(options: argparse.Namespace) -> Answer:

@@ -99,6 +99,8 @@ class Steady(Struct, frozen=True):
     #: How many the job has, and which of them do not count, as text.
     found: int = 0
     left_out: str = ""
+    #: Whether they are NVTX ranges.
+    of_ranges: bool = False
 
     @property
     def count(self) -> int:

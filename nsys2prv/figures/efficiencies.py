@@ -123,6 +123,7 @@ def _add_focus(
         "iterations": steady.count if steady else 0,
         "iterations_of_job": steady.found if steady else 0,
         "found_by": steady.found_by if steady else "",
+        "of_ranges": bool(steady and steady.of_ranges),
         "ranks": tasks["rank"].drop_nulls().n_unique() or _count_processes(context),
         "devices": context.devices.height,
         "nodes": tasks["node"].n_unique(),

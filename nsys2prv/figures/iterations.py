@@ -105,6 +105,7 @@ def find_steady_state(
         found.found_by,
         len(ends),
         left_out,
+        not found.of_tasks.is_empty(),
     )
     number = pl.col("iteration") - whole.start - first
     of_tasks = found.of_tasks.filter(number.is_between(0, last - first - 1))

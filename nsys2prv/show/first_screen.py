@@ -40,15 +40,19 @@ MORE = "--full"
 
 
 def format_first_screen(
-    results: Sequence[Result], head: Sequence[str], style: Style, whole: str = "the job"
+    results: Sequence[Result],
+    head: Sequence[str],
+    notes: Sequence[str],
+    style: Style,
+    whole: str = "the job",
 ) -> str:
-    """Return the first screen. head: its first lines, the facts of the job before its notes. whole: reference
-    of shares without a steady state.
+    """Return the first screen. head: its first lines. notes: on the capture, below these. whole: what shares
+    are of without a steady state.
     """
     width = min(style.width or COLUMNS, style.text_width)
     found = next(result for result in results if result.name == "findings")
     span = "the steady state" if "phases" in found.tables else whole
-    parts = [_shorten_head(head, width)] if head else []
+    parts = [_shorten_head(head, notes, width)] if head else []
     if asked := found.tables.get("what_if"):
         frame = asked.frame
         parts.append([*style.format_title(asked.title), *format_table(frame, frame.height, width)])
@@ -65,15 +69,11 @@ def _wrap(text: str, width: int, indent: str) -> list[str]:
     )
 
 
-def _shorten_head(head: Sequence[str], width: int) -> list[str]:
-    """Return as many lines of the heading as fit, with the number of further notes."""
-    folded = [fold_lines([line], width) for line in head]
-    # Notes are indented.
-    facts = [lines for line, lines in zip(head, folded, strict=True) if line[:1] != " "]
-    notes = [lines for line, lines in zip(head, folded, strict=True) if line[:1] == " "]
-    shown = [line for lines in facts for line in lines]
-    left = len(notes)
-    for lines in notes:
+def _shorten_head(head: Sequence[str], notes: Sequence[str], width: int) -> list[str]:
+    """Return the lines of the heading for which there is room, and how many notes there are beside them."""
+    shown, left = fold_lines(head, width), len(notes)
+    for note in notes:
+        lines = fold_lines([note], width)
         if len(shown) + len(lines) + (left > 1) <= MOST_HEAD:
             shown += lines
             left -= 1

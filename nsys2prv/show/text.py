@@ -79,6 +79,8 @@ COLUMNS_IN_DETAIL = ("communicator_hash",)
 TEXT_WIDTH = 110
 #: Findings that are printed without --full, and measurements that are printed of the first.
 MOST_SHORT, MOST_EVIDENCE = 3, 2
+#: Said of commands that open the trace.
+TRACE = "  job.prv is the Paraver trace that `nsys2prv REPORT... job.prv` writes"
 #: Group of findings -> the line above it.
 GROUPS: dict[str, str] = TEXTS["groups"]
 #: Lines that are printed without --full, and rows of each table then.
@@ -220,17 +222,6 @@ def make_figure_column(
     return column
 
 
-def _describe_versions(recorders: Sequence[str], exporters: Sequence[str]) -> str:
-    """Return which versions of Nsight Systems recorded and exported the reports."""
-    same = tuple(f"{version}." for version in recorders)
-    others = [one for one in exporters if not one.startswith(same) and one not in recorders]
-    said = {"recorded by": recorders, "exported by": others}
-    named = [
-        f"{what} nsys {list_some(list(versions))}" for what, versions in said.items() if versions
-    ]
-    return ", ".join(named)
-
-
 def format_gpu_models(facts: dict[str, object]) -> str:
     """Return the GPU models; empty where they are unknown."""
     models = dict(facts.get("gpu_models") or {})
@@ -244,12 +235,21 @@ def format_gpu_models(facts: dict[str, object]) -> str:
 
 def format_recording(facts: dict[str, object]) -> str:
     """Return the date and the versions of a recording; empty where nothing is known."""
-    date = f"Recorded {facts['begins_utc']} UTC" if facts.get("begins_utc") else ""
-    versions = _describe_versions(facts.get("recorded_by") or (), facts.get("exported_by") or ())
-    if date and versions:
-        date += f"{',' * versions.startswith('exported')} {versions.removeprefix('recorded ')}"
-    drivers = f"driver {list_some(list(facts['drivers']))}" if facts.get("drivers") else ""
-    return ", ".join(filter(None, [date or versions, drivers]))
+    begins, recorders = facts.get("begins_utc"), list(facts.get("recorded_by") or ())
+    by = f"by nsys {list_some(recorders)}" if recorders else ""
+    recorded = " ".join(filter(None, [f"{begins} UTC" if begins else "", by]))
+    same = tuple(f"{version}." for version in recorders)
+    exporters = [
+        one
+        for one in facts.get("exported_by") or ()
+        if not one.startswith(same) and one not in recorders
+    ]
+    parts = (
+        f"{'R' if begins else 'r'}ecorded {recorded}" if recorded else "",
+        f"exported by nsys {list_some(exporters)}" if exporters else "",
+        f"driver {list_some(list(facts['drivers']))}" if facts.get("drivers") else "",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def format_machine_line(facts: dict[str, object]) -> str:
@@ -369,7 +369,7 @@ def format_findings(
     measurements. nothing: the sentence for a job without causes. span: reference of shares. repeats: share of
     the job in its steady state, None without one.
     """
-    width, lines, shown = min(width, TEXT_WIDTH), [], 0
+    width, lines, shown, opens_trace = min(width, TEXT_WIDTH), [], 0, False
     others = [one for one in findings if not one.happens_once]
     said = [] if others else _wrap_text(f"  {capitalize(nothing)}", width, 2)
     is_last = comes_first(findings, others, repeats)
@@ -383,6 +383,7 @@ def format_findings(
             in_detail = full or not is_once or (not number and finding is own[0])
             most = 1 if shown else MOST_EVIDENCE
             shown += not is_once
+            opens_trace |= in_detail and bool(finding.command)
             lines += (
                 _format_finding(finding, width, full, most)
                 if in_detail
@@ -390,7 +391,8 @@ def format_findings(
             )
     if len(others) > shown:
         lines.append(f"  and {len(others) - shown} more: --full")
-    return lines + (said if is_last else [])
+    lines += said if is_last else []
+    return lines + (fold_lines([TRACE], width) if opens_trace else [])
 
 
 def _format_finding(finding: Finding, width: int, full: bool, most: int) -> list[str]:
@@ -442,14 +444,11 @@ def _format_findings(result: Result, style: Style, whole: str) -> list[str]:
     if phases := result.tables.get("phases"):
         [repeats] = phases.frame.filter(phase="steady state")["time_share"]
         span = "the steady state"
-    trace = ["  job.prv is the Paraver trace that `nsys2prv REPORT... job.prv` writes"]
     nothing, shown = (result.missing or [NOTHING])[0], result.findings
-    lines = format_findings(shown, width, style.full, nothing, span, repeats)
     return [
         *style.format_title("Bottlenecks"),
         *[line for note in result.notes[:1] for line in _wrap_text(f"  {note}", width, 2)],
-        *lines,
-        *(fold_lines(trace, width) if any("wxparaver " in line for line in lines) else []),
+        *format_findings(shown, width, style.full, nothing, span, repeats),
     ]
 
 

@@ -43,11 +43,11 @@ from nsys2prv.verdict.words import ADVICE, TEXTS, Said, choose_advice, say
 GRAPHICS = {"opengl_gpu", "vulkan_gpu", "dx11_gpu", "dx12_gpu"}
 #: Errors of CUDA that are no failure: not ready, and those at the end of a process.
 NO_FAILURES = (600, 4, 201, 709)
-#: GPU activity in memory operations -> its name where nothing else runs.
-EXPOSED = {
-    "copy": "exposed copies",
-    "fill memory": "exposed fills",
-    "copy or fill memory": "exposed memory operations",
+#: What memory operations of GPUs are -> what GPUs do then, and what that is called where nothing else runs.
+COPYING = {
+    "copies": ("copy", "exposed copies"),
+    "fills": ("fill memory", "exposed fills"),
+    "both": ("copy or fill memory", "exposed memory operations"),
 }
 
 
@@ -176,7 +176,7 @@ def describe_devices(facts: JobFacts) -> str:
     shares = (
         (compute, "compute"),
         (active - compute - copies, "exposed communication"),
-        (copies, EXPOSED[_judge_copies(frames["copies"])[0]]),
+        (copies, COPYING[_judge_copies(frames["copies"])[0]][1]),
         (length - active, idle),
     )
     parts: list[str] = []
@@ -331,7 +331,8 @@ def describe_loss(
                 key = "unexplained" if reason else choose_advice("calls", call=call) or "ahead"
                 advice = facts.advise(key)
     elif name == "copies":
-        does, advice = _judge_copies(frames["copies"])
+        sort, advice = _judge_copies(frames["copies"])
+        does = COPYING[sort][0]
         evidence = [*describe_copies(frames["copies"])]
     else:
         does = "communicate"
@@ -369,21 +370,21 @@ def describe_loss(
 
 
 def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
-    """Describe the GPUs' memory operations, and return advice for the longest ones."""
+    """Return what operations of memory are (of COPYING), and what helps against those that take most time."""
     advice = ADVICE["copies_alone"]
     if not copies.height:
-        return "copy", advice
+        return "copies", advice
     most = sum_copies(copies).row(0, named=True)
     size = most["bytes"] / most["count"]
     fills = copies.filter(operation=MEMSET)["time"].sum() / max(copies["time"].sum(), 1)
-    does = "copy" if fills < FEW else "fill memory" if fills > 1 - FEW else "copy or fill memory"
+    sort = "copies" if fills < FEW else "fills" if fills > 1 - FEW else "both"
     if most["operation"] == MEMSET:
         advice = ADVICE["fills"]
     elif size < SMALL_COPY:
         advice = ADVICE["small_copies"].format(size=format_size(size))
     elif map_labels("memory_kind")["pageable"] in (most["source"], most["destination"]):
         advice = f"{ADVICE['pageable']}. Or: {advice}"
-    return does, advice
+    return sort, advice
 
 
 def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:
@@ -398,7 +399,8 @@ def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:
 def describe_copies(copies: pl.DataFrame) -> list[Said]:
     """Describe the main copies by direction and kind of memory. copies: as for sum_copies."""
     operations, labels = list_labels("memory_operation"), list_labels("memory_kind")
-    kinds = {kind: one.lower() for kind, one in labels.items() if one != "Unknown"}
+    known = set(labels) - {map_labels("memory_kind")["unknown"]}
+    kinds = {kind: labels[kind].lower() for kind in known}
     return [
         say(
             "copied",

@@ -69,6 +69,9 @@ def make_run(
                 "activity": ["NVTX ranges step"],
             }
         ),
+        ("efficiencies", "focus"): pl.DataFrame(
+            {"found_by": ["NVTX ranges step"], "of_ranges": [True]}
+        ),
         ("time", "by_iteration"): pl.DataFrame({"lane": 0, "begin_ns": begins[:-1]}),
         ("operations", "operations"): pl.DataFrame(
             {"operation": ["load"], "calls": [2 * steps], "host_ns": [60 * US * steps]}

@@ -13,7 +13,7 @@ from tools.view_answers import SAMPLES
 import nsys2prv
 from nsys2prv.cli import main
 from nsys2prv.figures.result import FINDING_KINDS, NOTHING, Finding, Gain
-from nsys2prv.show.text import format_findings
+from nsys2prv.show.text import TRACE, format_findings
 from nsys2prv.verdict.findings import _order_groups
 from nsys2prv.verdict.words import TEXTS
 from nsys2prv.writers.paraver.cfg import list_core_views
@@ -95,9 +95,10 @@ def test_findings_as_text() -> None:
         "         Try       look",
         look,
         command,
+        TRACE,
     ]
     more = "         Views     views/idle_gaps.cfg"
-    assert format_findings([finding], full=True)[-3:] == [look, more, command]
+    assert format_findings([finding], full=True)[-4:] == [look, more, command, TRACE]
     limit = Finding.from_dict({**finding.as_dict(), "share": 0.2, "at_most": True})
     large = replace(limit, share=0.5)
     assert _order_groups([limit, large], 0.9) == [large, limit]
@@ -109,11 +110,11 @@ def test_findings_as_text() -> None:
         "  Startup and shutdown (one-time costs, in % of this job)",
         " 50.0%  Rank 1 (n GPU0) is late.",
     ]
-    assert format_findings([finding, start])[7:] == once
+    assert format_findings([finding, start])[7:] == [*once, TRACE]
     assert "         Try       look" in format_findings([start, finding])[2:7]
     assert format_findings([start], nothing="none", repeats=0.3)[:3] == ["  None", *once]
     lines = format_findings([start], nothing="none", repeats=0.2)
-    assert lines[:2] + lines[-1:] == [*once, "  None"]
+    assert lines[:2] + lines[-2:] == [*once, "  None", TRACE]
     assert len(format_findings([start], full=True)) == len(lines) + 1
     copies = Gain("exposed_copies", "Copies.", 0.1)
     for one, repeats, expected in (
@@ -130,7 +131,7 @@ def test_findings_as_text() -> None:
     assert format_findings([limit, finding])[7].startswith(
         "  Causes (savings: how much shorter the job"
     )
-    assert format_findings([finding] * 7)[-1] == "  and 4 more: --full"
+    assert format_findings([finding] * 7)[-2] == "  and 4 more: --full"
     assert all(
         len(line) <= 40
         for line in format_findings([replace(finding, title="word " * 40, advice="word " * 40)], 40)

@@ -175,3 +175,10 @@ def test_low_factors_are_explained_by_findings() -> None:
     assert "load balance efficiency 70.0%-: Rank 1 is late (20.0%)" in text
     assert "orchestration efficiency 60.0%-: no finding explains it" in text
     assert study.list_recommendations()[0][1] == [None, None, 0.2]
+
+
+def test_a_page_of_whole_captures(tmp_path: Path) -> None:
+    """Without a steady state a page draws all of a run, and iterations of it have no table."""
+    page = tmp_path / "study.html"
+    assert main(["study", str(GRAPHS.parent), "--whole", "--html", str(page), "-q"]) == 0
+    assert "<svg" in page.read_text()

@@ -56,6 +56,8 @@ class Reason(Struct, frozen=True):
     inside: str = ""
     #: It takes longer as the clock of GPUs is lower, or shorter as it is higher.
     is_of_clock: bool = False
+    #: Its name, or else `inside`, is of the time between two calls.
+    is_between: bool = False
 
     def __str__(self) -> str:
         """Return the reason as text: `rank 2 takes 2.0 ms longer in load_batch`."""
@@ -64,7 +66,7 @@ class Reason(Struct, frozen=True):
 
         def place(name: str) -> str:
             """Return where hosts are: in a call or range, or between two calls."""
-            return name if name.startswith("between ") or not name else f"in {name}"
+            return name if self.is_between or not name else f"in {name}"
 
         facts = {
             "who": who,

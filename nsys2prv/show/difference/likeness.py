@@ -104,5 +104,5 @@ def find_unseen_host(runs: Sequence[Run]) -> str:
 
 def repeat_alike(runs: Sequence[Run]) -> bool:
     """Return whether iterations of both runs are NVTX ranges of the same name: a region that both have."""
-    first, second = (str((run.job.steady or {}).get("activity")) for run in runs)
-    return first == second and first.startswith("NVTX")
+    rows = [run.job.find_row("efficiencies", "focus") for run in runs]
+    return all(one.get("of_ranges") for one in rows) and len({one["found_by"] for one in rows}) == 1

@@ -247,6 +247,7 @@ class _Causes(Struct, frozen=True):
             times,
             first["range"] if is_single else first["name"],
             family == "kernels" and is_of_clock(times, self.clock),
+            first["part"] == "host" and not first["range"],
         )
 
 

@@ -190,15 +190,15 @@ class _Places:
         return Moment(begin, end, view, shown, culprits, collective)
 
     def place_typical(self, results: Mapping[str, Result]) -> Moment:
-        """Return the median iteration, or all of a job that does not repeat itself, with the lanes that
-        others wait for most.
+        """Return the median iteration, or all of a job without iterations or analysed as a whole, with the
+        lanes that others wait for most.
         """
         begin, end, lanes, steady = 0, self._job.duration, [], self._job.steady
-        if steady:
+        if steady and (by_iteration := results["time"].tables.get("by_iteration")):
             edges = steady.edges
             at = int(np.argsort(np.diff(edges), kind="stable")[(len(edges) - 1) // 2])
             begin, end = int(edges[at]), int(edges[at + 1])
-            own = results["time"].tables["by_iteration"].frame.filter(iteration=at + 1)
+            own = by_iteration.frame.filter(iteration=at + 1)
             if "delays_ns" in own.columns:
                 lanes = own.sort("delays_ns", descending=True)["lane"].to_list()
         return Moment(begin, end, (begin, end), self._choose_lanes(lanes[:1], lanes))

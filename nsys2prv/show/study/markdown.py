@@ -10,6 +10,7 @@ from nsys2prv._util import __version__
 from nsys2prv._util.files import load_templates
 from nsys2prv._util.text import escape_to_one_line, format_nanoseconds, format_share
 from nsys2prv.figures.study_model import FAIR, GOOD, SIGNS, ComparedRuns, Row, rate_efficiency
+from nsys2prv.show.study.plots import find_sections
 from nsys2prv.show.study.summary import describe_history, summarise_study, write_title
 from nsys2prv.show.text import GROUPS, WORKS, format_figure, format_work, use_micro_sign
 
@@ -18,16 +19,6 @@ INDENT = "&nbsp;" * 4
 #: An underscore within a word means nothing.
 _SPECIAL = re.compile(r"[\\`*\[\]<>|~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
-#: Begin of the name of a picture -> the section that shows it.
-SECTIONS = {
-    "runs": "structure",
-    "speed": "scalability",
-    "factors": "scalability",
-    "time_of": "scalability",
-    "balance": "balance",
-    "regions": "regions",
-    "over": "history",
-}
 #: Sections in the order of the document, by which figures are numbered.
 ORDER = ("structure", "scalability", "regions", "balance", "history")
 
@@ -50,7 +41,7 @@ def format_markdown(study: ComparedRuns, pictures: Mapping[str, str] | None = No
     texts = {
         "title": title,
         "summary": summary,
-        "pictures": _sort_pictures(pictures or {}),
+        "pictures": _sort_pictures(study, pictures or {}),
         "history": describe_history(study),
         "version": __version__,
         "indent": INDENT,
@@ -60,12 +51,14 @@ def format_markdown(study: ComparedRuns, pictures: Mapping[str, str] | None = No
     return use_micro_sign(template.render(study=study, **texts))
 
 
-def _sort_pictures(pictures: Mapping[str, str]) -> dict[str, list[tuple[int, str, str]]]:
+def _sort_pictures(
+    study: ComparedRuns, pictures: Mapping[str, str]
+) -> dict[str, list[tuple[int, str, str]]]:
     """Return section -> the pictures that it shows: number, title, path."""
     sections: dict[str, list[tuple[int, str, str]]] = {one: [] for one in ORDER}
+    section_of = find_sections(study) if pictures else {}
     for name, path in pictures.items():
-        section = next(own for start, own in SECTIONS.items() if name.startswith(start))
-        sections[section].append((0, name.replace("_", " "), path))
+        sections[section_of.get(name, "balance")].append((0, name.replace("_", " "), path))
     numbers = count(1)
     return {
         section: [(next(numbers), *rest) for _, *rest in own] for section, own in sections.items()

@@ -14,6 +14,7 @@ from statistics import fmean
 
 from markupsafe import escape
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.text import format_nanoseconds, format_share, shorten
 from nsys2prv.figures.study_model import GOOD, GPU_TIME, HOST_TIME, ROW_OF, ComparedRuns, Run
@@ -58,6 +59,8 @@ class Plot(Struct, frozen=True):
     """Some lines over an axis."""
 
     title: str
+    #: Section of the document that shows it.
+    section: str
     #: Unit of values: `ratio` (logarithmic), `share` (of 1) or `time` (ns).
     unit: str
     #: What the axis is of, the place of each point on it, and what that is called.
@@ -85,6 +88,11 @@ def draw_study(study: ComparedRuns) -> dict[str, str]:
     return pictures
 
 
+def find_sections(study: ComparedRuns) -> dict[str, str]:
+    """Return name -> the section of the document that shows a picture; those of balance are not among them."""
+    return {"runs": "structure"} | {_name(one.title): one.section for one in list_plots(study)}
+
+
 def make_file(picture: str) -> str:
     """Return a picture as a file, with its style."""
     return picture.replace(">", f' xmlns="http://www.w3.org/2000/svg"><style>{STYLE}</style>', 1)
@@ -110,10 +118,12 @@ def list_plots(study: ComparedRuns) -> list[Plot]:
     acceptable = {f"{format_share(GOOD, 0)} (POP)": [GOOD] * len(runs)}
     ideal = {"ideal": [count / study.reference_run.units for count in counts]}
     measured = {"measured": figures.get("speedup", ("", []))[1]}
-    plots = [Plot("Speed-up", "ratio", *over, measured, ideal)] if has_scale else []
+    plots = [Plot("Speed-up", "scalability", "ratio", *over, measured, ideal)] if has_scale else []
     for part, title in (("device", "devices"), ("mpi", "MPI")):
         found = [figures[path] for name in FACTORS[part] if (path := f"{part}.{name}") in figures]
-        plots.append(Plot(f"Factors of {title}", "share", *over, dict(found), acceptable))
+        plots.append(
+            Plot(f"Factors of {title}", "scalability", "share", *over, dict(found), acceptable)
+        )
     regions = [
         {row.path: values for row, values in of_run} for _, of_run in study.list_region_figures()
     ]
@@ -126,7 +136,7 @@ def list_plots(study: ComparedRuns) -> list[Plot]:
             head: [of_run[path][at] if path in of_run else None for of_run in regions]
             for at, head in enumerate(study.region_heads)
         }
-        plots.append(Plot(f"Regions: {title}", unit, *over, lines, guide))
+        plots.append(Plot(f"Regions: {title}", "regions", unit, *over, lines, guide))
     most = max(len(run.iteration_ns) for run in runs)
     if most > 1:
         numbers = [float(at) for at in range(most)]
@@ -136,20 +146,28 @@ def list_plots(study: ComparedRuns) -> list[Plot]:
         }
         labels = [str(at + 1) for at in range(most)]
         plots.append(
-            Plot("Time of each iteration", "time", "iteration of the focus", numbers, labels, lines)
+            Plot(
+                "Time of each iteration",
+                "scalability",
+                "time",
+                "iteration of the focus",
+                numbers,
+                labels,
+                lines,
+            )
         )
     past = [*(one.name for one in study.history), "now"]
     places = [float(at) for at in range(len(past))]
     for path, unit in (("elapsed_ns", "time"), (best, "share")):
         title = f"Over the studies: {ROW_OF[path].name}"
         lines = dict(study.list_history(path))
-        plots.append(Plot(title, unit, "studies", places, past, lines))
+        plots.append(Plot(title, "history", unit, "studies", places, past, lines))
     return [plot for plot in map(_leave_unknown_out, plots) if plot.lines]
 
 
 def _leave_unknown_out(plot: Plot) -> Plot:
     known = {name: own for name, own in plot.lines.items() if any(one is not None for one in own)}
-    return Plot(plot.title, plot.unit, plot.axis, plot.places, plot.names, known, plot.guide)
+    return replace(plot, lines=known)
 
 
 # ---- how it is drawn ------------------------------------------------------------------------------

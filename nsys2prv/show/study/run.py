@@ -12,6 +12,7 @@ import polars.selectors as cs
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_nanoseconds, format_share, list_some
+from nsys2prv.figures.device_group import COMMUNICATION, list_labels
 from nsys2prv.figures.efficiencies import HOST_THREADS, USEFUL
 from nsys2prv.figures.study_model import (
     FORMAT,
@@ -27,7 +28,12 @@ from nsys2prv.show.text import say_clock
 
 #: What is not counted as work of iterations: kernels that communicate are counted by operation, and some
 #: calls happen once in a job.
-NO_WORK = ("Communication", "MPI_Init", "MPI_Init_thread", "MPI_Finalize")
+NO_WORK = (
+    list_labels("kernel_class")[COMMUNICATION],
+    "MPI_Init",
+    "MPI_Init_thread",
+    "MPI_Finalize",
+)
 #: When a run began, in its environment.
 BEGIN = "begin (UTC)"
 #: Iterations that take so many times the median are named if they come regularly, at least so often.
