@@ -156,7 +156,7 @@ class OpenJob(Closable):
         stream, samples, helper), paraver_task (from 1, as Paraver counts), rank (from 0), who (the rank, or
         the process that has none), node, device, stream.
         """
-        return self.reader.rows.threads.drop("task").rename({"process": "paraver_task"})
+        return self.reader.rows.threads.drop("task", "clocks").rename({"process": "paraver_task"})
 
     @property
     def devices(self) -> pl.DataFrame:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT, OPEN, group_rows, number_linked, take_rows
 from nsys2prv._util.native import NEEDS_CORE, core
 from nsys2prv._util.stored_columns import read_frame
+from nsys2prv.conversion.clocks import group_comparable_reports
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.captures import CAPTURES
 from nsys2prv.events.catalogue import load_catalogue
@@ -146,12 +147,16 @@ def make_row_table(job: Job) -> RowTable:
         elif isinstance(key, StreamKey):
             kinds[thread], streams[thread] = STREAM, key.stream
     tasks_of_model = zip(model.processes, model.labels, tree.tasks, strict=True)
+    clocks = group_comparable_reports(job)
     rows = [
-        (number, process.rank, process.is_by_name, label, tree.nodes[task.node], row.name, row.gpu)
+        (
+            *(number, process.rank, process.is_by_name, label, tree.nodes[task.node]),
+            *(clocks[process.report], row.name, row.gpu),
+        )
         for number, (process, label, task) in enumerate(tasks_of_model, 1)
         for row in task.threads
     ]
-    tasks, ranks, by_name, labels, nodes, names, numbers = (
+    tasks, ranks, by_name, labels, nodes, groups, names, numbers = (
         list(column) for column in zip(*rows, strict=True)
     )
     gpus = _identify_gpus(job)
@@ -171,13 +176,14 @@ def make_row_table(job: Job) -> RowTable:
         "by_name",
         "who",
         "node",
+        "clocks",
         "device",
         "stream",
     )
     threads = pl.DataFrame(
         [
             *(range(count), tree.labels, names, numbers, kinds, tasks, ranks, by_name, labels),
-            *(nodes, devices, streams),
+            *(nodes, groups, devices, streams),
         ],
         schema=dict.fromkeys(columns, pl.Int64)
         | dict.fromkeys(("row", "name", "kind", "who", "node"), pl.String)

@@ -302,7 +302,7 @@ def _pair_hosts(
     if len(here) > 1 and (in_order is None or in_order[2]):
         own_rows, own = _concat_groups(calls, here)
         other_rows, others = _concat_groups(calls, theirs)
-        places, _ = sequences.pair_calls(others, own, noise, False, UTC_ERROR)
+        places, _ = sequences.pair_calls(others, own, noise, UTC_ERROR)
         if places is not None:
             return own_rows[places[places >= 0]], other_rows[places >= 0], 0.0
     return in_order

@@ -263,7 +263,7 @@ def _find_unknown(reader: EventReader) -> Unknown:
     left = kernels.join(met, on="node_begin", how="anti")
     columns = ["thread", "operation", "meeting"]
     parts = [met.select(columns)]
-    for part in match_by_ends(reader, left, (met,)) if left.height else ():
+    for part in match_by_ends(reader, left) if left.height else ():
         more = part.join(left.select("node_begin", "operation"), on="node_begin")
         last = pl.col("meeting") + int(parts[-1]["meeting"].max() or 0)
         parts.append(more.select("thread", "operation", meeting=last))

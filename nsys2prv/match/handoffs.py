@@ -16,10 +16,9 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import DURATION, number_linked
+from nsys2prv._util.columns import DURATION
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.match import BY_WAITS
-from nsys2prv.match.meetings import list_collectives
 from nsys2prv.table.event_reader import NO_UNIT, EventReader
 
 #: Layouts of OS runtime calls.
@@ -219,7 +218,7 @@ def _group_threads(
     known = {int(owners[row]) for row in known}
     none = {"waits": waits.clear(), "pauses": pauses.clear(), "wakes": wakes.clear()}
     groups: dict[int, list[_Thread]] = {}
-    group_of = _group_hosts(reader)
+    group_of = reader.rows.get_column("clocks").tolist()
     for row in sorted(callers | {*frames["waits"]}):
         parts = {name: frame.get(row, none[name]) for name, frame in frames.items()}
         since, until, of_place, call = (
@@ -236,20 +235,6 @@ def _group_threads(
         )  # fmt: skip
         groups.setdefault(group_of[row], []).append(thread)
     yield from (threads for threads in groups.values() if len(threads) <= MOST_THREADS)
-
-
-def _group_hosts(reader: EventReader) -> list[int]:
-    """Return a host-group number for each row: times within a group are comparable by collectives."""
-    nodes = reader.rows.threads["node"].to_list()
-    table = list_collectives(reader).filter((pl.col("late") >= 0).all().over("collective"))
-    node = pl.Series(nodes, dtype=pl.String).gather(table["thread"])
-    table = table.select("collective", node=node)
-    linked = table.unique().group_by("collective").agg(pl.col("node").sort())["node"].unique()
-    sets = [[node] for node in {*nodes}] + linked.to_list()
-    group_of = {
-        node: one for own, one in zip(sets, number_linked(sets), strict=True) for node in own
-    }
-    return [group_of[node] for node in nodes]
 
 
 def _match_threads(threads: Sequence[_Thread]) -> Iterator[pl.DataFrame]:

@@ -7,7 +7,7 @@ each process (:mod:`mpi_collectives`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import polars as pl
@@ -77,13 +77,13 @@ def _match_collectives(reader: EventReader) -> pl.DataFrame:
     for rule in RULES:
         if reader.layouts.isdisjoint(rule.layouts):
             continue
-        found = _complete(rule.find(reader)).with_columns(pl.col("collective") + before)
+        found = _complete(reader, rule.find(reader)).with_columns(pl.col("collective") + before)
         table.extend(found.select(pl.col(name).cast(kind) for name, kind in COLLECTIVES.items()))
         before = max(before, int(found["collective"].max() or 0))
     return table
 
 
-def _complete(found: pl.DataFrame) -> pl.DataFrame:
+def _complete(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
     """Return members with all columns."""
     blocking = {"since": pl.col("begin"), "until": pl.col("end")}
     alike = {"awaits": ROOT | OTHERS, "is_root": False, "later": False, "inside": False}
@@ -95,8 +95,12 @@ def _complete(found: pl.DataFrame) -> pl.DataFrame:
     )
     if "late" in found.columns:
         return found
-    first, last = pl.col("begin").min().over("collective"), find_last("collective")
-    found = found.with_columns(first=first, last=last, comparable=pl.lit(True))
+    clocks = reader.rows.find("clocks", found["thread"])
+    found = found.with_columns(clocks).with_columns(
+        first=pl.col("begin").min().over("collective"),
+        last=find_last("collective"),
+        comparable=(pl.col("clocks").n_unique() == 1).over("collective"),
+    )
     return measure_waits(found, "since", "until")
 
 
@@ -219,40 +223,34 @@ ENDS_TOGETHER, ALWAYS, MOST_TIMES, MOST_STEPS = (30_000, 15_000, 5_000), 0.98, 4
 MUCH_CLOSER = 3.0
 
 
-def match_by_ends(
-    reader: EventReader, kernels: pl.DataFrame, met: Sequence[pl.DataFrame]
-) -> list[pl.DataFrame]:
+def match_by_ends(reader: EventReader, kernels: pl.DataFrame) -> list[pl.DataFrame]:
     """Match kernels that are in no collective or message by their ends, and return the members of each
     `meeting`: kernels of one name that end together, on streams on which all kernels of that name do so. The
     match is not certain: ranks in step may belong to several communicators. Streams that meet several others,
     as in a pipeline, are matched after the rest.
 
-    kernels: `thread`, `begin`, `end`, `name`, `node_begin` (a unique number). met: `meeting` and `thread` of
-    known members.
+    kernels: `thread`, `begin`, `end`, `name`, `node_begin` (a unique number).
     """
-    of_threads = reader.rows.threads.select("thread", "task", "node")
+    of_threads = reader.rows.threads.select("thread", "task", "node", "clocks")
     kernels = _describe_kernels(reader, kernels.drop("bytes").join(of_threads, on="thread"))
     found = _find_streams_together(kernels)
     if of_threads["node"].n_unique() == 1:
         return found
-    # Hosts that share no meeting may have clocks that do not agree.
-    known = [part.join(of_threads, on="thread").select("meeting", "node") for part in met]
-    known += [part.select("meeting", "node") for part in found]
-    shared = (part.filter((pl.col("node").n_unique() > 1).over("meeting")) for part in known)
-    hosts = {host for part in shared for host in part["node"]}
-    return [part.filter(pl.col("node").is_in(hosts)) for part in found]
+    # What ends together on a host whose clock is not known may have members elsewhere, too.
+    alone = of_threads.filter((pl.col("node").n_unique() == 1).over("clocks"))
+    is_sure = (pl.col("clocks").n_unique() == 1).over("meeting")
+    is_sure &= ~pl.col("clocks").is_in(alone["clocks"].implode())
+    return [part.filter(is_sure) for part in found]
 
 
-def match_graphs(
-    reader: EventReader, graphs: pl.DataFrame, met: Sequence[pl.DataFrame]
-) -> pl.DataFrame:
+def match_graphs(reader: EventReader, graphs: pl.DataFrame) -> pl.DataFrame:
     """Return the members of meetings (`meeting`) of graphs that were traced as a whole, with kernels of
-    NCCL inside: they end together however far their begins are apart. Arguments as of
+    NCCL inside: they end together however far their begins are apart. graphs: as the kernels of
     :func:`match_by_ends`.
     """
     schema = {name: graphs.schema[name] for name in ("thread", "begin", "end", "node_begin")}
     parts = [pl.DataFrame(schema=schema | dict.fromkeys(("meeting", "step"), pl.Int64))]
-    for step, part in enumerate(match_by_ends(reader, graphs, met)):
+    for step, part in enumerate(match_by_ends(reader, graphs)):
         begins, ends = (
             (pl.col(name) - pl.col(name).min().over("meeting")).sum().over("group")
             for name in ("begin", "end")

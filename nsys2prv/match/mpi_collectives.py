@@ -13,6 +13,7 @@ import re
 import numpy as np
 import polars as pl
 
+from nsys2prv.clock import UTC_ERROR, NoiseKind
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.mpi import (
     ALL,
@@ -31,6 +32,7 @@ from nsys2prv.match.mpi_protocols import (
     QUICK,
     TIMES_USUAL,
 )
+from nsys2prv.match.sequences import number_by_order
 from nsys2prv.table.event_reader import EventReader
 
 #: Whom a member waits for.
@@ -69,7 +71,8 @@ def find_last(over: str) -> pl.Expr:
 
 def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
     """Return the MPI collectives: the n-th calls of the processes of a communicator belong together, counted
-    from the end if a report lacks the first ones. A communicator with differing n-th calls is left out.
+    from the first one that all have recorded, if none ends before another begins; otherwise calls that end
+    together.
     """
     blocking, at_once = list_meeting_values()
     found = reader.read_begins("mpi_collective", ("call", "communicator", "root", "sent"))
@@ -86,23 +89,26 @@ def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
         later=pl.col("call").is_in(list(at_once)),
     )
     found = found.unique(("thread", "begin"), keep="first", maintain_order=True)
-    number, count = (
-        expr.over("communicator", "task").cast(pl.Int64)
-        for expr in (pl.int_range(pl.len()), pl.len())
-    )
-    found = found.sort("begin", maintain_order=True).with_columns(number=number, count=count)
-    is_even = (pl.col("count").min() == pl.col("count").max()).over("communicator")
     found = found.with_columns(
-        number=pl.col("number") - pl.when(is_even).then(0).otherwise("count"),
+        reader.rows.find("clocks", found["thread"]).alias("clock"),
+        noise_kind=pl.lit(int(NoiseKind.MPI)),
+        group="communicator",
+        member="task",
+        signature="call",
+        # When those end that return at once tells nothing.
+        role=pl.when("later").then(FROM_LOWER).otherwise("waits"),
+        began=pl.lit(False),
         tasks=pl.col("task").n_unique().over("communicator"),
     )
-    together = ("communicator", "number")
+    error = BETWEEN_HOSTS if reader.rows.threads["node"].n_unique() > 1 else ON_HOST
+    found, _ = number_by_order(found, UTC_ERROR, error)
+    found = found.sort("begin", maintain_order=True)
+    together = ("communicator", "ordinal")
     has_root = pl.col("waits").is_in([ALL, FROM_LOWER]) | (
         pl.col("is_root").sum().over(together) == 1
     )
-    found = found.filter((pl.len().over(together) == pl.col("tasks")) & has_root).filter(
-        (pl.col("call").n_unique().over(together) == 1).all().over("communicator")
-    )
+    is_whole = (pl.len() == pl.col("tasks").first()) & (pl.col("call").n_unique() == 1)
+    found = found.filter(is_whole.over(together) & has_root)
     leaf = ~pl.col("is_root")
     found = found.with_columns(
         rule=pl.lit(BY_CALLS),

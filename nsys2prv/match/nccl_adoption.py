@@ -607,7 +607,7 @@ def _compare_queues(
     if in_order:
         partners = _pair_in_order(own.end, other.end)
     else:
-        partners, _ = pair_calls(own.calls, other.calls, LINE_NOISE, False, UTC_ERROR)
+        partners, _ = pair_calls(own.calls, other.calls, LINE_NOISE, UTC_ERROR)
     if partners is None:
         return None
     found = partners >= 0

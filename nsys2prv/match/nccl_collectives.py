@@ -560,12 +560,12 @@ def _write_in_order(path: Path, group: int, rows: pl.DataFrame) -> tuple[Block, 
 
 
 def _load_calls(block: Block, member: int, pivot: int) -> pl.DataFrame:
-    """Return the end, signature and role of a member's calls in a block, by their begins."""
+    """Return begin, end, signature and role of a member's calls in a block, by their begins."""
     rows = block.read()
     calls = rows[_find_member(rows, member)]
     signature = hash_signatures(*(calls[name].to_numpy() for name in EQUAL_COLUMNS))
-    end = pl.col("time_end") - pivot
-    return calls.select(end=end, signature=pl.Series(signature), role=find_role())
+    begin, end = (pl.col(name) - pivot for name in ("time_begin", "time_end"))
+    return calls.select(begin=begin, end=end, signature=pl.Series(signature), role=find_role())
 
 
 def _find_member(rows: pl.DataFrame, member: int) -> np.ndarray:

@@ -113,9 +113,11 @@ def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]
     return pl.concat([numbered, rest]), findings + order_findings
 
 
-def number_by_order(calls: pl.DataFrame, error: float) -> tuple[pl.DataFrame, list[ClockFinding]]:
+def number_by_order(
+    calls: pl.DataFrame, error: float, own_error: float | None = None
+) -> tuple[pl.DataFrame, list[ClockFinding]]:
     """Return the calls of known collectives with `ordinal`, by the order in which each member made
-    them. error: of the clocks as placed, ns.
+    them. error, own_error: as of :func:`number_group`.
     """
     ordinals, findings = [], []
     calls = calls.sort("noise_kind", "group", "member", "begin", maintain_order=True)
@@ -124,7 +126,8 @@ def number_by_order(calls: pl.DataFrame, error: float) -> tuple[pl.DataFrame, li
             Member(own["member"][0], own.height, own.clone, own["began"][0], own["clock"][0])
             for own in part.partition_by("member", maintain_order=True)
         ]
-        fits, group_findings = number_group(members, part["noise_kind"][0], part["group"][0], error)
+        owner = part["noise_kind"][0], part["group"][0]
+        fits, group_findings = number_group(members, *owner, error, own_error)
         findings += group_findings
         ordinals += [fits.get(at, np.full(member.count, -1)) for at, member in enumerate(members)]
     numbered = calls.with_columns(ordinal=pl.Series(np.concatenate(ordinals)))
@@ -204,15 +207,9 @@ def _fit_members(
         own = member.load()
         calls = CallSequence.from_frame(own)
         error = errors[member.clock == members[at].clock]
-        partners, kind = pair_calls(calls, reference, noise, whole, error)
-        if (
-            partners is None
-            and whole
-            and are_even(calls, reference)
-            and do_meet(own, others, noise)
-        ):
-            # Ends that scatter say nothing, but nobody ends before the last has begun.
-            partners = in_order
+        partners, kind = _pair_in_order(own, others, noise, whole, error), None
+        if partners is None:
+            partners, kind = pair_calls(calls, reference, noise, error)
         count = member.count
         if partners is not None:
             fits[number] = in_order if np.array_equal(partners, in_order) else partners
@@ -224,19 +221,17 @@ def _fit_members(
 
 
 def pair_calls(
-    member: CallSequence, reference: CallSequence, noise: Noise, whole: bool, error: float
+    member: CallSequence, reference: CallSequence, noise: Noise, error: float
 ) -> tuple[np.ndarray | None, FindingKind | None]:
     """Return the reference's place of each of the member's calls, -1 without; or None and why not.
-
-    whole: whether both have all calls, from the beginning. error: of the clocks as placed, ns.
+    error: of the clocks as placed, ns.
     """
     count = len(member)
     if are_even(member, reference):
         ends, others = member.end[member.all], reference.end[member.all]
         fits = do_fit_in_order(ends, others, noise)
         if fits and (
-            whole
-            or not len(ends)
+            not len(ends)
             or are_nearby(ends, others, error)
             or rate_in_order(member.ends, reference.ends, noise, reference.rivals) >= SURE_RATING
         ):
@@ -264,22 +259,61 @@ def are_even(member: CallSequence, reference: CallSequence) -> bool:
     )
 
 
-def do_meet(member: pl.DataFrame, reference: pl.DataFrame, noise: Noise) -> bool:
-    """Return whether there is a line between the clocks by which no call in which all wait for all
-    ends before its partner has begun, the calls taken in their order.
+def _pair_in_order(
+    own: pl.DataFrame, other: pl.DataFrame, noise: Noise, whole: bool, error: float
+) -> np.ndarray | None:
+    """Return the places of the partners of calls in their order, None where it is not certain: no call in
+    which all wait for all ends before its partner has begun. Where clocks agree, the first call of who
+    begins later belongs to the one that the other is in then, and with the next ones some would; else both
+    must have all calls (`whole`), and any line between the clocks will do. error: of the clocks as placed, ns.
     """
-    sample = choose_evenly(member.height, COMPARED_ENDS)
-    sample = sample[(member["role"] == Role.ALL).to_numpy()[sample]]
-    if not len(sample):
-        return False
+    is_even, agrees = own.height == other.height, error <= ALIGNED_ERROR
+    if not agrees:
+        return _meet(own, other, 0, noise, np.inf) if whole and is_even else None
+    shift = _find_first(own, other) - _find_first(other, own)
+    if is_even and not shift:
+        return _meet(own, other, 0, noise, ALIGNED_ERROR)
+    if any(_meet(own, other, shift + by, noise, error) is not None for by in (-1, 1)):
+        return None
+    return _meet(own, other, shift, noise, error)
+
+
+def _meet(
+    own: pl.DataFrame, other: pl.DataFrame, shift: int, noise: Noise, error: float
+) -> np.ndarray | None:
+    """Return the places of partners so much further than the calls, None where some do not meet. error: of
+    the clocks as placed, ns; inf where any line may be between them.
+    """
+    place = np.arange(own.height) + shift
+    place = np.where((place >= 0) & (place < other.height), place, -1)
+    sides = own.filter(place >= 0), other[place[place >= 0]]
+    sample = choose_evenly(sides[0].height, COMPARED_ENDS)
+    sample = sample[(sides[0]["role"] == Role.ALL).to_numpy()[sample]]
+    if not len(sample) or not are_even(*map(CallSequence.from_frame, sides)):
+        return None
     # From the first one on, as a drift counts from there: clocks may be hours apart.
+    is_known = np.isfinite(error)
+    firsts = [sides[0 if is_known else at]["end"].min() for at in range(2)]
     (begin, end), (other_begin, other_end) = (
-        frame.select(pl.col("begin", "end") - pl.col("end").min())[sample].to_numpy().T
-        for frame in (member, reference)
+        side.select(pl.col("begin", "end") - first)[sample].to_numpy().T
+        for side, first in zip(sides, firsts, strict=True)
     )
-    drift = np.linspace(-USUAL_DRIFT, USUAL_DRIFT, TRIED_DRIFTS)[:, None]
-    least, most = other_begin - end * (1 + drift), other_end - begin * (1 + drift)
-    return bool((least.max(axis=1) <= most.min(axis=1) + noise.slack).any())
+    drifts = np.zeros(1) if is_known else np.linspace(-USUAL_DRIFT, USUAL_DRIFT, TRIED_DRIFTS)
+    rate = 1 + drifts[:, None]
+    least = np.maximum((other_begin - end * rate).max(axis=1), -error)
+    most = np.minimum((other_end - begin * rate).min(axis=1), error)
+    return place if (least <= most + noise.slack).any() else None
+
+
+def _find_first(own: pl.DataFrame, other: pl.DataFrame) -> int:
+    """Return the place of the call of the other that is not over when one's first call in which all wait
+    for all begins, by clocks that agree; 0 for none.
+    """
+    synchronizes = pl.col("role") == Role.ALL
+    first = own.filter(synchronizes)["begin"].min()
+    if first is None:
+        return 0
+    return other.select((synchronizes & (pl.col("end") >= first)).arg_max()).item() or 0
 
 
 def _pair_by_time(

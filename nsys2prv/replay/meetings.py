@@ -85,9 +85,8 @@ def find_nccl_meetings(
     nodes = reader.rows.threads.select("thread", "node")
     messages, shared = _share_links(messages.join(nodes, on="thread", maintain_order="left"))
     left = kernels.join(table, on=_KEY, how="anti").join(messages, on="node_begin", how="anti")
-    found = match_by_ends(reader, left, (members, messages))
-    frames = (members, messages, *found)
-    inside = match_graphs(reader, graphs, frames)
+    inside = match_graphs(reader, graphs)
+    frames = (members, messages, *match_by_ends(reader, left))
     blocking = [frame.with_columns(**_BLOCKING) for frame in frames]
     return _group_members([*blocking, *([shared] if shared.height else [])]), inside
 

@@ -79,7 +79,8 @@ class RowTable(Struct, frozen=True):
     #: A row for each thread of the trace, in their order: `thread` (from 0), `row` (its label), `name`
     #: (that without its address), `gpu` (number of its GPU on its machine, null for none), `kind` (host, stream, samples, helper), `process` (from 1, as Paraver numbers tasks), `task` (from 1: the process, or
     #: its GPU that is a rank of NCCL beside others of it, which `is_gpu` says), `who` (name of the task), `rank` (null where unknown, and of
-    #: such GPUs, which have a `nccl_rank`; of the process `process_rank`), `node`, `device` (index into devices, null for none), `stream`.
+    #: such GPUs, which have a `nccl_rank`; of the process `process_rank`), `node`, `clocks` (a number of the hosts
+    #: whose times can be compared with each other), `device` (index into devices, null for none), `stream`.
     threads: pl.DataFrame
     #: A row for each physical GPU: `device` (from 0), `node`, `gpu` (its number in row names),
     #: `label`, `task` (the first with work).

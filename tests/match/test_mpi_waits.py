@@ -12,8 +12,17 @@ from tools.mpi_jobs import MS, Job, Protocols, Rank, Steps
 from tools.view_answers import Answers, needs_paraver
 
 import nsys2prv
-from nsys2prv.match.meetings import AT_COLLECTIVE, HELD, LATE_RECEIVER, LATE_SENDER, list_mpi_waits
+from nsys2prv.match import BY_CALLS
+from nsys2prv.match.meetings import (
+    AT_COLLECTIVE,
+    HELD,
+    LATE_RECEIVER,
+    LATE_SENDER,
+    list_collectives,
+    list_mpi_waits,
+)
 
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
 #: Views that are tables, and the place of what their columns are in the keys of sums.
 TABLES = {"analysis/mpi_waiting_2dh.cfg": 1, "analysis/mpi_waiting_for_2dh.cfg": 2}
 KIND, TIME, TASK = 50100016, 50100017, 50100018
@@ -137,3 +146,38 @@ def test_paraver_shows_the_waits_of_sql(reports: list[Path], tmp_path: Path) -> 
 def test_nothing_is_found_unless_it_is_asked_for(reports: list[Path], tmp_path: Path) -> None:
     trace, _ = convert_and_read(reports, tmp_path / "o.prv")
     assert not trace.list_intervals(KIND)
+
+
+def _list_partners(folder: Path) -> set[frozenset[tuple[int, int]]]:
+    """Return the pairs of calls (thread, begin) that belong together in collectives of MPI."""
+    with nsys2prv.open(folder) as job:
+        table = list_collectives(job.reader).filter(pl.col("rule") == BY_CALLS)
+    table = table.select("collective", call=pl.struct("thread", "begin"))
+    pairs = table.join(table, on="collective").filter(pl.col("call") != pl.col("call_right"))
+    return {
+        frozenset((tuple(one.values()), tuple(other.values())))
+        for _, one, other in pairs.iter_rows()
+    }
+
+
+def test_captures_that_begin_and_end_at_different_collectives_match_no_others(
+    tmp_path: Path,
+) -> None:
+    """One rank lacks the first three, another the last three: counted from either side, calls would be
+    matched with earlier or later ones.
+    """
+    whole = _list_partners(SAMPLES / "mpi")
+    assert len(whole) == 156
+    lost = {0: "ASC", 1: "DESC"}
+    for rank in range(4):
+        path = tmp_path / f"stencil{rank}.sqlite"
+        path.write_bytes((SAMPLES / "mpi" / path.name).read_bytes())
+        with sqlite3.connect(path) as database:
+            database.execute(
+                "DELETE FROM MPI_COLLECTIVES_EVENTS WHERE start IN (SELECT start FROM"
+                f" MPI_COLLECTIVES_EVENTS ORDER BY start {lost.get(rank, 'ASC')} LIMIT ?)",
+                (3 if rank in lost else 0,),
+            )
+    found = _list_partners(tmp_path)
+    assert found <= whole
+    assert len(found) > len(whole) / 2
