@@ -296,8 +296,7 @@ def _choose_stored_fields(plan: CutPlan, options: Options, selection: Selection)
     layouts, masks = load_catalogue().layouts, plan.field_masks
     needed = dict.fromkeys(masks, 0)
     if options.report or any(kind.opt_in and not kind.tables for kind in selection.kinds):
-        needed = dict.fromkeys(masks, 1)
-        needed |= {name: layout.every_mask for name, layout in layouts.items()}
+        needed = dict.fromkeys(masks, 1) | dict.fromkeys(layouts, -1)
     elif options.states:
         needed |= {name: layout.state_mask for name, layout in layouts.items()}
     if plan.region:

@@ -330,7 +330,7 @@ def test_launches_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
     every, asked = write("every.prv", cut=WITH_LAUNCHES)
     launches = re.findall(r"^3:.*:5500[12]\n", every, re.MULTILINE)
     rest = re.sub(r"^3:.*:5500[12]\n", "", every, flags=re.MULTILINE)
-    assert re.sub(r":9200:\d+", "", rest) == usual != rest
+    assert re.sub(r":(9200|63000063):\d+", "", rest) == usual != rest
     made = summary.ledger.lines
     assert sum(one.left_out.get(Reason.LAUNCH_LEFT_OUT, 0) for one in made.values()) == len(
         launches
@@ -360,7 +360,13 @@ def test_attributes_that_are_kept(tmp_path: Path) -> None:
 def test_kernels_have_one_launch_configuration(tmp_path: Path) -> None:
     """In place of attributes that are written where they are asked for."""
     prv, rows = tmp_path / "o.prv", [make_kernel(5, 9, gridX=3, blockX=32, registersPerThread=40)]
-    trace, summary = convert_and_read([make_export(tmp_path / "r.sqlite", {KERNEL: rows})], prv)
+    reports = [make_export(tmp_path / "r.sqlite", {KERNEL: rows})]
+    usual, _ = convert_and_read(reports, prv, cut=CutOptions())
+    (kernel,) = usual.list_intervals(63000006)
+    assert set(kernel.others) == {63000060, 63000061}
+    lacking = {fit.path: fit.lacking for fit in find_views_for_trace(prv)}
+    assert "--lines launches" in lacking["extra/basics/cuda_kernel_launch.cfg"]
+    trace, summary = convert_and_read(reports, prv, cut=WITH_LAUNCHES)
     (kernel,) = trace.list_intervals(63000006)
     assert set(kernel.others) <= {63000060, 63000061, 63000063, 9200}
     label = trace.get_label(63000063, kernel.others[63000063])
