@@ -228,7 +228,7 @@ class OpenJob(Closable):
         return assess_quality(self.prepared, ends[False], ends[True])
 
     def _describe_reach(self, reach: Reach) -> str:
-        """Return how far calls of a thread or process are recorded, as text."""
+        """Describe the end of the recorded calls of a thread or process."""
         rows = self.reader.rows.threads
         who = str(rows.filter(process=reach.task)["who"][0])
         if reach.thread >= 0:
@@ -266,7 +266,8 @@ class OpenJob(Closable):
 
     @cached_property
     def reaches(self) -> list[Reach]:
-        """Return how far CUDA and MPI calls are recorded, where not to the end, by all of a job that was cut."""
+        """Return the ends of CUDA and MPI recording before the end of the capture, from the whole job if it
+        was cut."""
         job, reader, saved = self.prepared, self.reader, self.saved_reader
         if job.uncut:
             reader, saved = make_event_reader(job.uncut), job.folder / "uncut-reader"
@@ -490,8 +491,8 @@ class OpenJob(Closable):
         return self.analyse("findings", useful=useful)["findings"].findings
 
     def places(self) -> pl.DataFrame:
-        """Return where in the program hosts are while GPUs are idle, by call stacks and CPU samples,
-        the longest first of each rank: `who`, `where`, `time_ns`, `idle_share`; empty without stacks.
+        """Return the program locations of hosts while GPUs are idle, by call stacks and CPU samples, the
+        longest first for each rank: `who`, `where`, `time_ns`, `idle_share`; empty without stacks.
         """
         tables = self.analyse("findings")["findings"].tables
         return tables["places"].frame if "places" in tables else pl.DataFrame()

@@ -173,7 +173,7 @@ class FolderBudget:
 
 
 def count_allowed(least: int, size: int, bytes_each: int) -> int:
-    """Return how many of something input of this size (bytes) may have."""
+    """Return the number of items allowed for input of this size (bytes)."""
     return least + size // bytes_each
 
 

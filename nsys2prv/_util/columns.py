@@ -157,7 +157,7 @@ def mask_changes(*columns: np.ndarray) -> np.ndarray:
 
 
 def find_edges(column: np.ndarray) -> np.ndarray:
-    """Return where each run of equal values begins, and behind the last one where that ends."""
+    """Return the begin of each run of equal values, followed by the end of the last one."""
     return np.append(np.flatnonzero(mask_changes(column)), len(column))
 
 

@@ -184,7 +184,7 @@ def _describe_ending(number: int) -> str:
 
 
 def describe_written() -> str:
-    """Return which files this run has written."""
+    """Name the files that this run has written."""
     if not _written:
         return "nothing was written"
     more = f" and {len(_written) - 1:,} more" if len(_written) > 1 else ""

@@ -58,11 +58,11 @@ class Spans(Struct, frozen=True, eq=False):
         return int(self.begin[longest]), int(self.end[longest])
 
     def find_hull(self) -> tuple[int, int]:
-        """Return when the first interval begins and the last one ends; zeros of none."""
+        """Return the begin of the first interval and the end of the last one, or zeros."""
         return (int(self.begin[0]), int(self.end[-1])) if len(self) else (0, 0)
 
     def until(self, times: np.ndarray) -> np.ndarray:
-        """Return how much of the set is before each time."""
+        """Measure how much of the set is before each time."""
         times = np.ascontiguousarray(times, np.int64)
         if not len(self):
             return np.zeros(times.shape, np.int64)
@@ -96,7 +96,7 @@ class Spans(Struct, frozen=True, eq=False):
         return self & merge_spans(np.array([begin]), np.array([end]))
 
     def within(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Return how much of the set is within each [begin, end)."""
+        """Measure how much of the set is within each [begin, end)."""
         lengths = self.until(end)
         for first in range(0, len(begin), INTERVAL_ROWS):
             part = slice(first, first + INTERVAL_ROWS)
@@ -108,7 +108,7 @@ class Spans(Struct, frozen=True, eq=False):
         return int(self.within(other.begin, other.end).sum())
 
     def contains(self, times: np.ndarray) -> np.ndarray:
-        """Return which times are in the set."""
+        """Return a mask of the times in the set."""
         if not len(self):
             return np.zeros(np.shape(times), bool)
         index = np.searchsorted(self.begin, times, "right") - 1

@@ -119,7 +119,7 @@ def format_seconds(ns: int) -> str:
 
 
 def choose_decimals(length: int) -> int:
-    """Return how many decimals of seconds distinguish the ends of a span well. length: ns."""
+    """Return the number of decimals of seconds that distinguish the ends of a span well. length: ns."""
     return min(max(11 - len(str(max(length, 1))), 3), 9)
 
 

@@ -168,8 +168,8 @@ class Pool(Struct):
     def run_in_order(
         self, function: Callable[[T], R], tasks: Iterable[T], together: int = 1
     ) -> Iterator[R]:
-        """Yield results in the order of the tasks. together: number of tasks sent to a worker at a time, with
-        at most two times as many for each submitted beyond those awaited (:meth:`limit_together`). Raise
+        """Yield results in the order of the tasks. together: number of tasks sent to a worker at a time;
+        further submitted ones go in groups of at most twice as many (:meth:`limit_together`). Raise
         LostWorker if a worker process was killed.
         """
         if self.executor is None:
@@ -206,7 +206,7 @@ class Pool(Struct):
                 )
 
     def limit_together(self, tasks: int, most: int) -> int:
-        """Return how many of small tasks, `most` at most, go together so that all workers have some."""
+        """Return the number of small tasks, at most `most`, to group so that all workers have some."""
         return max(1, min(most, tasks // (4 * self.jobs)))
 
     def _submit(self, function: Callable[[T], R], task: T) -> Future[R]:

@@ -138,7 +138,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; {self.help_hint}")
 
     def _show_option(self, name: str) -> str:
-        """Return how an option that takes a value is written."""
+        """Return the spelling of an option that takes a value."""
         option = self._option_string_actions.get(name)
         return f"{name} {(option.metavar if option else None) or 'VALUE'}"
 

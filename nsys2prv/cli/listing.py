@@ -151,7 +151,7 @@ def _format_table(columns: dict[str, list[str]]) -> list[str]:
 
 
 def _find_unusual(cells: list[str]) -> list[bool]:
-    """Return which cells differ from most others."""
+    """Return a mask of the cells that differ from most others."""
     [(usual, _)] = Counter(cells).most_common(1)
     return [cell != usual for cell in cells]
 

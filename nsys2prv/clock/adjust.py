@@ -238,8 +238,8 @@ class _Network:
     def _find_roads(
         self, start: int, moved: Corrections, orders: Precedences, bend: float
     ) -> dict[int, _Road]:
-        """Return where each part of a component may be against its first one. bend: by how much
-        precedences are violated as no lines satisfy them all, ns.
+        """Return the freedom of each part of a component relative to its first one. bend: by how much
+        precedences are violated because no lines satisfy them all, ns.
         """
         before, after = self.part[orders.before], self.part[orders.after]
         inside = (self.component[before] == start) & (self.component[after] == start)

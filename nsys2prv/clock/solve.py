@@ -243,7 +243,7 @@ class Evidence(Struct, frozen=True):
     messages: Precedences
 
     def judge(self, corrections: Corrections) -> Verdict:
-        """Return how often and by how much the corrections violate causality, before and after."""
+        """Count and measure the corrections' violations of causality, before and after."""
         nothing = np.zeros_like(corrections.offset)
         held = np.append(self.collectives["held"].to_numpy(), self.messages.held)
         verdict: dict[str, dict[str, dict[str, int]]] = {"used": {}, "held back": {}}

@@ -134,7 +134,7 @@ def _list_facts_of_nccl(results: Sequence[WorkResult]) -> list[dict[str, StoredF
 
 
 def _find_captures(job: Read) -> Captures:
-    """Return which reports were recorded together."""
+    """Find the reports that were recorded together."""
     events, recorded = {}, {}
     for report, (first, last) in job.spans.items():
         if job.placements[report].method != UNPLACED:

@@ -199,7 +199,7 @@ class Job(Placed, frozen=True, eq=False, kw_only=True):
 
     @property
     def begin_utc(self) -> datetime | None:
-        """Return when the trace begins, in UTC; None where no report has a clock."""
+        """Return the begin of the trace in UTC, or None if no report has a clock."""
         is_placed = any(placement.method != UNPLACED for placement in self.placements)
         if not is_placed or not 0 < self.epoch < END_OF_DATES:
             return None

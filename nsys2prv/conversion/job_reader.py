@@ -91,7 +91,7 @@ def make_event_reader(job: Job, whole: bool = False) -> EventReader:
 
 
 def _list_captures(job: Job) -> tuple[CaptureFile, ...]:
-    """Return where nodes of graphs were captured."""
+    """Return the captures of graph nodes."""
     results = [result for result in job.ordered_results if CAPTURES in result.facts]
     threads: dict[int, dict[int, int]] = {result.report: {} for result in results}
     for (report, key), thread in job.model.rows.items() if results else ():
@@ -124,7 +124,7 @@ def _find_main_rows(job: Job) -> np.ndarray:
 
 
 def _list_damaged(job: Job, main: np.ndarray) -> pl.DataFrame:
-    """Return where and when damaged work is in the trace. main: as :func:`_find_main_rows` returns it."""
+    """Return the place and time of damaged work in the trace. main: from :func:`_find_main_rows`."""
     rows = []
     for one in job.damaged:
         clock, sides = job.clocks[one.report], (np.array([one.begin]), np.array([one.end]))
@@ -447,7 +447,7 @@ def _find_critical_path(job: Job, reader: EventReader, found: Found) -> list[Row
 
 
 def _find_mpi_waiting(_: Job, reader: EventReader, __: Found) -> list[Rows]:
-    """Return when threads wait in MPI."""
+    """Return the spans in which threads wait in MPI."""
     waits = list_mpi_waits(reader)
     thread, begin, end, kind, other = (waits[name].to_numpy() for name in waits.columns)
     columns = {"kind": kind, "time": end - begin, "task": reader.rows.get_column("process")[other]}

@@ -211,7 +211,7 @@ def _sort_records(
 
 
 def _mask_idle_threads(task: StateWork, global_ids: GlobalIds) -> np.ndarray:
-    """Return which threads are host threads without any event or line."""
+    """Return a mask of the host threads without any event or line."""
     silent = task.outside == RUNNING
     for run in task.runs:
         if not silent.any():

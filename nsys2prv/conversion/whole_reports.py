@@ -426,7 +426,7 @@ def _find_launches(
 def _find_captures(
     segments: Sequence[Segment], begin: list[int], end: list[int]
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Return when each process captured streams: begins and ends, each ascending. A capture lasts
+    """Return the times when each process captured streams: begins and ends, each ascending. A capture lasts
     until it is ended on the same thread. begin, end: ids of the functions.
     """
     calls: dict[int, list[np.ndarray]] = defaultdict(list)

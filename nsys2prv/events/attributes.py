@@ -93,9 +93,8 @@ def list_row_columns(kind: EventKind, *layouts: str) -> tuple[str, ...]:
 def read_fields(
     extraction: Extraction, layout: str, columns: Columns | Mapping[str, np.ndarray], mask: int = -1
 ) -> dict[str, np.ndarray]:
-    """Read the fields of a layout that name a column; return them by name. mask: bits of those
-    wanted.
-    """
+    """Read the fields of a layout that name a column; return them by name. mask: bits of the requested
+    ones."""
     return {
         field.name: _read_field(extraction, field, columns[field.column])
         for bit, field in enumerate(load_catalogue().layouts[layout].fields)

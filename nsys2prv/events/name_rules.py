@@ -291,11 +291,9 @@ def _renumber(text: str) -> str:
 
 
 def _find_kept_number(text: str, name: str, number: int) -> int:
-    """Return which number of a template's texts the rules keep (0 is the first), by the name and
-    the number that they made of a renumbered one; ABSENT for none.
-
-    _EACH_APART where the other texts may have another name: where it is not the beginning of the
-    text, or has a number in it.
+    """Return the index of the number in a template's texts that the rules keep (0 is the first), from the
+    name and the number of a renumbered text; or ABSENT. Return _EACH_APART if the other texts may have other
+    names: the name is not the beginning of the text, or contains a number.
     """
     if not text.startswith(name) or _NUMBERS.search(text, 0, len(name)):
         return _EACH_APART

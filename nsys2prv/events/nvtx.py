@@ -626,7 +626,7 @@ def _label_leaves(
 
 
 def _count_earlier(*columns: np.ndarray) -> np.ndarray:
-    """Return how many earlier rows are equal to each in these columns."""
+    """Count for each row the earlier rows that are equal in these columns."""
     return count_occurrences(number_rows(*columns)[1])
 
 

@@ -273,7 +273,7 @@ class ReportInfo(Struct, frozen=True):
 
     @property
     def begin_ns(self) -> int | None:
-        """Return when the capture began (local ns), None where that is not known."""
+        """Return the begin of the capture (local ns), or None if unknown."""
         if not self.absolute:
             return self.time_shift
         return None if self.utc_ns is None else self.utc_ns + self.time_shift
@@ -573,7 +573,7 @@ def _trim_uuid(uuid: str) -> str:
 
 
 def _add_instance(gpus: dict[GpuNumber, Gpu], uuid: str, limits: GpuLimits = UNKNOWN) -> GpuNumber:
-    """Add an instance of a GPU, whose model counts once; returns its number."""
+    """Add an instance of a GPU, whose model counts once; return its number."""
     number = GpuNumber(max(gpus, default=-1) + 1)
     gpus[number] = Gpu(number, uuid=uuid, limits=limits)
     return number

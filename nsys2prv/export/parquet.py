@@ -251,7 +251,7 @@ class ParquetFolder(Database):
 
 
 def _count_rows(part: Part, whole: Part) -> int:
-    """Return how many rows of a table a part has."""
+    """Count the rows of a table in a part."""
     if isinstance(part, SomeRows):
         return len(part.rowids)
     return max(0, min(part.last, whole.last) - max(part.first, 1) + 1)

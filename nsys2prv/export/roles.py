@@ -81,7 +81,7 @@ class Evidence(Struct, frozen=True):
 
 
 def describe_processes(processes: int, ranks: int) -> str:
-    """Return how many processes and ranks a job has, as "4 ranks", "1 process" or "6 processes of 4 ranks"."""
+    """Describe the processes and ranks of a job: "4 ranks", "1 process" or "6 processes of 4 ranks"."""
     if processes == ranks > 1:
         return format_count(ranks, "rank")
     how_many = f"{processes:,} process{'' if processes == 1 else 'es'}"
@@ -307,9 +307,9 @@ def _find_claims(
     found: Mapping[ProcessKey, Rank],
     size: int | None,
 ) -> dict[int, Rank]:
-    """Return the ranks of reports without any work: numbers that the launcher or their name gives
-    them, and that the job has and no working process. A daemon inherits the variables of what
-    started it, so these count only where ranks are missing.
+    """Return the ranks of reports without any work: numbers from the launcher or from their name that the job
+    includes but no working process has. A daemon inherits the variables of its parent process, so these count
+    only if ranks are missing.
     """
     taken, claims = {rank.number for rank in found.values()}, {}
     for report in sorted(reports):

@@ -373,9 +373,8 @@ CLOCK_COLUMNS = pl.Schema(
 
 
 def make_clock_table(job: Job) -> pl.DataFrame:
-    """Return how the clock of each host was corrected: host, method, offset_ns, drift_ppm,
-    error_bound_ns (null where it is not known). Empty where there is one clock, or none was to be
-    corrected.
+    """Return the correction of each host's clock: host, method, offset_ns, drift_ppm, error_bound_ns (null if
+    unknown). Empty with only one clock, or without corrections.
     """
     hosts = job.clock_record.hosts if job.clock_record else {}
     rows = [

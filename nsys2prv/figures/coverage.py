@@ -114,7 +114,7 @@ class Coverage(Struct, frozen=True):
 
 
 def _format_spans(spans: Spans) -> str:
-    """Return when the first span begins and the last one ends."""
+    """Format the begin of the first span and the end of the last one."""
     if not len(spans):
         return "nowhere"
     begin, end = (format_nanoseconds(int(time)) for time in (spans.begin[0], spans.end[-1]))
@@ -184,7 +184,7 @@ def _find_lost_ends(job: Job) -> dict[tuple[int, int], int]:
 def _find_report_spans(
     job: Job, reader: EventReader, tasks_of: Mapping[int, set[int]]
 ) -> dict[int, tuple[int, int]]:
-    """Return when each report with events of processes covers them (ns of the trace)."""
+    """Return the spans in which each report with events of processes covers them (ns of the trace)."""
     spans, silent = {}, []
     for report, local in job.spans.items():
         if report not in tasks_of:

@@ -97,14 +97,15 @@ def _find_cpus(runs: pl.DataFrame) -> list[int]:
 
 
 def find_running(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans]:
-    """Return when a thread runs, and when that is known: it is on or off the CPU."""
+    """Return the spans in which a thread runs, and in which it is known to be on or off the CPU."""
     runs, off, _, _ = find_states(unit, thread)
     return runs, unite(runs, off)
 
 
 def collect_cpu_time(unit: DeviceGroup, task: int, threads: list[int], time: Spans) -> Collected:
-    """Yield when threads of a task may wait for a CPU (`cpu_waits`: as of CpuUse), how long they are outside of calls and in MPI, and run there (`cpu_shares`, ns), and if they
-    wait for long, when all threads of the task run (`cpu_runs`: as of CpuUse).
+    """Yield the spans in which threads of a task may wait for a CPU (`cpu_waits`: see CpuUse); the time they
+    spend outside calls and in MPI, and their running time in it (`cpu_shares`, ns); and if they wait for
+    long, the running spans of all threads of the task (`cpu_runs`: see CpuUse).
     """
     if not unit.has(*STATES_OF_THREADS):
         return
@@ -146,9 +147,9 @@ def _list_waits(task: int, thread: int, in_mpi: bool, spans: Spans) -> pl.DataFr
 
 
 def _find_waits(unit: DeviceGroup, thread: int, time: Spans, outside: Spans) -> tuple[Spans, Spans]:
-    """Return when a thread is off the CPU in no recorded call, and in none but of MPI, which looks again
-    and again; never for one that runs for less than a slice between such long times: it sleeps.
-    outside: when it is in no call of CUDA or MPI.
+    """Return the spans in which a thread is off the CPU outside recorded calls, or only in MPI calls, which
+    poll. Exclude threads that run for less than a slice between such long times: they sleep. outside: spans
+    outside CUDA and MPI calls.
     """
     parts = find_host_parts(unit, thread, outside)
     off = unite(*(spans for part, spans in parts if part == "off_cpu"))
@@ -162,7 +163,7 @@ def _find_waits(unit: DeviceGroup, thread: int, time: Spans, outside: Spans) -> 
 
 
 def _list_runs(unit: DeviceGroup, threads: list[int], time: Spans) -> pl.DataFrame:
-    """Return when some threads run within some time, and where: thread, cpu, begin, end, by begin."""
+    """Return the running spans of some threads within some time: thread, cpu, begin, end, by begin."""
     first, last = time.find_hull()
     changes = read_layouts(unit, STATES_OF_THREADS, "state", "cpu")
     changes = changes.filter(pl.col("thread").is_in(threads)).sort(
@@ -181,9 +182,8 @@ def _list_runs(unit: DeviceGroup, threads: list[int], time: Spans) -> pl.DataFra
 
 
 def find_cpu_use(frames: Frames, hosts: Mapping[int, str]) -> CpuUse | None:
-    """Return how a job uses the CPUs of its hosts, where its threads wait for some; None where they do
-    not. hosts: of tasks.
-    """
+    """Describe a job's use of its hosts' CPUs if its threads wait for some, or return None. hosts: of
+    tasks."""
     waits, runs = frames["cpu_waits"], frames["cpu_runs"]
     if not waits.height or not runs.height:
         return None

@@ -196,7 +196,7 @@ class AnalysisOptions(Struct, frozen=True):
         return pl.DataFrame(own, schema=ITERATION_COLUMNS, orient="row")
 
     def get_steady_span(self, duration: int) -> tuple[int, int]:
-        """Return when the steady state, or the whole job, begins and ends (ns)."""
+        """Return the begin and end (ns) of the steady state, or of the whole job."""
         return (self.steady.begin, self.steady.end) if self.steady else (0, duration)
 
     @property
@@ -285,8 +285,8 @@ class DeviceGroup:
 
     @cached_property
     def work(self) -> pl.DataFrame:
-        """Everything that devices executed, by begin: begin, end, thread, device, what, name
-        (value), class, tensor, operation (memory operation, or that of an NCCL kernel).
+        """All work executed by devices, by begin: begin, end, thread, device, what, name (value), class,
+        tensor, operation (of memory, or of an NCCL kernel).
         """
         fields = {layout: [*named.values()] for layout, (_, named) in WORK.items()}
         columns = self.reader.read_joined(fields, self.number, WORK_COLUMNS, self._make_work)
@@ -348,7 +348,7 @@ class DeviceGroup:
         return COMPUTE, GRAPH, *(COMMUNICATING if self.options.useful == "all-kernels" else ())
 
     def find_active_spans(self, device: int) -> Spans:
-        """Return when a device executes anything."""
+        """Return the spans in which a device executes anything."""
         return self.find_device_spans(device, *BUSY["active"])
 
     @property
@@ -371,8 +371,8 @@ class DeviceGroup:
     def find_thread_spans(
         self, threads: Sequence[int], *layouts: str, only: pl.Expr | None = None
     ) -> Spans:
-        """Return when any of these threads is in an event of some layouts, of the covered time. only:
-        which events count.
+        """Return the covered spans in which any of these threads is in an event of some layouts. only: mask
+        of the events that count.
         """
 
         layouts = tuple(filter(self.has, layouts))
@@ -441,7 +441,7 @@ class DeviceGroup:
             self.__dict__.pop("work", None)
 
     def find_mpi_spans(self, threads: Sequence[int]) -> Spans:
-        """Return when any of these threads is in MPI."""
+        """Return the spans in which any of these threads is in MPI."""
         return self.find_thread_spans(threads, *MPI_LAYOUTS)
 
     @cached_property
@@ -558,7 +558,7 @@ def find_driving_threads(unit: DeviceGroup, device: int) -> list[int]:
 
 
 def find_io_spans(unit: DeviceGroup, threads: list[int]) -> Spans:
-    """Return when any of these threads is in a call that may wait for files or the network."""
+    """Return the spans in which any of these threads is in a call that may wait for files or the network."""
     is_io = pl.col("call").is_in(list(unit.options.io))
     return unit.find_thread_spans(threads, "osrt", only=is_io)
 
@@ -568,8 +568,8 @@ _INIT = [_MPI_CALLS["MPI_Init"], _MPI_CALLS["MPI_Init_thread"]]
 
 
 def find_mpi_span(unit: DeviceGroup, thread: int) -> tuple[int, int] | None:
-    """Return when a main thread is between MPI_Init and MPI_Finalize, else between its first and its
-    last call of MPI; None where it has none.
+    """Return the span of a main thread from MPI_Init to MPI_Finalize, otherwise from its first to its last
+    MPI call, or None without any.
     """
     in_mpi = unit.find_mpi_spans([thread])
     if not len(in_mpi):

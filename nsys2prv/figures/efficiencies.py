@@ -174,8 +174,8 @@ def _find_serialisation(ideal: IdealNetwork, begin: int, context: Context) -> fl
 
 
 def _split_communication(rated: pl.DataFrame, prefix: str, serialisation: float) -> pl.DataFrame:
-    """Return efficiencies with the factors of communication efficiency in the first row; transfers
-    without duration make nobody wait longer, so the result is never worse than the measured one.
+    """Return efficiencies with the factors of communication efficiency in the first row. Instantaneous
+    transfers make no rank wait longer, so the result is never worse than the measured one.
     """
     communication = f"{prefix}communication_efficiency"
     first = pl.int_range(pl.len()) == 0

@@ -223,8 +223,8 @@ def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> 
 
 
 def _find_syncs(unit: DeviceGroup, thread: int, layouts: Sequence[str], regions: Spans) -> Spans:
-    """Return when a thread synchronizes in a parallel region, each time until that region's end at the
-    latest: a thread leaves the last barrier of a region only when the next one begins.
+    """Return the spans in which a thread synchronizes in a parallel region, each ending at the end of that
+    region at the latest: a thread leaves the last barrier of a region only when the next one begins.
     """
     events = [unit.select_events(one, [thread]) for one in layouts if unit.has(one)]
     begin, end = (

@@ -98,7 +98,7 @@ def find_host_parts(
 
 
 def _find_candidates(unit: DeviceGroup, thread: int, others: bool) -> list[tuple[str, Spans]]:
-    """Return when a thread may be in each of PARTS, as :func:`find_host_parts` takes them."""
+    """Return the spans in which a thread may be in each of PARTS, as input of :func:`find_host_parts`."""
     runs, off_cpu, ended, away = find_states(unit, thread)
     is_compiler = pl.col("module").is_in(list(unit.options.compilers))
     found = (
@@ -173,7 +173,7 @@ def _find_exit(unit: DeviceGroup, task: int, lives: Spans) -> Spans:
 
 
 def _find_computing(unit: DeviceGroup, thread: int) -> Spans:
-    """Return when a thread computes, by its states and CPU samples."""
+    """Return the spans in which a thread computes, by its states and CPU samples."""
     return unit.remember(
         ("computing", thread),
         lambda: unite(find_states(unit, thread)[0], find_sampled_spans(unit, thread)),
@@ -181,14 +181,15 @@ def _find_computing(unit: DeviceGroup, thread: int) -> Spans:
 
 
 def _find_others(unit: DeviceGroup, thread: int, layout: str) -> Spans:
-    """Return when other threads of a thread's process are in calls of a layout while it computes nothing."""
+    """Return the spans in which other threads of a thread's process are in calls of a layout while it
+    computes nothing."""
     others = [one for one in unit.list_rows(unit.task_of[thread]) if one != thread]
     others = unit.find_thread_spans(others, layout)
     return others - _find_computing(unit, thread)
 
 
 def _find_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
-    """Return when a thread is in each of PARTS to which calls of the system within it belong."""
+    """Return the spans of a thread in each of PARTS that includes nested OS runtime calls."""
     return unit.remember(("before system", thread), lambda: _list_before_system(unit, thread))
 
 
@@ -210,8 +211,8 @@ def _list_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
 
 
 def find_profiler_spans(unit: DeviceGroup, thread: int) -> Spans:
-    """Return when the profiler works on a thread, in its calls and between them. Rows within which the
-    thread makes a whole call are no time of the thread.
+    """Return the spans of profiler overhead on a thread, in its calls and between them. Overhead rows within
+    which the thread makes a whole call do not count.
     """
     if not unit.has("profiler_overhead"):
         return EMPTY
@@ -442,7 +443,7 @@ def describe_parts(
 
 
 def collect_overhead(unit: DeviceGroup) -> Iterator[pl.DataFrame]:
-    """Yield when the profiler works on each thread: thread, begin, end (ns)."""
+    """Yield the profiler overhead on each thread: thread, begin, end (ns)."""
     if unit.has("profiler_overhead"):
         for thread in unit.read_named("profiler_overhead")["thread"].unique().sort().to_list():
             spans = find_profiler_spans(unit, thread)

@@ -250,9 +250,7 @@ def _join_tasks(
 
 
 def _count_warm_up(lengths: np.ndarray, is_first: bool = True) -> int:
-    """Return how many iterations at the beginning are warm-up. is_first: whether the first may be the
-    job's.
-    """
+    """Count the warm-up iterations at the beginning. is_first: whether the first may be the job's first."""
     first = 0
     while first < len(lengths) and lengths[first] > WARM * np.median(lengths[first:]):
         first += 1

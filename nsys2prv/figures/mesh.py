@@ -92,7 +92,7 @@ def sum_by_rank(mesh: Mesh, context: Context) -> pl.DataFrame:
 
 
 def _sum_by_dimension(mesh: Mesh, context: Context) -> pl.DataFrame:
-    """Return how much each dimension communicates and waits in the steady state."""
+    """Sum the communication and wait time of each dimension in the steady state."""
     rows = []
     for one in mesh.dimensions:
         own = _select_kernels(mesh, one)

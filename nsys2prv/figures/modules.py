@@ -216,7 +216,8 @@ def _find_modules(ranges: Ranges) -> np.ndarray:
 
 
 def _place(ranges: Ranges, is_module: np.ndarray, linked: np.ndarray) -> Places:
-    """Return where ranges are. linked: of operators of the backward pass the module of the forward pass."""
+    """Return the places of ranges in the tree. linked: for operators of the backward pass, the module of the
+    forward pass."""
     count = len(is_module)
     module, operator, node = np.full((3, count), -1, np.int32)
     passes = np.zeros(count, np.int8)
@@ -561,8 +562,8 @@ def _join_names() -> pl.Expr:
 
 
 def _compare_layers(sums: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return how the GPU time of an execution differs between layers and between ranks: medians, and the
-    slowest of each; and the layer that takes longer on a rank than on the usual one by most.
+    """Compare the GPU time of an execution between layers and between ranks: medians, and the slowest of
+    each; and the layer that exceeds the median rank most on one rank.
     """
     of_layers = sums.filter(pl.col("layer").is_not_null() & ~pl.col("operator"))
     figures = {"gpu_ns": pl.col("gpu_ns").sum(), "calls": _count_calls()}

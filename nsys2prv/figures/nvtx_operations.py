@@ -172,8 +172,8 @@ def _choose_captors(
     begin: np.ndarray,
     end: np.ndarray,
 ) -> tuple[np.ndarray, pl.DataFrame]:
-    """Return which ranges replayed work counts in by its capture, and that work. group: of the names of
-    ranges.
+    """Return a mask of the ranges in which replayed work counts by its capture, and that work. group: of the
+    names of ranges.
     """
     replays = work.join(captured, on=("thread", "begin"), how="semi", maintain_order="left")
     since, until = find_points_within(thread, begin, end, *to_arrays(replays, "sender", "sent"))

@@ -53,8 +53,8 @@ MOST_TRIED = 20
 
 
 def list_launches(reader: EventReader, unit: int) -> np.ndarray:
-    """Return when the calls begin that launch the kernels of a unit's first device; where most are not
-    known, when these begin. Calls of MPI in a job without GPUs.
+    """Return the begins of the calls that launch the kernels of a unit's first device, or of the kernels if
+    most calls are unknown; for a job without GPUs, of its MPI calls.
     """
     if not reader.layouts & {*WORK}:
         return np.sort(_read_calls(reader, unit)["begin"].to_numpy())
@@ -139,7 +139,8 @@ def _keep_busiest(reader: EventReader, events: pl.DataFrame) -> pl.DataFrame:
 def _list_times(
     reader: EventReader, unit: int, layout: str, field: str = "", values: Sequence[int] = ()
 ) -> np.ndarray:
-    """Return when events of a layout begin in a unit (ns, ascending). values: of a field, of these alone."""
+    """Return the begins of events of a layout in a unit (ns, ascending). values: of a field, to select
+    events."""
     if layout not in reader.layouts:
         return NEVER
     events = reader.read_begins(layout, [field] if field else [], unit)

@@ -56,8 +56,8 @@ class Reach(Struct, frozen=True):
     count: int
 
     def describe(self, who: str, find_label: Callable[..., str]) -> str:
-        """Return how far it reaches, and the events that continue. who: name of the thread or task; find_label: as of
-        Context.
+        """Describe the end of the recording, and the events that continue. who: name of the thread or task;
+        find_label: see Context.
         """
         until, goes_on = format_nanoseconds(self.until), format_nanoseconds(self.goes_on)
         if self.layout == COLLECTIVE:
@@ -164,8 +164,8 @@ def _judge(marks: pl.DataFrame, calls: pl.DataFrame, by: str) -> Iterator[Reach]
 
 
 def find_mpi_reaches(reader: EventReader) -> Iterator[Reach]:
-    """Yield where MPI's calls of a task end early: it has no MPI_Finalize, and another rank makes collective
-    calls later on a communicator of both.
+    """Yield the points at which MPI calls of a task end early: it has no MPI_Finalize, and another rank makes
+    later collective calls on a communicator of both.
     """
     if COLLECTIVE not in reader.layouts:
         return

@@ -347,7 +347,7 @@ class Context(Struct, frozen=True):
     said: set[str] = field(default_factory=set)
 
     def explain_loss(self) -> str:
-        """Return which processes have lost work, for a note; empty where none has."""
+        """Name the processes with lost work, for a note; "" without any."""
         self.said.add(self.options.lost_work)
         return self.options.lost_work
 

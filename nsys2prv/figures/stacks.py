@@ -111,7 +111,7 @@ def _read_mpi_samples(unit: DeviceGroup, thread: int) -> pl.DataFrame:
 
 
 def find_mpi_samples(unit: DeviceGroup, thread: int) -> Spans:
-    """Return when CPU samples show that a thread is in MPI, where MPI was not traced."""
+    """Return the spans in which CPU samples show a thread in MPI, if MPI was not traced."""
     in_mpi = read_mpi_samples(unit, thread).drop_nulls("call")
     begin, lasts = to_arrays(in_mpi, "begin", "lasts")
     return merge_spans(begin - lasts, begin)
@@ -169,7 +169,8 @@ def weigh_samples(begin: pl.Series) -> pl.Series:
 
 
 def find_sampled_spans(unit: DeviceGroup, thread: int, where: pl.Expr | bool = True) -> Spans:
-    """Return when CPU samples show that a thread computes, outside the profiler. where: which samples."""
+    """Return the spans in which CPU samples show a thread computing, outside the profiler. where: selects
+    samples."""
     if not unit.has(*SAMPLES):
         return EMPTY
     begin, lasts = to_arrays(read_samples(unit, thread).filter(where), "begin", "lasts")
@@ -217,8 +218,8 @@ def _find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, S
 
 
 def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
-    """Return how much of some time a thread spends in each place of the program: `place` (functions,
-    see :func:`label_place`), `time` (ns). Of the rest too little is known.
+    """Measure how much of some time a thread spends in each place of the program: `place` (functions, see
+    :func:`label_place`), `time` (ns). The rest of the time is not sufficiently known.
     """
     samples, calls = None, []
     for layout in CALLS:
@@ -323,8 +324,8 @@ def label_place(place: int, context: Context) -> str:
 
 
 def find_place(places: pl.DataFrame, whole: float, context: Context) -> Place | None:
-    """Return where most of some time (ns) is spent; None if that is known of too little of it. places:
-    as :func:`measure_places` returns them.
+    """Return the place of most of some time (ns), or None if too little of it is known. places: from
+    :func:`measure_places`.
     """
     callers = pl.col("place") // (1 << OWNER_BITS)
     sums = places.group_by("place").agg(pl.col("time").sum()).sort("time", maintain_order=True)
@@ -368,8 +369,8 @@ def list_places(frames: Frames, context: Context) -> pl.DataFrame:
 
 
 def count_mpi_samples(unit: DeviceGroup, thread: int, time: Spans) -> pl.DataFrame:
-    """Return how many CPU samples of a thread are in each MPI call within some time, where MPI was not
-    traced: `call`, null outside MPI, and `count`.
+    """Count the CPU samples of a thread in each MPI call within some time, if MPI was not traced: `call`,
+    null outside MPI, and `count`.
     """
     samples = read_mpi_samples(unit, thread)
     inside = pl.Series(time.contains(samples["begin"].to_numpy()), dtype=pl.Boolean)

@@ -421,7 +421,7 @@ class ComparedRuns(Struct):
 
     @property
     def comparison(self) -> str:
-        """Say which run the others are compared with, and how their work grows."""
+        """Name the reference run, and describe how the work of the others grows."""
         reference = f"reference: {self.reference_run.title}"
         if len(self.runs) == 1:
             return "one run: its efficiencies, without scalability"
@@ -431,8 +431,8 @@ class ComparedRuns(Struct):
         return f"{self.scaling.used} scaling{why}; {reference}"
 
     def list_environment(self) -> list[tuple[str, list[str]]]:
-        """Return where and how the runs ran and were recorded: a name, and a text for each run, empty
-        where it is not known.
+        """Return where and how the runs ran and were recorded: a name, and a text for each run, "" if
+        unknown.
         """
         names = dict.fromkeys(name for run in self.runs for name in run.environment)
         return [(name, [run.environment.get(name, "") for run in self.runs]) for name in names]

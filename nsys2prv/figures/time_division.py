@@ -100,7 +100,8 @@ def divide_lane(group: DeviceGroup, task: int, device: int) -> Iterator[tuple[st
 
 
 def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:
-    """Return when NCCL kernels on a device wait for other ranks, and when they move data."""
+    """Return the spans in which NCCL kernels on a device wait for other ranks, and in which they move
+    data."""
     if not group.has(*WAITS):
         return EMPTY, EMPTY
     kernels = group.remember("waits", lambda: read_layouts(group, WAITS, "late", "wait"))
@@ -352,7 +353,7 @@ def collect_stacks(group: DeviceGroup) -> Collected:
 
 
 def _find_idle(group: DeviceGroup, task: int) -> tuple[Spans | None, set[int]]:
-    """Return when all GPUs of a process are idle, None where that is not known, and the threads that
+    """Return the spans in which all GPUs of a process are idle, or None if unknown, and the threads that
     drive them.
     """
     devices = [one for one in group.devices if task in group.list_device_tasks(one)]

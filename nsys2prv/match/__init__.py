@@ -389,7 +389,7 @@ def hash_signatures(*columns: np.ndarray) -> np.ndarray:
 
 
 def count_buckets(files: Sequence[FactFile]) -> int:
-    """Return how many buckets the rows of these facts are to be sorted into."""
+    """Return the number of buckets into which to sort the rows of these facts."""
     return max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
 
 

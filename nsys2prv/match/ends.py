@@ -307,7 +307,7 @@ def find_rival_distances(ends: Ends) -> list[float]:
 
 
 def _rate_misfits(own: Ends, other: Ends, width: float, missing: float) -> np.ndarray:
-    """Return how badly each call fits the nearest of its signature: logarithm of widths, 0 where it
+    """Return the misfit of each call to the nearest call with its signature: logarithm of widths, 0 if it
     fits, at most that of `missing`.
     """
     if not len(own):

@@ -561,7 +561,7 @@ class Mesh(Struct, frozen=True):
         }
 
     def name_places(self) -> dict[int, str]:
-        """Return where each task is: `tp 0 pp 3`; nothing where that is not known."""
+        """Return the place of each task, such as `tp 0 pp 3`, or "" if unknown."""
         if self.places is None:
             return {}
         names = self.places.drop("rank").columns
@@ -666,7 +666,8 @@ def _name_expert_data(dimension: Dimension, found: Sequence[Dimension]) -> Dimen
 
 
 def _estimate_iterations(kernels: pl.DataFrame) -> int:
-    """Return how often ranks do the rarest of their repeated work, or 0 without repeated work: something is done once in each iteration, such as a norm."""
+    """Return the number of repetitions of the rarest repeated work of ranks, or 0 without repeated work:
+    every iteration does something once, such as a norm."""
     by = ("rank", "communicator", "operation", "bytes")
     counts = kernels.group_by(by).agg(pl.col("count").sum())["count"]
     return int(counts.filter(counts >= FEWEST).min() or 0)

@@ -192,8 +192,8 @@ def _outnumbers(waits: pl.Expr, early: pl.Expr) -> pl.Expr:
 
 
 def _learn_roots(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
-    """Return members of rooted collectives with whom else they wait for, by calls in which somebody was
-    late.
+    """Return members of rooted collectives with the additional members they wait for, learned from calls with
+    late members.
     """
     if (found["waits"] == ALL).all():
         return found

@@ -153,7 +153,7 @@ def _find_polls(
 
 
 def _find_arrivals(lines: pl.DataFrame) -> pl.Series:
-    """Return when the last message was sent that the call received which completes each send, 0 for none."""
+    """Return the send time of the last message received by the call that completes each send, or 0."""
     key = ["sender", "released"]
     last = lines.group_by(sender="thread", released="received").agg(came=pl.col("sent").max())
     found = lines.select(key).join(last, on=key, how="left", maintain_order="left")
@@ -165,7 +165,7 @@ def _blank(name: str) -> pl.Expr:
 
 
 def _find_moment(begins: np.ndarray, calls: np.ndarray, since: np.ndarray) -> np.ndarray:
-    """Return when a process is inside one of these calls, not before a time; OPEN where in none."""
+    """Return the first time, from a given time on, when a process is inside one of these calls, or OPEN."""
     return np.where(calls >= 0, np.maximum(begins[calls], since), OPEN)
 
 
@@ -241,7 +241,7 @@ class Limit(Struct, frozen=True):
     above: int = NO_LIMIT
 
     def is_known(self, sizes: np.ndarray) -> np.ndarray:
-        """Return which sizes messages have shown something of."""
+        """Return a mask of the sizes with evidence from messages."""
         return (sizes <= self.below) | (sizes >= self.above)
 
 

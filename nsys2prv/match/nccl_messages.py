@@ -103,7 +103,7 @@ def _sort_into_buckets(context: RelationContext) -> list[tuple[Block, ...]]:
 def list_members(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path
 ) -> pl.DataFrame:
-    """Return who sends or receives on which communicator: `communicator`, `task`, the greatest `peer`,
+    """Return the senders and receivers of each communicator: `communicator`, `task`, the greatest `peer`,
     `rank` and `ranks`, and the `least` peer.
     """
     messages = read_fact(files, tasks, COLUMNS["nccl_members"])

@@ -328,7 +328,7 @@ class _Joiner(Struct):
         self.set_own(np.unique(ends), typical, own)
 
     def find_call_begins(self, ends: np.ndarray) -> np.ndarray:
-        """Return when the calls begin (ns) that end at some nodes."""
+        """Return the begins (ns) of the calls that end at some nodes."""
         columns = self.columns
         first = columns.view("target").searchsorted(ends.astype(np.int32))
         return columns.view("time")[columns.view("source")[first] >> 1]

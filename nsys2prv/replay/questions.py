@@ -1,5 +1,5 @@
-"""Read and write changes in words, such as `rank 3: gpu as others; no cudaFree`, in which people ask for them
-(`--what-if`), and causes name theirs.
+"""Parse and format changes in words, such as `rank 3: gpu as others; no cudaFree`: requests of users
+(`--what-if`), and the changes of causes.
 """
 
 from __future__ import annotations

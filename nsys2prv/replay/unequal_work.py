@@ -143,7 +143,7 @@ def leave_out(
 def _find_share_of_stage(
     replay: Replay, kinds: tuple[Kind, ...], processes: tuple[int, ...]
 ) -> float:
-    """Return which part of the work of a pipeline one stage has, if these are one; else 0."""
+    """Return the share of a pipeline's work in one stage, if these form a stage; otherwise 0."""
     stages = replay.pipeline.stages if replay.pipeline and kinds == GPU else ()
     return 1 / len(stages) if processes in stages else 0.0
 

@@ -1,4 +1,4 @@
-"""Replay a job within a span of time with other weights of some of its work (what-ifs)."""
+"""Replay a job within a span of time with changed weights for some of its work (what-ifs)."""
 
 from __future__ import annotations
 
@@ -346,7 +346,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def _scratch(self) -> np.ndarray:
-        """A column of times, which each what-if writes anew."""
+        """A column of times, which each what-if overwrites."""
         return np.empty_like(self.graph.time.nodes)
 
     def prepare(self) -> None:

@@ -197,8 +197,8 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def steady(self) -> Mapping[str, Any] | None:
-        """The steady state, None for none: `begin_ns`, `end_ns`, `iterations`, and `activity`, by what
-        these were found.
+        """The steady state, or None: `begin_ns`, `end_ns`, `iterations`, and the `activity` that identified
+        them.
         """
         phases = self.find_frame("findings", "phases")
         if phases is not None:

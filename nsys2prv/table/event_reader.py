@@ -314,15 +314,15 @@ class EventReader(Struct, dict=True):
                 yield self.duration + 1 if last is None else last, make_frame(columns)
 
     def find_last_ends(self, layout: str, unit: int) -> np.ndarray:
-        """Return when the last event of a layout ends on each thread (ns), -1 where a unit has none."""
+        """Return the end of the last event of a layout on each thread (ns), -1 in a unit without any."""
         last = np.full(len(self.rows.units), -1)
         for ranges in self._read(RANGE, layout, unit):
             np.maximum.at(last, ranges.column("row"), ranges.until)
         return last
 
     def find_hull(self) -> tuple[int, int]:
-        """Return when the first event of all units begins, and when the last one ends (ns); the begin and
-        the end of the trace where they have none.
+        """Return the begin of the first event of all units, and the end of the last one (ns); the begin and
+        the end of the trace without any.
         """
         first, last = self.duration, self.begin
         counted = [key for key in self._index if key[0] == RANGE and key[2] not in (None, NO_UNIT)]
@@ -397,7 +397,7 @@ class EventReader(Struct, dict=True):
         return pl.concat(replays)
 
     def count_nodes(self, unit: int) -> int:
-        """Return how much of the work of a unit is that of nodes of graphs."""
+        """Count the work of a unit that belongs to graph nodes."""
         count = 0
         for layout in OF_NODES:
             bit = 1 << [field.name for field in load_catalogue().layouts[layout].fields].index(

@@ -89,7 +89,7 @@ RowSpan = tuple[int, int]
 
 @lru_cache(REMEMBERED_SHAPES)
 def find_present_fields(layout: str, field_mask: int) -> dict[str, Field]:
-    """Return the fields of a layout whose bit is set, by name."""
+    """Return the fields of a layout with their bit set, by name."""
     fields = load_catalogue().layouts[layout].fields
     return {field.name: field for bit, field in enumerate(fields) if field_mask >> bit & 1}
 

@@ -135,7 +135,7 @@ def _find_kind(result: WorkResult, layout: str) -> str:
 
 
 def _find_zero_times(runs: Sequence[Run], clock: ClockMap, begin: int) -> np.ndarray:
-    """Return when zeros are due in runs of one GPU, which ascend by their first times (local ns).
+    """Return the times when zeros are due in runs of one GPU, ascending by their first times (local ns).
     begin: of the job, on the shared clock.
     """
     of_runs = [read_run(run, "time")["time"] for run in runs]

@@ -259,7 +259,7 @@ class RangeSlice(Slice):
         return np.where(self._valid[name], column, ABSENT) if name in self._valid else column
 
     def count_callers(self) -> np.ndarray:
-        """Return how many callers rows have, where any has some."""
+        """Return the number of callers of rows, if any has some."""
         return np.count_nonzero(self._ids.callers != ABSENT, axis=1)[self.column(CALLERS)]
 
     def find_order(self) -> np.ndarray:
@@ -292,7 +292,7 @@ class RangeSlice(Slice):
             yield AlikeRanges(self, index.always | some, own)
 
     def find_closings(self) -> np.ndarray:
-        """Return when rows cease to have a state, OPEN for the end of the trace, and these rows."""
+        """Return the times when rows lose a state, OPEN for the end of the trace, and these rows."""
         times, objects = self.index.closings
         if self.run.task >= 0:
             objects = self._ids.objects.get_table(self.run.task)[objects]
@@ -407,7 +407,7 @@ def find_first_times(
 def list_closings(
     slices: Iterable[RangeSlice],
 ) -> Iterator[tuple[RangeSlice, np.ndarray, np.ndarray]]:
-    """Yield when rows cease to have states in a window, and these rows, each with a slice of their
+    """Yield the times when rows lose their states in a window, and these rows, each with a slice of their
     layout. Each part of a table closes its objects; once is enough.
     """
     by_layout: dict[str, list[RangeSlice]] = {}

@@ -71,7 +71,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     @property
     def waiting(self) -> str:
-        """Return who waits for the bottlenecks."""
+        """Return the ranks that wait for the bottlenecks."""
         if is_shared(self.frames):
             return "Kernels"
         return "GPUs" if self.job.has_gpus else "Ranks"
@@ -137,7 +137,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return np.maximum(end - begin, 0)
 
     def find_times(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return when each of these begins and ends (ns)."""
+        """Return the begin and end of each of these (ns)."""
         time = self.graph.time
         return time[self.edges.source[edges]], time[self.edges.target[edges]]
 
@@ -308,7 +308,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return groups
 
     def _find_captures(self, row: np.ndarray, begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return which thread captured work of graphs, and when (ns), by its row and begin; -1 for other work."""
+        """Return the thread and time (ns) of the capture of graph work, by its row and begin; -1 for other
+        work."""
         captor, captured, reader = *np.full((2, len(row)), -1), self.context.reader
         units = reader.rows.units[row]
         for unit in np.unique(units).tolist() if reader.captures else ():

@@ -138,7 +138,7 @@ def _find_short(
 
 
 def describe_cpu(cause: Cause, facts: CauseContext, found: CpuShortage) -> Claim:
-    """Say who waits for a CPU, for which ones, and who has them meanwhile."""
+    """Describe which ranks wait for a CPU, which CPUs these are, and what occupies them meanwhile."""
     job, worst = facts.job, facts.replay.list_saved(cause.changes)
     cpus = f"CPU{'s' if len(found.cpus) > 1 else ''} {format_numbers([*found.cpus])}"
     title = say(found.key, who=job.describe_ranks([*found.tasks]), cpus=cpus, threads=found.threads)

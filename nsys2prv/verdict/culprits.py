@@ -65,7 +65,7 @@ def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
 
 
 def _say_onset(cause: Cause, facts: CauseContext, suspect: Suspect) -> Iterator[Said]:
-    """Say in how many iterations processes lose what they do, and since when."""
+    """Describe how many iterations have the loss, and when it starts."""
     steady = facts.options.steady
     if steady and suspect.kind in KINDS:
         chosen = find_loss(facts, suspect, *facts.replay.list_saved(cause.changes)).shape.chosen
@@ -76,9 +76,7 @@ def _say_onset(cause: Cause, facts: CauseContext, suspect: Suspect) -> Iterator[
 
 
 def _find_stage(facts: CauseContext, suspect: Suspect) -> tuple[int, int]:
-    """Return which stage of a pipeline processes with slow GPUs are, from 1 (0 for none), and of how
-    many.
-    """
+    """Return the pipeline stage of processes with slow GPUs, from 1 (or 0), and the number of stages."""
     stages = facts.replay.pipeline.stages if suspect.kind == "gpu" and facts.replay.pipeline else ()
     is_stage = suspect.processes in stages
     return stages.index(suspect.processes) + 1 if is_stage else 0, len(stages)
@@ -233,8 +231,8 @@ def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
 def _compare(
     facts: CauseContext, suspect: Suspect
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray]:
-    """Return how long some processes do each kind of their work, and how long the others do on
-    average (ns), how often both do so, and the keys of the work.
+    """Return the time of some processes in each kind of their work, and the others' mean (ns), both counts,
+    and the keys of the work.
     """
     table = facts.replay.tabulate(KINDS[suspect.kind])
     is_own = table.mask_processes(suspect.processes)

@@ -74,7 +74,7 @@ NO_VERDICT = "bottlenecks cannot be determined"
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add the findings, the most costly first, answers to what-ifs, and the phases of the job."""
+    """Add the findings, the most costly first, results of what-ifs, and the phases of the job."""
     _replay_job(frames, context, result)
     if steady := context.options.steady:
         result.add("phases", find_phases(context.options.length, context.options.covered, steady))
@@ -280,7 +280,7 @@ def _shows_something(view: str, facts: CauseContext) -> bool:
 
 
 def _skip_unmatched(graph: JobGraph, begin: int, end: int) -> int:
-    """Return when the last NCCL kernel ends that meets no other, where such are only near the begin:
+    """Return the end of the last NCCL kernel without a match, if such kernels are only near the beginning:
     they were launched before the capture.
     """
     edges = graph.graph.edges

@@ -173,8 +173,8 @@ def _measure_device(
 
 
 def _sum_kernels(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
-    """Return how long kernels that do not communicate run in some time (ns) by `name`, `launch` and
-    `device`, and `begin` and `end` of the longest.
+    """Sum the time of kernels that do not communicate in some time (ns) by `name`, `launch` and `device`,
+    with `begin` and `end` of the longest.
     """
     fields, keys = ("kernel", "class", "launch"), ("name", "launch", "device")
     parts = []

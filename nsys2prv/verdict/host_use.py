@@ -226,7 +226,7 @@ class JobFacts(Struct, frozen=True, dict=True):
         return describe_unrecorded(self.frames, self.context)
 
     def find_use(self, when: str) -> HostUse | None:
-        """Return how hosts use a time (before, after, idle, all); None where nothing is known of it."""
+        """Return the host activity in a time (before, after, idle, all), or None if unknown."""
         rows, activities = self.frames["uses"], self.frames["activities"]
         if not rows.height:
             return None

@@ -487,7 +487,7 @@ def _replay_requests(facts: CauseContext, place: int) -> float:
 
 
 def _launch_anew(replay: Replay, calls: np.ndarray) -> np.ndarray:
-    """Return which calls launch a kernel that their process has not launched before."""
+    """Return a mask of the calls that launch a kernel for the first time in their process."""
     graph, edges = replay.graph, replay.edges
     work = np.flatnonzero(edges.kind == Kind.KERNEL)
     work = work[np.argsort(graph.time[edges.source[work]], kind="stable")]

@@ -149,7 +149,7 @@ def find_loss(facts: CauseContext, suspect: Suspect, edges: np.ndarray, saved: n
 def _count_longest(
     table: WorkTable, columns: np.ndarray, edges: np.ndarray, saved: np.ndarray
 ) -> int:
-    """Return how often a process does the work that loses most."""
+    """Return how often a process does the work with the largest loss."""
     own = table.edges[:, columns]
     lines = np.flatnonzero(np.isin(own, edges[[np.argmax(saved)]]).any(axis=1))
     key = np.searchsorted(table.first, lines[0], "right") - 1
@@ -187,7 +187,7 @@ def _list_losses(
 
 
 def _list_begins(facts: CauseContext, process: int, number: int, is_host: bool) -> np.ndarray:
-    """Return when so many iterations begin (ns): of a host its own, where its ranges show them."""
+    """Return the begins of these iterations (ns): for a host its own, if its ranges show them."""
     options, replay = facts.options, facts.replay
     if not options.steady:
         return np.linspace(replay.begin, replay.end, number, endpoint=False)

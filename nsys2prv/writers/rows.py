@@ -223,7 +223,7 @@ class ObjectModel(Struct):
         ]
 
     def describe_processes(self) -> str:
-        """Return how many processes and ranks there are, as text."""
+        """Describe the number of processes and ranks."""
         return describe_processes(self.count, len(self.ranks))
 
     def _name_tasks(self, tasks: Sequence[int]) -> str:

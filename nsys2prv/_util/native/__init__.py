@@ -25,6 +25,6 @@ NEEDS_CORE = (
 
 
 def require_core(what: str) -> None:
-    """Raise Nsys2prvError where there is no compiled core. what: the feature that needs it."""
+    """Raise Nsys2prvError without the compiled core. what: the feature that needs it."""
     if core is None:
         raise Nsys2prvError(f"{what} {NEEDS_CORE}")

@@ -116,8 +116,8 @@ def compare_sides(
 
 
 def find_jump(jobs: Sequence[FinishedJob]) -> tuple[int, pl.DataFrame]:
-    """Return where a series of runs jumps: the place of the run that differs most from that before it; and the
-    series: `run`, `time_ns` (of an iteration, without these of the job), `change_share` from the run before and
+    """Find the jump in a series of runs: the place of the run that differs most from its predecessor; and the
+    series: `run`, `time_ns` (of an iteration, otherwise of the job), `change_share` from the run before and
     `since_first_share`.
     """
     runs = [open_run(job) for job in jobs]

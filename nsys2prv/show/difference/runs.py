@@ -37,11 +37,11 @@ class Run(Struct, frozen=True):
     ranks: int
 
     def count(self, unit: str) -> int:
-        """Return how many units the run is."""
+        """Return the number of units in the run."""
         return self.iterations if unit == "iteration" else 1
 
     def measure(self, unit: str) -> float:
-        """Return how long a unit takes on average (ns)."""
+        """Return the mean time of a unit (ns)."""
         begin, end = self.job.span
         if unit == "iteration":
             return (end - begin) / self.iterations
@@ -122,8 +122,8 @@ def rename(run: Run, names: dict[str, str]) -> Run:
 
 
 def count_work(run: Run, unit: str) -> pl.DataFrame:
-    """Return how often a rank runs each kernel in a unit (`name`, `count`), or where there is none makes each call of
-    MPI; the `time` of all (ns), and which kernel it `follows`.
+    """Count the executions of each kernel per rank and unit (`name`, `count`), or of each MPI call without
+    kernels; add the total `time` (ns), and the kernel it `follows`.
     """
     part = "kernel" if (run.work["part"] == "kernel").any() else "mpi"
     rows = run.work.filter(pl.col("part") == part, pl.col("name") != "")

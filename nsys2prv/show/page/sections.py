@@ -63,8 +63,8 @@ class Bar(Struct, frozen=True):
 
 
 def divide_time(job: FinishedJob) -> tuple[Bar | None, list[Bar]]:
-    """Return where the time of all GPUs went, and that of each, or of each host; least computing first
-    where there are many.
+    """Divide the time of all GPUs, and of each GPU or host; if there are many, those with the least computing
+    come first.
     """
     lanes = job.lanes
     if not lanes.height:

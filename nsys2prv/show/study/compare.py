@@ -238,7 +238,7 @@ def _find_measure(runs: Sequence[Run]) -> str:
 
 
 def _compare_work(runs: Sequence[Run]) -> Iterator[str]:
-    """Say which runs on the same number of devices do different work in an iteration."""
+    """Name the runs on equally many devices with different work in an iteration."""
     for size, alike, times in _group_alike(runs):
         if times >= OTHER_WORK:
             said = WARNINGS["execute" if _find_measure(alike) == "instructions" else "compute"]
@@ -247,7 +247,8 @@ def _compare_work(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _list_repeats(runs: Sequence[Run]) -> Iterator[str]:
-    """Say which runs are repeats, of the same work on as many devices of one model, and how far apart they are."""
+    """Name the runs that are repeats, with the same work on as many devices of one model, and their
+    spread."""
     for size, alike, times in _group_alike(runs):
         if times < OTHER_WORK and len(alike) > 1 and _find_measure(alike):
             lasts = sorted(run.metrics["elapsed_ns"] for run in alike)

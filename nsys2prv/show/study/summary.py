@@ -160,8 +160,8 @@ def _describe_factors(study: ComparedRuns, pair: Pair, whole: str) -> Iterator[s
 
 
 def _describe_computation(study: ComparedRuns, pair: Pair) -> str:
-    """Say which class of kernels takes most of the time that an iteration computes longer, where computation
-    does not scale; "" where it does, or where that is not known.
+    """Name the class of kernels with most of the additional computation time of an iteration, if computation
+    does not scale; otherwise, or if that is unknown, return "".
     """
     scalability = pair[1].find_value("device.computation_scalability")
     if scalability is None or rate_efficiency(scalability) == "good":
@@ -224,7 +224,7 @@ def _join(parts: list[str]) -> str:
 
 
 def _describe_regions(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> Iterator[str]:
-    """Say which region loses most GPU time of an iteration, and which does not get shorter."""
+    """Name the region that loses most GPU time of an iteration, and the region that does not get shorter."""
     regions: dict[str, list[Metrics]] = {
         name: [run.regions.get(name) or {} for run in pair] for name in study.regions
     }

@@ -116,7 +116,7 @@ class CheckFinding(Struct):
 
     @property
     def severity(self) -> Severity:
-        """Return how bad it is."""
+        """Return its severity."""
         return RULES[self.rule].severity
 
     @property
