@@ -1,5 +1,6 @@
 """Documents say what is so: pages that are made, links, what is quoted."""
 
+import ast
 import contextlib
 import re
 import shlex
@@ -177,27 +178,114 @@ def test_troubleshooting_quotes_messages_that_there_are() -> None:
     assert sorted(part for part in parts if part not in source) == []
 
 
-#: Commands that need what tests do not have: an installation, Paraver, or the reader's own reports.
-NOT_RUN = re.compile(r"wxparaver|--install|^(?!nsys2prv)|\brun/|\b4gpu/|\bbefore/|man nsys2prv")
+#: Placeholders and the reader's own files -> what takes their place here.
+STAND_INS = {
+    "REPORT...": "run/",
+    "REPORTS": "run/",
+    "DIR": "views",
+    "TRACE": "job.prv",
+    "A": "before/",
+    "B": "after/",
+    "NAME": "overlap",
+    "COMMAND": "report",
+    "FILE": "f.json",
+    "step*": "iteration*",
+    "step*:100-109": "iteration*:5-9",
+    "10s:20s": "10%:20%",
+    **{f"rank{which}": "run/" for which in ("*.sqlite", "9.sqlite", "*.parquetdir")},
+}
+READERS_JOBS = [
+    "before",
+    "after",
+    "run",
+    "run1",
+    "run2",
+    "run3",
+    "8",
+    "16",
+    "64",
+    "4gpu",
+    "8gpu",
+    "16gpu",
+    "32gpu",
+    "reports",
+]
+
+
+def list_commands(text: str) -> list[list[str]]:
+    """Return the arguments of the commands in blocks of a document, and of those in sentences that name files."""
+    blocks = "\n".join(re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)).replace("\\\n", " ")
+    lines = [line.split("  #")[0].split(" && ")[-1].strip() for line in blocks.splitlines()]
+    lines += re.findall(r"`(nsys2prv [^`]*[/*.A-Z][^`]*)`", text)
+    commands = [shlex.split(line) for line in lines if "wxparaver" not in line]
+    return [
+        [STAND_INS.get(word, word) for word in words]
+        for _, *words in filter(lambda words: words[:1] == ["nsys2prv"], commands)
+        if words not in (["-v", "..."], ["report", "--json", "FILE"])
+    ]
+
+
+COMMANDS = {
+    path.relative_to(DOCS.parent).as_posix(): list_commands(path.read_text(encoding="utf-8"))
+    for path in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")))
+}
+
+
+@pytest.fixture(scope="module")
+def readers_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with jobs, traces and results as a reader of the documents has them."""
+    folder = tmp_path_factory.mktemp("reader")
+    for name in READERS_JOBS:
+        (folder / name).symlink_to(TRAINING)
+    (folder / "sample_reports").symlink_to(TRAINING.parent)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for words in (
+            "run/ job.prv",
+            "report run/ --json report.json",
+            "report after/ --json after.json",
+            "study 4gpu/ 8gpu/ --json study.json",
+        ):
+            assert main([*words.split(), "-q"]) == 0
+    return folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md", "docs/questions.md"])
+@pytest.mark.parametrize("name", [name for name, commands in COMMANDS.items() if commands])
 def test_commands_of_documents_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, readers_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = DOCS.parent
-    blocks = re.findall(
-        r"^```sh\n(.*?)^```$", (root / name).read_text(encoding="utf-8"), re.M | re.S
-    )
-    lines = [
-        line.split("  #")[0].split(" && ")[-1] for block in blocks for line in block.splitlines()
-    ]
-    commands = [shlex.split(line)[1:] for line in lines if not NOT_RUN.search(line.strip())]
-    (tmp_path / "sample_reports").symlink_to(root / "sample_reports")
-    monkeypatch.chdir(tmp_path)
-    for words in commands:
+    monkeypatch.chdir(readers_folder)
+    monkeypatch.setenv("HOME", str(readers_folder))
+    rules = re.search(r"^```yaml\n(.*?)^```$", (DOCS.parent / name).read_text("utf-8"), re.M | re.S)
+    Path("mine.yaml").write_text(rules[1] if rules else "")
+    for words in COMMANDS[name]:
         with contextlib.suppress(SystemExit):
             # A limit may be exceeded, or a capture lack something.
             assert main(words) in (0, 4, 5, 6), words
-    assert commands
+
+
+def test_most_documents_have_commands_that_are_run() -> None:
+    assert sum(map(len, COMMANDS.values())) > 60
+    assert {"README.md", "docs/analysis.md", "docs/cutting.md", "docs/study.md"} <= {
+        name for name, commands in COMMANDS.items() if commands
+    }
+
+
+#: A docstring says what a function does or what a class is, not what it is about.
+RIDDLES = re.compile(
+    r"^(?:(?:Return|Yield|Say|Tell) )?(?:what|whose|those|which|who|whoever)\b(?!-)"
+    r"|\b(?:of which it|tells? of|whoever|is no cause|not to be had)\b",
+    re.I,
+)
+
+
+def test_docstrings_begin_plainly() -> None:
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                text = ast.get_docstring(node) or ""
+                if RIDDLES.search(text):
+                    found.append(f"{path.relative_to(PACKAGE)}: {text.splitlines()[0]}")
+    assert not found

@@ -451,8 +451,8 @@ def _cut_polygon(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.nd
 
 
 def label_connected(one: np.ndarray, other: np.ndarray, size: int) -> np.ndarray:
-    """Return of each host the lowest one that is connected with it in both directions; itself, if
-    none is. Connections lead from `one` to the `other`.
+    """Return for each host the lowest host connected with it in both directions, or itself. Connections lead
+    from `one` to the `other`.
     """
     ahead: dict[int, list[int]] = defaultdict(list)
     behind: dict[int, list[int]] = defaultdict(list)

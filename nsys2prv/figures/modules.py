@@ -448,9 +448,9 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _fold_places(places: pl.Series, names: pl.DataFrame) -> pl.DataFrame:
-    """Return the `path` of each place: names of modules from the outermost, without numbers, and that of an
-    operator (`operator`: whether it ends in one); and the number of the layer that was taken out (`layer`, null for none), of
-    which `name`, at which depth (`since`).
+    """Return the `path` of each place: names of modules from the outermost, without numbers, and of an
+    operator (`operator`: whether it ends in one); and the removed layer number (`layer`, or null), with its
+    `name` and depth (`since`).
     """
     known = names.group_by("part").agg(
         pl.col("text").first(), dotted=pl.col("sort").is_in((MODULE, BEFORE, AFTER)).any()

@@ -475,8 +475,8 @@ class ComparedRuns(Struct):
         return [(one, self.list_shares(one)) for one in order]
 
     def explain_low(self) -> list[tuple[Row, float | None, float, list[Finding]]]:
-        """Return of the largest run each factor that is low, or has fallen: its row, value in the reference and in
-        this run, and the findings that explain it, none where none does.
+        """Return each factor of the largest run that is low, or has fallen: its row, its value in the
+        reference and in this run, and the findings that explain it, if any.
         """
         first, last = self.reference_run, self.runs[-1]
         found, explained = list(map(Finding.from_dict, last.findings)), []

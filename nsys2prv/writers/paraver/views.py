@@ -342,7 +342,7 @@ class TraceContents:
 
     @property
     def firsts(self) -> list[int]:
-        """Of each thread the first one of its task."""
+        """The first thread of each thread's task."""
         return np.searchsorted(self._tasks, self._tasks).tolist()
 
     @property
