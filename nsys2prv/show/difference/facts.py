@@ -65,7 +65,7 @@ class Reason(Struct, frozen=True):
         inside = _shorten(self.inside) if self.inside != self.name else ""
 
         def place(name: str) -> str:
-            """Return where hosts are: in a call or range, or between two calls."""
+            """Describe the place of hosts: in a call or range, or between two calls."""
             return name if self.is_between or not name else f"in {name}"
 
         facts = {
