@@ -370,7 +370,7 @@ def describe_loss(
 
 
 def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
-    """Return what operations of memory are (of COPYING), and what helps against those that take most time."""
+    """Return the kinds of the GPUs' memory operations (of COPYING), and advice for the longest ones."""
     advice = ADVICE["copies_alone"]
     if not copies.height:
         return "copies", advice
