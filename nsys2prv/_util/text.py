@@ -123,6 +123,12 @@ def choose_decimals(length: int) -> int:
     return min(max(11 - len(str(max(length, 1))), 3), 9)
 
 
+def format_span(begin: int, end: int) -> str:
+    """Return a span of time in seconds, with digits that tell its ends apart. begin, end: ns."""
+    digits = choose_decimals(end - begin)
+    return f"{begin / 1e9:.{digits}f}-{end / 1e9:.{digits}f} s"
+
+
 def format_duration(ns: int) -> str:
     """Return a duration in the largest unit that gives a whole number."""
     unit, size = next((unit, size) for unit, size in UNITS.items() if ns % size == 0)

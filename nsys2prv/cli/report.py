@@ -75,7 +75,11 @@ def run_report(options: argparse.Namespace) -> Answer:
     job = _analyse_reports(options)
     if options.title:
         job.description["title"] = options.title
-    _write_files(options, json=job.to_json, html=lambda: _import_page().make_page(job))
+    cuts = {}
+    if options.moment and options.html:
+        number, trace = _parse_moment(options)
+        cuts[number] = Path(os.path.relpath(trace, options.html.parent)).as_posix()
+    _write_files(options, json=job.to_json, html=lambda: _import_page().make_page(job, cuts))
     text = _format_job(job, style)
     if options.paraver_tutorial:
         # Not before it is needed.

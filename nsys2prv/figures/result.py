@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.intervals import Spans
-from nsys2prv._util.text import choose_decimals, format_count, format_ordinal, list_some
+from nsys2prv._util.text import format_count, format_ordinal, format_span, list_some
 from nsys2prv.figures.device_group import AnalysisOptions, Frames
 from nsys2prv.figures.thresholds import MUCH_MORE
 from nsys2prv.replay.job_graph import JobGraph
@@ -168,8 +168,7 @@ class Finding(Struct, frozen=True):
         """
         parts = []
         for begin, end, ranks in self.moments[:1]:
-            digits = choose_decimals(end - begin)
-            parts = [f"{begin / 1e9:.{digits}f}-{end / 1e9:.{digits}f} s"]
+            parts = [format_span(begin, end)]
             if ranks:
                 parts.append(f"rank{'s' * (len(ranks) > 1)} {format_numbers(sorted(ranks))}")
             elif not self.ranks:

@@ -23,7 +23,13 @@ from msgspec.structs import replace
 from nsys2prv._util import __version__
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.files import load_templates, read_data_text
-from nsys2prv._util.text import capitalize, format_count, format_nanoseconds, format_share
+from nsys2prv._util.text import (
+    capitalize,
+    format_count,
+    format_nanoseconds,
+    format_share,
+    format_span,
+)
 from nsys2prv.export.roles import describe_processes
 from nsys2prv.figures.result import NOTHING, TEXTS, Result
 from nsys2prv.figures.study_model import FAIR, GOOD, SIGNS, ComparedRuns, rate_efficiency
@@ -50,17 +56,21 @@ if TYPE_CHECKING:
 
 #: The folder of templates, styles and scripts.
 WEB = f"{__package__}.web"
+#: Traces of moments, where none was written.
+NO_CUTS: Mapping[int, str] = {}
 #: An import of a module of JavaScript: names, module.
 IMPORT = re.compile(r'(?m)^import (\{.*\}) from "\./(\w+)\.js";')
 #: A comment in lines of its own, and the indentation of code.
 COMMENT = re.compile(r"(?m)^ *(?://.*\n|/\*\*(?:.|\n)*?\*/\n)|^ +")
 
 
-def make_page(job: FinishedJob) -> str:
-    """Return the results of a job as a page."""
+def make_page(job: FinishedJob, cuts: Mapping[int, str] = NO_CUTS) -> str:
+    """Return the results of a job as a page. cuts: number of a finding (from 1) -> trace of its moment, relative to
+    the page.
+    """
     mean, bars = sections.divide_time(job)
     title = str(job.description.get("title") or job.description["name"])
-    return fill_page("report", title, job, job=job, mean=mean, bars=bars)
+    return fill_page("report", title, job, job=job, mean=mean, bars=bars, cuts=cuts)
 
 
 def make_job_page(job: OpenJob) -> str:
@@ -224,6 +234,7 @@ def load_environment() -> Environment:
         "percent": format_share,
         "ns": format_nanoseconds,
         "begin_sentence": capitalize,
+        "span": lambda span: format_span(*span),
     }
     return environment
 

@@ -36,7 +36,7 @@ from nsys2prv.figures.nvtx_operations import RANGES
 from nsys2prv.figures.result import name_communicators
 from nsys2prv.figures.time_division import NO_DEVICE, WAITS, list_lanes
 from nsys2prv.match import BY_SET_UP, MPI_RULES
-from nsys2prv.match.meetings import list_collectives
+from nsys2prv.match.meetings import list_collectives, list_mpi_waits
 from nsys2prv.table.event_reader import HOST
 
 if TYPE_CHECKING:
@@ -129,6 +129,10 @@ def read_events(
     members = collectives.drop("end", "of_nccl").unique(["thread", "begin"], keep="first")
     for kind in {"h", "n"} & {*whole}:
         frame = whole[kind].join(members, ["thread", "begin"], "left", maintain_order="left")
+        if kind == "h":
+            waits = _sum_mpi_waits(job, frame)
+            frame = frame.join(waits, ["thread", "begin"], "left", maintain_order="left")
+            frame = frame.with_columns(wait=pl.coalesce("wait", "waited"))
         whole[kind] = frame.with_columns(pl.col("collective", "late", "wait").fill_null(0))
     threads = {row for kind in {"h", "x"} & {*whole} for row in whole[kind]["thread"].unique()}
     names = job.reader.rows.threads["name"]
@@ -136,6 +140,17 @@ def read_events(
     messages, pairs = _read_messages(job, lanes, windows)
     communicators = _name_communicators(job) if "n" in whole else {}
     return Events(whole, messages, pairs, kernels, edges, names, communicators)
+
+
+def _sum_mpi_waits(job: OpenJob, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return how long MPI calls wait for other ranks: thread and begin of the call, waited (ns)."""
+    of_mpi = calls.filter(pl.col("class") == CLASSES.index("mpi")).select("thread", "begin", "end")
+    waits = list_mpi_waits(job.reader).select("thread", since="begin", until="end")
+    inside = waits.sort("since").join_asof(
+        of_mpi.sort("begin"), left_on="since", right_on="begin", by="thread", check_sortedness=False
+    )
+    waited = pl.min_horizontal("until", "end") - pl.col("since")
+    return inside.group_by("thread", "begin").agg(waited=waited.clip(0).sum())
 
 
 def select_events(events: Events, windows: Sequence[Window]) -> Events:

@@ -61,6 +61,9 @@ class Moment(Struct, frozen=True):
     culprits: tuple[int, ...] = ()
     #: The collective of NCCL to point out, 0 for none.
     collective: int = 0
+    #: Name of the report of the first lane, and the moment in its own time, as Nsight Systems shows it.
+    report: str = ""
+    local: tuple[int, int] = (0, 0)
 
 
 class Excerpts(Struct, frozen=True):
@@ -187,7 +190,12 @@ class _Places:
         view = max(0, first - pad), min(self._job.duration, last + pad)
         waiting = members.sort("wait", descending=True)["lane"].to_list() if members.height else []
         shown = self._choose_lanes(culprits, waiting)
-        return Moment(begin, end, view, shown, culprits, collective)
+        job = self._job.prepared
+        task = [*self._lanes][shown[0]][0]
+        report = job.model.processes[task - 1].report
+        local = job.clocks[report].to_local(begin), job.clocks[report].to_local(end)
+        name = job.infos[report].alias or job.infos[report].given.name
+        return Moment(begin, end, view, shown, culprits, collective, name, local)
 
     def place_typical(self, results: Mapping[str, Result]) -> Moment:
         """Return the median iteration, or all of a job without iterations or analysed as a whole, with the

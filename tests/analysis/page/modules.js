@@ -120,7 +120,7 @@ const told = new Map(describeEvent(data, 0, data.getTrack(0, "n"), 0).filter(Arr
 check("an event", [told.get("duration"), told.get("among"), told.get("bytes"), told.get("last")], ["2.00 ms", "world (0-1)", "4.00 kB", "rank 0"]);
 check("a launch", new Map(describeEvent(data, 0, kernels, 0).filter(Array.isArray)).get("by"), "cudaLaunch");
 const moment = { begin: 5_000_000, end: 6_000_000, view: [0, 1], lanes: [0, 1], culprits: [0], collective: 1 };
-check("a moment", describeMoment(data, moment), "5.000 to 6.000 ms (1.00 ms), in iteration 2. The GPU of rank 0 does not compute then; in the middle its host is outside recorded calls, in the NVTX range inner. "
+check("a moment", describeMoment(data, moment), "5.000 to 6.000 ms (1.00 ms), in iteration 2. The GPU of rank 0 does not compute then; its host is mostly outside recorded calls (1.00 ms, mainly in the NVTX range inner). "
   + "To AllReduce of 4.00 kB among world (0-1) rank 0 comes 1.00 ms after the first.");
 
 // ---- tables -----------------------------------------------------------------------------------

@@ -211,6 +211,40 @@ def test_collectives_of_mpi_are_joined_over_ranks() -> None:
     assert (whole["wait"] > 0).sum() > 20
 
 
+def test_mpi_calls_wait_as_the_tables_say() -> None:
+    """The waits of calls on the page add up to those by rank, except those for ranks outside of MPI calls."""
+    with nsys2prv.open(ROOT / "sample_reports" / "mpi", jobs=1, quiet=True) as job:
+        results = job.analyse()
+        (data,) = Page(
+            make_page(FinishedJob(job.describe(), results, choose_excerpts(job, results)))
+        ).jobs
+        table = results["collectives"].tables["mpi_waiting"].frame
+    for rank, own in table.group_by("rank"):
+        lane = next(at for at, one in enumerate(data.facts["lanes"]) if one["who"] == rank[0])
+        assert sum(data.read_track(lane, "h")["wait"]) == pytest.approx(
+            own["wait_ns"].sum(), rel=0.01
+        )
+
+
+def test_moments_have_the_times_of_their_reports() -> None:
+    """A kernel at the begin of a moment is in the report where the page says, for Nsight Systems."""
+    with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
+        results = job.analyse()
+        moments = [one for one in choose_excerpts(job, results).moments if one]
+        frames = [job.frame(name) for name in ("cuda_kernel", "nccl_kernel")]
+    kernels = pl.concat([frame.select("rank", "begin") for frame in frames])
+    assert moments
+    for moment in moments:
+        rank = int(re.search(r"\d+", moment.report)[0])
+        near = kernels.filter((pl.col("rank") == rank) & (pl.col("begin") >= moment.begin))
+        (begin,) = near["begin"].sort()[:1]
+        report = ROOT / "sample_reports" / "training" / moment.report
+        with sqlite3.connect(f"file:{report}?mode=ro", uri=True) as database:
+            query = "SELECT min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE start >= ? - 2"
+            ((start,),) = database.execute(query, (moment.local[0],))
+        assert start - moment.local[0] == pytest.approx(begin - moment.begin, abs=2_000)
+
+
 def test_numbers_are_packed() -> None:
     values = np.array([0, 1, 127, 128, 300, 2**31, 2**55 - 1, -5])
     packed = encode_varints(values)

@@ -345,6 +345,39 @@ def test_the_address_keeps_the_view(training: Path, visit: Callable[..., Any]) -
     assert read_view(page, root) == pytest.approx(first, abs=1)
 
 
+@pytest.mark.slow
+def test_a_link_shows_what_was_shown(training: Path, visit: Callable[..., Any]) -> None:
+    """A copied link has streams, metrics, the place and the opened iteration, but not the colours."""
+    page, root = visit(training), "#whole"
+    page.click("#theme")
+    page.locator(f"{root} button", has_text="streams").click()
+    page.locator(f"{root} select[aria-label^=metrics]").select_option(index=3)
+    page.evaluate("document.querySelector('#whole').timeline.box.scrollTop = 120")
+    page.locator("#iteration-bars canvas").click(position={"x": 600, "y": 60})
+    page.wait_for_url(lambda url: "iteration=" in url)
+    look = """() => { const one = document.querySelector('#whole').timeline;
+        return [one.options.streams, [...one.options.metrics], one.scroll,
+            document.querySelector('#iteration-title').textContent]; }"""
+    shown = page.evaluate(look)
+    page.evaluate("navigator.clipboard.writeText = async text => { window.copied = text; }")
+    page.locator(f"{root} button", has_text="copy link").click()
+    link = page.evaluate("window.copied")
+    page.goto("about:blank")
+    page.goto(link)
+    page.locator("html[data-ready]").wait_for()
+    assert page.evaluate(look) == shown
+    assert shown[0] and shown[2] == 120
+    assert page.evaluate("document.documentElement.dataset.theme ?? null") is None
+    # What is no regular expression moves nothing, and leaves no text of the event before.
+    page.locator(f"{root} .tl-box").focus()
+    page.keyboard.press(".")
+    before = read_view(page, root)
+    page.locator(f"{root} input").fill("/[/")
+    page.keyboard.press("Enter")
+    assert read_view(page, root) == before
+    assert page.locator(".tip").is_hidden()
+
+
 def test_fingers(training: Path, visit: Callable[..., Any]) -> None:
     """Two fingers zoom a timeline, one moves it, and a tap selects an event."""
     page = visit(training, has_touch=True, viewport={"width": 420, "height": 900})

@@ -1,6 +1,6 @@
 // What is at a place of a timeline, in words: lines for the box beside the pointer and for screen readers.
 import { findFirstEnding } from "./data.js";
-import { measureShares } from "./shares.js";
+import { measureShares, remember } from "./shares.js";
 import { formatBytes, formatCount, formatFigure, formatShare, formatSpan, formatTime } from "./format.js";
 
 const PRODUCTS = { gemm: "on tensor cores", "gemm-slow": "without tensor cores" };
@@ -60,6 +60,7 @@ export const describeEvent = (data, lane, track, i) => {
   if (track.bytes?.[i]) lines.push(["bytes", formatBytes(track.bytes[i])]);
   if (track.kind === "m" && track.bytes[i] && length) lines.push(["speed", `${(track.bytes[i] / length).toFixed(1)} GB/s`]);
   if (track.collective?.[i]) lines.push(...describeCollective(data, track, i));
+  else if (track.wait?.[i]) lines.push(["waits for another rank", formatTime(track.wait[i])]);
   if (track.before?.[i]) { const call = data.findLaunch(lane, track, i); lines.push(["launched before", formatTime(track.before[i])], call && ["by", call.name]); }
   return lines;
 };
@@ -110,14 +111,35 @@ export const describeMoment = (data, moment) => {
   const lane = culprits[0] ?? moment.lanes[0];
   if (lane !== undefined && data.isCarried(lane, begin, end)) sentences.push(describeLaneThen(data, lane, begin, end));
   const last = moment.collective ? findLast(data, moment.collective) : null;
-  if (last?.late) {
-    const { track, i, members } = last, waiting = members.filter(one => one.wait > 0);
+  const waiting = last?.members.filter(one => one.wait > 0) ?? [];
+  const longest = Math.max(...waiting.map(one => one.wait), 0);
+  const [name, meanwhile] = findLongestWait(data, moment) ?? [];
+  if (meanwhile?.most > longest) {
+    const who = meanwhile.lanes.size > 1 ? `${meanwhile.lanes.size} ranks wait` : `${data.nameLane([...meanwhile.lanes][0])} waits`;
+    sentences.push(`Meanwhile ${who} in ${name}, up to ${formatTime(meanwhile.most)}.`);
+  } else if (last?.late) {
+    const { track, i } = last;
     const among = track.communicator?.[i] ? ` among ${data.communicators[track.communicator[i]]}` : "";
-    const size = track.bytes?.[i] ? ` of ${formatBytes(track.bytes[i])}` : "", longest = Math.max(...waiting.map(one => one.wait), 0);
+    const size = track.bytes?.[i] ? ` of ${formatBytes(track.bytes[i])}` : "";
     sentences.push(`To ${data.getName(track, i)}${size}${among} ${data.nameLane(last.lane)} comes ${formatTime(last.late)} after the first`
       + (waiting.length > 1 ? `; ${waiting.length} wait for it, up to ${formatTime(longest)}.` : "."));
   }
   return sentences.join(" ");
+};
+
+/** In which call outside collectives the other lanes wait longest for another rank then: [name, {most, lanes}]; undefined for none. */
+const findLongestWait = (data, { begin, end, culprits, lanes }) => {
+  const waits = new Map();
+  for (const lane of lanes.filter(one => !culprits.includes(one))) {
+    const track = data.getTrack(lane, "h");
+    for (let i = 0; i < (track?.count ?? 0); i++) {
+      if (!track.wait[i] || track.collective[i] || track.begin[i] >= end || track.end[i] <= begin) continue;
+      const own = remember(waits, data.getName(track, i), () => ({ most: 0, lanes: new Set() }));
+      own.most = Math.max(own.most, track.wait[i]);
+      own.lanes.add(lane);
+    }
+  }
+  return [...waits].sort(([, one], [, two]) => two.most - one.most)[0];
 };
 
 /** What a host does at a time in which it is in no call, by the words of its states. */
@@ -126,11 +148,38 @@ const nameHostState = (data, lane, time) => {
   return most > 0 ? data.binParts[shares.indexOf(most)].title : "outside recorded calls";
 };
 
+/** Add up times by what they are of, and return the name with most of it, and its time. times: [name, time]. */
+const findMost = times => {
+  const sums = new Map();
+  for (const [name, time] of times) sums.set(name, (sums.get(name) ?? 0) + time);
+  return [...sums].sort(([, one], [, two]) => two - one)[0] ?? ["", 0];
+};
+
+/** What the host of a lane does from begin to end, one after the other: {name, from, to}; outside calls by its states. */
+const listHostTimes = (data, lane, begin, end) => {
+  const calls = data.getTrack(lane, "h"), [list] = calls?.depths ?? [[]], times = [];
+  let reached = begin;
+  const add = (name, to) => {
+    if (to > reached) times.push({ name: name ?? nameHostState(data, lane, (reached + to) / 2), from: reached, to });
+    reached = Math.max(reached, to);
+  };
+  for (let at = findFirstEnding(list, calls?.end, begin); at < list.length && calls.begin[list[at]] < end; at++) {
+    add(null, calls.begin[list[at]]);
+    add(data.getName(calls, list[at]), Math.min(calls.end[list[at]], end));
+  }
+  add(null, end);
+  return times;
+};
+
+/** What a lane does most from begin to end: its GPU, and its host with the NVTX range of most of that time. */
 const describeLaneThen = (data, lane, begin, end) => {
-  const middle = (begin + end) / 2, range = data.findEventAt(lane, "x", middle), call = data.findEventAt(lane, "h", middle);
-  const inRange = range ? ` in the NVTX range ${data.getName(range.track, range.i)}` : "";
-  const inside = `its host is ${call ? `in ${data.getName(call.track, call.i)}` : nameHostState(data, lane, middle)}${inRange && `,${inRange}`}`;
-  if (!data.lanes[lane].device) return `${capitalize(data.nameLane(lane))}: ${inside}.`;
+  const all = listHostTimes(data, lane, begin, end), [most, time] = findMost(all.map(({ name, from, to }) => [name, to - from]));
+  const [range] = findMost(all.filter(({ name }) => name === most).map(({ from, to }) => {
+    const event = data.findEventAt(lane, "x", (from + to) / 2);
+    return [event ? data.getName(event.track, event.i) : "", to - from];
+  }));
+  const called = data.names.includes(most), inside = `is mostly ${called ? "in " : ""}${most} (${formatTime(time)}${range ? `, mainly in the NVTX range ${range}` : ""})`;
+  if (!data.lanes[lane].device) return `${capitalize(data.nameLane(lane))}: its host ${inside}.`;
   let busy = 0, reached = begin;
   const kernels = data.getTrack(lane, "k");
   for (let i = 0; i < (kernels?.count ?? 0); i++) {
@@ -138,7 +187,7 @@ const describeLaneThen = (data, lane, begin, end) => {
     if (to > from) { busy += to - from; reached = to; }
   }
   const computes = busy ? `computes for ${formatTime(busy)} of it` : "does not compute then";
-  return `The GPU of ${data.nameLane(lane)} ${computes}; in the middle ${inside}.`;
+  return `The GPU of ${data.nameLane(lane)} ${computes}; its host ${inside}.`;
 };
 
 const capitalize = text => text[0].toUpperCase() + text.slice(1);

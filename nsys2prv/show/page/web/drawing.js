@@ -4,7 +4,7 @@ import { findFirstEnding, MEETING } from "./data.js";
 import { cutBack, cutFront, FONT } from "./dom.js";
 import { formatFigure, formatTime, makeTimeTicks, shortenName } from "./format.js";
 import { AXIS, GUTTER } from "./layout.js";
-import { findSpread, measureShares, stackShares } from "./shares.js";
+import { findSpread, measureShares, remember, stackShares } from "./shares.js";
 
 /** Classes on whose colours texts are dark. */
 const LIGHT = new Set(["sync", "nvtx", "copy", "kernel", "os"]);
@@ -142,13 +142,23 @@ export class Drawing {
     for (const place of row.tracks) {
       const y = top + place.y;
       if (place.kind === "metric") { this.drawMetric(place.metric, y, place.size); continue; }
+      const isShared = place.kind === "shares", height = place.rows.length * place.size;
+      if (!isShared) this.coverUnknown(row.lane, y, height);
       // The ground is time in which nothing runs: where all events are on the page.
       c.fillStyle = colours.ground;
-      for (const [from, to] of place.kind === "shares" ? [[0, data.duration]] : data.cover[row.lane]) {
+      for (const [from, to] of isShared ? [[0, data.duration]] : data.cover[row.lane]) {
         const x = Math.max(this.x(from), GUTTER), wide = Math.min(this.x(to), this.width) - x;
-        if (wide > 0) c.fillRect(x, y, wide, place.rows.length * place.size);
+        if (wide > 0) c.fillRect(x, y, wide, height);
       }
     }
+  }
+  /** Say of time whose events are not on the page that they are not. */
+  coverUnknown(lane, y, height) {
+    const { c, colours, data } = this;
+    const [x0, x1] = [Math.max(this.x(0), GUTTER), Math.min(this.x(data.duration), this.width)];
+    if (x1 <= x0 || data.isCarried(lane, Math.max(this.begin, 0), Math.min(this.end, data.duration))) return;
+    c.fillStyle = this.hatch("back", "line");
+    c.fillRect(x0, y, x1 - x0, height);
   }
   nameLane(row, top) {
     const { c, colours, data } = this, lane = data.lanes[row.lane], isCulprit = this.timeline.culprits.has(row.lane);
@@ -247,22 +257,24 @@ export class Drawing {
     this.c.fillStyle = this.colours[ink];
     this.c.fillText(text.length > room ? `${text.slice(0, room - 1)}…` : text, Math.max(x, GUTTER) + 3, y + size / 2 + .5);
   }
-  /** Stripes, which stand for waiting. */
-  hatch() {
-    const { colours, timeline } = this;
-    if (timeline.hatched?.colour !== colours.wait) {
+  /** Stripes: those for waiting, or of other colours, whose names are given. */
+  hatch(ground = "wait", line = "wait-line") {
+    const { colours, timeline } = this, key = `${colours[ground]} ${colours[line]}`;
+    return remember(timeline.hatches, key, () => {
       const tile = document.createElement("canvas"), c = tile.getContext("2d");
       tile.width = tile.height = 6;
-      c.fillStyle = colours.wait;
+      c.fillStyle = colours[ground];
       c.fillRect(0, 0, 6, 6);
-      c.strokeStyle = colours["wait-line"];
+      c.strokeStyle = colours[line];
       c.lineWidth = 1.1;
       c.beginPath();
-      for (const offset of [-6, 0, 6]) { c.moveTo(offset, 6); c.lineTo(offset + 6, 0); }
+      for (const offset of [-6, 0, 6]) {
+        c.moveTo(offset, 6);
+        c.lineTo(offset + 6, 0);
+      }
       c.stroke();
-      timeline.hatched = { colour: colours.wait, pattern: this.c.createPattern(tile, "repeat") };
-    }
-    return timeline.hatched.pattern;
+      return this.c.createPattern(tile, "repeat");
+    });
   }
 
   // ---- what belongs together ------------------------------------------------------------------

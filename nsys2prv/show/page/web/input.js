@@ -1,5 +1,5 @@
 // Mouse and keys of timelines: as in Perfetto, w and s zoom, a and d move, for as long as they are held.
-import { showTip } from "./dom.js";
+import { find, showTip } from "./dom.js";
 import { AXIS, GUTTER } from "./layout.js";
 
 /** The timeline that keys go to: the one with the focus, or under the pointer. */
@@ -15,7 +15,11 @@ export const listenToPointer = timeline => {
   /** Fingers on it -> where. */
   const fingers = new Map();
   const place = event => { const { left, top } = canvas.getBoundingClientRect(); return [event.clientX - left, event.clientY - top]; };
-  box.addEventListener("scroll", () => { timeline.scroll = box.scrollTop; timeline.painter.ask(); });
+  box.addEventListener("scroll", () => {
+    timeline.scroll = box.scrollTop;
+    timeline.painter.ask();
+    timeline.onchange?.();
+  });
   box.addEventListener("focus", () => { active = timeline; });
   box.addEventListener("pointerenter", () => { active = timeline; });
   box.addEventListener("pointerleave", () => {
@@ -41,7 +45,12 @@ export const listenToPointer = timeline => {
     if (pinched) pinch(timeline, pinched, [...fingers.values()]);
     else if (press) drag(timeline, press, x, y); else point(timeline, x, y, event);
   });
-  const release = event => { canvas.classList.remove("pans"); if (press && !press.moved) timeline.click(timeline.find(...place(event))); lift(event); };
+  const release = event => {
+    canvas.classList.remove("pans");
+    if (press && !press.moved) timeline.click(timeline.find(...place(event)));
+    if (press?.moved && press.selects) timeline.panel.reveal();
+    lift(event);
+  };
   const lift = event => { fingers.delete(event.pointerId); press = pinched = null; };
   canvas.addEventListener("pointerup", release);
   canvas.addEventListener("pointercancel", lift);
@@ -106,7 +115,12 @@ const hold = key => {
   const [zoom, pan] = HELD[key];
   if (zoom) active.zoom(Math.exp(zoom * .07), getPointedTime(active), false); else active.pan(pan * .05, false);
 };
+/** Say what keys, mouse and fingers do. */
+export const showHelp = () => find("#help").showModal();
+find("#help button")?.addEventListener("click", () => find("#help").close());
+
 const TAPPED = {
+  "?": () => find("#help") && showHelp(),
   0: timeline => timeline.show(...timeline.home), f: timeline => timeline.show(...timeline.home),
   ",": timeline => timeline.step(-1), ".": timeline => timeline.step(1),
   z: timeline => timeline.zoomToArea(), "+": timeline => timeline.zoom(.65), "-": timeline => timeline.zoom(1 / .65),
@@ -115,7 +129,8 @@ const TAPPED = {
 const ARROWS = { ArrowLeft: "a", ArrowRight: "d", ArrowUp: "w", ArrowDown: "s" };
 
 document.addEventListener("keydown", event => {
-  if (!active || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+  if (!active || event.ctrlKey || event.metaKey || event.altKey || find("dialog[open]")) return;
+  if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
   const isArrow = event.key in ARROWS, key = isArrow ? ARROWS[event.key] : event.key.toLowerCase();
   if (isArrow && (document.activeElement !== active.box || active.box.classList.contains("scrolls") && HELD[key][0])) return;
   if (HELD[key]) hold(key);

@@ -9,15 +9,18 @@ import { Timeline } from "./timeline.js";
 import { MANY } from "./whole.js";
 
 const MAPS = [
-  ["delays", "how much others wait for it alone"], ["late", "how late it comes at collectives"], ["wait", "how long it waits for others"],
+  ["own", "how long others wait for it, less its own waits"], ["delays", "how long others wait for it alone"], ["late", "how late it comes at collectives"], ["wait", "how long it waits for others"],
   ["compute", "how long it computes"], ["idle", "how long its GPU idles"],
 ];
 const MOST_ROWS = 48;  // Of those with most; all where they are in order.
 const IDLE_OF = ["compute", "communication", "wait", "copies"];
 
-/** Add the time in which GPUs are idle: what is left of each iteration. */
-function addIdle(data) {
+/** Add how late lanes are by themselves, as who waits for a late one is late behind it; and the time in which GPUs
+ * are idle: what is left of each iteration. */
+function addDerived(data) {
   const { grids } = data;
+  if (grids.delays && grids.wait)
+    grids.own = grids.delays.map((row, lane) => row.map((time, column) => Math.max(0, time - grids.wait[lane][column])));
   if (!grids.compute) return;
   grids.idle = grids.compute.map((row, lane) => Float64Array.from(row, (_, column) =>
     Math.max(0, measureColumn(data, column) - IDLE_OF.reduce((sum, name) => sum + grids[name][lane][column], 0))));
@@ -35,14 +38,15 @@ function chooseLanes(data, column) {
   const order = [...lanes].sort((one, two) => delays[two][column] - delays[one][column] || (wait ? wait[one][column] - wait[two][column] : 0));
   return [...order.slice(0, SHOWN / 2), ...order.slice(-SHOWN / 2)];
 }
+/** Show iterations. Returns {picked, pick(column), onpick}: which one's timeline is shown, -1 for none, and what to call for another. */
 export const showIterations = data => {
   const lanes = data.lanes.map((_, lane) => lane);
-  addIdle(data);
+  addDerived(data);
   const isThere = name => data.grids[name] && lanes.some(lane => sumGrid(data.grids[name], lane) > 0);
   /** Parts of an iteration: grid, text, colour. */
   const known = [...data.binParts.filter(({ ofHost }) => ofHost === !data.lanes[0].device).map(({ name, title, colour }) => [name, title, colour]), ["idle", "idle", "idle-bar"]];
   const parts = known.filter(([name]) => isThere(name)), columns = Object.values(data.grids)[0]?.[0].length ?? 0;
-  if (!columns) return;
+  if (!columns) return null;
   let lane = -1, heat = null;
   const noun = data.lanes[0].device ? "GPU" : "rank";
   find("#iteration-keys").append(...parts.flatMap(([, text, colour]) => [make("i", { class: `b-${colour === "wait-bin" ? "wait" : colour}` }), `${text} `]));
@@ -82,16 +86,25 @@ export const showIterations = data => {
   const ramp = find("#ramp");
   new Painter(ramp, (c, width, height) => { for (let x = 0; x < width; x++) { c.fillStyle = getRampColour(x / width); c.fillRect(x, 0, 1.5, height); } }).ask();
 
+  const shownNow = { picked: -1, pick, onpick: null };
+  return shownNow;
+
   function pick(column) {
-    chart.picked = column;
+    if (column >= columns || column === shownNow.picked) return;
+    shownNow.picked = chart.picked = column;
+    shownNow.onpick?.();
     chart.painter.ask();
-    if (heat) { heat.picked = column; heat.painter.ask(); }
+    if (heat) {
+      heat.picked = column;
+      heat.painter.ask();
+    }
+    find("#iteration-excerpt").hidden = column < 0;
+    if (column < 0) return;
     const [first, last] = listColumn(data, column), [begin, end] = [data.iterations[first], data.iterations[last]], pad = .03 * (end - begin);
     const shown = chooseLanes(data, column), isCarried = shown.some(one => data.isCarried(one, begin, end));
     const most = lanes.length > SHOWN ? "; the four that others wait for most, and the four that are waited for least" : "";
     find("#iteration-title").textContent = `${nameColumn(data, column)[0].toUpperCase()}${nameColumn(data, column).slice(1)}: ${formatSpan(begin, end)}${most}`;
     find("#iteration-note").textContent = isCarried ? "" : `Single events of this time are not on this page: nsys2prv report … --time ${(begin / 1e9).toFixed(6)}:${(end / 1e9).toFixed(6)} --html FILE makes one that has them.`;
-    find("#iteration-excerpt").hidden = false;
     new Timeline(find("#iteration-timeline"), data, {
       lanes: shown, detailed: shown.length > 4 ? new Set(shown.slice(0, 1)) : null, view: [begin - pad, end + pad], label: `Timeline of ${nameColumn(data, column)}`,
       marks: data.moments.filter(moment => moment && moment.begin < end && moment.end > begin).flatMap(moment => markMoment(data, moment)),

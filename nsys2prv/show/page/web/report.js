@@ -16,7 +16,7 @@ const [data] = await loadJobs();
 const whole = data.lanes.length ? showWhole(data) : null;
 const showInWhole = (lanes, begin, end) => { whole.reveal(lanes); whole.show(begin, end); find("#timeline").scrollIntoView({ behavior: "smooth" }); };
 const drawCards = showCards(data, moment => showInWhole(moment.lanes, ...moment.view));
-if (Object.keys(data.grids).length) showIterations(data);
+const iterations = Object.keys(data.grids).length ? showIterations(data) : null;
 showKernels();
 for (const [name, flames] of Object.entries(data.flames)) showFlames(name, flames);
 showModules();
@@ -24,7 +24,7 @@ showMessages(data);
 showKernelMaps(data, (lane, begin, end) => showInWhole([lane], begin, end));
 showTables(data);
 prepareForPrint(drawCards);
-if (whole) new Address(whole);
+if (whole) new Address(whole, iterations);
 reportReady();
 
 // ---- the kernels --------------------------------------------------

@@ -1,5 +1,5 @@
 // Find events by name, also by a regular expression, and go to ranks and times.
-import { make, makeButton } from "./dom.js";
+import { make, makeButton, showTip } from "./dom.js";
 import { formatCount, splitWords } from "./format.js";
 import { locateEvent } from "./layout.js";
 
@@ -50,6 +50,8 @@ export class Search {
   /** Go to the next one, or to the rank or time; without anything asked for to the next event named as the selected one. */
   step(by) {
     const { timeline, asked } = this, { selected } = timeline;
+    showTip(null);
+    if (asked.isWrong) return;
     const [begin, end] = timeline.view, [from, to] = asked.time ?? [], half = (end - begin) / 2;
     if (asked.time) return to > from ? timeline.show(from, to) : timeline.show(from - half, from + half);
     if (asked.rank !== undefined) return this.goToRank(asked.rank);

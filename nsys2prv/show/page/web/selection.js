@@ -65,7 +65,16 @@ export class Panel {
     this.event = make("div", { class: "event", hidden: true });
     this.element = make("div", {}, this.event, this.table);
   }
-  update() { clearTimeout(this.waiting); this.waiting = setTimeout(() => this.draw(), SOON); }
+  update() {
+    clearTimeout(this.waiting);
+    this.waiting = setTimeout(() => this.draw(), SOON);
+  }
+  /** Bring the table into sight. */
+  reveal() {
+    clearTimeout(this.waiting);
+    this.draw();
+    this.table.scrollIntoView({ block: "nearest", behavior: "smooth" });
+  }
   draw() {
     const { data, timeline } = this, { area } = timeline, { begin, end, lanes } = area ?? { begin: timeline.view[0], end: timeline.view[1], lanes: timeline.allLanes };
     this.table.hidden = !(area || this.isShown) || !lanes.length;

@@ -71,7 +71,7 @@ export const findSpread = (data, lanes, isHost) => remember(data.spreads, lanes,
 });
 
 /** What is made once for lanes: by their list, or the number of one. */
-const remember = (known, key, build) => { if (!known.has(key)) known.set(key, build()); return known.get(key); };
+export const remember = (known, key, build) => { if (!known.has(key)) known.set(key, build()); return known.get(key); };
 const getBins = (data, lanes) => remember(...lanes.length > 1 ? [data.binsOfLists, lanes] : [data.binsOf, lanes[0]], () => new Bins(data, lanes));
 
 /** Shares of the parts of time (binParts) of lanes from begin to end, their mean: of the hosts, or of the GPUs. Of one lane by its events,

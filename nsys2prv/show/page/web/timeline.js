@@ -1,9 +1,9 @@
 // A timeline: lanes of ranks over time, zoomed with the mouse, the keyboard or its buttons; searched by name.
 import { describePlace, findGap } from "./describe.js";
-import { getColours, make, makeButton, Painter, showTip } from "./dom.js";
+import { find, getColours, make, makeButton, Painter, showTip } from "./dom.js";
 import { Drawing } from "./drawing.js";
 import { formatSpan, formatTime } from "./format.js";
-import { listenToPointer } from "./input.js";
+import { listenToPointer, showHelp } from "./input.js";
 import { AXIS, findEvent, GUTTER, layOut, locateEvent } from "./layout.js";
 import { Search, unfoldEvent } from "./search.js";
 import { Panel } from "./selection.js";
@@ -23,7 +23,7 @@ export class Timeline {
     this.culprits = new Set(this.culprits);
     this.home = [...this.view];
     this.toggled = new Set();
-    Object.assign(this, { hover: null, selected: null, area: null, matches: null, scroll: 0 });
+    Object.assign(this, { hover: null, selected: null, area: null, matches: null, scroll: 0, hatches: new Map() });
     this.build(options.label || "Timeline");
     this.painter = new Painter(this.canvas, (context, width, height) => this.draw(context, width, height));
     this.layOut();
@@ -39,11 +39,16 @@ export class Timeline {
     this.live = make("div", { class: "sr", "aria-live": "polite" });
     this.range = make("span", { class: "tl-range" });
     this.search = new Search(this);
-    const toggle = (name, text, title) => makeButton(text, title, event => {
-      this.options = { ...this.options, [name]: !this.options[name] };
-      event.target.setAttribute("aria-pressed", String(this.options[name]));
-      this.layOut();
-    }, { "aria-pressed": "false", class: "toggle" });
+    this.switches = new Map();
+    const toggle = (name, text, title) => {
+      const act = () => {
+        this.setOptions({ [name]: !this.options[name] });
+        this.layOut();
+      };
+      const button = makeButton(text, title, act, { "aria-pressed": "false", class: "toggle" });
+      this.switches.set(name, button);
+      return button;
+    };
     const toggles = [
       this.data.hasStreams ? toggle("streams", "streams", "each stream of a GPU in a row of its own") : null,
       this.data.nvtxDepth > 3 && this.allLanes.length ? toggle("deep", "all NVTX", "all levels of NVTX ranges") : null,
@@ -56,17 +61,22 @@ export class Timeline {
         this.selects = !this.selects;
         event.target.setAttribute("aria-pressed", String(this.selects));
       }, { "aria-pressed": "false", class: "toggle" }), ...(this.buttons || []), ...toggles, metrics,
-      ...this.search.elements, this.range, make("span", { class: "tl-hint" }, HINT));
+      ...this.search.elements, find("#help") && makeButton("?", "what keys, mouse and fingers do (?)", showHelp), this.range, make("span", { class: "tl-hint" }, HINT));
     this.panel = new Panel(this, this.hasTable);
     this.root.replaceChildren(bar, this.box, this.live, this.panel.element);
     this.metricSelect = metrics;
     this.toggleMetric("");
   }
+  /** Change options: `streams`, `deep`, whether they are on, and `metrics`, names. */
+  setOptions(options) {
+    this.options = { ...this.options, ...options };
+    for (const [name, button] of this.switches) button.setAttribute("aria-pressed", String(Boolean(this.options[name])));
+  }
   /** Show or hide a metric below ranks. */
   toggleMetric(name) {
     const shown = new Set(this.options.metrics);
     if (name && !shown.delete(name)) shown.add(name);
-    this.options = { ...this.options, metrics: shown };
+    this.setOptions({ metrics: shown });
     this.metricSelect?.replaceChildren(make("option", { value: "" }, "metrics …"),
       ...this.data.metrics.map(one => make("option", { value: one.name }, `${shown.has(one.name) ? "✓ " : ""}${one.name}`)));
     if (this.painter) this.layOut();
@@ -113,7 +123,12 @@ export class Timeline {
   }
   /** What is shown has changed. */
   change() { this.painter.ask(); this.panel.update(); this.onchange?.(); }
-  set(view) { this.view = view; this.tell(); this.change(); }
+  set(view) {
+    this.view = view;
+    showTip(null);
+    this.tell();
+    this.change();
+  }
   zoom(factor, at = null, softly = true) {
     const [begin, end] = this.view, middle = at ?? (begin + end) / 2;
     this.show(middle - (middle - begin) * factor, middle + (end - middle) * factor, softly);
