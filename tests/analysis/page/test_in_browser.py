@@ -366,7 +366,8 @@ def test_a_link_shows_what_was_shown(training: Path, visit: Callable[..., Any]) 
     page.goto(link)
     page.locator("html[data-ready]").wait_for()
     assert page.evaluate(look) == shown
-    assert shown[0] and shown[2] == 120
+    assert shown[0]
+    assert shown[2] == 120
     assert page.evaluate("document.documentElement.dataset.theme ?? null") is None
     # What is no regular expression moves nothing, and leaves no text of the event before.
     page.locator(f"{root} .tl-box").focus()
