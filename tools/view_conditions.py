@@ -6,6 +6,7 @@ Paraver was seen to make of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
@@ -240,8 +241,10 @@ def list_first_views(views: Sequence[View]) -> list[list[View]]:
 
 
 def write_headline(shows: str) -> str:
-    """Return the first sentence on what a view shows, or its begin."""
+    """Return the first sentence on what a view shows, without its examples or only its begin if it is long."""
     sentence = shows.partition(". ")[0].rstrip(".")
+    if len(sentence) > MOST_SENTENCE:
+        sentence = re.sub(r" \([^)]*\)", "", sentence)
     if len(sentence) <= MOST_SENTENCE:
         return sentence
     shortened = sentence[:MOST_SENTENCE]

@@ -4,21 +4,32 @@
 #   mpirun -n 8 ./profile-rank.sh ./app                                  (Open MPI, MPICH, Intel MPI)
 #   torchrun --no-python --nproc-per-node 8 ./profile-rank.sh python train.py     (PyTorch, Megatron)
 #   deepspeed --no_python ./profile-rank.sh python train.py              (DeepSpeed)
-# NSYS_RANKS="0 1 8 9"   profile these ranks only (default: all)
+#   for rank in 0 1; do RANK=$rank ./profile-rank.sh ./app & done; wait  (no launcher)
+# NSYS_RANKS="0 1 8 9"   profile only these ranks (default: all)
 # NSYS_FOLDER=run        folder of the reports, on a file system that all nodes share
-# NSYS_OPTIONS="..."     options of nsys profile
+# NSYS_OPTIONS="..."     replace the options of nsys profile
+# NSYS_MORE="..."        add options of nsys profile, such as --delay=60 --duration=10
 set -eu
 rank=${RANK:-${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${PMI_RANK:-${SLURM_PROCID:-}}}}}
 if [ -z "$rank" ]; then
-    echo "profile-rank.sh: no variable of a launcher says which rank this is" >&2
+    echo "profile-rank.sh: no variable of a launcher gives the rank; set RANK" >&2
     exit 2
 fi
 case " ${NSYS_RANKS:-$rank} " in
 *" $rank "*) ;;
 *) exec "$@" ;;
 esac
+# nsys has to know the MPI. Only the launchers of MPICH and Intel MPI set PMI_RANK without Slurm.
+trace=cuda,nvtx,osrt,mpi
+if [ -n "${OMPI_COMM_WORLD_RANK:-}" ]; then
+    trace="$trace --mpi-impl=openmpi"
+elif [ -n "${PMI_RANK:-}" ] && [ -z "${SLURM_PROCID:-}" ]; then
+    trace="$trace --mpi-impl=mpich"
+elif [ -n "${RANK:-}" ] && [ -z "${PMI_RANK:-${PMIX_RANK:-}}" ]; then
+    trace=cuda,nvtx,osrt
+fi
 folder=${NSYS_FOLDER:-run}
 mkdir -p "$folder"
 # exec: signals of the launcher reach nsys itself.
 # shellcheck disable=SC2086  # options are several words
-exec nsys profile ${NSYS_OPTIONS:---trace=cuda,nvtx,osrt,mpi --cuda-graph-trace=node} --output="$folder/rank$rank" "$@"
+exec nsys profile ${NSYS_OPTIONS:---trace=$trace --cuda-graph-trace=node} ${NSYS_MORE:-} --output="$folder/rank$rank" "$@"

@@ -10,13 +10,14 @@ import argparse
 import json
 import shlex
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 
 from msgspec import structs
 
 from nsys2prv._util.files import write_complete_files
 from nsys2prv.cli.report import Answer, choose_running, format_notes, make_heading
 from nsys2prv.conversion.quality import WOULD_TELL, is_minor, list_options, list_unrecorded
-from nsys2prv.export.info import ReportInfo, read_program
+from nsys2prv.export.info import RANK_VARIABLES, ReportInfo, read_program
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.open_job import open_job
 
@@ -48,7 +49,9 @@ def run_quality(options: argparse.Namespace) -> Answer:
     tables = {table for info in infos for table in info.parts}
     unrecorded = list_unrecorded(tables if described["devices"] else {*tables, GPU_METRICS})
     wanted = [*list_options(lacking), *(WOULD_TELL[what]["option"] for what in unrecorded)]
-    command = _make_command(tables, wanted, program)
+    common = (name for name in RANK_VARIABLES if all(name in one.launcher_ranks for one in infos))
+    output = [f"--output=rank%q{{{name}}}" for name in islice(common, len(infos) > 1)]
+    command = _make_command(tables, [*wanted, *output], program)
     lines = [*make_heading(described), *format_notes(described["notes"]), ""]
     if lacking:
         lines.append("Missing for the figures")

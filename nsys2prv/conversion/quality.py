@@ -62,6 +62,8 @@ _DECLARED = load_shipped_file(__package__, "quality.yaml")
 #: `tells`.
 WOULD_TELL: dict[str, dict[str, Any]] = _DECLARED["would_tell"]
 _WARNINGS: dict[str, str] = _DECLARED["warnings"]
+#: Variables of launchers of MPI.
+MPI_LAUNCHERS = frozenset(("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"))
 #: What Nsight Systems says of a system on which CUDA cannot be traced.
 REFUSED = re.compile(r"\bCUDA trac(e|ing) .*\bnot (be )?(collected|supported)\b", re.IGNORECASE)
 #: Classes of messages of Nsight Systems, the worst first.
@@ -249,8 +251,10 @@ def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> list[QualityNote]:
 
 
 def lacks_mpi(info: ReportInfo) -> bool:
-    """Return whether a report has no MPI call though MPI was to be traced."""
-    return info.traces_mpi and info.parts.keys().isdisjoint(MPI_CALLS)
+    """Return whether MPI was to be traced, no call was recorded, and the launcher is not torchrun alone."""
+    launchers = info.launcher_ranks.keys()
+    uses_torchrun = "RANK" in launchers and launchers.isdisjoint(MPI_LAUNCHERS)
+    return info.traces_mpi and not uses_torchrun and info.parts.keys().isdisjoint(MPI_CALLS)
 
 
 def find_refusal(infos: Iterable[ReportInfo]) -> str:

@@ -120,6 +120,17 @@ def test_mpi_asked_for_and_not_recorded(
     assert first.startswith("No MPI call was recorded, although MPI tracing was on") != with_gpu
 
 
+def test_torchrun_without_mpi_lacks_nothing(tmp_path: Path) -> None:
+    variable = {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": 'RANK="0"'}
+    tables = {
+        "META_DATA_CAPTURE": [MPI_ON, variable],
+        "OSRT_API": [make_os_call(0, 40 * MS, 1)],
+        "StringIds": make_strings("read"),
+    }
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True) as job:
+        assert all(note.kind != "mpi_not_recorded" for note in job.quality)
+
+
 @pytest.mark.parametrize("setting", [{**MPI_ON, "value": "false"}, None])
 def test_mpi_not_asked_for(tmp_path: Path, setting: Row | None) -> None:
     tables: dict[str, list[Row]] = {
