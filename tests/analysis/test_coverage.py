@@ -7,7 +7,16 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tools.exports import KERNEL, PID, Row, make_export, make_global_tid, make_kernel, make_strings
+from tools.exports import (
+    KERNEL,
+    PID,
+    Row,
+    make_export,
+    make_global_tid,
+    make_host,
+    make_kernel,
+    make_strings,
+)
 
 import nsys2prv
 from nsys2prv.cli import main
@@ -51,10 +60,7 @@ def export_rank(
             KERNEL: kernels,
             "MPI_COLLECTIVES_EVENTS": [make_barrier(time) for time in barriers],
             "META_DATA_EXPORT": [{"name": "EXPORT_PARAM_TIMES_TO_EXPORT", "value": times}],
-            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
-            "TARGET_INFO_SESSION_START_TIME": [
-                {"utcEpochNs": UTC + begin * US, "systemClockNs": 500 + begin * US}
-            ],
+            **make_host("node", UTC + begin * US, 500 + begin * US),
             **(
                 {
                     "ANALYSIS_DETAILS": [{"duration": (end - begin) * US}],
@@ -147,8 +153,7 @@ def test_what_only_helpers_have_is_no_time_of_the_job(
                     "OSRT_API": [
                         {"start": at * US, "end": (at + 50) * US, **thread} for at in (0, 400, 950)
                     ],
-                    "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
-                    "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": UTC, "systemClockNs": 500}],
+                    **make_host("node", UTC, 500),
                 },
             )
     figures = []

@@ -11,6 +11,7 @@ from tools.exports import (
     make_export,
     make_global_pid,
     make_global_tid,
+    make_host,
     make_nvtx_range,
     make_strings,
 )
@@ -118,7 +119,7 @@ def write_mpi_job(folder: Path, draw: Draw) -> list[Path]:
             "PROCESSES": [{"globalPid": make_global_pid(pid, host), "name": "python"}],
             "MPI_OTHER_EVENTS": ends,
             "MPI_COLLECTIVES_EVENTS": [make_row(3, *times) for times in calls],
-            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": f"node{host}"}],
+            **make_host(f"node{host}"),
         }
         reports.append(make_export(folder / f"rank{rank}.sqlite", tables))
     return reports

@@ -1,10 +1,20 @@
 """GPUs whose metrics stop, or begin late: said so, and compared over common time alone."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import pytest
-from tools.exports import KERNEL, PID, make_export, make_global_pid, make_kernel, make_strings
+from tools.exports import (
+    KERNEL,
+    PID,
+    make_export,
+    make_global_pid,
+    make_kernel,
+    make_metrics,
+    make_sample,
+    make_strings,
+)
 
 import nsys2prv
 from nsys2prv.open_job import OpenJob
@@ -28,16 +38,12 @@ def open_job(folder: Path, *sampled: Sequence[range]) -> OpenJob:
                 make_kernel(PERIOD * at, PERIOD * (at + 5), **place) for at in range(0, COUNT, 5)
             ],
             "GPU_METRICS": [
-                {"timestamp": PERIOD * (number + 1), "typeId": type_id, "metricId": metric, "value": value}
-                for one in periods
-                for number in one
-                for metric, value in enumerate((number, 50, 1000))
+                row
+                for number in chain(*periods)
+                for row in make_sample(type_id, PERIOD * (number + 1), {0: number, 1: 50, 2: 1000})
             ],
-            "TARGET_INFO_GPU_METRICS": [
-                {"typeId": type_id, "sourceId": 1, "typeName": "GPU", "metricId": metric, "metricName": name}
-                for metric, name in enumerate(METRICS)
-            ],
-        }  # fmt: skip
+            "TARGET_INFO_GPU_METRICS": make_metrics(type_id, METRICS),
+        }
         reports.append(make_export(folder / f"rank{gpu}.sqlite", tables))
     return nsys2prv.open(reports, align="none", jobs=1)
 

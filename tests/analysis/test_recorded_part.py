@@ -14,9 +14,13 @@ from tools.exports import (
     make_export,
     make_global_pid,
     make_global_tid,
+    make_gpus,
+    make_host,
     make_kernel,
+    make_metrics,
     make_nvtx_range,
     make_os_call,
+    make_sample,
     make_strings,
 )
 
@@ -236,15 +240,15 @@ def test_work_of_the_host_alone_is_no_end_of_the_recording(
         assert job.coverage.common.length == job.duration
 
 
-def make_metrics(values: list[tuple[int, int]]) -> dict[str, list[Row]]:
+def sample_gpu(values: list[tuple[int, int]]) -> dict[str, list[Row]]:
     """Return the tables of the metric SM Active of a GPU: time (ns) and value (%) of each sample."""
-    of_gpu = {"typeId": 1 << 56 | 1 << 48 | 2 << 32 | 7 << 8, "metricId": 1}
+    type_id = 1 << 56 | 1 << 48 | 2 << 32 | 7 << 8
     return {
-        "TARGET_INFO_GPU": [{"id": 0, "name": "H100", "uuid": "u"}],
-        "TARGET_INFO_GPU_METRICS": [
-            {**of_gpu, "sourceId": 1, "typeName": "GPU Metrics", "metricName": "SM Active"}
+        "TARGET_INFO_GPU": make_gpus("u"),
+        "TARGET_INFO_GPU_METRICS": make_metrics(type_id, ["SM Active"]),
+        "GPU_METRICS": [
+            row for at, value in values for row in make_sample(type_id, at, {0: value})
         ],
-        "GPU_METRICS": [{**of_gpu, "timestamp": at, "value": value} for at, value in values],
     }
 
 
@@ -264,7 +268,7 @@ def test_gpus_that_work_for_another_process_are_not_idle(active: int, tmp_path: 
             *(make_call(begin - MS, begin, number) for number, (begin, _) in enumerate(spans, 1)),
         ],
         KERNEL: [make_kernel(*span, correlationId=number) for number, span in enumerate(spans, 1)],
-        **make_metrics(values),
+        **sample_gpu(values),
     }
     report = make_export(tmp_path / "one.sqlite", {"StringIds": STRINGS, **tables})
     with nsys2prv.open(report) as job:
@@ -352,8 +356,7 @@ def test_mpi_calls_that_end_before_those_of_others(
                 {"start": at * MS, "end": at * MS + 500, "nameId": 4, **thread}
                 for at in range(1, 100, 5)
             ],
-            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
-            "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18, "systemClockNs": 500}],
+            **make_host("node", 10**18, 500),
         }
         return make_export(tmp_path / f"r{rank}.sqlite", tables)
 

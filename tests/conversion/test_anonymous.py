@@ -14,6 +14,7 @@ from tools.exports import (
     make_export,
     make_global_pid,
     make_global_tid,
+    make_host,
     make_kernel,
     make_nvtx_range,
     make_os_call,
@@ -45,7 +46,7 @@ def write_report(path: Path) -> Path:
     domain = {"domainId": 1, "globalTid": thread}
     frames = [(1, 3, 4), (1, 5, 6)]
     tables = {
-        "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": SECRETS["host"]}],
+        **make_host(SECRETS["host"]),
         "PROCESSES": [
             {"globalPid": make_global_pid(), "pid": PID, "name": f"/opt/{SECRETS['process']}"}
         ],

@@ -20,7 +20,9 @@ from tools.exports import (
     make_global_pid,
     make_global_tid,
     make_kernel,
+    make_metrics,
     make_nvtx_range,
+    make_sample,
     make_strings,
 )
 from tools.trace_reader import read_trace
@@ -156,11 +158,9 @@ def test_cuts_at_random_places_are_the_whole_trace_filtered(sample: Sample, tmp_
 
 def test_a_trace_of_one_moment(tmp_path: Path) -> None:
     tables = {
-        "GPU_METRICS": [{"timestamp": 50, "typeId": 1, "metricId": 1, "value": 7}],
+        "GPU_METRICS": make_sample(1, 50, {0: 7}),
         "StringIds": make_strings("a"),
-        "TARGET_INFO_GPU_METRICS": [
-            {"typeId": 1, "metricId": 1, "metricName": "SMs Active [Throughput %]"}
-        ],
+        "TARGET_INFO_GPU_METRICS": make_metrics(1, ["SMs Active [Throughput %]"]),
     }
     report = make_export(tmp_path / "r.sqlite", tables)
     convert([report], tmp_path / "whole.prv", Options(cut=WITH_LAUNCHES))

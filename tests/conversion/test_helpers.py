@@ -14,6 +14,7 @@ from tools.exports import (
     make_export,
     make_global_pid,
     make_global_tid,
+    make_host,
     make_kernel,
     make_nvtx_range,
     make_os_call,
@@ -59,10 +60,7 @@ def write_mpi_job(folder: Path, with_helpers: bool) -> list[Path]:
             ),
             "MPI_OTHER_EVENTS": make_rows(columns, *others),
             "MPI_COLLECTIVES_EVENTS": make_rows(columns, *collectives),
-            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node1"}],
-            "TARGET_INFO_SESSION_START_TIME": [
-                {"utcEpochNs": 1_780_000_000_000_000_000, "systemClockNs": 1_000_000}
-            ],
+            **make_host("node1", 1_780_000_000_000_000_000, 1_000_000),
         }
         if with_helpers:
             tables["OSRT_API"] = [
@@ -166,10 +164,7 @@ def write_daemon(path: Path) -> Path:
             make_os_call(start, start + 50, globalTid=thread) for start in range(0, 900, 90)
         ],
         "PROCESSES": [{"globalPid": make_global_pid(90), "name": "raylet"}],
-        "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node0"}],
-        "TARGET_INFO_SESSION_START_TIME": [
-            {"utcEpochNs": 1_780_000_000_000_000_000, "systemClockNs": 1_000_000}
-        ],
+        **make_host("node0", 1_780_000_000_000_000_000, 1_000_000),
     }
     return make_export(path, tables)
 
@@ -212,7 +207,7 @@ def test_ranks_that_share_a_gpu(processors: int, uuid: str, tmp_path: Path) -> N
             "TARGET_INFO_CUDA_DEVICE": make_rows(
                 "pid cudaId gpuId uuid numMultiprocessors", (pid, 0, 0, uuid, processors)
             ),
-            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node0"}],
+            **make_host("node0"),
         }
         reports.append(make_export(tmp_path / f"rank{rank}.sqlite", tables))
     trace, summary = convert_and_read(reports, tmp_path / "o.prv")

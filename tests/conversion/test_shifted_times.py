@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, make_export, make_kernel, make_strings
+from tools.exports import KERNEL, make_export, make_host, make_kernel, make_strings
 
 SECOND, UTC, KERNEL_CODE = 1_000_000_000, 1_780_000_000_000_000_000, 63000006
 
@@ -23,10 +23,7 @@ def export_rank(path: Path, rank: int, shift: int = 0, normalize: bool = False) 
             "META_DATA_EXPORT": [
                 {"name": f"EXPORT_PARAM_{name}", "value": value} for name, value in settings.items()
             ],
-            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
-            "TARGET_INFO_SESSION_START_TIME": [
-                {"utcEpochNs": utc, "systemClockNs": 50 + rank * SECOND}
-            ],
+            **make_host("node", utc, 50 + rank * SECOND),
             "ANALYSIS_DETAILS": [{"duration": SECOND}],
         },
     )

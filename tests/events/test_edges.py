@@ -21,6 +21,7 @@ from tools.exports import (
     make_export,
     make_global_pid,
     make_global_tid,
+    make_host,
     make_kernel,
     make_nvtx_range,
     make_strings,
@@ -490,7 +491,7 @@ def test_host_names_that_look_like_the_row_file(host: str, tmp_path: Path) -> No
         tmp_path,
         {
             KERNEL: [make_kernel(1, 5)],
-            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": host}],
+            **make_host(host),
             "PROCESSES": [{"globalPid": make_global_pid(), "name": host}],
         },
     )

@@ -17,8 +17,12 @@ from tools.exports import (
     Row,
     make_export,
     make_global_pid,
+    make_gpus,
+    make_host,
     make_kernel,
+    make_metrics,
     make_rows,
+    make_sample,
     make_strings,
 )
 from tools.trace_reader import Trace
@@ -29,7 +33,7 @@ from nsys2prv.events.catalogue import find_known_label
 from nsys2prv.events.kind import Reason
 
 SMS, ISSUE, CLOCK, DRAM_READ = 9403, 9404, 9400, 9418
-HOST_CLOCK = 1_700_000_000_000_000_000
+CLOCKS = 1_700_000_000_000_000_000, 10**12
 
 
 def make_type_id(gpu: int, host: int = 1, kind: int = 2) -> int:
@@ -37,50 +41,16 @@ def make_type_id(gpu: int, host: int = 1, kind: int = 2) -> int:
     return host << 56 | 1 << 48 | kind << 32 | 7 << 8 | gpu
 
 
-def make_metrics(gpu: int, names: Sequence[str], kind: int = 2, first: int = 0) -> list[Row]:
+def make_gpu_metrics(gpu: int, names: Sequence[str], kind: int = 2, first: int = 0) -> list[Row]:
     """Return rows that name the metrics of a GPU, numbered from `first`."""
-    return [
-        {
-            "typeId": make_type_id(gpu, kind=kind),
-            "sourceId": 1,
-            "typeName": "GPU Metrics",
-            "metricId": number,
-            "metricName": name,
-        }
-        for number, name in enumerate(names, first)
-    ]
+    return make_metrics(make_type_id(gpu, kind=kind), names, first)
 
 
-def make_sample(
+def make_gpu_sample(
     gpu: int, time: int | None, values: Mapping[int, int | None], kind: int = 2
 ) -> list[Row]:
     """Return the rows of one sample of a GPU: metric -> value."""
-    return [
-        {
-            "rawTimestamp": 10**15,
-            "timestamp": time,
-            "typeId": make_type_id(gpu, kind=kind),
-            "metricId": number,
-            "value": value,
-        }
-        for number, value in values.items()
-    ]
-
-
-def make_host(name: str) -> dict[str, list[Row]]:
-    """Return the tables that describe a host."""
-    return {
-        "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": name}],
-        "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": HOST_CLOCK, "systemClockNs": 10**12}],
-    }
-
-
-def make_gpus(*uuids: str, first: int = 0) -> list[Row]:
-    """Return the rows of GPUs with these UUIDs."""
-    return [
-        {"id": number, "name": "H100", "uuid": uuid, "busLocation": ""}
-        for number, uuid in enumerate(uuids, first)
-    ]
+    return make_sample(make_type_id(gpu, kind=kind), time, values)
 
 
 def convert_tables(
@@ -132,17 +102,17 @@ def two_gpus() -> dict[str, list[Row]]:
         KERNEL: [make_kernel(100, 200), make_kernel(150, 250, deviceId=1)],
         "StringIds": make_strings("k"),
         "TARGET_INFO_GPU": make_gpus("a", "b"),
-        "TARGET_INFO_GPU_METRICS": make_metrics(
+        "TARGET_INFO_GPU_METRICS": make_gpu_metrics(
             0, ["SMs Active [Throughput %]", "DRAM Read Bandwidth [Throughput %]"]
         )
-        + make_metrics(
+        + make_gpu_metrics(
             1, ["GPC Clock Frequency [MHz]", "Tensor Active", "SMs Active [Throughput %]"]
         ),
         "GPU_METRICS": [
-            *make_sample(0, 50, {0: 5, 1: 6}),
-            *make_sample(1, 60, {0: 1_980_000_000, 1: 3, 2: 7}),
-            *make_sample(0, 150, {0: 0, 1: 9}),
-            *make_sample(1, 160, {0: 1_990_000_000, 1: 0, 2: 100}),
+            *make_gpu_sample(0, 50, {0: 5, 1: 6}),
+            *make_gpu_sample(1, 60, {0: 1_980_000_000, 1: 3, 2: 7}),
+            *make_gpu_sample(0, 150, {0: 0, 1: 9}),
+            *make_gpu_sample(1, 160, {0: 1_990_000_000, 1: 0, 2: 100}),
         ],
     }
 
@@ -179,13 +149,13 @@ def test_counts_and_sums_are_those_of_sql(tmp_path: Path) -> None:
         values = {
             number: int(random.integers(0, 101)) for number in range(4) if random.random() < 0.9
         }
-        rows += make_sample(gpu, time + kind, values, kind)
+        rows += make_gpu_sample(gpu, time + kind, values, kind)
     random.shuffle(rows)
     named = [
         row
         for gpu in range(3)
         for kind in (2, 3)
-        for row in make_metrics(gpu, names[::-1] if gpu == 1 else names, kind)
+        for row in make_gpu_metrics(gpu, names[::-1] if gpu == 1 else names, kind)
     ]
     trace, summary, (path,) = convert_tables(
         tmp_path, {"GPU_METRICS": rows, "TARGET_INFO_GPU_METRICS": named}
@@ -217,13 +187,13 @@ def test_counts_and_sums_are_those_of_sql(tmp_path: Path) -> None:
 def test_instants_that_lack_metrics_have_records_without_them(tmp_path: Path) -> None:
     tables = {
         "GPU_METRICS": [
-            *make_sample(0, 0, {0: 1, 1: 2, 2: 3}),
-            *make_sample(0, 10, {1: 4}),
-            *make_sample(0, 20, {2: 5, 0: 0}),
-            *make_sample(0, 30, {1: 0}),
-            *make_sample(0, 40, {0: None}),
+            *make_gpu_sample(0, 0, {0: 1, 1: 2, 2: 3}),
+            *make_gpu_sample(0, 10, {1: 4}),
+            *make_gpu_sample(0, 20, {2: 5, 0: 0}),
+            *make_gpu_sample(0, 30, {1: 0}),
+            *make_gpu_sample(0, 40, {0: None}),
         ],
-        "TARGET_INFO_GPU_METRICS": make_metrics(
+        "TARGET_INFO_GPU_METRICS": make_gpu_metrics(
             0, ["SMs Active", "SM Issue", "Tensor Active", "never sampled"]
         ),
     }
@@ -245,11 +215,11 @@ def test_numbers_are_made_what_they_were(tmp_path: Path) -> None:
     """
     tables = {
         "GPU_METRICS": [
-            *make_sample(0, 0, {0: -1_768_172_296, 1: -5, 2: -1}),
-            *make_sample(0, 10, {0: 1980, 1: 50, 2: 7}),
-            *make_sample(0, 20, {0: 0}),
+            *make_gpu_sample(0, 0, {0: -1_768_172_296, 1: -5, 2: -1}),
+            *make_gpu_sample(0, 10, {0: 1980, 1: 50, 2: 7}),
+            *make_gpu_sample(0, 20, {0: 0}),
         ],
-        "TARGET_INFO_GPU_METRICS": make_metrics(
+        "TARGET_INFO_GPU_METRICS": make_gpu_metrics(
             0, ["GPC Clock Frequency [MHz]", "SMs Active", "PCIe Read Requests to BAR1 [Requests]"]
         ),
     }
@@ -268,8 +238,9 @@ def test_numbers_are_made_what_they_were(tmp_path: Path) -> None:
 def test_bits_of_floating_point_are_decoded(tmp_path: Path) -> None:
     bits = int(np.array([31.25], np.float32).view(np.int32)[0])
     tables = {
-        "GPU_METRICS": make_sample(0, 0, {0: bits, 1: 3}) + make_sample(0, 10, {0: 0, 1: 0}),
-        "TARGET_INFO_GPU_METRICS": make_metrics(
+        "GPU_METRICS": make_gpu_sample(0, 0, {0: bits, 1: 3})
+        + make_gpu_sample(0, 10, {0: 0, 1: 0}),
+        "TARGET_INFO_GPU_METRICS": make_gpu_metrics(
             0, ["Threads Launched Per Warp [Threads/Warp]", "SMs Active"]
         ),
         "GENERIC_EVENT_TYPE_FIELDS": make_rows(
@@ -287,9 +258,9 @@ def test_bits_of_floating_point_are_decoded(tmp_path: Path) -> None:
 def test_samples_without_a_time_are_counted(tmp_path: Path) -> None:
     tables = {
         "GPU_METRICS": [
-            *make_sample(0, 0, {0: 1, 1: 2}),
-            *make_sample(0, None, {0: 1, 1: 2}),
-            *make_sample(0, 2**62 + 1, {0: 1}),
+            *make_gpu_sample(0, 0, {0: 1, 1: 2}),
+            *make_gpu_sample(0, None, {0: 1, 1: 2}),
+            *make_gpu_sample(0, 2**62 + 1, {0: 1}),
         ]
     }
     trace, summary, _ = convert_tables(tmp_path, tables)
@@ -305,20 +276,20 @@ def test_a_gpu_in_several_reports_is_written_once_on_the_row_of_its_first_user(
     def rank(number: int) -> dict[str, list[Row]]:
         pid = 100 + number
         return {
-            **make_host("node"),
+            **make_host("node", *CLOCKS),
             "StringIds": make_strings("k"),
             "TARGET_INFO_GPU": make_gpus("a", "b"),
             KERNEL: [make_kernel(10, 20, globalPid=make_global_pid(pid))],
             "TARGET_INFO_CUDA_DEVICE": [
                 {"gpuId": number, "cudaId": 0, "pid": pid, "uuid": "ab"[number]}
             ],
-            "TARGET_INFO_GPU_METRICS": make_metrics(0, ["SMs Active"])
-            + make_metrics(1, ["SMs Active"]),
+            "TARGET_INFO_GPU_METRICS": make_gpu_metrics(0, ["SMs Active"])
+            + make_gpu_metrics(1, ["SMs Active"]),
             "GPU_METRICS": [
                 row
                 for time in (0, 100, 200)
                 for gpu in (0, 1)
-                for row in make_sample(gpu, time + number, {0: 10 * gpu + 1})
+                for row in make_gpu_sample(gpu, time + number, {0: 10 * gpu + 1})
             ],
         }
 
@@ -334,23 +305,23 @@ def test_a_gpu_in_several_reports_is_written_once_on_the_row_of_its_first_user(
 
 def test_a_gpu_that_no_rank_uses_is_in_the_first_task_of_its_host(tmp_path: Path) -> None:
     first = {
-        **make_host("a"),
+        **make_host("a", *CLOCKS),
         KERNEL: [make_kernel(10, 20)],
         "StringIds": make_strings("k"),
         "TARGET_INFO_GPU": make_gpus("u0"),
     }
     second = {
-        **make_host("b"),
+        **make_host("b", *CLOCKS),
         KERNEL: [make_kernel(10, 20)],
         "StringIds": make_strings("k"),
         "TARGET_INFO_GPU": make_gpus("u1", "u2"),
-        "TARGET_INFO_GPU_METRICS": make_metrics(1, ["SMs Active"]),
-        "GPU_METRICS": make_sample(1, 5, {0: 30}),
+        "TARGET_INFO_GPU_METRICS": make_gpu_metrics(1, ["SMs Active"]),
+        "GPU_METRICS": make_gpu_sample(1, 5, {0: 30}),
     }
     third = {
-        **make_host("c"),
-        "TARGET_INFO_GPU_METRICS": make_metrics(0, ["SMs Active"]),
-        "GPU_METRICS": make_sample(0, 5, {0: 40}),
+        **make_host("c", *CLOCKS),
+        "TARGET_INFO_GPU_METRICS": make_gpu_metrics(0, ["SMs Active"]),
+        "GPU_METRICS": make_gpu_sample(0, 5, {0: 40}),
     }
     trace, _, _ = convert_tables(tmp_path, first, second, third)
     assert trace.tasks == [(1, 1), (2, 2), (1, 3)]
@@ -388,7 +359,7 @@ NETWORK = {
 
 def test_a_rate_stands_from_its_start_to_its_end(tmp_path: Path) -> None:
     tables = {
-        **make_host("n"),
+        **make_host("n", *CLOCKS),
         **NETWORK,
         KERNEL: [make_kernel(0, 1000)],
         "StringIds": make_strings("k"),
@@ -441,7 +412,7 @@ def test_what_was_before_the_capture_is_left_out(tmp_path: Path) -> None:
 def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> None:
     def rank(name: str, pid: int) -> dict[str, list[Row]]:
         return {
-            **make_host(name),
+            **make_host(name, *CLOCKS),
             **NETWORK,
             KERNEL: [make_kernel(0, 1000, globalPid=make_global_pid(pid))],
             "StringIds": make_strings("k"),
@@ -489,7 +460,7 @@ def test_a_source_whose_json_names_nothing_has_no_name(data: str | None) -> None
 
 def test_fields_of_generic_events_are_counters_of_their_source(tmp_path: Path) -> None:
     tables = {
-        **make_host("n"),
+        **make_host("n", *CLOCKS),
         "StringIds": make_strings("EFA", "rdmap0", "rx_bytes", "load", "sched_switch", "rdmap1"),
         "GENERIC_EVENT_SOURCES": make_rows("sourceId nameId sourceGroupId", (1, 1, 0), (2, 5, 1)),
         "GENERIC_EVENT_TYPES": make_rows(
@@ -559,8 +530,8 @@ def test_numbers_beyond_what_a_trace_holds(
         ]
     }
     gpu = {
-        "TARGET_INFO_GPU_METRICS": make_metrics(0, ["SMs Active [Throughput %]"]),
-        "GPU_METRICS": make_sample(0, 1, {0: 2**63 - 1}) + make_sample(0, 2, {0: 3}),
+        "TARGET_INFO_GPU_METRICS": make_gpu_metrics(0, ["SMs Active [Throughput %]"]),
+        "GPU_METRICS": make_gpu_sample(0, 1, {0: 2**63 - 1}) + make_gpu_sample(0, 2, {0: 3}),
     }
     trace, summary, _ = convert_tables(tmp_path, gpu | huge)
     assert [value for _, value in read_series(trace, SMS)["Metrics GPU0"]][:2] == [2**63 - 2, 3]

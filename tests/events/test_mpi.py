@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import Row, make_export, make_global_tid, make_strings
+from tools.exports import Row, make_export, make_global_tid, make_host, make_strings
 from tools.trace_reader import Trace
 
 import nsys2prv
@@ -120,7 +120,7 @@ def write_rank(
     for row in named:
         row["textId"] = names.index(row.pop("name")) + 1
     tables |= {
-        "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node1"}],
+        **make_host("node1"),
         "StringIds": make_strings(*names),
         RANKS: [
             {"globalTid": make_global_tid(pid, pid), "rank": number}

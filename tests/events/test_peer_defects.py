@@ -15,6 +15,7 @@ from tools.exports import (
     make_export,
     make_global_pid,
     make_global_tid,
+    make_host,
     make_kernel,
     make_nvtx_range,
     make_os_call,
@@ -27,7 +28,6 @@ NVTX, GRAPHS, EVENTS = (
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
 )
-START, ENV = "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"
 CALLS, BYTES, KERNELS, GRAPH, PUSHPOP, STARTEND, SMS = (
     63000000,
     63000002,
@@ -39,6 +39,7 @@ CALLS, BYTES, KERNELS, GRAPH, PUSHPOP, STARTEND, SMS = (
 )
 OTHER_MPI, NESMIK = 50000003, 81000
 UTC = 1_780_000_000_000_000_000
+CLOCKS = UTC, 10**12
 LAUNCH = make_strings("k", "cudaLaunchKernel_v7000")
 Tables = Mapping[str, Sequence[Row]]
 
@@ -52,13 +53,6 @@ def convert_tables(folder: Path, *reports: Tables) -> Trace:
     return convert_and_read(paths, folder / "o.prv")[0]
 
 
-def make_host(name: str, utc: int = UTC, clock: int = 10**12) -> dict[str, list[Row]]:
-    return {
-        ENV: [{"name": "Hostname", "value": name}],
-        START: [{"utcEpochNs": utc, "systemClockNs": clock}],
-    }
-
-
 def test_reports_of_one_name_in_two_folders_are_both_read(tmp_path: Path) -> None:
     paths = []
     for number in range(2):
@@ -69,7 +63,7 @@ def test_reports_of_one_name_in_two_folders_are_both_read(tmp_path: Path) -> Non
                 {
                     KERNEL: [make_kernel(10, 20 + number)],
                     "StringIds": make_strings(f"kernel{number}"),
-                    **make_host(f"node{number}"),
+                    **make_host(f"node{number}", *CLOCKS),
                 },
             )
         )
@@ -92,7 +86,9 @@ def test_a_call_named_like_mpi_init_moves_no_rank(tmp_path: Path) -> None:
         return {"MPI_OTHER_EVENTS": rows, "StringIds": make_strings("MPI_Initialized", "MPI_Init")}
 
     trace = convert_tables(
-        tmp_path, {**calls(0), **make_host("a")}, {**calls(1_000_000_000), **make_host("b")}
+        tmp_path,
+        {**calls(0), **make_host("a", *CLOCKS)},
+        {**calls(1_000_000_000), **make_host("b", *CLOCKS)},
     )
     inits = {
         (begin, end)
@@ -148,8 +144,8 @@ def test_nodes_and_threads_have_their_names_and_no_two_rows_one_place(tmp_path: 
     }
     trace = convert_tables(
         tmp_path,
-        {**tables, **make_host("alpha")},
-        {**tables, **make_host("beta", clock=5 * 10**12)},
+        {**tables, **make_host("alpha", *CLOCKS)},
+        {**tables, **make_host("beta", UTC, 5 * 10**12)},
     )
     assert trace.names["NODE"] == ["alpha", "beta"]
     assert [node for _, node in trace.tasks] == [1, 2]
@@ -217,8 +213,11 @@ def test_one_report_of_several_may_lack_a_table(lacking: str, tmp_path: Path) ->
     }
     trace = convert_tables(
         tmp_path,
-        {**whole, **make_host("a")},
-        {**{name: rows for name, rows in whole.items() if name != lacking}, **make_host("b")},
+        {**whole, **make_host("a", *CLOCKS)},
+        {
+            **{name: rows for name, rows in whole.items() if name != lacking},
+            **make_host("b", *CLOCKS),
+        },
     )
     counts = {code: len(trace.list_intervals(code)) for code in (PUSHPOP, KERNELS, CALLS)}
     assert counts == {

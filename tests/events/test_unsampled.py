@@ -1,16 +1,26 @@
 """GPU metrics where nothing was sampled: before the first sample, and in holes."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, Row, make_export, make_kernel, make_strings
+from tools.exports import (
+    KERNEL,
+    Row,
+    make_export,
+    make_host,
+    make_kernel,
+    make_metrics,
+    make_sample,
+    make_strings,
+)
 
 from nsys2prv.events.kind import Reason
 from nsys2prv.open_job import open_job
 from nsys2prv.table.runs import BLOCK_ROWS
 
-SMS, PERIOD = 9403, 100
+SMS, PERIOD, GPU = 9403, 100, 0x10000
 NAMES = ["SMs Active [Throughput %]", "SM Issue [Throughput %]"]
 #: Times of samples: from 2000 to 3000, from 6000 to 7000; 50 % all the time.
 TIMES = (*range(2000, 3001, PERIOD), *range(6000, 7001, PERIOD))
@@ -21,34 +31,14 @@ def make_report(
     path: Path, times: Sequence[int] = TIMES, begin: int = 0, **more: list[Row]
 ) -> Path:
     """Write a report of a kernel from `begin` to 10 us and of a GPU's samples of 50 %."""
-    rows = [
-        {
-            "timestamp": time,
-            "rawTimestamp": time,
-            "typeId": 0x10000,
-            "metricId": metric,
-            "value": 50,
-        }
-        for time in times
-        for metric in range(len(NAMES))
-    ]
-    named = [
-        {
-            "typeId": 0x10000,
-            "sourceId": 1,
-            "typeName": "GPU",
-            "metricId": number,
-            "metricName": name,
-        }
-        for number, name in enumerate(NAMES)
-    ]
+    samples = (make_sample(GPU, time, dict.fromkeys(range(len(NAMES)), 50)) for time in times)
     return make_export(
         path,
         {
             KERNEL: [make_kernel(begin, 10_000)],
             "StringIds": make_strings("k"),
-            "GPU_METRICS": rows,
-            "TARGET_INFO_GPU_METRICS": named,
+            "GPU_METRICS": [*chain.from_iterable(samples)],
+            "TARGET_INFO_GPU_METRICS": make_metrics(GPU, NAMES),
             **more,
         },
     )
@@ -96,11 +86,7 @@ def test_of_several_reports_each_has_its_zero(tmp_path: Path) -> None:
 
     def made(name: str, times: range, begin: int) -> Path:
         return make_report(
-            tmp_path / f"{name}.sqlite",
-            times,
-            begin,
-            TARGET_INFO_SYSTEM_ENV=[{"name": "Hostname", "value": name}],
-            TARGET_INFO_SESSION_START_TIME=[{"utcEpochNs": 1_780_000_000_000_000_000}],
+            tmp_path / f"{name}.sqlite", times, begin, **make_host(name, 1_780_000_000_000_000_000)
         )
 
     reports = [

@@ -12,6 +12,7 @@ from tools.exports import (
     make_call,
     make_export,
     make_global_pid,
+    make_host,
     make_nvtx_range,
     make_strings,
 )
@@ -102,8 +103,7 @@ def make_capture(path: Path, begin_utc: int, first_call: int, pid: int = 4242) -
             "NVTX_EVENTS": [make_nvtx_range(500, None, "open") | {"globalTid": tid}],
             "PROCESSES": [{"globalPid": make_global_pid(pid), "pid": pid, "name": "app"}],
             "PROFILER_OVERHEAD": [{"start": 0, "end": 1, "globalTid": tid, "nameId": 1}],
-            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
-            "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": begin_utc}],
+            **make_host("node", begin_utc),
             "ANALYSIS_DETAILS": [{"duration": MS}],
         },
     )

@@ -3,7 +3,16 @@
 from pathlib import Path
 
 import pytest
-from tools.exports import KERNEL, PID, Row, make_export, make_global_pid, make_kernel, make_strings
+from tools.exports import (
+    KERNEL,
+    PID,
+    Row,
+    make_export,
+    make_global_pid,
+    make_host,
+    make_kernel,
+    make_strings,
+)
 
 import nsys2prv
 from nsys2prv.export.info import read_report_info
@@ -78,14 +87,7 @@ def write_ranks(folder: Path, *ranks: dict[str, list[Row]], hosts: tuple[str, ..
     return [
         make_export(
             folder / f"rank{number}.sqlite",
-            {
-                **tables,
-                "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": host}],
-                "TARGET_INFO_SESSION_START_TIME": [
-                    {"utcEpochNs": 10**18 + number, "systemClockNs": 10**12 + number}
-                ],
-                **rank,
-            },
+            {**tables, **make_host(host, 10**18 + number, 10**12 + number), **rank},
         )
         for number, (rank, host) in enumerate(zip(ranks, hosts, strict=True))
     ]

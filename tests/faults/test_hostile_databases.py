@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fuzz import bases
 from tools.commands import GRAPHS, SAMPLES, measure_command, read_error, run_command
-from tools.exports import KERNEL, make_export, make_global_tid, make_kernel, make_strings
+from tools.exports import KERNEL, make_export, make_global_tid, make_host, make_kernel, make_strings
 
 from nsys2prv.export.info import JOB_VARIABLES, RANK_VARIABLES, read_report_info
 
@@ -153,7 +153,7 @@ def test_names_of_text_that_terminals_obey(tmp_path: Path) -> None:
             "StringIds": make_strings(evil),
             KERNEL: [make_kernel(1, 5)],
             "PROCESSES": [{"globalPid": make_kernel(1, 2)["globalPid"], "name": evil}],
-            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": evil}],
+            **make_host(evil),
             "META_DATA_EXPORT": [{"name": "EXPORT_PRODUCT_VERSION", "value": evil}],
             "TARGET_INFO_GPU": [{"id": 0, "name": evil}],
             "DIAGNOSTIC_EVENT": [{"severity": 3, "text": f"lost {evil}"}],

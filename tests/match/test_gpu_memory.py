@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, PID, Row, make_export, make_global_pid, make_kernel, make_strings
+from tools.exports import (
+    KERNEL,
+    PID,
+    Row,
+    make_export,
+    make_global_pid,
+    make_gpus,
+    make_host,
+    make_kernel,
+    make_strings,
+)
 from tools.trace import Trace
 
 from nsys2prv import Summary
@@ -50,9 +60,8 @@ def convert_memory_events(
             USAGE: rows,
             KERNEL: [make_kernel(0, 1000, globalPid=rows[0]["globalPid"])],
             "StringIds": make_strings("k"),
-            "TARGET_INFO_GPU": [{"id": 0, "name": "GPU", "uuid": UUID, "busLocation": ""}],
-            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
-            "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18}],
+            "TARGET_INFO_GPU": make_gpus(UUID),
+            **make_host("node", 10**18),
         }
         paths.append(make_export(folder / f"{number}.sqlite", tables))
     return convert_and_read(paths, folder / "o.prv", **options)
@@ -176,9 +185,8 @@ def test_page_faults_of_several_reports_on_one_gpu_are_all_written(tmp_path: Pat
                     GPU_FAULTS: [fault],
                     KERNEL: [make_kernel(0, 100)],
                     "StringIds": make_strings("k"),
-                    "TARGET_INFO_GPU": [{"id": 0, "name": "GPU", "uuid": UUID, "busLocation": ""}],
-                    "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
-                    "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18}],
+                    "TARGET_INFO_GPU": make_gpus(UUID),
+                    **make_host("node", 10**18),
                 },
             )
         )

@@ -16,6 +16,7 @@ from tools.exports import (
     make_export,
     make_global_pid,
     make_global_tid,
+    make_host,
     make_kernel,
     make_nvtx_range,
 )
@@ -119,8 +120,7 @@ def _write_rank(path: Path, rank: int, lag: int, node: int) -> Path:
         "CUDA_CALLCHAINS": chains[:2],
         "GPU_METRICS": metrics,
         "TARGET_INFO_GPU_METRICS": [{"typeId": 1, "metricId": 1, "metricName": METRIC}],
-        "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": f"node{node}"}],
-        "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18}],
+        **make_host(f"node{node}", 10**18),
         "TARGET_INFO_GPU": [
             {"id": 0, "name": "GPU", "uuid": f"{rank:032x}", "busLocation": "0000:01:00.0"}
         ],

@@ -59,6 +59,35 @@ def make_rows(columns: str, *rows: Sequence[object]) -> list[Row]:
     return [dict(zip(columns.split(), row, strict=True)) for row in rows]
 
 
+def make_host(name: str, utc: int | None = None, clock: int | None = None) -> dict[str, list[Row]]:
+    """Return the tables that describe a host: its name and, where it is given, when its session starts (UTC
+    and its own clock, ns).
+    """
+    start = [{"utcEpochNs": utc, "systemClockNs": clock}]
+    return {
+        "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": name}],
+        **({} if utc is None else {"TARGET_INFO_SESSION_START_TIME": start}),
+    }
+
+
+def make_gpus(*uuids: str, first: int = 0) -> list[Row]:
+    """Return the rows of GPUs with these UUIDs, numbered from `first`."""
+    columns = "id name uuid busLocation"
+    return make_rows(columns, *((at, "H100", uuid, "") for at, uuid in enumerate(uuids, first)))
+
+
+def make_metrics(type_id: int, names: Sequence[str], first: int = 0) -> list[Row]:
+    """Return rows that name the metrics of a GPU, numbered from `first`."""
+    rows = ((type_id, 1, "GPU Metrics", *one) for one in enumerate(names, first))
+    return make_rows("typeId sourceId typeName metricId metricName", *rows)
+
+
+def make_sample(type_id: int, time: int | None, values: Mapping[int, int | None]) -> list[Row]:
+    """Return the rows of one sample of a GPU: metric -> value."""
+    rows = ((10**15, time, type_id, *one) for one in values.items())
+    return make_rows("rawTimestamp timestamp typeId metricId value", *rows)
+
+
 def make_kernel(start: int | None, end: int | None, **columns: object) -> Row:
     """Return a row of a kernel on stream 7 of device 0, named by string 1."""
     row: dict[str, object] = {

@@ -15,6 +15,7 @@ from tools.exports import (
     make_export,
     make_global_pid,
     make_global_tid,
+    make_host,
     make_kernel,
     make_nvtx_range,
     make_strings,
@@ -104,10 +105,7 @@ class Rank:
                 KERNEL: self.kernels,
                 "StringIds": make_strings(*self.names),
                 **self.more,
-                "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": self.host}],
-                "TARGET_INFO_SESSION_START_TIME": [
-                    {"utcEpochNs": 1_780_000_000_000_000_000, "systemClockNs": 1_000_000}
-                ],
+                **make_host(self.host, 1_780_000_000_000_000_000, 1_000_000),
             },
         )
 

@@ -14,6 +14,7 @@ from tools.exports import (
     Row,
     make_export,
     make_global_pid,
+    make_host,
     make_kernel,
     make_strings,
 )
@@ -71,10 +72,7 @@ def make_shared_gpus(folder: Path) -> SharedGpus:
             GRAPHS: [],
             MEMCPY: [],
             MEMSET: [],
-            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": host}],
-            "TARGET_INFO_SESSION_START_TIME": [
-                {"utcEpochNs": EPOCH + late, "systemClockNs": 5_000 + late}
-            ],
+            **make_host(host, EPOCH + late, 5_000 + late),
             "TARGET_INFO_GPU": [
                 {"id": number, "name": "H200", "uuid": uuid, "busLocation": f"0000:0{number}:00.0"}
                 for number, uuid in gpus.values()
