@@ -1,13 +1,10 @@
 """Cuts of the samples against the whole trace filtered afterwards."""
 
-import random
 import re
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 from tools import cut_filter
 from tools.conversions import WITH_LAUNCHES, convert_and_read
 from tools.cut_filter import CutRequest, ParsedTrace, Row
@@ -29,57 +26,12 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError, UsageError
-from nsys2prv._util.workers import Pool
 from nsys2prv.cli import main
-from nsys2prv.conversion.convert import prepare
-from nsys2prv.conversion.cut import cut_job
-from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions, Plan
-from nsys2prv.conversion.write import write_job
 from nsys2prv.events.kind import Reason
 from nsys2prv.writers.paraver.views import find_views_for_trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
-SETS = sorted(path.parent.name for path in SAMPLES.glob("*/truth.json"))
-PLACES = 25
-
-
-@dataclass
-class Sample:
-    """A set of reports, their whole trace, that taken apart, the job it was written of, and one
-    whose events are stored without attributes.
-    """
-
-    reports: list[Path]
-    prv: Path
-    trace: ParsedTrace
-    job: Job
-    bare: Job
-
-    def cut(self, prv: Path, **options: object) -> Summary:
-        """Write the trace of the job with a cut, without reading the reports again."""
-        job = self.job if options.get("arguments", True) else self.bare
-        return write_job(
-            cut_job(job, Plan.from_options(Options(cut=CutOptions(**options))).cut), prv
-        )
-
-
-@pytest.fixture(scope="module", params=SETS)
-def sample(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sample:
-    return prepare_sample(
-        request.param, tmp_path_factory.mktemp(request.param), Options(cut=WITH_LAUNCHES)
-    )
-
-
-def prepare_sample(name: str, folder: Path, options: Options) -> Sample:
-    reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
-    job = prepare(reports, Plan.from_options(options), folder, Pool())
-    write_job(job, folder / "whole.prv")
-    (folder / "bare").mkdir()
-    plan = Plan.from_options(replace(options, cut=CutOptions(arguments=False, lines="launches")))
-    bare = prepare(reports, plan, folder / "bare", Pool())
-    trace = cut_filter.parse_trace(folder / "whole.prv")
-    return Sample(reports, folder / "whole.prv", trace, job, bare)
 
 
 def check_cut(prv: Path, trace: ParsedTrace, request: CutRequest) -> None:
@@ -94,66 +46,6 @@ def check_cut(prv: Path, trace: ParsedTrace, request: CutRequest) -> None:
     # States and samples have no order among each other but that of time.
     assert {key: item for key, item in order.items() if key in wanted_order} == wanted_order
     assert duration == request.last - (0 if request.keep_time else request.first)
-
-
-def list_times(trace: ParsedTrace) -> list[int]:
-    """Return times at which something happens: cuts there are the hardest."""
-    result = {time for item in trace.ranges for time in (item.begin, item.end)} | {
-        time for _, time, _ in (*trace.states, *trace.samples)
-    }
-    return sorted(result | {0, trace.duration})
-
-
-def compare_random_cuts(sample: Sample, prv: Path, places: int, seed: int) -> None:
-    """Check that cuts at random places, with random combinations of options, are the whole trace
-    filtered.
-    """
-    luck, times = random.Random(seed), list_times(sample.trace)
-    compared = 0
-    while compared < places:
-        first, last = sorted(time + luck.choice((-1, 0, 0, 1)) for time in luck.sample(times, 2))
-        first, last = max(first, 0), min(last, sample.trace.duration)
-        request = CutRequest(
-            first,
-            last,
-            attributes=luck.random() < 0.7,
-            lines=luck.random() < 0.7,
-            rate=luck.choice((None, None, 10, 1000, 10**6)),
-            keep_time=luck.random() < 0.3,
-        )
-        if first == last or not cut_filter.filter_trace(sample.trace, request)[0]:
-            continue
-        summary = sample.cut(
-            prv,
-            time=f"{first}ns:{last}ns",
-            keep_time=request.keep_time,
-            arguments=request.attributes,
-            lines="launches" if request.lines else "none",
-            rates={"all": request.rate} if request.rate else {},
-        )
-        check_cut(prv, sample.trace, request)
-        if request.lines:
-            with_one_end = sum(
-                (first <= send and (send < last or last == sample.trace.duration))
-                != (first <= receive and (receive < last or last == sample.trace.duration))
-                for _, send, _, receive, _ in sample.trace.lines
-            )
-            assert with_one_end == sum(
-                count
-                for (_, reason), count in summary.left_out.items()
-                if reason == Reason.HALF_OUTSIDE_CUT
-            )
-        if compared % 10 == 0:
-            violations = read_trace(prv).violations
-            assert not violations, str(violations)
-        compared += 1
-
-
-@pytest.mark.slow
-def test_cuts_at_random_places_are_the_whole_trace_filtered(sample: Sample, tmp_path: Path) -> None:
-    # Fewer of the large sample, which take as long.
-    places = PLACES * 8000 // max(8000, sample.prv.stat().st_size // 100)
-    compare_random_cuts(sample, tmp_path / "cut.prv", places, seed=7)
 
 
 def test_a_trace_of_one_moment(tmp_path: Path) -> None:
@@ -201,14 +93,6 @@ def test_ranks_of_one_report(tmp_path: Path) -> None:
     assert [(item.begin, item.end) for item in trace.list_intervals(63000006)] == [(101, 201)]
     assert [(line.send, line.receive) for line in trace.comms] == [(10, 101)]
     assert summary.left_out["cuda_kernel", Reason.ROW_LEFT_OUT] == 1
-
-
-def test_a_cut_of_the_whole_time_changes_nothing(sample: Sample, tmp_path: Path) -> None:
-    summary = sample.cut(tmp_path / "cut.prv", time="0:100%")
-    assert sorted((tmp_path / "cut.prv").read_bytes().splitlines()) == sorted(
-        sample.prv.read_bytes().splitlines()
-    )
-    assert summary.left_out == dict(sample.job.left_out)
 
 
 @pytest.mark.slow

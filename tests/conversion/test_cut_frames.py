@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ from nsys2prv.conversion.cut import cut_job
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions, Plan
 from nsys2prv.conversion.write import write_job
+from nsys2prv.events.kind import Reason
 from nsys2prv.open_job import OpenJob
 from nsys2prv.table.runs import TIMES, find_role, read_run
 
@@ -50,8 +52,18 @@ class Whole:
         self.trace = cut_filter.parse_trace(folder / "whole.prv")
         self._parts = 0
 
-    def check(self, options: dict, first: int, last: int, **rows: frozenset | None) -> None:
-        """Check the frames of a part of the job, and its trace where all rows stay."""
+    def check(
+        self,
+        options: dict,
+        first: int,
+        last: int,
+        rate: int | None = None,
+        has_lines: bool = True,
+        **rows: frozenset | None,
+    ) -> None:
+        """Check the frames of a part of the job, and its trace, with so many samples a second and with
+        or without lines, where all rows stay.
+        """
         self._parts += 1
         folder = self.folder / f"part-{self._parts}"
         keep_time = options.get("keep_time", False)
@@ -60,17 +72,30 @@ class Whole:
         try:
             with open_part(self.job, folder, CutOptions(**options)) as part:
                 compare_frames(read_frames(part), expected)
-                if any(rows.values()):
-                    return
-                write_job(part.prepared, folder / "cut.prv", keep_runs=True)
+            if any(rows.values()):
+                return
+            written = {"rates": {"all": rate}} if rate else {}
+            written |= {} if has_lines else {"lines": "none"}
+            with open_part(self.job, folder / "trace", CutOptions(**options, **written)) as part:
+                summary = write_job(part.prepared, folder / "cut.prv", keep_runs=True)
             lines, order, duration = cut_filter.read_lines(folder / "cut.prv")
-            request = cut_filter.CutRequest(first, last, keep_time=keep_time)
+            request = cut_filter.CutRequest(first, last, True, has_lines, rate, keep_time)
             wanted, wanted_order = cut_filter.filter_trace(self.trace, request)
             assert lines == wanted
             assert {key: order[key] for key in wanted_order} == wanted_order
             assert duration == expected.duration
+            if has_lines:
+                counts = summary.left_out.items()
+                halves = [n for (_, reason), n in counts if reason == Reason.HALF_OUTSIDE_CUT]
+                assert self._count_halves(first, last) == sum(halves)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _count_halves(self, first: int, last: int) -> int:
+        """Return the lines of which one end is in a part."""
+        end = last + (last == self.frames.duration)
+        sent, came = (pl.col(time).is_between(first, end, "left") for time in ("sent", "begin"))
+        return sum(frame.filter(sent != came).height for frame in self.frames.lines.values())
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +160,18 @@ def test_any_part_of_a_sample_is_the_whole_filtered(name: str, tmp_path: Path) -
     for _ in range(12):
         first, last = sorted(luck.sample(whole.times, 2))
         options, first, last, rows = _make_cut(whole, first, last, luck)
-        whole.check(options, first, last, **rows)
+        rate, has_lines = luck.choice((None, 10, 1000, 10**6)), luck.random() < 0.7
+        whole.check(options, first, last, rate, has_lines, **rows)
     whole.opened.close()
+
+
+def test_a_cut_of_the_whole_time_changes_nothing(small: Whole, tmp_path: Path) -> None:
+    with open_part(small.job, tmp_path / "part", CutOptions(time="0:100%")) as part:
+        summary = write_job(part.prepared, tmp_path / "cut.prv", keep_runs=True)
+    cut, whole = tmp_path / "cut.prv", small.folder / "whole.prv"
+    assert sorted(cut.read_text().splitlines()) == sorted(whole.read_text().splitlines())
+    assert {reason for _, reason in summary.left_out} == {Reason.LAUNCH_LEFT_OUT}
+    assert not small.job.left_out
 
 
 def test_a_cut_moves_every_time_of_every_record(small: Whole, tmp_path: Path) -> None:
