@@ -204,11 +204,6 @@ class ObjectModel(Struct):
         return list(labels)
 
     @property
-    def ranks(self) -> list[int]:
-        """Return the ranks, in order."""
-        return sorted({one.rank for one in self.processes if one.rank is not None})
-
-    @property
     def count(self) -> int:
         """Return the number of tasks that are processes, neither helpers nor devices of a host."""
         return len(self.members)
@@ -224,7 +219,8 @@ class ObjectModel(Struct):
 
     def describe_processes(self) -> str:
         """Describe the number of processes and ranks."""
-        return describe_processes(self.count, len(self.ranks))
+        ranks = {process.rank for process in self.processes} - {None}
+        return describe_processes(self.count, len(ranks))
 
     def _name_tasks(self, tasks: Sequence[int]) -> str:
         ranks = [self.processes[task].rank for task in tasks]

@@ -587,6 +587,10 @@ def test_a_receive_through_a_request_ends_with_the_call_that_completes_it(tmp_pa
         (3, 335),
         (4, 405),
     ]
+    # BSC's Dimemas takes the logical receive for the call that posts it.
+    [path] = tmp_path.glob("*.prv")
+    lines = [line.split(":") for line in path.read_text().splitlines() if line.startswith("3:")]
+    assert [int(line[11]) for line in lines if line[9] == "2"] == [100, 130, 200, 300, 400]
 
 
 def test_starts_of_persistent_requests_are_messages(tmp_path: Path) -> None:

@@ -149,8 +149,7 @@ def make_event_types(
     ranks: Sequence[int] = (),
 ) -> list[EventType]:
     """Return every event type of these layouts (with the bits of the fields that are written), and
-    the counters, by code. A type that several layouts share is listed once. ranks: those of the job,
-    after which values that are ranks are named.
+    the counters, by code. A type that several layouts share is listed once. ranks: those that fields name.
     """
     types = {event_type.code: event_type for event_type in counters}
     fields = _list_fields(layouts)

@@ -24,12 +24,13 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.files import name_beside
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import CALLERS, DomainCode, Field, load_catalogue
-from nsys2prv.table.runs import find_present_fields
+from nsys2prv.table.runs import Run, find_present_fields, read_run
 from nsys2prv.table.samples import read_samples
 from nsys2prv.table.slices import AlikeRanges, Slice, list_closings
 from nsys2prv.table.windows import Window
 from nsys2prv.writers import TraceContent, WindowBytes
 from nsys2prv.writers.paraver.pcf import (
+    RANK,
     abbreviate_kernels,
     format_row_file,
     make_counter_types,
@@ -133,7 +134,7 @@ class ParaverWriter(Struct, dict=True):
         values = content.values
         if not content.full_kernel_names:
             values = {**values, **abbreviate_kernels(values)}
-        domains, ranks = dict(content.domain_codes), content.model.ranks
+        domains, ranks = dict(content.domain_codes), _list_ranks(content.runs)
         types = make_event_types(held, values, domains, counters, ranks)
         states = load_catalogue().states if content.has_states else ()
         with pcf.open("wb") as file:
@@ -228,11 +229,14 @@ class ParaverWriter(Struct, dict=True):
     def _make_line_batch(self, lines: Slice) -> Batch:
         sender, receiver, size = (_find(lines, name) for name in ("sender", "receiver", "size"))
         send, receive = lines.times, lines.column("receive")
+        # As Extrae writes them: the logical receive is its post, where that is known; in a part that may be before it.
+        has_posts = "posted" in lines.run.columns
+        posted = np.clip(lines.column("posted"), 0, receive) if has_posts else receive
         fixed = load_catalogue().lines[lines.run.shape.name].tag
         tag = _find(lines, "tag") if fixed is None else b"%d" % fixed
         _, _, senders, receivers = self._begins
         sent = (senders, sender), send, b":", send
-        received = (receivers, receiver), receive, b":", receive
+        received = (receivers, receiver), posted, b":", receive
         return Batch(send, [*sent, *received, b":", size, b":", tag])
 
     def _make_sample_batch(self, samples: pl.DataFrame) -> Batch:
@@ -240,6 +244,17 @@ class ParaverWriter(Struct, dict=True):
         codes = (f":{name}:".encode() for name in samples.columns[2:])
         parts = chain.from_iterable(zip(codes, numbers, strict=True))
         return Batch(time, [(self._begins[1], row), time, *parts])
+
+
+def _list_ranks(runs: Iterable[Run]) -> list[int]:
+    """Return the ranks that fields of ranges name, ascending."""
+    ranks: set[int] = set()
+    for run in runs:
+        fields = [] if run.index is None else load_catalogue().layouts[run.shape.name].fields
+        names = [one.name for one in fields if one.unit == RANK and one.name in run.columns]
+        for values in (read_run(run, *names) if names else {}).values():
+            ranks.update(np.unique(values[values >= 0]).tolist())
+    return sorted(ranks)
 
 
 def _format_header(tree: ObjectTree, date: datetime, duration: int, members: Sequence[int]) -> str:
