@@ -208,8 +208,8 @@ def _number_rows(
     results = job.results
     if silent is None:
         clocks, _ = find_host_clocks(job)
-        adoption = adopt_kernels(results, captures.numbers, job.placements, clocks, job.folder)
-        results, silent = adoption.results, adoption.processes
+        numbers = captures.numbers
+        results, silent = adopt_kernels(results, numbers, job.placements, clocks, job.folder)
     find_first, frames = captures.find_first, []
     for result in results:
         if COMMUNICATORS in result.facts:

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 #: Returns the calls (COLUMNS["calls"] and `communicator`) of some reports from their facts.
 SelectCalls = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
-#: Groups that a communicator's calls may be divided into, one for each function.
-MOST_GROUPS = 64
 
 
 class MemberBlock(Block, frozen=True):
@@ -54,8 +52,8 @@ class MemberBlock(Block, frozen=True):
 
     #: Number of the process.
     member: int
-    #: Host whose clock their times are of.
-    host: int
+    #: Node whose clock the times are from.
+    clock: int
     #: True if the report numbers all of them.
     numbered: bool
     #: True if none ends before it begins.
@@ -93,6 +91,7 @@ def _select_mpi_calls(calls: pl.DataFrame, processes: pl.DataFrame) -> pl.DataFr
     began = processes.filter("began")["task"] if processes.height else pl.Series([], dtype=pl.Int64)
     return calls.with_columns(
         member=pl.col("task") * DEVICES,
+        clock="host",
         number=pl.lit(-1),
         function=pl.lit(0),
         role="waits",
@@ -118,6 +117,7 @@ def _select_kernels(kernels: pl.DataFrame, communicators: pl.DataFrame) -> pl.Da
     signature = hash_signatures(*(kernels[name].to_numpy() for name in EQUAL_COLUMNS))
     return kernels.with_columns(
         member=pl.col("task") * DEVICES + pl.col("device"),
+        clock="host",
         number="sequence",
         function="first_operation",
         role=find_role(),
@@ -142,7 +142,7 @@ def sort_calls(
     owner = calls.select(pl.struct("communicator", "member").rle_id().cast(pl.Int64)).to_series()
     blocks = write_blocks(path, owner.to_numpy(), calls.select(COLUMNS["calls"]))
     members = calls.group_by("communicator", "member", maintain_order=True).agg(
-        pl.col("host").first(),
+        pl.col("clock").first(),
         numbered=(pl.col("number") >= 0).all(),
         sane=(pl.col("end") >= pl.col("begin")).all(),
         began=pl.col("began").first() == 1,
@@ -159,12 +159,12 @@ def divide_calls(members: Iterable[MemberBlock], noise_kind: int) -> list[CallPo
     """Return the calls of all reports in portions of whole communicators."""
     portions: list[CallPortion] = []
     room = 0
-    for number, blocks in enumerate(group_blocks(members)):
+    for blocks in group_blocks(members):
         rows = sum(block.rows for block in blocks)
         if rows > room:
-            portions.append(CallPortion((), noise_kind, number))
+            portions.append(CallPortion((), noise_kind))
             room = PORTION_ROWS
-        portions[-1] = replace(portions[-1], blocks=(*portions[-1].blocks, *blocks))
+        portions[-1] = CallPortion((*portions[-1].blocks, *blocks), noise_kind)
         room -= rows
     return portions
 
@@ -176,8 +176,6 @@ class CallPortion(Struct, frozen=True):
     blocks: tuple[MemberBlock, ...]
     #: clock.NoiseKind.
     noise_kind: int
-    #: Number of the first communicator among all.
-    number: int
 
     @property
     def times(self) -> list[int]:
@@ -186,20 +184,18 @@ class CallPortion(Struct, frozen=True):
 
     def read_calls(self) -> pl.DataFrame:
         """Return all calls. Numbers recorded for a communicator's calls count each function separately."""
-        others = {block.group for block in self.blocks if not block.numbered}
+        others = [block.group for block in self.blocks if not block.numbered]
         groups = np.array([block.group for block in self.blocks])
         groups = np.repeat(groups, [block.rows for block in self.blocks])
+        is_numbered = ~pl.Series(groups).is_in(others)
         calls = read_blocks(self.blocks).with_columns(
-            communicator=pl.Series(groups), numbered=pl.Series(~np.isin(groups, list(others)))
-        )
-        function = pl.when("numbered").then("function").otherwise(0)
-        group = pl.struct("communicator", function).rank("dense").cast(pl.Int64) - 1
-        calls = calls.with_columns(
             noise_kind=pl.lit(self.noise_kind),
-            group=1 + self.number * MOST_GROUPS + group,
-            number=pl.when("numbered").then("number").otherwise(-1),
-            clock="host",
+            communicator=pl.Series(groups),
+            function=pl.when(is_numbered).then("function").otherwise(0),
+            number=pl.when(is_numbered).then("number").otherwise(-1),
         )
+        # Those that the report numbers have numbers of their own for each function.
+        calls = calls.with_columns(group=pl.struct("communicator", "function").rank("dense"))
         return calls.select(pl.col(name).cast(dtype) for name, dtype in CALLS.items())
 
     def gather(self, pivot: int) -> GatheredCalls:
@@ -228,8 +224,8 @@ class CallPortion(Struct, frozen=True):
         for member, blocks in sorted(by_member.items()):
             rows, began = sum(block.rows for block in blocks), all(block.began for block in blocks)
             load = partial(_load_calls, replace(self, blocks=tuple(blocks)), pivot)
-            members.append(Member(member, rows, load, began, blocks[0].host))
-        return gather_by_member(members, self.noise_kind, 1 + self.number * MOST_GROUPS)
+            members.append(Member(member, rows, load, began, blocks[0].clock))
+        return gather_by_member(members, self.noise_kind, 1)
 
 
 def _load_calls(portion: CallPortion, pivot: int) -> pl.DataFrame:

@@ -21,13 +21,12 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.budget import MOST_IN_GRAPHS
 from nsys2prv._util.columns import (
     ABSENT,
-    factorize_together,
     find_places,
     number_linked,
     number_rows,
@@ -99,58 +98,46 @@ MIDDLE = 1 << 40
 MOST_COLLECTIVES = 2_048
 
 
-class Adoption(Struct):
-    """Communicators found for processes without payloads."""
-
-    #: The results with their facts.
-    results: list[WorkResult]
-    #: (report, process) without payloads -> kernels of it, and those that were matched.
-    processes: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-
-
 def adopt_kernels(
     results: Sequence[WorkResult],
     captures: Sequence[int],
     placements: Sequence[Placement],
     clocks: Sequence[int],
     folder: Path,
-) -> Adoption:
-    """Add communicators to kernels without recorded payloads, and return the results. captures, placements,
-    clocks: of each report, clocks by number.
+) -> tuple[list[WorkResult], dict[tuple[int, int], tuple[int, int]]]:
+    """Return the results with communicators for kernels without recorded payloads; and (report, process)
+    without payloads -> kernels of it, and those that were matched. captures, placements, clocks: of each
+    report, clocks by number.
     """
-    adoption = Adoption(list(results))
-    holders = [at for at, result in enumerate(results) if KERNELS in result.facts]
-    counts: dict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(4, np.int64))
-    devices: set[tuple[int, int, int]] = set()
-    for at in holders:
-        report, names = results[at].report, ("node", "communicator", "process", "device")
-        columns = read_columns(results[at].facts[KERNELS], names).values()
-        node, communicator, *queue = map(np.asarray, columns)
-        owners, codes = factorize_together(*queue)
-        told = communicator != 0
-        kinds = (
-            node == 0,
-            (node == 0) & told,
-            (node > 0) & ~told,
-            (node > 0) & told,
-        )
-        owners += [np.bincount(codes, of_kind).astype(np.int64) for of_kind in kinds]
-        for process, device, *more in zip(*(one.tolist() for one in owners), strict=True):
-            devices.add((report, process, device))
-            counts[report, process] += more
-    silent = {key for key, (alone, told, *_) in counts.items() if alone and not told}
-    in_graphs, told_in_graphs = (sum(int(one[at]) for one in counts.values()) for at in (2, 3))
-    if len(devices) < 2 or not (silent or 0 < in_graphs < MOST_IN_GRAPHS):
-        return adoption
-    named = _list_named(results)
+    results, named = list(results), _list_named(results)
     captured: dict[int, list[int]] = defaultdict(list)
-    for at in holders:
-        captured[captures[results[at].report] if captures else 0].append(at)
+    pieces = []
+    told, alone = pl.col("communicator") != 0, pl.col("node") == 0
+    for at, result in enumerate(results):
+        if KERNELS in result.facts:
+            captured[captures[result.report] if captures else 0].append(at)
+            columns = read_columns(result.facts[KERNELS], ("node", "communicator", *QUEUE[1:3]))
+            counts = pl.DataFrame(columns).group_by(QUEUE[1:3]).agg(
+                alone=alone.sum(),
+                told=(alone & told).sum(),
+                in_graphs=(~alone & ~told).sum(),
+                told_in_graphs=(~alone & told).sum(),
+            )  # fmt: skip
+            pieces.append(counts.with_columns(report=pl.lit(result.report)))
+    if not pieces:
+        return results, {}
+    counts = pl.concat(pieces)
+    devices = counts.select(QUEUE[:3]).n_unique()
+    counts = counts.group_by(QUEUE[:2]).agg(pl.exclude("device").sum())
+    silent = counts.filter(pl.col("alone") > 0, told=0)
+    in_graphs, told_in_graphs = (counts[name].sum() for name in ("in_graphs", "told_in_graphs"))
+    if devices < 2 or not (silent.height or 0 < in_graphs < MOST_IN_GRAPHS):
+        return results, {}
     found: list[pl.DataFrame] = []
     number = 0
     for places in captured.values():
         of_capture: list[pl.DataFrame] = []
-        wanted = None if silent else bool(told_in_graphs)
+        wanted = None if silent.height else bool(told_in_graphs)
         queues, rows = _make_queues(results, places, placements, clocks, wanted)
         for group in group_queues(queues):
             own = [
@@ -165,15 +152,14 @@ def adopt_kernels(
     if found:
         table = pl.concat(found, how="diagonal_relaxed")
         with FrameWriter(folder / "adopted.arrows") as writer:
-            _store(adoption.results, table, writer)
+            _store(results, table, writer)
         sure = table.filter((pl.col("ranks") != IN_STEP) & (pl.col("node") == 0))
         sure = sure.group_by("report", "process").len()
         matched = {(report, process): count for report, process, count in sure.iter_rows()}
-    if found or len(silent) < sum(alone > 0 for alone, *_ in counts.values()):
-        adoption.processes = {
-            key: (int(counts[key][0]), matched.get(key, 0)) for key in sorted(silent)
-        }
-    return adoption
+    elif silent.height == (counts["alone"] > 0).sum():
+        return results, {}
+    rows = silent.select(*QUEUE[:2], "alone").sort(QUEUE[:2]).rows()
+    return results, {(*key,): (count, matched.get((*key,), 0)) for *key, count in rows}
 
 
 def _make_queues(

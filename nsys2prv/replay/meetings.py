@@ -36,11 +36,13 @@ NCCL_MESSAGE, MPI_MESSAGE = MESSAGES
 _KEY = ("thread", "begin")
 _OF_CALLS = ("node_begin", "node_end", "name")
 _MEMBERS = (
-    *("meeting", "node_begin", "node_end", "row", "size", "eager", "holds", "later", "lasts"),
+    *("meeting", "node_begin", "node_end", "thread", "size", "eager", "holds", "later", "lasts"),
     "needs",
 )
-#: What holds of members that wait for all others, and others for them.
-_BLOCKING = {"eager": pl.lit(False), "holds": pl.lit(True), "later": pl.lit(False)}
+#: What holds of members that do not say otherwise: they wait for all others, and others for them.
+_USUAL = {"eager": False, "holds": True, "later": False, "lasts": AS_RECORDED, "needs": 0}
+#: Collectives on nodes whose clocks tell when all had come.
+_KNOWN = (pl.col("late") >= 0).all().over("collective")
 
 
 class Meetings(Struct, frozen=True):
@@ -78,17 +80,15 @@ def find_nccl_meetings(
     size = pl.col("name") * 1000 + pl.Series("size", classify_size(kernels["bytes"].to_numpy()))
     kernels = kernels.with_columns(size=size)
     table = list_collectives(reader).filter(~pl.col("rule").is_in(MPI_RULES))
-    # Of hosts whose clocks cannot be compared nothing tells when all had come.
-    known = table.filter((pl.col("late") >= 0).all().over("collective"))
-    members = join_first(known.select("thread", "begin", meeting="collective"), kernels, _KEY)
+    known = table.filter(_KNOWN).select(*_KEY, meeting="collective")
+    members = join_first(known, kernels, _KEY)
     messages = _join_nccl_messages(list_messages(reader), kernels)
     nodes = reader.rows.threads.select("thread", "node")
     messages, shared = _share_links(messages.join(nodes, on="thread", maintain_order="left"))
     left = kernels.join(table, on=_KEY, how="anti").join(messages, on="node_begin", how="anti")
     inside = match_graphs(reader, graphs)
-    frames = (members, messages, *match_by_ends(reader, left))
-    blocking = [frame.with_columns(**_BLOCKING) for frame in frames]
-    return _group_members([*blocking, *([shared] if shared.height else [])]), inside
+    frames = [members, messages, *match_by_ends(reader, left)]
+    return _group_members([*frames, *([shared] if shared.height else [])]), inside
 
 
 def _join_nccl_messages(messages: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -189,7 +189,7 @@ def _share_links(members: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     shared = shared.filter((~pl.col("eager")).any().over("link"))
     return members, shared.select(
         "node_begin", "node_end", "thread", "needs", "eager", meeting=pl.col("link").cast(pl.Int64),
-        size=0, holds=True, later=False, lasts=pl.lit(0, pl.Int64),
+        size=0, lasts=pl.lit(0, pl.Int64),
     )  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
     """Return the meetings of MPI calls. calls: `thread`, `begin`, `end`, `node_begin`, `node_end`,
     `name` of each outermost one.
     """
-    table = list_collectives(reader).filter(pl.col("rule").is_in(MPI_RULES))
+    table = list_collectives(reader).filter(pl.col("rule").is_in(MPI_RULES), _KNOWN)
     messages = list_messages(reader).filter(pl.col("kind") == MPI_MESSAGE)
     if not calls.height:
         return _group_members([])
@@ -244,7 +244,7 @@ def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
         for awaits in (ROOT | OTHERS, ROOT, OTHERS)
         for inside in (False, True)
     ]
-    return _join_meetings([_group_members(collectives), *_find_messages(messages, calls, index)])
+    return _group_members([*collectives, *_find_messages(messages, calls, index)])
 
 
 def _choose_awaited(members: pl.DataFrame, awaits: int, inside: bool) -> pl.DataFrame:
@@ -271,7 +271,9 @@ _SIDES = {
 }
 
 
-def _find_messages(messages: pl.DataFrame, calls: pl.DataFrame, index: Outermost) -> list[Meetings]:
+def _find_messages(
+    messages: pl.DataFrame, calls: pl.DataFrame, index: Outermost
+) -> list[pl.DataFrame]:
     """Return the meetings of messages: the call that completes the receive waits for the send, and for
     the call of the sender without which no data moves; that which completes the send waits for the
     call of the receiver that lets it go on.
@@ -303,38 +305,25 @@ def _list_sides(
     rows: dict[str, np.ndarray],
     size: np.ndarray,
     sides: tuple[str, ...],
-) -> Meetings:
-    """Return meetings of these sides of some messages with both of the first two sides. rows: the call of
+) -> pl.DataFrame:
+    """Return members of meetings of these sides of some messages with both of the first two sides. rows: the call of
     each side of all messages; size: their classes.
     """
     found = np.stack([rows[side][chosen] for side in sides], axis=1)
     is_there = (found[:, :2] >= 0).all(axis=1)
     found, chosen = found[is_there], chosen[is_there]
     meeting, place = np.nonzero(found >= 0)
-    own = calls[found[meeting, place]]
-    node_begin, node_end, name = (own[column].to_numpy() for column in _OF_CALLS)
     polled = sides.index("polled") if "polled" in sides else -1
     waits, holds = (np.array([_SIDES[side][of] for side in sides]) for of in (2, 3))
-    return Meetings(
-        meeting,
-        node_begin,
-        np.where(place == polled, node_begin, node_end),
-        own["thread"].to_numpy(),
-        -1 - size[chosen][meeting] - name * np.int32(1000),
-        ~waits[place],
-        holds[place],
-        np.ones(len(place), bool),
-        np.full(len(place), AS_RECORDED, np.int32),
-        np.zeros(len(place), np.int64),
+    ends = pl.when(pl.Series(place == polled)).then("node_begin").otherwise("node_end")
+    return calls[found[meeting, place]].with_columns(
+        meeting=meeting,
+        node_end=ends,
+        size=-1 - pl.Series(size[chosen][meeting]) - pl.col("name") * 1000,
+        eager=~waits[place],
+        holds=holds[place],
+        later=True,
     )
-
-
-def _join_meetings(parts: Sequence[Meetings]) -> Meetings:
-    """Return meetings one after the other."""
-    before = np.cumsum([0, *(int(part.meeting.max(initial=-1)) + 1 for part in parts)])
-    numbers = [part.meeting + first for part, first in zip(parts, before[:-1], strict=True)]
-    columns = [[getattr(part, name) for part in parts] for name in Meetings.__struct_fields__[1:]]
-    return Meetings(np.concatenate(numbers), *map(np.concatenate, columns))
 
 
 def find_handoffs(handoffs: pl.DataFrame, calls: pl.DataFrame) -> Meetings:
@@ -348,24 +337,17 @@ def find_handoffs(handoffs: pl.DataFrame, calls: pl.DataFrame) -> Meetings:
         join_first(side, calls, _KEY).with_columns(eager=pl.lit(holds), holds=pl.lit(holds))
         for holds, side in sides.items()
     ]
-    return _group_members([pl.concat(frames).with_columns(size=pl.lit(0), later=pl.lit(False))])
+    return _group_members([pl.concat(frames).with_columns(size=pl.lit(0))])
 
 
 def _group_members(frames: Sequence[pl.DataFrame]) -> Meetings:
     """Return members of meetings of at least two, numbered through."""
     parts, before = [], 0
-    for frame in frames:
+    for frame in frames or [pl.DataFrame(schema=dict.fromkeys(_MEMBERS[:5], pl.Int64))]:
         frame = frame.filter(pl.len().over("meeting") > 1)
         number = pl.col("meeting").rank("dense").cast(pl.Int64) - 1 + before
-        if "lasts" not in frame.columns:
-            frame = frame.with_columns(lasts=pl.lit(AS_RECORDED, pl.Int64))
-        if "needs" not in frame.columns:
-            frame = frame.with_columns(needs=pl.lit(0, pl.Int64))
-        frame = frame.rename({"thread": "row"}).select(number, *_MEMBERS[1:])
+        usual = {name: pl.lit(_USUAL[name]) for name in _USUAL if name not in frame.columns}
+        parts.append(frame.with_columns(number, **usual).select(_MEMBERS))
         before += frame["meeting"].n_unique()
-        parts.append(frame)
-    if not parts:
-        none = np.zeros(0, np.int64)
-        return Meetings(*[none] * 5, *[none.astype(bool)] * 3, none, none)
     members = pl.concat(parts, how="vertical_relaxed").sort("meeting", maintain_order=True)
-    return Meetings(*(members[name].to_numpy() for name in _MEMBERS))
+    return Meetings(*(column.to_numpy() for column in members.get_columns()))
