@@ -464,12 +464,8 @@ def sum_kernels(
     begin, end = span
     kernels = reader.read_begins("nccl_kernel", ("operation", "bytes", "communicator"), unit)
     kernels = kernels.filter((pl.col("begin") >= begin) & (pl.col("end") <= end))
-    met = kernels.select("thread", "begin", wait="bytes").clear()
-    layouts = filter(reader.layouts.__contains__, WAITS)
-    waits = (reader.read_begins(layout, ("wait",), unit).drop("end") for layout in layouts)
-    met = pl.concat([met, *waits], how="diagonal").filter(pl.col("wait") >= 0)
-    met = met.unique(("thread", "begin"), keep="first")
-    kernels = kernels.join(met, ["thread", "begin"], how="left", maintain_order="left")
+    waits = _read_waits(reader, unit)
+    kernels = kernels.join(waits, ["thread", "begin"], how="left", maintain_order="left")
     device = reader.rows.find("device", kernels["thread"]).to_numpy()
     kernels = kernels.with_columns(pl.col("wait").clip(None, DURATION))
     start, last = kernels["begin"].to_numpy(), kernels["end"].to_numpy()
@@ -495,6 +491,12 @@ def sum_kernels(
         wait_ns=pl.col("wait").sum(),
         exposed_wait_ns=pl.col("wait").sum() - pl.col("beside").sum(),
     )
+
+
+def _read_waits(reader: EventReader, unit: int | None = None) -> pl.DataFrame:
+    """Return how long NCCL kernels wait (ns), if known: `thread`, `begin`, `wait`."""
+    waits = (reader.read_begins(layout, ("wait",), unit).drop("end") for layout in WAITS)
+    return pl.concat(waits).filter(pl.col("wait") >= 0).unique(("thread", "begin"), keep="first")
 
 
 class Dimension(Struct, frozen=True):
@@ -550,30 +552,33 @@ class Mesh(Struct, frozen=True):
 
     def list_places(self) -> dict[int, dict[str, int]]:
         """Return the places of each task in the dimensions that PLACES names."""
-        if self.places is None:
-            return {}
-        rows = {row["rank"]: row for row in self.places.rows(named=True)}
-        named = {name: SHORT.get(name, name) for name in self.places.columns}
-        named = {name: short for name, short in named.items() if short in PLACES}
         return {
-            task: {short: rows[rank][name] for name, short in named.items()}
-            for task, rank in self.ranks.items()
+            task: {
+                short: at
+                for name, at in places.items()
+                if (short := SHORT.get(name, name)) in PLACES
+            }
+            for task, places in self._find_places().items()
         }
 
-    def name_places(self) -> dict[int, str]:
-        """Return the place of each task, such as `tp 0 pp 3`, or "" if unknown."""
+    def _find_places(self) -> dict[int, dict[str, int]]:
+        """Return the place of each task in each dimension."""
         if self.places is None:
             return {}
-        names = self.places.drop("rank").columns
-        shorts = [SHORT.get(name, name) for name in names]
-        if len({*shorts}) < len(shorts):
+        rows = {row.pop("rank"): row for row in self.places.rows(named=True)}
+        return {task: rows[rank] for task, rank in self.ranks.items()}
+
+    def name_places(self) -> dict[int, str]:
+        """Return the place of each task, such as `tp 0 pp 3`; nothing if unknown."""
+        tasks = self._find_places()
+        shorts = {name: SHORT.get(name, name) for places in tasks.values() for name in places}
+        if len({*shorts.values()}) < len(shorts):
             # Groups that divide weights, beside those that have copies of them.
-            shorts = ["fsdp" if name == SHARDED else SHORT.get(name, name) for name in names]
-        texts = {
-            rank: " ".join(f"{name} {at}" for name, at in zip(shorts, row, strict=True))
-            for rank, *row in self.places.rows()
+            shorts[SHARDED] = "fsdp"
+        return {
+            task: " ".join(f"{shorts[name]} {at}" for name, at in places.items())
+            for task, places in tasks.items()
         }
-        return {task: texts[rank] for task, rank in self.ranks.items()}
 
     def add_places(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Add the column `place` to a frame with `task`, null if unknown."""
@@ -819,11 +824,7 @@ def list_by_dimension(reader: EventReader, mesh: Mesh) -> tuple[pl.DataFrame, pl
     kernels = kernels.select("thread", "begin", "end", "dimension").unique(
         ("thread", "begin"), keep="first", maintain_order=True
     )
-    layouts = filter(reader.layouts.__contains__, WAITS)
-    waits = [reader.read_begins(layout, ("wait",)).drop("end") for layout in layouts]
-    if not waits:
-        return kernels, kernels.clear()
-    known = pl.concat(waits).filter(pl.col("wait") > 0).unique(("thread", "begin"), keep="first")
-    waiting = kernels.join(known, ["thread", "begin"], maintain_order="left")
+    waits = _read_waits(reader).filter(pl.col("wait") > 0)
+    waiting = kernels.join(waits, ["thread", "begin"], maintain_order="left")
     end = pl.min_horizontal("end", pl.col("begin") + pl.col("wait"))
     return kernels, waiting.with_columns(end=end).drop("wait")

@@ -45,6 +45,8 @@ FEWEST_WAITS, NEARLY_ALL, BY_CHANCE = 8, 0.9, 0.3
 FOLLOWS = 0.5
 #: Waits of a timer differ by less than this share, as nothing but the time ends them.
 OF_TIMER = 0.01
+#: Longer than any trace (ns).
+LONG_AGO = 1 << 62
 #: Threads that are compared with each other, and by so many waits first.
 MOST_THREADS, SAMPLE = 1024, 256
 #: Columns of hand-offs, a row for each thread that waited: number of the hand-off (from 1), the `rule`;
@@ -264,9 +266,7 @@ def _is_near(waiter: _Thread, other: _Thread) -> bool:
     """
     ends = waiter.until[:: max(len(waiter.until) // SAMPLE, 1)]
     fits = np.append(other.until, 0)[other.find_last_waits(ends)] < ends
-    if len(other.wakes):
-        wake = np.append(other.wakes, 0)[np.searchsorted(other.wakes, ends, "right") - 1]
-        fits |= (wake > 0) & (ends - wake <= WAKE_UP)
+    fits |= _find_last(other.wakes, ends)[1] <= WAKE_UP
     return bool(
         np.count_nonzero(fits) >= FEWEST_WAITS * NEARLY_ALL * len(ends) / max(len(waiter.until), 1)
     )
@@ -297,9 +297,8 @@ def _find_releaser(waiter: _Thread, waits: np.ndarray, threads: Iterable[_Thread
         if is_timer and _is_regular((one.until - one.since)[one.until > 0]):
             continue
         if one.calls and one.owner == waiter.owner:
-            at = np.searchsorted(one.begin, ends, "right") - 1
-            just_before = (at >= 0) & (ends - one.begin[np.maximum(at, 0)] <= WAKE_UP)
-            if just_before.mean() >= NEARLY_ALL:
+            _, ago = _find_last(one.begin, ends)
+            if (ago <= WAKE_UP).mean() >= NEARLY_ALL:
                 return None
         found.append((_follow_wakes(waiter, waits, one), _follow(waiter, waits, one)))
     # Calls that let others go on say more than what ends at the same time.
@@ -318,13 +317,11 @@ def _divide_waits(
     threads = [one for one in threads if one.owner != waiter.owner and len(one.wakes)]
     ends, closest = waiter.until[waits], np.full(len(waits), WAKE_UP + 1)
     for one in threads:
-        at = np.searchsorted(one.wakes, ends, "right") - 1
-        delay = np.where(at >= 0, ends - one.wakes[np.maximum(at, 0)], WAKE_UP + 1)
-        closest = np.minimum(closest, delay)
+        closest = np.minimum(closest, _find_last(one.wakes, ends)[1])
     often = len(ends) / max(int(np.ptp(waiter.until)), 1)
     for one in threads:
-        at = np.searchsorted(one.wakes, ends, "right") - 1
-        own = (at >= 0) & (ends - one.wakes[np.maximum(at, 0)] == closest)
+        at, delay = _find_last(one.wakes, ends)
+        own = delay == closest
         is_each = len(np.unique(at[own])) >= NEARLY_ALL * len(one.wakes)
         is_each &= own.sum() >= FEWEST_WAITS and often * np.median(closest[own]) <= BY_CHANCE
         if is_each and (found := _follow_wakes(waiter, waits[own], one)):
@@ -336,9 +333,8 @@ def _follow_wakes(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found 
     if len(other.wakes) < FEWEST_WAITS:
         return None
     ends = waiter.until[waits]
-    at = np.searchsorted(other.wakes, ends, "right") - 1
-    delay = ends - other.wakes[np.maximum(at, 0)]
-    fits = (at >= 0) & (delay <= WAKE_UP)
+    at, delay = _find_last(other.wakes, ends)
+    fits = delay <= WAKE_UP
     if fits.mean() < NEARLY_ALL:
         return None
     often = len(other.wakes) / max(int(other.wakes[-1] - other.wakes[0]), 1)
@@ -384,6 +380,14 @@ def _make_found(
     has_waited = (at >= 0) & (waited >= since)
     since = np.minimum(np.maximum(since, waited), released)
     return _Found(differs, certain, waits[fits], since, released, has_waited, other)
+
+
+def _find_last(times: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the last of some times, ascending, before each end, and how long ago it was (ns); -1 and LONG_AGO
+    for none.
+    """
+    at = np.searchsorted(times, ends, "right") - 1
+    return at, np.where(at >= 0, ends - np.append(times, 0)[at], LONG_AGO)
 
 
 def _is_regular(lasts: np.ndarray) -> bool:
