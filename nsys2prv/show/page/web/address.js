@@ -6,9 +6,13 @@ import { unfoldEvent } from "./search.js";
 const SETTLED = 350;  // A view that stays so long is a step (ms).
 const writeTimes = times => times.map(Math.round).join("-"), readTimes = text => text?.split("-").map(Number);
 /** Numbers as ranges, "0-3.7", and back. */
-const writeNumbers = numbers => listRanges([...numbers].sort((one, two) => one - two)).replaceAll(" to ", "-").replaceAll(", ", ".");
-const readNumbers = text => (text || "").match(/\d+(-\d+)?/g)?.map(range => range.split("-").map(Number))
-  .flatMap(([first, last = first]) => Array.from({ length: last - first + 1 }, (_, at) => first + at)) ?? [];
+const writeNumbers = numbers =>
+  listRanges([...numbers].sort((one, two) => one - two)).replaceAll(" to ", "-").replaceAll(", ", ".");
+const readNumbers = text =>
+  (text || "").match(/\d+(-\d+)?/g)?.map(range => range.split("-").map(Number)).flatMap(([
+    first, last = first
+  ]) => Array.from({ length: last - first + 1 }, (_, at) => first + at)) ??
+  [];
 /** What differs from how it was at first; "none" for nothing. */
 const tellApart = (now, before) => now === before ? "" : now || "none";
 const isTyped = ({ target }) => /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName);
@@ -32,12 +36,18 @@ export class Address {
       makeButton("↷", "redo (Ctrl+Shift+Z)", () => this.redo()),
       makeButton("copy link", "a link to this view of the page", event => this.copyLink(event.target)));
     addEventListener("popstate", () => {
-      if (history.state || location.hash.includes("&")) this.restore(); else this.write("replaceState");
+      if (history.state || location.hash.includes("&"))
+        this.restore();
+      else
+        this.write("replaceState");
     });
     document.addEventListener("keydown", event => {
       if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z" || isTyped(event)) return;
       event.preventDefault();
-      if (event.shiftKey) this.redo(); else this.undo();
+      if (event.shiftKey)
+        this.redo();
+      else
+        this.undo();
     });
     this.restore();
     if (location.hash.includes("&")) find(`#${CSS.escape(this.section)}`)?.scrollIntoView();
@@ -47,7 +57,9 @@ export class Address {
     this.push();
     if (this.step > 0) history.back();
   }
-  redo() { if (this.step < this.top) history.forward(); }
+  redo() {
+    if (this.step < this.top) history.forward();
+  }
   /** Copy a link to what is shown; colours are those of whoever opens it. */
   copyLink(button) {
     this.push();
@@ -108,19 +120,22 @@ export class Address {
     timeline.toggled = new Set(readNumbers(state.get("unfolded")));
     timeline.groups?.forEach(group => { group.open = hosts.has(Math.min(...group.lanes)); });
     timeline.setOptions(Object.fromEntries(SWITCHES.map(name => [name, shown.includes(name)])));
-    timeline.setOptions({ metrics: new Set(timeline.data.metrics.map(({ name }) => name).filter((_, at) => metrics.has(at))) });
+    timeline.setOptions(
+      { metrics: new Set(timeline.data.metrics.map(({ name }) => name).filter((_, at) => metrics.has(at))) });
     timeline.toggleMetric("");
     timeline.clear();
     timeline.layOut();
     timeline.search.ask(state.get("find") ?? "");
     timeline.show(...readTimes(state.get("time")) ?? timeline.home, false);
-    if (state.has("selected")) timeline.selectArea(...readTimes(state.get("selected")), readNumbers(state.get("ranks")));
+    if (state.has("selected"))
+      timeline.selectArea(...readTimes(state.get("selected")), readNumbers(state.get("ranks")));
     const [lane, kind, i] = (state.get("event") ?? "").split(".");
     const track = kind && timeline.data.getTrack(Number(lane), kind);
     if (track && i < track.count) timeline.select(unfoldEvent(timeline, Number(lane), track, Number(i)));
     timeline.box.scrollTop = timeline.scroll = Number(state.get("scroll") ?? 0);
     iterations?.pick(Number(state.get("iteration") ?? 0) - 1);
-    if ((state.get("theme") ?? "") !== (document.documentElement.dataset.theme ?? "")) setTheme(state.get("theme"));
+    if ((state.get("theme") ?? "") !== (document.documentElement.dataset.theme ?? ""))
+      setTheme(state.get("theme"));
     this.now = this.state;
   }
 }

@@ -1,10 +1,12 @@
-// Moments of several jobs, one above the other, aligned at their begins: those of a section zoom and move together.
+// Moments of several jobs, one above the other, aligned at their begins: those of a section zoom and move
+// together.
 import { findAll } from "./dom.js";
 import { Timeline } from "./timeline.js";
 
 /** Draw the timelines; jobs: those whose moments the page has, in its order. */
 export const showAligned = jobs => {
-  for (const section of new Set(findAll(".aligned").map(place => place.parentElement))) showSection(section, jobs);
+  for (const section of new Set(findAll(".aligned").map(place => place.parentElement)))
+    showSection(section, jobs);
 };
 
 const showSection = (section, jobs) => {
@@ -21,9 +23,13 @@ const showSection = (section, jobs) => {
   for (const one of shown) {
     const { place, data, moment } = one, { lanes } = moment;
     one.timeline = new Timeline(place, data, {
-      lanes, detailed: lanes.length > 4 ? new Set(lanes.slice(0, 1)) : null, isFree: true,
+      lanes,
+      detailed: lanes.length > 4 ? new Set(lanes.slice(0, 1)) : null,
+      isFree: true,
       view: [moment.begin - .02 * longest, moment.begin + 1.05 * longest],
-      label: `${section.firstElementChild.firstChild.textContent.trim()}: ${place.previousElementSibling.textContent}`, onview: view => align(moment, view),
+      label: `${section.firstElementChild.firstChild.textContent.trim()}: ${
+        place.previousElementSibling.textContent}`,
+      onview: view => align(moment, view),
     });
   }
 };

@@ -20,17 +20,22 @@ export class BarChart {
   refresh() {
     this.values = this.getValues();
     this.count = this.values[0].length;
-    this.sums = Float64Array.from({ length: this.count }, (_, bar) => this.values.reduce((sum, part) => sum + part[bar], 0));
+    this.sums = Float64Array.from(
+      { length: this.count }, (_, bar) => this.values.reduce((sum, part) => sum + part[bar], 0));
     this.range ??= [0, this.count];
     this.painter.ask();
   }
   getBar(x) {
-    const [first, last] = this.range, bar = Math.floor(first + (x - GUTTER) / (this.canvas.clientWidth - GUTTER) * (last - first));
+    const [first, last] = this.range;
+    const bar = Math.floor(first + (x - GUTTER) / (this.canvas.clientWidth - GUTTER) * (last - first));
     return Math.min(Math.max(bar, 0), this.count - 1);
   }
   listen() {
     const { canvas } = this, getX = event => event.clientX - canvas.getBoundingClientRect().left;
-    canvas.addEventListener("pointerdown", event => { this.dragged = [getX(event), getX(event)]; canvas.setPointerCapture(event.pointerId); });
+    canvas.addEventListener("pointerdown", event => {
+      this.dragged = [getX(event), getX(event)];
+      canvas.setPointerCapture(event.pointerId);
+    });
     canvas.addEventListener("pointermove", event => {
       const x = getX(event);
       if (this.dragged) this.dragged[1] = x;
@@ -38,47 +43,71 @@ export class BarChart {
       showTip(this.hover >= 0 ? this.describe(this.hover) : null, event.clientX, event.clientY);
       this.painter.ask();
     });
-    canvas.addEventListener("pointerleave", () => { this.hover = -1; showTip(null); this.painter.ask(); });
-    canvas.addEventListener("pointerup", () => {
-      const [from, to] = (this.dragged || [0, 0]).map(x => this.getBar(x)).sort((one, two) => one - two);
-      const isDrag = this.dragged && Math.abs(this.dragged[1] - this.dragged[0]) > 6, isHere = this.dragged?.[0] > GUTTER;
-      this.dragged = null;
-      if (isDrag) this.range = [from, to + 1]; else if (isHere) this.pick(from);
+    canvas.addEventListener("pointerleave", () => {
+      this.hover = -1;
+      showTip(null);
       this.painter.ask();
     });
-    canvas.addEventListener("dblclick", () => { this.range = [0, this.count]; this.painter.ask(); });
+    canvas.addEventListener("pointerup", () => {
+      const [from, to] = (this.dragged || [0, 0]).map(x => this.getBar(x)).sort((one, two) => one - two);
+      const isDrag = this.dragged && Math.abs(this.dragged[1] - this.dragged[0]) > 6;
+      const isHere = this.dragged?.[0] > GUTTER;
+      this.dragged = null;
+      if (isDrag)
+        this.range = [from, to + 1];
+      else if (isHere)
+        this.pick(from);
+      this.painter.ask();
+    });
+    canvas.addEventListener("dblclick", () => {
+      this.range = [0, this.count];
+      this.painter.ask();
+    });
   }
   draw(c, width, height) {
-    const colours = getColours(), [first, last] = this.range, across = width - GUTTER, wide = across / (last - first);
+    const colours = getColours();
+    const [first, last] = this.range;
+    const across = width - GUTTER;
+    const wide = across / (last - first);
     const step = Math.max(1, Math.floor(1.5 / wide)), bars = [];
     for (let bar = first; bar < last; bar += step) {
       // Of several bars on a pixel the longest.
       let longest = bar;
-      for (let at = bar; at < Math.min(bar + step, last); at++) if (this.sums[at] > this.sums[longest]) longest = at;
+      for (let at = bar; at < Math.min(bar + step, last); at++)
+        if (this.sums[at] > this.sums[longest]) longest = at;
       bars.push([bar, longest]);
     }
-    const top = 1.04 * Math.max(...bars.map(([, bar]) => this.sums[bar]), 1e-9), scale = (height - TOP - BOTTOM) / top;
+    const top = 1.04 * Math.max(...bars.map(([, bar]) => this.sums[bar]), 1e-9);
+    const scale = (height - TOP - BOTTOM) / top;
     const x = bar => GUTTER + (bar - first) * wide, ground = height - BOTTOM, gap = Math.min(.14 * wide, 4);
     c.textBaseline = "middle";
     c.font = FONT(10.5);
     c.lineWidth = .6;
     for (let value = 0, each = roundStep(top / 4); value <= top; value += each) {
       c.strokeStyle = colours.line;
-      c.beginPath(); c.moveTo(GUTTER, ground - value * scale); c.lineTo(width, ground - value * scale); c.stroke();
+      c.beginPath();
+      c.moveTo(GUTTER, ground - value * scale);
+      c.lineTo(width, ground - value * scale);
+      c.stroke();
       c.fillStyle = colours.soft;
       c.textAlign = "right";
       c.fillText(this.formatValue(value, each), GUTTER - 8, ground - value * scale);
     }
     for (const [bar, longest] of bars)
-      stackShares(c, x(bar) + gap / 2, TOP, Math.max(wide * step - gap, .8), ground - TOP, this.parts.map(({ colour }, part) => [colours[colour], this.values[part][longest] / top]));
+      stackShares(c, x(bar) + gap / 2, TOP, Math.max(wide * step - gap, .8), ground - TOP,
+        this.parts.map(({ colour }, part) => [colours[colour], this.values[part][longest] / top]));
     c.fillStyle = colours.soft;
     c.textAlign = "center";
     const each = Math.max(1, roundStep((last - first) / Math.max(1, across / 70)));
-    for (let number = Math.ceil((first + 1) / each) * each; number <= last; number += each) c.fillText(number, x(number - .5), ground + 12);
+    for (let number = Math.ceil((first + 1) / each) * each; number <= last; number += each)
+      c.fillText(number, x(number - .5), ground + 12);
     c.textAlign = "left";
     c.strokeStyle = colours.ink;
     for (const [bar, line] of [[this.picked, 1.6], [this.hover, .8]])
-      if (bar >= first && bar < last) { c.lineWidth = line; c.strokeRect(x(bar) + 1, TOP, Math.max(wide - 2, 2), ground - TOP); }
+      if (bar >= first && bar < last) {
+        c.lineWidth = line;
+        c.strokeRect(x(bar) + 1, TOP, Math.max(wide - 2, 2), ground - TOP);
+      }
     if (this.dragged) {
       c.fillStyle = colours.select;
       c.fillRect(Math.min(...this.dragged), TOP, Math.abs(this.dragged[1] - this.dragged[0]), ground - TOP);

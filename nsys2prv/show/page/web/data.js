@@ -6,7 +6,11 @@ const readColumns = (bytes, at, count, names, into) => {
     const column = (into[name] = new Float64Array(count));
     for (let i = 0; i < count; i++) {
       let value = 0, factor = 1, byte;
-      do { byte = bytes[at++]; value += (byte & 127) * factor; factor *= 128; } while (byte > 127);
+      do {
+        byte = bytes[at++];
+        value += (byte & 127) * factor;
+        factor *= 128;
+      } while (byte > 127);
       column[i] = value;
     }
   }
@@ -18,7 +22,10 @@ const readColumns = (bytes, at, count, names, into) => {
 
 /** Events of one kind on a lane, by begin. Columns: begin, end (ns), name, and those of the kind. */
 class Track {
-  constructor(bytes, at, kind, count, names) { Object.assign(this, { kind, count }); readColumns(bytes, at, count, names, this); }
+  constructor(bytes, at, kind, count, names) {
+    Object.assign(this, { kind, count });
+    readColumns(bytes, at, count, names, this);
+  }
   /** Numbers of the events in lists of which no two overlap: outer ranges first. */
   get depths() {
     if (this.byDepth) return this.byDepth;
@@ -36,7 +43,10 @@ class Track {
   get streams() {
     if (this.byStream) return this.byStream;
     this.byStream = new Map();
-    for (let i = 0; i < this.count; i++) { if (!this.byStream.has(this.stream[i])) this.byStream.set(this.stream[i], []); this.byStream.get(this.stream[i]).push(i); }
+    for (let i = 0; i < this.count; i++) {
+      if (!this.byStream.has(this.stream[i])) this.byStream.set(this.stream[i], []);
+      this.byStream.get(this.stream[i]).push(i);
+    }
     return this.byStream;
   }
 }
@@ -44,7 +54,13 @@ class Track {
 /** The place in a list of events of the first that ends after a time; their ends ascend. */
 export const findFirstEnding = (list, ends, time) => {
   let low = 0, high = list.length;
-  while (low < high) { const middle = (low + high) >> 1; if (ends[list[middle]] > time) high = middle; else low = middle + 1; }
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (ends[list[middle]] > time)
+      high = middle;
+    else
+      low = middle + 1;
+  }
   return low;
 };
 
@@ -69,7 +85,14 @@ export class JobData {
   }
   constructor(facts, bytes) {
     // A page without events lacks what is of these.
-    const nothing = { tracks: [], names: [], nameClasses: [], moments: [], messages: { count: 0, at: 0 }, hasStreams: false };
+    const nothing = {
+      tracks: [],
+      names: [],
+      nameClasses: [],
+      moments: [],
+      messages: { count: 0, at: 0 },
+      hasStreams: false
+    };
     Object.assign(this, nothing, { cover: facts.lanes.map(() => []) }, facts, { bytes });
     this.places = this.lanes.map(() => ({}));
     for (const [lane, kind, count, at] of this.tracks) this.places[lane][kind] = { count, at };
@@ -79,7 +102,8 @@ export class JobData {
     this.binValues = bytes.subarray(at, at + this.lanes.length * count * this.binParts.length);
     Object.assign(this, { binsOf: new Map(), binsOfLists: new WeakMap(), spreads: new WeakMap() });
     this.divisions = new Map();
-    this.messages = readColumns(bytes, this.messages.at, this.messages.count, this.columns.messages, { ...this.messages });
+    this.messages = readColumns(
+      bytes, this.messages.at, this.messages.count, this.columns.messages, { ...this.messages });
     for (const table of Object.keys(this.grids)) this.grids[table] = this.readGrid(this.grids[table]);
   }
   /** The events of a kind on a lane, decoded when they are first asked for; null for none. */
@@ -91,17 +115,21 @@ export class JobData {
   /** A grid of numbers by lane: 16 bits each, of the greatest. */
   readGrid({ at, columns, top }) {
     const view = new DataView(this.bytes.buffer, this.bytes.byteOffset + at, 2 * columns * this.lanes.length);
-    return this.lanes.map((_, lane) => Float64Array.from({ length: columns }, (_, column) =>
-      view.getUint16(2 * (lane * columns + column), true) / 65535 * top));
+    return this.lanes.map(
+      (_, lane) => Float64Array.from({ length: columns },
+        (_, column) => view.getUint16(2 * (lane * columns + column), true) / 65535 * top));
   }
   get hasHosts() { return this.binParts.some(({ ofHost }) => ofHost); }
   /** Places of metrics (names) below a lane: {name, label, unit, top, columns, at}. */
   listMetrics(lane, names) {
-    return this.metrics.filter(({ name }) => names?.has(name)).flatMap(metric => metric.places.filter(place => place.lane === lane).map(place => ({ ...metric, ...place })));
+    return this.metrics.filter(({ name }) => names?.has(name))
+      .flatMap(
+        metric => metric.places.filter(place => place.lane === lane).map(place => ({ ...metric, ...place })));
   }
   /** The mean of a metric from begin to end, as a share of its scale's top; null for not sampled. */
   readMetric({ at, columns }, begin, end) {
-    const first = Math.max(Math.floor(begin / this.duration * columns), 0), last = Math.min(Math.max(Math.ceil(end / this.duration * columns), first + 1), columns);
+    const first = Math.max(Math.floor(begin / this.duration * columns), 0);
+    const last = Math.min(Math.max(Math.ceil(end / this.duration * columns), first + 1), columns);
     const known = this.bytes.subarray(at + first, at + last).filter(Boolean);
     return known.length ? known.reduce((sum, one) => sum + one - 1, 0) / known.length / 254 : null;
   }
@@ -114,11 +142,12 @@ export class JobData {
     if (!this.collectives) {
       this.collectives = new Map();
       this.lanes.forEach((_, lane) => {
-        for (const track of MEETING.map(kind => this.getTrack(lane, kind))) for (let i = 0; i < (track?.count ?? 0); i++) {
-          if (!track.collective[i]) continue;
-          if (!this.collectives.has(track.collective[i])) this.collectives.set(track.collective[i], []);
-          this.collectives.get(track.collective[i]).push({ lane, track, i });
-        }
+        for (const track of MEETING.map(kind => this.getTrack(lane, kind)))
+          for (let i = 0; i < (track?.count ?? 0); i++) {
+            if (!track.collective[i]) continue;
+            if (!this.collectives.has(track.collective[i])) this.collectives.set(track.collective[i], []);
+            this.collectives.get(track.collective[i]).push({ lane, track, i });
+          }
       });
     }
     return this.collectives.get(number) || [];
@@ -139,18 +168,33 @@ export class JobData {
     for (const [depth, list] of calls.depths.entries()) {
       const at = findFirstEnding(list, calls.end, sent);
       if (at < list.length && calls.begin[list[at]] === sent)
-        return { begin: sent, end: calls.end[list[at]], depth, i: list[at], name: this.getName(calls, list[at]) };
+        return {
+          begin: sent,
+          end: calls.end[list[at]],
+          depth,
+          i: list[at],
+          name: this.getName(calls, list[at])
+        };
     }
     return null;
   }
   nameLane(lane) { return this.lanes[lane].who; }
   describeLane(lane) { return [this.lanes[lane].who, this.lanes[lane].label].filter(Boolean).join(" · "); }
   /** Levels of NVTX ranges; of many lanes only some are looked at. */
-  get nvtxDepth() { return (this.deepest ??= Math.max(0, ...this.lanes.slice(0, 16).map((_, lane) => this.getTrack(lane, "x")?.depths.length ?? 0))); }
+  get nvtxDepth() {
+    return (this.deepest ??= Math.max(
+              0, ...this.lanes.slice(0, 16).map((_, lane) => this.getTrack(lane, "x")?.depths.length ?? 0)));
+  }
   findIteration(time) {
     const edges = this.iterations;
     let low = 0, high = edges.length;
-    while (low < high) { const middle = (low + high) >> 1; if (edges[middle] <= time) low = middle + 1; else high = middle; }
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (edges[middle] <= time)
+        low = middle + 1;
+      else
+        high = middle;
+    }
     return low > 0 && low < edges.length ? low - 1 : -1;
   }
 }

@@ -8,22 +8,28 @@ export const make = (tag, properties = {}, ...children) => {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined) continue;
-    if (name === "class") element.className = value;
-    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (name in element && typeof value !== "string") element[name] = value;
-    else element.setAttribute(name, value);
+    if (name === "class")
+      element.className = value;
+    else if (name.startsWith("on"))
+      element.addEventListener(name.slice(2), value);
+    else if (name in element && typeof value !== "string")
+      element[name] = value;
+    else
+      element.setAttribute(name, value);
   }
   element.append(...children.filter(child => child !== null && child !== undefined));
   return element;
 };
 
 /** Make a button; a sign alone is named by its title. */
-export const makeButton = (text, title, act, more = {}) =>
-  make("button", { type: "button", title, "aria-label": /[a-z]/i.test(text) ? null : title, onclick: act, ...more }, text);
+export const makeButton = (text, title, act, more = {}) => make("button",
+  {type: "button", title, "aria-label": /[a-z]/i.test(text) ? null : title, onclick: act, ...more}, text);
 
 /** Copy a text, which a button then says for a moment. */
 export const copy = async (button, text) => {
-  try { await navigator.clipboard.writeText(text); } catch {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
     const area = make("textarea", {}, text);
     document.body.append(area);
     area.select();
@@ -54,13 +60,22 @@ export const getColours = () => {
   return colours;
 };
 export const onTheme = listener => themeListeners.add(listener);
-const tellTheme = () => { colours = null; for (const listener of themeListeners) listener(); };
+const tellTheme = () => {
+  colours = null;
+  for (const listener of themeListeners) listener();
+};
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tellTheme);
 
 const prefersDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 export const getTheme = () => document.documentElement.dataset.theme || (prefersDark() ? "dark" : "light");
 /** Set the theme; empty: that of the system. */
-export const setTheme = name => { if (name) document.documentElement.dataset.theme = name; else delete document.documentElement.dataset.theme; tellTheme(); };
+export const setTheme = name => {
+  if (name)
+    document.documentElement.dataset.theme = name;
+  else
+    delete document.documentElement.dataset.theme;
+  tellTheme();
+};
 
 const tipBox = make("div", { class: "tip", role: "status", hidden: true });
 /** Show lines beside the pointer: texts, or [name, value]; null hides the box. */
@@ -69,8 +84,8 @@ export const showTip = (lines, x = 0, y = 0) => {
   if (!lines) return;
   if (!tipBox.isConnected) document.body.append(tipBox);
   tipBox.replaceChildren(...lines.filter(Boolean).map((line, number) => Array.isArray(line)
-    ? make("div", { class: "pair" }, make("span", {}, line[0]), make("b", {}, line[1]))
-    : make("div", { class: number ? "more" : "head" }, line)));
+      ? make("div", { class: "pair" }, make("span", {}, line[0]), make("b", {}, line[1]))
+      : make("div", { class: number ? "more" : "head" }, line)));
   const { offsetWidth: width, offsetHeight: height } = tipBox;
   const left = x + 16 + width > innerWidth ? x - width - 12 : x + 16;
   const top = Math.min(y + 14, innerHeight - height - 6);
@@ -85,13 +100,22 @@ export const addTip = (element, list) => {
   const show = event => showTip(list(event), event.clientX, event.clientY);
   element.addEventListener("pointermove", show);
   element.addEventListener("pointerleave", () => showTip(null));
-  element.addEventListener("focus", () => { const { left, bottom } = element.getBoundingClientRect(); showTip(list(null), left, bottom - 10); });
+  element.addEventListener("focus", () => {
+    const { left, bottom } = element.getBoundingClientRect();
+    showTip(list(null), left, bottom - 10);
+  });
   element.addEventListener("blur", () => showTip(null));
 };
 
 const painters = new Set();
 /** Draw all canvases of the page at once, as where it has another width. */
-export const drawAll = () => { for (const one of painters) if (one.canvas.isConnected) one.now(); else painters.delete(one); };
+export const drawAll = () => {
+  for (const one of painters)
+    if (one.canvas.isConnected)
+      one.now();
+    else
+      painters.delete(one);
+};
 
 /** A canvas as sharp as the screen. `ask` has it drawn once in the next frame, `now` at once. */
 export class Painter {
@@ -101,13 +125,21 @@ export class Painter {
     new ResizeObserver(() => this.ask()).observe(canvas);
     onTheme(() => this.ask());
   }
-  ask() { if (this.pending) return; this.pending = true; requestAnimationFrame(() => { this.pending = false; this.now(); }); }
+  ask() {
+    if (this.pending) return;
+    this.pending = true;
+    requestAnimationFrame(() => {
+      this.pending = false;
+      this.now();
+    });
+  }
   now() {
     const { clientWidth: width, clientHeight: height } = this.canvas;
     if (!width || !height) return;
     const ratio = window.devicePixelRatio || 1;
     const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
-    if (this.canvas.width !== w || this.canvas.height !== h) Object.assign(this.canvas, { width: w, height: h });
+    if (this.canvas.width !== w || this.canvas.height !== h)
+      Object.assign(this.canvas, { width: w, height: h });
     this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.context.clearRect(0, 0, width, height);
     this.draw(this.context, width, height);

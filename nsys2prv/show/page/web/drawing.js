@@ -1,4 +1,5 @@
-// Draw a timeline: the shares of a lane's time in each pixel column, at all zooms; single events; what belongs together
+// Draw a timeline: the shares of a lane's time in each pixel column, at all zooms; single events; what
+// belongs together
 // over lanes; marks.
 import { findFirstEnding, MEETING } from "./data.js";
 import { cutBack, cutFront, FONT } from "./dom.js";
@@ -8,14 +9,17 @@ import { findSpread, measureShares, remember, stackShares } from "./shares.js";
 
 /** Classes on whose colours texts are dark. */
 const LIGHT = new Set(["sync", "nvtx", "copy", "kernel", "os"]);
-const INK = { nvtx: "nvtx-ink" };
+const INK = {
+  nvtx: "nvtx-ink"
+};
 /** More collectives than these are not joined, but the one pointed at. */
 const MOST_JOINS = 160, MOST_LOOKED_AT = 3000, MOST_MESSAGES = 1500;
 
 /** Events narrower than this (px) fill columns together. */
 const NARROW = 3;
 
-/** Pixel columns of a track, each with the shares of the narrow events in it: at least a pixel high, so that a single one is seen. */
+/** Pixel columns of a track, each with the shares of the narrow events in it: at least a pixel high, so
+ * that a single one is seen. */
 class Columns {
   constructor(drawing, y, size) { Object.assign(this, { drawing, y, size, x: 0, shares: new Map() }); }
   add(x0, x1, colour) {
@@ -28,7 +32,8 @@ class Columns {
   paint() {
     const { drawing, shares, size } = this, least = shares.size > 1 ? 0 : 1 / size;
     drawing.c.globalAlpha = 1;
-    stackShares(drawing.c, this.x, this.y, 1, size, [...shares].sort().map(([colour, share]) => [drawing.getFill(colour), Math.max(share, least)]));
+    stackShares(drawing.c, this.x, this.y, 1, size,
+      [...shares].sort().map(([colour, share]) => [drawing.getFill(colour), Math.max(share, least)]));
     shares.clear();
   }
 }
@@ -49,13 +54,18 @@ export class Drawing {
     c.textBaseline = "middle";
     c.save();
     this.clip(0);
-    for (const row of this.rows) if (row.type === "group") this.drawGroup(row); else this.drawLane(row);
+    for (const row of this.rows)
+      if (row.type === "group")
+        this.drawGroup(row);
+      else
+        this.drawLane(row);
     this.clip(GUTTER);
     const strong = this.drawCollectives();
     const marks = this.timeline.marks.map(mark => this.placeMark(mark)).filter(Boolean);
     this.c.fillStyle = this.colours.mark;
     for (const { x, y, width, height } of marks) this.c.fillRect(x, y, width, height);
-    for (const row of this.rows) if (row.type === "lane") this.drawEvents(row);
+    for (const row of this.rows)
+      if (row.type === "lane") this.drawEvents(row);
     this.drawMessages();
     if (strong) this.joinEvents(strong, true, true);
     this.drawPointed();
@@ -76,12 +86,18 @@ export class Drawing {
   // ---- the axis -------------------------------------------------------------------------------
   drawAxis() {
     const { c, colours, begin, end, width, height } = this, edges = this.data.iterations;
-    const line = (x, from, to) => { c.beginPath(); c.moveTo(x, from); c.lineTo(x, to); c.stroke(); };
+    const line = (x, from, to) => {
+      c.beginPath();
+      c.moveTo(x, from);
+      c.lineTo(x, to);
+      c.stroke();
+    };
     c.lineWidth = 1;
     c.strokeStyle = colours.iteration;
     c.setLineDash([2, 3]);
     if ((end - begin) / (edges[1] - edges[0]) < 300)
-      for (const edge of edges) if (edge >= begin && edge <= end) line(Math.round(this.x(edge)) + .5, AXIS, height);
+      for (const edge of edges)
+        if (edge >= begin && edge <= end) line(Math.round(this.x(edge)) + .5, AXIS, height);
     c.setLineDash([]);
     c.strokeStyle = colours.line;
     c.fillStyle = colours.soft;
@@ -93,19 +109,25 @@ export class Drawing {
       c.fillText(text, Math.max(x, GUTTER + 12), 8);
     }
     c.textAlign = "left";
-    c.beginPath(); c.moveTo(GUTTER, AXIS - .5); c.lineTo(width, AXIS - .5); c.stroke();
+    c.beginPath();
+    c.moveTo(GUTTER, AXIS - .5);
+    c.lineTo(width, AXIS - .5);
+    c.stroke();
     const iteration = this.data.findIteration((begin + end) / 2);
     if (iteration < 0) return;
     const isOne = end - begin <= 1.2 * (edges[iteration + 1] - edges[iteration]);
     c.fillText(isOne ? `iteration ${iteration + 1}` : "iterations", 6, 9);
   }
   drawArea({ begin, end, lanes }) {
-    const { c, colours } = this, [x0, x1] = [begin, end].map(time => Math.min(Math.max(this.x(time), GUTTER), this.width)), wanted = new Set(lanes);
+    const { c, colours } = this;
+    const [x0, x1] = [begin, end].map(time => Math.min(Math.max(this.x(time), GUTTER), this.width));
+    const wanted = new Set(lanes);
     c.fillStyle = colours.select;
-    for (const { y, height, lane, group } of this.rows) if ((group?.lanes ?? [lane]).some(one => wanted.has(one))) {
-      const top = Math.max(y + this.top, AXIS);
-      c.fillRect(x0, top, x1 - x0, y + this.top + height - top);
-    }
+    for (const { y, height, lane, group } of this.rows)
+      if ((group?.lanes ?? [lane]).some(one => wanted.has(one))) {
+        const top = Math.max(y + this.top, AXIS);
+        c.fillRect(x0, top, x1 - x0, y + this.top + height - top);
+      }
     c.fillStyle = colours.ink;
     c.textAlign = "center";
     if (x1 > x0) c.fillText(formatTime(end - begin), (x0 + x1) / 2, AXIS + 10);
@@ -124,16 +146,20 @@ export class Drawing {
     c.fillStyle = colours.ground;
     c.fillRect(GUTTER, top + 2, this.width - GUTTER, 22);
     this.drawShares(group.lanes, top + 2, 22, isHost);
-    if (group.lanes.length > 1) for (const side of findSpread(this.data, group.lanes, isHost)) this.drawSide(side, top + 2, 22);
+    if (group.lanes.length > 1)
+      for (const side of findSpread(this.data, group.lanes, isHost)) this.drawSide(side, top + 2, 22);
   }
   /** A line through a share of each bin: the least or the most that a lane of a group has. */
   drawSide(shares, y, size) {
-    const { c, data } = this, length = data.duration / data.binCount, first = Math.max(Math.floor(this.begin / length), 0);
+    const { c, data } = this;
+    const length = data.duration / data.binCount;
+    const first = Math.max(Math.floor(this.begin / length), 0);
     c.strokeStyle = this.colours.ink;
     c.lineWidth = .9;
     c.beginPath();
     for (let bin = first; bin < data.binCount && bin * length < this.end; bin++)
-      for (const at of [bin, bin + 1]) c.lineTo(Math.max(this.x(at * length), GUTTER), y + size * (1 - shares[bin]));
+      for (const at of [bin, bin + 1])
+        c.lineTo(Math.max(this.x(at * length), GUTTER), y + size * (1 - shares[bin]));
     c.stroke();
   }
   drawLane(row) {
@@ -141,7 +167,10 @@ export class Drawing {
     this.nameLane(row, top);
     for (const place of row.tracks) {
       const y = top + place.y;
-      if (place.kind === "metric") { this.drawMetric(place.metric, y, place.size); continue; }
+      if (place.kind === "metric") {
+        this.drawMetric(place.metric, y, place.size);
+        continue;
+      }
       const isShared = place.kind === "shares", height = place.rows.length * place.size;
       if (!isShared) this.coverUnknown(row.lane, y, height);
       // The ground is time in which nothing runs: where all events are on the page.
@@ -161,10 +190,14 @@ export class Drawing {
     c.fillRect(x0, y, x1 - x0, height);
   }
   nameLane(row, top) {
-    const { c, colours, data } = this, lane = data.lanes[row.lane], isCulprit = this.timeline.culprits.has(row.lane);
+    const { c, colours, data } = this;
+    const lane = data.lanes[row.lane];
+    const isCulprit = this.timeline.culprits.has(row.lane);
     c.font = `${isCulprit ? 700 : 600} ${FONT(11)}`;
     c.fillStyle = isCulprit ? colours["mark-line"] : colours.ink;
-    const left = 5 + row.indent, name = cutFront(c, `${isCulprit ? "► " : ""}${lane.who.replace(" (by file name)", "")}`, GUTTER - 40);
+    const left = 5 + row.indent;
+    const name = cutFront(
+      c, `${isCulprit ? "► " : ""}${lane.who.replace(" (by file name)", "")}`, GUTTER - 40);
     c.fillText(name, left, top + 9);
     const taken = c.measureText(name).width;
     c.font = FONT(9.5);
@@ -178,7 +211,10 @@ export class Drawing {
       }
       c.strokeStyle = colours.line;
       c.lineWidth = 1;
-      c.beginPath(); c.moveTo(0, top + row.height - 1.5); c.lineTo(this.width, top + row.height - 1.5); c.stroke();
+      c.beginPath();
+      c.moveTo(0, top + row.height - 1.5);
+      c.lineTo(this.width, top + row.height - 1.5);
+      c.stroke();
     } else {
       c.textAlign = "right";
       const label = row.indent ? lane.label.split(" ").slice(-1)[0] : lane.label;
@@ -188,9 +224,13 @@ export class Drawing {
   }
   /** Stack the shares of the parts of time in each pixel column, of lanes their mean. */
   drawShares(lanes, y, size, isHost) {
-    const { c, data, width } = this, first = Math.max(GUTTER, Math.floor(this.x(0))), last = Math.min(width, this.x(data.duration));
+    const { c, data, width } = this;
+    const first = Math.max(GUTTER, Math.floor(this.x(0)));
+    const last = Math.min(width, this.x(data.duration));
     let since = first, before = null;
-    const fills = data.binParts.map(({ colour }) => this.getFill(colour)), paint = to => before && stackShares(c, since, y, to - since, size, fills.map((fill, part) => [fill, before[part]]));
+    const fills = data.binParts.map(({ colour }) => this.getFill(colour));
+    const paint = to => before &&
+      stackShares(c, since, y, to - since, size, fills.map((fill, part) => [fill, before[part]]));
     for (let x = first; x < last; x++) {
       const now = measureShares(data, lanes, this.getTime(x), this.getTime(x + 1), isHost);
       // Equal columns side by side are one.
@@ -213,40 +253,56 @@ export class Drawing {
     }
     c.font = FONT(9.5);
     c.fillStyle = colours.ink;
-    c.fillText(`${metric.label} ${metric.name}, 0 to ${formatFigure(metric.top, metric.unit)}`, GUTTER + 4, y + 6);
+    c.fillText(
+      `${metric.label} ${metric.name}, 0 to ${formatFigure(metric.top, metric.unit)}`, GUTTER + 4, y + 6);
   }
   getTime(x) { return this.begin + (x - GUTTER) / this.scale; }
   getFill(name) { return name === "wait-bin" ? this.hatch() : this.colours[name]; }
 
   // ---- events ---------------------------------------------------------------------------------
   drawEvents(row) {
-    for (const place of row.tracks) if (place.kind === "shares") this.drawShares(row.lanes, row.y + this.top + place.y, place.size, place.isHost);
-    else place.rows.forEach((lists, depth) => {
-      const y = row.y + this.top + place.y + depth * place.size, size = place.size - 1;
-      for (const { track, list } of lists) this.drawList(track, list, y, size);
-    });
+    for (const place of row.tracks)
+      if (place.kind === "shares")
+        this.drawShares(row.lanes, row.y + this.top + place.y, place.size, place.isHost);
+      else
+        place.rows.forEach((lists, depth) => {
+          const y = row.y + this.top + place.y + depth * place.size, size = place.size - 1;
+          for (const { track, list } of lists) this.drawList(track, list, y, size);
+        });
     this.c.globalAlpha = 1;
   }
   drawList(track, list, y, size) {
-    const { c, colours, data, begin, end, width } = this, { matches } = this.timeline, columns = new Columns(this, y, size);
+    const { c, colours, data, begin, end, width } = this;
+    const { matches } = this.timeline;
+    const columns = new Columns(this, y, size);
     for (let at = findFirstEnding(list, track.end, begin); at < list.length; at++) {
       const i = list[at], from = track.begin[i];
       if (from >= end) break;
-      const x0 = Math.max(this.x(from), GUTTER - 2), x1 = Math.min(this.x(track.end[i]), width + 2), wide = x1 - x0;
+      const x0 = Math.max(this.x(from), GUTTER - 2);
+      const x1 = Math.min(this.x(track.end[i]), width + 2);
+      const wide = x1 - x0;
       const kind = data.getClass(track, i), alpha = !matches || matches.has(track.name[i]) ? 1 : .18;
       const ready = track.wait ? Math.min(Math.max(this.x(from + track.wait[i]), x0), x1) : x0;
       if (wide < NARROW) {
-        if (alpha === 1) { columns.add(x0, ready, "wait-bin"); columns.add(ready, x1, kind); }
+        if (alpha === 1) {
+          columns.add(x0, ready, "wait-bin");
+          columns.add(ready, x1, kind);
+        }
         continue;
       }
       c.globalAlpha = alpha;
-      if (ready > x0) { c.fillStyle = this.hatch(); c.fillRect(x0, y, ready - x0, size); }
+      if (ready > x0) {
+        c.fillStyle = this.hatch();
+        c.fillRect(x0, y, ready - x0, size);
+      }
       c.fillStyle = colours[kind];
       c.fillRect(ready, y, x1 - ready - (wide > 4 ? .6 : 0), size);
       if (wide <= 26 || size <= 8) continue;
-      if (ready - x0 > 60) this.write(`waits ${formatTime(track.wait[i])}`, x0, y, ready - x0, size, "wait-ink");
-      if (x1 - ready > 26) this.write(shortenName(data.getName(track, i)), ready, y, x1 - ready, size,
-        INK[kind] || (LIGHT.has(kind) ? "bar-ink-dark" : "bar-ink"));
+      if (ready - x0 > 60)
+        this.write(`waits ${formatTime(track.wait[i])}`, x0, y, ready - x0, size, "wait-ink");
+      if (x1 - ready > 26)
+        this.write(shortenName(data.getName(track, i)), ready, y, x1 - ready, size,
+          INK[kind] || (LIGHT.has(kind) ? "bar-ink-dark" : "bar-ink"));
     }
     columns.paint();
   }
@@ -255,7 +311,8 @@ export class Drawing {
     if (room < 3) return;
     this.c.font = FONT(size > 10 ? 10 : 9);
     this.c.fillStyle = this.colours[ink];
-    this.c.fillText(text.length > room ? `${text.slice(0, room - 1)}…` : text, Math.max(x, GUTTER) + 3, y + size / 2 + .5);
+    this.c.fillText(
+      text.length > room ? `${text.slice(0, room - 1)}…` : text, Math.max(x, GUTTER) + 3, y + size / 2 + .5);
   }
   /** Stripes: those for waiting, or of other colours, whose names are given. */
   hatch(ground = "wait", line = "wait-line") {
@@ -280,24 +337,33 @@ export class Drawing {
   // ---- what belongs together ------------------------------------------------------------------
   /** Join collectives over the lanes; returns the one to point out, which is drawn over the events. */
   drawCollectives() {
-    const lanes = new Map(this.rows.filter(row => row.type === "lane").map(row => [row.lane, row])), wanted = new Set();
-    for (const lane of lanes.keys()) for (const kind of MEETING) {
-      const track = this.data.getTrack(lane, kind);
-      let seen = 0;
-      for (const list of track?.depths ?? [])
-        for (let at = findFirstEnding(list, track.end, this.begin); at < list.length && track.begin[list[at]] < this.end; at++) {
-          const i = list[at];
-          if (track.collective[i] && (track.end[i] - track.begin[i]) * this.scale > 3) wanted.add(track.collective[i]);
-          if (++seen > MOST_LOOKED_AT) break;
-        }
-    }
+    const lanes = new Map(this.rows.filter(row => row.type === "lane").map(row => [row.lane, row]));
+    const wanted = new Set();
+    for (const lane of lanes.keys())
+      for (const kind of MEETING) {
+        const track = this.data.getTrack(lane, kind);
+        let seen = 0;
+        for (const list of track?.depths ?? [])
+          for (let at = findFirstEnding(list, track.end, this.begin);
+            at < list.length && track.begin[list[at]] < this.end; at++) {
+            const i = list[at];
+            if (track.collective[i] && (track.end[i] - track.begin[i]) * this.scale > 3)
+              wanted.add(track.collective[i]);
+            if (++seen > MOST_LOOKED_AT) break;
+          }
+      }
     const pointed = this.timeline.hover?.track ? this.timeline.hover : this.timeline.selected;
     const special = pointed?.track?.collective?.[pointed.i] || this.timeline.collective;
-    if (wanted.size > MOST_JOINS) { wanted.clear(); if (special) wanted.add(special); }
+    if (wanted.size > MOST_JOINS) {
+      wanted.clear();
+      if (special) wanted.add(special);
+    }
     let strong = null;
     for (const number of wanted) {
-      const members = this.data.getCollective(number).filter(({ lane }) => lanes.has(lane))
-        .map(({ lane, track, i }) => this.placeCollective(lanes.get(lane), track, i)).sort((one, two) => one.top - two.top);
+      const members = this.data.getCollective(number)
+                        .filter(({ lane }) => lanes.has(lane))
+                        .map(({ lane, track, i }) => this.placeCollective(lanes.get(lane), track, i))
+                        .sort((one, two) => one.top - two.top);
       if (number === special) strong = members;
       this.joinEvents(members, number === special);
     }
@@ -305,7 +371,8 @@ export class Drawing {
   }
   placeCollective(row, track, i) {
     const [y, size] = this.placeTrack(row, track.kind), colour = this.colours[this.data.getClass(track, i)];
-    const [begin, ready, end] = [track.begin[i], track.begin[i] + track.wait[i], track.end[i]].map(time => this.x(time));
+    const [begin, ready, end] = [track.begin[i], track.begin[i] + track.wait[i], track.end[i]].map(
+      time => this.x(time));
     return { top: y, bottom: y + size - 1, begin, ready, end, colour };
   }
   /** Top and height of a kind's track in a row, or of the shares of its time. */
@@ -323,7 +390,10 @@ export class Drawing {
         c.fillStyle = one.colour;
         c.globalAlpha = strong ? .18 : .07;
         c.beginPath();
-        c.moveTo(one.ready, one.bottom); c.lineTo(one.end, one.bottom); c.lineTo(two.end, two.top); c.lineTo(two.ready, two.top);
+        c.moveTo(one.ready, one.bottom);
+        c.lineTo(one.end, one.bottom);
+        c.lineTo(two.end, two.top);
+        c.lineTo(two.ready, two.top);
         c.fill();
       }
       if (strong !== isOver) continue;
@@ -331,7 +401,10 @@ export class Drawing {
       c.globalAlpha = strong ? .9 : .3;
       c.lineWidth = strong ? 1.3 : .8;
       c.beginPath();
-      for (const side of strong ? ["begin", "ready", "end"] : ["begin"]) { c.moveTo(one[side], one.bottom); c.lineTo(two[side], two.top); }
+      for (const side of strong ? ["begin", "ready", "end"] : ["begin"]) {
+        c.moveTo(one[side], one.bottom);
+        c.lineTo(two[side], two.top);
+      }
       c.stroke();
     }
     c.globalAlpha = 1;
@@ -347,28 +420,38 @@ export class Drawing {
     c.fillStyle = colours.message;
     c.globalAlpha = .75;
     for (let i = 0; i < messages.count && drawn < MOST_MESSAGES; i++) {
-      const [sent, received] = [messages.begin[i], messages.end[i]], rows = [messages.from[i], messages.to[i]].map(lane => lanes.get(lane));
+      const [sent, received] = [messages.begin[i], messages.end[i]];
+      const rows = [messages.from[i], messages.to[i]].map(lane => lanes.get(lane));
       if (received < this.begin || sent > this.end || !rows[0] || !rows[1]) continue;
       const kind = messages.on_gpu[i] ? "n" : "h", [one, two] = rows.map(row => this.placeTrack(row, kind));
-      const [x0, x1] = [this.x(sent), this.x(received)], [y0, y1] = [one, two].map(([y, size]) => y + size / 2);
+      const [x0, x1] = [this.x(sent), this.x(received)];
+      const [y0, y1] = [one, two].map(([y, size]) => y + size / 2);
       drawn++;
-      c.beginPath(); c.moveTo(x0, y0); c.lineTo(x1, y1); c.stroke();
-      c.beginPath(); c.arc(x1, y1, 2, 0, 7); c.fill();
+      c.beginPath();
+      c.moveTo(x0, y0);
+      c.lineTo(x1, y1);
+      c.stroke();
+      c.beginPath();
+      c.arc(x1, y1, 2, 0, 7);
+      c.fill();
     }
     c.globalAlpha = 1;
   }
   /** Outline the event pointed at, and draw the arrow from the call that launched it. */
   drawPointed() {
-    const { c, colours, data, timeline } = this, target = timeline.hover?.track ? timeline.hover : timeline.selected;
+    const { c, colours, data, timeline } = this;
+    const target = timeline.hover?.track ? timeline.hover : timeline.selected;
     if (!target?.track || !timeline.rows.includes(target.row)) return;
     const { row, track, i, place, depth } = target, top = row.y + this.top;
     const y = top + place.y + depth * place.size, x = this.x(track.begin[i]);
     c.strokeStyle = c.fillStyle = colours.ink;
     c.lineWidth = 1.6;
     c.strokeRect(x, y - .5, Math.max(this.x(track.end[i]) - x, 1.5), place.size);
-    const launch = row.detailed && data.findLaunch(row.lane, track, i), calls = row.tracks.find(one => one.kind === "h");
+    const launch = row.detailed && data.findLaunch(row.lane, track, i);
+    const calls = row.tracks.find(one => one.kind === "h");
     if (!launch || !calls) return;
-    const from = this.x(launch.begin), down = top + calls.y + Math.min(launch.depth, calls.rows.length - 1) * calls.size;
+    const from = this.x(launch.begin);
+    const down = top + calls.y + Math.min(launch.depth, calls.rows.length - 1) * calls.size;
     const up = y + place.size - 1, middle = (down + up) / 2;
     c.lineWidth = 1.3;
     c.strokeRect(from, down - .5, Math.max(this.x(launch.end) - from, 2), calls.size);
@@ -376,7 +459,11 @@ export class Drawing {
     c.moveTo(from, down);
     c.bezierCurveTo(from + (x - from) * .1, middle, x - (x - from) * .1, middle, x, up + 4);
     c.stroke();
-    c.beginPath(); c.moveTo(x, up); c.lineTo(x - 3, up + 6); c.lineTo(x + 3, up + 6); c.fill();
+    c.beginPath();
+    c.moveTo(x, up);
+    c.lineTo(x - 3, up + 6);
+    c.lineTo(x + 3, up + 6);
+    c.fill();
   }
 
   // ---- marks ----------------------------------------------------------------------------------
@@ -385,7 +472,13 @@ export class Drawing {
     const row = this.rows.find(one => one.type === "lane" && one.lane === lane);
     const x = Math.max(this.x(begin), GUTTER - 4), right = Math.min(this.x(end), this.width + 4);
     if (!row || right < GUTTER || x > this.width) return null;
-    return { x, y: row.y + this.top + 1, width: Math.max(right - x, 1), height: row.height - 4, text: row.detailed ? text : "" };
+    return {
+      x,
+      y: row.y + this.top + 1,
+      width: Math.max(right - x, 1),
+      height: row.height - 4,
+      text: row.detailed ? text : ""
+    };
   }
   frameMark({ x, y, width, height, text }) {
     const { c, colours } = this;
@@ -400,7 +493,8 @@ export class Drawing {
   drawTag(text, x, y) {
     const { c, colours } = this;
     c.font = `700 ${FONT(10.5)}`;
-    const width = c.measureText(text).width + 8, left = Math.min(Math.max(x, GUTTER + 3), this.width - width - 2);
+    const width = c.measureText(text).width + 8;
+    const left = Math.min(Math.max(x, GUTTER + 3), this.width - width - 2);
     const isTaken = ([from, to, at]) => from < left + width && to > left && Math.abs(at - y) < 15;
     while (y > AXIS && this.tags.some(isTaken)) y -= 16;
     this.tags.push([left, left + width, y]);

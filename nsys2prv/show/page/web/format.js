@@ -11,19 +11,26 @@ export const formatTime = (ns, digits = 2) => {
 /** Two times with digits that tell them apart, and the time between them. */
 export const formatSpan = (begin, end, digits = 3) => {
   const [size, unit] = end < 1e3 ? [1, "ns"] : end < 1e6 ? [1e3, "µs"] : end < 1e9 ? [1e6, "ms"] : [1e9, "s"];
-  const shown = Math.min(Math.max(digits, Math.ceil(Math.log10(size / Math.max(end - begin, 1))) + 1), Math.log10(size)), write = time => (time / size).toFixed(shown);
+  const shown = Math.min(
+    Math.max(digits, Math.ceil(Math.log10(size / Math.max(end - begin, 1))) + 1), Math.log10(size));
+  const write = time => (time / size).toFixed(shown);
   return `${write(begin)} to ${write(end)} ${unit} (${formatTime(end - begin)})`;
 };
 
 export const formatBytes = bytes => {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let unit = 0;
-  while (Math.abs(bytes) >= 1000 && unit < units.length - 1) { bytes /= 1000; unit++; }
+  while (Math.abs(bytes) >= 1000 && unit < units.length - 1) {
+    bytes /= 1000;
+    unit++;
+  }
   return `${unit ? bytes.toFixed(2) : bytes} ${units[unit]}`;
 };
 
 /** A figure with its unit. */
-export const formatFigure = (value, unit) => unit === "bytes" ? formatBytes(value) : `${Number(value.toPrecision(3)).toLocaleString("en-US")}${unit === "%" ? "" : " "}${unit}`;
+export const formatFigure = (value, unit) => unit === "bytes"
+  ? formatBytes(value)
+  : `${Number(value.toPrecision(3)).toLocaleString("en-US")}${unit === "%" ? "" : " "}${unit}`;
 
 export const formatShare = (share, digits = 1) => `${(100 * share).toFixed(digits)}%`;
 
@@ -55,7 +62,11 @@ export const roundStep = least => {
 export const shortenName = name => {
   const plain = name.replace(/^void\s+/, "").replace(/\(anonymous namespace\)::/g, "");
   let depth = 0, outside = "";
-  for (const letter of plain) { if (letter === "<" || letter === "(") depth++; if (!depth) outside += letter; if ((letter === ">" || letter === ")") && depth) depth--; }
+  for (const letter of plain) {
+    if (letter === "<" || letter === "(") depth++;
+    if (!depth) outside += letter;
+    if ((letter === ">" || letter === ")") && depth) depth--;
+  }
   return outside.trim().split("::").slice(-1)[0] || plain;
 };
 

@@ -3,12 +3,16 @@ import { cutFront, FONT, getColours, make, Painter, showTip } from "./dom.js";
 import { GUTTER } from "./layout.js";
 
 /** Cividis at eight points, from dark to light: the same to all eyes. */
-const RAMP = [[0, 34, 78], [28, 55, 109], [67, 78, 108], [102, 105, 112], [135, 132, 121], [173, 163, 112], [214, 196, 86], [254, 232, 56]];
+const RAMP = [
+  [0, 34, 78], [28, 55, 109], [67, 78, 108], [102, 105, 112], [135, 132, 121], [173, 163, 112],
+  [214, 196, 86], [254, 232, 56]
+];
 const HIGHEST = 460;  // Height of the rows together (px).
 
 const COLOURS = Array.from({ length: 256 }, (_, step) => {
   const x = step / 255 * (RAMP.length - 1), at = Math.min(Math.floor(x), RAMP.length - 2);
-  return `rgb(${RAMP[at].map((low, channel) => Math.round(low + (RAMP[at + 1][channel] - low) * (x - at))).join(",")})`;
+  return `rgb(${
+    RAMP[at].map((low, channel) => Math.round(low + (RAMP[at + 1][channel] - low) * (x - at))).join(",")})`;
 });
 export const getRampColour = share => COLOURS[Math.round(255 * Math.min(Math.max(share, 0), 1))];
 
@@ -33,11 +37,19 @@ export class HeatMap {
     };
     this.canvas.addEventListener("pointermove", event => {
       this.hover = find(event);
-      showTip(this.hover && [this.rows[this.hover[0]].label, ...this.describe(...this.hover)], event.clientX, event.clientY);
+      showTip(this.hover && [this.rows[this.hover[0]].label, ...this.describe(...this.hover)], event.clientX,
+        event.clientY);
       this.painter.ask();
     });
-    this.canvas.addEventListener("pointerleave", () => { this.hover = null; showTip(null); this.painter.ask(); });
-    this.canvas.addEventListener("click", event => { const found = find(event); if (found) this.pick?.(found[1], found[0]); });
+    this.canvas.addEventListener("pointerleave", () => {
+      this.hover = null;
+      showTip(null);
+      this.painter.ask();
+    });
+    this.canvas.addEventListener("click", event => {
+      const found = find(event);
+      if (found) this.pick?.(found[1], found[0]);
+    });
   }
   draw(c, width, height) {
     const colours = getColours(), cell = (width - GUTTER) / this.columns, { size } = this;
@@ -48,11 +60,18 @@ export class HeatMap {
     this.rows.forEach(({ label }, row) => {
       const y = row * size;
       const middle = Math.max(y + size / 2, 6);
-      if (middle >= written + 11) { c.fillStyle = colours.soft; c.fillText(cutFront(c, label, GUTTER - 10), 5, middle); written = middle; }
+      if (middle >= written + 11) {
+        c.fillStyle = colours.soft;
+        c.fillText(cutFront(c, label, GUTTER - 10), 5, middle);
+        written = middle;
+      }
       for (let column = 0; column < this.columns; column += step) {
         // Of several columns on a pixel the greatest.
         let value = null;
-        for (let at = column; at < Math.min(column + step, this.columns); at++) { const one = this.getValue(row, at); if (one !== null) value = Math.max(value ?? -Infinity, one); }
+        for (let at = column; at < Math.min(column + step, this.columns); at++) {
+          const one = this.getValue(row, at);
+          if (one !== null) value = Math.max(value ?? -Infinity, one);
+        }
         c.fillStyle = value === null ? colours.ground : getRampColour(value);
         c.fillRect(GUTTER + column * cell, y, cell * step + (cell > 6 ? -1 : .4), size - (size > 6 ? 1 : 0));
       }
@@ -60,6 +79,7 @@ export class HeatMap {
     c.lineWidth = 1.6;
     c.strokeStyle = colours.ink;
     if (this.picked >= 0) c.strokeRect(GUTTER + this.picked * cell - .5, .8, Math.max(cell, 3), height - 1.6);
-    if (this.hover) c.strokeRect(GUTTER + this.hover[1] * cell, this.hover[0] * size, Math.max(cell, 2), size);
+    if (this.hover)
+      c.strokeRect(GUTTER + this.hover[1] * cell, this.hover[0] * size, Math.max(cell, 2), size);
   }
 }
