@@ -29,6 +29,7 @@ from nsys2prv._util.text import (
     format_nanoseconds,
     format_share,
     format_span,
+    shorten_name,
 )
 from nsys2prv.export.roles import describe_processes
 from nsys2prv.figures.result import NOTHING, TEXTS, Result
@@ -44,7 +45,9 @@ from nsys2prv.show.study.plots import draw_study
 from nsys2prv.show.study.summary import describe_history, summarise_study, write_title
 from nsys2prv.show.text import (
     WORKS,
+    format_cell,
     format_figure,
+    format_heading,
     format_machine_line,
     format_work,
     join_units,
@@ -234,6 +237,9 @@ def load_environment() -> Environment:
         "percent": format_share,
         "ns": format_nanoseconds,
         "begin_sentence": capitalize,
+        "short": shorten_name,
+        "heading": format_heading,
+        "cell": format_cell,
         "span": lambda span: format_span(*span),
     }
     return environment

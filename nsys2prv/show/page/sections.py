@@ -4,9 +4,11 @@ the pages of its runs.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from msgspec import Struct
@@ -121,6 +123,91 @@ def list_efficiencies(job: FinishedJob) -> list[tuple[Row, float, str]]:
     """
     known = list_known_rows([job.metrics])
     return [(row, value, rate_efficiency(value)) for row, (value,) in known]
+
+
+class Roofline(Struct, frozen=True):
+    """Operations per second over operations per byte, both in powers of ten, in a picture of WIDE x HIGH."""
+
+    #: Ticks: place and power of ten.
+    across: list[tuple[float, str]]
+    up: list[tuple[float, str]]
+    #: What GPUs can do with a type of data: corners of its line, height of its name, name.
+    roofs: list[tuple[str, float, str]]
+    #: Products: place, radius, whether they are attention with a known mask, and facts.
+    points: list[tuple[float, float, float, bool, dict[str, Any]]]
+
+
+#: Size of a roofline, margins, and the least and the largest radius of a product: areas are as times.
+WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM, SMALLEST, LARGEST = 760, 400, 62, 190, 16, 44, 2.5, 14
+
+
+def place_products(frame: pl.DataFrame) -> Roofline:
+    """Return the roofline of products. frame: the table of products."""
+    known = frame.filter(pl.col("allowed_tflop_s").is_not_null() & (pl.col("tflop_s") > 0))
+    roofs = known.select("data_type", "peak_tflop_s", "memory_gb_s").unique(maintain_order=True)
+    turns = (1e3 * roofs["peak_tflop_s"] / roofs["memory_gb_s"]).to_list()
+    ways = [*known["flop_per_byte"], *turns], [*known["tflop_s"], *roofs["peak_tflop_s"]]
+    lows = [math.floor(math.log10(min(way))) for way in ways]
+    highs = [
+        max(math.ceil(math.log10(max(way))), low + 1) for way, low in zip(ways, lows, strict=True)
+    ]
+
+    def place(side: int, value: float) -> float:
+        part = (math.log10(value) - lows[side]) / (highs[side] - lows[side])
+        length = (HIGH - TOP - BOTTOM) if side else (WIDE - LEFT - RIGHT)
+        return round(HIGH - BOTTOM - length * part if side else LEFT + length * part, 2)
+
+    ticks = [
+        [(place(side, 10.0**one), f"{10.0**one:g}") for one in range(low, high + 1)]
+        for side, (low, high) in enumerate(zip(lows, highs, strict=True))
+    ]
+    lines = []
+    for turn, (name, peak, memory) in zip(turns, roofs.rows(), strict=True):
+        begin = max(10.0 ** lows[0], 1e3 * 10.0 ** lows[1] / memory)
+        corners = (begin, begin * memory / 1e3), (turn, peak), (10.0 ** highs[0], peak)
+        line = " ".join(f"{place(0, x)},{place(1, y)}" for x, y in corners)
+        text = f"{name}: {peak:g} TFLOP/s, {memory / 1e3:.2f} TB/s"
+        lines.append((line, place(1, peak), text))
+    longest = known["time_ns"].max() or 1
+    points = [
+        (
+            place(0, one["flop_per_byte"]),
+            place(1, one["tflop_s"]),
+            round(max(LARGEST * math.sqrt(one["time_ns"] / longest), SMALLEST), 2),
+            one.get("mask") is not None,
+            one,
+        )
+        for one in known.iter_rows(named=True)
+    ]
+    return Roofline(ticks[0], ticks[1], lines, points)
+
+
+class Kernel(Struct, frozen=True):
+    """A kernel in the table of those that take most time."""
+
+    #: Column of SHOWN -> value.
+    row: dict[str, Any]
+    #: Distribution of its durations: from, to, count.
+    bins: list[tuple[str, str, int]]
+
+
+#: Columns of kernels.
+SHOWN = ["kernel", "class", "tensor_cores", "count", "time_ns", "time_share"]
+SHOWN += ["median_ns", "min_ns", "max_ns", "imbalance"]
+
+
+def list_kernels(job: FinishedJob, most: int = 1500) -> Iterator[Kernel]:
+    """Yield the kernels that take most time."""
+    durations = job.find_frame("kernels", "durations")
+    bins: dict[str, list[tuple[str, str, int]]] = {}
+    for kernel, low, high, count in durations.rows() if durations is not None else ():
+        bins.setdefault(kernel, []).append(
+            (format_nanoseconds(low), format_nanoseconds(high), count)
+        )
+    frame = job.find_frame("kernels", "kernels").head(most)
+    shown = [name for name in SHOWN if name in frame.columns]
+    for row in frame.select(shown).iter_rows(named=True):
+        yield Kernel(row, bins.get(row["kernel"], []))
 
 
 def find_page(run: Run, folder: Path | None) -> str:

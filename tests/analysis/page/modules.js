@@ -5,7 +5,6 @@ import { countNoun, formatBytes, formatCount, formatShare, formatSpan, formatTim
 import { groupAlike, groupByHost, listRanges } from "./groups.js";
 import { getRampColour } from "./heatmap.js";
 import { findEvent, layOut, locateEvent } from "./layout.js";
-import { findDecades, listRoofs } from "./roofline.js";
 import { parseSearch } from "./search.js";
 import { measureShares } from "./shares.js";
 import { makeFilterable, makeTable } from "./tables.js";
@@ -37,9 +36,6 @@ check("places to go to", ["rank 12", "1.5 s", "1.2-1.5 ms", "2 to 3µs"].map(par
 const names = ["cudaLaunchKernel", "cudaFree", "layer_3 s"], listFound = text => names.filter(parseSearch(text).test);
 check("searches", ["CUDA launch", "/^cuda(F|M)/", "3 s x"].map(listFound), [[names[0]], [names[1]], []]);
 check("colours", [getRampColour(-1), getRampColour(2)], ["rgb(0,34,78)", "rgb(254,232,56)"]);
-check("decades", [[3, 250], [10, 100], [.02, .02]].map(findDecades), [[0, 1, 2, 3], [1, 2], [-2, -1]]);
-const bf16 = { data_type: "bf16", peak_tflop_s: 989, memory_gb_s: 3352 };
-check("roofs", listRoofs([bf16, { ...bf16, tflop_s: 5 }, { ...bf16, data_type: "fp8", peak_tflop_s: 1979 }]).map(({ name, peak }) => [name, peak]), [["bf16", 989], ["fp8", 1979]]);
 
 // ---- data -------------------------------------------------------------------------------------
 /** A number as data.py writes it. */

@@ -1,6 +1,7 @@
 """The page has the figures of the JSON, the events of the reports, and nothing that is outside it."""
 
 import json
+import math
 import re
 import sqlite3
 from pathlib import Path
@@ -19,6 +20,7 @@ from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.page import load_environment, make_job_page, make_page
 from nsys2prv.show.page.data import encode_varints
 from nsys2prv.show.page.excerpts import choose_excerpts
+from nsys2prv.show.page.sections import place_products
 from nsys2prv.show.text import use_micro_sign
 
 ROOT = Path(__file__).parents[3]
@@ -295,3 +297,23 @@ def test_a_page_without_names_of_events(tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert main(["report", "-q", "--html", str(tmp_path / "r.html"), str(report)]) == 0
     assert (tmp_path / "r.html").exists()
+
+
+def test_products_are_placed_below_what_gpus_can_do() -> None:
+    """Both axes are logarithmic, each from one power of ten to another; areas of points are as times."""
+    bf16 = {"data_type": "bf16", "peak_tflop_s": 1000.0, "memory_gb_s": 2000.0}
+    rows = [
+        {**bf16, "flop_per_byte": 10.0, "tflop_s": 10.0, "time_ns": 100, "allowed_tflop_s": 20.0},
+        {**bf16, "flop_per_byte": 1000.0, "tflop_s": 1.0, "time_ns": 400, "allowed_tflop_s": 1e3},
+        {**bf16, "flop_per_byte": 1.0, "tflop_s": 5.0, "time_ns": 1, "allowed_tflop_s": None},
+    ]
+    picture = place_products(pl.DataFrame(rows))
+    assert [text for _, text in picture.across] == ["10", "100", "1000"]
+    assert [text for _, text in picture.up] == ["1", "10", "100", "1000"]
+    ((line, height, name),) = picture.roofs
+    # From 2 TB/s at 10 FLOP per byte to the peak at 500, and on.
+    low = 400 - 44 - 340 * math.log10(20) / 3
+    turn = 62 + 508 * math.log10(50) / 2
+    assert line == f"62.0,{low:.2f} {turn:.2f},16.0 570.0,16.0"
+    assert (height, name) == (16.0, "bf16: 1000 TFLOP/s, 2.00 TB/s")
+    assert [one[:3] for one in picture.points] == [(62.0, 242.67, 7.0), (570.0, 356.0, 14.0)]

@@ -1,5 +1,5 @@
 // What all pages do: themes, texts on hover, what can be copied, contents that say where one is, tables.
-import { addTip, copy, drawAll, find, findAll, getTheme, setTheme } from "./dom.js";
+import { copy, drawAll, find, findAll, getTheme, setTheme, showTip } from "./dom.js";
 import { JobData } from "./data.js";
 import { makeTables } from "./tables.js";
 
@@ -24,14 +24,23 @@ const followContents = () => {
   sections.forEach(section => observer.observe(section));
 };
 
+/** Show what elements say of themselves beside the pointer, or below them where they have the focus. */
+const showTips = () => {
+  const show = ({ target, clientX, clientY }) => {
+    const told = target.closest?.("[data-tip]");
+    if (!told) return;
+    const { left, bottom } = told.getBoundingClientRect();
+    showTip(JSON.parse(told.dataset.tip), clientX ?? left, clientY ?? bottom - 10);
+  };
+  for (const name of ["pointermove", "focusin"]) document.addEventListener(name, show);
+  for (const name of ["pointerout", "focusout"])
+    document.addEventListener(name, ({ target }) => target.closest?.("[data-tip]") && showTip(null));
+};
+
 export const preparePage = () => {
   root.classList.add("js");
   find("#theme").addEventListener("click", () => setTheme(getTheme() === "dark" ? "light" : "dark"));
-  for (const element of findAll("[data-tip]")) {
-    addTip(element, () => JSON.parse(element.dataset.tip));
-    // The bar that it is in says all of it.
-    element.setAttribute("tabindex", "-1");
-  }
+  showTips();
   prepareButtons();
   followContents();
 };

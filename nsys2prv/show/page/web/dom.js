@@ -158,13 +158,3 @@ export const cutFront = (context, text, room) => {
   while (text.length > 2 && context.measureText(`…${text}`).width > room) text = text.slice(1);
   return `…${text}`;
 };
-
-const parsed = make("div");
-parsed.innerHTML = "<svg></svg>";
-/** Make an element of SVG. */
-export const makeShape = (tag, properties, ...children) => {
-  const shape = document.createElementNS(parsed.firstChild.namespaceURI, tag);
-  for (const [name, value] of Object.entries(properties)) shape.setAttribute(name, value);
-  shape.append(...children);
-  return shape;
-};

@@ -13,7 +13,7 @@ const chooseFormat = name => {
 };
 export const rateEfficiency = value => value >= .8 ? "good" : value >= .6 ? "fair" : "poor";
 
-const makeSortable = table => {
+export const makeSortable = table => {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
   heads.forEach(head => {
     if (head.classList.contains("fixed")) return;
